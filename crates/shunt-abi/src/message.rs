@@ -1,0 +1,185 @@
+//! Control messages between libshunt, `shunt` and shuntd: one fixed-size
+//! record per `SOCK_SEQPACKET` datagram, in the host's byte order.
+//!
+//! ```text
+//! client                               shuntd
+//!   Hello  ───────────────────────────>
+//!          <─────────────────────────── Welcome (+ board fd)
+//!   Spare  (+ arena fd) ──────────────>         memory for a link to come
+//!   Listen / Unlisten ────────────────>         directory of listeners
+//!   Claim  ───────────────────────────>         "descriptor 7, cookie c"
+//!          <─────────────────────────── Paired (+ peer's arena fd on a new link)
+//!          <─────────────────────────── Unpaired (the answer when Claim asked for one)
+//!   Report ───────────────────────────>         path or reason, for `shunt ss`
+//!   Release ──────────────────────────>         the connection is closed here
+//!          <─────────────────────────── NeedSpare, Gone
+//! ```
+//!
+//! A message whose length or kind is not known is ignored by a client and ends
+//! the connection at shuntd.
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+#[allow(missing_docs)] // Named as in the picture above.
+pub enum Kind {
+    Hello = 1,
+    Welcome = 2,
+    Spare = 3,
+    Listen = 4,
+    Unlisten = 5,
+    Claim = 6,
+    Paired = 7,
+    Unpaired = 8,
+    Report = 9,
+    Release = 10,
+    NeedSpare = 11,
+    /// The peer process of a link is dead: no new connection will use it.
+    Gone = 12,
+    /// `shunt ss` asks for every connection.
+    List = 20,
+    /// One connection.
+    Row = 21,
+    /// The list is complete.
+    End = 22,
+}
+
+impl Kind {
+    /// The kind with this number, if there is one.
+    #[must_use]
+    pub const fn from_number(number: u16) -> Option<Self> {
+        Some(match number {
+            1 => Self::Hello,
+            2 => Self::Welcome,
+            3 => Self::Spare,
+            4 => Self::Listen,
+            5 => Self::Unlisten,
+            6 => Self::Claim,
+            7 => Self::Paired,
+            8 => Self::Unpaired,
+            9 => Self::Report,
+            10 => Self::Release,
+            11 => Self::NeedSpare,
+            12 => Self::Gone,
+            20 => Self::List,
+            21 => Self::Row,
+            22 => Self::End,
+            _ => return None,
+        })
+    }
+}
+
+/// Which end of a TCP connection a process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// It called `connect`.
+    Connector = 0,
+    /// It called `accept`.
+    Acceptor = 1,
+}
+
+/// The one record every message uses. Fields that a kind does not name are zero.
+///
+/// | kind | fields |
+/// |---|---|
+/// | Hello | `protocol`, `name` (the process's `comm`) |
+/// | Welcome | `protocol`, `status` (0, or a [`crate::Reason`] number), `index` (mail counter) |
+/// | Spare | `arena` (the client's number for it); descriptor attached |
+/// | Listen, Unlisten | `cookie`, `port` |
+/// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches |
+/// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
+/// | Gone | `link` |
+/// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet) or a reason |
+/// | Report | `cookie`, `status`: 0 (shunted) or a reason |
+/// | Release | `cookie` |
+/// | NeedSpare, List, End | – |
+/// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted |
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Message {
+    /// [`Kind`] as a number.
+    pub kind: u16,
+    /// [`crate::PROTOCOL`] of the sender, in every message.
+    pub protocol: u16,
+    /// Descriptor number in the client.
+    pub fd: i32,
+    /// `SO_COOKIE` of the socket in question: the kernel's name for it.
+    pub cookie: u64,
+    /// Identifies the link between two processes, unique in a daemon's life.
+    pub link: u64,
+    /// Slot in both arenas of the link.
+    pub slot: u32,
+    /// Changes each time a slot is handed out, never zero.
+    pub generation: u32,
+    /// The client's own number for one of its arenas.
+    pub arena: u32,
+    /// Mail counter of the client.
+    pub index: u32,
+    /// TCP port in host order.
+    pub port: u16,
+    /// [`Role`] as a number.
+    pub role: u8,
+    /// Zero or a [`crate::Reason`] as a number.
+    pub status: u8,
+    /// See the table.
+    pub flags: u32,
+    /// Process ids: [holder of the first address, holder of the second]; 0 = unknown.
+    pub pids: [u32; 2],
+    /// `AF_INET` or `AF_INET6`.
+    pub family: u16,
+    /// Ports of [first, second] end, host order.
+    pub ports: [u16; 2],
+    /// Zero.
+    pub reserved: u16,
+    /// Addresses of [first, second] end, network order; IPv4 in the first four bytes.
+    pub addresses: [[u8; 16]; 2],
+    /// `comm` of the process, zero padded.
+    pub name: [u8; 16],
+    /// `comm` of the peer, zero padded.
+    pub peer_name: [u8; 16],
+}
+
+/// [`Message::flags`]: the client waits for an answer to this claim.
+pub const FLAG_ANSWER: u32 = 1;
+/// [`Message::flags`]: the pairing opens a new link.
+pub const FLAG_NEW_LINK: u32 = 2;
+/// [`Message::flags`]: the connection's bytes move through shared memory.
+pub const FLAG_SHUNTED: u32 = 4;
+
+/// Size of every message.
+pub const MESSAGE_BYTES: usize = size_of::<Message>();
+
+const _: () = assert!(MESSAGE_BYTES == 128);
+
+impl Message {
+    /// A message of this kind with all other fields zero.
+    #[must_use]
+    pub fn new(kind: Kind) -> Self {
+        let mut message = Self::new_zeroed();
+        message.kind = kind as u16;
+        message.protocol = crate::PROTOCOL;
+        message
+    }
+
+    /// The message in `bytes`, if they are exactly one.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        Self::read_from_bytes(bytes).ok()
+    }
+
+    /// What it is, if known.
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        Kind::from_number(self.kind)
+    }
+}
+
+/// A `comm` as text, for display.
+#[must_use]
+pub fn comm_text(name: &[u8; 16]) -> String {
+    let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+    String::from_utf8_lossy(&name[..end]).into_owned()
+}

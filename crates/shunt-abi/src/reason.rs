@@ -1,0 +1,83 @@
+//! Why a connection is not (or no longer) shunted: one catalogue, counted in
+//! the statistics, shown by `shunt ss`, printed by `shunt reasons`.
+
+/// Builds the enum, its names and its texts from one table.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal, $text:literal;)*) => {
+        /// Why a connection stays on, or went back to, kernel TCP.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Reason {
+            $(#[doc = $text] $variant = $number,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The stable name used in statistics and in `shunt ss`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// One sentence for a person: what happened and what to do, if anything.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// The reason with this number, if there is one.
+            #[must_use]
+            pub const fn from_number(number: u8) -> Option<Self> {
+                match number { $($number => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+reasons! {
+    Pending = 1, "PENDING", "The other end has not been paired yet.";
+    PeerPlain = 2, "PEER_PLAIN", "The other end does not run under Shunt.";
+    NotLocal = 3, "NOT_LOCAL", "The other end is on another host.";
+    ShortLived = 4, "SHORT_LIVED", "The connection ended before it had shown that it would live.";
+    Disabled = 5, "DISABLED", "Upgrades are switched off (--upgrade=off).";
+    NoDaemon = 6, "NO_DAEMON", "No compatible shuntd answers: start one with `shunt run` or `shuntd`.";
+    Policy = 7, "POLICY", "The daemon's policy denies this pair.";
+    NoResources = 8, "NO_RESOURCES", "Memory, descriptors or slots ran out.";
+    Forked = 9, "FORKED", "The socket was shared by fork before it could be upgraded.";
+    Inherited = 10, "INHERITED", "The socket came through exec from a program that opened it.";
+    Passed = 11, "PASSED", "The socket was passed to another process by SCM_RIGHTS.";
+    Stdio = 12, "STDIO", "The socket is a standard stream or has a stdio stream on it.";
+    Urgent = 13, "URGENT", "The program uses urgent (out-of-band) data.";
+    SocketOption = 14, "SOCKET_OPTION", "A socket option in use needs the kernel's TCP.";
+    AsyncIo = 15, "ASYNC_IO", "The program asked for SIGIO (O_ASYNC, F_SETOWN, F_SETSIG).";
+    OneShot = 16, "ONE_SHOT", "A one-shot registration must be re-armed before the upgrade.";
+    Busy = 17, "BUSY", "A thread was inside a kernel call on the socket whenever an upgrade was tried.";
+    HalfClosed = 18, "HALF_CLOSED", "One direction was shut down, so the other finishes on TCP.";
+    NotEstablished = 19, "NOT_ESTABLISHED", "The connection was closing before it could be upgraded.";
+    SelfConnected = 20, "SELF_CONNECTED", "The socket is connected to itself.";
+    PeerRefused = 21, "PEER_REFUSED", "The other end could not be upgraded; its own reason says why.";
+    DaemonLost = 22, "DAEMON_LOST", "shuntd went away before the connection was paired.";
+    Version = 23, "VERSION", "The daemon speaks another version: restart it.";
+    IoUring = 24, "IO_URING", "The process uses io_uring, whose calls cannot be served from shared memory.";
+    Blocked = 25, "BLOCKED", "A full ring had to wait where only the kernel can wake the sender, so TCP took over.";
+    Protocol = 26, "PROTOCOL", "The other end wrote something impossible into shared memory; the connection was reset.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reason;
+
+    #[test]
+    fn numbers_and_names_are_unique_and_round_trip() {
+        let mut names: Vec<_> = Reason::ALL.iter().map(|r| r.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Reason::ALL.len());
+        for &reason in Reason::ALL {
+            assert_eq!(Reason::from_number(reason as u8), Some(reason));
+        }
+        assert_eq!(Reason::from_number(0), None);
+    }
+}

@@ -1,0 +1,53 @@
+//! Atomics and barriers, switched to loom's for model checking.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// The cheap half of an asymmetric barrier, on the side that never sleeps: it
+/// only keeps the compiler from reordering. Pairs with [`heavy`].
+#[inline(always)]
+pub fn light() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+    #[cfg(not(loom))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
+
+/// The dear half, on the side about to sleep: when it returns, every running
+/// thread of every registered process has passed a full barrier
+/// (`membarrier(2)`, `MEMBARRIER_CMD_GLOBAL_EXPEDITED`). Pairs with [`light`].
+#[inline]
+pub fn heavy() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+    #[cfg(not(loom))]
+    {
+        fence(Ordering::SeqCst);
+        const GLOBAL_EXPEDITED: usize = 1 << 1;
+        // SAFETY: membarrier takes no pointers. Where it is not there, `register`
+        // has failed and nothing is ever shunted.
+        let _ = unsafe { syscalls::syscall!(syscalls::Sysno::membarrier, GLOBAL_EXPEDITED, 0, 0) };
+    }
+}
+
+/// Registers this process as one that [`heavy`] reaches. `false` if the kernel
+/// cannot: then this process must not share memory.
+#[cfg(not(loom))]
+#[must_use]
+pub fn register() -> bool {
+    const REGISTER_GLOBAL_EXPEDITED: usize = 1 << 2;
+    // SAFETY: membarrier takes no pointers.
+    unsafe { syscalls::syscall!(syscalls::Sysno::membarrier, REGISTER_GLOBAL_EXPEDITED, 0, 0) }
+        .is_ok()
+}
+
+/// One turn of a spin loop.
+#[inline(always)]
+pub fn pause() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+}

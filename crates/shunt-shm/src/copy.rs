@@ -1,0 +1,183 @@
+//! Copies between a ring and the program's memory, which may not be there: the
+//! kernel answers a bad address with `EFAULT`, and so must we.
+//!
+//! Nobody can ask beforehand whether an address is good, so the copy is a
+//! function of which every instruction may fault. A handler of `SIGSEGV` and
+//! `SIGBUS` that finds the fault inside sends the thread to [`fix_up`], which
+//! makes the function return what it had not copied yet.
+
+#[cfg(all(test, target_arch = "x86_64", not(miri)))]
+mod tests;
+
+/// Copies `n` bytes, or ends early at a bad address: returns how many bytes at
+/// most are missing at the end, 0 if none. Only where a handler honours
+/// [`fix_up`] is a bad address not the end of the process.
+///
+/// # Safety
+/// The part of either side that is mapped may be read, or written.
+#[inline(always)]
+pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, n: usize) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        x86_64::shunt_copy(target, source, n)
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: the caller's promise; without the fix-up both sides must be mapped.
+    unsafe {
+        std::ptr::copy_nonoverlapping(source, target, n);
+        0
+    }
+}
+
+/// Where a thread goes on whose fault at instruction `pc` was one of a copy.
+#[must_use]
+pub fn fix_up(pc: usize) -> Option<usize> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let address = |label: unsafe extern "C" fn()| label as *const () as usize;
+        let copy = address(x86_64::shunt_copy_begin)..address(x86_64::shunt_copy_end);
+        copy.contains(&pc)
+            .then(|| address(x86_64::shunt_copy_fix_up))
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let _ = pc;
+        None
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86_64 {
+    unsafe extern "C" {
+        pub(super) fn shunt_copy(target: *mut u8, source: *const u8, n: usize) -> usize;
+        pub(super) fn shunt_copy_begin();
+        pub(super) fn shunt_copy_end();
+        pub(super) fn shunt_copy_fix_up();
+    }
+
+    // At each instruction rcx says how many bytes are missing. Up to 64 bytes
+    // are all loaded before any is stored, in pieces that may overlap.
+    std::arch::global_asm!(
+        ".section .text.shunt_copy,\"ax\",@progbits",
+        ".p2align 6",
+        ".hidden shunt_copy",
+        ".hidden shunt_copy_begin",
+        ".hidden shunt_copy_end",
+        ".hidden shunt_copy_fix_up",
+        ".globl shunt_copy",
+        ".globl shunt_copy_begin",
+        ".globl shunt_copy_end",
+        ".globl shunt_copy_fix_up",
+        ".type shunt_copy, @function",
+        "shunt_copy:",
+        "shunt_copy_begin:",
+        ".cfi_startproc",
+        "mov rcx, rdx",
+        "cmp rdx, 16",
+        "ja 14f",
+        "cmp edx, 8",
+        "jae 13f",
+        "cmp edx, 4",
+        "jae 12f",
+        "test edx, edx",
+        "jz 11f",
+        // 1 to 3.
+        "mov r8d, edx",
+        "shr r8d, 1",
+        "movzx eax, byte ptr [rsi]",
+        "movzx r9d, byte ptr [rsi + r8]",
+        "movzx r10d, byte ptr [rsi + rdx - 1]",
+        "mov byte ptr [rdi], al",
+        "mov byte ptr [rdi + r8], r9b",
+        "mov byte ptr [rdi + rdx - 1], r10b",
+        "11:",
+        "xor eax, eax",
+        "ret",
+        // 4 to 7.
+        "12:",
+        "mov eax, dword ptr [rsi]",
+        "mov r8d, dword ptr [rsi + rdx - 4]",
+        "mov dword ptr [rdi], eax",
+        "mov dword ptr [rdi + rdx - 4], r8d",
+        "xor eax, eax",
+        "ret",
+        // 8 to 16.
+        "13:",
+        "mov rax, qword ptr [rsi]",
+        "mov r8, qword ptr [rsi + rdx - 8]",
+        "mov qword ptr [rdi], rax",
+        "mov qword ptr [rdi + rdx - 8], r8",
+        "xor eax, eax",
+        "ret",
+        "14:",
+        "cmp rdx, 32",
+        "ja 15f",
+        // 17 to 32.
+        "movups xmm0, xmmword ptr [rsi]",
+        "movups xmm1, xmmword ptr [rsi + rdx - 16]",
+        "movups xmmword ptr [rdi], xmm0",
+        "movups xmmword ptr [rdi + rdx - 16], xmm1",
+        "xor eax, eax",
+        "ret",
+        "15:",
+        "cmp rdx, 64",
+        "ja 16f",
+        // 33 to 64.
+        "movups xmm0, xmmword ptr [rsi]",
+        "movups xmm1, xmmword ptr [rsi + 16]",
+        "movups xmm2, xmmword ptr [rsi + rdx - 32]",
+        "movups xmm3, xmmword ptr [rsi + rdx - 16]",
+        "movups xmmword ptr [rdi], xmm0",
+        "movups xmmword ptr [rdi + 16], xmm1",
+        "movups xmmword ptr [rdi + rdx - 32], xmm2",
+        "movups xmmword ptr [rdi + rdx - 16], xmm3",
+        "xor eax, eax",
+        "ret",
+        "16:",
+        "cmp rdx, {STRING}",
+        "jae 18f",
+        // Lines of 64 as long as more than one is missing, then the last one,
+        // which may overlap what is copied.
+        ".p2align 5",
+        "17:",
+        "movups xmm0, xmmword ptr [rsi]",
+        "movups xmm1, xmmword ptr [rsi + 16]",
+        "movups xmm2, xmmword ptr [rsi + 32]",
+        "movups xmm3, xmmword ptr [rsi + 48]",
+        "movups xmmword ptr [rdi], xmm0",
+        "movups xmmword ptr [rdi + 16], xmm1",
+        "movups xmmword ptr [rdi + 32], xmm2",
+        "movups xmmword ptr [rdi + 48], xmm3",
+        "add rsi, 64",
+        "add rdi, 64",
+        "sub rcx, 64",
+        "cmp rcx, 64",
+        "ja 17b",
+        "movups xmm0, xmmword ptr [rsi + rcx - 64]",
+        "movups xmm1, xmmword ptr [rsi + rcx - 48]",
+        "movups xmm2, xmmword ptr [rsi + rcx - 32]",
+        "movups xmm3, xmmword ptr [rsi + rcx - 16]",
+        "movups xmmword ptr [rdi + rcx - 64], xmm0",
+        "movups xmmword ptr [rdi + rcx - 48], xmm1",
+        "movups xmmword ptr [rdi + rcx - 32], xmm2",
+        "movups xmmword ptr [rdi + rcx - 16], xmm3",
+        "xor eax, eax",
+        "ret",
+        "18:",
+        "rep movsb",
+        "xor eax, eax",
+        "ret",
+        "shunt_copy_end:",
+        "shunt_copy_fix_up:",
+        "mov rax, rcx",
+        "ret",
+        ".cfi_endproc",
+        ".size shunt_copy, . - shunt_copy",
+        ".text",
+        STRING = const STRING,
+    );
+
+    /// From here on the processor's own copy is as fast as any.
+    const STRING: usize = 3072;
+}

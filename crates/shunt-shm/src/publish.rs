@@ -1,0 +1,33 @@
+//! The one place through which words that a peer reads are written, so that a
+//! transport that mirrors arenas (RDMA) can hook in here.
+//!
+//! Payload bytes are written by [`crate::ring`] before the header that
+//! publishes them and need no call of their own: a mirror sends everything up
+//! to the published word.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Publishes a word: everything written before is visible to who reads it with
+/// acquire order.
+#[inline(always)]
+pub fn word(at: &AtomicU64, value: u64) {
+    at.store(value, Ordering::Release);
+}
+
+/// Publishes a half word, ordered like [`word`].
+#[inline(always)]
+pub fn half(at: &AtomicU32, value: u32) {
+    at.store(value, Ordering::Release);
+}
+
+/// Sets bits in a half word that several threads of the owner change.
+#[inline(always)]
+pub fn set_bits(at: &AtomicU32, bits: u32) {
+    at.fetch_or(bits, Ordering::AcqRel);
+}
+
+/// Clears bits in a half word that several threads of the owner change.
+#[inline(always)]
+pub fn clear_bits(at: &AtomicU32, bits: u32) {
+    at.fetch_and(!bits, Ordering::AcqRel);
+}

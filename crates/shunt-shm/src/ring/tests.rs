@@ -1,0 +1,248 @@
+//! The ring against a reference byte stream.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::{Consumer, Fault, Found, Memory, Producer, begin};
+use crate::atomic::AtomicU64;
+use crate::slot::{Output, Progress, Receiving, Sending};
+
+/// Both ends of one ring in plain memory.
+struct Pair {
+    words: Vec<AtomicU64>,
+    sending: Sending,
+    output: Output,
+    receiving: Receiving,
+    progress: Progress,
+}
+
+impl Pair {
+    fn new(size: u32) -> Self {
+        let pair = Self {
+            words: (0..size / 8).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            sending: Sending::default(),
+            output: Output::default(),
+            receiving: Receiving::default(),
+            progress: Progress::default(),
+        };
+        begin(pair.memory(), &pair.sending);
+        pair.sending
+            .check
+            .store(super::SMALL, std::sync::atomic::Ordering::Relaxed);
+        pair
+    }
+
+    fn memory(&self) -> Memory {
+        // SAFETY: the vector lives as long as the pair.
+        unsafe { Memory::new(self.words.as_ptr(), self.words.len() as u32 * 8) }
+    }
+
+    fn producer(&self) -> Producer<'_, impl Fn(usize) -> bool> {
+        Producer {
+            memory: self.memory(),
+            sending: &self.sending,
+            output: &self.output,
+            peer: &self.progress,
+            populate: |_| true,
+        }
+    }
+
+    fn consumer(&self) -> Consumer<'_> {
+        Consumer {
+            memory: self.memory(),
+            receiving: &self.receiving,
+            progress: &self.progress,
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> usize {
+        // SAFETY: a slice.
+        unsafe { self.producer().write(bytes.as_ptr(), bytes.len()) }.unwrap()
+    }
+
+    fn read(&self, length: usize, peek: bool) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        // SAFETY: a slice.
+        match unsafe { self.consumer().read(bytes.as_mut_ptr(), length, peek) }.unwrap() {
+            Found::Bytes(n) => bytes.truncate(n),
+            Found::Empty => bytes.clear(),
+            Found::Back(_) => panic!("nobody left the ring"),
+        }
+        bytes
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(usize),
+    Read(usize),
+    Peek(usize),
+    Drain,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![1usize..64, 1usize..5000, 1usize..200_000];
+    proptest::collection::vec(
+        prop_oneof![
+            4 => size.clone().prop_map(Step::Write),
+            4 => size.clone().prop_map(Step::Read),
+            1 => size.prop_map(Step::Peek),
+            1 => Just(Step::Drain),
+        ],
+        1..200,
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Whatever is written and read in whatever portions, the stream is the
+    /// stream, peeking changes nothing, and a drained ring takes nearly its size.
+    #[test]
+    fn behaves_like_a_byte_stream(steps in steps(), kib in prop_oneof![Just(4u32), Just(64), Just(1024)]) {
+        let pair = Pair::new(kib << 10);
+        let mut model = VecDeque::new();
+        let mut next = 0u8;
+        for step in steps {
+            match step {
+                Step::Write(n) => {
+                    let bytes: Vec<u8> = (0..n).map(|i| next.wrapping_add(i as u8)).collect();
+                    let was_empty = model.is_empty();
+                    let written = pair.write(&bytes);
+                    prop_assert!(!was_empty || written == n || written * 2 >= (kib as usize) << 9, "drained, yet only {written}");
+                    model.extend(&bytes[..written]);
+                    next = next.wrapping_add(written as u8);
+                }
+                Step::Read(n) => {
+                    let got = pair.read(n, false);
+                    let expected: Vec<u8> = model.drain(..n.min(model.len())).collect();
+                    prop_assert_eq!(got, expected);
+                }
+                Step::Peek(n) => {
+                    let got = pair.read(n, true);
+                    let expected: Vec<u8> = model.iter().copied().take(n).collect();
+                    prop_assert_eq!(got, expected);
+                }
+                Step::Drain => {
+                    let got = pair.read(usize::MAX >> 40, false);
+                    let expected: Vec<u8> = model.drain(..).collect();
+                    prop_assert_eq!(got, expected);
+                }
+            }
+            prop_assert_eq!(pair.consumer().is_ready(), !model.is_empty() || pair.consumer().is_ready());
+        }
+    }
+
+    /// A hostile producer can hand out garbage, never a bad access.
+    #[test]
+    fn survives_any_memory(words in proptest::collection::vec(any::<u64>(), 512), start in 0u32..512) {
+        let pair = Pair::new(4096);
+        for (at, word) in pair.words.iter().zip(words) {
+            at.store(word, std::sync::atomic::Ordering::Relaxed);
+        }
+        pair.receiving.read.store(u64::from(start * 8), std::sync::atomic::Ordering::Relaxed);
+        let mut bytes = vec![0; 8192];
+        for _ in 0..4 {
+            // SAFETY: a vector.
+            let _ = unsafe { pair.consumer().read(bytes.as_mut_ptr(), bytes.len(), false) };
+        }
+    }
+
+    /// A hostile consumer can claim any progress: an error or a garbled stream.
+    #[test]
+    fn survives_any_credit(credits in proptest::collection::vec(any::<u64>(), 1..40), small in any::<bool>()) {
+        let pair = Pair::new(8192);
+        for credit in credits {
+            let credit = if small { credit & 0x3_0000_1fff } else { credit };
+            pair.progress.read.store(credit, std::sync::atomic::Ordering::Relaxed);
+            let bytes = [7u8; 900];
+            // SAFETY: an array.
+            let _ = unsafe { pair.producer().write(bytes.as_ptr(), bytes.len()) };
+        }
+    }
+}
+
+#[test]
+fn a_quiet_connection_stays_in_its_first_pages() {
+    let pair = Pair::new(1 << 20);
+    for i in 0..10_000u32 {
+        assert_eq!(pair.write(&i.to_ne_bytes()), 4);
+        assert_eq!(pair.read(100, false), i.to_ne_bytes());
+    }
+    let untouched = pair.words[8192 / 8..]
+        .iter()
+        .all(|w| w.load(std::sync::atomic::Ordering::Relaxed) == u64::MAX);
+    assert!(untouched);
+}
+
+#[test]
+fn a_jump_alone_is_nothing_to_read() {
+    let pair = Pair::new(1 << 20);
+    while (pair
+        .sending
+        .write
+        .load(std::sync::atomic::Ordering::Relaxed) as u32)
+        < super::SMALL
+    {
+        assert_eq!(pair.write(&[1; 100]), 100);
+        assert_eq!(pair.read(100, false).len(), 100);
+    }
+    // The producer goes back to the start, and has not written there yet.
+    let (_, at) = pair.producer().room(100).unwrap();
+    assert_eq!(at.offset, 0);
+    assert!(!pair.consumer().is_ready());
+    assert_eq!(pair.write(&[2; 100]), 100);
+    assert!(pair.consumer().is_ready());
+}
+
+#[test]
+fn takes_its_whole_size_again_after_any_pattern() {
+    let pair = Pair::new(1 << 20);
+    for round in 0..50usize {
+        let mut total = 0;
+        loop {
+            let n = pair.write(&vec![1; 1000 + round * 777]);
+            total += n;
+            if n == 0 {
+                break;
+            }
+        }
+        assert!(total > 900 << 10, "round {round}: {total}");
+        assert_eq!(pair.read(total, false).len(), total);
+    }
+}
+
+#[test]
+fn leaving_is_possible_when_full_and_says_where() {
+    let pair = Pair::new(4096);
+    while pair.write(&[3; 100]) > 0 {}
+    pair.producer().leave(12345);
+    let mut bytes = vec![0; 8192];
+    loop {
+        // SAFETY: a vector.
+        match unsafe { pair.consumer().read(bytes.as_mut_ptr(), bytes.len(), false) }.unwrap() {
+            Found::Bytes(_) => {}
+            Found::Empty => panic!("the end is missing"),
+            Found::Back(offset) => {
+                assert_eq!(offset, 12345);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_impossible_credit_is_a_fault() {
+    let pair = Pair::new(4096);
+    pair.progress.read.store(
+        super::Position { lap: 9, offset: 0 }.pack(),
+        std::sync::atomic::Ordering::Relaxed,
+    );
+    while let Ok(n) = {
+        // SAFETY: an array.
+        unsafe { pair.producer().write([0u8; 64].as_ptr(), 64) }
+    } {
+        assert!(n > 0, "full before it looked at the credit");
+    }
+    assert_eq!(pair.producer().is_drained(), Err(Fault));
+}

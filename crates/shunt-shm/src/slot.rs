@@ -1,0 +1,255 @@
+//! The control lines of one connection in one arena.
+//!
+//! ```text
+//! line  written            read by the peer
+//! 0     face       rarely  after every publication (stays in its cache)
+//! 1     progress   by recv when its ring looks full
+//! 2     output     by send for exact counts, seldom
+//! 3     sending    by send never (this side's own, shared by fork)
+//! 4     receiving  by recv never
+//! 5     options    rarely  never
+//! ```
+//!
+//! All of a slot is written by one side only. A peer maps it read-only and
+//! checks everything it reads.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::publish;
+use crate::token::Token;
+
+/// `Face::state`: this side honours the ring: its peer may switch to it.
+pub const READY: u32 = 1;
+/// `Face::state`: this side stays on TCP for good.
+pub const REFUSED: u32 = 2;
+/// `Face::state`: this side shut down its sending half on purpose.
+pub const SHUT_WR: u32 = 4;
+/// `Face::state`: this side closed the connection.
+pub const CLOSED: u32 = 8;
+/// `Face::state`: it closed with data unread, which resets the connection.
+pub const UNREAD: u32 = 16;
+
+/// `Face::state`: no doorbell comes from this side any more.
+pub const LEAVING: u32 = 32;
+/// `Face::state`: this side shut down its receiving half; the peer need not know.
+pub const SHUT_RD: u32 = 64;
+/// `Face::state`: its last descriptor is closed, but a thread still sleeps in a
+/// call on it; the kernel may end the base socket before that call has read.
+pub const LINGERS: u32 = 128;
+
+/// `Face::wait`: a thread sleeps until something arrives.
+pub const WAIT_RX: u32 = 1;
+/// `Face::wait`: a thread sleeps until the ring has room.
+pub const WAIT_TX: u32 = 2;
+/// `Face::wait`: the connection is in an epoll set: log what happens to it in
+/// the group given by bits 8–13.
+pub const WATCHED: u32 = 4;
+/// `Face::wait`: an epoll set wants to know when the ring has room again.
+pub const WANT_TX: u32 = 8;
+/// Shift of the group in `Face::wait`.
+pub const GROUP_SHIFT: u32 = 8;
+/// All bits of the group and its flag.
+pub const WATCH_MASK: u32 = WATCHED | (0x3f << GROUP_SHIFT);
+
+/// What a peer looks at after each publication.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Face {
+    /// Generation of the pairing (0: none yet).
+    pub generation: AtomicU32,
+    /// `READY`…`UNREAD`.
+    pub state: AtomicU32,
+    /// `WAIT_RX`…`WATCHED`.
+    pub wait: AtomicU32,
+    /// Counts the times a thread went to sleep here: a waker rings once for each.
+    pub naps: AtomicU32,
+}
+
+/// How far this side has read its peer's ring.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Progress {
+    /// [`crate::ring::Position`] of the next unread byte: the credit.
+    pub read: AtomicU64,
+    /// Stream bytes read from the ring so far.
+    pub bytes: AtomicU64,
+}
+
+/// How far this side has written.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Output {
+    /// Zero, or 1 + the TCP stream offset from which the ring carries the stream.
+    pub switch_at: AtomicU64,
+    /// Zero, or 1 + the TCP stream offset from which TCP carries the stream again.
+    /// Published before any such byte is sent, so that none is taken for a doorbell.
+    pub back_at: AtomicU64,
+    /// Stream bytes published in the ring so far.
+    pub bytes: AtomicU64,
+}
+
+/// This side's own state of its sending half; guarded by the token.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Sending {
+    /// Who sends.
+    pub token: Token,
+    /// Where the next frame goes.
+    pub write: AtomicU64,
+    /// The peer's credit as last seen.
+    pub credit: AtomicU64,
+    /// Bytes given to the base socket (payload before the switch, doorbells after).
+    pub kernel_bytes: AtomicU64,
+    /// A `Way`: where bytes go.
+    pub way: AtomicU32,
+    /// Ring bytes known to be backed by memory.
+    pub allocated: AtomicU32,
+    /// Offset from which it is worth looking whether the ring can start over.
+    pub check: AtomicU32,
+    /// The peer's `naps` for which we have rung.
+    pub rung: AtomicU32,
+    /// Segments in flight: start and end offset of lap `n` at `n % 4`.
+    pub segments: [AtomicU64; 4],
+}
+
+/// This side's own state of its receiving half; guarded by the token.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Receiving {
+    /// Who receives.
+    pub token: Token,
+    /// Where the next byte is.
+    pub read: AtomicU64,
+    /// Bytes taken from the base socket.
+    pub kernel_bytes: AtomicU64,
+    /// TCP stream offset at which payload goes on after the peer left the ring.
+    pub resume_at: AtomicU64,
+    /// Payload bytes left in the frame at `read`.
+    pub left: AtomicU32,
+    /// A `Way`: where bytes come from.
+    pub way: AtomicU32,
+    /// Threads asleep on this connection until something arrives (low half) or
+    /// there is room (high half).
+    pub sleepers: AtomicU32,
+}
+
+/// Options that the base socket must not have while it is a doorbell, and
+/// flags that all holders of the connection share.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Options {
+    /// `O_NONBLOCK` (0 or 1).
+    pub nonblock: AtomicU32,
+    /// `SO_RCVLOWAT` as the program set it.
+    pub rcvlowat: AtomicU32,
+    /// `TCP_NODELAY` as the program set it.
+    pub nodelay: AtomicU32,
+    /// `TCP_CORK` as the program set it.
+    pub cork: AtomicU32,
+    /// Most bytes in flight, from `SO_SNDBUF` if the program set it; 0: no limit.
+    pub most: AtomicU32,
+    /// The connection was shared by fork while attached: no direction switches
+    /// any more.
+    pub forked: AtomicU32,
+}
+
+/// The control lines of one slot.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Slot {
+    /// Line 0.
+    pub face: Face,
+    /// Line 1.
+    pub progress: Progress,
+    /// Line 2.
+    pub output: Output,
+    /// Lines 3–4.
+    pub sending: Sending,
+    /// Line 5.
+    pub receiving: Receiving,
+    /// Line 6.
+    pub options: Options,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Slot>() <= shunt_abi::layout::SLOT_BYTES);
+
+/// Where a direction's bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Way {
+    /// Kernel TCP, and may still switch to the ring.
+    Tcp = 0,
+    /// The ring.
+    Ring = 1,
+    /// Kernel TCP again, for good.
+    TcpAgain = 2,
+}
+
+impl Way {
+    /// Reads a way that this side stored.
+    #[inline(always)]
+    #[must_use]
+    pub fn load(at: &AtomicU32) -> Self {
+        match at.load(Ordering::Relaxed) {
+            0 => Self::Tcp,
+            1 => Self::Ring,
+            _ => Self::TcpAgain,
+        }
+    }
+
+    /// Stores it; relaxed, the token orders it.
+    #[inline(always)]
+    pub fn store(self, at: &AtomicU32) {
+        at.store(self as u32, Ordering::Relaxed);
+    }
+}
+
+impl Slot {
+    /// Starts a new life for a slot that this side owns. The peer believes
+    /// nothing of it before it sees `generation`.
+    pub fn begin(&self, generation: u32, ring: crate::ring::Memory) {
+        let o = Ordering::Relaxed;
+        self.face.generation.store(0, Ordering::Release);
+        self.face.state.store(0, o);
+        self.face.wait.store(0, o);
+        self.progress.read.store(0, o);
+        self.progress.bytes.store(0, o);
+        self.output.switch_at.store(0, o);
+        self.output.back_at.store(0, o);
+        self.output.bytes.store(0, o);
+        let s = &self.sending;
+        s.token.reset();
+        s.write.store(0, o);
+        s.credit.store(0, o);
+        s.kernel_bytes.store(0, o);
+        s.way.store(0, o);
+        s.check.store(crate::ring::SMALL, o);
+        s.rung.store(0, o);
+        for segment in &s.segments {
+            segment.store(0, o);
+        }
+        let r = &self.receiving;
+        r.token.reset();
+        r.read.store(0, o);
+        r.kernel_bytes.store(0, o);
+        r.resume_at.store(0, o);
+        r.left.store(0, o);
+        r.way.store(0, o);
+        r.sleepers.store(0, o);
+        self.face.naps.store(0, o);
+        self.options.rcvlowat.store(1, o);
+        self.options.most.store(0, o);
+        self.options.forked.store(0, o);
+        crate::ring::begin(ring, &self.sending);
+        publish::half(&self.face.generation, generation);
+    }
+
+    /// The state bits, if the slot is in this generation.
+    #[inline(always)]
+    #[must_use]
+    pub fn state(&self, generation: u32) -> Option<u32> {
+        // Generation first (acquire, pairs with `begin`): its state is not older.
+        (self.face.generation.load(Ordering::Acquire) == generation)
+            .then(|| self.face.state.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,79 @@
+//! A token: whoever holds it may send (or receive) on a connection.
+//!
+//! It lives in the slot, so threads and forked processes of one side share it.
+//! It is taken for one operation and never held asleep. Taking a free token is
+//! one uncontended compare-and-swap.
+
+use crate::atomic::{AtomicU64, Ordering};
+
+/// Names a thread of a process; never zero. Threads that could meet at one
+/// token have different names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder(pub u64);
+
+/// The token's word: zero when free, otherwise its holder.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Token(AtomicU64);
+
+/// Why a token could not be taken at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Another thread is in an operation; it ends soon.
+    ByOther(Holder),
+    /// This thread holds it: we run in a signal handler that interrupted it.
+    ByUs,
+}
+
+impl Token {
+    /// A free token.
+    #[cfg(not(loom))]
+    #[allow(clippy::declare_interior_mutable_const)]
+    pub const FREE: Self = Self(AtomicU64::new(0));
+
+    /// A free token.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Takes the token if it is free.
+    ///
+    /// # Errors
+    /// [`Taken`] says who holds it.
+    #[inline]
+    pub fn try_take(&self, me: Holder) -> Result<(), Taken> {
+        match self
+            .0
+            .compare_exchange(0, me.0, Ordering::Acquire, Ordering::Relaxed)
+        {
+            Ok(_) => Ok(()),
+            Err(holder) if holder == me.0 => Err(Taken::ByUs),
+            Err(holder) => Err(Taken::ByOther(Holder(holder))),
+        }
+    }
+
+    /// Gives the token back; only its holder may. Pairs with the acquire of the
+    /// next `try_take`.
+    #[inline]
+    pub fn give(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// Whether somebody holds it.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Frees it whoever holds it; for a slot that starts a new life.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+impl Default for Token {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,110 @@
+//! Sleeping without losing a wake-up.
+//!
+//! ```text
+//! sleeper                         waker
+//!   say so (wait word or door)      publish data (or credit)
+//!   heavy barrier                   light barrier
+//!   look at the ring once more      look at the wait word
+//!   sleep in the kernel             set: ring the doorbell
+//! ```
+//!
+//! The heavy barrier makes one of the two looks see the other's store, so the
+//! waker needs no fence. For epoll sets of thousands of connections a waker
+//! also *logs* what it touched in the log of the set's group, so that the
+//! sleeper finds it without looking at every connection.
+
+use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::publish;
+
+/// "A thread sleeps on this group": counts sleepers, so that several threads
+/// may sleep on one group. Alone on its cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Door {
+    /// Number of threads asleep (or about to be).
+    pub sleepers: AtomicU32,
+    /// Counts changes of who sleeps: a waker rings once for each.
+    pub naps: AtomicU32,
+}
+
+/// How far a log is written. Alone on its cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Tail {
+    /// Entries ever reserved.
+    pub next: AtomicU64,
+    /// The peer door's `naps` for which this side has rung.
+    pub rung: AtomicU32,
+}
+
+/// The log of one group: which slots its writer has published to, in order.
+/// Several threads (and forked processes) of the writer append; any number of
+/// readers follow with a head of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct Log<'a> {
+    tail: &'a Tail,
+    entries: &'a [AtomicU64],
+}
+
+/// What a reader finds at its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The writer touched this slot.
+    Slot(u32),
+    /// Nothing new.
+    Empty,
+    /// The reader fell behind, or a writer died half-way: look at every slot.
+    Lost,
+}
+
+impl<'a> Log<'a> {
+    /// A log over `entries`, whose number is a power of two.
+    #[must_use]
+    pub fn new(tail: &'a Tail, entries: &'a [AtomicU64]) -> Self {
+        debug_assert!(entries.len().is_power_of_two());
+        Self { tail, entries }
+    }
+
+    /// Appends a slot. An entry carries its own number, so a reader knows
+    /// whether it is there yet.
+    #[inline]
+    pub fn append(&self, slot: u32) {
+        let n = self.tail.next.fetch_add(1, Ordering::Relaxed);
+        let entry = (n.wrapping_add(1) << 32) | u64::from(slot);
+        publish::word(&self.entries[n as usize & (self.entries.len() - 1)], entry);
+    }
+
+    /// Reads at `head` and moves it on. Acquire: pairs with `append`, so what
+    /// the writer published before is visible.
+    #[inline]
+    pub fn next(&self, head: &mut u64) -> Entry {
+        let entry = self.entries[*head as usize & (self.entries.len() - 1)].load(Ordering::Acquire);
+        let expected = (*head).wrapping_add(1) as u32;
+        let found = (entry >> 32) as u32;
+        if found == expected {
+            *head += 1;
+            return Entry::Slot(entry as u32);
+        }
+        if found.wrapping_sub(expected) as i32 > 0 {
+            *head = self.tail.next.load(Ordering::Acquire);
+            return Entry::Lost;
+        }
+        Entry::Empty
+    }
+
+    /// Moves `head` past entries that were reserved but not written (their
+    /// writer is slow, or dead). Returns whether there were any: then the reader
+    /// looks at every slot.
+    pub fn skip_holes(&self, head: &mut u64) -> bool {
+        let end = self.tail.next.load(Ordering::Acquire);
+        let behind = *head != end;
+        *head = end;
+        behind
+    }
+
+    /// Where a reader that knows the present state starts.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.tail.next.load(Ordering::Acquire)
+    }
+}
