@@ -1,0 +1,178 @@
+//! The daemon's side of the board: memory that it alone writes and every
+//! client maps read-only (see [`shunt_abi::board`]).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use shunt_abi::board::{
+    MAGIC, MAGIC_AT, MAIL_AT, MAIL_SLOTS, NO_MAIL, PID_AT, PORTS_AT, PROTOCOL_AT, SIZE,
+};
+
+use crate::sys::Words;
+
+/// The mapped board, its descriptor, and which of its parts are in use.
+#[derive(Debug)]
+pub(crate) struct Board {
+    file: OwnedFd,
+    words: Words,
+    /// Listeners per port, of all clients together.
+    listeners: Vec<u32>,
+    /// Mail counters given back by clients that have gone.
+    free: Vec<u32>,
+    /// The first counter that was never given out.
+    fresh: u32,
+}
+
+impl Board {
+    /// Makes a board. After the seals no other process can map it writable,
+    /// write to it or resize it; our own mapping goes on.
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = rustix::fs::memfd_create(
+            "shunt-board",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
+        rustix::fs::ftruncate(&file, SIZE as u64)?;
+        let words = Words::map(&file, SIZE)?;
+        rustix::fs::fcntl_add_seals(
+            &file,
+            SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL,
+        )?;
+        let board = Self {
+            file,
+            words,
+            listeners: vec![0; 65_536],
+            free: Vec::new(),
+            fresh: 0,
+        };
+        let magic = MAGIC.to_ne_bytes();
+        let half = |at: usize| {
+            u32::from_ne_bytes([magic[at], magic[at + 1], magic[at + 2], magic[at + 3]])
+        };
+        board.word(MAGIC_AT).store(half(0), Ordering::Relaxed);
+        board.word(MAGIC_AT + 4).store(half(4), Ordering::Relaxed);
+        board
+            .word(PROTOCOL_AT)
+            .store(u32::from(shunt_abi::PROTOCOL), Ordering::Relaxed);
+        board
+            .word(PID_AT)
+            .store(std::process::id(), Ordering::Relaxed);
+        Ok(board)
+    }
+
+    /// The descriptor that clients are given.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// One more listener on `port`.
+    pub(crate) fn add_listener(&mut self, port: u16) {
+        let count = &mut self.listeners[usize::from(port)];
+        *count += 1;
+        if *count == 1 {
+            self.port_word(port)
+                .fetch_or(1 << (port % 32), Ordering::Release);
+        }
+    }
+
+    /// One listener fewer on `port`.
+    pub(crate) fn remove_listener(&mut self, port: u16) {
+        let count = &mut self.listeners[usize::from(port)];
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.port_word(port)
+                .fetch_and(!(1 << (port % 32)), Ordering::Release);
+        }
+    }
+
+    /// A mail counter for a new client, at zero; [`NO_MAIL`] if all are taken.
+    pub(crate) fn take_mail(&mut self) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            let index = self.fresh;
+            self.fresh = self.fresh.saturating_add(1).min(MAIL_SLOTS as u32);
+            index
+        });
+        if index as usize >= MAIL_SLOTS {
+            return NO_MAIL;
+        }
+        self.mail(index).store(0, Ordering::Release);
+        index
+    }
+
+    /// Takes a counter back.
+    pub(crate) fn free_mail(&mut self, index: u32) {
+        if index != NO_MAIL {
+            self.free.push(index);
+        }
+    }
+
+    /// Tells a client that a message was sent to it. Called after the send, so
+    /// that whoever sees the new count (acquire) also finds the message.
+    pub(crate) fn raise_mail(&self, index: u32) {
+        if index != NO_MAIL {
+            self.mail(index).fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn mail(&self, index: u32) -> &AtomicU32 {
+        self.word(MAIL_AT + index as usize * 4)
+    }
+
+    fn port_word(&self, port: u16) -> &AtomicU32 {
+        self.word(PORTS_AT + usize::from(port) / 32 * 4)
+    }
+
+    /// The word at a byte offset.
+    fn word(&self, offset: usize) -> &AtomicU32 {
+        &self.words.get()[offset / 4]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_stays_set_until_its_last_listener_has_gone() {
+        let mut board = Board::new().unwrap();
+        board.add_listener(6379);
+        board.add_listener(6379);
+        board.remove_listener(6379);
+        assert_eq!(
+            board.port_word(6379).load(Ordering::Relaxed),
+            1 << (6379 % 32)
+        );
+        board.remove_listener(6379);
+        assert_eq!(board.port_word(6379).load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_freed_mail_counter_is_reused_and_starts_at_zero() {
+        let mut board = Board::new().unwrap();
+        let (a, b) = (board.take_mail(), board.take_mail());
+        assert_ne!(a, b);
+        board.raise_mail(a);
+        board.free_mail(a);
+        assert_eq!(board.take_mail(), a);
+        assert_eq!(board.mail(a).load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_client_too_many_gets_no_counter() {
+        let mut board = Board::new().unwrap();
+        let given: Vec<_> = (0..MAIL_SLOTS).map(|_| board.take_mail()).collect();
+        assert!(!given.contains(&NO_MAIL));
+        assert_eq!(board.take_mail(), NO_MAIL);
+        board.free_mail(NO_MAIL);
+        assert_eq!(board.take_mail(), NO_MAIL);
+    }
+
+    #[test]
+    fn nobody_else_can_write_it() {
+        let board = Board::new().unwrap();
+        assert!(Words::map(board.file(), SIZE).is_err());
+        assert!(rustix::io::pwrite(board.file(), b"x", 0).is_err());
+        assert!(rustix::fs::ftruncate(board.file(), 1).is_err());
+    }
+}

@@ -1,0 +1,156 @@
+//! What the daemon holds for one client.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use shunt_abi::board::NO_MAIL;
+use shunt_abi::message::{Kind, Message, comm_text};
+
+use crate::board::Board;
+use crate::wire;
+
+/// Arenas kept in stock per client: two, for a link of a client with itself.
+pub(crate) const SPARES: usize = 2;
+
+/// Memory for a link to come.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    /// The client's own number for it.
+    pub(crate) arena: u32,
+    /// The memfd, checked.
+    pub(crate) file: OwnedFd,
+}
+
+/// The client does not read its messages, or its socket failed: it is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreachable;
+
+/// A process connected to the daemon.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// Its control socket.
+    pub(crate) socket: OwnedFd,
+    /// Readable when the process has ended; also the key to its descriptors.
+    pub(crate) pidfd: OwnedFd,
+    /// Its process id when it connected.
+    pub(crate) pid: u32,
+    /// Its effective user when it connected.
+    pub(crate) uid: u32,
+    /// Its `comm`, from its Hello.
+    pub(crate) comm: [u8; 16],
+    /// It has introduced itself.
+    pub(crate) greeted: bool,
+    /// Its mail counter.
+    pub(crate) mail: u32,
+    /// Arenas in stock.
+    pub(crate) spares: Vec<Spare>,
+    /// The most spares it ever had in stock: what it is asked to keep there.
+    pub(crate) stock: usize,
+    /// How many more it was asked for.
+    pub(crate) asked: usize,
+    /// Its listeners: cookie → port.
+    pub(crate) listeners: HashMap<u64, u16>,
+    /// Messages that did not fit its socket.
+    outbox: VecDeque<(Message, Option<OwnedFd>)>,
+    /// Rows that it asked for, sent as far as its socket takes them.
+    pub(crate) rows: VecDeque<Message>,
+    /// We watch for room in its socket.
+    pub(crate) watched: bool,
+}
+
+impl Client {
+    /// A client that has just connected.
+    pub(crate) fn new(socket: OwnedFd, pidfd: OwnedFd, pid: u32, uid: u32) -> Self {
+        Self {
+            socket,
+            pidfd,
+            pid,
+            uid,
+            comm: [0; 16],
+            greeted: false,
+            mail: NO_MAIL,
+            spares: Vec::new(),
+            stock: 1,
+            asked: 0,
+            listeners: HashMap::new(),
+            outbox: VecDeque::new(),
+            rows: VecDeque::new(),
+            watched: false,
+        }
+    }
+
+    /// For the log: which process.
+    pub(crate) fn label(&self) -> String {
+        format!("{} ({})", self.pid, comm_text(&self.comm))
+    }
+
+    /// Sends now, or keeps at most `limit` messages for later.
+    pub(crate) fn post(
+        &mut self,
+        board: &Board,
+        message: Message,
+        fd: Option<OwnedFd>,
+        limit: usize,
+    ) -> Result<(), Unreachable> {
+        if self.outbox.is_empty() {
+            match self.send(board, &message, fd.as_ref()) {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN) => {}
+                Err(_) => return Err(Unreachable),
+            }
+        }
+        if self.outbox.len() >= limit {
+            return Err(Unreachable);
+        }
+        self.outbox.push_back((message, fd));
+        Ok(())
+    }
+
+    /// Sends what waits, as far as it fits. Rows come last: nobody waits for them.
+    pub(crate) fn flush(&mut self, board: &Board) -> Result<(), Unreachable> {
+        while let Some((message, fd)) = self.outbox.pop_front() {
+            match self.send(board, &message, fd.as_ref()) {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => {
+                    self.outbox.push_front((message, fd));
+                    return Ok(());
+                }
+                Err(_) => return Err(Unreachable),
+            }
+        }
+        while let Some(row) = self.rows.front() {
+            match self.send(board, row, None) {
+                Ok(()) => self.rows.pop_front(),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(_) => return Err(Unreachable),
+            };
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for room in the socket.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.outbox.is_empty() || !self.rows.is_empty()
+    }
+
+    /// Asks for spares until `wanted` are there or promised.
+    pub(crate) fn want_spares(
+        &mut self,
+        board: &Board,
+        wanted: usize,
+        limit: usize,
+    ) -> Result<(), Unreachable> {
+        while self.spares.len() + self.asked < wanted {
+            self.asked += 1;
+            self.post(board, Message::new(Kind::NeedSpare), None, limit)?;
+        }
+        Ok(())
+    }
+
+    fn send(&self, board: &Board, message: &Message, fd: Option<&OwnedFd>) -> Result<(), Errno> {
+        wire::send(self.socket.as_fd(), message, fd.map(AsFd::as_fd))?;
+        board.raise_mail(self.mail);
+        Ok(())
+    }
+}

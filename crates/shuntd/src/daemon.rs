@@ -1,0 +1,352 @@
+//! The event loop: one thread, one epoll set, no timer.
+
+mod dispatch;
+mod listing;
+mod pairing;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use rustix::process::{Pid, PidfdFlags};
+use shunt_abi::message::{Kind, Message};
+
+use crate::board::Board;
+use crate::client::Client;
+use crate::config::Config;
+use crate::end::{EndId, Ends};
+use crate::link::Links;
+use crate::log::Log;
+use crate::sys;
+
+/// Whom a daemon serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Processes of this user only.
+    User(u32),
+    /// Every user's processes.
+    Host,
+}
+
+/// Marks an event's origin: the low two bits of its data.
+const SOCKET: u64 = 0;
+const PIDFD: u64 = 1;
+const LISTENER: u64 = 2;
+const STOP: u64 = 3;
+
+/// Messages taken from one client before the others get their turn.
+const BURST: usize = 64;
+/// Passes over readable clients before a claim is answered without a match.
+const PASSES: u32 = 8;
+
+/// The daemon's state.
+#[derive(Debug)]
+pub struct Daemon {
+    scope: Scope,
+    config: Config,
+    log: Log,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// Closed to make room for one more accept when descriptors run out.
+    reserve: Option<OwnedFd>,
+    /// Nobody is accepted for want of descriptors.
+    deaf: bool,
+    board: Board,
+    clients: HashMap<u64, Client>,
+    per_user: HashMap<u32, usize>,
+    last_client: u64,
+    ends: Ends,
+    links: Links,
+    /// Pairs that wait for memory.
+    parked: Vec<[EndId; 2]>,
+    /// Claims whose makers wait for an answer.
+    unanswered: Vec<EndId>,
+    /// Clients to be dropped as soon as the present message is done with.
+    doomed: Vec<u64>,
+}
+
+impl Daemon {
+    /// A daemon on a listening socket made by [`crate::listen`].
+    ///
+    /// # Errors
+    /// When the kernel refuses an epoll set or memory for the board.
+    pub fn new(
+        listener: OwnedFd,
+        scope: Scope,
+        config: Config,
+        verbose: bool,
+    ) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let listens = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&epoll, &listener, listens, epoll::EventFlags::IN)?;
+        Ok(Self {
+            scope,
+            config,
+            log: Log { verbose },
+            epoll,
+            listener,
+            reserve: spare_descriptor(),
+            deaf: false,
+            board: Board::new()?,
+            clients: HashMap::new(),
+            per_user: HashMap::new(),
+            last_client: 0,
+            ends: Ends::default(),
+            links: Links::new(),
+            parked: Vec::new(),
+            unanswered: Vec::new(),
+            doomed: Vec::new(),
+        })
+    }
+
+    /// Serves clients until `stop` becomes readable.
+    ///
+    /// # Errors
+    /// When epoll itself fails.
+    pub fn run(&mut self, stop: impl AsFd) -> std::io::Result<()> {
+        epoll::add(
+            &self.epoll,
+            &stop,
+            epoll::EventData::new_u64(STOP),
+            epoll::EventFlags::IN,
+        )?;
+        let mut events = Vec::with_capacity(1024);
+        let mut passes = 0;
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        loop {
+            // A claim that found no match is answered only when nobody's queue
+            // holds the claim that it waits for.
+            let timeout = if self.unanswered.is_empty() {
+                None
+            } else {
+                Some(&now)
+            };
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                let (data, flags) = (event.data.u64(), event.flags);
+                match data & 3 {
+                    STOP => return Ok(()),
+                    LISTENER => self.accept(),
+                    PIDFD => self.drop_client(data >> 2, "its process ended"),
+                    _ => self.serve(data >> 2, flags),
+                }
+                self.bury();
+            }
+            passes += 1;
+            if self.unanswered.is_empty() {
+                passes = 0;
+            } else if events.is_empty() || passes >= PASSES {
+                self.settle();
+                self.bury();
+                passes = 0;
+            }
+        }
+    }
+
+    /// Takes everybody who knocks.
+    fn accept(&mut self) {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => self.admit(socket),
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // Turn the client away, or its connection would wake us for
+                    // ever: it stays on TCP.
+                    if self.reserve.take().is_none() {
+                        return self.hear(false);
+                    }
+                    // EMFILE comes before a look at the queue, which may be empty.
+                    let more = rustix::net::accept_with(&self.listener, flags).is_ok();
+                    self.reserve = spare_descriptor();
+                    if !more {
+                        return;
+                    }
+                    self.log
+                        .error("out of descriptors: a client was turned away; raise LimitNOFILE");
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Starts or stops to listen; stopped while there is no descriptor at all.
+    fn hear(&mut self, on: bool) {
+        if on != self.deaf {
+            return;
+        }
+        let flags = if on {
+            epoll::EventFlags::IN
+        } else {
+            epoll::EventFlags::empty()
+        };
+        let data = epoll::EventData::new_u64(LISTENER);
+        if epoll::modify(&self.epoll, &self.listener, data, flags).is_ok() {
+            self.deaf = !on;
+        }
+        if on {
+            self.reserve = spare_descriptor();
+        }
+    }
+
+    /// Makes a client of a new connection, or turns it away.
+    fn admit(&mut self, socket: OwnedFd) {
+        let Ok((pid, uid)) = sys::peer_credentials(&socket) else {
+            return;
+        };
+        let known = self.per_user.get(&uid).copied().unwrap_or(0);
+        let foreign = self.scope != Scope::Host && self.scope != Scope::User(uid);
+        if foreign || known >= self.config.limits.clients_per_user {
+            let reason = if foreign {
+                shunt_abi::Reason::Policy
+            } else {
+                shunt_abi::Reason::NoResources
+            };
+            self.log
+                .event(|| format!("pid {pid} of user {uid} turned away: {}", reason.name()));
+            let mut refusal = Message::new(Kind::Welcome);
+            refusal.status = reason as u8;
+            let _ = crate::wire::send(socket.as_fd(), &refusal, None);
+            dispatch::drain(&socket);
+            return;
+        }
+        let by_number = || {
+            let pid = Pid::from_raw(pid.cast_signed()).ok_or(Errno::SRCH)?;
+            rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        };
+        let Ok(pidfd) = sys::peer_pidfd(&socket).or_else(|_| by_number()) else {
+            return;
+        };
+        self.last_client += 1;
+        let id = self.last_client;
+        let data = |kind| epoll::EventData::new_u64(id << 2 | kind);
+        let watched = epoll::add(&self.epoll, &socket, data(SOCKET), interest(false))
+            .and_then(|()| epoll::add(&self.epoll, &pidfd, data(PIDFD), epoll::EventFlags::IN));
+        if watched.is_ok() {
+            *self.per_user.entry(uid).or_default() += 1;
+            self.clients
+                .insert(id, Client::new(socket, pidfd, pid, uid));
+        }
+    }
+
+    /// Does what a client's socket is ready for.
+    fn serve(&mut self, id: u64, flags: epoll::EventFlags) {
+        if flags.contains(epoll::EventFlags::OUT)
+            && let Some(client) = self.clients.get_mut(&id)
+        {
+            if client.flush(&self.board).is_err() {
+                self.doomed.push(id);
+            }
+            self.watch(id);
+        }
+        if flags.contains(epoll::EventFlags::IN) {
+            for _ in 0..BURST {
+                if !self.take_message(id) {
+                    break;
+                }
+                self.bury();
+            }
+        }
+        if flags
+            .intersects(epoll::EventFlags::HUP | epoll::EventFlags::RDHUP | epoll::EventFlags::ERR)
+        {
+            self.drop_client(id, "it closed its socket");
+        }
+    }
+
+    /// Sends a message to a client. One that cannot be reached is dropped soon.
+    fn post(&mut self, id: u64, message: Message, fd: Option<OwnedFd>) {
+        let limit = self.outbox_limit();
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        if client.post(&self.board, message, fd, limit).is_err() {
+            self.doomed.push(id);
+        }
+        self.watch(id);
+    }
+
+    /// What a client may leave unread: an answer for each of its claims.
+    fn outbox_limit(&self) -> usize {
+        self.config.limits.connections_per_client.saturating_add(64)
+    }
+
+    /// Watches for room in a client's socket exactly while something is unsent.
+    fn watch(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let wanted = client.has_unsent();
+        if wanted != client.watched {
+            client.watched = wanted;
+            let data = epoll::EventData::new_u64(id << 2 | SOCKET);
+            let _ = epoll::modify(&self.epoll, &client.socket, data, interest(wanted));
+        }
+    }
+
+    /// Drops the clients that failed while a message was handled.
+    fn bury(&mut self) {
+        while let Some(id) = self.doomed.pop() {
+            self.drop_client(id, "it broke the protocol or does not read");
+        }
+    }
+
+    /// Forgets a client and everything that hangs on it. What it mapped stays
+    /// mapped in its peers until they are done with it.
+    fn drop_client(&mut self, id: u64, why: &str) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        self.log
+            .event(|| format!("{} dropped: {why}", client.label()));
+        // Not left to the close: a fork child may hold the socket open, and
+        // then the set would go on reporting it.
+        let _ = epoll::delete(&self.epoll, &client.socket);
+        let _ = epoll::delete(&self.epoll, &client.pidfd);
+        for &port in client.listeners.values() {
+            self.board.remove_listener(port);
+        }
+        self.board.free_mail(client.mail);
+        if let Some(count) = self.per_user.get_mut(&client.uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_user.remove(&client.uid);
+            }
+        }
+        for end in self.ends.of(id) {
+            self.forget_end(end);
+        }
+        for (survivor, link) in self.links.drop_client(id) {
+            let mut gone = Message::new(Kind::Gone);
+            gone.link = link;
+            self.post(survivor, gone, None); // Nobody, for a link with itself.
+        }
+        drop(client);
+        self.hear(true);
+    }
+}
+
+/// What is watched on a client's socket.
+fn interest(room: bool) -> epoll::EventFlags {
+    let always = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+    if room {
+        always | epoll::EventFlags::OUT
+    } else {
+        always
+    }
+}
+
+/// A descriptor that exists only to be closed when none is left.
+fn spare_descriptor() -> Option<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
+}

@@ -1,0 +1,229 @@
+//! Takes messages from clients and does what they ask, or drops a client that
+//! sends what it should not.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
+use shunt_abi::{PROTOCOL, Reason};
+
+use super::Daemon;
+use crate::client::{SPARES, Spare};
+use crate::end::{End, EndId, State};
+use crate::inspect;
+use crate::wire::{self, Datagram};
+
+/// A client sent something that the protocol does not have: it is dropped.
+pub(super) struct Malformed;
+
+impl Daemon {
+    /// Handles one queued message of a client; false when there is none left,
+    /// or no client.
+    pub(super) fn take_message(&mut self, id: u64) -> bool {
+        let Some(client) = self.clients.get(&id) else {
+            return false;
+        };
+        let datagram = match wire::receive(client.socket.as_fd()) {
+            Ok(Some(datagram)) => datagram,
+            Ok(None) => {
+                self.drop_client(id, "it closed its socket");
+                return false;
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return false,
+            Err(_) => {
+                self.drop_client(id, "its socket failed");
+                return false;
+            }
+        };
+        let greeted = client.greeted;
+        // Before the message is handled: a claim in it is looked at anyway.
+        self.retry_of(id);
+        let done = if greeted {
+            self.handle(id, datagram)
+        } else {
+            self.greet(id, &datagram)
+        };
+        if done.is_err() {
+            self.log
+                .event(|| format!("client {id} sent something malformed"));
+            self.doomed.push(id);
+        }
+        true
+    }
+
+    /// The first message: Hello, perhaps of another version, which may have
+    /// another length.
+    fn greet(&mut self, id: u64, datagram: &Datagram) -> Result<(), Malformed> {
+        let bytes = datagram.bytes();
+        let [k0, k1, p0, p1, ..] = *bytes else {
+            return Err(Malformed);
+        };
+        if u16::from_ne_bytes([k0, k1]) != Kind::Hello as u16 {
+            return Err(Malformed);
+        }
+        let mut welcome = Message::new(Kind::Welcome);
+        if u16::from_ne_bytes([p0, p1]) != PROTOCOL {
+            welcome.status = Reason::Version as u8;
+            self.post(id, welcome, None);
+            if let Some(client) = self.clients.get(&id) {
+                drain(&client.socket);
+            }
+            self.drop_client(id, "it speaks another version");
+            return Ok(());
+        }
+        let hello = Message::parse(bytes).ok_or(Malformed)?;
+        let Ok(board) = self.board.file().try_clone_to_owned() else {
+            welcome.status = Reason::NoResources as u8;
+            self.post(id, welcome, None);
+            self.drop_client(id, "no descriptor is left for it");
+            return Ok(());
+        };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return Ok(());
+        };
+        client.greeted = true;
+        client.comm = hello.name;
+        client.mail = self.board.take_mail();
+        welcome.index = client.mail;
+        let label = client.label();
+        self.log
+            .event(|| format!("{label} connected as client {id}"));
+        self.post(id, welcome, Some(board));
+        Ok(())
+    }
+
+    fn handle(&mut self, id: u64, datagram: Datagram) -> Result<(), Malformed> {
+        let message = Message::parse(datagram.bytes()).ok_or(Malformed)?;
+        if message.protocol != PROTOCOL {
+            return Err(Malformed);
+        }
+        let end = EndId {
+            client: id,
+            cookie: message.cookie,
+        };
+        match message.kind().ok_or(Malformed)? {
+            Kind::Spare => self.spare(id, &message, datagram),
+            Kind::Listen => self.listen(id, &message),
+            Kind::Unlisten => {
+                if let Some(client) = self.clients.get_mut(&id)
+                    && let Some(port) = client.listeners.remove(&message.cookie)
+                {
+                    self.board.remove_listener(port);
+                }
+                Ok(())
+            }
+            Kind::Claim => {
+                let role = role(message.role).ok_or(Malformed)?;
+                if message.cookie == 0 {
+                    return Err(Malformed);
+                }
+                self.claim(end, &message, role);
+                Ok(())
+            }
+            Kind::Report => {
+                self.report(end, &message);
+                Ok(())
+            }
+            Kind::Release => {
+                self.forget_end(end);
+                Ok(())
+            }
+            Kind::List => self.list(id),
+            // A second Hello, or what only a daemon says.
+            Kind::Hello
+            | Kind::Welcome
+            | Kind::Paired
+            | Kind::Unpaired
+            | Kind::NeedSpare
+            | Kind::Gone
+            | Kind::Row
+            | Kind::End => Err(Malformed),
+        }
+    }
+
+    fn listen(&mut self, id: u64, message: &Message) -> Result<(), Malformed> {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return Ok(());
+        };
+        if client.listeners.len() >= self.config.limits.connections_per_client
+            && !client.listeners.contains_key(&message.cookie)
+        {
+            return Err(Malformed);
+        }
+        // The bit is only a hint to try a claim, so nothing is verified here.
+        if let Some(old) = client.listeners.insert(message.cookie, message.port) {
+            self.board.remove_listener(old);
+        }
+        self.board.add_listener(message.port);
+        Ok(())
+    }
+
+    /// Memory for a link to come. Without a descriptor it says that the client
+    /// could not make any.
+    fn spare(
+        &mut self,
+        id: u64,
+        message: &Message,
+        mut datagram: Datagram,
+    ) -> Result<(), Malformed> {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return Ok(());
+        };
+        client.asked = client.asked.saturating_sub(1);
+        let (Some(file), true) = (datagram.fds.pop(), datagram.fds.is_empty()) else {
+            if message.status != 0 || datagram.lost_fds {
+                self.refuse_parked(id, Reason::NoResources);
+                return Ok(());
+            }
+            return Err(Malformed);
+        };
+        if !inspect::is_arena(&file) {
+            return Err(Malformed);
+        }
+        if client.spares.len() < SPARES {
+            client.spares.push(Spare {
+                arena: message.arena,
+                file,
+            });
+            client.stock = client.stock.max(client.spares.len());
+        }
+        self.unpark(id);
+        Ok(())
+    }
+
+    /// Remembers what became of a connection, claimed or not.
+    fn report(&mut self, id: EndId, message: &Message) {
+        if let Some(end) = self.ends.get_mut(id) {
+            end.status = Some(message.status);
+        } else if self.ends.count(id.client) < self.config.limits.connections_per_client {
+            // Its addresses are looked up when somebody asks for the list.
+            let role = role(message.role).unwrap_or(Role::Connector);
+            let mut end = End::new(message.fd, role, State::Reported);
+            end.status = Some(message.status);
+            self.ends.insert(id, end);
+        }
+    }
+
+    /// Whether the claim's maker waits for an answer.
+    pub(super) fn wants_answer(message: &Message) -> bool {
+        message.flags & FLAG_ANSWER != 0
+    }
+}
+
+fn role(number: u8) -> Option<Role> {
+    match number {
+        0 => Some(Role::Connector),
+        1 => Some(Role::Acceptor),
+        _ => None,
+    }
+}
+
+/// Reads away what a client has sent before it is closed: closing with unread
+/// data would make its next `recv` fail (ECONNRESET) instead of showing why.
+pub(super) fn drain(socket: &OwnedFd) {
+    for _ in 0..256 {
+        if !matches!(wire::receive(socket.as_fd()), Ok(Some(_))) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! From a claim to a slot.
+//!
+//! ```text
+//!            resolved            match            memory
+//! Unresolved ────────> Waiting ────────> Parked ────────> Paired
+//!      └──────────────────┴─────────────────┴───> Refused
+//! ```
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use shunt_abi::Reason;
+use shunt_abi::message::{FLAG_NEW_LINK, Kind, Message, Role};
+
+use super::{Daemon, Scope};
+use crate::config::Party;
+use crate::diag;
+use crate::end::{End, EndId, State};
+use crate::inspect::{self, Look};
+use crate::link::Seat;
+use crate::tuple::{Tuple, address};
+
+/// Unresolved claims looked at again for a claim without a match.
+const RETRIES: usize = 64;
+/// Unresolved claims of a client looked at again for each message of its.
+const OWN_RETRIES: usize = 4;
+
+impl Daemon {
+    /// A client names one of its sockets.
+    pub(super) fn claim(&mut self, id: EndId, message: &Message, role: Role) {
+        let mut status = None;
+        if let Some(old) = self.ends.get_mut(id) {
+            match old.state {
+                State::Paired(seat) => {
+                    // Claimed again, perhaps because the answer was lost by an
+                    // exec: the same answer once more.
+                    return self.send_paired(id, seat, None);
+                }
+                State::Parked(_) => return old.answer |= Self::wants_answer(message),
+                _ => status = old.status,
+            }
+        } else if self.ends.count(id.client) >= self.config.limits.connections_per_client {
+            return self.send_unpaired(id, message.fd, Reason::NoResources as u8);
+        }
+        let mut end = End::new(message.fd, role, State::Unresolved);
+        end.answer = Self::wants_answer(message);
+        end.status = status;
+        self.ends.insert(id, end);
+        let looked = match self.look(id) {
+            Look::Denied => self.look_by_name(id, message),
+            other => other,
+        };
+        match looked {
+            Look::Found(tuple) if tuple.local == tuple.peer => {
+                self.refuse(id, Reason::SelfConnected)
+            }
+            Look::Found(tuple) => {
+                self.ends.resolve(id, tuple);
+                self.match_up(id);
+            }
+            Look::NotConnected => self.await_match(id),
+            Look::Gone => {
+                self.ends.remove(id);
+                self.send_unpaired(id, message.fd, Reason::NotEstablished as u8);
+            }
+            Look::Denied => self.refuse(id, Reason::Policy),
+            Look::NoRoom => self.refuse(id, Reason::NoResources),
+        }
+    }
+
+    /// Looks at the socket of an end.
+    pub(super) fn look(&self, id: EndId) -> Look {
+        match (self.clients.get(&id.client), self.ends.get(id)) {
+            (Some(client), Some(end)) => inspect::look(client.pidfd.as_fd(), end.fd, id.cookie),
+            _ => Look::Gone,
+        }
+    }
+
+    /// The second way, for a per-user daemon: by the addresses in the claim.
+    fn look_by_name(&self, id: EndId, message: &Message) -> Look {
+        let Scope::User(uid) = self.scope else {
+            return Look::Denied;
+        };
+        let end = |i: usize| -> Option<SocketAddr> {
+            let ip = address(message.family, &message.addresses[i])?;
+            (message.ports[i] != 0).then(|| (ip.to_canonical(), message.ports[i]).into())
+        };
+        match (end(0), end(1)) {
+            (Some(local), Some(peer)) => {
+                diag::find(id.cookie, local, peer, uid).map_or(Look::Denied, Look::Found)
+            }
+            // A claim ahead of `connect` cannot know them: it is made again.
+            _ => Look::NotConnected,
+        }
+    }
+
+    /// Looks again at claims that were made before their `connect`.
+    fn resolve_all(&mut self, ids: Vec<EndId>) {
+        for id in ids {
+            match self.look(id) {
+                Look::Found(tuple) if tuple.local == tuple.peer => {
+                    self.refuse(id, Reason::SelfConnected);
+                }
+                Look::Found(tuple) => {
+                    self.ends.resolve(id, tuple);
+                    if let Some(other) = self.ends.partner(id) {
+                        self.pair(id, other);
+                    }
+                }
+                Look::Gone => self.forget_end(id),
+                Look::NotConnected | Look::Denied | Look::NoRoom => {}
+            }
+        }
+    }
+
+    /// A sign of life of a client: its `connect` may have come through.
+    pub(super) fn retry_of(&mut self, client: u64) {
+        self.resolve_all(self.ends.unresolved(Some(client), OWN_RETRIES));
+    }
+
+    /// Pairs a resolved end if its other end is known, or turns out to be one
+    /// of the unresolved ones.
+    fn match_up(&mut self, id: EndId) {
+        if let Some(other) = self.ends.partner(id) {
+            return self.pair(id, other);
+        }
+        self.resolve_all(self.ends.unresolved(None, RETRIES));
+        if self.is_in(id, State::Waiting) {
+            self.await_match(id);
+        }
+    }
+
+    fn is_in(&self, id: EndId, state: State) -> bool {
+        self.ends.get(id).is_some_and(|end| end.state == state)
+    }
+
+    /// Leaves a claim pending; whoever waits for an answer gets it once every
+    /// queue has been looked through.
+    fn await_match(&mut self, id: EndId) {
+        if self.ends.get(id).is_some_and(|end| end.answer) {
+            self.unanswered.push(id);
+        }
+    }
+
+    /// All queues have been looked through: what has no match now gets told so.
+    pub(super) fn settle(&mut self) {
+        for id in std::mem::take(&mut self.unanswered) {
+            if self.is_in(id, State::Unresolved) {
+                self.resolve_all(vec![id]);
+            }
+            if self.is_in(id, State::Waiting) {
+                self.resolve_all(self.ends.unresolved(None, RETRIES));
+            }
+            if self.is_in(id, State::Waiting) || self.is_in(id, State::Unresolved) {
+                self.answer_not_yet(id);
+            }
+        }
+    }
+
+    /// "Nobody claims the other end yet", said once to who waits for an answer.
+    fn answer_not_yet(&mut self, id: EndId) {
+        if let Some(end) = self.ends.get_mut(id)
+            && std::mem::take(&mut end.answer)
+        {
+            let fd = end.fd;
+            self.send_unpaired(id, fd, 0);
+        }
+    }
+
+    /// Gives two matching ends a slot, or parks them until there is memory.
+    fn pair(&mut self, a: EndId, b: EndId) {
+        if !self.allowed(a, b) {
+            self.refuse(a, Reason::Policy);
+            self.refuse(b, Reason::Policy);
+            return;
+        }
+        // The connector first, so that the ends of a link of a client with
+        // itself take the same sides each time.
+        let connects = |id| {
+            self.ends
+                .get(id)
+                .is_some_and(|end| end.role == Role::Connector)
+        };
+        let [a, b] = if connects(b) && !connects(a) {
+            [b, a]
+        } else {
+            [a, b]
+        };
+        let clients = [a.client, b.client];
+        if let Some(seats) = self.links.take(clients) {
+            return self.seat([a, b], seats, [None, None]);
+        }
+        let Some(arenas) = self.take_spares(clients) else {
+            return self.park(a, b);
+        };
+        let [(own_a, file_a), (own_b, file_b)] = arenas;
+        self.links.open(clients, [own_a, own_b]);
+        if let Some(seats) = self.links.take(clients) {
+            // Each gets the memory that the other writes.
+            self.seat([a, b], seats, [Some(file_b), Some(file_a)]);
+        }
+        for client in clients {
+            self.want_spares(client, 0);
+        }
+    }
+
+    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<OwnedFd>; 2]) {
+        for ((id, seat), file) in ids.into_iter().zip(seats).zip(files) {
+            if let Some(end) = self.ends.get_mut(id) {
+                end.state = State::Paired(seat);
+                end.answer = false;
+            }
+            self.send_paired(id, seat, file);
+        }
+        let Seat { link, slot, .. } = seats[0];
+        let clients = [ids[0].client, ids[1].client];
+        self.log
+            .event(|| format!("clients {clients:?} paired: link {link} slot {slot}"));
+    }
+
+    /// One spare of each client, two different ones if it is the same.
+    fn take_spares(&mut self, clients: [u64; 2]) -> Option<[(u32, OwnedFd); 2]> {
+        let [a, b] = clients;
+        let stock = |id| self.clients.get(&id).map_or(0, |c| c.spares.len());
+        if stock(a) < 1 + usize::from(a == b) || stock(b) < 1 {
+            return None;
+        }
+        let mut take = |id| {
+            let client = self.clients.get_mut(&id)?;
+            let spare = client.spares.pop()?;
+            Some((spare.arena, spare.file))
+        };
+        Some([take(a)?, take(b)?])
+    }
+
+    /// Asks a client for spares: as many as it keeps in stock, or `least`.
+    fn want_spares(&mut self, id: u64, least: usize) {
+        let limit = self.outbox_limit();
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        let wanted = client.stock.max(least);
+        if client.want_spares(&self.board, wanted, limit).is_err() {
+            self.doomed.push(id);
+        }
+        self.watch(id);
+    }
+
+    fn park(&mut self, a: EndId, b: EndId) {
+        for (id, other) in [(a, b), (b, a)] {
+            if let Some(end) = self.ends.get_mut(id) {
+                end.state = State::Parked(other);
+            }
+        }
+        self.parked.push([a, b]);
+        let least = if a.client == b.client { 2 } else { 1 };
+        for (id, other) in [(a, b), (b, a)] {
+            self.want_spares(id.client, least);
+            // Nobody is kept waiting for what another process has to do.
+            let stock = |id: u64| self.clients.get(&id).map_or(0, |c| c.spares.len());
+            if id.client != other.client && stock(other.client) == 0 {
+                self.answer_not_yet(id);
+            }
+        }
+    }
+
+    /// A client has brought memory: its parked pairs are tried again.
+    pub(super) fn unpark(&mut self, client: u64) {
+        let involved = |pair: &[EndId; 2]| pair.iter().any(|id| id.client == client);
+        let (ready, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.parked)
+            .into_iter()
+            .partition(involved);
+        self.parked = rest;
+        for [a, b] in ready {
+            self.pair(a, b);
+        }
+    }
+
+    /// A client cannot make memory: its parked pairs stay on TCP.
+    pub(super) fn refuse_parked(&mut self, client: u64, reason: Reason) {
+        let involved = |pair: &[EndId; 2]| pair.iter().any(|id| id.client == client);
+        let gone: Vec<_> = self.parked.iter().copied().filter(involved).collect();
+        self.parked.retain(|pair| !involved(pair));
+        for id in gone.into_iter().flatten() {
+            self.refuse(id, reason);
+        }
+    }
+
+    /// Forgets an end: closed by its client, or its client has gone.
+    pub(super) fn forget_end(&mut self, id: EndId) {
+        let Some(end) = self.ends.remove(id) else {
+            return;
+        };
+        match end.state {
+            State::Paired(seat) => self.links.release(seat),
+            State::Parked(other) => {
+                self.parked.retain(|pair| !pair.contains(&id));
+                if let Some(end) = self.ends.get_mut(other) {
+                    end.state = State::Waiting;
+                }
+                self.answer_not_yet(other);
+            }
+            _ => {}
+        }
+    }
+
+    fn allowed(&self, a: EndId, b: EndId) -> bool {
+        let party = |id: EndId| {
+            let client = self.clients.get(&id.client)?;
+            Some(Party {
+                uid: client.uid,
+                comm: client.comm,
+            })
+        };
+        let tuple: Option<Tuple> = self.ends.get(a).and_then(End::tuple);
+        match (party(a), party(b), tuple) {
+            (Some(a), Some(b), Some(tuple)) => self
+                .config
+                .policy
+                .allows([a, b], [tuple.local.1, tuple.peer.1]),
+            _ => false,
+        }
+    }
+
+    fn refuse(&mut self, id: EndId, reason: Reason) {
+        self.ends.refuse(id);
+        let Some(end) = self.ends.get_mut(id) else {
+            return;
+        };
+        end.answer = false;
+        end.status = Some(reason as u8);
+        let fd = end.fd;
+        self.send_unpaired(id, fd, reason as u8);
+    }
+
+    fn send_paired(&mut self, id: EndId, seat: Seat, file: Option<OwnedFd>) {
+        let mut paired = Message::new(Kind::Paired);
+        paired.cookie = id.cookie;
+        paired.fd = self.ends.get(id).map_or(-1, |end| end.fd);
+        paired.link = seat.link;
+        paired.slot = seat.slot;
+        paired.generation = seat.generation;
+        paired.arena = self.links.arena(seat).unwrap_or(0);
+        if file.is_some() {
+            paired.flags |= FLAG_NEW_LINK;
+        }
+        self.post(id.client, paired, file);
+    }
+
+    fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {
+        let mut unpaired = Message::new(Kind::Unpaired);
+        unpaired.fd = fd;
+        unpaired.cookie = id.cookie;
+        unpaired.status = status;
+        self.post(id.client, unpaired, None);
+    }
+}

@@ -1,0 +1,296 @@
+//! The table of connection ends: what clients claim and report, and the search
+//! for the end that matches another.
+
+use std::collections::{BTreeMap, HashMap};
+
+use shunt_abi::message::Role;
+
+use crate::link::Seat;
+use crate::tuple::Tuple;
+
+/// An end's name: the client that holds it and the socket's `SO_COOKIE`. (After
+/// `fork` two clients hold the same socket.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct EndId {
+    /// Which client.
+    pub(crate) client: u64,
+    /// Which of its sockets.
+    pub(crate) cookie: u64,
+}
+
+/// How far an end's pairing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Never claimed: known from a report only.
+    Reported,
+    /// Claimed, but its addresses are not known yet (`connect` is under way).
+    Unresolved,
+    /// Waits for the other end's claim.
+    Waiting,
+    /// The other end is known; memory for a link is awaited.
+    Parked(EndId),
+    /// Has a slot.
+    Paired(Seat),
+    /// Will not be paired.
+    Refused,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    /// Its descriptor number in the client.
+    pub(crate) fd: i32,
+    /// Which end it is.
+    pub(crate) role: Role,
+    /// The client waits for an answer.
+    pub(crate) answer: bool,
+    /// See [`State`].
+    pub(crate) state: State,
+    /// What the client reported last: 0 (shunted) or a reason.
+    pub(crate) status: Option<u8>,
+    tuple: Option<Tuple>,
+    /// Position in the list of unresolved ends.
+    turn: u64,
+}
+
+impl End {
+    /// An end whose addresses are not known.
+    pub(crate) fn new(fd: i32, role: Role, state: State) -> Self {
+        Self {
+            fd,
+            role,
+            answer: false,
+            state,
+            status: None,
+            tuple: None,
+            turn: 0,
+        }
+    }
+
+    /// Its addresses, if known.
+    pub(crate) fn tuple(&self) -> Option<Tuple> {
+        self.tuple
+    }
+}
+
+/// All ends that a daemon knows.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    ends: BTreeMap<EndId, End>,
+    by_tuple: HashMap<Tuple, Vec<EndId>>,
+    unresolved: BTreeMap<u64, EndId>,
+    per_client: HashMap<u64, usize>,
+    turns: u64,
+}
+
+impl Ends {
+    /// Adds an end, or replaces the one of the same name.
+    pub(crate) fn insert(&mut self, id: EndId, mut end: End) {
+        self.remove(id);
+        if end.state == State::Unresolved {
+            self.turns += 1;
+            end.turn = self.turns;
+            self.unresolved.insert(end.turn, id);
+        }
+        *self.per_client.entry(id.client).or_default() += 1;
+        self.ends.insert(id, end);
+    }
+
+    /// Forgets an end and returns what was known of it.
+    pub(crate) fn remove(&mut self, id: EndId) -> Option<End> {
+        let end = self.ends.remove(&id)?;
+        self.unresolved.remove(&end.turn);
+        if let Some(tuple) = end.tuple
+            && let Some(ids) = self.by_tuple.get_mut(&tuple)
+        {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_tuple.remove(&tuple);
+            }
+        }
+        if let Some(count) = self.per_client.get_mut(&id.client) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_client.remove(&id.client);
+            }
+        }
+        Some(end)
+    }
+
+    /// An end.
+    pub(crate) fn get(&self, id: EndId) -> Option<&End> {
+        self.ends.get(&id)
+    }
+
+    /// An end, to change anything but its addresses and whether it has any.
+    pub(crate) fn get_mut(&mut self, id: EndId) -> Option<&mut End> {
+        self.ends.get_mut(&id)
+    }
+
+    /// How many ends a client has.
+    pub(crate) fn count(&self, client: u64) -> usize {
+        self.per_client.get(&client).copied().unwrap_or(0)
+    }
+
+    /// The names of a client's ends.
+    pub(crate) fn of(&self, client: u64) -> Vec<EndId> {
+        let id = |cookie| EndId { client, cookie };
+        self.ends
+            .range(id(0)..=id(u64::MAX))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// Every end.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (EndId, &End)> {
+        self.ends.iter().map(|(id, end)| (*id, end))
+    }
+
+    /// The newest unresolved ends; only those of `client` if one is named.
+    pub(crate) fn unresolved(&self, client: Option<u64>, most: usize) -> Vec<EndId> {
+        // The look back is bounded too, or a client with many hanging connects
+        // would make everybody's claims slow.
+        let newest = self.unresolved.values().rev().take(256);
+        newest
+            .filter(|id| client.is_none_or(|c| id.client == c))
+            .take(most)
+            .copied()
+            .collect()
+    }
+
+    /// Notes an end's addresses; an unresolved claim then waits for its match.
+    pub(crate) fn resolve(&mut self, id: EndId, tuple: Tuple) {
+        let Some(end) = self.ends.get_mut(&id) else {
+            return;
+        };
+        if end.tuple.is_some() {
+            return;
+        }
+        end.tuple = Some(tuple);
+        if end.state == State::Unresolved {
+            end.state = State::Waiting;
+            self.unresolved.remove(&end.turn);
+        }
+        self.by_tuple.entry(tuple).or_default().push(id);
+    }
+
+    /// An end will not be paired; its addresses stay known.
+    pub(crate) fn refuse(&mut self, id: EndId) {
+        let Some(end) = self.ends.get_mut(&id) else {
+            return;
+        };
+        end.state = State::Refused;
+        self.unresolved.remove(&end.turn);
+    }
+
+    /// The waiting end that is the other end of `id`, the latest if there are
+    /// more (a socket shared by `fork`). A socket connected to itself is no
+    /// match for itself, hence the cookies.
+    pub(crate) fn partner(&self, id: EndId) -> Option<EndId> {
+        let tuple = self.ends.get(&id)?.tuple?;
+        self.by_tuple
+            .get(&tuple.flipped())?
+            .iter()
+            .rev()
+            .copied()
+            .find(|other| {
+                other.cookie != id.cookie
+                    && self
+                        .ends
+                        .get(other)
+                        .is_some_and(|end| end.state == State::Waiting)
+            })
+    }
+
+    /// All ends with these addresses.
+    pub(crate) fn with_tuple(&self, tuple: Tuple) -> &[EndId] {
+        self.by_tuple.get(&tuple).map_or(&[], Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(client: u64, cookie: u64) -> EndId {
+        EndId { client, cookie }
+    }
+
+    fn tuple(local: u16, peer: u16) -> Tuple {
+        let address = |port| ([127, 0, 0, 1], port).into();
+        Tuple::new(1, address(local), address(peer))
+    }
+
+    fn claim(ends: &mut Ends, id: EndId, tuple: Option<Tuple>) {
+        ends.insert(id, End::new(3, Role::Connector, State::Unresolved));
+        if let Some(tuple) = tuple {
+            ends.resolve(id, tuple);
+        }
+    }
+
+    #[test]
+    fn the_two_ends_of_a_connection_find_each_other() {
+        let mut ends = Ends::default();
+        claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
+        assert_eq!(ends.partner(id(1, 100)), None);
+        claim(&mut ends, id(2, 200), Some(tuple(80, 4000)));
+        assert_eq!(ends.partner(id(1, 100)), Some(id(2, 200)));
+        assert_eq!(ends.partner(id(2, 200)), Some(id(1, 100)));
+    }
+
+    #[test]
+    fn another_connection_or_namespace_does_not_match() {
+        let mut ends = Ends::default();
+        claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
+        claim(&mut ends, id(2, 200), Some(tuple(80, 4001)));
+        claim(
+            &mut ends,
+            id(2, 201),
+            Some(Tuple {
+                netns: 2,
+                ..tuple(80, 4000)
+            }),
+        );
+        assert_eq!(ends.partner(id(1, 100)), None);
+    }
+
+    #[test]
+    fn a_self_connected_socket_has_no_partner_even_when_two_processes_hold_it() {
+        let mut ends = Ends::default();
+        claim(&mut ends, id(1, 100), Some(tuple(80, 80)));
+        claim(&mut ends, id(2, 100), Some(tuple(80, 80)));
+        assert_eq!(ends.partner(id(1, 100)), None);
+    }
+
+    #[test]
+    fn an_end_matches_only_while_it_waits() {
+        let mut ends = Ends::default();
+        claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
+        claim(&mut ends, id(2, 200), None);
+        assert_eq!(ends.unresolved(None, 9), [id(2, 200)]);
+        assert_eq!(ends.unresolved(Some(1), 9), []);
+        ends.resolve(id(2, 200), tuple(80, 4000));
+        assert!(ends.unresolved(None, 9).is_empty());
+        ends.refuse(id(2, 200));
+        assert_eq!(ends.partner(id(1, 100)), None);
+        assert_eq!(ends.with_tuple(tuple(80, 4000)), [id(2, 200)]);
+        claim(&mut ends, id(2, 201), None);
+        ends.refuse(id(2, 201));
+        assert!(ends.unresolved(None, 9).is_empty());
+    }
+
+    #[test]
+    fn a_removed_end_leaves_nothing_behind() {
+        let mut ends = Ends::default();
+        claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
+        claim(&mut ends, id(1, 101), None);
+        assert_eq!(ends.of(1), [id(1, 100), id(1, 101)]);
+        assert_eq!(ends.count(1), 2);
+        for id in ends.of(1) {
+            ends.remove(id);
+        }
+        assert_eq!(ends.count(1), 0);
+        assert!(ends.ends.is_empty() && ends.by_tuple.is_empty());
+        assert!(ends.unresolved.is_empty() && ends.per_client.is_empty());
+    }
+}

@@ -1,0 +1,75 @@
+//! What the kernel says about a descriptor of a client.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
+use rustix::process::PidfdGetfdFlags;
+use shunt_abi::layout::ARENA_BYTES;
+
+use crate::sys;
+use crate::tuple::Tuple;
+
+/// The outcome of looking at a claimed socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// A connected TCP socket with the claimed cookie.
+    Found(Tuple),
+    /// The claimed socket, not connected (yet, or any more).
+    NotConnected,
+    /// The descriptor is closed or names something else.
+    Gone,
+    /// We may not look: ptrace rules forbid `pidfd_getfd`.
+    Denied,
+    /// We are out of descriptors.
+    NoRoom,
+}
+
+/// Looks at descriptor `fd` of the process `pidfd`.
+///
+/// The copy is closed before this returns: while we hold it the program's own
+/// `close` would not reach the peer.
+pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64) -> Look {
+    let socket = match rustix::process::pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty()) {
+        Ok(socket) => socket,
+        Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => return Look::Denied,
+        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Look::NoRoom,
+        Err(_) => return Look::Gone,
+    };
+    if sockopt::socket_cookie(&socket) != Ok(cookie) || !is_tcp(&socket) {
+        return Look::Gone;
+    }
+    let Ok(netns) = sys::netns_cookie(&socket) else {
+        return Look::Gone;
+    };
+    let local = rustix::net::getsockname(&socket).ok();
+    // ENOTCONN before the handshake is over, and after the connection's end.
+    let peer = rustix::net::getpeername(&socket).ok().flatten();
+    let plain = |address: Option<_>| address.and_then(|a| SocketAddr::try_from(a).ok());
+    match (plain(local), plain(peer)) {
+        (Some(local), Some(peer)) => Look::Found(Tuple::new(netns, local, peer)),
+        _ => Look::NotConnected,
+    }
+}
+
+/// Whether it is a TCP socket over IPv4 or IPv6. (MPTCP has another protocol
+/// number: its subflows are not for us.)
+fn is_tcp(socket: impl AsFd) -> bool {
+    let socket = socket.as_fd();
+    matches!(
+        sockopt::socket_domain(socket),
+        Ok(AddressFamily::INET | AddressFamily::INET6)
+    ) && sockopt::socket_type(socket) == Ok(SocketType::STREAM)
+        && sockopt::socket_protocol(socket) == Ok(Some(ipproto::TCP))
+}
+
+/// Whether a memfd can serve as an arena: nobody can resize it under its peer
+/// and nobody but its present owner can map it writable. `F_GET_SEALS` fails on
+/// anything that is not a memfd.
+pub(crate) fn is_arena(file: impl AsFd) -> bool {
+    let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
+    rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(needed))
+        && rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == ARENA_BYTES as u64)
+}

@@ -1,0 +1,36 @@
+//! shuntd, Shunt's control daemon: it learns which processes hold the two ends
+//! of a local TCP connection and gives them a slot in memory that they share.
+//!
+//! Neighbours: it speaks [`shunt_abi::message`] with libshunt and `shunt` over
+//! a `SOCK_SEQPACKET` socket and publishes [`shunt_abi::board`]. It never
+//! touches payload, never blocks on a client and believes nothing that it can
+//! ask the kernel: who is connected (`SO_PEERCRED`), whether a claimant holds
+//! the socket (`pidfd_getfd`), what the socket's ends are, whether a memfd is
+//! sealed.
+//!
+//! ```text
+//!  socket ──> wire ──> daemon::dispatch ──> daemon::pairing ──> wire ──> socket
+//!                          │    inspect, diag │ (facts from the kernel)
+//!                          ▼                  ▼
+//!                    client, board       end (claims), link (slots)
+//! ```
+
+#![deny(unsafe_code)] // `sys` alone is exempt, with a reason for each block.
+
+mod board;
+mod client;
+mod config;
+mod daemon;
+mod diag;
+mod end;
+mod inspect;
+mod link;
+mod log;
+mod sys;
+mod tuple;
+mod wire;
+
+pub use config::{Config, Limits, Policy, Rule};
+pub use daemon::{Daemon, Scope};
+pub use sys::{adopt_descriptor, stop_signals};
+pub use wire::listen;

@@ -1,0 +1,101 @@
+//! The `shuntd` program: command line, signals, exit codes.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit};
+use shuntd::{Config, Daemon, Scope};
+
+/// Where the configuration is unless the command line says otherwise.
+const CONFIG: &str = "/etc/shunt/shunt.toml";
+/// Another daemon has the address.
+const ALREADY: u8 = 2;
+
+/// Joins the two ends of local TCP connections of programs that run under Shunt.
+///
+/// Without options it serves the processes of the user who starts it, in the
+/// foreground, until SIGTERM or SIGINT. `shunt run` starts one when needed.
+#[derive(Debug, Parser)]
+#[command(name = "shuntd", version)]
+struct Options {
+    /// Serve all users of this host (must be root)
+    #[arg(long)]
+    system: bool,
+    /// Stay in the foreground (always the case)
+    #[arg(long)]
+    foreground: bool,
+    /// Read this configuration [default: /etc/shunt/shunt.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Write one byte to this descriptor and close it once clients can connect
+    #[arg(long, value_name = "N")]
+    ready_fd: Option<i32>,
+    /// Print notable events to standard error
+    #[arg(long, short)]
+    verbose: bool,
+    /// Listen on this abstract address instead (for tests)
+    #[arg(long, value_name = "NAME", hide = true)]
+    name: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match serve(&Options::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("shuntd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(options: &Options) -> Result<ExitCode> {
+    let ready = options.ready_fd.map(shuntd::adopt_descriptor).transpose();
+    let ready = ready.context("--ready-fd does not name an open descriptor above 2")?;
+    let stop = shuntd::stop_signals().context("cannot receive signals")?;
+    let uid = rustix::process::geteuid();
+    ensure!(!options.system || uid.is_root(), "--system needs root");
+    let (scope, number) = if options.system {
+        (Scope::Host, None)
+    } else {
+        (Scope::User(uid.as_raw()), Some(uid.as_raw()))
+    };
+    let path = options.config.as_deref();
+    let config = Config::load(path.unwrap_or(Path::new(CONFIG)), path.is_some())?;
+    raise_descriptor_limit();
+
+    let name = options
+        .name
+        .clone()
+        .unwrap_or_else(|| shunt_abi::control_name(number));
+    let listener = match shuntd::listen(&name) {
+        Ok(listener) => listener,
+        Err(Errno::ADDRINUSE) => {
+            let whom = number.map_or("this host".to_owned(), |uid| format!("user {uid}"));
+            eprintln!("shuntd: another shuntd already serves {whom}");
+            return Ok(ExitCode::from(ALREADY));
+        }
+        Err(error) => return Err(error).context("cannot listen for clients"),
+    };
+    let mut daemon = Daemon::new(listener, scope, config, options.verbose)
+        .context("cannot set up the daemon")?;
+    if let Some(ready) = ready {
+        let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
+    }
+    daemon.run(stop).context("epoll failed")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A client takes two descriptors and its stock of memory two more. We use no
+/// `select`, so the soft limit protects nothing.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+}

@@ -1,0 +1,139 @@
+//! The few kernel interfaces that have no safe wrapper: all unsafe code of the
+//! daemon is here.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Reads a socket option that is a plain integer or a struct of integers.
+fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` has room for `len` bytes and the kernel writes no more.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if len as usize != size_of::<T>() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    // SAFETY: the kernel wrote every byte, and callers (this module only) pass
+    // types for which every bit pattern is valid.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// `SO_NETNS_COOKIE`: the network namespace a socket lives in.
+pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
+    option(socket.as_fd(), libc::SO_NETNS_COOKIE)
+}
+
+/// `SO_PEERCRED` as (pid, uid). The pid is 0 for a process of a pid namespace
+/// that we cannot see, which is why rustix's non-zero type does not fit.
+pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
+    let cred: libc::ucred = option(socket.as_fd(), libc::SO_PEERCRED)?;
+    Ok((cred.pid.cast_unsigned(), cred.uid))
+}
+
+/// `SO_PEERPIDFD` (Linux 6.5): a pidfd for the process that connected, without
+/// the race of opening it by number.
+pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let fd: libc::c_int = option(socket.as_fd(), libc::SO_PEERPIDFD)?;
+    // SAFETY: the kernel has just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A shared read-write mapping of 32-bit words, for the daemon's whole life.
+#[derive(Debug)]
+pub(crate) struct Words {
+    words: &'static [AtomicU32],
+}
+
+impl Words {
+    /// Maps `bytes` bytes of `file`, which must be that long and can never
+    /// shrink (the caller seals it).
+    pub(crate) fn map(file: impl AsFd, bytes: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice aliases
+        // nothing of ours.
+        let start = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                0,
+            )?
+        };
+        // SAFETY: page aligned, `bytes` long, only ever accessed as atomics,
+        // and unmapped by nobody but `drop`, after which no reference is left.
+        let words = unsafe {
+            std::slice::from_raw_parts(start.cast::<AtomicU32>().cast_const(), bytes / 4)
+        };
+        Ok(Self { words })
+    }
+
+    /// The words.
+    pub(crate) fn get(&self) -> &[AtomicU32] {
+        self.words
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: `map` made this mapping and `get` hands out no reference that
+        // outlives `self`.
+        let _ = unsafe {
+            rustix::mm::munmap(self.words.as_ptr().cast_mut().cast(), self.words.len() * 4)
+        };
+    }
+}
+
+/// Blocks SIGTERM and SIGINT and returns a descriptor that becomes readable
+/// when one arrives.
+///
+/// # Errors
+/// When the kernel refuses, which it does only for want of descriptors.
+pub fn stop_signals() -> io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `sigemptyset` initialises the set that the other calls read; the
+    // new descriptor belongs to nobody else.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        if libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Takes over a descriptor that our parent left open for us (`--ready-fd`).
+///
+/// # Errors
+/// When the number is not that of an open descriptor, or one of 0, 1, 2.
+pub fn adopt_descriptor(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: F_SETFD on a wrong number only fails.
+    if number <= 2 || unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: it is open, the command line says that it is ours, and `main`
+    // calls this before it opens anything else.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}

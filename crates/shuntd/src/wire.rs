@@ -1,0 +1,107 @@
+//! Datagrams with descriptors on a non-blocking `SOCK_SEQPACKET` socket.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, Result};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use shunt_abi::message::{MESSAGE_BYTES, Message};
+use zerocopy::IntoBytes;
+
+/// Opens the socket at an abstract address that clients connect to.
+///
+/// # Errors
+/// `EADDRINUSE` when another daemon has the address.
+pub fn listen(name: &str) -> Result<OwnedFd> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )?;
+    rustix::net::bind(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    rustix::net::listen(&socket, 4096)?;
+    Ok(socket)
+}
+
+/// One datagram, not yet looked at.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    bytes: [u8; MESSAGE_BYTES + 1],
+    len: usize,
+    /// What came with it. Descriptors are always taken, so that none is leaked.
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Descriptors were attached for which there was no room.
+    pub(crate) lost_fds: bool,
+}
+
+impl Datagram {
+    /// Its bytes; at most one more than a message has, which is enough to see
+    /// that it is none.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Takes the next datagram; `None` when the other side has closed.
+pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Datagram>> {
+    let mut bytes = [0; MESSAGE_BYTES + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        flags,
+    )?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    let lost_fds = got.flags.contains(ReturnFlags::CTRUNC);
+    Ok(Some(Datagram {
+        bytes,
+        len: got.bytes,
+        fds,
+        lost_fds,
+    }))
+}
+
+/// Sends a message, with a descriptor if there is one; `EAGAIN` when the other
+/// side does not read.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    message: &Message,
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if fd.is_some() {
+        control.push(SendAncillaryMessage::ScmRights(fd.as_slice()));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(message.as_bytes())],
+        &mut control,
+        flags,
+    )?;
+    if sent == MESSAGE_BYTES {
+        Ok(())
+    } else {
+        Err(Errno::MSGSIZE)
+    }
+}

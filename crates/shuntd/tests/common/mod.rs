@@ -1,0 +1,259 @@
+//! A daemon in a thread and fake clients that speak its protocol.
+#![allow(dead_code, unreachable_pub)] // Each test file uses its part of this.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
+use shunt_abi::{board, layout};
+use shuntd::{Config, Daemon, Scope};
+use zerocopy::IntoBytes;
+
+/// How long a test waits for what must come: a watchdog, not a measure.
+pub const WATCHDOG: Duration = Duration::from_secs(20);
+
+/// A running daemon; stopped and checked for panics when dropped.
+pub struct Fixture {
+    pub name: String,
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Fixture {
+    pub fn start() -> Self {
+        Self::with("")
+    }
+
+    /// With the text of a configuration file.
+    pub fn with(config: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("shuntd-test/{}/{number}", std::process::id());
+        let listener = shuntd::listen(&name).unwrap();
+        let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let (config, stopped) = (Config::parse(config).unwrap(), stop.try_clone().unwrap());
+        let scope = Scope::User(rustix::process::geteuid().as_raw());
+        let thread = std::thread::spawn(move || {
+            Daemon::new(listener, scope, config, false)
+                .unwrap()
+                .run(stopped)
+                .unwrap();
+        });
+        Self {
+            name,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// A client that has said Hello.
+    pub fn client(&self) -> Client {
+        Client::hello(&self.name, "test")
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        rustix::io::write(&self.stop, &1_u64.to_ne_bytes()).unwrap();
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.expect("the daemon panicked");
+        }
+    }
+}
+
+/// A fake libshunt.
+pub struct Client {
+    pub socket: OwnedFd,
+    pub board: Option<OwnedFd>,
+    pub mail: u32,
+}
+
+impl Client {
+    /// Connects, and says nothing.
+    pub fn raw(name: &str) -> Self {
+        let kind = SocketType::SEQPACKET;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(WATCHDOG)).unwrap();
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        rustix::net::connect(&socket, &address).unwrap();
+        Self {
+            socket,
+            board: None,
+            mail: 0,
+        }
+    }
+
+    pub fn hello(name: &str, comm: &str) -> Self {
+        let mut client = Self::raw(name);
+        let mut hello = Message::new(Kind::Hello);
+        hello.name[..comm.len()].copy_from_slice(comm.as_bytes());
+        client.send(&hello, None);
+        let (welcome, board) = client.receive().expect("no Welcome");
+        assert_eq!((welcome.kind(), welcome.status), (Some(Kind::Welcome), 0));
+        client.mail = welcome.index;
+        client.board = board;
+        client
+    }
+
+    pub fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) {
+        self.send_bytes(message.as_bytes(), fd).unwrap();
+    }
+
+    pub fn send_bytes(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if fd.is_some() {
+            control.push(SendAncillaryMessage::ScmRights(fd.as_slice()));
+        }
+        let slices = [IoSlice::new(bytes)];
+        rustix::net::sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// The next message, or `None` when the daemon has closed.
+    pub fn receive(&self) -> Option<(Message, Option<OwnedFd>)> {
+        let mut bytes = [0; 256];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        let got = rustix::net::recvmsg(&self.socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC)
+            .map_or(0, |got| got.bytes); // ECONNRESET: closed with data unread.
+        let mut fds = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let fd = fds.next().and_then(|mut fds| fds.next());
+        (got != 0).then(|| (Message::parse(&bytes[..got]).expect("a whole message"), fd))
+    }
+
+    /// The next message, which must be of this kind.
+    pub fn expect(&self, kind: Kind) -> (Message, Option<OwnedFd>) {
+        let (message, fd) = self.receive().expect("the daemon has closed");
+        assert_eq!(message.kind(), Some(kind), "{message:?}");
+        (message, fd)
+    }
+
+    /// Fails unless nothing has been sent to us. Exact after [`Self::sync`].
+    pub fn expect_nothing(&self) {
+        let mut byte = [0; 1];
+        let got = rustix::net::recv(
+            &self.socket,
+            &mut byte[..],
+            RecvFlags::DONTWAIT | RecvFlags::PEEK,
+        );
+        assert_eq!(got.err(), Some(rustix::io::Errno::AGAIN));
+    }
+
+    /// Returns when the daemon has handled everything sent so far.
+    pub fn sync(&self) {
+        self.send(&Message::new(Kind::List), None);
+        while self.receive().expect("the daemon has closed").0.kind() != Some(Kind::End) {}
+    }
+
+    pub fn rows(&self) -> Vec<Message> {
+        self.send(&Message::new(Kind::List), None);
+        let next = || self.receive().expect("the daemon has closed").0;
+        std::iter::from_fn(|| Some(next()).filter(|m| m.kind() == Some(Kind::Row))).collect()
+    }
+
+    pub fn expect_closed(&self) {
+        while self.receive().is_some() {}
+    }
+
+    /// Sends an arena and keeps a descriptor for it.
+    pub fn spare(&self, arena: u32) -> OwnedFd {
+        let file = arena_file(layout::ARENA_BYTES as u64, ARENA_SEALS);
+        let mut spare = Message::new(Kind::Spare);
+        spare.arena = arena;
+        self.send(&spare, Some(file.as_fd()));
+        file
+    }
+
+    pub fn claim(&self, socket: impl AsFd, role: Role, flags: u32) -> u64 {
+        let cookie = sockopt::socket_cookie(&socket).unwrap();
+        self.claim_as(socket, cookie, role, flags);
+        cookie
+    }
+
+    pub fn claim_as(&self, socket: impl AsFd, cookie: u64, role: Role, flags: u32) {
+        let mut claim = Message::new(Kind::Claim);
+        claim.fd = socket.as_fd().as_raw_fd();
+        claim.cookie = cookie;
+        claim.role = role as u8;
+        claim.flags = flags;
+        self.send(&claim, None);
+    }
+
+    pub fn release(&self, cookie: u64) {
+        self.with_cookie(Kind::Release, cookie, 0);
+    }
+
+    pub fn report(&self, cookie: u64, status: u8) {
+        self.with_cookie(Kind::Report, cookie, status);
+    }
+
+    pub fn listen(&self, cookie: u64, port: u16) {
+        let mut listen = Message::new(Kind::Listen);
+        (listen.cookie, listen.port) = (cookie, port);
+        self.send(&listen, None);
+    }
+
+    fn with_cookie(&self, kind: Kind, cookie: u64, status: u8) {
+        let mut message = Message::new(kind);
+        (message.cookie, message.status) = (cookie, status);
+        self.send(&message, None);
+    }
+
+    pub fn mail_count(&self) -> u32 {
+        self.board_word(board::MAIL_AT + self.mail as usize * 4)
+    }
+
+    pub fn port_is_set(&self, port: u16) -> bool {
+        self.board_word(board::PORTS_AT + usize::from(port) / 32 * 4) >> (port % 32) & 1 == 1
+    }
+
+    fn board_word(&self, at: usize) -> u32 {
+        let mut word = [0; 4];
+        let got = rustix::io::pread(self.board.as_ref().unwrap(), &mut word[..], at as u64);
+        assert_eq!(got, Ok(4));
+        u32::from_ne_bytes(word)
+    }
+}
+
+pub const ARENA_SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::FUTURE_WRITE);
+pub const ANSWER: u32 = FLAG_ANSWER;
+
+pub fn arena_file(size: u64, seals: SealFlags) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("arena", flags).unwrap();
+    rustix::fs::ftruncate(&file, size).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file
+}
+
+/// Both ends of a loopback connection: the connecting and the accepted one.
+pub fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Whether two descriptors name the same file.
+pub fn same_file(a: impl AsFd, b: impl AsFd) -> bool {
+    rustix::fs::fstat(a).unwrap().st_ino == rustix::fs::fstat(b).unwrap().st_ino
+}

@@ -1,0 +1,180 @@
+//! Clients that die, and the program itself.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+
+use common::{Client, Fixture};
+use shunt_abi::message::Kind;
+
+const DAEMON_NAME: &str = "SHUNTD_TEST_CHILD_OF";
+
+/// Not a test by itself: the client that the next test kills. It leaves a child
+/// behind that holds its control socket, as a forked worker would.
+#[test]
+fn child() {
+    let Ok(name) = std::env::var(DAEMON_NAME) else {
+        return;
+    };
+    let client = Client::hello(&name, "child");
+    client.listen(1, 4711);
+    client.sync();
+    rustix::io::fcntl_setfd(&client.socket, rustix::io::FdFlags::empty()).unwrap();
+    let script = format!("read line <&0; : {}", client.socket.as_raw_fd());
+    let mut heir = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    println!("ready");
+    heir.wait().unwrap();
+}
+
+/// A process that does not outlive its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn_child(daemon: &Fixture) -> Killed {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(DAEMON_NAME, &daemon.name)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("ready")));
+    Killed(child)
+}
+
+#[test]
+fn a_killed_client_is_forgotten_though_its_child_holds_the_socket() {
+    let daemon = Fixture::start();
+    let watcher = daemon.client();
+    let mut child = spawn_child(&daemon);
+    assert!(watcher.port_is_set(4711));
+    child.0.kill().unwrap();
+    // No clock: the daemon has seen the end of the process (its pidfd) before
+    // it handles what we send after it is a zombie, or in one of the next passes.
+    let deadline = std::time::Instant::now() + common::WATCHDOG;
+    while watcher.port_is_set(4711) {
+        watcher.sync();
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the dead client is still known"
+        );
+    }
+}
+
+fn program(name: &str) -> Command {
+    let mut command = Command::new("sh");
+    // Its standard output becomes the descriptor that it reports on.
+    let script = "exec \"$0\" \"$@\" --ready-fd 3 3>&1 >/dev/null";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_shuntd")]);
+    command.args(["--name", name, "--verbose", "--config", "/dev/null"]);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Starts the program and waits until it says that it is ready.
+fn started(name: &str) -> Killed {
+    let mut child = program(name).stderr(Stdio::null()).spawn().unwrap();
+    let mut said = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    assert_eq!(said, b"1");
+    Killed(child)
+}
+
+#[test]
+fn the_program_says_when_it_is_ready_and_stops_on_sigterm() {
+    let name = format!("shuntd-test/{}/program", std::process::id());
+    let mut child = started(&name);
+    let client = Client::hello(&name, "test");
+    client.sync();
+    let second = program(&name).output().unwrap();
+    assert_eq!(second.status.code(), Some(2));
+    let text = String::from_utf8(second.stderr).unwrap();
+    assert!(
+        text.contains("another shuntd already serves user"),
+        "{text}"
+    );
+    let pid = rustix::process::Pid::from_child(&child.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    assert!(client.receive().is_none());
+}
+
+#[test]
+fn a_wrong_configuration_is_reported_with_its_file() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shuntd"));
+    let ended = command
+        .args(["--config", "/nonexistent/shunt.toml"])
+        .output()
+        .unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        String::from_utf8(ended.stderr)
+            .unwrap()
+            .contains("/nonexistent/shunt.toml")
+    );
+}
+
+#[test]
+fn out_of_descriptors_new_clients_are_turned_away_and_old_ones_served() {
+    let name = format!("shuntd-test/{}/full", std::process::id());
+    let _child = {
+        let mut shell = Command::new("sh");
+        let path = env!("CARGO_BIN_EXE_shuntd");
+        shell.args([
+            "-c",
+            &format!("ulimit -n 24; exec {path} --name {name} --config /dev/null"),
+        ]);
+        Killed(
+            shell
+                .stdin(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
+    };
+    let deadline = std::time::Instant::now() + common::WATCHDOG;
+    while try_connect(&name).is_none() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let clients: Vec<_> = (0..30).filter_map(|_| try_connect(&name)).collect();
+    let served = clients.iter().filter(|client| client.is_greeted()).count();
+    assert!((2..12).contains(&served), "{served}");
+    clients[0].sync();
+    drop(clients);
+    // Room again.
+    while !try_connect(&name).is_some_and(|client| client.is_greeted()) {
+        assert!(std::time::Instant::now() < deadline);
+    }
+}
+
+fn try_connect(name: &str) -> Option<Client> {
+    std::panic::catch_unwind(|| Client::raw(name)).ok()
+}
+
+trait Greeted {
+    fn is_greeted(&self) -> bool;
+}
+
+impl Greeted for Client {
+    fn is_greeted(&self) -> bool {
+        use zerocopy::IntoBytes;
+        let hello = shunt_abi::message::Message::new(Kind::Hello);
+        self.send_bytes(hello.as_bytes(), None).is_ok()
+            && self
+                .receive()
+                .is_some_and(|(welcome, _)| welcome.status == 0)
+    }
+}

@@ -1,0 +1,352 @@
+//! Two ends of real loopback connections meet.
+
+mod common;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+use common::{ANSWER, Client, Fixture, connection, same_file};
+use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketAddrAny, SocketType};
+use shunt_abi::Reason;
+use shunt_abi::message::{FLAG_NEW_LINK, FLAG_SHUNTED, Kind, Message, Role};
+
+/// Two clients with an arena each, and a paired connection of theirs.
+fn paired(a: &Client, b: &Client) -> [Message; 2] {
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    b.claim(&far, Role::Acceptor, 0);
+    let paired = [a.expect(Kind::Paired).0, b.expect(Kind::Paired).0];
+    std::mem::forget((near, far)); // The descriptors must not be reused meanwhile.
+    paired
+}
+
+/// The first pair of two clients, with the requests for new spares taken away.
+fn linked(a: &Client, b: &Client) -> [Message; 2] {
+    a.spare(1);
+    b.spare(1);
+    let first = paired(a, b);
+    a.expect(Kind::NeedSpare);
+    b.expect(Kind::NeedSpare);
+    first
+}
+
+#[test]
+fn the_first_pair_of_two_clients_gets_each_others_memory() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let (file_a, file_b) = (a.spare(11), b.spare(22));
+    let (near, far) = connection();
+    let near_cookie = a.claim(&near, Role::Connector, 0);
+    let far_cookie = b.claim(&far, Role::Acceptor, 0);
+    let (for_a, got_a) = a.expect(Kind::Paired);
+    let (for_b, got_b) = b.expect(Kind::Paired);
+    assert_eq!((for_a.cookie, for_b.cookie), (near_cookie, far_cookie));
+    assert_eq!((for_a.arena, for_b.arena), (11, 22));
+    assert_eq!((for_a.fd, for_b.fd), (near.as_raw_fd(), far.as_raw_fd()));
+    assert_eq!((for_a.flags, for_b.flags), (FLAG_NEW_LINK, FLAG_NEW_LINK));
+    assert_eq!(
+        (for_a.link, for_a.slot, for_a.generation),
+        (for_b.link, for_b.slot, for_b.generation)
+    );
+    assert_ne!(for_a.generation, 0);
+    assert!(same_file(got_a.unwrap(), &file_b) && same_file(got_b.unwrap(), &file_a));
+    // Both used their spare and are asked for another.
+    a.expect(Kind::NeedSpare);
+    b.expect(Kind::NeedSpare);
+}
+
+#[test]
+fn later_connections_share_the_link_and_reuse_the_slot_freed_last() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let first = linked(&a, &b);
+    let second = paired(&b, &a);
+    assert_eq!((second[0].link, second[0].flags), (first[0].link, 0));
+    assert_eq!((first[0].slot, second[0].slot), (0, 1));
+    a.release(first[0].cookie);
+    b.release(second[0].cookie);
+    a.sync();
+    b.sync();
+    assert_eq!(paired(&a, &b)[0].slot, 2, "one end still holds each slot");
+    b.release(first[1].cookie);
+    b.sync();
+    a.release(second[1].cookie);
+    a.sync();
+    let third = paired(&a, &b);
+    assert_eq!((third[0].slot, third[1].slot), (1, 1));
+    assert_ne!(third[0].generation, second[0].generation);
+    assert_eq!(paired(&a, &b)[0].slot, 0);
+}
+
+#[test]
+fn both_ends_in_one_client_use_two_arenas_and_keep_their_sides() {
+    let daemon = Fixture::start();
+    let a = daemon.client();
+    let files = [a.spare(0), a.spare(1)];
+    for round in 0..2 {
+        let (near, far) = connection();
+        // Whoever claims first, the connector's side is the same.
+        let (near_cookie, far_cookie) = if round == 0 {
+            let far_cookie = a.claim(&far, Role::Acceptor, 0);
+            (a.claim(&near, Role::Connector, 0), far_cookie)
+        } else {
+            (
+                a.claim(&near, Role::Connector, 0),
+                a.claim(&far, Role::Acceptor, 0),
+            )
+        };
+        let (for_near, got_near) = a.expect(Kind::Paired);
+        let (for_far, got_far) = a.expect(Kind::Paired);
+        assert_eq!((for_near.cookie, for_far.cookie), (near_cookie, far_cookie));
+        assert_eq!(for_near.slot, for_far.slot);
+        assert_eq!((for_near.arena, for_far.arena), (1, 0));
+        if round == 0 {
+            assert!(same_file(got_near.unwrap(), &files[0]));
+            assert!(same_file(got_far.unwrap(), &files[1]));
+            a.expect(Kind::NeedSpare);
+            a.expect(Kind::NeedSpare);
+        } else {
+            assert!(got_near.is_none() && got_far.is_none());
+        }
+    }
+}
+
+#[test]
+fn a_pair_waits_for_memory_and_nobody_waits_for_another_process() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    b.spare(0);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    a.sync();
+    b.claim(&far, Role::Acceptor, ANSWER);
+    assert_eq!(b.expect(Kind::Unpaired).0.status, 0);
+    a.expect(Kind::NeedSpare);
+    a.spare(0);
+    a.expect(Kind::Paired);
+    b.expect(Kind::Paired);
+}
+
+#[test]
+fn a_client_that_cannot_make_memory_stays_on_tcp_with_its_peer() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    b.spare(0);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    b.claim(&far, Role::Acceptor, 0);
+    a.expect(Kind::NeedSpare);
+    let mut none = Message::new(Kind::Spare);
+    none.status = Reason::NoResources as u8;
+    a.send(&none, None);
+    assert_eq!(a.expect(Kind::Unpaired).0.status, Reason::NoResources as u8);
+    assert_eq!(b.expect(Kind::Unpaired).0.status, Reason::NoResources as u8);
+}
+
+#[test]
+fn a_claim_ahead_of_connect_is_found_by_the_acceptors() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    a.spare(0);
+    b.spare(0);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    a.claim(&near, Role::Connector, 0);
+    a.sync();
+    rustix::net::connect(&near, &listener.local_addr().unwrap()).unwrap();
+    let far = listener.accept().unwrap().0;
+    b.claim(&far, Role::Acceptor, ANSWER);
+    b.expect(Kind::Paired);
+    a.expect(Kind::Paired);
+}
+
+#[test]
+fn an_ipv6_listener_meets_an_ipv4_client() {
+    let daemon = Fixture::start();
+    let Ok(listener) = TcpListener::bind("[::]:0") else {
+        return;
+    };
+    let (a, b) = (daemon.client(), daemon.client());
+    a.spare(0);
+    b.spare(0);
+    let port = listener.local_addr().unwrap().port();
+    let near = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let far = listener.accept().unwrap().0;
+    a.claim(&near, Role::Connector, 0);
+    b.claim(&far, Role::Acceptor, ANSWER);
+    b.expect(Kind::Paired);
+}
+
+#[test]
+fn a_plain_peer_is_answered_at_once_and_may_still_come() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    a.spare(0);
+    b.spare(0);
+    let (near, far) = connection();
+    b.claim(&far, Role::Acceptor, ANSWER);
+    assert_eq!(b.expect(Kind::Unpaired).0.status, 0);
+    a.claim(&near, Role::Connector, 0);
+    b.expect(Kind::Paired);
+}
+
+#[test]
+fn a_queued_claim_of_another_client_is_seen_before_the_answer() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    a.spare(0);
+    b.spare(0);
+    for _ in 0..200 {
+        let (near, far) = connection();
+        // Queued before the acceptor's claim, behind a crowd of other messages.
+        for _ in 0..100 {
+            a.report(1, 1);
+        }
+        let near_cookie = a.claim(&near, Role::Connector, 0);
+        let far_cookie = b.claim(&far, Role::Acceptor, ANSWER);
+        loop {
+            let (answer, _) = b.receive().unwrap();
+            if answer.kind() == Some(Kind::NeedSpare) {
+                continue;
+            }
+            assert_eq!(answer.kind(), Some(Kind::Paired), "{answer:?}");
+            break;
+        }
+        a.release(near_cookie);
+        b.release(far_cookie);
+        a.sync();
+    }
+}
+
+#[test]
+fn a_claim_for_a_socket_that_one_does_not_hold_is_refused() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let (near, far) = connection();
+    let (other, _other_far) = connection();
+    b.claim(&far, Role::Acceptor, 0);
+    // The descriptor is ours, the cookie is that of a connection we do not name.
+    let cookie = sockopt::socket_cookie(&near).unwrap();
+    a.claim_as(&other, cookie, Role::Connector, ANSWER);
+    assert_eq!(
+        a.expect(Kind::Unpaired).0.status,
+        Reason::NotEstablished as u8
+    );
+    // Not TCP at all.
+    let unix = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    a.claim(&unix, Role::Connector, ANSWER);
+    assert_eq!(
+        a.expect(Kind::Unpaired).0.status,
+        Reason::NotEstablished as u8
+    );
+    b.sync();
+    b.expect_nothing();
+}
+
+#[test]
+fn a_socket_connected_to_itself_is_told_so() {
+    let daemon = Fixture::start();
+    let a = daemon.client();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let own: SocketAddrAny = rustix::net::getsockname(&socket).unwrap();
+    rustix::net::connect(&socket, &own).unwrap();
+    a.claim(&socket, Role::Connector, ANSWER);
+    assert_eq!(
+        a.expect(Kind::Unpaired).0.status,
+        Reason::SelfConnected as u8
+    );
+}
+
+#[test]
+fn policy_keeps_a_denied_program_on_tcp() {
+    let daemon = Fixture::with("[[policy.deny]]\ncomm = \"secret\"");
+    let (a, b) = (daemon.client(), Client::hello(&daemon.name, "secret"));
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    b.claim(&far, Role::Acceptor, ANSWER);
+    assert_eq!(a.expect(Kind::Unpaired).0.status, Reason::Policy as u8);
+    assert_eq!(b.expect(Kind::Unpaired).0.status, Reason::Policy as u8);
+    let rows = a.rows();
+    assert_eq!((rows.len(), rows[0].status), (1, Reason::Policy as u8));
+}
+
+#[test]
+fn survivors_are_told_which_link_is_gone() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let [of_a, _] = linked(&a, &b);
+    drop(b);
+    assert_eq!(a.expect(Kind::Gone).0.link, of_a.link);
+    a.release(of_a.cookie); // Too late, and harmless.
+    let c = daemon.client();
+    a.spare(2);
+    c.spare(1);
+    assert_ne!(paired(&a, &c)[0].link, of_a.link);
+}
+
+#[test]
+fn every_message_raises_the_mail_count() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    linked(&a, &b);
+    a.sync();
+    // Welcome, Paired, NeedSpare, Row, End; the count follows the message.
+    let deadline = std::time::Instant::now() + common::WATCHDOG;
+    while a.mail_count() != 5 {
+        assert!(std::time::Instant::now() < deadline, "{}", a.mail_count());
+    }
+}
+
+#[test]
+fn a_listeners_port_is_on_the_board_until_the_last_one_goes() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    a.listen(1, 6379);
+    b.listen(2, 6379);
+    a.sync();
+    b.sync();
+    assert!(a.port_is_set(6379));
+    let mut unlisten = Message::new(Kind::Unlisten);
+    unlisten.cookie = 1;
+    a.send(&unlisten, None);
+    a.sync();
+    assert!(a.port_is_set(6379));
+    drop(b);
+    while a.port_is_set(6379) {
+        a.sync();
+    }
+}
+
+#[test]
+fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), Client::hello(&daemon.name, "server"));
+    let [of_a, of_b] = linked(&a, &b);
+    a.report(of_a.cookie, 0);
+    b.report(of_b.cookie, 0);
+    let (near, _far) = connection();
+    let mut report = Message::new(Kind::Report);
+    report.cookie = sockopt::socket_cookie(&near).unwrap();
+    report.fd = near.as_raw_fd();
+    report.status = Reason::PeerPlain as u8;
+    a.send(&report, None);
+    b.sync();
+    let rows = a.rows();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let (shm, tcp): (Vec<Message>, Vec<Message>) = rows
+        .iter()
+        .copied()
+        .partition(|r| r.flags & FLAG_SHUNTED != 0);
+    assert_eq!(&shm[0].name[..6], b"server");
+    assert_eq!(&shm[0].peer_name[..4], b"test");
+    assert_eq!(shm[0].pids, [std::process::id(); 2]);
+    assert_eq!(
+        (tcp[0].status, tcp[0].pids[0]),
+        (Reason::PeerPlain as u8, 0)
+    );
+    assert_eq!(tcp[0].ports[1], near.local_addr().unwrap().port());
+    drop(near);
+    assert_eq!(a.rows().len(), 1, "a closed connection is forgotten");
+}
