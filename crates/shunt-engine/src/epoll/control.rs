@@ -1,0 +1,293 @@
+//! `epoll_ctl`.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+
+use super::{FLAGS, Set, State, watch};
+use crate::link::Link;
+use crate::socket::{Socket, Stage};
+use crate::table::Entry;
+use crate::{Outcome, sys, table, upgrade};
+
+/// `epoll_ctl(2)` on a tracked set.
+pub(crate) fn change(
+    set: &'static Set,
+    operation: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+) -> Outcome {
+    let socket = match table::look(fd) {
+        Entry::Socket(socket) => socket,
+        Entry::Set(child) => return nest(set, operation, child, fd, event),
+        // Ours do not exist for the program.
+        Entry::Ours => return Outcome::Fail(libc::EBADF),
+        Entry::Other => return Outcome::Kernel,
+    };
+    if matches!(socket.stage(), Stage::Plain | Stage::Listener) && socket.items.is_empty() {
+        return Outcome::Kernel;
+    }
+    let needs_event = operation != libc::EPOLL_CTL_DEL;
+    if needs_event && event.is_none() {
+        return Outcome::Kernel;
+    }
+    let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
+    if !socket.lock.take() {
+        return Outcome::Kernel;
+    }
+    let result = set.with(|state| match operation {
+        libc::EPOLL_CTL_ADD => add(set, state, socket, fd, event),
+        libc::EPOLL_CTL_MOD => modify(set, state, socket, fd, event),
+        libc::EPOLL_CTL_DEL => delete(set, state, socket, fd),
+        _ => Err(libc::EINVAL),
+    });
+    if socket.stage() == Stage::Attached {
+        if operation == libc::EPOLL_CTL_ADD {
+            retire(socket, Some(set));
+        }
+        let changed = watch(socket);
+        // After the barrier in `watch`: see what came before it. What the kernel
+        // knows, an inner set that had the socket already has told.
+        if needs_event && matches!(result, Some(Ok(()))) {
+            set.with(|state| {
+                if let Some(item) = state.find(socket, fd) {
+                    state.enqueue(item, changed);
+                }
+            });
+            set.kick();
+        }
+    }
+    socket.lock.give();
+    // A one-shot registration has just been armed: now it can be carried over.
+    if needs_event && matches!(socket.stage(), Stage::Claimed | Stage::Paired) {
+        upgrade::progress(socket, fd, true);
+    }
+    match result {
+        Some(Ok(())) => Outcome::Done(0),
+        Some(Err(errno)) => Outcome::Fail(errno),
+        None => Outcome::Kernel,
+    }
+}
+
+/// A set in a set: the kernel keeps it; we must know that it is there.
+fn nest(
+    set: &'static Set,
+    operation: c_int,
+    child: &'static Set,
+    fd: c_int,
+    event: Option<epoll_event>,
+) -> Outcome {
+    let mut event = event;
+    let pointer = event
+        .as_mut()
+        .map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    if let Err(errno) = sys::epoll_ctl(set.fd(), operation, fd, pointer) {
+        return Outcome::Fail(errno);
+    }
+    set.with(|state| match operation {
+        libc::EPOLL_CTL_ADD => {
+            state.nested.push(child);
+            set.nested.fetch_add(1, Ordering::SeqCst);
+            // Whoever sleeps must learn to look into it.
+            if set.plain_sleepers.load(Ordering::SeqCst) != 0 && set.open_inner().is_ok() {
+                set.kick();
+            }
+        }
+        libc::EPOLL_CTL_DEL => {
+            if let Some(at) = state.nested.iter().position(|s| std::ptr::eq(*s, child)) {
+                state.nested.swap_remove(at);
+                set.nested.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        _ => {}
+    });
+    Outcome::Done(0)
+}
+
+fn add(
+    set: &'static Set,
+    state: &mut State,
+    socket: &'static Socket,
+    fd: c_int,
+    mut event: epoll_event,
+) -> Result<(), i32> {
+    if state.find(socket, fd).is_some() {
+        return Err(libc::EEXIST);
+    }
+    if let Some(index) = state.find_dormant(socket, fd) {
+        if event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
+            let item = &mut state.items[index as usize];
+            (item.dormant, item.idle_news) = (false, 0);
+            (item.events, item.data) = (event.events, event.u64);
+            return Ok(());
+        }
+        remove(set, state, socket, index);
+    }
+    // The kernel judges the registration, and keeps it unless it moves.
+    sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
+    let item = state.insert(socket, fd, event);
+    set.tracked.fetch_add(1, Ordering::SeqCst);
+    socket.items.list().push((set.index(), item));
+    if socket.stage() == Stage::Attached
+        && let Some(pair) = socket.pair()
+        && !move_in(set, state, item, pair.link)
+    {
+        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+        unlist(set, state, socket, item);
+        return Err(libc::ENOMEM);
+    }
+    Ok(())
+}
+
+fn modify(
+    set: &'static Set,
+    state: &mut State,
+    socket: &'static Socket,
+    fd: c_int,
+    mut event: epoll_event,
+) -> Result<(), i32> {
+    let Some(index) = state.find(socket, fd) else {
+        return sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_MOD, fd, &raw mut event).map(drop);
+    };
+    let item = &mut state.items[index as usize];
+    if !item.moved {
+        sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_MOD, fd, &raw mut event)?;
+    } else if (item.events | event.events) & libc::EPOLLEXCLUSIVE as u32 != 0 {
+        return Err(libc::EINVAL);
+    }
+    item.events = event.events;
+    item.data = event.u64;
+    Ok(())
+}
+
+fn delete(
+    set: &'static Set,
+    state: &mut State,
+    socket: &'static Socket,
+    fd: c_int,
+) -> Result<(), i32> {
+    let Some(index) = state.find(socket, fd) else {
+        return sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()).map(drop);
+    };
+    if state.items[index as usize].moved {
+        // Programs that take interest in turns (Redis) come back at once.
+        state.items[index as usize].dormant = true;
+        return Ok(());
+    }
+    sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut())?;
+    unlist(set, state, socket, index);
+    Ok(())
+}
+
+/// Takes a registration out of the inner set. With both locks.
+fn remove(set: &'static Set, state: &mut State, socket: &'static Socket, index: u32) {
+    let fd = state.items[index as usize].fd;
+    let inner = set.inner.load(Ordering::Relaxed);
+    let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+    set.moved.fetch_sub(1, Ordering::AcqRel);
+    if let Some(pair) = socket.pair() {
+        state.unfollow(pair.link, set);
+    }
+    unlist(set, state, socket, index);
+}
+
+/// Takes a socket's dormant registrations out of every set but `keep`. With the
+/// socket's lock.
+fn retire(socket: &'static Socket, keep: Option<&'static Set>) {
+    if socket.items.list().len() <= usize::from(keep.is_some()) {
+        return;
+    }
+    let places: Vec<_> = socket.items.list().clone();
+    for (set, index) in places {
+        let Some(set) = table::SETS.get(set) else {
+            continue;
+        };
+        if keep.is_some_and(|k| std::ptr::eq(k, set)) {
+            continue;
+        }
+        set.with(|state| {
+            if state.items[index as usize].dormant {
+                remove(set, state, socket, index);
+            }
+        });
+    }
+}
+
+/// Sockets that somebody else uses while their registration in `set` is dormant:
+/// it would only wake the set for nothing.
+pub(super) fn retire_busy(set: &'static Set) {
+    let busy = set
+        .with(|state| std::mem::take(&mut state.busy))
+        .unwrap_or_default();
+    for socket in busy {
+        if socket.lock.take() {
+            retire(socket, None);
+            watch(socket);
+            socket.lock.give();
+        }
+    }
+}
+
+fn unlist(set: &'static Set, state: &mut State, socket: &'static Socket, item: u32) {
+    state.remove(item);
+    set.tracked.fetch_sub(1, Ordering::AcqRel);
+    socket
+        .items
+        .list()
+        .retain(|&entry| entry != (set.index(), item));
+}
+
+/// Moves a registration from the program's set to the inner one. With both locks.
+pub(super) fn move_in(
+    set: &'static Set,
+    state: &mut State,
+    index: u32,
+    link: &'static Link,
+) -> bool {
+    let Ok(inner) = set.open_inner() else {
+        return false;
+    };
+    let item = &state.items[index as usize];
+    // Edges of everything: what counts is judged when the item is looked at.
+    let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET;
+    let mut base = epoll_event {
+        events: events as u32,
+        u64: u64::from(item.generation) << 32 | u64::from(index),
+    };
+    let fd = item.fd;
+    if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut base).is_err() {
+        return false;
+    }
+    let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+    state.follow(link, set);
+    state.items[index as usize].moved = true;
+    set.moved.fetch_add(1, Ordering::AcqRel);
+    true
+}
+
+/// Moves it back.
+pub(super) fn move_out(set: &'static Set, index: u32, link: &'static Link) {
+    set.with(|state| {
+        let item = &mut state.items[index as usize];
+        item.moved = false;
+        let mut event = epoll_event {
+            events: item.events,
+            u64: item.data,
+        };
+        let fd = item.fd;
+        let _ = sys::epoll_ctl(
+            set.inner.load(Ordering::Relaxed),
+            libc::EPOLL_CTL_DEL,
+            fd,
+            std::ptr::null_mut(),
+        );
+        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
+        set.moved.fetch_sub(1, Ordering::AcqRel);
+        state.unfollow(link, set);
+    });
+}
+
+/// The events that a registration asks for, with those nobody can refuse.
+pub(super) fn wanted(events: u32) -> u32 {
+    events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
+}

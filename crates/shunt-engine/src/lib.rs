@@ -1,0 +1,37 @@
+//! Answers socket calls from shared memory.
+//!
+//! The exported libc symbols (crate `shunt-preload`) convert their arguments,
+//! call a function of [`io`], [`life`] or [`ready`], and act on its
+//! [`Outcome`]. Nothing here exports a symbol, so all of it can be tested
+//! inside one process.
+//!
+//! * [`table`], [`socket`], [`link`]: descriptors, connections, shared memory.
+//! * [`control`], [`upgrade`], [`tcp`]: from a kernel connection to a shunted one.
+//! * [`stream`]: the bytes of an attached connection.
+//! * [`epoll`], [`ready`]: readiness.
+//! * [`process`], [`signal`], [`stats`], [`thread`], [`config`]: the process around it.
+
+mod address;
+mod config;
+mod control;
+mod epoll;
+pub mod io;
+mod iov;
+pub mod life;
+mod link;
+mod outcome;
+mod process;
+pub mod ready;
+pub mod real;
+pub mod signal;
+mod socket;
+mod stats;
+mod stream;
+mod sys;
+mod table;
+mod tcp;
+mod thread;
+mod upgrade;
+
+pub use outcome::Outcome;
+pub use thread::signals;

@@ -1,0 +1,176 @@
+//! Links of this process: the two arenas it shares with one other process.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use shunt_abi::layout;
+use shunt_shm::arena::Arena;
+use shunt_shm::ring::Memory;
+use shunt_shm::slot::Slot;
+
+use crate::table::{Links, Pool, Pooled};
+
+/// All links.
+pub(crate) static LINKS: Pool<Link> = Pool::new();
+
+/// Two arenas, one written here and one written by the peer process.
+pub(crate) struct Link {
+    links: Links,
+    in_use: AtomicBool,
+    id: AtomicU64,
+    own_number: AtomicU32,
+    arenas: std::cell::UnsafeCell<[Option<Arena>; 2]>,
+    /// Sockets (and epoll sets) that use it.
+    users: AtomicU32,
+    /// The peer process is dead: no new connection will come.
+    gone: AtomicBool,
+    /// Socket index + 1 by slot.
+    sockets: [AtomicU32; layout::SLOTS],
+}
+
+// SAFETY: `arenas` is written before the link is published and after the last
+// user has gone; everything else is atomic.
+unsafe impl Sync for Link {}
+
+impl Pooled for Link {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+}
+
+impl Link {
+    /// Opens a link; the caller holds the control lock.
+    pub(crate) fn open(id: u64, own_number: u32, own: Arena, peer: Arena) -> Option<&'static Self> {
+        let link = LINKS.take()?;
+        // SAFETY: a free object; nobody else looks at it before `in_use`.
+        unsafe { *link.arenas.get() = [Some(own), Some(peer)] };
+        link.id.store(id, Ordering::Relaxed);
+        link.own_number.store(own_number, Ordering::Relaxed);
+        link.gone.store(false, Ordering::Relaxed);
+        link.users.store(0, Ordering::Relaxed);
+        for slot in &link.sockets {
+            slot.store(0, Ordering::Relaxed);
+        }
+        link.in_use.store(true, Ordering::Release);
+        Some(link)
+    }
+
+    /// The link with this number; a process linked with itself has two, told
+    /// apart by its arena.
+    pub(crate) fn find(id: u64, own_number: u32) -> Option<&'static Self> {
+        LINKS.each().find(|l| {
+            l.in_use.load(Ordering::Acquire)
+                && l.id.load(Ordering::Relaxed) == id
+                && l.own_number.load(Ordering::Relaxed) == own_number
+        })
+    }
+
+    /// The arena that this process writes.
+    pub(crate) fn own(&self) -> Arena {
+        // SAFETY: set while in use.
+        unsafe { (*self.arenas.get())[0].expect("a link in use has its arenas") }
+    }
+
+    /// The peer's.
+    pub(crate) fn peer(&self) -> Arena {
+        // SAFETY: set while in use.
+        unsafe { (*self.arenas.get())[1].expect("a link in use has its arenas") }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.links.index()
+    }
+
+    /// Enters the socket that uses a slot (`None`: nobody).
+    pub(crate) fn enter(&self, slot: u32, socket: Option<u32>) {
+        self.sockets[slot as usize].store(socket.map_or(0, |s| s + 1), Ordering::Release);
+    }
+
+    /// The socket that uses a slot.
+    pub(crate) fn socket(&self, slot: u32) -> Option<u32> {
+        self.sockets
+            .get(slot as usize)?
+            .load(Ordering::Acquire)
+            .checked_sub(1)
+    }
+
+    /// Counts a user.
+    pub(crate) fn hold(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one less.
+    pub(crate) fn unhold(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The peer process is dead; the memory goes when the last user has gone.
+    pub(crate) fn bury(id: u64) {
+        for link in LINKS.each() {
+            if link.in_use.load(Ordering::Acquire) && link.id.load(Ordering::Relaxed) == id {
+                link.gone.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Unmaps links that nobody uses any more. Called with the control lock,
+    /// some time after the last use: a thread that lost a race against `close`
+    /// has left by then.
+    pub(crate) fn sweep() {
+        for link in LINKS.each() {
+            let idle = link.in_use.load(Ordering::Acquire)
+                && link.gone.load(Ordering::Acquire)
+                && link.users.load(Ordering::Acquire) == 0;
+            if idle {
+                link.in_use.store(false, Ordering::Release);
+                link.own().unmap();
+                link.peer().unmap();
+                LINKS.give(link);
+            }
+        }
+    }
+}
+
+/// One connection's memory: both slots and both rings.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair {
+    pub(crate) link: &'static Link,
+    pub(crate) number: u32,
+    pub(crate) generation: u32,
+    /// Our control lines.
+    pub(crate) own: &'static Slot,
+    /// The peer's: not trusted.
+    pub(crate) peer: &'static Slot,
+    /// The ring we write.
+    pub(crate) out: Memory,
+    /// The ring we read: not trusted.
+    pub(crate) inward: Memory,
+}
+
+impl Pair {
+    /// The memory of a slot on a link.
+    pub(crate) fn new(link: &'static Link, number: u32, generation: u32) -> Option<Self> {
+        if number as usize >= layout::SLOTS || generation == 0 {
+            return None;
+        }
+        let (own, peer) = (link.own(), link.peer());
+        // SAFETY: both rings are RING_BYTES inside mappings that outlive the socket.
+        let memory = |arena: &Arena| unsafe {
+            Memory::new(arena.ring(number).cast(), layout::RING_BYTES as u32)
+        };
+        Some(Self {
+            link,
+            number,
+            generation,
+            own: own.slot(number),
+            peer: peer.slot(number),
+            out: memory(&own),
+            inward: memory(&peer),
+        })
+    }
+
+    /// The peer's state bits; none before it has begun this generation.
+    #[inline(always)]
+    pub(crate) fn peer_state(&self) -> u32 {
+        self.peer.state(self.generation).unwrap_or(0)
+    }
+}

@@ -1,0 +1,69 @@
+//! What happens to our state when the process forks, executes or ends.
+
+use std::sync::atomic::Ordering;
+
+use shunt_abi::Reason;
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Way};
+
+use crate::socket::Stage;
+use crate::stream::{self, Conn};
+use crate::{control, epoll, signal, stats, table, thread, upgrade};
+
+/// Before a fork: what is not attached stays on TCP, since two processes would
+/// have to agree on an upgrade; what is attached goes on, its state being in
+/// memory that both share.
+pub(crate) fn before_fork() {
+    if !thread::owns_memory() {
+        return;
+    }
+    table::each(|_, entry| {
+        if let table::Entry::Socket(socket) = entry {
+            match socket.stage() {
+                Stage::Attached => {
+                    if let Some(pair) = socket.pair() {
+                        pair.own.options.forked.store(1, Ordering::Release);
+                        if Way::load(&pair.own.sending.way) == Way::Tcp {
+                            // It stays there, so no doorbell will come from here.
+                            publish::set_bits(&pair.own.face.state, slot::LEAVING);
+                        }
+                        // Two processes hold the link until both have died.
+                        pair.link.hold();
+                    }
+                }
+                Stage::Candidate | Stage::Claimed | Stage::Paired => {
+                    upgrade::refuse(socket, Reason::Forked)
+                }
+                _ => {}
+            }
+        }
+    });
+}
+
+/// The process ends: its connections end as if it had closed them.
+pub(crate) fn before_exit() {
+    for socket in table::SOCKETS.each() {
+        if socket.stage() == Stage::Attached
+            && let Some(conn) = Conn::new(socket, socket.fd())
+        {
+            stream::before_close(&conn);
+        }
+    }
+}
+
+/// In the child: the other threads are gone, and so is whatever they held.
+pub(crate) fn after_fork_child() {
+    thread::learn_pid();
+    control::after_fork_child();
+    epoll::after_fork_child();
+    stats::after_fork_child();
+    // The registration is the parent's memory's, not ours.
+    if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
+        let _ = shunt_shm::atomic::register();
+    }
+    signal::after_fork_child();
+    for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
+        socket.lock.reset();
+        socket.inside.clear();
+    }
+}

@@ -1,0 +1,207 @@
+//! Readiness: `poll`, `select` and `epoll`.
+//!
+//! # Safety
+//! Pointers are the program's own, valid as the man page of the call demands.
+#![allow(clippy::missing_safety_doc)]
+
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+
+use crate::epoll::{self, Limit, Set};
+use crate::thread::signals;
+use crate::{Outcome, table};
+
+mod mask;
+mod poll;
+mod select;
+
+pub(crate) use mask::mask;
+
+/// A `timespec` in nanoseconds; `None` if it is null. An invalid one is the
+/// kernel's to refuse.
+unsafe fn relative(time: *const timespec) -> Result<Option<u64>, ()> {
+    if time.is_null() {
+        return Ok(None);
+    }
+    if (time as usize) < 4096 {
+        return Err(());
+    }
+    // SAFETY: the caller's promise.
+    let t = unsafe { *time };
+    if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
+        return Err(());
+    }
+    Ok(Some(
+        (t.tv_sec as u64)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(t.tv_nsec as u64),
+    ))
+}
+
+fn milliseconds(timeout: c_int) -> Option<u64> {
+    u64::try_from(timeout).ok().map(|ms| ms * 1_000_000)
+}
+
+/// `poll(2)`.
+pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Outcome {
+    let seen = signals::now();
+    // SAFETY: the caller's promise.
+    match unsafe { poll::shunted(fds, count) } {
+        // SAFETY: as above.
+        Some(fds) => unsafe {
+            poll::poll(
+                fds,
+                Limit::new(milliseconds(timeout)),
+                std::ptr::null(),
+                seen,
+            )
+        },
+        None => Outcome::Kernel,
+    }
+}
+
+/// `ppoll(2)`. The kernel's own call would write back what is left of the time;
+/// glibc's does not, and neither does this.
+pub unsafe fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Outcome {
+    let seen = signals::now();
+    // SAFETY: the caller's promise.
+    let (Some(fds), Ok(time)) = (unsafe { (poll::shunted(fds, count), relative(timeout)) }) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: as above.
+    unsafe { poll::poll(fds, Limit::new(time), mask, seen) }
+}
+
+/// `ppoll` of an epoll set alone, for input.
+pub(crate) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) -> Outcome {
+    let mut one = [pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    // SAFETY: the caller's promise.
+    unsafe { poll::poll(&mut one, limit, mask, signals::now()) }
+}
+
+/// `select(2)`: writes back what is left of the time, as Linux does.
+pub unsafe fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> Outcome {
+    let time = if timeout.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        let t = unsafe { *timeout };
+        if t.tv_sec < 0 || t.tv_usec < 0 {
+            return Outcome::Kernel;
+        }
+        Some(
+            (t.tv_sec as u64)
+                .saturating_mul(1_000_000_000)
+                .saturating_add(t.tv_usec as u64 * 1000),
+        )
+    };
+    let limit = Limit::new(time);
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { select::select(count, [read, write, except], limit, std::ptr::null()) };
+    if !matches!(outcome, Outcome::Kernel) && !timeout.is_null() {
+        let left = limit.left().unwrap_or(timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        });
+        // SAFETY: as above.
+        unsafe {
+            *timeout = timeval {
+                tv_sec: left.tv_sec,
+                tv_usec: left.tv_nsec / 1000,
+            }
+        };
+    }
+    outcome
+}
+
+/// `pselect(2)`.
+pub unsafe fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Outcome {
+    // SAFETY: the caller's promise.
+    let Ok(time) = (unsafe { relative(timeout) }) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: the caller's promise.
+    unsafe { select::select(count, [read, write, except], Limit::new(time), mask) }
+}
+
+/// After a successful `epoll_create` or `epoll_create1`.
+pub fn after_epoll_create(fd: c_int) {
+    if crate::thread::owns_memory() {
+        Set::enter(fd);
+    }
+}
+
+/// Instead of `epoll_ctl`.
+pub unsafe fn epoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> Outcome {
+    let Some(set) = table::set(set) else {
+        // A set that we do not know (inherited through exec): what it watches
+        // must stay with the kernel.
+        if let Some(socket) = table::socket(fd) {
+            crate::upgrade::refuse(socket, shunt_abi::Reason::Inherited);
+        }
+        return Outcome::Kernel;
+    };
+    // SAFETY: the caller's promise.
+    let event = ((event as usize) >= 4096).then(|| unsafe { event.read_unaligned() });
+    epoll::change(set, operation, fd, event)
+}
+
+/// `epoll_wait` and `epoll_pwait` (a null mask: no change); milliseconds.
+pub unsafe fn epoll_wait(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> Outcome {
+    let Some(set) = table::set(set) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: the caller's promise.
+    unsafe { epoll::wait(set, events, most, Limit::new(milliseconds(timeout)), mask) }
+}
+
+/// `epoll_pwait2`; a null timeout: for ever.
+pub unsafe fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> Outcome {
+    let Some(set) = table::set(set) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: the caller's promise.
+    let Ok(time) = (unsafe { relative(timeout) }) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: the caller's promise.
+    unsafe { epoll::wait(set, events, most, Limit::new(time), mask) }
+}

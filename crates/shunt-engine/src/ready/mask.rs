@@ -1,0 +1,112 @@
+//! What a shunted socket is ready for: `tcp_poll` of the kernel, over rings.
+
+use std::sync::atomic::Ordering;
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM};
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Way};
+
+use crate::stream::{self, Conn};
+use crate::sys;
+
+/// The poll (and epoll: the same numbers) events of `conn`. If room is `wanted`
+/// and there is none, the peer is asked to tell when there is. The kernel is
+/// asked if `look`, or if it alone knows.
+pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
+    let socket = conn.socket;
+    if conn.way_in() != Way::Ring || conn.consumer().has_ended() {
+        stream::pump(conn);
+    }
+    let (inward, out) = (conn.way_in(), conn.way_out());
+    let peer = conn.pair.peer_state();
+    let closing = peer & (slot::SHUT_WR | slot::CLOSED) != 0;
+    let known = socket.kernel_state.load(Ordering::Relaxed) != 0;
+    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+    let shut = own & slot::SHUT_WR != 0;
+    // The kernel ends what it would receive; and a peer that leaves the ring may
+    // do so for urgent data, which overtakes what is in it.
+    let asks = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
+    let kernel =
+        if look || closing || asks || known || shut || inward != Way::Ring || out != Way::Ring {
+            let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
+            socket.kernel_state.store(
+                (kernel & (POLLRDHUP | POLLHUP | POLLERR)) as u32,
+                Ordering::Relaxed,
+            );
+            honest(conn, kernel, shut)
+        } else {
+            0
+        };
+    let mut ready = kernel & (POLLRDHUP | POLLHUP | POLLERR);
+    let readable = match inward {
+        Way::Ring => {
+            conn.consumer().is_ready() && enough(conn)
+                || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0
+        }
+        Way::Tcp if stream::unread(conn) > 0 => true,
+        // The count ends at urgent data. Who sends that sends no doorbells after it.
+        Way::Tcp if kernel & POLLIN != 0 && stream::at_mark(conn) => true,
+        Way::Tcp => kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,
+        Way::TcpAgain => kernel & POLLIN != 0,
+    };
+    let error = socket.pending_error.load(Ordering::Relaxed) != 0;
+    if readable || error {
+        ready |= POLLIN | POLLRDNORM;
+    }
+    if error && !stream::closed_cleanly(conn) {
+        ready |= POLLERR;
+    }
+    ready |= kernel & POLLPRI;
+    let writable = match out {
+        Way::Ring => {
+            shut || kernel & (POLLHUP | POLLERR) != 0
+                || has_room(conn)
+                || ask_for_room(conn, wanted)
+        }
+        Way::Tcp | Way::TcpAgain => kernel & POLLOUT != 0,
+    };
+    if writable {
+        ready |= POLLOUT | POLLWRNORM;
+    }
+    ready as u16 as u32
+}
+
+/// Whether `SO_RCVLOWAT` is met.
+fn enough(conn: &Conn) -> bool {
+    match conn.pair.own.options.rcvlowat.load(Ordering::Relaxed) {
+        0 | 1 => true,
+        least => stream::unread(conn) >= u64::from(least),
+    }
+}
+
+/// Translates what the base socket says into what TCP would say.
+fn honest(conn: &Conn, kernel: i16, shut: bool) -> i16 {
+    if kernel & (POLLERR | POLLHUP) != 0 && stream::closed_cleanly(conn) {
+        // A doorbell reached a closed peer: without it there would be a FIN only.
+        let hangup = if shut { POLLHUP } else { 0 };
+        return kernel & !(POLLERR | POLLHUP) | POLLRDHUP | hangup;
+    }
+    if kernel & POLLRDHUP != 0 {
+        stream::reset_if_died(conn);
+        return sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
+    }
+    kernel
+}
+
+/// The connection has no room: asks the peer to tell when it has, and looks once
+/// more.
+fn ask_for_room(conn: &Conn, wanted: u32) -> bool {
+    wanted & (POLLOUT | POLLWRNORM) as u32 != 0
+        && stream::ask_for_room(conn)
+        && (conn.way_out() == Way::Ring || sys::ready(conn.fd, POLLOUT) & POLLOUT != 0)
+}
+
+/// There is room: nobody need be told.
+fn has_room(conn: &Conn) -> bool {
+    let room = conn.has_room();
+    let wait = &conn.pair.own.face.wait;
+    if room && wait.load(Ordering::Relaxed) & slot::WANT_TX != 0 {
+        publish::clear_bits(wait, slot::WANT_TX);
+    }
+    room
+}

@@ -1,0 +1,149 @@
+//! `select`, by way of `poll`.
+
+use libc::{c_int, fd_set, pollfd, sigset_t};
+
+use super::poll;
+use crate::epoll::Limit;
+use crate::table::{self, Entry};
+use crate::thread::signals::{self, Seen};
+use crate::{Outcome, sys};
+
+/// What makes a descriptor readable, writable, exceptional for `select`
+/// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
+const MEANS: [i16; 3] = [
+    libc::POLLIN | libc::POLLRDNORM | libc::POLLHUP | libc::POLLERR,
+    libc::POLLOUT | libc::POLLWRNORM | libc::POLLERR,
+    libc::POLLPRI,
+];
+/// What to ask `poll` for.
+const ASKS: [i16; 3] = [
+    libc::POLLIN | libc::POLLRDNORM,
+    libc::POLLOUT | libc::POLLWRNORM,
+    libc::POLLPRI,
+];
+
+const WORD: usize = 64;
+
+/// A set as words, however long the program made it: no `FD_SETSIZE` here.
+#[derive(Clone, Copy)]
+struct Bits(*mut u64);
+
+impl Bits {
+    unsafe fn get(self, fd: usize) -> bool {
+        // SAFETY: the program's set covers every descriptor below its count.
+        !self.0.is_null() && unsafe { *self.0.add(fd / WORD) } & 1 << (fd % WORD) != 0
+    }
+
+    unsafe fn put(self, fd: usize, on: bool) {
+        if self.0.is_null() {
+            return;
+        }
+        // SAFETY: as above.
+        let word = unsafe { &mut *self.0.add(fd / WORD) };
+        *word = *word & !(1 << (fd % WORD)) | u64::from(on) << (fd % WORD);
+    }
+}
+
+/// `pselect(2)`.
+///
+/// # Safety
+/// The sets are null or hold `count` bits; `mask` is null or a signal set.
+pub(super) unsafe fn select(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    limit: Limit,
+    mask: *const sigset_t,
+) -> Outcome {
+    let seen = signals::now();
+    let sets = sets.map(|s| Bits(s.cast()));
+    if sets.iter().any(|s| (1..4096).contains(&(s.0 as usize))) {
+        // The kernel says EFAULT.
+        return Outcome::Kernel;
+    }
+    let Ok(count) = usize::try_from(count) else {
+        return Outcome::Kernel;
+    };
+    if count > 1 << 20 {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    let events = |fd| unsafe {
+        (0..3).fold(0, |events, i| {
+            if sets[i].get(fd) {
+                events | ASKS[i]
+            } else {
+                events
+            }
+        })
+    };
+    let chosen = (0..count).filter(|&fd| events(fd) != 0);
+    let (mut n, mut any) = (0, false);
+    for fd in chosen.clone() {
+        n += 1;
+        any |= !matches!(table::look(fd as c_int), Entry::Other);
+    }
+    if !any {
+        return Outcome::Kernel;
+    }
+    let bytes = (n * size_of::<pollfd>()).max(4096);
+    let memory = sys::map(bytes).cast::<pollfd>();
+    if memory.is_null() {
+        return Outcome::Kernel;
+    }
+    // SAFETY: fresh zeroed memory of that size.
+    let fds = unsafe { std::slice::from_raw_parts_mut(memory, n) };
+    for (one, fd) in fds.iter_mut().zip(chosen) {
+        *one = pollfd {
+            fd: fd as c_int,
+            events: events(fd),
+            revents: 0,
+        };
+    }
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { with(fds, &sets, count, limit, mask, seen) };
+    sys::unmap(memory.cast(), bytes);
+    outcome
+}
+
+unsafe fn with(
+    fds: &mut [pollfd],
+    sets: &[Bits; 3],
+    count: usize,
+    limit: Limit,
+    mask: *const sigset_t,
+    seen: Seen,
+) -> Outcome {
+    // SAFETY: a slice.
+    if unsafe { poll::shunted(fds.as_mut_ptr(), fds.len() as u64) }.is_none() {
+        return Outcome::Kernel;
+    }
+    // A closed descriptor is an error here, an event in poll.
+    if fds
+        .iter()
+        .any(|one| sys::fcntl(one.fd, libc::F_GETFD, 0).is_err())
+    {
+        return Outcome::Fail(libc::EBADF);
+    }
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { poll::poll(fds, limit, mask, seen) };
+    let Outcome::Done(_) = outcome else {
+        return outcome;
+    };
+    let mut found = 0;
+    let asked: &[pollfd] = fds;
+    let mut next = asked.iter();
+    let mut one = next.next();
+    for fd in 0..count {
+        let this = one.filter(|o| o.fd as usize == fd);
+        for (i, set) in sets.iter().enumerate() {
+            let on = this.is_some_and(|o| o.events & ASKS[i] != 0 && o.revents & MEANS[i] != 0);
+            found += isize::from(on);
+            // SAFETY: the caller's promise.
+            unsafe { set.put(fd, on) };
+        }
+        if this.is_some() {
+            one = next.next();
+        }
+    }
+    Outcome::Done(found)
+}

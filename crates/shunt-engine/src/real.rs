@@ -1,0 +1,74 @@
+//! The functions that ours stand in front of, found with `dlsym(RTLD_NEXT)` on
+//! first use, so that other preloaded libraries behind us keep their turn and
+//! cancellation points stay what they are.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Defines, for each function, an accessor that returns the next definition of
+/// the symbol, or null if there is none.
+#[macro_export]
+macro_rules! real_functions {
+    ($($name:ident($($argument:ty),* $(,)?) -> $result:ty;)*) => {$(
+        #[doc = concat!("The next `", stringify!($name), "`.")]
+        #[inline(always)]
+        pub fn $name() -> unsafe extern "C-unwind" fn($($argument),*) -> $result {
+            static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+            let mut next = NEXT.load(std::sync::atomic::Ordering::Relaxed);
+            if next == 0 {
+                next = $crate::real::resolve(&NEXT, concat!(stringify!($name), "\0"));
+            }
+            // SAFETY: the symbol has this C signature.
+            unsafe { std::mem::transmute::<usize, unsafe extern "C-unwind" fn($($argument),*) -> $result>(next) }
+        }
+    )*};
+}
+
+/// Looks the symbol up. Aborts if there is none: every name here is in every
+/// glibc that Shunt supports.
+#[cold]
+pub fn resolve(cache: &AtomicUsize, name: &str) -> usize {
+    // SAFETY: a NUL-terminated name.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) } as usize;
+    if found == 0 {
+        // SAFETY: ends the process; nothing sensible can follow a missing libc function.
+        unsafe { libc::abort() }
+    }
+    cache.store(found, Ordering::Relaxed);
+    found
+}
+
+real_functions! {
+    recv(libc::c_int, *mut libc::c_void, usize, libc::c_int) -> isize;
+    ppoll(*mut libc::pollfd, libc::nfds_t, *const libc::timespec, *const libc::sigset_t) -> libc::c_int;
+    epoll_pwait(libc::c_int, *mut libc::epoll_event, libc::c_int, libc::c_int, *const libc::sigset_t) -> libc::c_int;
+    sendmsg(libc::c_int, *const libc::msghdr, libc::c_int) -> isize;
+    recvmsg(libc::c_int, *mut libc::msghdr, libc::c_int) -> isize;
+    sigaction(libc::c_int, *const libc::sigaction, *mut libc::sigaction) -> libc::c_int;
+    recvfrom(libc::c_int, *mut libc::c_void, usize, libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> isize;
+    recvmmsg(libc::c_int, *mut libc::mmsghdr, libc::c_uint, libc::c_int, *mut libc::timespec) -> libc::c_int;
+    sendmmsg(libc::c_int, *mut libc::mmsghdr, libc::c_uint, libc::c_int) -> libc::c_int;
+    sendfile(libc::c_int, libc::c_int, *mut libc::off_t, usize) -> isize;
+    splice(libc::c_int, *mut libc::loff_t, libc::c_int, *mut libc::loff_t, usize, libc::c_uint) -> isize;
+}
+
+/// The calling thread's `errno`, as a real function left it.
+#[must_use]
+pub fn errno() -> i32 {
+    // SAFETY: always valid for the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Makes a real call of which the program may never hear: its result, or its
+/// error with `errno` as it was before.
+#[inline(always)]
+pub(crate) fn quietly(call: impl FnOnce() -> isize) -> Result<isize, i32> {
+    let before = errno();
+    let result = call();
+    if result >= 0 {
+        return Ok(result);
+    }
+    let error = errno();
+    // SAFETY: always valid for the calling thread.
+    unsafe { *libc::__errno_location() = before };
+    Err(error)
+}

@@ -1,0 +1,253 @@
+//! Signal handlers, counted.
+//!
+//! A call that spins before it sleeps must not sleep through a signal that came
+//! while it spun: the kernel's call would have returned `EINTR`. So the kernel
+//! gets [`entry::trampoline`] in place of each of the program's handlers; it
+//! counts ([`signals::note`]) and jumps on to the program's.
+//!
+//! The program never sees that: flags and mask are its own, and where the
+//! kernel answers with our trampoline we answer with the program's handler. The
+//! kernel stays the only truth about which disposition a signal has; the table
+//! here says only what our trampoline stands for.
+//!
+//! Not counted, and so woken up to a spin (50 µs) late at worst if the signal
+//! comes in it: handlers set with a bare `rt_sigaction` (also by `syscall`), as
+//! some language runtimes do, and those set in a `vfork` child, which must not
+//! write to its parent's table.
+//!
+//! [`signals::note`]: crate::signals::note
+//!
+//! # Safety
+//! Pointers are the program's own, valid as the man page of the call demands.
+#![allow(clippy::missing_safety_doc)]
+
+mod entry;
+mod guard;
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{SA_RESTART, SIG_ERR, c_int, sigaction as Action, sighandler_t};
+
+pub(crate) use guard::guard_copies;
+
+use crate::{sys, thread};
+
+/// The next `sigaction`.
+pub type Next = unsafe fn(c_int, *const Action, *mut Action) -> c_int;
+
+/// Signals are numbered from 1.
+const COUNT: usize = 65;
+/// In a table entry, above every user-space address: `SA_RESTART` is set.
+const RESTARTS: usize = 1 << 63;
+/// The program's handler is for one signal only (guarded signals: for others
+/// the kernel sees to that).
+const ONCE: usize = 1 << 62;
+/// The part of an entry that is the program's handler.
+const ADDRESS: usize = (1 << 62) - 1;
+/// What `sigset` takes besides handlers.
+const SIG_HOLD: sighandler_t = 2;
+
+/// For each signal, the program's handler last set. One word, so that our
+/// trampoline reads it whole whatever it interrupts. Never cleared: a thread may
+/// be on its way to the trampoline, and in a `vfork` child the table is another
+/// process's. Relaxed: the system call that sets the disposition orders.
+static HANDLERS: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
+
+/// Held by who changes an entry together with the kernel's disposition.
+static LOCK: thread::Lock = thread::Lock::new();
+
+fn slot(signal: c_int) -> Option<&'static AtomicUsize> {
+    HANDLERS[1..].get(usize::try_from(signal).ok()?.checked_sub(1)?)
+}
+
+/// Whether a disposition is a function of the program's that we stand in for.
+fn is_function(handler: sighandler_t) -> bool {
+    // Below the first page: SIG_DFL, SIG_IGN and nonsense. Ours: the program got
+    // it past us and puts it back.
+    (4096..=ADDRESS).contains(&handler)
+        && handler != entry::trampoline()
+        && handler != entry::guard()
+}
+
+/// Whether the table is this process's. Before the library's start it is.
+fn owns_table() -> bool {
+    thread::pid() == 0 || thread::owns_memory()
+}
+
+/// Runs `change` alone. All signals are blocked meanwhile, so no handler can
+/// want the lock that its own thread holds.
+fn alone<R>(change: impl FnOnce() -> R) -> R {
+    let mask = sys::set_signal_mask(!0);
+    LOCK.take();
+    let result = change();
+    LOCK.give();
+    sys::set_signal_mask(mask);
+    result
+}
+
+/// Frees what other threads held when the process forked.
+pub(crate) fn after_fork_child() {
+    LOCK.reset();
+}
+
+/// What the program knows a disposition's handler as.
+fn handler_of(entry: usize, kernel: sighandler_t) -> sighandler_t {
+    if kernel == entry::trampoline() || kernel == entry::guard() {
+        entry & ADDRESS
+    } else {
+        kernel
+    }
+}
+
+/// The part of an entry that follows from its flags.
+fn restarting(flags: c_int) -> usize {
+    if flags & SA_RESTART != 0 { RESTARTS } else { 0 }
+}
+
+/// Puts the program's disposition where the kernel named ours.
+unsafe fn translate(signal: c_int, entry: usize, old: *mut Action) {
+    // SAFETY: null or just written by the real call.
+    if let Some(old) = unsafe { old.as_mut() } {
+        guard::translate(signal, old);
+        old.sa_sigaction = handler_of(entry, old.sa_sigaction);
+    }
+}
+
+/// `sigaction(2)`.
+pub unsafe fn sigaction(signal: c_int, new: *const Action, old: *mut Action, next: Next) -> c_int {
+    let Some(slot) = slot(signal) else {
+        // SAFETY: the caller's promise.
+        return unsafe { next(signal, new, old) };
+    };
+    let change = || {
+        let before = slot.load(Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        let result = unsafe { next(signal, new, old) };
+        if result == 0 {
+            // SAFETY: as above.
+            unsafe { translate(signal, before, old) };
+        }
+        result
+    };
+    if guard::guards(signal) && !new.is_null() && owns_table() {
+        return guard::change(signal, next, change);
+    }
+    // SAFETY: null or the caller's promise. A copy: `old` may be the same place.
+    let new_action = unsafe { new.as_ref() }.copied();
+    if let Some(mut action) = new_action
+        && is_function(action.sa_sigaction)
+        && owns_table()
+    {
+        let entry = action.sa_sigaction | restarting(action.sa_flags);
+        action.sa_sigaction = entry::trampoline();
+        return alone(|| {
+            let before = slot.swap(entry, Ordering::Relaxed);
+            // SAFETY: the caller's promise.
+            let result = unsafe { next(signal, &raw const action, old) };
+            if result == 0 {
+                // SAFETY: as above.
+                unsafe { translate(signal, before, old) };
+            } else {
+                slot.store(before, Ordering::Relaxed);
+            }
+            result
+        });
+    }
+    change()
+}
+
+/// `signal(2)`, `bsd_signal(3)`, `sysv_signal(3)`: `call` is the real one, which
+/// knows the flags and returns the old handler.
+pub unsafe fn signal(
+    signal: c_int,
+    handler: sighandler_t,
+    next: Next,
+    call: impl FnOnce(sighandler_t) -> sighandler_t,
+) -> sighandler_t {
+    let Some(slot) = slot(signal) else {
+        return call(handler);
+    };
+    let before = slot.load(Ordering::Relaxed);
+    if guard::guards(signal) && owns_table() {
+        return guard::change(signal, next, || handler_of(before, call(handler)));
+    }
+    if !is_function(handler) || !owns_table() {
+        return handler_of(before, call(handler));
+    }
+    alone(|| {
+        let before = slot.swap(handler, Ordering::Relaxed);
+        let old = call(entry::trampoline());
+        if old == SIG_ERR {
+            slot.store(before, Ordering::Relaxed);
+        } else {
+            learn_flags(signal, slot, next);
+        }
+        handler_of(before, old)
+    })
+}
+
+/// Notes whether the kernel's disposition restarts calls.
+fn learn_flags(signal: c_int, slot: &AtomicUsize, next: Next) {
+    // SAFETY: all-zero is a valid action.
+    let mut now: Action = unsafe { mem::zeroed() };
+    // SAFETY: an action of our own.
+    if unsafe { next(signal, ptr::null(), &raw mut now) } != 0 {
+        return;
+    }
+    slot.fetch_and(!RESTARTS, Ordering::Relaxed);
+    slot.fetch_or(restarting(now.sa_flags), Ordering::Relaxed);
+    if guard::guards(signal) {
+        guard::changed_restart(signal, now.sa_flags);
+    }
+}
+
+/// `siginterrupt(3)`: `call` is the real one, which leaves the handler alone.
+pub fn siginterrupt(signal: c_int, next: Next, call: impl FnOnce() -> c_int) -> c_int {
+    let Some(slot) = slot(signal) else {
+        return call();
+    };
+    if !owns_table() {
+        return call();
+    }
+    alone(|| {
+        let result = call();
+        if result == 0 {
+            learn_flags(signal, slot, next);
+        }
+        result
+    })
+}
+
+/// `sigset(3)`: `call` is the real one.
+///
+/// A disposition is set here, not by the real one: that one also changes the
+/// thread's mask, which [`alone`] puts back.
+pub unsafe fn sigset(
+    signal: c_int,
+    handler: sighandler_t,
+    next: Next,
+    call: impl FnOnce() -> sighandler_t,
+) -> sighandler_t {
+    let Some(slot) = slot(signal) else {
+        return call();
+    };
+    if matches!(handler, SIG_HOLD | SIG_ERR) {
+        let before = slot.load(Ordering::Relaxed);
+        return handler_of(before, call());
+    }
+    // SAFETY: all-zero is a valid action.
+    let (mut action, mut old): (Action, Action) = unsafe { mem::zeroed() };
+    action.sa_sigaction = handler;
+    // SAFETY: actions of our own.
+    if unsafe { sigaction(signal, &raw const action, &raw mut old, next) } != 0 {
+        return SIG_ERR;
+    }
+    let bit = 1 << (signal - 1);
+    if sys::unblock_signals(bit) & bit != 0 {
+        SIG_HOLD
+    } else {
+        old.sa_sigaction
+    }
+}

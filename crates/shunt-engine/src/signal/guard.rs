@@ -1,0 +1,223 @@
+//! `SIGSEGV` and `SIGBUS` once a connection is shunted: the fault of a copy is
+//! our own affair (`EFAULT`), every other one the program's.
+//!
+//! The kernel has [`entry::guard`] for these two, unless the program ignores
+//! them (that a new program inherits, and a fault kills anyway). The program's
+//! own disposition is kept here and answered for. A fault while the signal is
+//! blocked kills, as the kernel does it: that bad buffer is no `EFAULT`.
+//!
+//! [`entry::guard`]: super::entry::guard
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::{mem, ptr};
+
+use libc::{
+    SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIGBUS, SIGSEGV, c_int, c_void,
+    siginfo_t,
+};
+
+use super::{
+    ADDRESS, Action, Next, ONCE, RESTARTS, alone, entry, handler_of, is_function, owns_table,
+    restarting, slot,
+};
+use crate::thread::signals;
+use crate::{real, sys};
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// What the kernel would say of the program's disposition, beside its handler,
+/// which is in the table like any other, 0 for `SIG_DFL`.
+struct Kept {
+    flags: AtomicI32,
+    mask: AtomicU64,
+    /// Libc sets it with the first disposition, and shows it.
+    restorer: AtomicBool,
+}
+
+static KEPT: [Kept; 2] = [const {
+    Kept {
+        flags: AtomicI32::new(0),
+        mask: AtomicU64::new(0),
+        restorer: AtomicBool::new(false),
+    }
+}; 2];
+
+fn kept(signal: c_int) -> &'static Kept {
+    &KEPT[usize::from(signal == SIGBUS)]
+}
+
+/// Whether the guard may stand in for a signal's disposition.
+pub(super) fn guards(signal: c_int) -> bool {
+    matches!(signal, SIGSEGV | SIGBUS) && ON.load(Ordering::Relaxed)
+}
+
+/// Makes bad buffers harmless, from now on. At the first connection.
+pub(crate) fn guard_copies() {
+    if cfg!(not(target_arch = "x86_64")) || ON.load(Ordering::Relaxed) || !owns_table() {
+        return;
+    }
+    unsafe fn next(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { real::sigaction()(signal, new, old) }
+    }
+    alone(|| {
+        if ON.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for signal in [SIGSEGV, SIGBUS] {
+            let Some(now) = ask(signal, next) else {
+                continue;
+            };
+            // A handler that was set past us stays; it knows why.
+            if now.sa_sigaction == SIG_DFL || now.sa_sigaction == entry::trampoline() {
+                stand_in(signal, now, next);
+            }
+        }
+    });
+}
+
+fn ask(signal: c_int, next: Next) -> Option<Action> {
+    // SAFETY: all-zero is a valid action.
+    let mut now: Action = unsafe { mem::zeroed() };
+    // SAFETY: an action of our own.
+    (unsafe { next(signal, ptr::null(), &raw mut now) } == 0).then_some(now)
+}
+
+/// Lets `change` set the disposition with the real function, then keeps what
+/// the kernel made of it and stands in for it.
+pub(super) fn change<R>(signal: c_int, next: Next, change: impl FnOnce() -> R) -> R {
+    alone(|| {
+        let result = change();
+        match ask(signal, next) {
+            Some(now) if now.sa_sigaction == SIG_DFL || is_function(now.sa_sigaction) => {
+                stand_in(signal, now, next)
+            }
+            _ => {}
+        }
+        result
+    })
+}
+
+/// With the lock: puts the guard in the place of the program's disposition.
+fn stand_in(signal: c_int, mut action: Action, next: Next) {
+    let Some(slot) = slot(signal) else { return };
+    let handler = handler_of(slot.load(Ordering::Relaxed), action.sa_sigaction);
+    let flags = action.sa_flags;
+    let kept = kept(signal);
+    kept.flags.store(flags, Ordering::Relaxed);
+    kept.mask.store(*mask(&mut action), Ordering::Relaxed);
+    kept.restorer
+        .store(action.sa_restorer.is_some(), Ordering::Relaxed);
+    let once = if flags & SA_RESETHAND != 0 { ONCE } else { 0 };
+    slot.store(handler | once | restarting(flags), Ordering::Relaxed);
+
+    action.sa_sigaction = entry::guard();
+    if handler == SIG_DFL {
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+        *mask(&mut action) = 0;
+    } else {
+        // The kernel must not forget us after one signal.
+        action.sa_flags = flags & !SA_RESETHAND | SA_SIGINFO;
+    }
+    // SAFETY: an action of our own.
+    unsafe { next(signal, &raw const action, ptr::null_mut()) };
+}
+
+/// The kernel's part of an action's mask.
+fn mask(action: &mut Action) -> &mut u64 {
+    // SAFETY: libc's sets begin with the kernel's 64 bits, aligned.
+    unsafe { &mut *(&raw mut action.sa_mask).cast() }
+}
+
+/// Puts the program's flags and mask where the kernel named the guard.
+pub(super) fn translate(signal: c_int, old: &mut Action) {
+    if old.sa_sigaction != entry::guard() {
+        return;
+    }
+    let kept = kept(signal);
+    old.sa_flags = kept.flags.load(Ordering::Relaxed);
+    *mask(old) = kept.mask.load(Ordering::Relaxed);
+    if !kept.restorer.load(Ordering::Relaxed) {
+        old.sa_restorer = None;
+    }
+}
+
+/// `siginterrupt` has changed the flags in the kernel.
+pub(super) fn changed_restart(signal: c_int, flags: c_int) {
+    let kept = &kept(signal).flags;
+    kept.store(
+        kept.load(Ordering::Relaxed) & !SA_RESTART | flags & SA_RESTART,
+        Ordering::Relaxed,
+    );
+}
+
+/// The handler: names the function to go on with.
+///
+/// # Safety
+/// Called by the kernel, in effect.
+pub(super) unsafe extern "C" fn chosen(
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+) -> usize {
+    // SAFETY: the kernel's, valid as long as the handler runs.
+    let code = unsafe { (*info).si_code };
+    // Sent signals have codes of 0 and below: where they strike says nothing.
+    // SAFETY: as above.
+    if code > 0 && unsafe { fix_up(context) } {
+        return entry::nothing as *const () as usize;
+    }
+    let Some(slot) = slot(signal) else {
+        return entry::nothing as *const () as usize;
+    };
+    let mut now = slot.load(Ordering::Relaxed);
+    while now & ONCE != 0 && now & ADDRESS != 0 {
+        // As the kernel does it for SA_RESETHAND: the handler goes, the flags stay.
+        match slot.compare_exchange(now, now & !ADDRESS, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(other) => now = other,
+        }
+    }
+    match now & ADDRESS {
+        SIG_DFL => {
+            end(signal, info, code);
+            entry::nothing as *const () as usize
+        }
+        handler => {
+            signals::note(now & RESTARTS != 0);
+            handler
+        }
+    }
+}
+
+/// Lets the signal do what it does by default, as if we had never been there.
+fn end(signal: c_int, info: *const siginfo_t, code: c_int) {
+    if !sys::set_default(signal) {
+        sys::exit(128 + signal);
+    }
+    // A bad address repeats itself when we return (`SEGV_MAPERR` and its like, of
+    // either signal). What was sent or reported must be sent again.
+    if !(1..=4).contains(&code) {
+        sys::send_signal(signal, info);
+    }
+}
+
+/// If a copy has faulted, lets it end early.
+#[cfg(target_arch = "x86_64")]
+unsafe fn fix_up(context: *mut c_void) -> bool {
+    // SAFETY: the kernel's, as the caller promises.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    let pc = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    match shunt_shm::copy::fix_up(*pc as usize) {
+        Some(go_on) => {
+            *pc = go_on as i64;
+            true
+        }
+        None => false,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn fix_up(_context: *mut c_void) -> bool {
+    false
+}

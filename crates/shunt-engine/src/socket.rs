@@ -1,0 +1,403 @@
+//! A TCP socket of this process: one per open file description, whatever
+//! number of descriptors name it.
+//!
+//! ```text
+//!            connect              claim             daemon              next call
+//!   Fresh ───────────> Candidate ───────> Claimed ─────────> Paired ─────────────> Attached
+//!     │ listen             │                 │                  │
+//!     └──> Listener        └─────────────────┴──────────────────┴──> Plain(reason)
+//! ```
+//!
+//! *Attached* means that this side honours the rings; each direction still
+//! moves by itself (see [`crate::stream`]).
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_abi::message::Role;
+
+use crate::link::Pair;
+use crate::table::{self, Links, Pooled};
+use crate::thread::Lock;
+use crate::{epoll, stats};
+
+/// How far a socket has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// Not in use.
+    Free = 0,
+    /// Made by `socket`.
+    Fresh = 1,
+    /// It listens.
+    Listener = 2,
+    /// Connected (or connecting), not yet claimed.
+    Candidate = 3,
+    /// The daemon has been asked to pair it.
+    Claimed = 4,
+    /// Memory is there; not used yet.
+    Paired = 5,
+    /// The rings are honoured.
+    Attached = 6,
+    /// On kernel TCP for good; the reason says why.
+    Plain = 7,
+}
+
+/// Counts of one direction; written under its token (or, before the upgrade,
+/// by whoever calls), read at the end.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub(crate) struct Counts {
+    pub(crate) ring_bytes: AtomicU64,
+    pub(crate) user_calls: AtomicU64,
+    pub(crate) kernel_calls: AtomicU64,
+    pub(crate) doorbells: AtomicU64,
+    pub(crate) sleeps: AtomicU64,
+}
+
+/// See the module.
+#[repr(C, align(64))]
+pub(crate) struct Socket {
+    stage: AtomicU8,
+    reason: AtomicU8,
+    role: AtomicU8,
+    answered: AtomicBool,
+    /// Descriptors of this process and calls that wait.
+    holds: AtomicU32,
+    /// One of the descriptors.
+    fd: AtomicI32,
+    /// Raised each time the object is used anew.
+    life: AtomicU32,
+    pair: UnsafeCell<Option<Pair>>,
+    links: Links,
+    cookie: AtomicU64,
+    port: AtomicU32,
+    /// Data calls made while a candidate.
+    pub(crate) calls: AtomicU32,
+    /// Threads inside real calls that move bytes.
+    pub(crate) inside: Inside,
+    /// When the kernel was last asked about this socket (ticks).
+    pub(crate) looked_at: AtomicU64,
+    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`).
+    pub(crate) kernel_state: AtomicU32,
+    /// An error taken from the base socket that the program must still see.
+    pub(crate) pending_error: AtomicI32,
+    /// The error for a peer that died with data unread has been given.
+    pub(crate) reset_told: AtomicBool,
+    /// The program has sent, by TCP, to a peer that may be gone: a reset is the
+    /// answer to that, not to a doorbell.
+    pub(crate) sent_late: AtomicBool,
+    /// `SO_SNDBUF` as the program set it, or 0.
+    pub(crate) sndbuf: AtomicU32,
+    /// `TCP_INQ`: `recvmsg` tells how much is left.
+    pub(crate) tells_left: AtomicBool,
+    /// A direction went back to TCP.
+    pub(crate) downgraded: AtomicU8,
+    /// `connect` came back, or `accept` made it: totals count it.
+    pub(crate) connected: AtomicBool,
+    /// Guards attaching and the registrations.
+    pub(crate) lock: Lock,
+    /// Registrations in epoll sets; guarded by `lock`.
+    pub(crate) items: epoll::ItemList,
+    pub(crate) tx: Counts,
+    pub(crate) rx: Counts,
+}
+
+// SAFETY: `pair` is written once per life, before the stage that lets others
+// read it is published; everything else is atomic or guarded by `lock`.
+unsafe impl Sync for Socket {}
+
+impl Pooled for Socket {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+}
+
+impl Socket {
+    /// A new socket object for `fd`, entered in the table.
+    pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
+        let socket = table::SOCKETS.take()?;
+        let o = Ordering::Relaxed;
+        socket.life.fetch_add(1, o);
+        socket.reason.store(Reason::Pending as u8, o);
+        socket.answered.store(false, o);
+        socket.fd.store(fd, o);
+        socket.cookie.store(0, o);
+        socket.port.store(0, o);
+        socket.calls.store(0, o);
+        socket.inside.clear();
+        socket.looked_at.store(0, o);
+        socket.kernel_state.store(0, o);
+        socket.pending_error.store(0, o);
+        socket.reset_told.store(false, o);
+        socket.sent_late.store(false, o);
+        socket.sndbuf.store(0, o);
+        socket.tells_left.store(false, o);
+        socket.downgraded.store(0, o);
+        socket.connected.store(false, o);
+        socket.lock.reset();
+        for counts in [&socket.tx, &socket.rx] {
+            counts.clear();
+        }
+        socket.holds.store(1, o);
+        socket.stage.store(stage as u8, Ordering::Release);
+        // Whatever the number named before is gone: its close passed us by.
+        if let table::Entry::Socket(stale) = table::enter(fd, table::Entry::Socket(socket)) {
+            stale.unhold();
+        }
+        Some(socket)
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.links.index()
+    }
+
+    #[inline(always)]
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            1 => Stage::Fresh,
+            2 => Stage::Listener,
+            3 => Stage::Candidate,
+            4 => Stage::Claimed,
+            5 => Stage::Paired,
+            6 => Stage::Attached,
+            7 => Stage::Plain,
+            _ => Stage::Free,
+        }
+    }
+
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as u8, Ordering::Release);
+    }
+
+    /// Moves on from a stage, if it is still in it: another thread may have been
+    /// faster.
+    pub(crate) fn move_on(&self, from: Stage, to: Stage) -> bool {
+        self.stage
+            .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Whether the object is in use.
+    pub(crate) fn is_live(&self) -> bool {
+        self.stage() != Stage::Free
+    }
+
+    /// The memory of an attached (or paired) connection.
+    #[inline(always)]
+    pub(crate) fn pair(&self) -> Option<&Pair> {
+        // SAFETY: written before the stage was published; see `unsafe impl Sync`.
+        unsafe { (*self.pair.get()).as_ref() }
+    }
+
+    /// Gives a claimed socket its memory. The caller holds the control lock.
+    pub(crate) fn set_pair(&self, pair: Pair) {
+        pair.link.hold();
+        pair.link.enter(pair.number, Some(self.index()));
+        // SAFETY: claimed sockets have no pair, nobody reads it yet, and only the
+        // holder of the control lock gives one.
+        unsafe { *self.pair.get() = Some(pair) };
+        if !self.move_on(Stage::Claimed, Stage::Paired) {
+            pair.own
+                .face
+                .state
+                .fetch_or(shunt_shm::slot::REFUSED, Ordering::AcqRel);
+        }
+    }
+
+    /// On TCP for good; `false` if it has left the stage that this was decided in.
+    pub(crate) fn set_plain(&self, from: Stage, reason: Reason) -> bool {
+        if !self.move_on(from, Stage::Plain) {
+            return false;
+        }
+        self.reason.store(reason as u8, Ordering::Relaxed);
+        true
+    }
+
+    /// Why it is not shunted.
+    pub(crate) fn reason(&self) -> Reason {
+        Reason::from_number(self.reason.load(Ordering::Relaxed)).unwrap_or(Reason::Pending)
+    }
+
+    pub(crate) fn set_reason(&self, reason: Reason) {
+        self.reason.store(reason as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        if self.role.load(Ordering::Relaxed) == Role::Acceptor as u8 {
+            Role::Acceptor
+        } else {
+            Role::Connector
+        }
+    }
+
+    pub(crate) fn set_role(&self, role: Role) {
+        self.role.store(role as u8, Ordering::Relaxed);
+    }
+
+    /// The kernel's name for it (`SO_COOKIE`), 0 if not asked yet.
+    pub(crate) fn cookie(&self) -> u64 {
+        self.cookie.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_cookie(&self, cookie: u64) {
+        self.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// The port a listener listens on.
+    pub(crate) fn port(&self) -> u16 {
+        self.port.load(Ordering::Relaxed) as u16
+    }
+
+    pub(crate) fn set_port(&self, port: u16) {
+        self.port.store(u32::from(port), Ordering::Relaxed);
+    }
+
+    /// Whether the daemon has answered that nobody claims the other end.
+    pub(crate) fn answered(&self) -> bool {
+        self.answered.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_answer(&self) {
+        self.answered.store(true, Ordering::Release);
+    }
+
+    /// A descriptor of it that is open, as far as is known.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// One more descriptor or waiting call.
+    pub(crate) fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of descriptors and waiting calls.
+    pub(crate) fn holds(&self) -> u32 {
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    /// One less; the last one ends its life.
+    pub(crate) fn unhold(&'static self) {
+        if self.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end();
+        }
+    }
+
+    /// A descriptor of it is about to be closed; another may take its place as
+    /// the one that we use.
+    pub(crate) fn forget_fd(&'static self, fd: c_int) {
+        if self.fd() == fd && self.holds() > 1 {
+            let mut other = None;
+            table::each(|n, entry| {
+                if let table::Entry::Socket(s) = entry
+                    && std::ptr::eq(s, self)
+                    && n != fd
+                {
+                    other = Some(n);
+                }
+            });
+            if let Some(other) = other {
+                self.fd.store(other, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn end(&'static self) {
+        epoll::forget(self);
+        stats::add(self);
+        // SAFETY: the last holder is gone; nobody reads the pair any more, and
+        // what lost a race sees another stage before it would.
+        if let Some(pair) = unsafe { (*self.pair.get()).take() } {
+            pair.link.enter(pair.number, None);
+            pair.link.unhold();
+        }
+        if matches!(
+            self.stage(),
+            Stage::Claimed | Stage::Paired | Stage::Attached
+        ) || self.reason_was_reported()
+        {
+            crate::control::release(self.cookie());
+        }
+        self.set_stage(Stage::Free);
+        self.cookie.store(0, Ordering::Relaxed);
+        table::SOCKETS.give(self);
+    }
+
+    /// Whether the daemon knows of it although it is plain.
+    fn reason_was_reported(&self) -> bool {
+        self.stage() == Stage::Plain && self.cookie() != 0
+    }
+}
+
+/// Counts threads inside real calls on a socket, receiving and sending, so that
+/// no direction changes its way under one of them.
+#[derive(Default)]
+#[repr(transparent)]
+pub(crate) struct Inside(AtomicU32);
+
+/// One thread that receives.
+pub(crate) const RECEIVER: u32 = 1;
+/// One thread that sends.
+pub(crate) const SENDER: u32 = 1 << 16;
+/// The way is being changed: stay out.
+const SHUT: u32 = 1 << 31;
+
+impl Inside {
+    /// Goes in. `false`: a change is under way; look at the stage again.
+    pub(crate) fn enter(&self, who: u32) -> bool {
+        // Sequentially consistent with `shut`: one of the two sees the other.
+        if self.0.fetch_add(who, Ordering::SeqCst) & SHUT == 0 {
+            return true;
+        }
+        self.leave(who);
+        crate::sys::sched_yield();
+        false
+    }
+
+    pub(crate) fn leave(&self, who: u32) {
+        self.0.fetch_sub(who, Ordering::SeqCst);
+    }
+
+    /// Keeps everyone out, if nobody is in.
+    pub(crate) fn shut(&self) -> bool {
+        self.0
+            .compare_exchange(0, SHUT, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    pub(crate) fn open(&self) {
+        self.0.fetch_and(!SHUT, Ordering::SeqCst);
+    }
+
+    /// Whether a thread is sending through the kernel.
+    pub(crate) fn has_sender(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & !SHUT >= SENDER
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Counts {
+    pub(crate) fn clear(&self) {
+        for count in [
+            &self.ring_bytes,
+            &self.user_calls,
+            &self.kernel_calls,
+            &self.doorbells,
+            &self.sleeps,
+        ] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Adds to a count that only the holder of a token writes.
+#[inline(always)]
+pub(crate) fn bump(count: &AtomicU64, by: u64) {
+    count.store(count.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+}

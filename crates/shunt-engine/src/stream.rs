@@ -1,0 +1,137 @@
+//! The byte stream of an attached connection. Each direction is on TCP, on the
+//! ring, or on TCP again:
+//!
+//! ```text
+//!          peer READY: note the offset            cannot wait here
+//!   Tcp ───────────────────────────────> Ring ───────────────────────> TcpAgain
+//!          "byte N and later: ring"              Back frame: "byte M and
+//!                                                 later: TCP"
+//! ```
+//!
+//! While a direction is on the ring, bytes on the base socket in that direction
+//! are doorbells: their value means nothing and the receiver swallows them.
+//! The sender decides both moves; the receiver follows at the exact offset.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_shm::ring::{Consumer, Producer};
+use shunt_shm::slot::{self, Way};
+
+use crate::link::Pair;
+use crate::socket::Socket;
+
+mod bell;
+mod close;
+mod recv;
+mod send;
+mod spin;
+mod transfer;
+mod wait;
+
+pub(crate) use close::{
+    before_close, before_close_under_sleeper, before_reset, reset_if_died, shutdown, socket_error,
+};
+pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
+pub(crate) use send::{ask_for_room, leave_ring, send};
+pub(crate) use spin::Spin;
+pub(crate) use transfer::{sendfile, splice_in, splice_out};
+pub(crate) use wait::{Want, asleep, awake, swallow};
+
+/// An attached connection, by one of its descriptors.
+#[derive(Clone, Copy)]
+pub(crate) struct Conn<'a> {
+    pub(crate) socket: &'static Socket,
+    pub(crate) pair: &'a Pair,
+    pub(crate) fd: c_int,
+}
+
+impl<'a> Conn<'a> {
+    #[inline(always)]
+    pub(crate) fn new(socket: &'static Socket, fd: c_int) -> Option<Conn<'static>> {
+        Some(Conn {
+            socket,
+            pair: socket.pair()?,
+            fd,
+        })
+    }
+
+    #[inline(always)]
+    fn producer(&self) -> Producer<'a, impl Fn(usize) -> bool + use<>> {
+        let (link, number) = (self.pair.link, self.pair.number);
+        Producer {
+            memory: self.pair.out,
+            sending: &self.pair.own.sending,
+            output: &self.pair.own.output,
+            peer: &self.pair.peer.progress,
+            populate: move |bytes| link.own().populate(number, bytes),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn consumer(&self) -> Consumer<'a> {
+        Consumer {
+            memory: self.pair.inward,
+            receiving: &self.pair.own.receiving,
+            progress: &self.pair.own.progress,
+        }
+    }
+
+    /// Where outgoing bytes go.
+    #[inline(always)]
+    pub(crate) fn way_out(&self) -> Way {
+        Way::load(&self.pair.own.sending.way)
+    }
+
+    /// Where incoming bytes come from.
+    #[inline(always)]
+    pub(crate) fn way_in(&self) -> Way {
+        Way::load(&self.pair.own.receiving.way)
+    }
+
+    /// Whether outgoing bytes go through the ring.
+    pub(crate) fn is_on_ring(&self) -> bool {
+        self.way_out() == Way::Ring
+    }
+
+    /// Stream bytes in our ring that the peer has not read.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u64 {
+        let written = self.pair.own.output.bytes.load(Ordering::Relaxed);
+        written.wrapping_sub(self.pair.peer.progress.bytes.load(Ordering::Acquire))
+    }
+
+    /// Most bytes that may be in flight.
+    #[inline]
+    fn most(&self) -> u64 {
+        most(self.pair.own)
+    }
+
+    /// Whether a sender would find room worth waking for: a third of the whole,
+    /// like `sk_stream_is_writeable` in the kernel.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        let most = self.most();
+        self.in_flight() <= most - most / 3
+    }
+
+    /// Whether this side has shut down sending.
+    #[inline(always)]
+    fn is_shut(&self) -> bool {
+        self.pair.own.face.state.load(Ordering::Relaxed) & (slot::SHUT_WR | slot::CLOSED) != 0
+    }
+}
+
+/// What `SIOCOUTQ` says of a direction on the ring: the kernel counts what the
+/// peer's receive buffer has not taken, and that is half of the ring here.
+pub(crate) fn unsent(conn: &Conn) -> u64 {
+    conn.in_flight().saturating_sub(conn.most() / 2)
+}
+
+/// A bound on bytes in flight: the ring's size, or what `SO_SNDBUF` asked for.
+fn most(own: &slot::Slot) -> u64 {
+    match own.options.most.load(Ordering::Relaxed) {
+        0 => shunt_abi::layout::RING_BYTES as u64 - 65_536,
+        most => u64::from(most).clamp(4096, shunt_abi::layout::RING_BYTES as u64 - 65_536),
+    }
+}

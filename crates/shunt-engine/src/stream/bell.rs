@@ -1,0 +1,139 @@
+//! Waking the peer: its wait words and logs, and the doorbell byte.
+
+use std::sync::atomic::Ordering;
+
+use shunt_shm::atomic::{AtomicU32, light};
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Way};
+
+use super::Conn;
+use crate::socket::bump;
+use crate::thread::wait_for;
+use crate::{sys, tcp};
+
+/// What has happened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// There is something to read.
+    Data,
+    /// There is room to write.
+    Room,
+}
+
+impl Conn<'_> {
+    /// After a publication in the ring, with the sending token: wakes a peer
+    /// that waits for data.
+    #[inline(always)]
+    pub(super) fn tell_data(&self) {
+        light();
+        let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
+        if wait != 0 {
+            self.tell(wait, News::Data);
+        }
+    }
+
+    /// After reading from the ring, without a token: wakes a peer that waits for
+    /// room, once there is enough.
+    #[inline(always)]
+    pub(super) fn tell_room(&self) {
+        light();
+        let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
+        if wait & (slot::WAIT_TX | slot::WANT_TX) != 0 {
+            self.tell_room_slowly(wait);
+        }
+    }
+
+    #[cold]
+    fn tell_room_slowly(&self, wait: u32) {
+        let read = self.pair.own.progress.bytes.load(Ordering::Relaxed);
+        let unread = self
+            .pair
+            .peer
+            .output
+            .bytes
+            .load(Ordering::Acquire)
+            .wrapping_sub(read);
+        if unread <= super::most(self.pair.peer) / 2 && wait_for(&self.pair.own.sending.token) {
+            self.tell(wait, News::Room);
+            self.pair.own.sending.token.give();
+        }
+    }
+
+    /// With the sending token.
+    #[cold]
+    fn tell(&self, wait: u32, news: News) {
+        let (sleeping, watching) = match news {
+            News::Data => (wait & slot::WAIT_RX != 0, wait & slot::WATCHED != 0),
+            News::Room => (
+                wait & slot::WAIT_TX != 0,
+                wait & slot::WATCHED != 0 && wait & slot::WANT_TX != 0,
+            ),
+        };
+        let mut rung = false;
+        if watching {
+            let group = wait >> slot::GROUP_SHIFT & 0x3f;
+            self.pair.link.own().log(group).append(self.pair.number);
+            light();
+            let door = self.pair.link.peer().door(group);
+            if door.sleepers.load(Ordering::Relaxed) != 0 {
+                let naps = door.naps.load(Ordering::Acquire);
+                // Any connection's doorbell wakes the set: one ring per nap.
+                rung = self.ring_once(&self.pair.link.own().tail(group).rung, naps);
+            }
+        }
+        if sleeping && !rung {
+            let naps = self.pair.peer.face.naps.load(Ordering::Acquire);
+            self.ring_once(&self.pair.own.sending.rung, naps);
+        }
+    }
+
+    /// Rings unless it has been done for this nap. `true`: a doorbell was sent.
+    fn ring_once(&self, rung: &AtomicU32, naps: u32) -> bool {
+        if rung.load(Ordering::Relaxed) == naps || !self.ring_bell() {
+            return false;
+        }
+        rung.store(naps, Ordering::Relaxed);
+        true
+    }
+
+    /// Sends one byte on the base socket, with the sending token. Only a
+    /// direction that is on the ring may carry one.
+    fn ring_bell(&self) -> bool {
+        if self.way_out() == Way::Tcp {
+            self.try_switch();
+        }
+        let sent = self.way_out() == Way::Ring && sys::send(self.fd, &[0]).is_ok();
+        bump(&self.socket.tx.doorbells, u64::from(sent));
+        sent
+    }
+
+    /// Before this side leaves the ring, with the sending token: a peer that
+    /// waits for room must know, since no doorbell will reach it any more.
+    pub(super) fn tell_leaving(&self) {
+        let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
+        if wait & (slot::WAIT_TX | slot::WANT_TX) != 0 {
+            self.tell(wait, News::Room);
+        }
+    }
+
+    /// Moves the outgoing direction to the ring if the peer honours it and
+    /// nobody is sending through the kernel. With the sending token.
+    pub(super) fn try_switch(&self) -> bool {
+        let own = self.pair.own;
+        let peer = self.pair.peer_state();
+        if peer & slot::READY == 0
+            || peer & (slot::SHUT_WR | slot::CLOSED | slot::REFUSED) != 0
+            || self.is_shut()
+            || self.socket.inside.has_sender()
+            || own.options.forked.load(Ordering::Relaxed) != 0
+        {
+            return false;
+        }
+        let Some(written) = tcp::written(self.fd, self.socket.role()) else {
+            return false;
+        };
+        publish::word(&own.output.switch_at, written + 1);
+        Way::Ring.store(&own.sending.way);
+        true
+    }
+}

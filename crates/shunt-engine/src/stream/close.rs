@@ -1,0 +1,155 @@
+//! Ending a connection: `shutdown`, the last `close`, and a peer that breaks
+//! the protocol.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_shm::atomic::heavy;
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Way};
+
+use super::{Conn, unread, wait};
+use crate::Outcome;
+use crate::sys::{self, Errno};
+use crate::thread::wait_for;
+
+/// `shutdown(2)`. What was sent before arrives before the end of file: the
+/// peer reads its ring once more when the kernel tells it of the FIN.
+pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
+    let own = conn.pair.own;
+    if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+        publish::set_bits(&own.face.state, slot::SHUT_RD);
+    }
+    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && wait_for(&own.sending.token) {
+        publish::set_bits(&own.face.state, slot::SHUT_WR);
+        own.sending.token.give();
+    }
+    match sys::shutdown(conn.fd, how) {
+        Ok(_) => Outcome::Done(0),
+        Err(errno) => Outcome::Fail(errno),
+    }
+}
+
+/// The last descriptor is about to be closed under threads that sleep on it.
+pub(crate) fn before_close_under_sleeper(conn: &Conn) {
+    publish::set_bits(&conn.pair.own.face.state, slot::LINGERS);
+}
+
+/// The last descriptor is about to be closed: notes how, so that the peer
+/// takes the kernel's FIN or RST for what TCP would have said.
+pub(crate) fn before_close(conn: &Conn) {
+    let own = conn.pair.own;
+    // A forked relative may go on using the connection; if none does, a doorbell
+    // left in the queue would turn the kernel's FIN into a reset.
+    if own.options.forked.load(Ordering::Relaxed) != 0 {
+        wait::swallow(conn);
+        return;
+    }
+    let linger: libc::linger = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER)
+        .unwrap_or(libc::linger {
+            l_onoff: 0,
+            l_linger: 0,
+        });
+    let resets = linger.l_onoff != 0 && linger.l_linger == 0;
+    // Nobody rings for us any more: a doorbell that came after the last look
+    // would make the kernel's close a reset, and what it still has to send would
+    // be lost with it.
+    own.face.wait.store(0, Ordering::Release);
+    heavy();
+    let lost = unread(conn) > 0;
+    if !wait_for(&own.sending.token) {
+        return;
+    }
+    let unread = if lost || resets { slot::UNREAD } else { 0 };
+    publish::set_bits(&own.face.state, slot::CLOSED | unread);
+    own.sending.token.give();
+    if lost && !resets {
+        // TCP resets a connection whose data was thrown away (RFC 2525, 2.17).
+        let now = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+    } else if conn.way_in() == Way::Ring && wait_for(&own.receiving.token) {
+        // A doorbell left in the queue would turn our FIN into a reset.
+        let _ = wait::take_bells(conn);
+        own.receiving.token.give();
+    }
+}
+
+/// Whether the peer is gone without having said so (killed, or it exited with
+/// the connection open), as far as the kernel was asked. After our own
+/// `shutdown` of receiving the kernel no longer tells.
+#[inline(always)]
+pub(crate) fn has_died(conn: &Conn) -> bool {
+    conn.socket.kernel_state.load(Ordering::Relaxed) != 0
+        && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
+        && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
+}
+
+/// If the peer died with bytes of ours unread, TCP would have reset the
+/// connection (RFC 1122, 4.2.2.13), whatever lay in the base socket's queue.
+#[cold]
+pub(crate) fn reset_if_died(conn: &Conn) {
+    let socket = conn.socket;
+    let lost = has_died(conn)
+        && conn.pair.peer_state() & slot::LINGERS == 0
+        && conn.way_out() == Way::Ring
+        && conn.in_flight() != 0;
+    if !lost || socket.reset_told.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0;
+    if socket.pending_error.load(Ordering::Relaxed) != 0
+        || sys::ready(conn.fd, 0) & libc::POLLHUP != 0 && !shut
+    {
+        return;
+    }
+    // A byte that nobody is left to receive brings the base socket to the same
+    // end; what the kernel calls it (EPIPE, after the FIN) is not what we would.
+    let _ = sys::send(conn.fd, &[0]);
+    let _ = sys::getsockopt::<i32>(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    socket
+        .pending_error
+        .store(libc::ECONNRESET, Ordering::Relaxed);
+}
+
+/// Takes the error that the program has still to see. A reset that only means
+/// that a doorbell found the peer closed is none.
+pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
+    let told = conn.pair.peer_state() & slot::SHUT_WR != 0
+        || conn.way_out() != Way::Ring
+        || conn.socket.sent_late.load(Ordering::Relaxed);
+    match conn.socket.pending_error.swap(0, Ordering::Relaxed) {
+        0 => None,
+        libc::ECONNRESET | libc::EPIPE if super::closed_cleanly(conn) => None,
+        // The kernel's name for a reset after a FIN; without our doorbell there
+        // would have been no FIN.
+        libc::EPIPE if !told => Some(libc::ECONNRESET),
+        errno => Some(errno),
+    }
+}
+
+/// `SO_ERROR`.
+pub(crate) fn socket_error(conn: &Conn) -> Errno {
+    if conn.socket.pending_error.load(Ordering::Relaxed) == 0 {
+        let errno = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+        conn.socket.pending_error.store(errno, Ordering::Relaxed);
+    }
+    take_error(conn).unwrap_or(0)
+}
+
+/// The program is about to reset the connection: the kernel tells the peer, and
+/// this side's note keeps it from taking that for a late doorbell.
+pub(crate) fn before_reset(conn: &Conn) {
+    publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
+}
+
+/// The peer wrote nonsense: end the connection like a reset.
+#[cold]
+pub(super) fn abort(conn: &Conn) {
+    conn.socket.set_reason(Reason::Protocol);
+    publish::set_bits(&conn.pair.own.face.state, slot::SHUT_WR);
+    let _ = sys::shutdown(conn.fd, libc::SHUT_RDWR);
+}

@@ -1,0 +1,314 @@
+//! Sending.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+use shunt_abi::Reason;
+use shunt_shm::atomic::heavy;
+use shunt_shm::publish;
+use shunt_shm::ring::Stopped;
+use shunt_shm::slot::{self, Way};
+
+use super::close::{has_died, reset_if_died, take_error};
+use super::wait::{Deadline, Want, only_the_kernel_can_wake, wait};
+use super::{Conn, closed_cleanly};
+use crate::iov::Cursor;
+use crate::socket::{SENDER, bump};
+use crate::sys::{self, Errno};
+use crate::thread::{signals, wait_for};
+use crate::{Outcome, real, tcp};
+
+/// What one attempt came to.
+enum Step {
+    /// All is written.
+    Done,
+    /// The ring is full.
+    Full,
+    /// The kernel must do it.
+    Kernel,
+    /// The program's buffer is bad.
+    BadBuffer,
+}
+
+/// Sends the bytes of `iov` like `sendmsg`.
+///
+/// # Safety
+/// The parts are readable.
+#[inline]
+pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+        leave_ring(conn, Reason::Urgent);
+        return Outcome::Kernel;
+    }
+    let token = &conn.pair.own.sending.token;
+    let mut cursor = Cursor::new(iov);
+    let seen = signals::now();
+    let mut deadline = None;
+    loop {
+        if !wait_for(token) {
+            return Outcome::Fail(libc::EAGAIN);
+        }
+        // SAFETY: the caller's promise.
+        let step = unsafe { attempt(conn, &mut cursor) };
+        if let Step::Kernel = step {
+            match before_kernel(conn, cursor.remaining() > 0) {
+                Before::Go => {}
+                Before::Fail(errno) => {
+                    token.give();
+                    return if cursor.done() == 0 {
+                        Outcome::Fail(errno)
+                    } else {
+                        Outcome::Done(cursor.done() as isize)
+                    };
+                }
+                Before::Lost => {
+                    token.give();
+                    return Outcome::Done((cursor.done() + cursor.remaining()) as isize);
+                }
+            }
+            // With the token, so that the direction cannot switch meanwhile.
+            while !conn.socket.inside.enter(SENDER) {}
+        }
+        token.give();
+        match step {
+            Step::Done => return Outcome::Done(cursor.done() as isize),
+            // SAFETY: the caller's promise.
+            Step::Kernel => return unsafe { through_kernel(conn, &mut cursor, flags) },
+            Step::BadBuffer if cursor.done() == 0 => return Outcome::Fail(libc::EFAULT),
+            Step::BadBuffer => return Outcome::Done(cursor.done() as isize),
+            Step::Full => {}
+        }
+        let nonblock = conn.pair.own.options.nonblock.load(Ordering::Relaxed) != 0;
+        if nonblock || flags & libc::MSG_DONTWAIT != 0 {
+            if ask_for_room(conn) {
+                continue;
+            }
+            return match cursor.done() {
+                0 => Outcome::Fail(libc::EAGAIN),
+                n => Outcome::Done(n as isize),
+            };
+        }
+        match wait(conn, Want::Room, &mut deadline, seen) {
+            Ok(()) => {}
+            Err(errno) if cursor.done() == 0 => return Outcome::Fail(errno),
+            Err(_) => return Outcome::Done(cursor.done() as isize),
+        }
+    }
+}
+
+/// A non-blocking sender has found the ring full: whoever watches the socket is
+/// to hear when it is writable again (in the kernel: `SOCK_NOSPACE`). `true`: it
+/// is now, or the kernel has taken over; try again.
+#[cold]
+pub(crate) fn ask_for_room(conn: &Conn) -> bool {
+    if only_the_kernel_can_wake(conn) {
+        return true;
+    }
+    let wait = &conn.pair.own.face.wait;
+    if wait.load(Ordering::Relaxed) & slot::WANT_TX == 0 {
+        publish::set_bits(wait, slot::WANT_TX);
+    }
+    // Pairs with the light barrier before the peer's look at the wait word.
+    heavy();
+    conn.has_room() && conn.producer().has_room()
+}
+
+/// What must be known before the kernel sends.
+enum Before {
+    /// Nothing.
+    Go,
+    /// An error of the connection that was taken from the kernel.
+    Fail(sys::Errno),
+    /// The bytes go to a peer that has closed: TCP takes them, and a reset comes back.
+    Lost,
+}
+
+/// With the sending token.
+fn before_kernel(conn: &Conn, payload: bool) -> Before {
+    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
+    if !closed
+        && conn.way_out() == Way::Tcp
+        && conn.socket.pending_error.load(Ordering::Relaxed) == 0
+    {
+        return Before::Go;
+    }
+    reset_if_died(conn);
+    match take_error(conn) {
+        // With SIGPIPE: the kernel says it again.
+        Some(libc::EPIPE) => return Before::Go,
+        Some(errno) => return Before::Fail(errno),
+        None => {}
+    }
+    if !payload || conn.is_shut() {
+        return Before::Go;
+    }
+    let reset = || sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
+    let by_doorbell = closed && closed_cleanly(conn) && reset();
+    conn.socket.sent_late.store(true, Ordering::Relaxed);
+    if by_doorbell {
+        // Its reset has come already, in answer to a doorbell.
+        conn.socket
+            .pending_error
+            .store(libc::EPIPE, Ordering::Relaxed);
+        return Before::Lost;
+    }
+    Before::Go
+}
+
+/// Waits, if the socket is a blocking one, until the ring has room. `false`: the
+/// kernel must send.
+pub(super) fn await_room(
+    conn: &Conn,
+    deadline: &mut Deadline,
+    seen: signals::Seen,
+) -> Result<bool, Errno> {
+    loop {
+        // SAFETY: no bytes: only looks which way they would go.
+        match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
+            _ if conn.way_out() != Way::Ring => return Ok(false),
+            Outcome::Fail(_) => return Ok(false),
+            _ => {}
+        }
+        if conn.has_room() && conn.producer().has_room() {
+            return Ok(true);
+        }
+        if conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0 {
+            wait(conn, Want::Room, deadline, seen)?;
+        } else if !ask_for_room(conn) {
+            return Err(libc::EAGAIN);
+        }
+    }
+}
+
+/// Makes a real call that sends, so that the direction cannot switch meanwhile.
+pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
+    while !conn.socket.inside.enter(SENDER) {}
+    let sent = real::quietly(call);
+    conn.socket.inside.leave(SENDER);
+    sent.map_or_else(Outcome::Fail, Outcome::Done)
+}
+
+/// With the sending token.
+#[inline]
+unsafe fn attempt(conn: &Conn, cursor: &mut Cursor) -> Step {
+    if conn.way_out() != Way::Ring && !(conn.way_out() == Way::Tcp && conn.try_switch()) {
+        return Step::Kernel;
+    }
+    // After our shutdown, or when the peer has closed, the kernel knows the
+    // right error, and whether it comes with SIGPIPE.
+    if conn.is_shut() || conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn) {
+        return Step::Kernel;
+    }
+    let before = cursor.done();
+    let written = if cursor.remaining() > 0 {
+        // SAFETY: the caller's promise.
+        unsafe { fill(conn, cursor) }
+    } else {
+        Ok(())
+    };
+    let n = cursor.done() - before;
+    if n > 0 {
+        bump(&conn.socket.tx.ring_bytes, n as u64);
+        conn.tell_data();
+    }
+    bump(&conn.socket.tx.user_calls, 1);
+    match written {
+        Err(Stopped::Fault) => {
+            super::close::abort(conn);
+            Step::Kernel
+        }
+        Err(Stopped::BadBuffer(_)) => Step::BadBuffer,
+        Ok(()) if cursor.remaining() == 0 => Step::Done,
+        Ok(()) => Step::Full,
+    }
+}
+
+#[inline]
+unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<(), Stopped> {
+    let producer = conn.producer();
+    let limited = conn.pair.own.options.most.load(Ordering::Relaxed) != 0;
+    while let Some((base, length)) = cursor.part() {
+        let allowed = if limited {
+            conn.most().saturating_sub(conn.in_flight()) as usize
+        } else {
+            usize::MAX
+        };
+        let want = length.min(allowed);
+        // SAFETY: the caller's promise.
+        let written = unsafe { producer.write(base, want) };
+        if let Err(Stopped::BadBuffer(n)) = written {
+            cursor.advance(n);
+        }
+        let n = written?;
+        cursor.advance(n);
+        if n < length {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The rest goes the kernel's way, blocking as the kernel blocks. The caller has
+/// entered `inside` as a sender.
+unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outcome {
+    let outcome = loop {
+        let mut rest = [iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; 64];
+        let count = cursor.copy_rest(&mut rest);
+        // SAFETY: all-zero is a valid header.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = rest.as_mut_ptr();
+        message.msg_iovlen = count;
+        // SAFETY: the caller's promise.
+        let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags) });
+        conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
+        match sent {
+            Err(errno) if cursor.done() == 0 => break Outcome::Fail(errno),
+            Err(_) => break Outcome::Done(cursor.done() as isize),
+            Ok(n) => cursor.skip(n as usize),
+        }
+        if sent != Ok(crate::iov::total(&rest[..count]) as isize) || cursor.remaining() == 0 {
+            break Outcome::Done(cursor.done() as isize);
+        }
+    };
+    conn.socket.inside.leave(SENDER);
+    outcome
+}
+
+/// Moves the outgoing direction back to TCP: what follows is the kernel's.
+pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
+    let sending = &conn.pair.own.sending;
+    if !wait_for(&sending.token) {
+        return;
+    }
+    match conn.way_out() {
+        Way::Ring => {
+            publish::set_bits(&conn.pair.own.face.state, slot::LEAVING);
+            heavy();
+            conn.tell_leaving();
+            // Doorbells are sent under this token too, so nothing is under way.
+            if let Some(offset) = tcp::written(conn.fd, conn.socket.role()) {
+                publish::word(&conn.pair.own.output.back_at, offset + 1);
+                conn.producer().leave(offset);
+                Way::TcpAgain.store(&sending.way);
+                conn.socket.set_reason(reason);
+                conn.socket.downgraded.store(1, Ordering::Relaxed);
+            }
+        }
+        Way::Tcp => Way::TcpAgain.store(&sending.way),
+        Way::TcpAgain => {}
+    }
+    sending.token.give();
+    super::wait::restore_options(conn);
+}
+
+/// Whether the base socket's receive queue has bytes that the program has not
+/// read and that we may not take.
+pub(super) fn has_unread_tcp(conn: &Conn) -> bool {
+    match conn.way_in() {
+        Way::Ring => false,
+        Way::Tcp | Way::TcpAgain => sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n > 0),
+    }
+}

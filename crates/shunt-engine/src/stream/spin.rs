@@ -1,0 +1,100 @@
+//! Spinning before sleeping: bounded, adaptive, and polite.
+//!
+//! A wait begins with a few microseconds of looking, goes on by yielding the
+//! processor between looks, and ends in sleep. How long depends on how the last
+//! waits of this process ended: when spinning did not pay, it is tried less.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys;
+
+/// The longest spin, in ticks (about 50 µs).
+const LONGEST: u64 = 130_000;
+/// Looking without yielding, in ticks (about 4 µs).
+const GREEDY: u64 = 10_000;
+/// Every so many waits a full spin is tried although the last ones failed.
+const PROBE: u32 = 64;
+
+/// Failed spins in a row, process-wide: a hint, so races do not matter.
+static FAILED: AtomicU32 = AtomicU32::new(0);
+/// Spins that ended only after yielding, in a row: both ends share a core.
+static YIELDED: AtomicU32 = AtomicU32::new(0);
+
+/// One wait's spin.
+pub(crate) struct Spin {
+    start: u64,
+    budget: u64,
+    greedy: u64,
+    turns: u32,
+    yielded: bool,
+}
+
+impl Spin {
+    pub(crate) fn new() -> Self {
+        let failed = FAILED.load(Ordering::Relaxed);
+        let budget = if failed.is_multiple_of(PROBE) {
+            LONGEST
+        } else {
+            LONGEST >> failed.min(16)
+        };
+        let greedy = if YIELDED.load(Ordering::Relaxed) >= 4 {
+            500
+        } else {
+            GREEDY
+        };
+        Self {
+            start: sys::ticks(),
+            budget,
+            greedy,
+            turns: 0,
+            yielded: false,
+        }
+    }
+
+    /// Passes a moment. `false`: the budget is spent.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> bool {
+        self.turns += 1;
+        if !self.turns.is_multiple_of(8) {
+            std::hint::spin_loop();
+            return true;
+        }
+        let spent = sys::ticks().wrapping_sub(self.start);
+        if spent > self.budget {
+            FAILED.store(
+                FAILED.load(Ordering::Relaxed).wrapping_add(1),
+                Ordering::Relaxed,
+            );
+            return false;
+        }
+        if spent > self.greedy {
+            self.yielded = true;
+            self.turns |= 7;
+            sys::sched_yield();
+        }
+        true
+    }
+
+    /// A sleep has ended. If the whole wait was no longer than a spin may be, a
+    /// longer spin would have paid: the next one may be long again.
+    #[inline]
+    pub(crate) fn woke(&self) {
+        if sys::ticks().wrapping_sub(self.start) < 2 * LONGEST {
+            FAILED.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What was waited for has come.
+    #[inline]
+    pub(crate) fn paid(&self) {
+        if FAILED.load(Ordering::Relaxed) != 0 {
+            FAILED.store(0, Ordering::Relaxed);
+        }
+        let yielded = YIELDED.load(Ordering::Relaxed);
+        if self.yielded {
+            YIELDED.store((yielded + 1).min(1000), Ordering::Relaxed);
+        } else if yielded != 0 {
+            YIELDED.store(yielded / 2, Ordering::Relaxed);
+        }
+    }
+}

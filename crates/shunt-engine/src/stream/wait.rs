@@ -1,0 +1,343 @@
+//! Waiting on one connection: spin, then sleep in a real call on the base socket.
+
+use std::sync::atomic::Ordering;
+
+use shunt_abi::Reason;
+use shunt_shm::atomic::heavy;
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Way};
+use shunt_shm::token::Token;
+
+use super::send::{has_unread_tcp, leave_ring};
+use super::{Conn, Spin};
+use crate::real;
+use crate::socket::bump;
+use crate::sys::{self, Errno};
+use crate::thread::{signals::Seen, wait_for};
+
+/// What is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Something to read.
+    Data,
+    /// Room to write.
+    Room,
+}
+
+impl Want {
+    /// One sleeper of this kind in `Receiving::sleepers`.
+    fn unit(self) -> u32 {
+        match self {
+            Self::Data => 1,
+            Self::Room => 1 << 16,
+        }
+    }
+
+    fn bit(self) -> u32 {
+        match self {
+            Self::Data => slot::WAIT_RX,
+            Self::Room => slot::WAIT_TX,
+        }
+    }
+}
+
+fn token<'a>(conn: &Conn<'a>, want: Want) -> &'a Token {
+    match want {
+        Want::Data => &conn.pair.own.receiving.token,
+        Want::Room => &conn.pair.own.sending.token,
+    }
+}
+
+fn is_ready(conn: &Conn, want: Want) -> bool {
+    match want {
+        // On TCP the kernel wakes us; look at the ring once the peer has switched.
+        Want::Data if conn.way_in() == Way::Tcp => false,
+        Want::Data => conn.consumer().is_ready(),
+        Want::Room => conn.has_room() || conn.way_out() != Way::Ring,
+    }
+}
+
+/// A wait's deadline in nanoseconds of the monotonic clock; `Some(None)`: none.
+pub(crate) type Deadline = Option<Option<u64>>;
+
+/// Waits until `want` may have come. The caller holds no token, and looks again.
+///
+/// # Errors
+/// `EINTR` where the kernel's call would give it; `EAGAIN` at the socket's own
+/// timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+pub(crate) fn wait(
+    conn: &Conn,
+    want: Want,
+    deadline: &mut Deadline,
+    seen: Seen,
+) -> Result<(), Errno> {
+    let mut spin = Spin::new();
+    while !is_ready(conn, want) {
+        if seen.interrupting_since() {
+            return Err(libc::EINTR);
+        }
+        if conn.way_in() == Way::Tcp && want == Want::Data || !spin.turn() {
+            let result = sleep(conn, want, deadline, seen);
+            spin.woke();
+            return result;
+        }
+    }
+    spin.paid();
+    Ok(())
+}
+
+#[cold]
+fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result<(), Errno> {
+    if want == Want::Room && only_the_kernel_can_wake(conn) {
+        return Ok(());
+    }
+    let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
+    conn.socket.hold();
+    let come = asleep(conn, want);
+    let result = if come {
+        awake(conn, want);
+        Ok(())
+    } else {
+        let counts = if want == Want::Data {
+            &conn.socket.rx
+        } else {
+            &conn.socket.tx
+        };
+        counts.sleeps.fetch_add(1, Ordering::Relaxed);
+        // A call with a timeout is never restarted (signal(7)).
+        let interrupted = if until.is_some() {
+            seen.any_since()
+        } else {
+            seen.interrupting_since()
+        };
+        let result = if interrupted {
+            Err(libc::EINTR)
+        } else {
+            sleep_in_kernel(conn, want, until)
+        };
+        awake(conn, want);
+        // Whatever woke us, the kernel may have news.
+        conn.socket.looked_at.store(0, Ordering::Relaxed);
+        result
+    };
+    conn.socket.unhold();
+    result
+}
+
+/// Says in our arena that a thread sleeps on the connection, until [`awake`].
+/// `true`: what it waits for has just come, so it should not.
+pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
+    let own = conn.pair.own;
+    if !wait_for(token(conn, want)) {
+        // A signal handler that interrupted the token's holder: not registered,
+        // and `awake` will see the same.
+        return true;
+    }
+    own.receiving
+        .sleepers
+        .fetch_add(want.unit(), Ordering::AcqRel);
+    own.face.naps.fetch_add(1, Ordering::AcqRel);
+    publish::set_bits(&own.face.wait, want.bit());
+    // Pairs with the light barrier before a waker's look at the wait word.
+    heavy();
+    let come = is_ready(conn, want)
+        || (want == Want::Data
+            && conn.way_in() == Way::Tcp
+            && super::recv::settle(conn)
+            && conn.consumer().is_ready());
+    token(conn, want).give();
+    come
+}
+
+/// The thread sleeps no more; the last one swallows the doorbells.
+pub(crate) fn awake(conn: &Conn, want: Want) {
+    let own = conn.pair.own;
+    if wait_for(token(conn, want)) {
+        let left = own
+            .receiving
+            .sleepers
+            .fetch_sub(want.unit(), Ordering::AcqRel)
+            - want.unit();
+        let same_kind = if want == Want::Data {
+            left & 0xffff
+        } else {
+            left >> 16
+        };
+        if same_kind == 0 {
+            publish::clear_bits(&own.face.wait, want.bit());
+        }
+        token(conn, want).give();
+    }
+    // A byte in the queue wakes every sleeper; whoever is last takes it, so that
+    // none misses it.
+    for _ in 0..50 {
+        if own.receiving.sleepers.load(Ordering::Acquire) == 0 {
+            break;
+        }
+        sys::sched_yield();
+    }
+    swallow(conn);
+}
+
+/// Takes doorbells from the base socket's queue, unless another thread must
+/// still be woken by them.
+pub(crate) fn swallow(conn: &Conn) {
+    let receiving = &conn.pair.own.receiving;
+    if wait_for(&receiving.token) {
+        if conn.way_in() == Way::Ring && receiving.sleepers.load(Ordering::Acquire) == 0 {
+            let _ = take_bells(conn);
+        }
+        receiving.token.give();
+    }
+}
+
+/// With the receiving token, on the ring: takes the doorbells from the base
+/// socket's queue. `Ok(true)`: end of file.
+pub(super) fn take_bells(conn: &Conn) -> Result<bool, Errno> {
+    let mut bells = [0u8; 64];
+    loop {
+        // Look first: if payload had followed the doorbells, the peer's word of
+        // where it begins would be there by now.
+        let peeked = match sys::recv(
+            conn.fd,
+            bells.as_mut_ptr(),
+            bells.len(),
+            libc::MSG_DONTWAIT | libc::MSG_PEEK,
+        ) {
+            Ok(n) if n > 0 && payload_follows(conn, n) => {
+                return take_last_bells(conn).map(|()| false);
+            }
+            Ok(0) => return Ok(true),
+            Ok(n) => n,
+            Err(libc::EAGAIN | libc::EINTR) => return Ok(false),
+            Err(errno) => {
+                conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                return Err(errno);
+            }
+        };
+        match sys::recv(conn.fd, bells.as_mut_ptr(), peeked, libc::MSG_DONTWAIT) {
+            Ok(0) => return Ok(true),
+            Ok(n) => {
+                bump(&conn.pair.own.receiving.kernel_bytes, n as u64);
+                bump(&conn.socket.rx.doorbells, n as u64);
+                // Round again: an end of file may be right behind.
+            }
+            Err(libc::EAGAIN | libc::EINTR) => return Ok(false),
+            Err(errno) => {
+                conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                return Err(errno);
+            }
+        }
+    }
+}
+
+/// Whether the peer has left the ring and payload begins within the next `n` bytes.
+fn payload_follows(conn: &Conn, n: usize) -> bool {
+    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+    let begins = conn.pair.peer.output.back_at.load(Ordering::Acquire);
+    begins != 0 && begins - 1 < taken + n as u64
+}
+
+/// Takes the doorbells before the payload, and none of that.
+fn take_last_bells(conn: &Conn) -> Result<(), Errno> {
+    let receiving = &conn.pair.own.receiving;
+    let begins = conn.pair.peer.output.back_at.load(Ordering::Acquire) - 1;
+    let mut bell = [0u8; 64];
+    while let left @ 1.. = begins.saturating_sub(receiving.kernel_bytes.load(Ordering::Relaxed)) {
+        let n = sys::recv(
+            conn.fd,
+            bell.as_mut_ptr(),
+            bell.len().min(left as usize),
+            libc::MSG_DONTWAIT,
+        )?;
+        if n == 0 {
+            break;
+        }
+        bump(&receiving.kernel_bytes, n as u64);
+        bump(&conn.socket.rx.doorbells, n as u64);
+    }
+    Ok(())
+}
+
+/// The real blocking call: restarts, is interrupted and is cancelled as the
+/// kernel's own receive is.
+fn sleep_in_kernel(conn: &Conn, want: Want, until: Option<u64>) -> Result<(), Errno> {
+    if let Some(until) = until {
+        let left = until.saturating_sub(sys::now());
+        if left == 0 {
+            return Err(libc::EAGAIN);
+        }
+        let time = libc::timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        };
+        let mut one = libc::pollfd {
+            fd: conn.fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid pollfd.
+        let poll = || unsafe {
+            real::ppoll()(&raw mut one, 1, &raw const time, std::ptr::null()) as isize
+        };
+        return match real::quietly(poll) {
+            Err(errno) => Err(errno),
+            Ok(0) => Err(libc::EAGAIN),
+            Ok(_) => Ok(()),
+        };
+    }
+    let mut byte = 0u8;
+    // SAFETY: one byte of our own.
+    match real::quietly(|| unsafe {
+        real::recv()(conn.fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK)
+    }) {
+        Ok(_) => Ok(()),
+        Err(libc::EINTR) => Err(libc::EINTR),
+        // `SO_RCVTIMEO` says nothing about sending; `O_NONBLOCK` set meanwhile does.
+        Err(libc::EAGAIN) if want == Want::Room => Ok(()),
+        Err(libc::EAGAIN) => Err(libc::EAGAIN),
+        Err(errno) => {
+            conn.socket.pending_error.store(errno, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+}
+
+/// The socket's own timeout for this direction, in nanoseconds.
+pub(super) fn timeout(conn: &Conn, want: Want) -> Option<u64> {
+    let name = if want == Want::Data {
+        libc::SO_RCVTIMEO
+    } else {
+        libc::SO_SNDTIMEO
+    };
+    let time: libc::timeval = sys::getsockopt(conn.fd, libc::SOL_SOCKET, name).ok()?;
+    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    (ns != 0).then_some(ns)
+}
+
+/// A sender that must wait, but that no doorbell can reach (the peer has shut
+/// down its sending half or left the ring, or unread TCP data lies before any
+/// doorbell), goes back to TCP and waits there.
+pub(crate) fn only_the_kernel_can_wake(conn: &Conn) -> bool {
+    let closing = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
+        || sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR)
+            != 0;
+    if closing {
+        leave_ring(conn, Reason::HalfClosed);
+    } else if conn.pair.peer_state() & slot::LEAVING != 0 || has_unread_tcp(conn) {
+        leave_ring(conn, Reason::Blocked);
+    } else {
+        return false;
+    }
+    conn.way_out() != Way::Ring
+}
+
+/// Once a direction carries payload over TCP again, the program's own options
+/// apply to it.
+pub(super) fn restore_options(conn: &Conn) {
+    let options = &conn.pair.own.options;
+    let nodelay = options.nodelay.load(Ordering::Relaxed) as i32;
+    if nodelay == 0 && conn.way_in() != Way::Ring {
+        let _ = sys::setsockopt(conn.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
+    }
+}

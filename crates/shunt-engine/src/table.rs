@@ -1,0 +1,257 @@
+//! Descriptors and the objects behind them, found in two loads.
+//!
+//! Both tables grow by chunks that are never given back, so an address, once
+//! seen, stays valid: a look-up needs no lock, and a reader that loses a race
+//! against `close` sees another generation, never freed memory.
+
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use libc::c_int;
+
+use crate::epoll::Set;
+use crate::socket::Socket;
+use crate::sys;
+
+const CHUNK: usize = 1024;
+const CHUNKS: usize = 1024;
+
+/// What a descriptor is.
+#[derive(Clone, Copy)]
+pub(crate) enum Entry {
+    /// Nothing of interest: the kernel's.
+    Other,
+    /// A TCP socket.
+    Socket(&'static Socket),
+    /// An epoll set.
+    Set(&'static Set),
+    /// One of the library's own descriptors.
+    Ours,
+}
+
+const KIND_SHIFT: u32 = 30;
+const SOCKET: u32 = 1 << KIND_SHIFT;
+const SET: u32 = 2 << KIND_SHIFT;
+const OURS: u32 = 3 << KIND_SHIFT;
+
+static DESCRIPTORS: [AtomicPtr<AtomicU32>; CHUNKS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS];
+
+/// All sockets.
+pub(crate) static SOCKETS: Pool<Socket> = Pool::new();
+/// All epoll sets.
+pub(crate) static SETS: Pool<Set> = Pool::new();
+
+#[inline(always)]
+fn cell(fd: c_int) -> Option<&'static AtomicU32> {
+    let fd = fd as u32 as usize;
+    if fd >= CHUNK * CHUNKS {
+        return None;
+    }
+    let chunk = DESCRIPTORS[fd / CHUNK].load(Ordering::Acquire);
+    if chunk.is_null() {
+        return None;
+    }
+    // SAFETY: a chunk has CHUNK cells and is never freed.
+    Some(unsafe { &*chunk.add(fd % CHUNK) })
+}
+
+fn decode(word: u32) -> Entry {
+    let index = word & !OURS;
+    match word & OURS {
+        SOCKET => SOCKETS.get(index).map_or(Entry::Other, Entry::Socket),
+        SET => SETS.get(index).map_or(Entry::Other, Entry::Set),
+        OURS => Entry::Ours,
+        _ => Entry::Other,
+    }
+}
+
+/// What `fd` is.
+#[inline(always)]
+pub(crate) fn look(fd: c_int) -> Entry {
+    match cell(fd) {
+        Some(cell) => match cell.load(Ordering::Acquire) {
+            0 => Entry::Other,
+            word => decode(word),
+        },
+        None => Entry::Other,
+    }
+}
+
+/// The socket that `fd` is, if it is one.
+#[inline(always)]
+pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
+    let word = cell(fd)?.load(Ordering::Acquire);
+    if word & OURS == SOCKET {
+        SOCKETS.get(word & !OURS)
+    } else {
+        None
+    }
+}
+
+/// The epoll set that `fd` is, if it is one.
+#[inline(always)]
+pub(crate) fn set(fd: c_int) -> Option<&'static Set> {
+    let word = cell(fd)?.load(Ordering::Acquire);
+    if word & OURS == SET {
+        SETS.get(word & !OURS)
+    } else {
+        None
+    }
+}
+
+/// Enters `fd`; returns what it was.
+pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
+    let index = fd as u32 as usize;
+    if index >= CHUNK * CHUNKS {
+        return Entry::Other;
+    }
+    let word = match entry {
+        Entry::Other => 0,
+        Entry::Socket(socket) => SOCKET | socket.index(),
+        Entry::Set(set) => SET | set.index(),
+        Entry::Ours => OURS,
+    };
+    let home = &DESCRIPTORS[index / CHUNK];
+    if home.load(Ordering::Acquire).is_null() {
+        if word == 0 {
+            return Entry::Other;
+        }
+        let fresh = sys::map(CHUNK * size_of::<AtomicU32>()).cast();
+        // A thread that was faster keeps its chunk; ours is lost, once.
+        let _ = home.compare_exchange(
+            std::ptr::null_mut(),
+            fresh,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+    }
+    match cell(fd) {
+        Some(cell) => decode(cell.swap(word, Ordering::AcqRel)),
+        None => Entry::Other,
+    }
+}
+
+/// Calls `visit` for every descriptor that is entered.
+pub(crate) fn each(mut visit: impl FnMut(c_int, Entry)) {
+    for (i, home) in DESCRIPTORS.iter().enumerate() {
+        if home.load(Ordering::Acquire).is_null() {
+            continue;
+        }
+        for j in 0..CHUNK {
+            let fd = (i * CHUNK + j) as c_int;
+            match look(fd) {
+                Entry::Other => {}
+                entry => visit(fd, entry),
+            }
+        }
+    }
+}
+
+/// Something a [`Pool`] holds. All-zero bytes must be a valid free object.
+pub(crate) trait Pooled: 'static {
+    /// Where its own index and the next free one are kept.
+    fn links(&self) -> &Links;
+}
+
+/// A pooled object's place.
+#[derive(Debug)]
+pub(crate) struct Links {
+    index: AtomicU32,
+    next_free: AtomicU32,
+}
+
+impl Links {
+    pub(crate) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+}
+
+const PER_CHUNK: usize = 256;
+
+/// Objects that are reused and never freed. Allocation is lock-free and calls
+/// no allocator, so it is safe wherever the program may open a socket.
+pub(crate) struct Pool<T> {
+    chunks: [AtomicPtr<T>; CHUNKS],
+    /// Low half: index + 1 of the first free object; high half: a tag against ABA.
+    free: AtomicU64,
+    used: AtomicU32,
+}
+
+impl<T: Pooled> Pool<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
+            free: AtomicU64::new(0),
+            used: AtomicU32::new(0),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, index: u32) -> Option<&'static T> {
+        let chunk = self
+            .chunks
+            .get(index as usize / PER_CHUNK)?
+            .load(Ordering::Acquire);
+        if chunk.is_null() {
+            return None;
+        }
+        // SAFETY: a chunk has PER_CHUNK objects, valid from zeroed bytes on, never freed.
+        Some(unsafe { &*chunk.add(index as usize % PER_CHUNK) })
+    }
+
+    /// An object to use, or `None` when memory is out.
+    pub(crate) fn take(&self) -> Option<&'static T> {
+        loop {
+            let head = self.free.load(Ordering::Acquire);
+            let Some(index) = (head as u32).checked_sub(1) else {
+                break;
+            };
+            let object = self.get(index)?;
+            let next = object.links().next_free.load(Ordering::Relaxed);
+            let new = (head >> 32).wrapping_add(1) << 32 | u64::from(next);
+            if self
+                .free
+                .compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Some(object);
+            }
+        }
+        let index = self.used.fetch_add(1, Ordering::Relaxed);
+        let home = self.chunks.get(index as usize / PER_CHUNK)?;
+        if home.load(Ordering::Acquire).is_null() {
+            let fresh = sys::map(PER_CHUNK * size_of::<T>().next_multiple_of(64)).cast();
+            let _ = home.compare_exchange(
+                std::ptr::null_mut(),
+                fresh,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+        }
+        let object = self.get(index)?;
+        object.links().index.store(index, Ordering::Relaxed);
+        Some(object)
+    }
+
+    /// Gives an object back; the caller has ended its life.
+    pub(crate) fn give(&self, object: &'static T) {
+        let links = object.links();
+        loop {
+            let head = self.free.load(Ordering::Acquire);
+            links.next_free.store(head as u32, Ordering::Relaxed);
+            let new = (head >> 32).wrapping_add(1) << 32 | u64::from(links.index() + 1);
+            if self
+                .free
+                .compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return;
+            }
+        }
+    }
+
+    /// Every object ever used, free ones included.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &'static T> + '_ {
+        (0..self.used.load(Ordering::Acquire)).filter_map(|index| self.get(index))
+    }
+}

@@ -1,0 +1,63 @@
+//! What the kernel knows of a TCP stream's offsets (`tcp(7)`, `TCP_INFO`).
+
+use libc::c_int;
+use shunt_abi::message::Role;
+
+use crate::sys;
+
+/// The head of the kernel's `struct tcp_info`, as far as we look.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Info {
+    state: u8,
+    bytes: [u8; 7],
+    words: [u32; 24],
+    pacing: [u64; 2],
+    bytes_acked: u64,
+    bytes_received: u64,
+}
+
+const _: () = assert!(std::mem::offset_of!(Info, bytes_acked) == 120);
+
+const ESTABLISHED: u8 = 1;
+
+fn info(fd: c_int) -> Option<Info> {
+    sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
+}
+
+/// Payload bytes given to the kernel to send so far. The connecting side's
+/// count of acknowledged bytes includes its SYN. Nobody may be sending.
+pub(crate) fn written(fd: c_int, role: Role) -> Option<u64> {
+    const SIOCOUTQ: u64 = 0x5411;
+    // An acknowledgement between the two looks would count bytes twice.
+    loop {
+        let before = info(fd)?;
+        let queued = sys::ioctl_int(fd, SIOCOUTQ).ok()?;
+        if info(fd)?.bytes_acked == before.bytes_acked {
+            let syn = u64::from(role == Role::Connector);
+            return (before.bytes_acked + queued as u64).checked_sub(syn);
+        }
+    }
+}
+
+/// Payload bytes taken from the kernel so far; `None` unless the connection is
+/// established in both directions. Nobody may be receiving.
+pub(crate) fn consumed(fd: c_int) -> Option<u64> {
+    loop {
+        let before = info(fd)?;
+        if before.state != ESTABLISHED {
+            return None;
+        }
+        let waiting = sys::ioctl_int(fd, libc::FIONREAD).ok()?;
+        let after = info(fd)?;
+        if after.bytes_received == before.bytes_received && after.state == ESTABLISHED {
+            return before.bytes_received.checked_sub(waiting as u64);
+        }
+    }
+}
+
+/// All payload that the kernel has carried: (sent, received), for statistics.
+pub(crate) fn carried(fd: c_int, role: Role) -> (u64, u64) {
+    let received = info(fd).map_or(0, |i| i.bytes_received);
+    (written(fd, role).unwrap_or(0), received)
+}

@@ -1,0 +1,234 @@
+//! From a kernel connection to a shunted one: when to ask, when to attach.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_abi::message::Role;
+use shunt_shm::publish;
+use shunt_shm::slot;
+
+use crate::config::{self, Upgrade};
+use crate::socket::{Socket, Stage};
+use crate::{address, control, epoll, signal, sys, tcp};
+
+/// Data calls after which a connection has shown that it will live (adaptive).
+/// A one-request connection makes about four at each end.
+const LIVES_AFTER: u32 = 5;
+
+/// A socket is about to connect to `port`, or has been accepted.
+pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
+    socket.set_role(role);
+    let against = if config::upgrade() == Upgrade::Off {
+        Some(Reason::Disabled)
+    } else if !control::ensure() {
+        Some(control::why_not())
+    } else if fd <= 2 {
+        Some(Reason::Stdio)
+    } else if port.is_some_and(|port| !control::accelerates(port)) {
+        Some(Reason::PeerPlain)
+    } else {
+        None
+    };
+    if let Some(reason) = against {
+        socket.set_plain(Stage::Fresh, reason);
+        return;
+    }
+    socket.move_on(Stage::Fresh, Stage::Candidate);
+    if config::upgrade() == Upgrade::Eager {
+        ask(socket, fd, role == Role::Acceptor);
+    }
+}
+
+/// Asks the daemon for a pairing. A connector asks before it connects, so that
+/// the acceptor, whenever it looks, finds its claim.
+fn ask(socket: &'static Socket, fd: c_int, wait: bool) {
+    match sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) {
+        Ok(cookie) => socket.set_cookie(cookie),
+        Err(_) => {
+            socket.set_plain(Stage::Candidate, Reason::NotEstablished);
+            return;
+        }
+    }
+    if wait && let Err(reason) = local(fd) {
+        socket.set_plain(Stage::Candidate, reason);
+        return;
+    }
+    if wait {
+        control::claim_now(socket, fd, socket.role());
+        if socket.stage() == Stage::Paired {
+            attach(socket, fd, false);
+        }
+    } else {
+        control::claim(socket, fd, socket.role());
+    }
+}
+
+/// Whether both ends are on this host, and are two.
+fn local(fd: c_int) -> Result<(), Reason> {
+    let (Ok(own), Ok(peer)) = (sys::name(fd, false), sys::name(fd, true)) else {
+        return Err(Reason::NotEstablished);
+    };
+    if !address::is_local(&own, &peer) {
+        return Err(Reason::NotLocal);
+    }
+    if address::parts(&own) == address::parts(&peer) {
+        return Err(Reason::SelfConnected);
+    }
+    Ok(())
+}
+
+/// A data or readiness call on a socket that is not attached: counts it, and
+/// moves the socket on if it can be. `true` if it is attached now.
+#[cold]
+pub(crate) fn progress(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
+    match socket.stage() {
+        Stage::Attached => true,
+        Stage::Candidate => {
+            let calls = socket.calls.load(Ordering::Relaxed) + 1;
+            socket.calls.store(calls, Ordering::Relaxed);
+            let due = config::upgrade() == Upgrade::Eager || calls >= LIVES_AFTER;
+            if due && socket.connected.load(Ordering::Relaxed) && control::ensure() {
+                match local(fd) {
+                    Ok(()) => ask(socket, fd, false),
+                    Err(reason) => {
+                        socket.set_plain(Stage::Candidate, reason);
+                    }
+                }
+            }
+            false
+        }
+        Stage::Claimed => {
+            control::check_mail();
+            socket.stage() == Stage::Paired && attach(socket, fd, may_rearm)
+        }
+        Stage::Paired => attach(socket, fd, may_rearm),
+        _ => false,
+    }
+}
+
+/// Never to be upgraded (or, once attached, too late).
+pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
+    loop {
+        let stage = socket.stage();
+        if matches!(
+            stage,
+            Stage::Attached | Stage::Free | Stage::Plain | Stage::Listener
+        ) {
+            return;
+        }
+        if !socket.set_plain(stage, reason) {
+            continue;
+        }
+        if let Some(pair) = socket.pair() {
+            pair.own
+                .face
+                .state
+                .fetch_or(slot::REFUSED, Ordering::AcqRel);
+        }
+        if matches!(stage, Stage::Claimed | Stage::Paired) {
+            control::report(socket, socket.fd(), Some(reason));
+        }
+        return;
+    }
+}
+
+/// Begins to honour the rings, if nothing is in the way just now.
+fn attach(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
+    if !socket.lock.try_take() {
+        return false;
+    }
+    // A thread inside a real call would not see the ring: later.
+    let done = if socket.stage() == Stage::Paired && socket.inside.shut() {
+        let done = try_attach(socket, fd, may_rearm);
+        socket.inside.open();
+        done
+    } else {
+        socket.set_reason(Reason::Busy);
+        false
+    };
+    socket.lock.give();
+    if socket.stage() == Stage::Plain {
+        control::report(socket, fd, Some(socket.reason()));
+    }
+    done
+}
+
+fn try_attach(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
+    let Some(pair) = socket.pair() else {
+        return false;
+    };
+    if pair.peer_state() & slot::REFUSED != 0 {
+        socket.set_plain(Stage::Paired, Reason::PeerRefused);
+        return false;
+    }
+    if !may_rearm && socket.items.has_one_shot() {
+        socket.set_reason(Reason::OneShot);
+        return false;
+    }
+    let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) else {
+        return false;
+    };
+    let refused = if flags & libc::O_ASYNC as usize != 0 {
+        Some(Reason::AsyncIo)
+    } else {
+        None
+    };
+    let consumed = tcp::consumed(fd);
+    let (Some(consumed), None) = (consumed, refused) else {
+        pair.own
+            .face
+            .state
+            .fetch_or(slot::REFUSED, Ordering::AcqRel);
+        socket.set_plain(Stage::Paired, refused.unwrap_or(Reason::NotEstablished));
+        return false;
+    };
+    let own = pair.own;
+    let o = Ordering::Relaxed;
+    own.options
+        .nonblock
+        .store(u32::from(flags & libc::O_NONBLOCK as usize != 0), o);
+    own.receiving.kernel_bytes.store(consumed, o);
+    own.options.most.store(socket.sndbuf.load(o), o);
+    take_options(fd, own);
+    // A thread may be asleep in a plain poll: the first publication rings.
+    own.face.naps.store(1, o);
+    own.face.wait.store(slot::WAIT_RX | slot::WAIT_TX, o);
+    if !epoll::carry(socket, fd, pair) {
+        pair.own
+            .face
+            .state
+            .fetch_or(slot::REFUSED, Ordering::AcqRel);
+        socket.set_plain(Stage::Paired, Reason::NoResources);
+        return false;
+    }
+    socket.set_reason(Reason::Pending);
+    signal::guard_copies();
+    if !socket.move_on(Stage::Paired, Stage::Attached) {
+        return false;
+    }
+    publish::set_bits(&own.face.state, slot::READY);
+    control::report(socket, fd, None);
+    true
+}
+
+/// Takes from the base socket what would delay a doorbell, and remembers it.
+fn take_options(fd: c_int, own: &slot::Slot) {
+    let o = Ordering::Relaxed;
+    let get =
+        |level, name, default| sys::getsockopt::<i32>(fd, level, name).unwrap_or(default) as u32;
+    own.options
+        .nodelay
+        .store(get(libc::IPPROTO_TCP, libc::TCP_NODELAY, 0), o);
+    own.options
+        .cork
+        .store(get(libc::IPPROTO_TCP, libc::TCP_CORK, 0), o);
+    own.options
+        .rcvlowat
+        .store(get(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1).max(1), o);
+    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
+    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    if own.options.rcvlowat.load(o) != 1 {
+        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
+    }
+}
