@@ -1,0 +1,81 @@
+//! From an engine's outcome to what a C caller sees.
+
+use std::ffi::c_int;
+
+use syscalls::Errno;
+
+/// This thread's `errno`.
+#[inline(always)]
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the address is valid for as long as the thread runs.
+    unsafe { *libc::__errno_location() }
+}
+
+#[inline(always)]
+pub(crate) fn set_errno(error: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = error }
+}
+
+/// Fails with `error`.
+#[cold]
+pub(crate) fn fail(error: c_int) -> isize {
+    set_errno(error);
+    -1
+}
+
+/// A system call's answer in libc's form.
+#[inline(always)]
+pub(crate) fn answer(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(error) => fail(error.into_raw()),
+    }
+}
+
+/// Bookkeeping whose own failures are nobody's business.
+#[inline(always)]
+pub(crate) fn quietly(bookkeeping: impl FnOnce()) {
+    let error = errno();
+    bookkeeping();
+    set_errno(error);
+}
+
+/// Ends a hook: the engine's outcome, or what the expression gives.
+macro_rules! outcome {
+    ($outcome:expr, $kernel:expr) => {
+        match $outcome {
+            shunt_engine::Outcome::Done(value) => value as _,
+            shunt_engine::Outcome::Fail(error) => $crate::call::fail(error) as _,
+            shunt_engine::Outcome::Kernel => $kernel,
+        }
+    };
+}
+pub(crate) use outcome;
+
+/// Exported functions that ask one engine function with the same arguments and
+/// otherwise continue with the next function of the same name.
+macro_rules! export {
+    ($($name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty = $engine:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+            #[allow(unused_unsafe)]
+            // SAFETY: the caller keeps the contract of the man page, which is
+            // the engine's and the next function's too.
+            unsafe { $crate::call::outcome!($engine($($arg),*), $crate::next::$name($($arg),*)) }
+        }
+    )*};
+}
+pub(crate) use export;
+
+/// Other names under which libc exports a function.
+macro_rules! alias {
+    ($($name:ident = $target:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+            // SAFETY: the same function under another name.
+            unsafe { $target($($arg),*) }
+        }
+    )*};
+}
+pub(crate) use alias;

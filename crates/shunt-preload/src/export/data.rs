@@ -1,0 +1,80 @@
+//! Bytes in and out. `pread`, `pwrite` and their vectors are not here: the
+//! kernel refuses them on a socket, shunted or not.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use shunt_engine::{Outcome, io};
+
+use crate::call::{alias, export};
+
+export! {
+    read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t = io::read;
+    write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t = io::write;
+    readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = io::readv;
+    writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = io::writev;
+    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = engine_preadv2;
+    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = engine_pwritev2;
+    recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t = io::recv;
+    send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t = io::send;
+    recvfrom(
+        fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int,
+        address: *mut sockaddr, address_length: *mut socklen_t,
+    ) -> ssize_t = io::recvfrom;
+    sendto(
+        fd: c_int, buffer: *const c_void, length: size_t, flags: c_int,
+        address: *const sockaddr, address_length: socklen_t,
+    ) -> ssize_t = io::sendto;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = io::recvmsg;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = io::sendmsg;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
+        = io::recvmmsg;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int = io::sendmmsg;
+    sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t = io::sendfile;
+    splice(
+        input: c_int, input_offset: *mut loff_t, out: c_int, out_offset: *mut loff_t, length: size_t, flags: c_uint,
+    ) -> ssize_t = io::splice;
+}
+
+// `off_t` has 64 bits on every architecture we build for.
+alias! {
+    __read = read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t;
+    __write = write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t;
+    __recv = recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t;
+    __send = send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t;
+    __sendmmsg = sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    sendfile64 = sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    preadv64v2 = preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    pwritev64v2 = pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+}
+
+/// Offset −1 means "at the current position": the only one that a socket has.
+#[inline(always)]
+pub(super) unsafe fn engine_preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> Outcome {
+    if offset != -1 {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's.
+    unsafe { io::preadv2(fd, iov, count, offset, flags) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn engine_pwritev2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> Outcome {
+    if offset != -1 {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's.
+    unsafe { io::pwritev2(fd, iov, count, offset, flags) }
+}

@@ -1,0 +1,74 @@
+//! Descriptors are copied, changed and closed.
+//!
+//! Libc's own internal closes and dups (`getaddrinfo`, `posix_spawn`, `daemon`)
+//! reach no symbol; the engine notices a descriptor that changed under it.
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+
+use shunt_engine::life;
+
+use crate::call::{alias, export, outcome, quietly};
+use crate::next;
+
+export! {
+    close(fd: c_int) -> c_int = life::close;
+    close_range(first: c_uint, last: c_uint, flags: c_uint) -> c_int = life::close_range;
+    // Variadic in C. A caller that omits the argument leaves garbage in its
+    // register, which the commands without an argument ignore.
+    fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int = life::fcntl;
+    ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int = life::ioctl;
+}
+
+alias! {
+    __close = close(fd: c_int) -> c_int;
+    __dup2 = dup2(old: c_int, new: c_int) -> c_int;
+    __fcntl = fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+    fcntl64 = fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+}
+
+/// Libc's returns nothing.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let low = c_uint::try_from(first).unwrap_or(0);
+    // SAFETY: no memory is involved.
+    let _: c_int = outcome!(life::close_range(low, c_uint::MAX, 0), unsafe {
+        next::closefrom(first)
+    });
+}
+
+#[inline(always)]
+pub(super) fn copying(old: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    let new = kernel();
+    if new >= 0 {
+        quietly(|| life::after_dup(old, new));
+    }
+    new
+}
+
+/// `dup2` and `dup3`: whatever `new` was is closed.
+#[inline(always)]
+pub(super) fn replacing(old: c_int, new: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    if old == new {
+        return kernel();
+    }
+    quietly(|| life::before_replace(old, new));
+    copying(old, kernel)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    copying(old, || unsafe { next::dup(old) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    replacing(old, new, || unsafe { next::dup2(old, new) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    replacing(old, new, || unsafe { next::dup3(old, new, flags) })
+}

@@ -1,0 +1,184 @@
+//! Processes fork, become other programs and end.
+//!
+//! Not exported, on purpose:
+//! * `fork`: handlers registered at start see it, and libc's own forks too.
+//! * `vfork`: its child returns twice through whoever called it. It runs on its
+//!   parent's memory; the engine tells it by its process number.
+//! * `posix_spawn`, `system`, `popen`: libc closes, copies and execs in a
+//!   `vfork`-like child, by system calls; the parent's descriptors stay as they are.
+//! * `exit`, `quick_exit`: handlers registered at start run after all others.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::pid_t;
+use shunt_engine::life;
+
+use crate::call::{alias, quietly};
+use crate::trampoline::collect;
+use crate::{forked_child, forked_parent, next, prepare_fork};
+
+/// Surrounds an exec, which returns only if it failed.
+#[inline(always)]
+pub(super) fn executing<T>(kernel: impl FnOnce() -> T) -> T {
+    quietly(life::before_exec);
+    let answer = kernel();
+    quietly(life::after_exec);
+    answer
+}
+
+/// Before a fork that runs no handlers.
+fn prepare_bare_fork() {
+    quietly(next::before_bare_fork);
+    prepare_fork();
+}
+
+/// Surrounds a call that returns 0 in a child with memory of its own.
+#[inline(always)]
+pub(super) fn forking<T: PartialEq + From<i8>>(kernel: impl FnOnce() -> T) -> T {
+    prepare_bare_fork();
+    let child = kernel();
+    if child == T::from(0) {
+        forked_child();
+    } else {
+        forked_parent();
+    }
+    child
+}
+
+type Strings = *const *const c_char;
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's.
+    executing(|| unsafe { next::execve(path, argv, envp) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's.
+    executing(|| unsafe { next::execv(path, argv) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller's.
+    executing(|| unsafe { next::execvp(file, argv) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's.
+    executing(|| unsafe { next::execvpe(file, argv, envp) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the caller's.
+    executing(|| unsafe { next::fexecve(fd, argv, envp) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    executing(|| unsafe { next::execveat(directory, path, argv, envp, flags) })
+}
+
+collect! {
+    execl through collected_execl;
+    execlp through collected_execlp;
+    execle through collected_execle;
+}
+
+unsafe extern "C-unwind" fn collected_execl(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the caller ended its arguments with a null pointer.
+    unsafe { execv(path, argv) }
+}
+
+unsafe extern "C-unwind" fn collected_execlp(file: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe { execvp(file, argv) }
+}
+
+/// The environment follows the null pointer that ends the arguments.
+unsafe extern "C-unwind" fn collected_execle(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        let mut end = argv;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, argv, *end.add(1).cast::<Strings>())
+    }
+}
+
+/// Runs no fork handlers, unlike `fork`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    // SAFETY: no arguments.
+    forking(|| unsafe { next::_Fork() })
+}
+
+type Main = extern "C-unwind" fn(*mut c_void) -> c_int;
+
+/// What a cloned child is to do once it knows that it is a child.
+struct Child {
+    main: Main,
+    argument: *mut c_void,
+}
+
+extern "C-unwind" fn cloned_child(child: *mut c_void) -> c_int {
+    forked_child();
+    // SAFETY: the child's copy of what `clone` below passed.
+    let child = unsafe { &*child.cast::<Child>() };
+    (child.main)(child.argument)
+}
+
+/// Variadic in C; arguments that the flags do not ask for are garbage.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn clone(
+    main: Option<Main>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut pid_t,
+    tls: *mut c_void,
+    child: *mut pid_t,
+) -> c_int {
+    let (Some(function), 0) = (main, flags & libc::CLONE_VM) else {
+        // A thread or a `vfork`, on a stack of its own.
+        // SAFETY: the caller's.
+        return unsafe { next::clone(main, stack, flags, argument, parent, tls, child) };
+    };
+    let mut work = Child {
+        main: function,
+        argument,
+    };
+    let work = (&raw mut work).cast();
+    prepare_bare_fork();
+    // SAFETY: the caller's; `work` is in the memory that the child gets a copy of.
+    let answer = unsafe { next::clone(Some(cloned_child), stack, flags, work, parent, tls, child) };
+    forked_parent();
+    answer
+}
+
+/// Skips all handlers.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn _exit(status: c_int) -> c_int {
+    life::before_exit();
+    // SAFETY: no memory is involved.
+    unsafe { next::_exit(status) }
+}
+
+alias! {
+    _Exit = _exit(status: c_int) -> c_int;
+    __clone = clone(
+        main: Option<Main>, stack: *mut c_void, flags: c_int, argument: *mut c_void,
+        parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t,
+    ) -> c_int;
+}

@@ -1,0 +1,118 @@
+//! Sockets come into being. What surrounds the kernel's call is written once,
+//! for the function of that name and for `syscall` alike.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{sockaddr, socklen_t};
+use shunt_engine::life;
+
+use crate::call::{alias, errno, export, quietly};
+use crate::next;
+
+#[inline(always)]
+pub(super) fn opening(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    let fd = kernel();
+    if fd >= 0 {
+        quietly(|| life::after_socket(fd, domain, kind, protocol));
+    }
+    fd
+}
+
+/// # Safety
+/// `address` as connect(2) wants it.
+#[inline(always)]
+pub(super) unsafe fn connecting(
+    fd: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    quietly(|| unsafe { life::before_connect(fd, address, length) });
+    let answer = kernel();
+    quietly(|| life::after_connect(fd, if answer == 0 { 0 } else { errno() }));
+    answer
+}
+
+#[inline(always)]
+pub(super) fn listening(fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    let answer = kernel();
+    if answer == 0 {
+        quietly(|| life::after_listen(fd));
+    }
+    answer
+}
+
+#[inline(always)]
+pub(super) fn accepting(listener: c_int, flags: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+    let fd = kernel();
+    if fd >= 0 {
+        quietly(|| life::after_accept(listener, fd, flags));
+    }
+    fd
+}
+
+export! {
+    shutdown(fd: c_int, how: c_int) -> c_int = life::shutdown;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int
+        = life::setsockopt;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int
+        = life::getsockopt;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    opening(domain, kind, protocol, || unsafe {
+        next::socket(domain, kind, protocol)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn connect(
+    fd: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { connecting(fd, address, length, || next::connect(fd, address, length)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: no memory is involved.
+    listening(fd, || unsafe { next::listen(fd, backlog) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's.
+    accepting(fd, 0, || unsafe { next::accept(fd, address, length) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    accepting(fd, flags, || unsafe {
+        next::accept4(fd, address, length, flags)
+    })
+}
+
+alias! {
+    __socket = socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    __connect = connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+}

@@ -1,0 +1,256 @@
+//! `syscall`: the calls that concern us, by number (libuv and others do this).
+//!
+//! A call that the engine leaves to the kernel is made as a system call here,
+//! not by the libc function of that name: libc's would be a cancellation point
+//! and treats some arguments differently. Numbers that mean nothing to us, and
+//! those that return twice on one stack, go to libc's `syscall` untouched.
+
+use std::ffi::{c_int, c_long, c_uint};
+use std::mem;
+use std::ptr;
+
+use libc::sigset_t;
+use shunt_engine::{Outcome, io, life, ready};
+
+use super::data::{engine_preadv2, engine_pwritev2};
+use super::{fd, process, ready as set, socket};
+use crate::call::{answer, outcome, quietly};
+use crate::next::raw::{self, SIGSET_SIZE};
+use crate::next::{self, Function};
+use crate::trampoline::forward;
+
+type Call =
+    unsafe extern "C-unwind" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+
+forward! {
+    syscall through choose;
+}
+
+/// Which of the two answers call `number`.
+extern "C-unwind" fn choose(number: c_long, first: c_long, second: c_long) -> Function {
+    if concerns_us(number) || forks(number, first, second) {
+        // SAFETY: called with the arguments of a `Call`.
+        return unsafe { mem::transmute::<Call, Function>(dispatch) };
+    }
+    next::cells::syscall.get()
+}
+
+fn concerns_us(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if matches!(
+        number,
+        libc::SYS_poll
+            | libc::SYS_select
+            | libc::SYS_epoll_create
+            | libc::SYS_epoll_wait
+            | libc::SYS_dup2
+            | libc::SYS_fork
+    ) {
+        return true;
+    }
+    matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
+            | libc::SYS_recvfrom
+            | libc::SYS_sendto
+            | libc::SYS_recvmsg
+            | libc::SYS_sendmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_sendfile
+            | libc::SYS_splice
+            | libc::SYS_ppoll
+            | libc::SYS_pselect6
+            | libc::SYS_epoll_create1
+            | libc::SYS_epoll_ctl
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_socket
+            | libc::SYS_connect
+            | libc::SYS_listen
+            | libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_shutdown
+            | libc::SYS_setsockopt
+            | libc::SYS_getsockopt
+            | libc::SYS_close
+            | libc::SYS_close_range
+            | libc::SYS_dup
+            | libc::SYS_dup3
+            | libc::SYS_fcntl
+            | libc::SYS_ioctl
+            | libc::SYS_execve
+            | libc::SYS_execveat
+            | libc::SYS_exit_group
+            | libc::SYS_io_uring_setup
+    )
+}
+
+/// Whether the call makes a child with a copy of this memory and this stack.
+/// With shared memory it is a thread or a `vfork`, with another stack it returns
+/// there: neither can return to us, so libc's `syscall` gets them.
+fn forks(number: c_long, first: c_long, second: c_long) -> bool {
+    let (flags, stack) = match number {
+        libc::SYS_clone => (first as u64, second as u64),
+        libc::SYS_clone3 => {
+            // SAFETY: null or the caller's.
+            match unsafe {
+                ptr::with_exposed_provenance::<libc::clone_args>(first as usize).as_ref()
+            } {
+                Some(arguments) => (arguments.flags, arguments.stack),
+                None => return false,
+            }
+        }
+        _ => return false,
+    };
+    flags & libc::CLONE_VM as u64 == 0 && stack == 0
+}
+
+/// An argument that is a pointer.
+fn pointer<T>(argument: c_long) -> *mut T {
+    ptr::with_exposed_provenance_mut(argument as usize)
+}
+
+/// What `pselect6` takes in place of a mask.
+#[repr(C)]
+struct SizedMask {
+    mask: *const sigset_t,
+    size: usize,
+}
+
+unsafe extern "C-unwind" fn dispatch(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    // SAFETY: the caller's. For calls that return twice see `choose`.
+    let kernel = || answer(unsafe { raw::numbered(number, [a, b, c, d, e, f]) }) as c_long;
+    let kernel_fd = || kernel() as c_int;
+    // The kernel reads the lower half of an `int` argument.
+    let fd = a as c_int;
+    // SAFETY: the caller's: the engine's functions have the contracts of the
+    // system calls of their names.
+    let outcome = unsafe {
+        match number {
+            libc::SYS_read => io::read(fd, pointer(b), c as usize),
+            libc::SYS_write => io::write(fd, pointer(b), c as usize),
+            libc::SYS_readv => io::readv(fd, pointer(b), c as c_int),
+            libc::SYS_writev => io::writev(fd, pointer(b), c as c_int),
+            // The offset comes in two halves, of which the first has all bits.
+            libc::SYS_preadv2 => engine_preadv2(fd, pointer(b), c as c_int, d, f as c_int),
+            libc::SYS_pwritev2 => engine_pwritev2(fd, pointer(b), c as c_int, d, f as c_int),
+            libc::SYS_recvfrom => io::recvfrom(
+                fd,
+                pointer(b),
+                c as usize,
+                d as c_int,
+                pointer(e),
+                pointer(f),
+            ),
+            libc::SYS_sendto => io::sendto(
+                fd,
+                pointer(b),
+                c as usize,
+                d as c_int,
+                pointer(e),
+                f as c_uint,
+            ),
+            libc::SYS_recvmsg => io::recvmsg(fd, pointer(b), c as c_int),
+            libc::SYS_sendmsg => io::sendmsg(fd, pointer(b), c as c_int),
+            libc::SYS_recvmmsg => io::recvmmsg(fd, pointer(b), c as c_uint, d as c_int, pointer(e)),
+            libc::SYS_sendmmsg => io::sendmmsg(fd, pointer(b), c as c_uint, d as c_int),
+            libc::SYS_sendfile => io::sendfile(fd, b as c_int, pointer(c), d as usize),
+            libc::SYS_splice => io::splice(
+                fd,
+                pointer(b),
+                c as c_int,
+                pointer(d),
+                e as usize,
+                f as c_uint,
+            ),
+
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => ready::poll(pointer(a), b as _, c as c_int),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => ready::select(fd, pointer(b), pointer(c), pointer(d), pointer(e)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => {
+                ready::epoll_wait(fd, pointer(b), c as c_int, d as c_int, ptr::null())
+            }
+            libc::SYS_ppoll if mask_fits(d, e) => {
+                ready::ppoll(pointer(a), b as _, pointer(c), pointer(d))
+            }
+            libc::SYS_pselect6 => {
+                let mask = pointer::<SizedMask>(f)
+                    .as_ref()
+                    .map_or(ptr::null(), |sized| sized.mask);
+                ready::pselect(fd, pointer(b), pointer(c), pointer(d), pointer(e), mask)
+            }
+            libc::SYS_epoll_pwait if mask_fits(e, f) => {
+                ready::epoll_wait(fd, pointer(b), c as c_int, d as c_int, pointer(e))
+            }
+            libc::SYS_epoll_pwait2 if mask_fits(e, f) => {
+                ready::epoll_pwait2(fd, pointer(b), c as c_int, pointer(d), pointer(e))
+            }
+            libc::SYS_epoll_ctl => ready::epoll_ctl(fd, b as c_int, c as c_int, pointer(d)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => return set::creating(kernel_fd).into(),
+            libc::SYS_epoll_create1 => return set::creating(kernel_fd).into(),
+
+            libc::SYS_socket => {
+                return socket::opening(fd, b as c_int, c as c_int, kernel_fd).into();
+            }
+            libc::SYS_connect => {
+                return socket::connecting(fd, pointer(b), c as c_uint, kernel_fd).into();
+            }
+            libc::SYS_listen => return socket::listening(fd, kernel_fd).into(),
+            libc::SYS_accept => return socket::accepting(fd, 0, kernel_fd).into(),
+            libc::SYS_accept4 => return socket::accepting(fd, d as c_int, kernel_fd).into(),
+            libc::SYS_shutdown => life::shutdown(fd, b as c_int),
+            libc::SYS_setsockopt => {
+                life::setsockopt(fd, b as c_int, c as c_int, pointer(d), e as c_uint)
+            }
+            libc::SYS_getsockopt => {
+                life::getsockopt(fd, b as c_int, c as c_int, pointer(d), pointer(e))
+            }
+
+            libc::SYS_close => life::close(fd),
+            libc::SYS_close_range => life::close_range(a as c_uint, b as c_uint, c as c_uint),
+            libc::SYS_dup => return fd::copying(fd, kernel_fd).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => return fd::replacing(fd, b as c_int, kernel_fd).into(),
+            libc::SYS_dup3 => return fd::replacing(fd, b as c_int, kernel_fd).into(),
+            libc::SYS_fcntl => life::fcntl(fd, b as c_int, c as _),
+            libc::SYS_ioctl => life::ioctl(fd, b as _, pointer(c)),
+
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => return process::forking(kernel),
+            libc::SYS_clone | libc::SYS_clone3 => return process::forking(kernel),
+            libc::SYS_execve | libc::SYS_execveat => return process::executing(kernel),
+            libc::SYS_exit_group => {
+                life::before_exit();
+                Outcome::Kernel
+            }
+            libc::SYS_io_uring_setup => {
+                quietly(life::before_io_uring);
+                Outcome::Kernel
+            }
+            _ => Outcome::Kernel,
+        }
+    };
+    outcome!(outcome, kernel())
+}
+
+/// No mask, or one of the kernel's size: the only one that it accepts.
+fn mask_fits(mask: c_long, size: c_long) -> bool {
+    mask == 0 || size as usize == SIGSET_SIZE
+}

@@ -1,0 +1,247 @@
+//! The functions that ours stand in front of.
+//!
+//! They are looked up on first use, not at start: most programs need a few.
+//! Where libc is older than a function, or still busy with a look-up of ours,
+//! the system call to the right of the `=` takes its place.
+
+mod cell;
+pub(crate) mod raw;
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cell::Cell;
+pub(crate) use cell::Function;
+use libc::{
+    FILE, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
+    sigaction as Action, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    timeval,
+};
+use raw::SIGSET_SIZE;
+use syscalls::{Errno, Sysno, syscall as sys};
+
+use crate::call::answer;
+
+/// Defines for each symbol a function that calls its next definition, and the
+/// cell that holds it. The signature must be that of the `libc` crate, unless
+/// an attribute says why there is nothing to compare with.
+macro_rules! next {
+    ($($(#[$unchecked:ident])? $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $(= $kernel:expr)?;)*) => {
+        $(
+            next!(@check $(#[$unchecked])? $name($($type),*) -> $result);
+
+            /// # Safety
+            /// As the libc function of this name.
+            #[inline(always)]
+            // Trampolines take the cell only, and the names are libc's.
+            #[allow(dead_code, non_snake_case)]
+            pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
+                // SAFETY: the symbol has this signature.
+                let next = unsafe {
+                    mem::transmute::<Function, unsafe extern "C-unwind" fn($($type),*) -> $result>(cells::$name.get())
+                };
+                // SAFETY: the caller's.
+                unsafe { next($($arg),*) }
+            }
+        )*
+
+        /// Where the next definitions are.
+        pub(crate) mod cells {
+            use super::*;
+            $(
+                #[allow(non_upper_case_globals)]
+                pub(crate) static $name: Cell = Cell::new(
+                    // SAFETY: one NUL, at the end.
+                    unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+                    next!(@fallback ($($arg: $type),*) -> $result $(= $kernel)?),
+                );
+            )*
+        }
+
+        static ALL: &[&Cell] = &[$(&cells::$name),*];
+    };
+    (@check $name:ident($($type:ty),*) -> $result:ty) => {
+        const _: unsafe extern "C" fn($($type),*) -> $result = libc::$name;
+    };
+    (@check #[$unchecked:ident] $name:ident($($type:ty),*) -> $result:ty) => {};
+    (@fallback ($($arg:ident: $type:ty),*) -> $result:ty = $kernel:expr) => {{
+        unsafe extern "C-unwind" fn fallback($($arg: $type),*) -> $result {
+            // SAFETY: the caller keeps the contract of the libc function.
+            answer(unsafe { $kernel }) as $result
+        }
+        // SAFETY: called under its own type only.
+        Some(unsafe { mem::transmute::<unsafe extern "C-unwind" fn($($type),*) -> $result, Function>(fallback) })
+    }};
+    (@fallback ($($arg:ident: $type:ty),*) -> $result:ty) => { None };
+}
+
+next! {
+    // Data.
+    read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t = sys!(Sysno::read, fd, buffer, length);
+    write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t = sys!(Sysno::write, fd, buffer, length);
+    readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = sys!(Sysno::readv, fd, iov, count);
+    writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = sys!(Sysno::writev, fd, iov, count);
+    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
+        = sys!(Sysno::preadv2, fd, iov, count, offset, 0, flags);
+    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t
+        = sys!(Sysno::pwritev2, fd, iov, count, offset, 0, flags);
+    recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t
+        = sys!(Sysno::recvfrom, fd, buffer, length, flags, 0, 0);
+    send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t
+        = sys!(Sysno::sendto, fd, buffer, length, flags, 0, 0);
+    recvfrom(
+        fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int,
+        address: *mut sockaddr, address_length: *mut socklen_t,
+    ) -> ssize_t = sys!(Sysno::recvfrom, fd, buffer, length, flags, address, address_length);
+    sendto(
+        fd: c_int, buffer: *const c_void, length: size_t, flags: c_int,
+        address: *const sockaddr, address_length: socklen_t,
+    ) -> ssize_t = sys!(Sysno::sendto, fd, buffer, length, flags, address, address_length);
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = sys!(Sysno::recvmsg, fd, message, flags);
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = sys!(Sysno::sendmsg, fd, message, flags);
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
+        = sys!(Sysno::recvmmsg, fd, messages, count, flags, timeout);
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
+        = sys!(Sysno::sendmmsg, fd, messages, count, flags);
+    sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t
+        = sys!(Sysno::sendfile, out, input, offset, count);
+    splice(
+        input: c_int, input_offset: *mut loff_t, out: c_int, out_offset: *mut loff_t, length: size_t, flags: c_uint,
+    ) -> ssize_t = sys!(Sysno::splice, input, input_offset, out, out_offset, length, flags);
+    #[absent] __chk_fail() -> c_int;
+
+    // Readiness.
+    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = raw::poll(fds, count, timeout);
+    ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int
+        = raw::ppoll(fds, count, timeout, mask);
+    select(count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set, timeout: *mut timeval) -> c_int
+        = raw::select(count, reads, writes, excepts, timeout);
+    pselect(
+        count: c_int, reads: *mut fd_set, writes: *mut fd_set, excepts: *mut fd_set,
+        timeout: *const timespec, mask: *const sigset_t,
+    ) -> c_int = raw::pselect(count, reads, writes, excepts, timeout, mask);
+    epoll_create(size: c_int) -> c_int
+        = if size > 0 { sys!(Sysno::epoll_create1, 0) } else { Err(Errno::EINVAL) };
+    epoll_create1(flags: c_int) -> c_int = sys!(Sysno::epoll_create1, flags);
+    epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int
+        = sys!(Sysno::epoll_ctl, set, operation, fd, event);
+    epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int
+        = sys!(Sysno::epoll_pwait, set, events, most, timeout, 0, SIGSET_SIZE);
+    epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int, mask: *const sigset_t) -> c_int
+        = sys!(Sysno::epoll_pwait, set, events, most, timeout, mask, SIGSET_SIZE);
+    epoll_pwait2(
+        set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t,
+    ) -> c_int = sys!(Sysno::epoll_pwait2, set, events, most, timeout, mask, SIGSET_SIZE);
+
+    // Sockets.
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int = sys!(Sysno::socket, domain, kind, protocol);
+    connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int
+        = sys!(Sysno::connect, fd, address, length);
+    listen(fd: c_int, backlog: c_int) -> c_int = sys!(Sysno::listen, fd, backlog);
+    accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int
+        = sys!(Sysno::accept, fd, address, length);
+    accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int
+        = sys!(Sysno::accept4, fd, address, length, flags);
+    shutdown(fd: c_int, how: c_int) -> c_int = sys!(Sysno::shutdown, fd, how);
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: socklen_t) -> c_int
+        = sys!(Sysno::setsockopt, fd, level, name, value, length);
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t) -> c_int
+        = sys!(Sysno::getsockopt, fd, level, name, value, length);
+
+    // Descriptors.
+    close(fd: c_int) -> c_int = sys!(Sysno::close, fd);
+    #[absent] close_range(first: c_uint, last: c_uint, flags: c_uint) -> c_int
+        = sys!(Sysno::close_range, first, last, flags);
+    #[absent] closefrom(first: c_int) -> c_int = sys!(Sysno::close_range, first, c_uint::MAX, 0);
+    dup(old: c_int) -> c_int = sys!(Sysno::dup, old);
+    dup2(old: c_int, new: c_int) -> c_int = raw::dup2(old, new);
+    dup3(old: c_int, new: c_int, flags: c_int) -> c_int = sys!(Sysno::dup3, old, new, flags);
+    #[variadic] fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int
+        = sys!(Sysno::fcntl, fd, command, argument);
+    #[variadic] ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
+        = sys!(Sysno::ioctl, fd, request, argument);
+
+    // Signals.
+    sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int;
+    signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    #[absent] bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    #[absent] ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    #[absent] sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    #[absent] __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    #[absent] sigset(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    #[absent] siginterrupt(signal: c_int, interrupts: c_int) -> c_int;
+
+    // Rights. A raw call would change one thread only, so there is none.
+    setuid(user: libc::uid_t) -> c_int;
+    seteuid(user: libc::uid_t) -> c_int;
+    setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int;
+    setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
+    chroot(path: *const c_char) -> c_int = sys!(Sysno::chroot, path);
+
+    // Streams.
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fclose(stream: *mut FILE) -> c_int;
+    #[absent] vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    #[absent] __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    #[variadic] dprintf() -> c_int;
+    #[variadic] __dprintf_chk() -> c_int;
+
+    // Processes.
+    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int
+        = sys!(Sysno::execve, path, argv, envp);
+    execv(path: *const c_char, argv: *const *const c_char) -> c_int;
+    execvp(file: *const c_char, argv: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    #[absent] execveat(
+        directory: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int,
+    ) -> c_int = sys!(Sysno::execveat, directory, path, argv, envp, flags);
+    #[absent] _Fork() -> pid_t;
+    #[variadic] clone(
+        main: Option<extern "C-unwind" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int,
+        argument: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t,
+    ) -> c_int;
+    #[diverging] _exit(status: c_int) -> c_int = sys!(Sysno::exit_group, status);
+    #[variadic] syscall(
+        number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long,
+    ) -> c_long = raw::numbered(number, [a, b, c, d, e, f]);
+}
+
+/// Does the look-ups that a child could not do: `dlsym` takes the dynamic
+/// linker's lock, which another thread may hold for ever in the child's copy.
+/// Libc's `fork` resets that lock in the child; forks past it do not.
+pub(crate) fn before_bare_fork() {
+    static READY: AtomicBool = AtomicBool::new(false);
+    if READY.load(Ordering::Relaxed) || single_threaded() {
+        return;
+    }
+    for cell in ALL {
+        cell.prepare();
+    }
+    // The engine's own.
+    shunt_engine::real::recv();
+    shunt_engine::real::ppoll();
+    shunt_engine::real::epoll_pwait();
+    shunt_engine::real::sendmsg();
+    shunt_engine::real::recvmsg();
+    shunt_engine::real::sigaction();
+    READY.store(true, Ordering::Relaxed);
+}
+
+/// Whether this thread is the process's only one, as far as libc knows.
+fn single_threaded() -> bool {
+    static CELL: std::sync::atomic::AtomicPtr<c_char> =
+        std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+    let mut flag = CELL.load(Ordering::Relaxed);
+    if flag.is_null() {
+        // SAFETY: a NUL-terminated name. Missing before glibc 2.32.
+        flag =
+            unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.cast();
+        CELL.store(flag, Ordering::Relaxed);
+    }
+    // SAFETY: libc's variable of type char, if any.
+    !flag.is_null() && unsafe { flag.read_volatile() } != 0
+}

@@ -1,0 +1,87 @@
+//! C programs behave the same with and without the library.
+
+mod common;
+
+use common::{build, same};
+
+fn compare(name: &str, arguments: &[&str]) -> String {
+    let mut command = vec![];
+    let program = build(name, &["-O1"]);
+    command.push(program.to_str().expect("a plain path"));
+    command.extend(arguments);
+    same(&command)
+}
+
+#[test]
+fn calls_by_name() {
+    compare("calls", &[]);
+}
+
+#[test]
+fn calls_by_number() {
+    let output = compare("numbers", &[]);
+    assert!(
+        output.contains("by number"),
+        "the last call is an exec: {output}"
+    );
+}
+
+#[test]
+fn forks_and_execs() {
+    let output = compare("processes", &[]);
+    assert!(output.contains("\nend\n"), "{output}");
+}
+
+#[test]
+fn threads_are_cancelled() {
+    let output = compare("cancel", &[]);
+    assert!(!output.contains("returned"), "every call blocks: {output}");
+}
+
+#[test]
+fn signals_and_exits() {
+    let program = build("signals", &["-O1"]);
+    let program = program.to_str().expect("a plain path");
+    for road in ["return", "exit", "_exit", "quick", "pipe"] {
+        same(&[program, road]);
+    }
+}
+
+#[test]
+fn handlers_are_the_programs_own() {
+    let output = compare("handlers", &[]);
+    assert!(output.contains("storm is over"), "{output}");
+}
+
+#[test]
+fn overflows_are_fortified() {
+    let program = build(
+        "fortify",
+        &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"],
+    );
+    let program = program.to_str().expect("a plain path");
+    same(&[program]);
+    for overflow in ["read", "v", "f", "poll", "P"] {
+        let output = same(&[program, overflow]);
+        assert!(
+            output.contains("buffer overflow detected"),
+            "{overflow}: {output}"
+        );
+    }
+}
+
+#[test]
+fn an_allocator_calls_before_anything_is_ready() {
+    let allocator = build("allocator", &["-O1", "-shared", "-fPIC", "-fno-builtin"]);
+    let library = common::library();
+    let program = build("allocated", &["-O1"]);
+    let program = program.to_str().expect("a plain path");
+    for order in [[library, &allocator], [&allocator, library]] {
+        let preload = order.map(|path| path.display().to_string()).join(":");
+        let output = common::run(Some(&preload), &[program]);
+        assert!(
+            output.status.success() && output.stdout == b"fine\n",
+            "{preload}: {output:?}"
+        );
+    }
+}
