@@ -1,0 +1,130 @@
+//! The `shunt` command: runs programs under Shunt and shows what became of
+//! their connections.
+//!
+//! Neighbours: it prepares the environment for libshunt, starts shuntd when a
+//! user has none, and asks it over [`shunt_abi::message`]. It moves no payload
+//! and `shunt run` leaves nothing behind in the program that it becomes.
+
+#![deny(unsafe_code)] // `sys` alone is exempt, with a reason for each block.
+
+mod control;
+mod doctor;
+mod elf;
+mod locate;
+mod reasons;
+mod run;
+mod ss;
+mod stats;
+mod sys;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Moves the TCP connections of local programs through shared memory.
+#[derive(Debug, Parser)]
+#[command(name = "shunt", version, arg_required_else_help = true)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program under Shunt
+    ///
+    /// The program takes this process's place, so its exit status, signals and
+    /// descriptors are its own. Connections between programs that run under
+    /// Shunt on this host move through shared memory; all others are plain TCP.
+    /// A shuntd is started for you if none is running.
+    ///
+    /// Exit status: the program's own; 127 if it is not found, 126 if it cannot
+    /// be executed, 125 if Shunt itself is not complete.
+    Run(RunOptions),
+    /// List the connections of programs that run under Shunt
+    Ss(Json),
+    /// Explain why a connection may stay on TCP
+    Reasons(Json),
+    /// Check that Shunt can work here
+    Doctor(Json),
+    /// Add up a file that `shunt run --stats FILE` wrote
+    Stats {
+        /// The file, one line per process
+        file: PathBuf,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Json {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct RunOptions {
+    /// When to move a connection: once it has shown that it will live
+    /// (adaptive, the default), as soon as it is made (eager), never (off)
+    #[arg(long, value_enum)]
+    upgrade: Option<Upgrade>,
+    /// Let each process append a line of statistics to this file when it ends
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        required = true,
+        value_name = "CMD",
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Upgrade {
+    Adaptive,
+    Eager,
+    Off,
+}
+
+fn main() -> ExitCode {
+    let done = match Options::parse().command {
+        Command::Run(options) => return run::run(&options),
+        Command::Ss(json) => ss::ss(json.json),
+        Command::Reasons(json) => reasons::reasons(json.json),
+        Command::Doctor(json) => doctor::doctor(json.json),
+        Command::Stats { file, json } => stats::stats(&file, json.json),
+    };
+    match done {
+        Ok(code) => code,
+        // `shunt ss | head`: whoever reads has enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shunt: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = error
+        .downcast_ref::<std::io::Error>()
+        .map(std::io::Error::kind);
+    kind == Some(std::io::ErrorKind::BrokenPipe)
+}
+
+/// Prints text in one go, so that a reader that went away is an error and not a
+/// panic.
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+}
+
+/// Prints a value as indented JSON.
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}

@@ -1,0 +1,106 @@
+//! Calls without a safe wrapper, and the state in which this process started:
+//! all unsafe code of the command is here.
+#![allow(unsafe_code)]
+
+use std::convert::Infallible;
+use std::ffi::{CString, c_char, c_int};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+/// SIGPIPE was ignored when we were started.
+static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Bit n: standard stream n was closed when we were started.
+static CLOSED_STREAMS: AtomicU8 = AtomicU8::new(0);
+
+/// Runs before Rust's runtime, which ignores SIGPIPE and opens closed standard
+/// streams. The program that we become must find both as we did.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_ENTRY: extern "C" fn() = note_entry;
+
+extern "C" fn note_entry() {
+    // SAFETY: both calls only read our own state; zeroed is a valid sigaction.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGPIPE, null(), &raw mut action) == 0 {
+            PIPE_IGNORED.store(action.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+        }
+        for fd in 0..3 {
+            if libc::fcntl(fd, libc::F_GETFD) < 0 {
+                CLOSED_STREAMS.fetch_or(1 << fd, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Becomes another program, found as `execvp(3)` finds it. Returns only if that
+/// failed.
+pub(crate) fn become_program(
+    arguments: &[CString],
+    environment: &[CString],
+) -> io::Result<Infallible> {
+    let pointers = |strings: &[CString]| -> Vec<*const c_char> {
+        strings.iter().map(|s| s.as_ptr()).chain([null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: both lists end with a null pointer and their strings live until
+    // the call returns; no other thread exists that could use a closed stream.
+    unsafe {
+        let ignored = PIPE_IGNORED.load(Ordering::Relaxed);
+        libc::signal(
+            libc::SIGPIPE,
+            if ignored {
+                libc::SIG_IGN
+            } else {
+                libc::SIG_DFL
+            },
+        );
+        let closed = CLOSED_STREAMS.load(Ordering::Relaxed);
+        for fd in (0..3).filter(|fd| closed >> fd & 1 == 1) {
+            libc::close(fd);
+        }
+        libc::execvpe(arguments[0], arguments.as_ptr(), environment.as_ptr());
+        let error = io::Error::last_os_error();
+        // The caller is going to print it.
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        Err(error)
+    }
+}
+
+/// Makes a command start as a daemon: in a session of its own, as nobody's
+/// child, and with none of our descriptors but `kept`. The process that `spawn`
+/// returns ends at once.
+pub(crate) fn detach(command: &mut Command, kept: c_int) {
+    let prepare = move || {
+        // SAFETY: between fork and exec, only async-signal-safe calls. The
+        // intermediate process ends without running anything of ours.
+        unsafe {
+            libc::setsid();
+            match libc::fork() {
+                -1 => return Err(io::Error::last_os_error()),
+                0 => {}
+                _ => libc::_exit(0),
+            }
+            // Also what we inherited: a pipe held open by a daemon would keep
+            // its reader waiting for ever.
+            libc::syscall(
+                libc::SYS_close_range,
+                3,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC,
+            );
+            if libc::fcntl(kept, libc::F_SETFD, 0) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: see above; the closure allocates nothing and takes no lock.
+    unsafe { command.pre_exec(prepare) };
+}

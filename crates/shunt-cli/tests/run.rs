@@ -1,0 +1,198 @@
+//! `shunt run` as its user and the program that it becomes see it.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+
+const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
+
+/// A library that any program may preload: the one it has anyway.
+fn harmless_library() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps.lines().find_map(|line| {
+        let path = line.split_whitespace().last()?;
+        path.ends_with("/libc.so.6").then(|| path.to_owned())
+    });
+    std::fs::canonicalize(path.expect("no libc"))
+        .unwrap()
+        .display()
+        .to_string()
+}
+
+fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("SHUNT_LIB", harmless_library())
+        .env_remove("LD_PRELOAD");
+    for name in ["SHUNT_UPGRADE", "SHUNT_STATS"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Without a daemon: nothing of this test leaves its process tree.
+fn run(arguments: &[&str]) -> Output {
+    command(SHUNT)
+        .args(["run", "--upgrade=off"])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A shell line that finds shunt in `$SHUNT`.
+fn shell(line: &str) -> Output {
+    command("sh")
+        .env("SHUNT", SHUNT)
+        .args(["-c", line])
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn status_and_signals_are_the_programs_own() {
+    assert_eq!(run(&["--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(
+        run(&["sh", "-c", "kill -TERM $$"]).status.signal(),
+        Some(15)
+    );
+    let mut child = command(SHUNT)
+        .args(["run", "--upgrade=off", "cat"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+}
+
+#[test]
+fn a_program_that_cannot_run_is_told_apart_from_one_that_is_missing() {
+    let missing = run(&["--", "no-such-program-anywhere"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(
+        text(&missing.stderr).contains("no-such-program-anywhere"),
+        "{missing:?}"
+    );
+    assert_eq!(run(&["--", "/no/such/file"]).status.code(), Some(127));
+    assert_eq!(run(&["--", "/etc/passwd"]).status.code(), Some(126));
+    assert_eq!(run(&["--", "/"]).status.code(), Some(126));
+}
+
+#[test]
+fn options_end_where_the_program_begins() {
+    let out = run(&["echo", "--json", "-x", "--", "--upgrade=eager"]);
+    assert_eq!(text(&out.stdout), "--json -x -- --upgrade=eager\n");
+    assert_eq!(
+        command(SHUNT).arg("run").output().unwrap().status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn the_environment_names_the_library_last_and_the_files_in_full() {
+    let library = harmless_library();
+    let out = run(&["sh", "-c", "echo $LD_PRELOAD $SHUNT_UPGRADE $SHUNT_STATS."]);
+    assert_eq!(text(&out.stdout), format!("{library} off .\n"));
+    let out = command(SHUNT)
+        .args(["run", "--upgrade", "off", "--stats", "some/file"])
+        .args(["--", "sh", "-c", "echo $LD_PRELOAD; echo $SHUNT_STATS"])
+        .env("LD_PRELOAD", "libm.so.6")
+        .current_dir("/usr")
+        .output()
+        .unwrap();
+    assert_eq!(
+        text(&out.stdout),
+        format!("libm.so.6:{library}\n/usr/some/file\n")
+    );
+}
+
+#[test]
+fn without_the_library_nothing_runs() {
+    let out = command(SHUNT)
+        .env("SHUNT_LIB", "/no/such")
+        .args(["run", "true"])
+        .output()
+        .unwrap();
+    // A build directory may hold the real one.
+    if !out.status.success() {
+        assert_eq!(out.status.code(), Some(125));
+        assert!(text(&out.stderr).contains("SHUNT_LIB"), "{out:?}");
+    }
+}
+
+#[test]
+fn a_broken_pipe_kills_the_program_only_if_it_would_have_without_shunt() {
+    let inner = r#"sh -c 'kill -PIPE $$; echo survived'"#;
+    let out = shell(&format!("exec $SHUNT run --upgrade=off {inner}"));
+    assert_eq!(out.status.signal(), Some(13));
+    let out = shell(&format!(
+        "trap '' PIPE; exec $SHUNT run --upgrade=off {inner}"
+    ));
+    assert_eq!(text(&out.stdout), "survived\n");
+}
+
+#[test]
+fn the_program_has_exactly_the_descriptors_that_shunt_was_given() {
+    let list = "sh -c 'echo /proc/$$/fd/*' | sed 's,/proc/[0-9]*/fd/,,g'";
+    for redirections in ["", "<&-", "2>&-", "5</dev/null 7</dev/null <&-"] {
+        let native = shell(&format!("({list}) {redirections}"));
+        let under = shell(&format!("($SHUNT run --upgrade=off {list}) {redirections}"));
+        assert_eq!(text(&under.stdout), text(&native.stdout), "{redirections}");
+    }
+}
+
+#[test]
+fn a_static_program_runs_with_a_warning() {
+    // A program without a loader by its header; it has nothing else.
+    let directory = std::env::temp_dir().join(format!("shunt-static-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = directory.join("program");
+    let mut header = vec![0_u8; 64];
+    header[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    header[18] = if cfg!(target_arch = "aarch64") {
+        183
+    } else {
+        62
+    };
+    std::fs::write(&file, header).unwrap();
+    rustix::fs::chmod(&file, 0o755.into()).unwrap();
+    let out = run(&[file.to_str().unwrap()]);
+    assert!(
+        text(&out.stderr).contains("is statically linked: it will use plain TCP"),
+        "{out:?}"
+    );
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn reasons_and_help_are_complete() {
+    let out = command(SHUNT).arg("reasons").output().unwrap();
+    for reason in shunt_abi::Reason::ALL {
+        assert!(
+            text(&out.stdout).contains(reason.name()),
+            "{}",
+            reason.name()
+        );
+    }
+    let out = command(SHUNT).args(["reasons", "--json"]).output().unwrap();
+    let list: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(list[0]["name"], "PENDING");
+    for command_line in [
+        &["--help"][..],
+        &["run", "--help"],
+        &["doctor", "--help"],
+        &["--version"],
+    ] {
+        let out = command(SHUNT).args(command_line).output().unwrap();
+        assert!(out.status.success() && !out.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let out = shell("$SHUNT reasons | true; $SHUNT reasons >&-; echo done");
+    assert!(!text(&out.stderr).contains("panicked"), "{out:?}");
+}
