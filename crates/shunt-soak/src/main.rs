@@ -1,0 +1,61 @@
+//! A randomised soak for Shunt, and, with `--native`, for itself.
+//!
+//! ```text
+//! director ──starts, kills──> servers  (five listeners each: blocking, poll,
+//!    ^  │                        ^      select, epoll level, epoll edge)
+//!    │  └────────starts, kills──>│
+//!    └── lines on stdout ──── clients (batches of connections, every way)
+//! ```
+//!
+//! Each direction of a connection is a header and a stream of known bytes that
+//! the receiver checks. A connection may break only if its other end was
+//! killed, or had announced that it would leave early.
+//!
+//! Neighbours: none; it is an ordinary program that `shunt run` runs.
+
+mod call;
+mod client;
+mod connection;
+mod director;
+mod event;
+mod process;
+mod random;
+mod server;
+mod system;
+mod watch;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+shunt-soak [--minutes N | --seconds N] [--seed N] [--servers N] [--clients N] [--json]
+           (--shunt PATH | --native)
+
+  --shunt PATH   run the workers by `PATH run`
+  --native       run them without Shunt: a check of the soak itself
+  --json         end with a summary as one line of JSON";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.first().map(String::as_str) {
+        Some("server") => server::run(&arguments[1..]),
+        Some("client") => client::run(&arguments[1..]),
+        Some("--help" | "-h") => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => match director::Options::parse(&arguments) {
+            Ok(options) => director::run(&options),
+            Err(message) => {
+                eprintln!("shunt-soak: {message}\n{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("shunt-soak: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! `shunt-differential`: compiles the C programs of `tests/differential`, runs
+//! each natively and under Shunt, and compares what they printed.
+//!
+//! Neighbours: the programs themselves, and `shunt run`, both used only as
+//! commands. It never looks inside the library: what a program can observe and
+//! what the statistics file says is all that it judges by.
+
+#![forbid(unsafe_code)]
+
+mod build;
+mod diff;
+mod process;
+mod program;
+mod run;
+mod stacks;
+mod stats;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+
+use crate::program::Program;
+use crate::run::{Job, Mode, Runner, Verdict};
+
+/// Run the differential programs natively and under Shunt and compare.
+#[derive(Parser)]
+#[command(name = "shunt-differential", version)]
+struct Args {
+    /// The `shunt` command to test.
+    #[arg(long, default_value = "target/release/shunt")]
+    shunt: PathBuf,
+    /// Only programs whose name contains one of these (may be repeated).
+    #[arg(long)]
+    filter: Vec<String>,
+    /// Only cases whose name contains this.
+    #[arg(long)]
+    case: Option<String>,
+    /// Run each case by itself, so that a crash or a hang does not hide others.
+    #[arg(long)]
+    each: bool,
+    /// Which ends run under Shunt.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "both,client,server,adaptive"
+    )]
+    modes: Vec<Mode>,
+    /// Programs run at the same time.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Runs of each program in each mode.
+    #[arg(long, default_value_t = 1)]
+    repeat: usize,
+    /// Seconds until a run counts as hung [default: what the program declares, or 20].
+    #[arg(long)]
+    timeout: Option<u64>,
+    /// Where the C programs are.
+    #[arg(long, default_value = "tests/differential")]
+    sources: PathBuf,
+    /// Where compiled programs go.
+    #[arg(long, default_value = "target/differential")]
+    out: PathBuf,
+    /// List the programs and stop.
+    #[arg(long)]
+    list: bool,
+    /// Print one JSON object per run instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Stop at the first failure.
+    #[arg(long)]
+    fail_fast: bool,
+}
+
+fn main() -> ExitCode {
+    match start(&Args::parse()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("shunt-differential: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Returns the number of failures.
+fn start(args: &Args) -> Result<usize> {
+    let programs: Vec<Program> = program::find(&args.sources)?
+        .into_iter()
+        .filter(|p| {
+            args.filter.is_empty() || args.filter.iter().any(|f| p.name.contains(f.as_str()))
+        })
+        .collect();
+    if args.list {
+        for p in &programs {
+            println!("{}\t{}", p.name, p.path_kind);
+        }
+        return Ok(0);
+    }
+    if programs.is_empty() {
+        bail!("no program in {} matches", args.sources.display());
+    }
+    let shunt = if args.modes.iter().all(|m| *m == Mode::Native) {
+        args.shunt.clone()
+    } else {
+        std::fs::canonicalize(&args.shunt).with_context(|| {
+            format!(
+                "{}: build it first, or name it with --shunt",
+                args.shunt.display()
+            )
+        })?
+    };
+    let out = std::path::absolute(&args.out)?;
+    std::fs::create_dir_all(&out)?;
+    let runner = Runner {
+        shunt,
+        out,
+        timeout: args.timeout,
+    };
+    let next = AtomicUsize::new(0);
+    let tally = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for verdict in one_program(&runner, program, args) {
+                        let mut tally = tally
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner);
+                        tally.add(&verdict, args.json);
+                        if args.fail_fast && verdict.failure.is_some() {
+                            next.store(programs.len(), Ordering::Relaxed);
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let tally = tally
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !args.json && !tally.failures.is_empty() {
+        println!("\nfailed:");
+        for name in &tally.failures {
+            println!("  {name}");
+        }
+        println!();
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        tally.passed,
+        tally.failures.len(),
+        tally.skipped
+    );
+    Ok(tally.failures.len())
+}
+
+/// Builds a program, makes its native reference and yields one verdict per run.
+fn one_program<'a>(
+    runner: &'a Runner,
+    program: &'a Program,
+    args: &'a Args,
+) -> Box<dyn Iterator<Item = Verdict> + 'a> {
+    let built = build::build(program, &runner.out).and_then(|exe| Ok((cases(&exe, args)?, exe)));
+    match built {
+        Err(error) => Box::new(std::iter::once(Verdict::broken(program, &error))),
+        Ok((cases, exe)) => Box::new(
+            cases
+                .into_iter()
+                .flat_map(move |case| one_run(runner, program, exe.clone(), case, args)),
+        ),
+    }
+}
+
+/// A case of a program, or all that its pattern names.
+struct Case {
+    /// The value of `DIFF_CASE`.
+    pattern: Option<String>,
+    /// Why it is skipped where both ends are shunted.
+    known: Option<String>,
+}
+
+/// What to run: with `--each` every case by itself, otherwise those that are to
+/// be skipped in some modes, which a program's other runs leave out.
+fn cases(exe: &Path, args: &Args) -> Result<Vec<Case>> {
+    let list = Command::new(exe).arg("list").output()?;
+    let wanted = args.case.as_deref().unwrap_or_default();
+    let mut cases = Vec::new();
+    if !args.each {
+        cases.push(Case {
+            pattern: args.case.clone(),
+            known: None,
+        });
+    }
+    for line in String::from_utf8_lossy(&list.stdout).lines() {
+        let (name, why) = line.split_once('\t').unwrap_or((line, ""));
+        if name.contains(wanted) && (args.each || !why.is_empty()) {
+            cases.push(Case {
+                pattern: Some(format!("={name}")),
+                known: (!why.is_empty()).then(|| why.to_owned()),
+            });
+        }
+    }
+    Ok(cases)
+}
+
+fn one_run<'a>(
+    runner: &'a Runner,
+    program: &'a Program,
+    exe: PathBuf,
+    case: Case,
+    args: &'a Args,
+) -> Box<dyn Iterator<Item = Verdict> + 'a> {
+    let job = Job {
+        program,
+        exe,
+        case: case.pattern,
+        known: case.known,
+    };
+    match runner.reference(&job) {
+        Err(error) => Box::new(std::iter::once(Verdict::broken(program, &error))),
+        Ok(reference) => Box::new(
+            (0..args.repeat.max(1))
+                .flat_map(move |_| args.modes.iter().copied())
+                .map(move |mode| runner.compare(&job, mode, &reference)),
+        ),
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    skipped: usize,
+    failures: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, verdict: &Verdict, json: bool) {
+        let name = format!("{} {}", verdict.program, verdict.mode);
+        if json {
+            println!("{}", verdict.json());
+        } else {
+            let word = if verdict.failure.is_some() {
+                "FAIL"
+            } else if verdict.skipped {
+                "skip"
+            } else {
+                "ok  "
+            };
+            println!(
+                "{word} {name:<28} {:>6.2}s  {}",
+                verdict.wall.as_secs_f64(),
+                verdict.note
+            );
+            if let Some(failure) = &verdict.failure {
+                println!("{}", failure.trim_end());
+            }
+        }
+        if verdict.failure.is_some() {
+            self.failures.push(name);
+        } else if verdict.skipped {
+            self.skipped += 1;
+        } else {
+            self.passed += 1;
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Commands that run in a process group of their own, with their output in
+//! files and an end that comes for certain.
+
+use std::fs::File;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::stacks;
+
+/// A role that is running.
+pub(crate) struct Running {
+    pub(crate) role: &'static str,
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    status: Option<ExitStatus>,
+}
+
+/// A role that has ended.
+pub(crate) struct Ended {
+    pub(crate) role: &'static str,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) exit: String,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command, role: &'static str, folder: &Path) -> Result<Self> {
+        let stdout = folder.join(format!("{role}.out"));
+        let stderr = folder.join(format!("{role}.err"));
+        let child = command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(File::create(&stdout)?)
+            .stderr(File::create(&stderr)?)
+            .spawn()
+            .with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        Ok(Self {
+            role,
+            child,
+            stdout,
+            stderr,
+            status: None,
+        })
+    }
+
+    fn poll(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status.is_some()
+    }
+
+    fn kill_group(&self) {
+        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    /// Ends whatever is left of the group and collects what it said.
+    fn finish(mut self, hung: bool) -> Ended {
+        self.kill_group();
+        let status = match self.status {
+            Some(status) => Some(status),
+            None => self.child.wait().ok(),
+        };
+        let exit = match status {
+            _ if hung => "hung".to_owned(),
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => format!("exit {code}"),
+                (_, Some(signal)) => format!("signal {signal}"),
+                _ => "?".to_owned(),
+            },
+            None => "lost".to_owned(),
+        };
+        let text = |path: &Path| {
+            String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+        };
+        Ended {
+            role: self.role,
+            stdout: text(&self.stdout),
+            stderr: text(&self.stderr),
+            exit,
+        }
+    }
+}
+
+/// Waits for all; on a hang returns the stacks too.
+pub(crate) fn finish_all(
+    mut running: Vec<Running>,
+    limit: Duration,
+) -> (Vec<Ended>, Option<String>) {
+    let end = Instant::now() + limit;
+    let mut nap = Duration::from_millis(2);
+    // When one role has failed the other has nothing to wait for.
+    let mut grace: Option<Instant> = None;
+    let mut hung = None;
+    loop {
+        if running
+            .iter_mut()
+            .map(Running::poll)
+            .fold(true, |all, done| all & done)
+        {
+            break;
+        }
+        if running
+            .iter()
+            .any(|r| r.status.is_some_and(|s| !s.success()))
+        {
+            grace.get_or_insert_with(|| Instant::now() + Duration::from_secs(3));
+        }
+        if Instant::now() > end || grace.is_some_and(|g| Instant::now() > g) {
+            let stuck: Vec<u32> = running
+                .iter()
+                .filter(|r| r.status.is_none())
+                .map(|r| r.child.id())
+                .collect();
+            hung = Some(stacks::of(&stuck));
+            break;
+        }
+        std::thread::sleep(nap);
+        nap = (nap * 2).min(Duration::from_millis(20));
+    }
+    let ended = running
+        .into_iter()
+        .map(|r| {
+            let stuck = r.status.is_none();
+            r.finish(stuck)
+        })
+        .collect();
+    (ended, hung)
+}
+
+/// These processes and their living descendants.
+pub(crate) fn family(roots: &[u32]) -> Vec<u32> {
+    let mut parents: Vec<(u32, u32)> = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        // The command's name may contain anything, so count from its end.
+        let parent = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+        parents.extend(parent.map(|parent| (pid, parent)));
+    }
+    let mut family = roots.to_vec();
+    let mut i = 0;
+    while i < family.len() {
+        let parent = family[i];
+        let children: Vec<u32> = parents
+            .iter()
+            .filter(|(pid, p)| *p == parent && !family.contains(pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        family.extend(children);
+        i += 1;
+    }
+    family
+}

@@ -1,0 +1,341 @@
+// Much data: sendfile, splice, long vectors, both directions at once.
+// path: shunted 20%
+// timeout: 60
+// variant: lfs -D_FILE_OFFSET_BITS=64
+// variant: syscall -DVIA_SYSCALL
+#include "diff.h"
+
+static int file_of(size_t n, unsigned seed)
+{
+    int fd = memfd_create("file", MFD_CLOEXEC);
+    unsigned char buf[4096];
+    for (size_t done = 0; done < n; done += sizeof buf) {
+        fill(buf, sizeof buf, done, seed);
+        raw_write(fd, (char *)buf, n - done < sizeof buf ? n - done : sizeof buf);
+    }
+    lseek(fd, 0, SEEK_SET);
+    return fd;
+}
+
+static void whole_file(struct end *e)
+{
+    const size_t n = 6000001;
+    if (e->role == C) {
+        int file = file_of(n, 1);
+        size_t done = 0;
+        ssize_t r;
+        while ((r = sendfile(FD, file, NULL, 1 << 20)) > 0)
+            done += r;
+        say(e, "%zu sent, then %zd, position %ld", done, r, (long)lseek(file, 0, SEEK_CUR));
+        off_t at = 0;
+        while (at < (off_t)n && (r = sendfile(FD, file, &at, n - at)) > 0)
+            ;
+        say(e, "at %ld, position %ld", (long)at, (long)lseek(file, 0, SEEK_CUR));
+        close(file);
+    } else {
+        expect(e, FD, n, 1);
+        expect(e, FD, n, 1);
+    }
+}
+
+static void parts_of_a_file(struct end *e)
+{
+    char buf[64];
+    AT(C) {
+        int file = memfd_create("file", MFD_CLOEXEC);
+        raw_write(file, "0123456789", 10);
+        off_t at = 3;
+        T(sendfile(FD, file, &at, 4));
+        say(e, "%ld %ld", (long)at, (long)lseek(file, 0, SEEK_CUR));
+        lseek(file, 5, SEEK_SET);
+        T(sendfile(FD, file, NULL, 2));
+        say(e, "%ld", (long)lseek(file, 0, SEEK_CUR));
+        at = 8;
+        T(sendfile(FD, file, &at, 100));
+        T(sendfile(FD, file, &at, 100));
+        at = 100;
+        T(sendfile(FD, file, &at, 1));
+        T(sendfile(FD, file, NULL, 0));
+        at = -1;
+        T(sendfile(FD, file, &at, 1));
+        T(sendfile(FD, FD, NULL, 1));
+        T(sendfile(file, FD, NULL, 1));
+        T(sendfile(-1, file, NULL, 1));
+        T(sendfile(FD, -1, NULL, 1));
+        T(sendfile(FD, file, (off_t *)8, 1));
+        close(file);
+    }
+    AT(S) {
+        await_bytes(e, FD, 8);
+        T(recv(FD, buf, 64, 0));
+        say(e, "%.8s", buf);
+    }
+}
+
+#ifndef VIA_SYSCALL
+static void sendfile_large(struct end *e)
+{
+    AT(C) {
+        int file = file_of(100000, 4);
+        off64_t at = 99000;
+        T(sendfile64(FD, file, &at, 5000));
+        say(e, "%ld", (long)at);
+        close(file);
+    }
+    AT(S) {
+        unsigned char buf[1000];
+        T(get(FD, buf, 1000));
+        say(e, "%ld", check(buf, 1000, 99000, 4));
+    }
+}
+#else
+static void sendfile_large(struct end *e) { say(e, "not by syscall"); }
+#endif
+
+static void file_when_full(struct end *e)
+{
+    size_t total = 0;
+    const size_t n = 64 << 20;
+    AT(C) {
+        int file = memfd_create("file", MFD_CLOEXEC);
+        MUST(ftruncate(file, n));
+        nonblocking(FD, 1);
+        long r;
+        off_t at = 0;
+        for (int calm = 0; calm < 2;) {
+            r = sendfile(FD, file, &at, n);
+            if (r > 0) {
+                total += r;
+                calm = 0;
+            } else {
+                int saved = errno;
+                struct timespec pause = {0, 45000000};
+                nanosleep(&pause, NULL);
+                errno = saved;
+                calm++;
+            }
+        }
+        say(e, "%s", errname(errno));
+        say(e, "consistent %d, a part %d", (size_t)at == total, total < n);
+        close(file);
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) {
+        static char buf[65536];
+        size_t done = 0;
+        int bad = 0;
+        while (done < total) {
+            ssize_t r = recv(FD, buf, sizeof buf, 0);
+            if (r <= 0)
+                break;
+            for (ssize_t i = 0; i < r; i += 97)
+                bad += buf[i] != 0;
+            done += r;
+        }
+        say(e, "all %d bad %d", done == total, bad);
+    }
+}
+
+static void file_to_ended(struct end *e)
+{
+    AT(C) {
+        int file = file_of(4096, 1);
+        T(shutdown(FD, SHUT_WR));
+        T(sendfile(FD, file, NULL, 100));
+        int p[2];
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(write(p[1], "abc", 3));
+        T(splice(p[0], NULL, FD, NULL, 3, 0));
+        close(file), close(p[0]), close(p[1]);
+    }
+}
+
+static void pipes(struct end *e)
+{
+    char buf[64];
+    int p[2];
+    AT(C) {
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(write(p[1], "0123456789", 10));
+        T(splice(p[0], NULL, FD, NULL, 4, 0));
+        T(splice(p[0], NULL, FD, NULL, 100, SPLICE_F_MORE));
+        T(splice(p[0], NULL, FD, NULL, 100, SPLICE_F_NONBLOCK));
+        loff_t at = 0;
+        MUST(write(p[1], "x", 1));
+        T(splice(p[0], NULL, FD, &at, 1, 0));
+        T(splice(p[0], &at, FD, NULL, 1, 0));
+        int file = memfd_create("file", MFD_CLOEXEC);
+        T(splice(FD, NULL, file, NULL, 1, 0));
+        T(splice(file, NULL, FD, NULL, 1, 0));
+        T(splice(-1, NULL, FD, NULL, 1, 0));
+        nonblocking(FD, 1); // the flag below concerns the pipe alone
+        T(splice(FD, NULL, p[1], NULL, 1, SPLICE_F_NONBLOCK));
+        T(splice(FD, NULL, p[1], NULL, 1, 0));
+        nonblocking(FD, 0);
+        T(splice(p[0], NULL, FD, NULL, 0, 0));
+        T(tee(p[0], FD, 1, 0));
+        T(copy_file_range(FD, NULL, file, NULL, 1, 0));
+        T(send(FD, "!", 1, 0));
+        close(file), close(p[0]), close(p[1]);
+    }
+    AT(S) {
+        await_bytes(e, FD, 11);
+        MUST(pipe2(p, O_CLOEXEC));
+        T(splice(FD, NULL, p[1], NULL, 4, 0));
+        T(read(p[0], buf, 64));
+        say(e, "%.4s", buf);
+        long n = 0;
+        while (n < 7) {
+            long r = splice(FD, NULL, p[1], NULL, 64, SPLICE_F_MOVE);
+            if (r <= 0)
+                break;
+            n += r;
+        }
+        say(e, "%ld", n);
+        T(read(p[0], buf, 64));
+        say(e, "%.7s", buf);
+        nonblocking(FD, 1);
+        T(splice(FD, NULL, p[1], NULL, 64, SPLICE_F_NONBLOCK));
+        nonblocking(FD, 0);
+    }
+    AT(C) close(FD), FD = -1;
+    AT(S) {
+        await_events(e, FD, POLLRDHUP);
+        T(splice(FD, NULL, p[1], NULL, 64, 0));
+        close(p[0]), close(p[1]);
+    }
+}
+
+static void splice_sleeps(struct end *e)
+{
+    int p[2];
+    if (e->role == S) {
+        MUST(pipe2(p, O_CLOEXEC));
+        will_block(e);
+        T(splice(FD, NULL, p[1], NULL, 64, 0));
+        nonblocking(FD, 1);
+        T(splice(FD, NULL, p[1], NULL, 64, 0));
+        close(p[0]), close(p[1]);
+    } else {
+        await_blocked(e);
+        T(send(FD, "abc", 3, 0));
+    }
+}
+
+// A proxy's loop: socket to pipe to socket, and back to the sender.
+static void spliced_echo(struct end *e)
+{
+    const size_t n = 3 << 20;
+    if (e->role == S) {
+        int p[2];
+        MUST(pipe2(p, O_CLOEXEC));
+        size_t done = 0;
+        while (done < n) {
+            ssize_t in = splice(FD, NULL, p[1], NULL, 65536, SPLICE_F_MOVE);
+            if (in <= 0)
+                break;
+            for (ssize_t left = in; left > 0;) {
+                ssize_t out = splice(p[0], NULL, FD, NULL, left, SPLICE_F_MOVE | SPLICE_F_MORE);
+                if (out <= 0)
+                    break;
+                left -= out;
+            }
+            done += in;
+        }
+        say(e, "%zu", done);
+        put(FD, "end", 3);
+        close(p[0]), close(p[1]);
+    } else {
+        char buf[4];
+        pid_t helper = MUST(fork());
+        if (helper == 0) {
+            produce(e, FD, n, 3);
+            _exit(0);
+        }
+        expect(e, FD, n, 3);
+        get(FD, buf, 3);
+        say(e, "%.3s", buf);
+        waitpid(helper, NULL, 0);
+    }
+}
+
+static void thousand_pieces(struct end *e)
+{
+    static unsigned char data[1000][7], back[1000][9];
+    struct iovec v[1000];
+    AT(C) {
+        fill(data, sizeof data, 0, 1);
+        for (int i = 0; i < 1000; i++)
+            v[i] = (struct iovec){data[i], 7};
+        T(writev(FD, v, 1000));
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = 1000};
+        T(sendmsg(FD, &m, 0));
+    }
+    AT(S) {
+        await_bytes(e, FD, 14000);
+        for (int i = 0; i < 1000; i++)
+            v[i] = (struct iovec){back[i], i % 10};
+        struct msghdr m = {.msg_iov = v, .msg_iovlen = 1000};
+        T(readv(FD, v, 1000));
+        T(recvmsg(FD, &m, 0));
+        T(readv(FD, v, 1000));
+        T(readv(FD, v, 1000));
+    }
+}
+
+static void one_way(struct end *e)
+{
+    const size_t n = 32 << 20;
+    if (e->role == C) {
+        produce(e, FD, n, 1);
+        expect(e, FD, 4, 2);
+    } else {
+        expect(e, FD, n, 1);
+        produce(e, FD, 4, 2);
+    }
+}
+
+// Both directions at once, each end one thread with a poll loop.
+static void both_ways(struct end *e)
+{
+    const size_t n = 16 << 20;
+    unsigned out_seed = e->role == C ? 1 : 2, in_seed = 3 - out_seed;
+    static __thread unsigned char out[50000], in[70000];
+    size_t sent = 0, received = 0;
+    long bad = -1;
+    nonblocking(FD, 1);
+    meet(e);
+    while ((sent < n || received < n) && bad < 0) {
+        struct pollfd p = {FD, (sent < n ? POLLOUT : 0) | (received < n ? POLLIN : 0), 0};
+        if (poll(&p, 1, PATIENCE_MS) != 1) {
+            say(e, "stuck");
+            break;
+        }
+        if (p.revents & POLLOUT) {
+            size_t want = n - sent < sizeof out ? n - sent : sizeof out;
+            fill(out, want, sent, out_seed);
+            ssize_t r = send(FD, out, want, 0);
+            if (r < 0 && errno != EAGAIN)
+                say(e, "send: %s", errname(errno));
+            sent += r > 0 ? r : 0;
+        }
+        if (p.revents & POLLIN) {
+            ssize_t r = recv(FD, in, sizeof in, 0);
+            if (r == 0 || (r < 0 && errno != EAGAIN)) {
+                say(e, "recv: %zd", r);
+                break;
+            }
+            if (r > 0) {
+                bad = check(in, r, received, in_seed);
+                received += r;
+            }
+        }
+    }
+    say(e, "sent %zu, received %zu, %ld", sent, received, bad);
+    meet(e);
+}
+
+DIFF_MAIN(CASE(whole_file, TWO | COLD), CASE(parts_of_a_file, ALL | COLD), CASE(sendfile_large, 0),
+          CASE(file_when_full, COLD), CASE(file_to_ended, 0), CASE(pipes, ALL | COLD), CASE(splice_sleeps, TWO | COLD),
+          CASE(spliced_echo, SPLIT | COLD), CASE(thousand_pieces, COLD), CASE(one_way, TWO | COLD),
+          CASE(both_ways, TWO | ALL | COLD))

@@ -1,0 +1,299 @@
+// Connections that other programs inherit, and that other processes are given.
+// path: free
+#include "diff.h"
+
+static void asks(struct end *e, const char *text, const char *answer)
+{
+    char buf[128];
+    size_t n = strlen(answer);
+    put(FD, text, strlen(text));
+    size_t got = get(FD, buf, n);
+    say(e, "%s", got == n && !memcmp(buf, answer, n) ? "right" : "wrong");
+}
+
+// inetd's way: the connection is standard input and output of a program.
+static void run_on(struct end *e, const char *program, char *const argv[], int by_spawn)
+{
+    if (by_spawn) {
+        posix_spawn_file_actions_t acts;
+        posix_spawn_file_actions_init(&acts);
+        posix_spawn_file_actions_adddup2(&acts, FD, 0);
+        posix_spawn_file_actions_adddup2(&acts, FD, 1);
+        pid_t pid;
+        int status;
+        if (posix_spawn(&pid, program, &acts, NULL, argv, environ))
+            say(e, "not spawned");
+        close(FD), FD = -1;
+        MUST(waitpid(pid, &status, 0));
+        say(e, "exited with %d", WEXITSTATUS(status));
+        posix_spawn_file_actions_destroy(&acts);
+        return;
+    }
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        dup2(FD, 0);
+        dup2(FD, 1);
+        execv(program, argv);
+        _exit(99);
+    }
+    close(FD), FD = -1;
+    reap(e, &kid);
+}
+
+static void cat(struct end *e, int by_spawn)
+{
+    char *argv[] = {"cat", NULL};
+    if (e->role == S) {
+        run_on(e, "/bin/cat", argv, by_spawn);
+    } else {
+        for (int i = 0; i < 5; i++)
+            asks(e, "hello, cat", "hello, cat");
+        T(shutdown(FD, SHUT_WR));
+        T(recv(FD, (char[4]){0}, 4, 0));
+    }
+}
+static void inetd_cat(struct end *e) { cat(e, 0); }
+static void inetd_cat_spawned(struct end *e) { cat(e, 1); }
+
+static void shell(struct end *e)
+{
+    char *argv[] = {"sh", "-c", "read a; echo \"got $a\"; read b; echo \"and $b\"; exit 6", NULL};
+    if (e->role == S) {
+        run_on(e, "/bin/sh", argv, 0);
+    } else {
+        asks(e, "one\n", "got one\n");
+        asks(e, "two\n", "and two\n");
+        T(recv(FD, (char[4]){0}, 4, 0));
+    }
+}
+
+// Bytes that came before exec are the new program's.
+static void bytes_wait(struct end *e)
+{
+    char *argv[] = {"cat", NULL};
+    if (e->role == S) {
+        await_bytes(e, FD, 20);
+        char buf[8];
+        T(recv(FD, buf, 7, 0));
+        run_on(e, "/bin/cat", argv, 0);
+    } else {
+        char buf[32];
+        T(send(FD, "header.body of bytes", 20, 0));
+        T(get(FD, buf, 13));
+        say(e, "%.13s", buf);
+        T(shutdown(FD, SHUT_WR));
+        T(recv(FD, buf, 1, 0));
+    }
+}
+
+// Our own program goes on with an inherited descriptor.
+static void resume(struct end *e)
+{
+    unsigned char buf[32];
+    if (e->role == S) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            char number[16], out[16];
+            fcntl(FD, F_SETFD, 0);
+            fcntl(e->out->fd, F_SETFD, 0);
+            snprintf(number, sizeof number, "%d", FD);
+            snprintf(out, sizeof out, "%d", e->out->fd);
+            execl("/proc/self/exe", "resume", "resume", number, out, NULL);
+            _exit(99);
+        }
+        close(FD), FD = -1;
+        reap(e, &kid);
+    } else {
+        int good = 0;
+        for (int i = 0; i < 50; i++) {
+            fill(buf, 32, i, 1);
+            put(FD, buf, 32);
+            good += get(FD, buf, 32) == 32 && check(buf, 32, i, 2) < 0;
+        }
+        say(e, "%d good", good);
+        T(shutdown(FD, SHUT_WR));
+        T(recv(FD, buf, 1, 0));
+    }
+}
+
+static void say_there(int fd, const char *what, int n)
+{
+    char line[64];
+    int k = snprintf(line, sizeof line, "resumed: %d %s\n", n, what);
+    raw_write(fd, line, k);
+}
+
+static int resumed(int fd, int out)
+{
+    unsigned char buf[32];
+    int good = 0, i = 0;
+    struct pollfd p = {fd, POLLIN, 0};
+    while (poll(&p, 1, 5000) == 1 && get(fd, buf, 32) == 32) {
+        good += check(buf, 32, i, 1) < 0;
+        fill(buf, 32, i, 2);
+        put(fd, buf, 32);
+        i++;
+    }
+    say_there(out, "good", good);
+    return 0;
+}
+
+// An exec'd program that never touches the connection disturbs nobody.
+static void bystander(struct end *e)
+{
+    if (e->role == S) {
+        fcntl(FD, F_SETFD, 0);
+        say(e, "%d", system("exit 4") >> 8);
+        fcntl(FD, F_SETFD, FD_CLOEXEC);
+        say(e, "%d", system("exit 5") >> 8);
+        T(send(FD, "abc", 3, 0));
+        T(recv(FD, (char[4]){0}, 4, 0));
+    } else {
+        T(recv(FD, (char[4]){0}, 3, MSG_WAITALL));
+        T(send(FD, "def", 3, 0));
+    }
+}
+
+// A failed exec changes nothing.
+static void failed_exec(struct end *e)
+{
+    char *argv[] = {"x", NULL};
+    AT(S) {
+        T(execv("/nonexistent/program", argv));
+        T(execve("/dev/null", argv, environ));
+        T(send(FD, "abc", 3, 0));
+    }
+    AT(C) {
+        T(recv(FD, (char[4]){0}, 4, 0));
+        T(send(FD, "def", 3, 0));
+    }
+    AT(S) T(recv(FD, (char[4]){0}, 4, 0));
+}
+
+static void pass(int over, int fd)
+{
+    char data = 'f';
+    union {
+        struct cmsghdr h;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec v = {&data, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    sendmsg(over, &m, 0);
+}
+
+static int passed(int over)
+{
+    char data;
+    int fd = -1;
+    union {
+        struct cmsghdr h;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec v = {&data, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    if (recvmsg(over, &m, MSG_CMSG_CLOEXEC) == 1) {
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        if (c && c->cmsg_type == SCM_RIGHTS)
+            memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    }
+    return fd;
+}
+
+// Forked before the connection exists, given it afterwards.
+static void given_away(struct end *e)
+{
+    unsigned char buf[32];
+    if (e->role == S) {
+        int pair[2];
+        MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            close(pair[0]);
+            int fd = passed(pair[1]), good = 0;
+            for (int i = 0; i < 30; i++) {
+                good += get(fd, buf, 32) == 32 && check(buf, 32, i, 1) < 0;
+                fill(buf, 32, i, 2);
+                put(fd, buf, 32);
+            }
+            say(e, "%d good", good);
+            T(recv(fd, buf, 1, 0));
+            _exit(0);
+        }
+        close(pair[1]);
+        go(e);
+        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        if (e->fam & 1) { // half of the time after some use
+            for (int i = 0; i < 6; i++)
+                get(FD, buf, 4), put(FD, buf, 4);
+        }
+        pass(pair[0], FD);
+        close(FD), FD = -1;
+        reap(e, &kid);
+        close(pair[0]);
+    } else {
+        int good = 0;
+        await_go(e);
+        FD = tcp_socket(e->fam, SOCK_CLOEXEC);
+        MUST(tcp_connect(FD, e->fam, e->port));
+        if (e->fam & 1) {
+            for (int i = 0; i < 6; i++)
+                put(FD, "ping", 4), get(FD, buf, 4);
+        }
+        for (int i = 0; i < 30; i++) {
+            fill(buf, 32, i, 1);
+            put(FD, buf, 32);
+            good += get(FD, buf, 32) == 32 && check(buf, 32, i, 2) < 0;
+        }
+        say(e, "%d good", good);
+        T(shutdown(FD, SHUT_WR));
+        T(recv(FD, buf, 1, 0));
+    }
+}
+
+// Passed through a socket pair to ourselves: two numbers, one connection.
+static void passed_to_oneself(struct end *e)
+{
+    char buf[8];
+    AT(S) {
+        int pair[2];
+        MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+        pass(pair[0], FD);
+        int again = passed(pair[1]);
+        T(send(FD, "a", 1, 0));
+        T(send(again, "b", 1, 0));
+        close(FD);
+        FD = again;
+        T(send(FD, "c", 1, 0));
+        close(pair[0]), close(pair[1]);
+    }
+    AT(C) {
+        await_bytes(e, FD, 3);
+        T(recv(FD, buf, 8, 0));
+        say(e, "%.3s", buf);
+        T(send(FD, "def", 3, 0));
+    }
+    AT(S) T(recv(FD, buf, 8, 0));
+}
+
+#define EXEC "a shunted connection goes to a program that does not know of it: needs the downgrade"
+
+static const struct test all_tests[] = {
+    KNOWN(inetd_cat, SPLIT | ALL | COLD, EXEC), KNOWN(inetd_cat_spawned, SPLIT | COLD, EXEC),
+    KNOWN(shell, SPLIT | COLD, EXEC),           KNOWN(bytes_wait, SPLIT | COLD, EXEC),
+    KNOWN(resume, SPLIT | ALL | COLD, EXEC),    KNOWN(given_away, SPLIT | BARE | ALL, EXEC),
+    CASE(bystander, TWO | COLD),                CASE(failed_exec, COLD),
+    CASE(passed_to_oneself, COLD),
+};
+
+int main(int argc, char **argv)
+{
+    if (argc == 4 && !strcmp(argv[1], "resume"))
+        return resumed(atoi(argv[2]), atoi(argv[3]));
+    return diff_main(argc, argv, all_tests, sizeof all_tests / sizeof *all_tests);
+}

@@ -1,0 +1,492 @@
+// Connections across fork and its relatives.
+// path: shunted 1%
+// timeout: 60
+#include "diff.h"
+
+static int converse(int fd, int first, int turns)
+{
+    unsigned char buf[32];
+    int good = 0;
+    for (int i = 0; i < turns; i++) {
+        if (first)
+            fill(buf, 32, i, 1), put(fd, buf, 32);
+        if (get(fd, buf, 32) == 32 && check(buf, 32, i, first ? 2 : 1) < 0)
+            good++;
+        if (!first)
+            fill(buf, 32, i, 2), put(fd, buf, 32);
+    }
+    return good;
+}
+
+static void client_converses(struct end *e, int turns)
+{
+    say(e, "%d good", converse(FD, 1, turns));
+}
+
+// The usual server: accept, fork, serve in the child.
+static void child_serves(struct end *e)
+{
+    if (e->role == C) {
+        client_converses(e, 40);
+        T(shutdown(FD, SHUT_WR));
+        T(recv(FD, (char[1]){0}, 1, 0));
+    } else {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            say(e, "%d good", converse(FD, 0, 40));
+            T(recv(FD, (char[1]){0}, 1, 0));
+            _exit(5);
+        }
+        close(FD), FD = -1;
+        reap(e, &kid);
+    }
+}
+
+// Parent and child take strict turns on one connection, both ways.
+static void alternating(struct end *e)
+{
+    char c;
+    int good = 0;
+    if (e->role == C) {
+        for (int i = 0; i < 60; i++) {
+            c = 'a' + i % 26;
+            good += put(FD, &c, 1) == 1 && get(FD, &c, 1) == 1 && c == (i & 1 ? 'c' : 'p');
+        }
+        say(e, "%d good", good);
+        return;
+    }
+    int down[2], up[2];
+    MUST(pipe2(down, O_CLOEXEC));
+    MUST(pipe2(up, O_CLOEXEC));
+    struct kid kid = spawn(e);
+    for (int i = 0; i < 60; i++) {
+        int mine = (i & 1) == (kid.pid == 0);
+        if (mine) {
+            good += get(FD, &c, 1) == 1 && c == 'a' + i % 26;
+            put(FD, kid.pid == 0 ? "c" : "p", 1);
+            raw_write(kid.pid == 0 ? up[1] : down[1], "t", 1);
+        } else {
+            get(kid.pid == 0 ? down[0] : up[0], &c, 1);
+        }
+    }
+    say(e, "%d good", good);
+    if (kid.pid == 0)
+        _exit(0);
+    reap(e, &kid);
+    close(down[0]), close(down[1]), close(up[0]), close(up[1]);
+}
+
+// Both ends fork; the children converse, then the parents.
+static void both_fork(struct end *e)
+{
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        say(e, "%d good", converse(FD, e->role == C, 20));
+        _exit(0);
+    }
+    reap(e, &kid);
+    meet(e);
+    say(e, "%d good", converse(FD, e->role == C, 20));
+}
+
+static void child_looks_away(struct end *e)
+{
+    if (e->role == S) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0)
+            _exit(0);
+        reap(e, &kid);
+        kid = spawn(e);
+        if (kid.pid == 0)
+            exit(0);
+        reap(e, &kid);
+        kid = spawn(e);
+        if (kid.pid == 0) {
+            T(close(FD));
+            T(send(FD, "x", 1, 0));
+            _exit(0);
+        }
+        reap(e, &kid);
+        kid = spawn(e);
+        if (kid.pid == 0)
+            abort();
+        reap(e, &kid);
+        go(e);
+        say(e, "%d good", converse(FD, 0, 20));
+    } else {
+        await_go(e);
+        client_converses(e, 20);
+    }
+}
+
+// Shutdown by the child is shutdown for all.
+static void child_shuts_down(struct end *e)
+{
+    if (e->role == S) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            T(send(FD, "abc", 3, 0));
+            T(shutdown(FD, SHUT_WR));
+            _exit(0);
+        }
+        reap(e, &kid);
+        T(send(FD, "x", 1, 0));
+        T(recv(FD, (char[8]){0}, 3, MSG_WAITALL));
+    } else {
+        T(recv(FD, (char[8]){0}, 8, MSG_WAITALL));
+        T(send(FD, "def", 3, 0));
+    }
+}
+
+// The end comes only when the last holder closes.
+static void last_holder(struct end *e)
+{
+    if (e->role == S) {
+        int p[2];
+        MUST(pipe2(p, O_CLOEXEC));
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            get(p[0], (char[1]){0}, 1);
+            T(send(FD, "abc", 3, 0));
+            _exit(0);
+        }
+        close(FD), FD = -1;
+        await_go(e);
+        raw_write(p[1], "x", 1);
+        reap(e, &kid);
+        close(p[0]), close(p[1]);
+    } else {
+        struct pollfd q = {FD, POLLIN | POLLRDHUP, 0};
+        T(poll(&q, 1, 20));
+        go(e);
+        T(recv(FD, (char[8]){0}, 8, MSG_WAITALL));
+        T(recv(FD, (char[8]){0}, 8, 0));
+    }
+}
+
+// Unread bytes are there for whichever process reads first.
+static void unread_bytes(struct end *e)
+{
+    if (e->role == S) {
+        char buf[8];
+        await_bytes(e, FD, 6);
+        T(recv(FD, buf, 2, 0));
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            T(recv(FD, buf, 2, 0));
+            say(e, "%.2s", buf);
+            _exit(0);
+        }
+        reap(e, &kid);
+        T(recv(FD, buf, 8, 0));
+        say(e, "%.2s", buf);
+    } else {
+        T(send(FD, "abcdef", 6, 0));
+    }
+}
+
+// A grandchild inherits it all, as with daemons.
+static void grandchild(struct end *e)
+{
+    if (e->role == S) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            setsid();
+            if (MUST(fork()) == 0) {
+                e->pid = getpid();
+                say(e, "%d good", converse(FD, 0, 40));
+                _exit(0);
+            }
+            _exit(1);
+        }
+        close(FD), FD = -1;
+        reap(e, &kid);
+    } else {
+        client_converses(e, 40);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+}
+
+// A child sleeps in recv while the parent sends on the same connection.
+static void child_receives_parent_sends(struct end *e)
+{
+    char c;
+    int good = 0;
+    if (e->role == C) {
+        for (int i = 0; i < 200; i++) {
+            good += get(FD, &c, 1) == 1 && c == (char)i;
+            put(FD, &c, 1);
+        }
+        say(e, "%d good", good);
+        return;
+    }
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        for (int i = 0; i < 200; i++)
+            good += get(FD, &c, 1) == 1 && c == (char)i;
+        say(e, "%d good", good);
+        _exit(0);
+    }
+    for (int i = 0; i < 200; i++) {
+        c = i;
+        put(FD, &c, 1);
+    }
+    reap(e, &kid);
+}
+
+// Large transfer begun by the parent, ended by the child.
+static void handed_over(struct end *e)
+{
+    if (e->role == C) {
+        expect(e, FD, 1 << 20, 1);
+        expect(e, FD, 1 << 20, 2);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        return;
+    }
+    produce(e, FD, 1 << 20, 1);
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        produce(e, FD, 1 << 20, 2);
+        _exit(0);
+    }
+    close(FD), FD = -1;
+    reap(e, &kid);
+}
+
+// A child that leaves with the connection full of what it sent.
+static void child_leaves_full(struct end *e)
+{
+    size_t total = 0;
+    if (e->role == S) {
+        int p[2];
+        MUST(pipe2(p, O_CLOEXEC));
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            total = stuff(e, FD, 3);
+            raw_write(p[1], (char *)&total, sizeof total);
+            _exit(0);
+        }
+        close(FD), FD = -1;
+        get(p[0], &total, sizeof total);
+        reap(e, &kid);
+        close(p[0]), close(p[1]);
+    }
+    share(e, S, &total, sizeof total);
+    if (e->role == C) {
+        drain(e, FD, total, 3);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+}
+
+static void killed_child(struct end *e)
+{
+    if (e->role == S) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            recv(FD, (char[8]){0}, 8, 0);
+            pause();
+        }
+        await_sleep(e, kid.pid, kid.pid);
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+        go(e);
+        say(e, "%d good", converse(FD, 0, 20));
+    } else {
+        await_go(e);
+        client_converses(e, 20);
+    }
+}
+
+// vfork's child runs in our memory: what it closes is closed only for itself.
+static void vfork_closes(struct end *e)
+{
+    AT(S) {
+        int status = 0;
+        pid_t pid = vfork();
+        if (pid == 0) {
+            close(FD);
+            close(e->lfd);
+            _exit(3);
+        }
+        MUST(waitpid(pid, &status, 0));
+        say(e, "child exited with %d", WEXITSTATUS(status));
+        T(fcntl(FD, F_GETFD));
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        T(recv(FD, (char[8]){0}, 8, 0));
+        T(send(FD, "def", 3, 0));
+    }
+    AT(C) T(recv(FD, (char[8]){0}, 8, 0));
+}
+
+static void vfork_rearranges(struct end *e)
+{
+    AT(S) {
+        int status = 0;
+        pid_t pid = vfork();
+        if (pid == 0) {
+            dup2(FD, 0);
+            dup2(FD, 700);
+            close_range(3, ~0U, 0);
+            execl("/bin/true", "true", NULL);
+            _exit(9);
+        }
+        MUST(waitpid(pid, &status, 0));
+        say(e, "child exited with %d", WEXITSTATUS(status));
+        T(fcntl(700, F_GETFD));
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        T(recv(FD, (char[8]){0}, 8, 0));
+        T(send(FD, "def", 3, 0));
+    }
+    AT(C) T(recv(FD, (char[8]){0}, 8, 0));
+}
+
+extern char **environ;
+static void spawned(struct end *e)
+{
+    AT(S) {
+        posix_spawn_file_actions_t acts;
+        posix_spawn_file_actions_init(&acts);
+        posix_spawn_file_actions_addclose(&acts, FD);
+        posix_spawn_file_actions_adddup2(&acts, 1, 700);
+        posix_spawn_file_actions_addclosefrom_np(&acts, 3);
+        pid_t pid;
+        int status = -1;
+        char *argv[] = {"sh", "-c", "exit 7", NULL};
+        T(posix_spawn(&pid, "/bin/sh", &acts, NULL, argv, environ));
+        MUST(waitpid(pid, &status, 0));
+        say(e, "exited with %d", WEXITSTATUS(status));
+        T(posix_spawn(&pid, "/nonexistent", NULL, NULL, argv, environ) == ENOENT);
+        T(system("exit 3") >> 8);
+        char line[32] = "";
+        FILE *f = popen("echo hello", "r");
+        if (!f || !fgets(line, sizeof line, f))
+            say(e, "popen failed");
+        T(pclose(f));
+        say(e, "%.5s", line);
+        posix_spawn_file_actions_destroy(&acts);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        T(recv(FD, (char[8]){0}, 8, 0));
+        T(send(FD, "def", 3, 0));
+    }
+    AT(C) T(recv(FD, (char[8]){0}, 8, 0));
+}
+
+// Forks that no handler of the library hears of.
+static void quiet_forks(struct end *e)
+{
+    if (e->role == S) {
+        for (int how = 0; how < 2; how++) {
+            int p[2];
+            MUST(pipe2(p, O_CLOEXEC));
+            pid_t pid = how ? (pid_t)syscall(SYS_fork) : _Fork();
+            if (pid == 0) {
+                int good = converse(FD, 0, 20);
+                raw_write(p[1], (char *)&good, sizeof good);
+                _exit(0);
+            }
+            int good = -1;
+            get(p[0], &good, sizeof good);
+            MUST(waitpid(pid, NULL, 0));
+            say(e, "%d good in the child", good);
+            say(e, "%d good", converse(FD, 0, 20));
+            close(p[0]), close(p[1]);
+        }
+    } else {
+        for (int i = 0; i < 4; i++)
+            client_converses(e, 20);
+    }
+}
+
+static void *receives(void *arg)
+{
+    struct end *e = arg;
+    char buf[8];
+    return (void *)recv(FD, buf, 8, 0);
+}
+
+// Fork while another thread sleeps in recv on the connection.
+static void fork_under_receiver(struct end *e)
+{
+    if (e->role == S) {
+        pthread_t t;
+        void *r;
+        MUST(pthread_create(&t, NULL, receives, e));
+        // Wait until the other thread sleeps: it is the only other one.
+        DIR *d = opendir("/proc/self/task");
+        struct dirent *entry;
+        while ((entry = readdir(d)))
+            if (atoi(entry->d_name) > 0 && atoi(entry->d_name) != e->tid)
+                await_sleep(e, e->pid, atoi(entry->d_name));
+        closedir(d);
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            T(send(FD, "abc", 3, 0));
+            _exit(0);
+        }
+        reap(e, &kid);
+        go(e);
+        pthread_join(t, &r);
+        say(e, "received %ld", (long)r);
+        say(e, "%d good", converse(FD, 0, 20));
+    } else {
+        T(recv(FD, (char[3]){0}, 3, MSG_WAITALL));
+        await_go(e);
+        T(send(FD, "def", 3, 0));
+        struct timespec pause = {0, 20000000};
+        nanosleep(&pause, NULL);
+        client_converses(e, 20);
+    }
+}
+
+// A fork in the middle of many others' traffic, again and again.
+static void often(struct end *e)
+{
+    if (e->role == S) {
+        for (int i = 0; i < 10; i++) {
+            struct kid kid = spawn(e);
+            if (kid.pid == 0)
+                _exit(converse(FD, 0, 3) == 3 ? 0 : 1);
+            reap(e, &kid);
+        }
+    } else {
+        for (int i = 0; i < 10; i++)
+            client_converses(e, 3);
+    }
+}
+
+// The child makes connections of its own.
+static void child_connects(struct end *e)
+{
+    if (e->role == C) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
+            T(tcp_connect(fd, e->fam, e->port));
+            say(e, "%d good", converse(fd, 1, 30));
+            close(fd);
+            _exit(0);
+        }
+        reap(e, &kid);
+        client_converses(e, 10);
+    } else {
+        int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        say(e, "%d good", converse(fd, 0, 30));
+        T(recv(fd, (char[1]){0}, 1, 0));
+        close(fd);
+        say(e, "%d good", converse(FD, 0, 10));
+    }
+}
+
+DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(alternating, SPLIT | ALL | COLD), CASE(both_fork, SPLIT | COLD),
+          CASE(child_looks_away, SPLIT | COLD), CASE(child_shuts_down, SPLIT | COLD), CASE(last_holder, SPLIT | COLD),
+          CASE(unread_bytes, SPLIT | COLD), CASE(grandchild, SPLIT | COLD),
+          CASE(child_receives_parent_sends, SPLIT | COLD), CASE(handed_over, SPLIT | COLD),
+          CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
+          CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
+          CASE(fork_under_receiver, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

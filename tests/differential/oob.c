@@ -1,0 +1,127 @@
+// Urgent data, which only the kernel's TCP can carry.
+// path: free URGENT
+// variant: syscall -DVIA_SYSCALL
+#include "diff.h"
+
+static void urgent_aside(struct end *e)
+{
+    char buf[16];
+    AT(C) {
+        T(send(FD, "ab", 2, 0));
+        T(send(FD, "!", 1, MSG_OOB));
+        T(send(FD, "cd", 2, 0));
+    }
+    AT(S) {
+        say(e, "%s", events(await_events(e, FD, POLLPRI)));
+        await_bytes(e, FD, 2);
+        struct pollfd p = {FD, POLLIN | POLLPRI | POLLOUT, 0};
+        T(poll(&p, 1, 0));
+        say(e, "%s", events(p.revents));
+        T(recv(FD, buf, 16, 0));
+        T(recv(FD, buf, 16, MSG_OOB));
+        say(e, "%c", buf[0]);
+        T(recv(FD, buf, 16, MSG_OOB));
+        await_events(e, FD, POLLIN);
+        T(recv(FD, buf, 16, 0));
+        T(recv(FD, buf, 16, MSG_OOB));
+    }
+}
+
+static void urgent_inline(struct end *e)
+{
+    char buf[16];
+    int on = 1;
+    AT(S) T(setsockopt(FD, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
+    AT(C) {
+        T(send(FD, "ab", 2, 0));
+        T(send(FD, "!", 1, MSG_OOB));
+        T(send(FD, "cd", 2, 0));
+    }
+    AT(S) {
+        await_events(e, FD, POLLPRI);
+        int mark = -1;
+        T(ioctl(FD, SIOCATMARK, &mark));
+        say(e, "mark %d", mark);
+        T(recv(FD, buf, 16, 0));
+        T(ioctl(FD, SIOCATMARK, &mark));
+        say(e, "mark %d", mark);
+        await_bytes(e, FD, 3);
+        T(recv(FD, buf, 16, 0));
+        say(e, "%.3s", buf);
+        T(ioctl(FD, SIOCATMARK, &mark));
+        say(e, "mark %d", mark);
+        T(recv(FD, buf, 16, MSG_OOB | MSG_DONTWAIT));
+    }
+}
+
+static void urgent_select(struct end *e)
+{
+    char buf[16];
+    AT(C) T(send(FD, "xyz", 3, MSG_OOB));
+    AT(S) {
+        fd_set r, x;
+        FD_ZERO(&r);
+        FD_ZERO(&x);
+        FD_SET(FD, &r);
+        FD_SET(FD, &x);
+        await_events(e, FD, POLLPRI);
+        T(select(FD + 1, &r, NULL, &x, NULL));
+        say(e, "read %d except %d", FD_ISSET(FD, &r) != 0, FD_ISSET(FD, &x) != 0);
+        T(recv(FD, buf, 16, 0));
+        T(recv(FD, buf, 1, MSG_OOB));
+        say(e, "%c", buf[0]);
+    }
+}
+
+static void nothing_urgent(struct end *e)
+{
+    char buf[16];
+    int mark = -1;
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        await_bytes(e, FD, 3);
+        T(ioctl(FD, SIOCATMARK, &mark));
+        say(e, "mark %d", mark);
+        T(sockatmark(FD));
+        T(recv(FD, buf, 1, MSG_OOB));
+        T(recv(FD, buf, 1, MSG_OOB | MSG_DONTWAIT));
+        T(recv(FD, buf, 16, 0));
+    }
+}
+
+// Ordinary bytes before and after in both directions stay in order.
+static void urgent_between(struct end *e)
+{
+    char buf[64];
+    for (int i = 0; i < 4; i++) {
+        AT(C) {
+            T(send(FD, "0123456789", 10, 0));
+            T(send(FD, "!", 1, MSG_OOB));
+        }
+        AT(S) {
+            await_events(e, FD, POLLPRI);
+            await_bytes(e, FD, 10);
+            T(recv(FD, buf, 64, 0));
+            T(recv(FD, buf, 1, MSG_OOB));
+            T(send(FD, "back", 4, 0));
+        }
+        AT(C) {
+            await_bytes(e, FD, 4);
+            T(recv(FD, buf, 64, 0));
+        }
+    }
+}
+
+static void urgent_full(struct end *e)
+{
+    size_t total = 0;
+    AT(C) {
+        total = stuff(e, FD, 4);
+        send(FD, "!", 1, MSG_OOB | MSG_DONTWAIT); // goes or does not
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) drain(e, FD, total, 4);
+}
+
+DIFF_MAIN(CASE(nothing_urgent, ALL | COLD), CASE(urgent_aside, ALL | COLD), CASE(urgent_inline, ALL | COLD),
+          CASE(urgent_select, COLD), CASE(urgent_between, COLD), CASE(urgent_full, 0))

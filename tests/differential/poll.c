@@ -1,0 +1,432 @@
+// poll, ppoll, select and pselect: every event, mixed with other descriptors.
+// path: shunted 20%
+// timeout: 60
+// variant: fortify -O2 -D_FORTIFY_SOURCE=2
+// variant: syscall -DVIA_SYSCALL
+#include "diff.h"
+#include "pest.h"
+
+static volatile nfds_t four = 4;
+#define EVERY (POLLIN | POLLOUT | POLLPRI | POLLRDHUP | POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLWRBAND)
+
+// Every mask by itself and together, by poll and by select.
+static void look(struct end *e)
+{
+    static const short masks[] = {0, POLLIN, POLLOUT, POLLRDHUP, POLLPRI, POLLERR | POLLHUP | POLLNVAL, EVERY};
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        struct pollfd p = {FD, masks[i], -1};
+        int r = poll(&p, 1, 0);
+        say(e, "%s -> %d %s", events(masks[i]), r, events(p.revents));
+    }
+    fd_set r, w, x;
+    FD_ZERO(&r); FD_ZERO(&w); FD_ZERO(&x);
+    FD_SET(FD, &r), FD_SET(FD, &w), FD_SET(FD, &x);
+    struct timeval zero = {0, 0};
+    int n = select(FD + 1, &r, &w, &x, &zero);
+    say(e, "select %d: read %d write %d except %d", n, !!FD_ISSET(FD, &r), !!FD_ISSET(FD, &w), !!FD_ISSET(FD, &x));
+}
+
+static void idle(struct end *e)
+{
+    AT(C) look(e);
+    AT(S) look(e);
+}
+
+static void readable(struct end *e)
+{
+    char buf[8];
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        await_bytes(e, FD, 3);
+        look(e);
+        T(recv(FD, buf, 1, 0));
+        look(e);
+        T(recv(FD, buf, 8, MSG_PEEK));
+        look(e);
+        T(recv(FD, buf, 8, 0));
+        look(e);
+    }
+}
+
+static void half_closed(struct end *e)
+{
+    AT(C) T(shutdown(FD, SHUT_WR));
+    AT(S) {
+        await_events(e, FD, POLLRDHUP);
+        look(e);
+    }
+    AT(C) look(e);
+    AT(S) T(shutdown(FD, SHUT_WR));
+    AT(C) {
+        await_events(e, FD, POLLRDHUP);
+        look(e);
+    }
+    AT(S) look(e);
+}
+
+static void read_side_closed(struct end *e)
+{
+    AT(S) {
+        T(shutdown(FD, SHUT_RD));
+        look(e);
+    }
+    AT(C) look(e);
+}
+
+static void ended_with_data(struct end *e)
+{
+    AT(C) {
+        T(send(FD, "abc", 3, 0));
+        close(FD), FD = -1;
+    }
+    AT(S) {
+        await_events(e, FD, POLLRDHUP);
+        look(e);
+        T(recv(FD, (char[8]){0}, 8, 0));
+        look(e);
+        T(recv(FD, (char[8]){0}, 8, 0));
+        look(e);
+    }
+}
+
+static void reset(struct end *e)
+{
+    AT(C) {
+        struct linger l = {1, 0};
+        setsockopt(FD, SOL_SOCKET, SO_LINGER, &l, sizeof l);
+        close(FD), FD = -1;
+    }
+    AT(S) {
+        await_events(e, FD, POLLERR);
+        look(e);
+        T(recv(FD, (char[8]){0}, 8, 0));
+        look(e);
+    }
+}
+
+static void full(struct end *e)
+{
+    size_t total = 0;
+    AT(C) {
+        total = stuff(e, FD, 1);
+        look(e);
+        struct pollfd p = {FD, POLLOUT, 0};
+        T(poll(&p, 1, 20));
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) drain(e, FD, total, 1);
+    AT(C) {
+        await_events(e, FD, POLLOUT);
+        look(e);
+    }
+}
+
+// A writer asleep in poll or select is woken when room appears.
+static void full_wakes(struct end *e)
+{
+    for (int how = 0; how < 3; how++) {
+        size_t total = 0;
+        if (e->role == C)
+            total = stuff(e, FD, 1);
+        share(e, C, &total, sizeof total);
+        if (e->role == C) {
+            struct pollfd p = {FD, POLLOUT | POLLIN, 0};
+            fd_set w;
+            FD_ZERO(&w);
+            FD_SET(FD, &w);
+            will_block(e);
+            switch (how) {
+            case 0: T(poll(&p, 1, -1)); break;
+            case 1: T(select(FD + 1, NULL, &w, NULL, NULL)); break;
+            case 2: T(poll(&p, 1, 9000)); break;
+            }
+            await_go(e);
+        } else {
+            await_blocked(e);
+            drain(e, FD, total, 1);
+            go(e);
+        }
+    }
+}
+
+static void mixed(struct end *e)
+{
+    AT(S) {
+        int p[2], ev = eventfd(0, EFD_CLOEXEC), timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+        MUST(pipe2(p, O_CLOEXEC));
+        struct pollfd set[] = {
+            {FD, POLLIN | POLLOUT, 0}, {p[0], POLLIN, 0},      {p[1], POLLOUT, 0},   {ev, POLLIN, 0},
+            {timer, POLLIN, 0},        {e->lfd, POLLIN, 0},    {-1, POLLIN, 9},      {FD, POLLIN, 0},
+            {FD, POLLOUT, 0},          {FD, 0, 0},             {-FD, POLLIN, 9},     {1 << 19, POLLIN, 0},
+        };
+        const int n = sizeof set / sizeof *set;
+        for (int round = 0; round < 4; round++) {
+            if (round == 1)
+                MUST(write(p[1], "x", 1));
+            if (round == 2) {
+                struct itimerspec soon = {{0, 0}, {0, 1}};
+                MUST(eventfd_write(ev, 1));
+                MUST(timerfd_settime(timer, 0, &soon, NULL));
+                await_events(e, timer, POLLIN);
+            }
+            if (round == 3)
+                MUST(close(p[0]));
+            for (int i = 0; i < n; i++)
+                set[i].revents = 0;
+            T(poll(set, n, 0));
+            for (int i = 0; i < n; i++)
+                say(e, "%d: %s", i, events(set[i].revents));
+        }
+        close(p[1]), close(ev), close(timer);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        await_bytes(e, FD, 3);
+        struct pollfd set[] = {{-1, POLLIN, 0}, {FD, POLLIN, 0}, {FD, POLLIN | POLLOUT, 0}, {e->lfd, POLLIN, 0}};
+        T(poll(set, four, -1));
+        for (int i = 0; i < 4; i++)
+            say(e, "%d: %s", i, events(set[i].revents));
+    }
+}
+
+// Asleep on a connection and on other descriptors: each of them wakes.
+static void each_wakes(struct end *e)
+{
+    int p[2];
+    char buf[8];
+    if (e->role == S) {
+        MUST(pipe2(p, O_CLOEXEC));
+    }
+    struct pest pest;
+    for (int i = 0; i < 4; i++) {
+        if (e->role == S) {
+            struct pollfd set[] = {{FD, POLLIN, 0}, {p[0], POLLIN, 0}, {e->lfd, POLLIN, 0}};
+            handle(SIGUSR1, count_hit, 0);
+            will_block(e);
+            T(poll(set, 3, -1));
+            for (int k = 0; k < 3; k++)
+                say(e, "%d: %s", k, events(set[k].revents));
+            if (set[0].revents)
+                T(recv(FD, buf, 8, 0));
+            if (set[2].revents)
+                T(close(accept(e->lfd, NULL, NULL)));
+            if (i == 3) {
+                pest_start(e, &pest, SIGUSR1, 1, 0);
+                T(poll(set, 3, -1));
+                pest_end(&pest);
+            }
+        } else {
+            await_blocked(e);
+            if (i & 1) {
+                int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
+                MUST(tcp_connect(fd, e->fam, e->port));
+                T(recv(fd, buf, 8, 0));
+                close(fd);
+            } else {
+                T(send(FD, "abc", 3, 0));
+            }
+        }
+    }
+    if (e->role == S) {
+        close(p[0]), close(p[1]);
+    }
+}
+
+static void time_limits(struct end *e)
+{
+    AT(S) {
+        struct pollfd p = {FD, POLLIN, 0};
+        struct timespec t = {0, 15000000};
+        struct timeval tv = {0, 15000};
+        fd_set r;
+        long long start = now_ms();
+        T(poll(&p, 1, 15));
+        T(ppoll(&p, 1, &t, NULL));
+        FD_ZERO(&r); FD_SET(FD, &r);
+        T(select(FD + 1, &r, NULL, NULL, &tv));
+        say(e, "set %d, left %ld", !!FD_ISSET(FD, &r), (long)tv.tv_sec * 1000000 + tv.tv_usec);
+        FD_SET(FD, &r);
+        T(pselect(FD + 1, &r, NULL, NULL, &t, NULL));
+        say(e, "left as it was: %d", t.tv_nsec == 15000000);
+        say(e, "at least 60 ms: %d", now_ms() - start >= 59);
+        T(poll(NULL, 0, 1));
+        T(poll(&p, 0, 1));
+        tv = (struct timeval){0, 1000};
+        T(select(0, NULL, NULL, NULL, &tv));
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        fd_set r;
+        struct timeval tv = {100, 0};
+        FD_ZERO(&r); FD_SET(FD, &r);
+        T(select(FD + 1, &r, NULL, NULL, &tv));
+        say(e, "time left: %d", tv.tv_sec >= 90 && (tv.tv_sec < 100 || tv.tv_usec == 0));
+    }
+}
+
+static void bad_arguments(struct end *e)
+{
+    AT(S) {
+        struct pollfd p = {FD, POLLIN, 0};
+        struct timespec bad = {0, 2000000000}, negative = {-1, 0};
+        struct timeval badv = {-1, 0};
+        fd_set r;
+        T(ppoll(&p, 1, &bad, NULL));
+        T(ppoll(&p, 1, &negative, NULL));
+        T(poll((struct pollfd *)8, 1, 0));
+#ifndef _FORTIFY_SOURCE // which would rightly abort
+        T(poll(&p, 10000000, 0));
+#endif
+        FD_ZERO(&r); FD_SET(FD, &r);
+        T(select(FD + 1, &r, NULL, NULL, &badv));
+        T(select(-1, &r, NULL, NULL, NULL));
+        T(pselect(FD + 1, &r, NULL, NULL, &bad, NULL));
+        T(select(FD + 1, (fd_set *)8, NULL, NULL, &(struct timeval){0, 0}));
+        int gone = MUST(dup(FD));
+        close(gone);
+        FD_ZERO(&r); FD_SET(gone, &r);
+        T(select(gone + 1, &r, NULL, NULL, &(struct timeval){0, 0}));
+        say(e, "still set %d", !!FD_ISSET(gone, &r));
+        p.fd = gone;
+        T(poll(&p, 1, -1));
+        say(e, "%s", events(p.revents));
+    }
+}
+
+// The mask is in force exactly as long as the call.
+static void masks(struct end *e)
+{
+    AT(S) {
+        sigset_t block, old, none;
+        sigemptyset(&none);
+        sigemptyset(&block);
+        sigaddset(&block, SIGUSR1);
+        handle(SIGUSR1, count_hit, 0);
+        hits = 0;
+        pthread_sigmask(SIG_BLOCK, &block, &old);
+        struct pollfd p = {FD, POLLIN, 0};
+        fd_set r;
+        FD_ZERO(&r); FD_SET(FD, &r);
+        struct timespec zero = {0, 0};
+        pthread_kill(pthread_self(), SIGUSR1);
+        T(ppoll(&p, 1, NULL, &none));
+        say(e, "%d signals", (int)hits);
+        pthread_kill(pthread_self(), SIGUSR1);
+        T(pselect(FD + 1, &r, NULL, NULL, NULL, &none));
+        say(e, "%d signals", (int)hits);
+        pthread_kill(pthread_self(), SIGUSR1);
+        T(ppoll(&p, 1, &zero, &none));
+        say(e, "%d signals", (int)hits);
+        pthread_kill(pthread_self(), SIGUSR1);
+        T(ppoll(&p, 1, &zero, &block));
+        T(poll(&p, 1, 0));
+        say(e, "%d signals", (int)hits);
+        T(ppoll(&p, 1, &zero, NULL));
+        say(e, "%d signals", (int)hits);
+        p.events = POLLOUT;
+        T(ppoll(&p, 1, NULL, &none));
+        say(e, "%d signals", (int)hits);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        say(e, "%d signals", (int)hits);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        // Ready and pending at once: readiness wins, the signal is still taken.
+        sigset_t block, old, none;
+        sigemptyset(&none);
+        sigemptyset(&block);
+        sigaddset(&block, SIGUSR1);
+        hits = 0;
+        await_bytes(e, FD, 3);
+        pthread_sigmask(SIG_BLOCK, &block, &old);
+        pthread_kill(pthread_self(), SIGUSR1);
+        struct pollfd p = {FD, POLLIN, 0};
+        T(ppoll(&p, 1, NULL, &none));
+        say(e, "%s, %d signals", events(p.revents), (int)hits);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        say(e, "%d signals", (int)hits);
+    }
+}
+
+// Descriptors above those that select can name.
+static void high_number(struct end *e)
+{
+    AT(S) {
+        int high = fcntl(FD, F_DUPFD_CLOEXEC, 1500);
+        if (high >= 0) {
+            struct pollfd p = {high, POLLIN | POLLOUT, 0};
+            T(poll(&p, 1, 0));
+            say(e, "%s", events(p.revents));
+            close(high);
+        }
+    }
+}
+
+// A hundred entries, two of which matter.
+static void large_set(struct end *e)
+{
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        struct pollfd set[100];
+        await_bytes(e, FD, 3);
+        for (int i = 0; i < 100; i++)
+            set[i] = (struct pollfd){i == 50 ? FD : -1, POLLIN, -1};
+        set[99] = (struct pollfd){FD, POLLOUT, 0};
+        T(poll(set, 100, 1000));
+        int others = 0;
+        for (int i = 0; i < 99; i++)
+            others += i != 50 && set[i].revents != 0;
+        say(e, "%s %s %d", events(set[50].revents), events(set[99].revents), others);
+    }
+}
+
+// One thread polls, answers, polls again: no event is missed or left over.
+static void conversation(struct end *e)
+{
+    char c;
+    int bad = 0;
+    for (int i = 0; i < 500; i++) {
+        struct pollfd p = {FD, POLLIN, 0};
+        fd_set r;
+        FD_ZERO(&r); FD_SET(FD, &r);
+        if (e->role == C) {
+            c = i;
+            bad += write(FD, &c, 1) != 1;
+        }
+        bad += (i & 1 ? poll(&p, 1, 5000) : select(FD + 1, &r, NULL, NULL, NULL)) != 1;
+        bad += read(FD, &c, 1) != 1 || c != (char)i;
+        if (e->role == S)
+            bad += write(FD, &c, 1) != 1;
+        p = (struct pollfd){FD, POLLIN, 0};
+        if (e->role == S && i == 499)
+            bad += poll(&p, 1, 0) != 0;
+    }
+    say(e, "%d bad", bad);
+}
+
+#ifndef VIA_SYSCALL
+extern int __poll(struct pollfd *, nfds_t, int);
+extern int __select(int, fd_set *, fd_set *, fd_set *, struct timeval *);
+static void aliases(struct end *e)
+{
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        struct pollfd p = {FD, POLLIN, 0};
+        fd_set r;
+        FD_ZERO(&r); FD_SET(FD, &r);
+        await_bytes(e, FD, 3);
+        T(__poll(&p, 1, -1));
+        T(__select(FD + 1, &r, NULL, NULL, NULL));
+        T(recv(FD, (char[8]){0}, 8, 0));
+        T(__poll(&p, 1, 0));
+    }
+}
+#else
+static void aliases(struct end *e) { say(e, "not by syscall"); }
+#endif
+
+DIFF_MAIN(CASE(idle, ALL | COLD), CASE(readable, ALL | COLD), CASE(half_closed, ALL | COLD),
+          CASE(read_side_closed, COLD), CASE(ended_with_data, ALL | COLD), CASE(reset, ALL | COLD), CASE(full, COLD),
+          CASE(full_wakes, TWO | COLD), CASE(mixed, COLD), CASE(each_wakes, TWO | COLD), CASE(time_limits, COLD),
+          CASE(bad_arguments, 0), CASE(masks, COLD), CASE(high_number, 0), CASE(large_set, 0),
+          CASE(conversation, TWO | ALL | COLD), CASE(aliases, 0))

@@ -1,0 +1,320 @@
+// One connection and several threads, and several of both.
+// path: shunted 20%
+// timeout: 60
+// variant: syscall -DVIA_SYSCALL
+#include "diff.h"
+#include "pest.h"
+
+struct record {
+    uint32_t thread, number, length, sum;
+};
+enum { SENDERS = 4, RECORDS = 400, LONGEST = 4096 };
+
+struct worker {
+    struct end *e;
+    int index;
+    long result;
+};
+
+static long in_threads(struct end *e, int count, void *(*run)(void *))
+{
+    pthread_t t[16];
+    struct worker w[16];
+    long total = 0;
+    for (int i = 0; i < count; i++) {
+        w[i] = (struct worker){e, i, 0};
+        MUST(pthread_create(&t[i], NULL, run, &w[i]));
+    }
+    for (int i = 0; i < count; i++) {
+        pthread_join(t[i], NULL);
+        total += w[i].result;
+    }
+    return total;
+}
+
+static uint32_t sum_of(const unsigned char *p, size_t n)
+{
+    uint32_t s = 1;
+    for (size_t i = 0; i < n; i++)
+        s = s * 31 + p[i];
+    return s;
+}
+
+static void *sends_records(void *arg)
+{
+    struct worker *w = arg;
+    unsigned char buf[LONGEST];
+    struct record *r = (struct record *)buf;
+    for (int i = 0; i < RECORDS; i++) {
+        size_t n = sizeof *r + (i * 131 + w->index * 977) % (LONGEST - sizeof *r);
+        fill(buf, n, i, w->index);
+        r->thread = w->index, r->number = i, r->length = n;
+        r->sum = sum_of(buf + sizeof *r, n - sizeof *r);
+        struct iovec v[2] = {{buf, sizeof *r}, {buf + sizeof *r, n - sizeof *r}};
+        ssize_t sent = i % 3 == 0 ? writev(w->e->fd, v, 2) : send(w->e->fd, buf, n, 0);
+        w->result += sent == (ssize_t)n;
+    }
+    return NULL;
+}
+
+// Each blocking send of one record stays in one piece.
+static void framed(struct end *e)
+{
+    if (e->role == C) {
+        say(e, "%ld sent", in_threads(e, SENDERS, sends_records));
+        return;
+    }
+    int next[SENDERS] = {0}, bad = 0, n = 0;
+    unsigned char buf[LONGEST];
+    struct record *r = (struct record *)buf;
+    for (; n < SENDERS * RECORDS; n++) {
+        if (get(FD, buf, sizeof *r) != sizeof *r || r->length > LONGEST || r->length < sizeof *r ||
+            r->thread >= SENDERS)
+            break;
+        if (get(FD, buf + sizeof *r, r->length - sizeof *r) != r->length - sizeof *r)
+            break;
+        bad += sum_of(buf + sizeof *r, r->length - sizeof *r) != r->sum;
+        bad += next[r->thread]++ != (int)r->number;
+    }
+    say(e, "%d received, %d bad", n, bad);
+}
+
+static void *receives_bytes(void *arg)
+{
+    struct worker *w = arg;
+    unsigned char buf[7];
+    ssize_t n;
+    while ((n = recv(w->e->fd, buf, 1 + w->index % 7, 0)) > 0)
+        for (int i = 0; i < n; i++)
+            w->result += buf[i];
+    return NULL;
+}
+
+// Several receivers take every byte once; all see the end.
+static void several_receivers(struct end *e)
+{
+    if (e->role == C) {
+        unsigned char buf[100];
+        memset(buf, 3, sizeof buf);
+        for (int i = 0; i < 400; i++)
+            put(FD, buf, i % 100 + 1);
+        T(shutdown(FD, SHUT_WR));
+    } else {
+        say(e, "sum %ld", in_threads(e, 3, receives_bytes));
+    }
+}
+
+static void *sends_or_receives(void *arg)
+{
+    struct worker *w = arg;
+    struct end *e = w->e;
+    const size_t n = 8 << 20;
+    unsigned seed = (e->role == C) == (w->index == 0) ? 1 : 2;
+    if (w->index == 0) {
+        produce(e, FD, n, seed);
+    } else {
+        unsigned char buf[30000];
+        size_t done = 0;
+        while (done < n) {
+            ssize_t r = recv(FD, buf, n - done < sizeof buf ? n - done : sizeof buf, 0);
+            if (r <= 0 || check(buf, r, done, seed) >= 0)
+                break;
+            done += r;
+        }
+        w->result = done == n;
+    }
+    return NULL;
+}
+
+static void full_duplex(struct end *e)
+{
+    say(e, "good %ld", in_threads(e, 2, sends_or_receives));
+}
+
+static void *leaves(void *arg)
+{
+    struct worker *w = arg;
+    unsigned char buf[32];
+    fill(buf, 32, w->index, 1);
+    put(w->e->fd, buf, 32);
+    w->result = get(w->e->fd, buf, 32) == 32 && check(buf, 32, w->index, 2) < 0;
+    return NULL;
+}
+
+// Each message is sent by a thread that then ends.
+static void threads_that_leave(struct end *e)
+{
+    long good = 0;
+    unsigned char buf[32];
+    for (int i = 0; i < 60; i++) {
+        if (e->role == C) {
+            good += in_threads(e, 1, leaves);
+        } else {
+            good += get(FD, buf, 32) == 32 && check(buf, 32, 0, 1) < 0;
+            fill(buf, 32, 0, 2);
+            put(FD, buf, 32);
+        }
+    }
+    say(e, "%ld good", good);
+}
+
+static int ports_of_own[8];
+static void *own_connection(void *arg)
+{
+    struct worker *w = arg;
+    struct end *e = w->e;
+    unsigned char buf[512];
+    int fd = ports_of_own[w->index];
+    for (int i = 0; i < 300; i++) {
+        size_t n = 1 + (i * 37) % 512;
+        if (e->role == C)
+            fill(buf, n, i, 1), put(fd, buf, n);
+        w->result += get(fd, buf, n) == n && check(buf, n, i, 1) < 0;
+        if (e->role == S)
+            put(fd, buf, n);
+    }
+    return NULL;
+}
+
+// Eight connections, a thread for each on both sides.
+static void own_connections(struct end *e)
+{
+    for (int i = 0; i < 8; i++) {
+        if (e->role == C) {
+            ports_of_own[i] = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+            MUST(tcp_connect(ports_of_own[i], e->fam, e->port));
+        } else {
+            ports_of_own[i] = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        }
+    }
+    say(e, "%ld good", in_threads(e, 8, own_connection));
+    for (int i = 0; i < 8; i++)
+        close(ports_of_own[i]);
+}
+
+static void *sleeps_in_recv(void *arg)
+{
+    struct end *e = arg;
+    char c;
+    e->tid = syscall(SYS_gettid);
+    go(e);
+    return (void *)recv(FD, &c, 1, 0);
+}
+
+// One thread sleeps in recv while another sends on the same connection.
+static void receiver_asleep(struct end *e)
+{
+    char c;
+    if (e->role == S) {
+        pthread_t t;
+        void *r;
+        pid_t self = e->tid;
+        MUST(pthread_create(&t, NULL, sleeps_in_recv, e));
+        await_go(e);
+        await_sleep(e, e->pid, e->tid);
+        e->tid = self;
+        for (int i = 0; i < 100; i++)
+            put(FD, "x", 1);
+        pthread_join(t, &r);
+        say(e, "%ld", (long)r);
+    } else {
+        await_go(e); // the other side's thread runs
+        go(e);
+        for (int i = 0; i < 100; i++)
+            if (get(FD, &c, 1) != 1)
+                say(e, "lost");
+        T(send(FD, "y", 1, 0));
+    }
+}
+
+// Two sleepers and one byte: one of them gets it, the other the end.
+static void *takes_one(void *arg)
+{
+    struct worker *w = arg;
+    char c;
+    w->result = recv(w->e->fd, &c, 1, 0);
+    return NULL;
+}
+static void two_sleepers(struct end *e)
+{
+    if (e->role == S) {
+        go(e);
+        say(e, "together %ld", in_threads(e, 2, takes_one));
+    } else {
+        await_blocked(e);
+        T(send(FD, "x", 1, 0));
+        struct timespec pause = {0, 20000000};
+        nanosleep(&pause, NULL);
+        T(shutdown(FD, SHUT_WR));
+    }
+}
+
+static void *on_a_small_stack(void *arg)
+{
+    struct worker *w = arg;
+    struct end *e = w->e;
+    char buf[16];
+    for (int i = 0; i < 50; i++) {
+        struct pollfd p = {FD, POLLIN, 0};
+        w->result += put(FD, "ping", 4) == 4;
+        w->result += poll(&p, 1, 5000) == 1;
+        w->result += get(FD, buf, 4) == 4;
+    }
+    return NULL;
+}
+
+static void small_stack(struct end *e)
+{
+    char buf[16];
+    if (e->role == C) {
+        pthread_attr_t attr;
+        pthread_t t;
+        struct worker w = {e, 0, 0};
+        pthread_attr_init(&attr);
+        // What the C library itself needs for thread-local storage, and little more.
+        T(pthread_attr_setstacksize(&attr, PTHREAD_STACK_MIN));
+        T(pthread_create(&t, &attr, on_a_small_stack, &w));
+        pthread_join(t, NULL);
+        say(e, "%ld good", w.result);
+    } else {
+        for (int i = 0; i < 50; i++) {
+            get(FD, buf, 4);
+            put(FD, "pong", 4);
+        }
+    }
+}
+
+static struct end *signalled;
+static void sends_in_handler(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    hits += send(signalled->fd, "h", 1, MSG_DONTWAIT) == 1;
+    errno = saved;
+}
+
+// A handler on a stack of its own uses the connection.
+static void alternate_stack(struct end *e)
+{
+    if (e->role == C) {
+        static char stack[1 << 15];
+        stack_t ss = {.ss_sp = stack, .ss_size = sizeof stack}, old;
+        signalled = e;
+        sigaltstack(&ss, &old);
+        handle(SIGUSR1, sends_in_handler, SA_ONSTACK | SA_RESTART);
+        struct pest pest;
+        pest_start(e, &pest, SIGUSR1, 4, 1);
+        T(recv(FD, (char[4]){0}, 4, 0));
+        pest_end(&pest);
+        sigaltstack(&old, NULL);
+    } else {
+        await_go(e);
+        T(recv(FD, (char[4]){0}, 4, MSG_WAITALL));
+        T(send(FD, "abc", 3, 0));
+    }
+}
+
+DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
+          CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
+          CASE(receiver_asleep, TWO | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
+          CASE(alternate_stack, TWO | COLD))

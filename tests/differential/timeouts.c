@@ -1,0 +1,529 @@
+// Calls that end early: time limits, signals, low-water marks, cancellation.
+// path: shunted 30%
+// timeout: 60
+// variant: syscall -DVIA_SYSCALL
+#include "diff.h"
+#include "pest.h"
+#include <setjmp.h>
+#include <sys/time.h>
+
+static void limit(struct end *e, int option, int ms)
+{
+    struct timeval t = {ms / 1000, ms % 1000 * 1000};
+    if (setsockopt(FD, SOL_SOCKET, option, &t, sizeof t))
+        say(e, "setsockopt: %s", errname(errno));
+}
+
+// Make the call and say whether it took at least so long.
+#define TIMED(call, ms) \
+    do { \
+        long long start_ = now_ms(); \
+        TELL(#call, call, 0); \
+        say(e, "at least %d ms: %d", ms, now_ms() - start_ >= (ms) - 1); \
+    } while (0)
+
+static void receive_limit(struct end *e)
+{
+    char buf[8];
+    struct iovec v = {buf, 8};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    AT(S) {
+        limit(e, SO_RCVTIMEO, 15);
+        struct timeval t;
+        socklen_t n = sizeof t;
+        T(getsockopt(FD, SOL_SOCKET, SO_RCVTIMEO, &t, &n));
+        say(e, "long enough %d, length %u", t.tv_usec >= 16000, n);
+        TIMED(recv(FD, buf, 8, 0), 15);
+        TIMED(read(FD, buf, 8), 15);
+        TIMED(readv(FD, &v, 1), 15);
+        TIMED(recvmsg(FD, &m, 0), 15);
+        TIMED(recv(FD, buf, 8, MSG_PEEK), 15);
+        TIMED(recv(FD, buf, 8, MSG_WAITALL), 15);
+        T(recv(FD, buf, 8, MSG_DONTWAIT));
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        TIMED(recv(FD, buf, 8, MSG_WAITALL), 15);
+        TIMED(recv(FD, buf, 8, 0), 15);
+        limit(e, SO_RCVTIMEO, 0);
+    }
+    AT(C) T(send(FD, "de", 2, 0));
+    AT(S) T(recv(FD, buf, 8, 0));
+}
+
+// A limit that does not run out changes nothing.
+static void generous_limit(struct end *e)
+{
+    char buf[8];
+    if (e->role == S) {
+        limit(e, SO_RCVTIMEO, 8000);
+        will_block(e);
+        T(recv(FD, buf, 8, 0));
+        will_block(e);
+        T(recv(FD, buf, 2, MSG_WAITALL));
+    } else {
+        await_blocked(e);
+        T(send(FD, "a", 1, 0));
+        await_blocked(e);
+        T(send(FD, "b", 1, 0));
+        T(send(FD, "c", 1, 0));
+    }
+}
+
+static void limit_by_dup(struct end *e)
+{
+    char buf[8];
+    AT(S) {
+        int other = MUST(dup(FD));
+        limit(e, SO_RCVTIMEO, 20);
+        TIMED(recv(other, buf, 8, 0), 20);
+        close(other);
+    }
+}
+
+static void bad_limits(struct end *e)
+{
+    AT(S) {
+        struct timeval t = {0, 2000000};
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+        t = (struct timeval){-1, 0};
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
+        TIMED(recv(FD, (char[1]){0}, 1, 0), 0);
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVTIMEO, &t, 3));
+        T(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, NULL, sizeof t));
+    }
+}
+
+static void send_limit(struct end *e)
+{
+    size_t total = 0;
+    const size_t n = 40 << 20;
+    AT(C) {
+        unsigned char *big = malloc(n);
+        fill(big, n, 0, 3);
+        limit(e, SO_SNDTIMEO, 100);
+        ssize_t r = send(FD, big, n, 0);
+        say(e, "a part: %d", r > 0 && r < (ssize_t)n);
+        total = stuff_from(e, FD, 3, r);
+        limit(e, SO_SNDTIMEO, 60);
+        TIMED(write(FD, big, 1), 60);
+        free(big);
+        limit(e, SO_SNDTIMEO, 0);
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) drain(e, FD, total, 3);
+    AT(C) T(write(FD, "x", 1));
+    AT(S) T(read(FD, (char[2]){0}, 2));
+}
+
+static void interrupted(struct end *e)
+{
+    char buf[8];
+    struct iovec v = {buf, 8};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    AT(S) {
+        handle(SIGUSR1, count_hit, 0);
+        PESTERED(recv(FD, buf, 8, 0), SIGUSR1, 1);
+        PESTERED(read(FD, buf, 8), SIGUSR1, 1);
+        PESTERED(readv(FD, &v, 1), SIGUSR1, 1);
+        PESTERED(recvmsg(FD, &m, 0), SIGUSR1, 1);
+        PESTERED(recvfrom(FD, buf, 8, 0, NULL, NULL), SIGUSR1, 1);
+        PESTERED(recv(FD, buf, 8, MSG_PEEK), SIGUSR1, 1);
+        PESTERED(recv(FD, buf, 8, MSG_WAITALL), SIGUSR1, 1);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        await_bytes(e, FD, 3);
+        PESTERED(recv(FD, buf, 8, MSG_WAITALL), SIGUSR1, 1);
+        limit(e, SO_RCVTIMEO, 8000);
+        PESTERED(recv(FD, buf, 8, 0), SIGUSR1, 1);
+        handle(SIGUSR1, count_hit, SA_RESTART);
+        PESTERED(recv(FD, buf, 8, 0), SIGUSR1, 1);
+        limit(e, SO_RCVTIMEO, 0);
+    }
+    AT(C) T(send(FD, "de", 2, 0));
+    AT(S) T(recv(FD, buf, 8, 0));
+}
+
+static void restarted(struct end *e)
+{
+    char buf[8];
+    struct iovec v = {buf, 8};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    for (int i = 0; i < 5; i++) {
+        if (e->role == S) {
+            struct pest pest;
+            handle(SIGUSR1, count_hit, SA_RESTART);
+            pest_start(e, &pest, SIGUSR1, 3, 1);
+            switch (i) {
+            case 0: T(recv(FD, buf, 8, 0)); break;
+            case 1: T(read(FD, buf, 8)); break;
+            case 2: T(recvmsg(FD, &m, 0)); break;
+            case 3: T(recv(FD, buf, 3, MSG_WAITALL)); break;
+            case 4: T(readv(FD, &v, 1)); break;
+            }
+            pest_end(&pest);
+        } else {
+            await_go(e);
+            T(send(FD, "abc", 3, 0));
+        }
+    }
+}
+
+// An ignored signal, or one with its default of nothing, disturbs no call.
+static void ignored(struct end *e)
+{
+    char buf[8];
+    if (e->role == S) {
+        struct pest pest;
+        handle(SIGUSR1, SIG_IGN, 0);
+        handle(SIGCHLD, SIG_DFL, 0);
+        pest_start(e, &pest, SIGUSR1, 2, 0);
+        go(e);
+        T(recv(FD, buf, 8, 0));
+        pest_end(&pest);
+        pest_start(e, &pest, SIGCHLD, 2, 0);
+        go(e);
+        T(recv(FD, buf, 8, 0));
+        pest_end(&pest);
+    } else {
+        for (int i = 0; i < 2; i++) {
+            await_blocked(e);
+            struct timespec pause = {0, 30000000};
+            nanosleep(&pause, NULL);
+            T(send(FD, "abc", 3, 0));
+        }
+    }
+}
+
+static void send_interrupted(struct end *e)
+{
+    size_t total = 0;
+    const size_t n = 40 << 20;
+    AT(C) {
+        unsigned char *big = malloc(n);
+        fill(big, n, 0, 4);
+        handle(SIGUSR1, count_hit, 0);
+        struct pest pest;
+        pest_start(e, &pest, SIGUSR1, 1, 0);
+        ssize_t r = send(FD, big, n, 0);
+        pest_end(&pest);
+        total = r;
+        say(e, "a part: %d", r > 0 && r < (ssize_t)n);
+        free(big);
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) drain(e, FD, total, 4);
+}
+
+static void full_send_interrupted(struct end *e)
+{
+    size_t total = 0;
+    AT(C) {
+        handle(SIGUSR1, count_hit, 0);
+        total = stuff(e, FD, 4);
+        PESTERED(send(FD, "x", 1, 0), SIGUSR1, 1);
+        PESTERED(write(FD, "x", 1), SIGUSR1, 1);
+        limit(e, SO_SNDTIMEO, 8000);
+        handle(SIGUSR1, count_hit, SA_RESTART);
+        PESTERED(send(FD, "x", 1, 0), SIGUSR1, 1);
+        limit(e, SO_SNDTIMEO, 0);
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) drain(e, FD, total, 4);
+}
+
+// Neither poll nor its like are ever restarted.
+static void waiting_interrupted(struct end *e)
+{
+    AT(S) {
+        struct pollfd p = {FD, POLLIN, 0};
+        struct epoll_event ev = {EPOLLIN, {.u64 = 77}}, got;
+        int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+        fd_set r;
+        for (int i = 0; i < 2; i++) {
+            handle(SIGUSR1, count_hit, i ? SA_RESTART : 0);
+            PESTERED(poll(&p, 1, -1), SIGUSR1, 1);
+            PESTERED(poll(&p, 1, 8000), SIGUSR1, 1);
+            PESTERED(ppoll(&p, 1, NULL, NULL), SIGUSR1, 1);
+            PESTERED(epoll_wait(ep, &got, 1, -1), SIGUSR1, 1);
+            PESTERED(epoll_wait(ep, &got, 1, 8000), SIGUSR1, 1);
+            PESTERED(epoll_pwait(ep, &got, 1, -1, NULL), SIGUSR1, 1);
+            FD_ZERO(&r);
+            FD_SET(FD, &r);
+            PESTERED(select(FD + 1, &r, NULL, NULL, NULL), SIGUSR1, 1);
+            FD_ZERO(&r);
+            FD_SET(FD, &r);
+            PESTERED(pselect(FD + 1, &r, NULL, NULL, NULL, NULL), SIGUSR1, 1);
+        }
+        close(ep);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) T(recv(FD, (char[8]){0}, 8, 0));
+}
+
+static struct end *talker;
+static void talk(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    char c;
+    hits++;
+    if (recv(talker->fd, &c, 1, MSG_DONTWAIT) != -1)
+        hits += 100;
+    if (send(talker->fd, "s", 1, MSG_DONTWAIT) != 1)
+        hits += 1000;
+    errno = saved;
+}
+
+// A handler that uses the connection on which it interrupted a call.
+static void handler_talks(struct end *e)
+{
+    char buf[8];
+    if (e->role == S) {
+        struct pest pest;
+        talker = e;
+        handle(SIGUSR1, talk, SA_RESTART);
+        pest_start(e, &pest, SIGUSR1, 3, 1);
+        T(recv(FD, buf, 8, 0));
+        pest_end(&pest);
+    } else {
+        await_go(e);
+        T(recv(FD, buf, 3, MSG_WAITALL));
+        T(send(FD, "abc", 3, 0));
+    }
+}
+
+static sigjmp_buf escape;
+static void jump(int sig)
+{
+    (void)sig;
+    hits++;
+    siglongjmp(escape, 1);
+}
+
+// A handler that leaves a call for good; the connection still works.
+static void handler_jumps(struct end *e)
+{
+    char buf[8];
+    volatile int round = 0;
+    struct pest pest;
+    AT(S) {
+        struct pollfd p = {FD, POLLIN, 0};
+        handle(SIGUSR1, jump, SA_RESTART);
+        for (round = 0; round < 4; round++) {
+            pest_start(e, &pest, SIGUSR1, 1, 0);
+            if (sigsetjmp(escape, 1) == 0) {
+                if (round & 1)
+                    poll(&p, 1, -1);
+                else
+                    recv(FD, buf, 8, 0);
+                say(e, "came back");
+            }
+            pest_end(&pest);
+        }
+        handle(SIGUSR1, SIG_IGN, 0);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        T(recv(FD, buf, 8, 0));
+        T(send(FD, "def", 3, 0));
+    }
+    AT(C) T(recv(FD, buf, 8, 0));
+}
+
+// Transfers go through a storm of signals unharmed.
+static void storm(struct end *e)
+{
+    const size_t n = 8 << 20;
+    struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+    handle(SIGALRM, count_hit, SA_RESTART);
+    if (e->role == S)
+        MUST(setitimer(ITIMER_REAL, &often, NULL));
+    meet(e);
+    if (e->role == S) {
+        expect(e, FD, n, 5);
+        produce(e, FD, n, 6);
+    } else {
+        produce(e, FD, n, 5);
+        expect(e, FD, n, 6);
+    }
+    meet(e);
+    if (e->role == S) {
+        setitimer(ITIMER_REAL, &never, NULL);
+        say(e, "signals came: %d", hits > 0);
+    }
+}
+
+#ifndef VIA_SYSCALL // syscall(2) is no cancellation point
+static void *doomed(void *arg)
+{
+    struct end *e = arg;
+    char buf[8];
+    e->tid = syscall(SYS_gettid);
+    go(e);
+    recv(FD, buf, 8, 0);
+    return NULL;
+}
+
+// A thread cancelled in recv leaves the connection as it was.
+static void cancelled(struct end *e)
+{
+    char buf[8];
+    if (e->role == S) {
+        pthread_t t;
+        void *result;
+        pid_t self = e->tid;
+        MUST(pthread_create(&t, NULL, doomed, e));
+        await_go(e);
+        await_sleep(e, e->pid, e->tid);
+        e->tid = self;
+        pthread_cancel(t);
+        pthread_join(t, &result);
+        say(e, "cancelled: %d", result == PTHREAD_CANCELED);
+        go(e);
+        T(recv(FD, buf, 8, 0));
+        T(send(FD, "def", 3, 0));
+    } else {
+        await_go(e); // the thread runs
+        go(e);
+        await_go(e); // and is no more
+        T(send(FD, "abc", 3, 0));
+        T(recv(FD, buf, 8, 0));
+    }
+}
+#else
+static void cancelled(struct end *e) { say(e, "not by syscall"); }
+#endif
+
+static void low_water(struct end *e)
+{
+    char buf[16];
+    int mark = 5, one = 1, got = 0;
+    socklen_t n = sizeof got;
+    AT(S) {
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+        T(getsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &got, &n));
+        say(e, "%d", got);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        await_bytes(e, FD, 3);
+        struct pollfd p = {FD, POLLIN, 0};
+        T(poll(&p, 1, 0));
+        T(poll(&p, 1, 20));
+        T(recv(FD, buf, 16, MSG_DONTWAIT));
+        T(recv(FD, buf, 16, MSG_DONTWAIT));
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) await_bytes(e, FD, 3);
+    AT(C) T(send(FD, "de", 2, 0));
+    AT(S) {
+        await_bytes(e, FD, 5);
+        struct pollfd p = {FD, POLLIN, 0};
+        T(poll(&p, 1, 2000));
+        T(recv(FD, buf, 2, 0));
+        T(poll(&p, 1, 0));
+        T(recv(FD, buf, 3, 0));
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one));
+    }
+    AT(C) T(send(FD, "x", 1, 0));
+    AT(S) {
+        await_bytes(e, FD, 1);
+        struct pollfd p = {FD, POLLIN, 0};
+        T(poll(&p, 1, 2000));
+        T(recv(FD, buf, 16, 0));
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+    }
+    // The end of the stream is reported whatever the mark.
+    AT(C) {
+        T(send(FD, "yz", 2, 0));
+        T(shutdown(FD, SHUT_WR));
+    }
+    AT(S) {
+        await_bytes(e, FD, 2);
+        say(e, "%s", events(await_events(e, FD, POLLIN)));
+        T(recv(FD, buf, 16, 0));
+        T(recv(FD, buf, 16, 0));
+    }
+}
+
+static void low_water_blocks(struct end *e)
+{
+    char buf[16];
+    int mark = 5;
+    if (e->role == S) {
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+        will_block(e);
+        T(recv(FD, buf, 16, 0));
+        // A receive that asks for less is satisfied with less.
+        go(e);
+        await_bytes(e, FD, 3);
+        T(recv(FD, buf, 3, 0));
+    } else {
+        await_blocked(e);
+        T(send(FD, "abcdef", 6, 0));
+        await_go(e);
+        T(send(FD, "xyz", 3, 0));
+    }
+}
+
+// With the default action a write to a closed connection ends the process.
+static void killed_by_sigpipe(struct end *e)
+{
+    AT(C) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            handle(SIGPIPE, SIG_DFL, 0);
+            T(shutdown(FD, SHUT_WR));
+            T(send(FD, "x", 1, MSG_NOSIGNAL));
+            say(e, "still here");
+            T(write(FD, "x", 1));
+            say(e, "should not be here");
+            _exit(0);
+        }
+        reap(e, &kid);
+    }
+}
+
+// A blocked SIGPIPE stays pending; a blocked signal does not disturb.
+static void blocked_sigpipe(struct end *e)
+{
+    sigset_t set, old, pending;
+    AT(C) {
+        sigemptyset(&set);
+        sigaddset(&set, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &set, &old);
+        T(shutdown(FD, SHUT_WR));
+        T(write(FD, "x", 1));
+        sigpending(&pending);
+        say(e, "pending: %d", sigismember(&pending, SIGPIPE));
+        struct timespec none = {0, 0};
+        siginfo_t info;
+        int sig = sigtimedwait(&set, &info, &none);
+        say(e, "signal %d, code %d", sig, info.si_code);
+        sigpending(&pending);
+        say(e, "pending: %d", sigismember(&pending, SIGPIPE));
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+    }
+}
+
+static void ignored_sigpipe(struct end *e)
+{
+    AT(C) {
+        struct sigaction old, ign = {.sa_handler = SIG_IGN};
+        sigaction(SIGPIPE, &ign, &old);
+        T(shutdown(FD, SHUT_WR));
+        T(write(FD, "x", 1));
+        T(send(FD, "x", 1, 0));
+        sigaction(SIGPIPE, &old, NULL);
+    }
+}
+
+DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limit_by_dup, 0),
+          CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(interrupted, COLD), CASE(restarted, TWO | COLD),
+          CASE(ignored, TWO), CASE(send_interrupted, 0), CASE(full_send_interrupted, 0),
+          CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0), CASE(storm, TWO | COLD),
+          CASE(cancelled, TWO | COLD), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD), CASE(killed_by_sigpipe, 0),
+          CASE(blocked_sigpipe, COLD), CASE(ignored_sigpipe, 0))

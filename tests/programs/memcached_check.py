@@ -1,0 +1,45 @@
+"""Writes values of 1 byte to 1,000,000 bytes to memcached and reads them back: memcached_check.py PORT
+
+Exits with 1 on any difference.
+"""
+import random
+import socket
+import sys
+
+
+def check(port, connection):
+    rng = random.Random(connection)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+        stream = sock.makefile("rb")
+        sizes = [1 << bit for bit in range(20)] + [1_000_000]
+        sizes += [int(2 ** rng.uniform(0, 19)) for _ in range(40)]
+        rng.shuffle(sizes)
+        wanted = {}
+        for number, size in enumerate(sizes):
+            key = b"check:%d:%d" % (connection, number)
+            wanted[key] = random.Random(number).randbytes(size)
+            sock.sendall(b"set %s 7 0 %d\r\n%s\r\n" % (key, size, wanted[key]))
+            answer = stream.readline()
+            if answer != b"STORED\r\n":
+                sys.exit(f"set of {size} bytes: {answer!r}")
+            sock.sendall(b"get %s\r\n" % key)
+            answer = stream.readline()
+            if answer != b"VALUE %s 7 %d\r\n" % (key, size):
+                sys.exit(f"get of {size} bytes: {answer!r}")
+            if stream.read(size + 2)[:-2] != wanted[key]:
+                sys.exit(f"get of {size} bytes: wrong bytes")
+            if stream.readline() != b"END\r\n":
+                sys.exit("no END")
+        small = [b"small:%d" % i for i in range(1000)]
+        sock.sendall(b"".join(b"set %s 0 0 %d noreply\r\n%s\r\n" % (k, len(k), k) for k in small))
+        sock.sendall(b"get %s\r\n" % b" ".join(small[:50]))
+        for key in small[:50]:
+            if stream.readline() != b"VALUE %s 0 %d\r\n" % (key, len(key)) or stream.readline() != key + b"\r\n":
+                sys.exit("multi-get: wrong bytes")
+        if stream.readline() != b"END\r\n":
+            sys.exit("no END")
+        stream.close()
+
+
+for connection in range(4):
+    check(int(sys.argv[1]), connection)
