@@ -1,0 +1,244 @@
+//! CPython's own network tests, natively and under Shunt: every single test
+//! must have the same outcome.
+
+use crate::build::{artifact, root};
+use crate::netns;
+use crate::process::{Job, reap_leftovers};
+use crate::program::{PYTHON, script};
+use crate::report::Report;
+use crate::stats::Stats;
+use anyhow::{Context, Result, bail};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+#[derive(clap::Args, Default)]
+pub(crate) struct Options {
+    /// All modules instead of those that take seconds
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Run natively again even if the result is known
+    #[arg(long)]
+    fresh: bool,
+    /// Compare native with native, to see which tests are unsteady by themselves
+    #[arg(long)]
+    native: bool,
+    /// Only these modules
+    modules: Vec<String>,
+}
+
+/// (module, takes long).
+const MODULES: &[(&str, bool)] = &[
+    ("test_select", false),
+    ("test_selectors", false),
+    ("test_poll", false),
+    ("test_epoll", false),
+    ("test_socketserver", false),
+    ("test_ftplib", false),
+    ("test_smtplib", false),
+    ("test_httplib", false),
+    ("test_ssl", true),
+    ("test_socket", false),
+    ("test_asyncio", true),
+];
+
+/// Test name to outcome; subtests of one name count together.
+type Outcomes = BTreeMap<String, Vec<String>>;
+
+/// The task.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let mut report = Report::new();
+    steps(&mut report, options)?;
+    reap_leftovers();
+    Ok(report.finish())
+}
+
+/// The steps, for `test` as well.
+pub(crate) fn steps(report: &mut Report, options: &Options) -> Result<()> {
+    let directory = root().join("target/cpython");
+    fs::create_dir_all(&directory)?;
+    let mut total = Stats::default();
+    let modules: Vec<&str> = if options.modules.is_empty() {
+        MODULES
+            .iter()
+            .filter(|(_, long)| options.full || !long)
+            .map(|(module, _)| *module)
+            .collect()
+    } else {
+        options.modules.iter().map(String::as_str).collect()
+    };
+    for &module in &modules {
+        report.step(&format!("cpython {module}"), || {
+            let native = native(&directory, module, options.fresh)?;
+            let mut stats = None;
+            let second = if options.native {
+                outcomes(&directory, module, Vec::new(), "again")?
+            } else {
+                let file = directory.join(format!("{module}.stats"));
+                let _ = fs::remove_file(&file);
+                let wrap = vec![
+                    artifact("shunt").display().to_string(),
+                    "run".into(),
+                    "--upgrade=eager".into(),
+                    "--stats".into(),
+                    file.display().to_string(),
+                    "--".into(),
+                ];
+                let result = outcomes(&directory, module, wrap, "shunt");
+                let sums = Stats::read(&file)?;
+                total += &sums;
+                stats = Some(sums);
+                result?
+            };
+            let count: usize = native.values().map(Vec::len).sum();
+            compare(&native, &second)?;
+            let detail = stats.map(|stats| stats.summary()).unwrap_or_default();
+            Ok(format!("{count} tests equal; {detail}"))
+        });
+    }
+    if !options.native {
+        report.step("cpython: connections were shunted", || {
+            if total.shunted == 0 {
+                bail!("none was: {}", total.summary());
+            }
+            Ok(total.summary())
+        });
+    }
+    Ok(())
+}
+
+fn compare(native: &Outcomes, second: &Outcomes) -> Result<()> {
+    let none = vec!["not run".to_owned()];
+    let names: std::collections::BTreeSet<&String> = native.keys().chain(second.keys()).collect();
+    let differences: Vec<String> = names
+        .into_iter()
+        .filter_map(|name| {
+            let (a, b) = (
+                native.get(name).unwrap_or(&none),
+                second.get(name).unwrap_or(&none),
+            );
+            (a != b).then(|| format!("{name}: native {}, here {}", a.join("+"), b.join("+")))
+        })
+        .collect();
+    if !differences.is_empty() {
+        bail!(
+            "{} tests differ\n    {}",
+            differences.len(),
+            differences.join("\n    ")
+        );
+    }
+    Ok(())
+}
+
+/// The native result, from the last time if this interpreter gave one.
+fn native(directory: &Path, module: &str, fresh: bool) -> Result<Outcomes> {
+    let version = Command::new(PYTHON)
+        .args(["-c", "import sys; print(sys.version, end='')"])
+        .output()?;
+    let place = if netns::private() {
+        "own network namespace"
+    } else {
+        "host"
+    };
+    let key = format!(
+        "{}; {place}\n",
+        String::from_utf8_lossy(&version.stdout).replace('\n', " ")
+    );
+    let cache = directory.join(format!("{module}.native"));
+    if !fresh
+        && let Ok(text) = fs::read_to_string(&cache)
+        && let Some(rest) = text.strip_prefix(&key)
+    {
+        return Ok(parse(rest));
+    }
+    let result = outcomes(directory, module, Vec::new(), "native")?;
+    let text = fs::read_to_string(results_file(directory, module, "native"))?;
+    fs::write(cache, key + &text)?;
+    Ok(result)
+}
+
+fn results_file(directory: &Path, module: &str, variant: &str) -> PathBuf {
+    directory.join(format!("{module}.{variant}.results"))
+}
+
+/// Runs one module and returns what each of its tests gave.
+fn outcomes(
+    directory: &Path,
+    module: &str,
+    mut words: Vec<String>,
+    variant: &str,
+) -> Result<Outcomes> {
+    let work = std::env::temp_dir().join(format!("shunt-cpython.{}", std::process::id()));
+    let _ = fs::remove_dir_all(&work);
+    fs::create_dir_all(&work)?;
+    let xml = directory.join(format!("{module}.{variant}.xml"));
+    let _ = fs::remove_file(&xml);
+    words.extend(
+        [
+            PYTHON,
+            "-m",
+            "test",
+            "-v",
+            "--timeout",
+            "120",
+            "-i",
+            "*VSOCK*",
+        ]
+        .map(String::from),
+    );
+    if module == "test_socketserver" {
+        // The resource only opens the gate: its tests stay on loopback.
+        words.extend(["-u", "network"].map(String::from));
+    }
+    words.extend([
+        "--junit-xml".into(),
+        xml.display().to_string(),
+        module.into(),
+    ]);
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .current_dir(&work)
+        .env("LC_ALL", "C.UTF-8");
+    let mut job = Job::spawn(&format!("{module}.{variant}"), directory, &mut command)?;
+    let status = job.wait(Duration::from_secs(600), &[]);
+    let _ = fs::remove_dir_all(&work);
+    let status = status?;
+    if !xml.exists() {
+        bail!(
+            "{module} ({variant}) left no results ({status}); see target/cpython\n{}",
+            job.tail()
+        );
+    }
+    let text = Command::new(PYTHON)
+        .arg(script("cpython_results.py"))
+        .arg(&xml)
+        .output()
+        .context("results")?;
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    fs::write(results_file(directory, module, variant), &text)?;
+    let outcomes = parse(&text);
+    if outcomes.is_empty() {
+        bail!(
+            "{module} ({variant}) ran no test ({status}); see target/cpython\n{}",
+            job.tail()
+        );
+    }
+    Ok(outcomes)
+}
+
+fn parse(text: &str) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    for (name, outcome) in text.lines().filter_map(|line| line.split_once('\t')) {
+        outcomes
+            .entry(name.to_owned())
+            .or_default()
+            .push(outcome.to_owned());
+    }
+    for list in outcomes.values_mut() {
+        list.sort();
+    }
+    outcomes
+}

@@ -1,0 +1,302 @@
+//! redis, memcached and nginx, natively and under Shunt in turns, side by side.
+
+use crate::lab::{Lab, Variant, free_port};
+use crate::process::reap_leftovers;
+use crate::program::{memcached, nginx, redis};
+use crate::stats::{Stats, median};
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Rounds of native and shunted in turn; the table shows medians
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+/// What one run of a load measured.
+struct Sample {
+    rate: f64,
+    /// Microseconds: median, or mean where the program prints no median.
+    latency: f64,
+}
+
+struct Load {
+    name: &'static str,
+    server: Server,
+    words: &'static [&'static str],
+    parse: fn(&str) -> Option<Sample>,
+}
+
+#[derive(Clone, Copy)]
+enum Server {
+    Redis,
+    Memcached,
+    Nginx,
+}
+
+const LOADS: &[Load] = &[
+    Load {
+        name: "redis GET, 1 client",
+        server: Server::Redis,
+        words: &[
+            "redis-benchmark",
+            "-p",
+            "PORT",
+            "-t",
+            "get",
+            "-c",
+            "1",
+            "-n",
+            "40000",
+            "--csv",
+        ],
+        parse: redis_csv,
+    },
+    Load {
+        name: "redis SET, 1 client",
+        server: Server::Redis,
+        words: &[
+            "redis-benchmark",
+            "-p",
+            "PORT",
+            "-t",
+            "set",
+            "-c",
+            "1",
+            "-n",
+            "40000",
+            "--csv",
+        ],
+        parse: redis_csv,
+    },
+    Load {
+        name: "redis GET, 50 clients",
+        server: Server::Redis,
+        words: &[
+            "redis-benchmark",
+            "-p",
+            "PORT",
+            "-t",
+            "get",
+            "-c",
+            "50",
+            "-n",
+            "200000",
+            "--csv",
+        ],
+        parse: redis_csv,
+    },
+    Load {
+        name: "redis GET, 50 clients, pipeline 16",
+        server: Server::Redis,
+        words: &[
+            "redis-benchmark",
+            "-p",
+            "PORT",
+            "-t",
+            "get",
+            "-c",
+            "50",
+            "-n",
+            "1000000",
+            "-P",
+            "16",
+            "--csv",
+        ],
+        parse: redis_csv,
+    },
+    Load {
+        name: "memcached get, 1 client",
+        server: Server::Memcached,
+        words: &[
+            "memcslap",
+            "--servers=127.0.0.1:PORT",
+            "--concurrency=1",
+            "--execute-number=30000",
+            "--test=get",
+        ],
+        parse: |output| memcslap(output, 1.0),
+    },
+    Load {
+        name: "memcached set, 16 clients",
+        server: Server::Memcached,
+        words: &[
+            "memcslap",
+            "--servers=127.0.0.1:PORT",
+            "--concurrency=16",
+            "--execute-number=5000",
+            "--test=set",
+        ],
+        parse: |output| memcslap(output, 16.0),
+    },
+    Load {
+        name: "nginx 1 KiB, 1 client",
+        server: Server::Nginx,
+        words: &[
+            "wrk",
+            "-t",
+            "1",
+            "-c",
+            "1",
+            "-d",
+            "3s",
+            "--latency",
+            "http://127.0.0.1:PORT/1k",
+        ],
+        parse: wrk,
+    },
+    Load {
+        name: "nginx 1 KiB, 64 clients",
+        server: Server::Nginx,
+        words: &[
+            "wrk",
+            "-t",
+            "1",
+            "-c",
+            "64",
+            "-d",
+            "3s",
+            "--latency",
+            "http://127.0.0.1:PORT/1k",
+        ],
+        parse: wrk,
+    },
+];
+
+/// The task.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    println!(
+        "{} rounds, native and shunted in turn, on {} cores\n",
+        options.rounds,
+        cores()
+    );
+    println!(
+        "| load | native req/s | shunt req/s | rate | native µs | shunt µs | latency | bytes in rings |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|");
+    for load in LOADS {
+        let (mut native, mut shunted) = (Vec::new(), Vec::new());
+        let mut stats = Stats::default();
+        for _ in 0..options.rounds {
+            native.push(once(load, Variant::Native)?.0);
+            let (sample, more) = once(load, Variant::Both)?;
+            shunted.push(sample);
+            stats += &more;
+        }
+        let of = |samples: &[Sample], field: fn(&Sample) -> f64| {
+            median(&samples.iter().map(field).collect::<Vec<_>>())
+        };
+        let (rate, shunted_rate) = (of(&native, |s| s.rate), of(&shunted, |s| s.rate));
+        let (latency, shunted_latency) = (of(&native, |s| s.latency), of(&shunted, |s| s.latency));
+        println!(
+            "| {} | {rate:.0} | {shunted_rate:.0} | {:.2}× | {latency:.1} | {shunted_latency:.1} | {:.2}× | {:.2} % |",
+            load.name,
+            shunted_rate / rate,
+            shunted_latency / latency,
+            stats.ring_share() * 100.0
+        );
+    }
+    println!(
+        "\nLatency is the median as the client prints it (memcslap: the mean, from its run time)."
+    );
+    reap_leftovers();
+    Ok(true)
+}
+
+/// How many cores there are.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
+}
+
+/// One server, one load.
+fn once(load: &Load, variant: Variant) -> Result<(Sample, Stats)> {
+    let mut lab = Lab::new(variant)?;
+    let port = free_port()?;
+    let number = port.to_string();
+    match load.server {
+        Server::Redis => redis::serve(&mut lab, &number)?,
+        Server::Memcached => memcached::serve(&mut lab, &number)?,
+        Server::Nginx => nginx::serve(&mut lab, port)?,
+    }
+    let words: Vec<String> = load
+        .words
+        .iter()
+        .map(|word| word.replace("PORT", &number))
+        .collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let output = lab.client(120, &words)?;
+    let sample =
+        (load.parse)(&output).with_context(|| format!("{}: no result in\n{output}", load.name))?;
+    let signal = if matches!(load.server, Server::Nginx) {
+        Signal::QUIT
+    } else {
+        Signal::TERM
+    };
+    Ok((sample, lab.finish(signal)?))
+}
+
+/// `"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms",…`
+pub(crate) fn redis_fields(output: &str) -> Option<(f64, f64, f64)> {
+    let row = output
+        .lines()
+        .find(|line| line.starts_with('"') && !line.starts_with("\"test\""))?;
+    let fields: Vec<&str> = row
+        .split(',')
+        .map(|field| field.trim_matches('"'))
+        .collect();
+    let number = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    Some((number(1)?, number(2)?, number(4)?))
+}
+
+fn redis_csv(output: &str) -> Option<Sample> {
+    let (rate, mean, median) = redis_fields(output)?;
+    // It prints thousandths of a millisecond: below 10 µs the mean says more.
+    Some(Sample {
+        rate,
+        latency: if median < 0.01 { mean } else { median } * 1000.0,
+    })
+}
+
+#[allow(clippy::cast_precision_loss)] // For display only.
+fn memcslap(output: &str, clients: f64) -> Option<Sample> {
+    let (keys, seconds) = memcached::served(output)?;
+    let keys = keys as f64;
+    Some(Sample {
+        rate: keys / seconds,
+        latency: seconds / keys * clients * 1e6,
+    })
+}
+
+fn wrk(output: &str) -> Option<Sample> {
+    let rate = output
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Requests/sec:"))?;
+    let middle = output
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("50%"))?
+        .trim();
+    let digits = middle.trim_end_matches(char::is_alphabetic);
+    let unit = match &middle[digits.len()..] {
+        "us" => 1.0,
+        "ms" => 1e3,
+        "s" => 1e6,
+        _ => return None,
+    };
+    Some(Sample {
+        rate: rate.trim().parse().ok()?,
+        latency: digits.parse::<f64>().ok()? * unit,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn outputs_are_read() {
+        let sample =
+            super::wrk("  Latency Distribution\n     50%  1.50ms\nRequests/sec:  100.5\n").unwrap();
+        assert!((sample.latency - 1500.0).abs() < 1e-9 && (sample.rate - 100.5).abs() < 1e-9);
+        let csv = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\"\n\"GET\",\"10.0\",\"0.5\",\"0.1\",\"0.4\"\n";
+        assert!((super::redis_csv(csv).unwrap().latency - 400.0).abs() < 1e-9);
+    }
+}

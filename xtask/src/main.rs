@@ -1,0 +1,145 @@
+//! `cargo xtask <task>`: everything that people and CI do with this repository.
+//!
+//! Tasks that run programs do so in a network namespace of their own where the
+//! machine allows it, so that neither their ports nor their shuntd meet anyone
+//! else's.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod build;
+mod cpython;
+mod demo;
+mod lab;
+mod lint;
+mod netns;
+mod process;
+mod program;
+mod report;
+mod setup;
+mod soak;
+mod stats;
+mod strace;
+mod test;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, test and measure Shunt")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install the Debian packages that the tests and the demo use
+    Setup,
+    /// Build everything for release and check what libshunt.so depends on
+    Build,
+    /// Format check and clippy
+    Lint,
+    /// Everything that CI runs
+    Test {
+        /// Leave out the programs, CPython's tests and the short soak
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Run real programs natively, under Shunt, mixed, and with shuntd killed
+    Programs {
+        /// Only these: redis memcached nginx http asyncio
+        names: Vec<String>,
+        /// Only these variants: native both client server kill
+        #[arg(long, value_delimiter = ',')]
+        variants: Vec<lab::Variant>,
+    },
+    /// Run CPython's own network tests natively and under Shunt and compare
+    Cpython(cpython::Options),
+    /// Run shunt-differential: every call family, natively and in each mix of ends
+    Differential,
+    /// Run redis, memcached and nginx natively and under Shunt, side by side
+    Demo(demo::Options),
+    /// Randomised soak with kills, checksums and a leak check
+    Soak(soak::Options),
+    /// Ping-pong and redis latency, native and shunted interleaved
+    Bench(bench::Options),
+    /// How many of redis-server's socket calls make a system call
+    Strace,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one task; `false` means that something under test failed.
+fn run(task: Task) -> Result<bool> {
+    if !matches!(task, Task::Setup | Task::Build | Task::Lint) {
+        if !netns::private() && !prepared() {
+            // What needs the network comes first: there is none inside.
+            setup::run()?;
+            build::fetch();
+            if matches!(task, Task::Test { .. }) {
+                lint::components();
+            }
+        }
+        netns::enter()?;
+    }
+    match task {
+        Task::Setup => setup::run().map(|()| true),
+        Task::Build => build::run().map(|()| true),
+        Task::Lint => lint::run(),
+        Task::Test { quick } => test::run(quick),
+        Task::Programs { names, variants } => {
+            prepare()?;
+            program::run(&names, &variants)
+        }
+        Task::Cpython(options) => {
+            prepare()?;
+            cpython::run(&options)
+        }
+        Task::Differential => {
+            prepare()?;
+            test::differential_alone()
+        }
+        Task::Demo(options) => {
+            prepare()?;
+            demo::run(&options)
+        }
+        Task::Soak(options) => {
+            prepare()?;
+            soak::run(&options)
+        }
+        Task::Bench(options) => {
+            prepare()?;
+            bench::run(&options)
+        }
+        Task::Strace => {
+            prepare()?;
+            strace::run()
+        }
+    }
+}
+
+/// `XTASK_PREPARED=1` says that setup and build have been done (to look at one
+/// thing again and again).
+fn prepared() -> bool {
+    std::env::var_os("XTASK_PREPARED").is_some()
+}
+
+/// What each task that runs programs needs first.
+fn prepare() -> Result<()> {
+    if prepared() {
+        return Ok(());
+    }
+    setup::run()?;
+    build::run()
+}

@@ -1,0 +1,210 @@
+//! Child processes: bounded in time, ended by process id, with the stacks of
+//! everyone involved printed when one hangs.
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(10);
+
+/// A child in a process group of its own, its output in a file.
+pub(crate) struct Job {
+    pub(crate) name: String,
+    log: PathBuf,
+    child: Child,
+}
+
+impl Job {
+    /// Starts `command`; its output goes to `directory/name.log`.
+    pub(crate) fn spawn(name: &str, directory: &Path, command: &mut Command) -> Result<Self> {
+        let log = directory.join(format!("{name}.log"));
+        let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("start {:?}", command.get_program()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            log,
+            child,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it printed so far.
+    pub(crate) fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// The end of what it printed, for messages.
+    pub(crate) fn tail(&self) -> String {
+        let output = self.output();
+        let lines: Vec<&str> = output.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    pub(crate) fn finished(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for its end. If that does not come in time, prints the stacks of
+    /// its tree and of `others`, ends it and fails.
+    pub(crate) fn wait(&mut self, limit: Duration, others: &[u32]) -> Result<ExitStatus> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > end {
+                print_stacks(&self.name, self.pid());
+                for &pid in others {
+                    print_stacks("other end", pid);
+                }
+                self.kill();
+                bail!(
+                    "{} hung: not done after {} s\n{}",
+                    self.name,
+                    limit.as_secs(),
+                    self.tail()
+                );
+            }
+            sleep(TICK);
+        }
+    }
+
+    /// Asks it to end with `signal` and waits; it must not need force.
+    pub(crate) fn stop(mut self, signal: Signal) -> Result<ExitStatus> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended by itself ({status})\n{}", self.name, self.tail());
+        }
+        signal_pid(self.pid(), signal);
+        self.wait(Duration::from_secs(15), &[])
+    }
+
+    /// Ends it and all that it started.
+    pub(crate) fn kill(&mut self) {
+        for pid in descendants(self.pid()) {
+            signal_pid(pid, Signal::KILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            self.kill();
+        }
+    }
+}
+
+/// Sends a signal to one process.
+pub(crate) fn signal_pid(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// The children of a process, theirs, and so on.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return found;
+    };
+    for thread in threads.flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        for child in children
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+        {
+            found.push(child);
+            found.extend(descendants(child));
+        }
+    }
+    found
+}
+
+/// The name of a process.
+pub(crate) fn comm(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// Prints what every thread of a process tree is doing.
+pub(crate) fn print_stacks(name: &str, pid: u32) {
+    for pid in std::iter::once(pid).chain(descendants(pid)) {
+        eprintln!("---- stacks of {name}: process {pid} ({})", comm(pid));
+        let output = Command::new("timeout")
+            .args([
+                "-k",
+                "5",
+                "30",
+                "gdb",
+                "-batch",
+                "-nx",
+                "-ex",
+                "thread apply all bt 25",
+                "-p",
+            ])
+            .arg(pid.to_string())
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null())
+            .output();
+        let Ok(output) = output else { continue };
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            if line.starts_with(['#', 'T']) {
+                eprintln!("{line}");
+            }
+        }
+    }
+}
+
+/// Ends what our children left behind (daemons reparented to us).
+pub(crate) fn reap_leftovers() {
+    for pid in descendants(std::process::id()) {
+        signal_pid(pid, Signal::TERM);
+    }
+    let end = Instant::now() + Duration::from_secs(3);
+    while !descendants(std::process::id()).is_empty() {
+        if Instant::now() > end {
+            for pid in descendants(std::process::id()) {
+                signal_pid(pid, Signal::KILL);
+            }
+        }
+        if Instant::now() > end + Duration::from_secs(1) {
+            return;
+        }
+        while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
+        sleep(TICK);
+    }
+}
+
+/// Runs a command that belongs to the build, its output shown; fails if it does.
+pub(crate) fn check(command: &mut Command) -> Result<()> {
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("start {:?}", command.get_program()))?;
+    if !status.success() {
+        let words: Vec<_> = std::iter::once(command.get_program())
+            .chain(command.get_args())
+            .map(|word| word.to_string_lossy())
+            .collect();
+        bail!("`{}` failed ({status})", words.join(" "));
+    }
+    Ok(())
+}

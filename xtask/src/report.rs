@@ -1,0 +1,54 @@
+//! Counts what passed and failed and prints it as it happens.
+
+use anyhow::Result;
+use std::time::Instant;
+
+/// The results of one run.
+pub(crate) struct Report {
+    started: Instant,
+    passed: u32,
+    failed: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            passed: 0,
+            failed: Vec::new(),
+        }
+    }
+
+    /// Runs one step; its text is printed behind its name. Returns whether it passed.
+    pub(crate) fn step(&mut self, name: &str, work: impl FnOnce() -> Result<String>) -> bool {
+        println!(
+            "[{:6.1} s] {name} ...",
+            self.started.elapsed().as_secs_f64()
+        );
+        let started = Instant::now();
+        let result = work();
+        let seconds = started.elapsed().as_secs_f64();
+        match result {
+            Ok(detail) => {
+                self.passed += 1;
+                println!("           ok     {name} ({seconds:.1} s) {detail}");
+                true
+            }
+            Err(error) => {
+                println!("           FAILED {name} ({seconds:.1} s): {error:#}");
+                self.failed.push(name.to_owned());
+                false
+            }
+        }
+    }
+
+    /// Prints the last line; true if nothing failed.
+    pub(crate) fn finish(self) -> bool {
+        for name in &self.failed {
+            println!("failed: {name}");
+        }
+        println!("total time {:.0} s", self.started.elapsed().as_secs_f64());
+        println!("{} passed, {} failed", self.passed, self.failed.len());
+        self.failed.is_empty()
+    }
+}

@@ -1,0 +1,122 @@
+//! Installs what the tests and the demo run, from Debian's own packages.
+
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// (a file that proves its presence, the Debian 12 package that has it).
+const NEEDED: &[(&str, &str)] = &[
+    ("/usr/bin/gcc", "gcc"),
+    ("/usr/include/stdio.h", "libc6-dev"),
+    ("/usr/bin/readelf", "binutils"),
+    ("/usr/bin/redis-server", "redis-server"),
+    ("/usr/bin/redis-benchmark", "redis-tools"),
+    ("/usr/bin/memcached", "memcached"),
+    ("/usr/bin/memcslap", "libmemcached-tools"),
+    ("/usr/sbin/nginx", "nginx-light"),
+    ("/usr/bin/wrk", "wrk"),
+    ("/usr/bin/ab", "apache2-utils"),
+    ("/usr/bin/curl", "curl"),
+    ("/usr/bin/openssl", "openssl"),
+    ("/usr/bin/python3.11", "python3"),
+    (
+        "/usr/lib/python3.11/test/test_socket.py",
+        "libpython3.11-testsuite",
+    ),
+    ("/usr/bin/gdb", "gdb"),
+    ("/usr/bin/strace", "strace"),
+    ("/usr/bin/unshare", "util-linux"),
+    ("/bin/ip", "iproute2"),
+    ("/usr/bin/ps", "procps"),
+];
+
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Installs what is missing; says nothing when nothing is.
+pub(crate) fn run() -> Result<()> {
+    let missing = missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!(
+            "missing programs and no apt-get here; install the equivalents of these Debian 12 packages: {list}"
+        );
+    }
+    if !rustix::process::geteuid().is_root() {
+        bail!("missing programs; as root run:\n    apt-get install --no-install-recommends {list}");
+    }
+    println!("installing {list}");
+    let quiet = KeepServicesOff::new()?;
+    if apt(&missing).is_err() {
+        // A fresh machine has no package lists, an old one stale ones.
+        let mut update = Command::new("apt-get");
+        let _ = update
+            .args(["update", "-q"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status();
+        if let Err(text) = apt(&missing) {
+            bail!("apt-get could not install: {list}\n{text}");
+        }
+    }
+    drop(quiet);
+    let left = self::missing();
+    if !left.is_empty() {
+        bail!("still missing after installation: {}", left.join(" "));
+    }
+    Ok(())
+}
+
+fn missing() -> Vec<&'static str> {
+    NEEDED
+        .iter()
+        .filter(|(file, _)| !Path::new(file).exists())
+        .map(|&(_, package)| package)
+        .collect()
+}
+
+/// Installs; the error is what apt-get said.
+fn apt(packages: &[&str]) -> Result<(), String> {
+    let output = Command::new("apt-get")
+        .args(["install", "-y", "-q", "--no-install-recommends"])
+        .args(packages)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr)
+        .trim_end()
+        .to_owned())
+}
+
+/// While this lives, packages do not start their services (Debian's
+/// `policy-rc.d` says no). An administrator's own policy is left alone.
+struct KeepServicesOff {
+    ours: bool,
+}
+
+impl KeepServicesOff {
+    fn new() -> Result<Self> {
+        let ours = !Path::new(POLICY).exists();
+        if ours {
+            fs::write(POLICY, "#!/bin/sh\nexit 101\n").context("write policy-rc.d")?;
+            fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(Self { ours })
+    }
+}
+
+impl Drop for KeepServicesOff {
+    fn drop(&mut self) {
+        if self.ours {
+            let _ = fs::remove_file(POLICY);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Runs shunt-soak.
+
+use crate::build::artifact;
+use crate::process::reap_leftovers;
+use anyhow::Result;
+use std::process::{Command, Stdio};
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// How long
+    #[arg(long, default_value_t = 10)]
+    minutes: u32,
+    /// Without Shunt: a test of the soak itself
+    #[arg(long)]
+    native: bool,
+    /// Repeat the choices of an earlier run
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// The task.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let mut command = command(options.minutes * 60, options.native);
+    if let Some(seed) = options.seed {
+        command.arg("--seed").arg(seed.to_string());
+    }
+    let status = command.stdin(Stdio::null()).status()?;
+    reap_leftovers();
+    Ok(status.success())
+}
+
+fn command(seconds: u32, native: bool) -> Command {
+    let mut command = Command::new(artifact("shunt-soak"));
+    command.arg("--seconds").arg(seconds.to_string());
+    if native {
+        command.arg("--native");
+    } else {
+        command.arg("--shunt").arg(artifact("shunt"));
+    }
+    command
+}
