@@ -85,6 +85,8 @@ pub struct Output {
     pub back_at: AtomicU64,
     /// Stream bytes published in the ring so far.
     pub bytes: AtomicU64,
+    /// Doorbells given to the base socket so far, each counted before it is sent.
+    pub bells: AtomicU64,
 }
 
 /// This side's own state of its sending half; guarded by the token.
@@ -97,8 +99,6 @@ pub struct Sending {
     pub write: AtomicU64,
     /// The peer's credit as last seen.
     pub credit: AtomicU64,
-    /// Bytes given to the base socket (payload before the switch, doorbells after).
-    pub kernel_bytes: AtomicU64,
     /// A `Way`: where bytes go.
     pub way: AtomicU32,
     /// Ring bytes known to be backed by memory.
@@ -217,11 +217,11 @@ impl Slot {
         self.output.switch_at.store(0, o);
         self.output.back_at.store(0, o);
         self.output.bytes.store(0, o);
+        self.output.bells.store(0, o);
         let s = &self.sending;
         s.token.reset();
         s.write.store(0, o);
         s.credit.store(0, o);
-        s.kernel_bytes.store(0, o);
         s.way.store(0, o);
         s.check.store(crate::ring::SMALL, o);
         s.rung.store(0, o);

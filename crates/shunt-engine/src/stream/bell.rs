@@ -102,7 +102,19 @@ impl Conn<'_> {
         if self.way_out() == Way::Tcp {
             self.try_switch();
         }
-        let sent = self.way_out() == Way::Ring && sys::send(self.fd, &[0]).is_ok();
+        if self.way_out() != Way::Ring {
+            return false;
+        }
+        // Counted first: a peer that closes waits for what is counted, and who
+        // counts after its last look sees that it waits for nothing any more.
+        let bells = &self.pair.own.output.bells;
+        let before = bells.load(Ordering::Relaxed);
+        publish::word(bells, before + 1);
+        light();
+        let sent = self.pair.peer_state() & slot::CLOSED == 0 && sys::send(self.fd, &[0]).is_ok();
+        if !sent {
+            publish::word(bells, before);
+        }
         bump(&self.socket.tx.doorbells, u64::from(sent));
         sent
     }

@@ -52,28 +52,29 @@ pub(crate) fn before_close(conn: &Conn) {
             l_linger: 0,
         });
     let resets = linger.l_onoff != 0 && linger.l_linger == 0;
-    // Nobody rings for us any more: a doorbell that came after the last look
-    // would make the kernel's close a reset, and what it still has to send would
-    // be lost with it.
-    own.face.wait.store(0, Ordering::Release);
-    heavy();
-    let lost = unread(conn) > 0;
     if !wait_for(&own.sending.token) {
         return;
     }
-    let unread = if lost || resets { slot::UNREAD } else { 0 };
-    publish::set_bits(&own.face.state, slot::CLOSED | unread);
+    publish::set_bits(
+        &own.face.state,
+        slot::CLOSED | if resets { slot::UNREAD } else { 0 },
+    );
     own.sending.token.give();
+    // From here on nobody rings for us who has not yet counted the doorbell.
+    heavy();
+    let lost = unread(conn) > 0;
     if lost && !resets {
+        publish::set_bits(&own.face.state, slot::UNREAD);
         // TCP resets a connection whose data was thrown away (RFC 2525, 2.17).
         let now = libc::linger {
             l_onoff: 1,
             l_linger: 0,
         };
         let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
-    } else if conn.way_in() == Way::Ring && wait_for(&own.receiving.token) {
-        // A doorbell left in the queue would turn our FIN into a reset.
-        let _ = wait::take_bells(conn);
+    } else if !resets && wait_for(&own.receiving.token) {
+        // A doorbell that is in the queue, or arrives later, would make the
+        // kernel's FIN a reset, and what it has still to send would be lost.
+        wait::take_all_bells(conn);
         own.receiving.token.give();
     }
 }

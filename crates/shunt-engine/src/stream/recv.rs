@@ -103,8 +103,11 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
             Step::BadBuffer => return Outcome::Done(done as isize),
             Step::Kernel if done == 0 => return Outcome::Kernel,
             Step::Kernel => {
+                let now = flags & libc::MSG_DONTWAIT != 0
+                    || options.nonblock.load(Ordering::Relaxed) != 0;
+                let least = if now { 0 } else { least };
                 // SAFETY: the caller's promise.
-                unsafe { rest_from_tcp(conn, &mut cursor) };
+                unsafe { rest_from_tcp(conn, &mut cursor, least) };
                 return Outcome::Done(cursor.done() as isize);
             }
         }
@@ -143,8 +146,9 @@ pub(crate) fn at_mark(conn: &Conn) -> bool {
     sys::ioctl_int(conn.fd, SIOCATMARK).is_ok_and(|mark| mark != 0)
 }
 
-/// After the ring: what TCP has already.
-unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor) {
+/// After the ring: what TCP has already, and `least` bytes in all. What stops it
+/// is told by the next call, as after any short count.
+unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize) {
     while cursor.remaining() > 0 && !at_mark(conn) {
         let mut rest = [iovec {
             iov_base: std::ptr::null_mut(),
@@ -155,9 +159,17 @@ unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor) {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = rest.as_mut_ptr();
         message.msg_iovlen = count;
-        let n = sys::recvmsg(conn.fd, &raw mut message, libc::MSG_DONTWAIT).unwrap_or(0);
+        let wanted = iov::total(&rest[..count]);
+        let waits = cursor.done() < least;
+        let n = if waits {
+            // SAFETY: the caller's promise.
+            real::quietly(|| unsafe { real::recvmsg()(conn.fd, &raw mut message, 0) })
+                .unwrap_or(0) as usize
+        } else {
+            sys::recvmsg(conn.fd, &raw mut message, libc::MSG_DONTWAIT).unwrap_or(0)
+        };
         cursor.skip(n);
-        if n < iov::total(&rest[..count]) {
+        if n == 0 || n < wanted && cursor.done() >= least {
             break;
         }
     }
@@ -286,6 +298,11 @@ fn follow_back(conn: &Conn, offset: u64) {
     let receiving = &conn.pair.own.receiving;
     receiving.resume_at.store(offset, Ordering::Relaxed);
     Way::TcpAgain.store(&receiving.way);
+    // Doorbells could not wait for it; payload can.
+    let rcvlowat = conn.pair.own.options.rcvlowat.load(Ordering::Relaxed) as i32;
+    if rcvlowat > 1 {
+        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &rcvlowat);
+    }
     conn.socket.downgraded.store(1, Ordering::Relaxed);
     if conn.socket.reason() == Reason::Pending {
         conn.socket.set_reason(Reason::Blocked);
@@ -412,10 +429,20 @@ unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
     bump(&conn.socket.rx.kernel_calls, 1);
     let n = match sys::recvmsg(conn.fd, &raw mut message, flags) {
         Ok(0) if iov::total(&rest[..count]) == 0 => return Step::Bytes,
+        // The peer may have moved to the ring before it ended.
+        // SAFETY: the caller's promise.
+        Ok(0) if settle(conn) => return unsafe { from_ring(conn, cursor, flags) },
         Ok(0) => return last(conn),
         Ok(n) => n,
         Err(libc::EAGAIN) => return Step::Empty,
-        Err(errno) => return failure(conn, errno),
+        Err(errno) => {
+            if settle(conn) {
+                conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                // SAFETY: the caller's promise.
+                return unsafe { from_ring(conn, cursor, flags) };
+            }
+            return failure(conn, errno);
+        }
     };
     if !peek {
         receiving
@@ -528,10 +555,12 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
         Way::Ring => ring(),
         Way::TcpAgain => queued(),
         Way::Tcp => {
+            // The queue first: a doorbell in it follows the offset.
+            let queued = queued();
             let before = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
             match switch_offset(conn) {
-                Some(offset) => offset.saturating_sub(before).min(queued()) + ring(),
-                None => queued(),
+                Some(offset) => offset.saturating_sub(before).min(queued) + ring(),
+                None => queued,
             }
         }
     }

@@ -307,6 +307,13 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
 /// Whether the base socket's receive queue has bytes that the program has not
 /// read and that we may not take.
 pub(super) fn has_unread_tcp(conn: &Conn) -> bool {
+    // The peer may have moved to the ring since we last received: what lies there
+    // then is a doorbell.
+    let token = &conn.pair.own.receiving.token;
+    if conn.way_in() == Way::Tcp && wait_for(token) {
+        super::recv::settle(conn);
+        token.give();
+    }
     match conn.way_in() {
         Way::Ring => false,
         Way::Tcp | Way::TcpAgain => sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n > 0),

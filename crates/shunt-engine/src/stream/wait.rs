@@ -231,6 +231,31 @@ pub(super) fn take_bells(conn: &Conn) -> Result<bool, Errno> {
     }
 }
 
+/// With the receiving token: takes the doorbells that the peer has sent, also
+/// those still on their way.
+pub(super) fn take_all_bells(conn: &Conn) {
+    /// A doorbell takes microseconds, unless its sender was stopped in the middle.
+    const PATIENCE: u64 = 20_000_000;
+    let receiving = &conn.pair.own.receiving;
+    let mut until = None;
+    loop {
+        let over = match conn.way_in() {
+            Way::Tcp => return,
+            Way::Ring => !matches!(take_bells(conn), Ok(false)),
+            Way::TcpAgain => take_last_bells(conn).is_err_and(|e| e != libc::EAGAIN),
+        };
+        let output = &conn.pair.peer.output;
+        let switched = output.switch_at.load(Ordering::Acquire).wrapping_sub(1);
+        let sent = switched.wrapping_add(output.bells.load(Ordering::Acquire));
+        let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
+        if over || taken >= sent || sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE)
+        {
+            return;
+        }
+        sys::sched_yield();
+    }
+}
+
 /// Whether the peer has left the ring and payload begins within the next `n` bytes.
 fn payload_follows(conn: &Conn, n: usize) -> bool {
     let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
