@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use libc::{c_int, c_void};
+
 /// Defines, for each function, an accessor that returns the next definition of
 /// the symbol, or null if there is none.
 #[macro_export]
@@ -49,6 +51,44 @@ real_functions! {
     sendmmsg(libc::c_int, *mut libc::mmsghdr, libc::c_uint, libc::c_int) -> libc::c_int;
     sendfile(libc::c_int, libc::c_int, *mut libc::off_t, usize) -> isize;
     splice(libc::c_int, *mut libc::loff_t, libc::c_int, *mut libc::loff_t, usize, libc::c_uint) -> isize;
+}
+
+/// glibc's `struct _pthread_cleanup_buffer`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CleanUp {
+    routine: usize,
+    argument: usize,
+    cancel_type: c_int,
+    previous: usize,
+}
+
+real_functions! {
+    _pthread_cleanup_push(*mut CleanUp, unsafe extern "C-unwind" fn(*mut c_void), *mut c_void) -> ();
+    _pthread_cleanup_pop(*mut CleanUp, c_int) -> ();
+}
+
+/// Makes a real call like [`quietly`] in which the thread sleeps; should it be
+/// cancelled there, `undo` runs (`pthread_cleanup_push(3)`). A `Drop` would not
+/// do: cancellation unwinds with libc's own copy of the unwinder.
+pub(crate) fn sleeping<U: Fn()>(undo: &U, call: impl FnOnce() -> isize) -> Result<isize, i32> {
+    unsafe extern "C-unwind" fn run<U: Fn()>(undo: *mut c_void) {
+        // SAFETY: the closure below; its frame is still there while it is unwound.
+        unsafe { (*undo.cast::<U>())() }
+    }
+    let mut buffer = CleanUp {
+        routine: 0,
+        argument: 0,
+        cancel_type: 0,
+        previous: 0,
+    };
+    let argument = std::ptr::from_ref(undo).cast_mut().cast();
+    // SAFETY: the buffer lives until it is popped, or until it has been run.
+    unsafe { _pthread_cleanup_push()(&raw mut buffer, run::<U>, argument) };
+    let result = quietly(call);
+    // SAFETY: pushed last.
+    unsafe { _pthread_cleanup_pop()(&raw mut buffer, 0) };
+    result
 }
 
 /// The calling thread's `errno`, as a real function left it.

@@ -148,7 +148,7 @@ pub(crate) unsafe fn wait(
         } else {
             stats::ready_sleep();
             // SAFETY: the slice is the program's own.
-            unsafe { real_wait(set.fd(), room, limit, mask) }
+            unsafe { real_wait(set.fd(), room, limit, mask, &|| end_sleep(set)) }
         };
         end_sleep(set);
         if n.is_ok_and(|n| n > 0) {
@@ -198,23 +198,18 @@ unsafe fn wait_plain(
     limit: Limit,
     mask: *const sigset_t,
 ) -> Option<Outcome> {
-    /// Also when the thread is cancelled in its sleep.
-    struct Asleep(&'static Set);
-    impl Drop for Asleep {
-        fn drop(&mut self) {
-            self.0.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
+    let awake = || {
+        set.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
+    };
     set.plain_sleepers.fetch_add(1, Ordering::SeqCst);
-    let asleep = Asleep(set);
     // One of the two sees the other: this look the change, or the changer the sleeper.
     let n = if !set.is_plain() {
         Ok(0)
     } else {
         // SAFETY: the caller's promise.
-        unsafe { real_wait(set.fd(), room, limit, mask) }
+        unsafe { real_wait(set.fd(), room, limit, mask, &awake) }
     };
-    drop(asleep);
+    awake();
     match n {
         Err(errno) => Some(Outcome::Fail(errno)),
         // Another thread may have taken what a poll of the set has found.
@@ -227,11 +222,13 @@ unsafe fn wait_plain(
     }
 }
 
+/// The real call; `undo` if the thread is cancelled in it.
 unsafe fn real_wait(
     fd: c_int,
     room: &mut [epoll_event],
     limit: Limit,
     mask: *const sigset_t,
+    undo: &impl Fn(),
 ) -> Result<isize, i32> {
     if let (true, Some(left)) = (limit.fine, limit.left()) {
         // `epoll_pwait2`, which not every libc has.
@@ -241,7 +238,7 @@ unsafe fn real_wait(
             revents: 0,
         };
         // SAFETY: one valid pollfd; the caller's promise.
-        let n = real::quietly(|| unsafe {
+        let n = real::sleeping(undo, || unsafe {
             real::ppoll()(&raw mut one, 1, &raw const left, mask) as isize
         })?;
         return if n == 0 {
@@ -255,7 +252,7 @@ unsafe fn real_wait(
         (t.tv_sec * 1000 + (t.tv_nsec + 999_999) / 1_000_000).min(i32::MAX as i64)
     });
     // SAFETY: the caller's promise.
-    real::quietly(|| unsafe {
+    real::sleeping(undo, || unsafe {
         real::epoll_pwait()(
             fd,
             room.as_mut_ptr(),

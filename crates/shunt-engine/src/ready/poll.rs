@@ -192,9 +192,12 @@ unsafe fn sleep(
             stats::ready_sleep();
             let left = limit.left();
             let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            let (array, count) = (scratch.as_mut_ptr(), scratch.len());
+            // SAFETY: our own array, which outlives the call.
+            let undo = || get_out(fds, unsafe { std::slice::from_raw_parts(array, count) });
             // SAFETY: our own array; the program's mask.
-            real::quietly(|| unsafe {
-                real::ppoll()(scratch.as_mut_ptr(), scratch.len() as nfds_t, time, sigmask) as isize
+            real::sleeping(&undo, || unsafe {
+                real::ppoll()(array, count as nfds_t, time, sigmask) as isize
             })
         };
         get_out(fds, scratch);

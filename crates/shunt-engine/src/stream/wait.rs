@@ -113,7 +113,11 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
         let result = if interrupted {
             Err(libc::EINTR)
         } else {
-            sleep_in_kernel(conn, want, until)
+            let undo = || {
+                awake(conn, want);
+                conn.socket.unhold();
+            };
+            sleep_in_kernel(conn, want, until, &undo)
         };
         awake(conn, want);
         // Whatever woke us, the kernel may have news.
@@ -285,8 +289,13 @@ fn take_last_bells(conn: &Conn) -> Result<(), Errno> {
 }
 
 /// The real blocking call: restarts, is interrupted and is cancelled as the
-/// kernel's own receive is.
-fn sleep_in_kernel(conn: &Conn, want: Want, until: Option<u64>) -> Result<(), Errno> {
+/// kernel's own receive is. `undo` in the last case.
+fn sleep_in_kernel(
+    conn: &Conn,
+    want: Want,
+    until: Option<u64>,
+    undo: &impl Fn(),
+) -> Result<(), Errno> {
     if let Some(until) = until {
         let left = until.saturating_sub(sys::now());
         if left == 0 {
@@ -305,7 +314,7 @@ fn sleep_in_kernel(conn: &Conn, want: Want, until: Option<u64>) -> Result<(), Er
         let poll = || unsafe {
             real::ppoll()(&raw mut one, 1, &raw const time, std::ptr::null()) as isize
         };
-        return match real::quietly(poll) {
+        return match real::sleeping(undo, poll) {
             Err(errno) => Err(errno),
             Ok(0) => Err(libc::EAGAIN),
             Ok(_) => Ok(()),
@@ -313,7 +322,7 @@ fn sleep_in_kernel(conn: &Conn, want: Want, until: Option<u64>) -> Result<(), Er
     }
     let mut byte = 0u8;
     // SAFETY: one byte of our own.
-    match real::quietly(|| unsafe {
+    match real::sleeping(undo, || unsafe {
         real::recv()(conn.fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK)
     }) {
         Ok(_) => Ok(()),
