@@ -98,7 +98,8 @@ impl<'a> Conn<'a> {
     #[inline]
     pub(crate) fn in_flight(&self) -> u64 {
         let written = self.pair.own.output.bytes.load(Ordering::Relaxed);
-        written.wrapping_sub(self.pair.peer.progress.bytes.load(Ordering::Acquire))
+        // The peer may have read a frame before we have counted it.
+        written.saturating_sub(self.pair.peer.progress.bytes.load(Ordering::Acquire))
     }
 
     /// Most bytes that may be in flight.

@@ -97,6 +97,52 @@ fn frames_arrive_whole_and_in_order() {
     });
 }
 
+/// What the producer's count promises (`FIONREAD`) can be read.
+#[test]
+fn counted_bytes_can_be_read() {
+    loom::model(|| {
+        let shared = Shared::new(512);
+        let producer = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                shared.write(&[1, 2, 3]);
+                shared.write(&[4]);
+            })
+        };
+        let counted = shared.output.bytes.load(Ordering::Acquire) as usize;
+        let mut bytes = [0; 8];
+        assert!(shared.read(&mut bytes) >= counted, "{counted} were promised");
+        producer.join().unwrap();
+    });
+}
+
+/// A closing side takes every doorbell that will come: who counts one after the
+/// closer has looked sees that it closes, and sends none.
+#[test]
+fn a_closing_side_knows_of_every_doorbell() {
+    loom::model(|| {
+        let shared = Shared::new(64);
+        let closed = Arc::new(AtomicU32::new(0));
+        let ringer = {
+            let (shared, closed) = (Arc::clone(&shared), Arc::clone(&closed));
+            thread::spawn(move || {
+                shared.output.bells.store(1, Ordering::Release);
+                light();
+                if closed.load(Ordering::Acquire) == 0 {
+                    shared.doorbell.fetch_add(1, Ordering::AcqRel);
+                } else {
+                    shared.output.bells.store(0, Ordering::Release);
+                }
+            })
+        };
+        closed.store(1, Ordering::Release);
+        heavy();
+        let known = shared.output.bells.load(Ordering::Acquire);
+        ringer.join().unwrap();
+        assert!(shared.doorbell.load(Ordering::Acquire) <= known as u32);
+    });
+}
+
 /// The producer reuses bytes only after the consumer has copied them out.
 #[test]
 fn freed_bytes_are_reused_safely() {

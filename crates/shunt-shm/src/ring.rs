@@ -179,9 +179,10 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     pub fn commit(&self, at: &mut Position, n: usize) {
         let next = at.offset + HEADER + (n as u32).next_multiple_of(8);
         self.memory.word(next).store(0, Ordering::Relaxed);
-        let o = &self.output.bytes;
-        o.store(o.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
         publish::word(self.memory.word(at.offset), header(Kind::Data, n as u32));
+        // After the frame: who believes the count finds the bytes.
+        let o = &self.output.bytes;
+        publish::word(o, o.load(Ordering::Relaxed) + n as u64);
         at.offset = next;
         self.sending.write.store(at.pack(), Ordering::Relaxed);
     }
@@ -550,6 +551,19 @@ impl Consumer<'_> {
         self.receiving.left.load(Ordering::Relaxed) != 0 || self.next_kind() != 0
     }
 
+    /// Bytes to read in the frame at hand: never none while [`Self::is_ready`] has
+    /// payload to offer. Needs no token, like that.
+    #[must_use]
+    pub fn at_hand(&self) -> u32 {
+        match self.receiving.left.load(Ordering::Relaxed) {
+            0 => match self.next_header() {
+                (1, length) => length,
+                _ => 0,
+            },
+            left => left,
+        }
+    }
+
     /// Whether the ring has ended here: the next frame sends us back to TCP.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -560,19 +574,25 @@ impl Consumer<'_> {
     /// alone is nothing to read.
     #[inline(always)]
     fn next_kind(&self) -> u32 {
+        self.next_header().0
+    }
+
+    /// Kind and length of that frame.
+    #[inline(always)]
+    fn next_header(&self) -> (u32, u32) {
         let mut offset = Position::unpack(self.receiving.read.load(Ordering::Relaxed)).offset;
         for _ in 0..4 {
             if !offset.is_multiple_of(8) || offset >= self.memory.size() {
-                return 0;
+                return (0, 0);
             }
             let word = self.memory.word(offset).load(Ordering::Acquire);
             let kind = (word >> 32) as u32;
             if kind != Kind::Jump as u32 {
-                return kind;
+                return (kind, word as u32);
             }
             offset = word as u32;
         }
-        0
+        (0, 0)
     }
 
     /// Reads and checks the header at `at`; the acquire pairs with the

@@ -52,7 +52,7 @@ impl Conn<'_> {
             .output
             .bytes
             .load(Ordering::Acquire)
-            .wrapping_sub(read);
+            .saturating_sub(read);
         if unread <= super::most(self.pair.peer) / 2 && wait_for(&self.pair.own.sending.token) {
             self.tell(wait, News::Room);
             self.pair.own.sending.token.give();

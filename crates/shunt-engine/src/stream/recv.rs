@@ -537,12 +537,13 @@ pub(crate) fn pump(conn: &Conn) {
     receiving.token.give();
 }
 
-/// Bytes in the peer's ring.
+/// Bytes in the peer's ring: never more than can be read, and some if any can.
 pub(crate) fn ring_bytes(conn: &Conn) -> u64 {
     let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
     let written = conn.pair.peer.output.bytes.load(Ordering::Acquire);
     written
-        .wrapping_sub(read)
+        .saturating_sub(read)
+        .max(u64::from(conn.consumer().at_hand()))
         .min(shunt_abi::layout::RING_BYTES as u64)
 }
 
