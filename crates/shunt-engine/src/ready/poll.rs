@@ -104,27 +104,34 @@ pub(super) unsafe fn poll(
     mask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
-    let mut small = [pollfd {
-        fd: -1,
-        events: 0,
-        revents: 0,
-    }; SMALL];
-    if fds.len() <= SMALL {
-        let n = fds.len();
-        // SAFETY: the caller's promise.
-        return unsafe { poll_with(fds, &mut small[..n], limit, mask, seen) };
+    let count = fds.len();
+    // SAFETY: the caller's promise.
+    let run = |scratch: &mut [pollfd]| unsafe { poll_with(fds, scratch, limit, mask, seen) };
+    with_array(count, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
+}
+
+/// Runs `work` on an array of `count` entries; `None`: no memory.
+pub(super) fn with_array(
+    count: usize,
+    work: impl FnOnce(&mut [pollfd]) -> Outcome,
+) -> Option<Outcome> {
+    if count <= SMALL {
+        let mut small = [pollfd {
+            fd: -1,
+            events: 0,
+            revents: 0,
+        }; SMALL];
+        return Some(work(&mut small[..count]));
     }
-    let bytes = std::mem::size_of_val(fds);
+    let bytes = count * size_of::<pollfd>();
     let memory = sys::map(bytes).cast::<pollfd>();
     if memory.is_null() {
-        return Outcome::Fail(libc::ENOMEM);
+        return None;
     }
     // SAFETY: fresh zeroed memory of that size.
-    let scratch = unsafe { std::slice::from_raw_parts_mut(memory, fds.len()) };
-    // SAFETY: the caller's promise.
-    let outcome = unsafe { poll_with(fds, scratch, limit, mask, seen) };
+    let outcome = work(unsafe { std::slice::from_raw_parts_mut(memory, count) });
     sys::unmap(memory.cast(), bytes);
-    outcome
+    Some(outcome)
 }
 
 unsafe fn poll_with(

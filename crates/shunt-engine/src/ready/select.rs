@@ -6,7 +6,7 @@ use super::poll;
 use crate::epoll::Limit;
 use crate::table::{self, Entry};
 use crate::thread::signals::{self, Seen};
-use crate::{Outcome, sys};
+use crate::Outcome;
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -85,24 +85,18 @@ pub(super) unsafe fn select(
     if !any {
         return Outcome::Kernel;
     }
-    let bytes = (n * size_of::<pollfd>()).max(4096);
-    let memory = sys::map(bytes).cast::<pollfd>();
-    if memory.is_null() {
-        return Outcome::Kernel;
-    }
-    // SAFETY: fresh zeroed memory of that size.
-    let fds = unsafe { std::slice::from_raw_parts_mut(memory, n) };
-    for (one, fd) in fds.iter_mut().zip(chosen) {
-        *one = pollfd {
-            fd: fd as c_int,
-            events: events(fd),
-            revents: 0,
-        };
-    }
-    // SAFETY: the caller's promise.
-    let outcome = unsafe { with(fds, &sets, count, limit, mask, seen) };
-    sys::unmap(memory.cast(), bytes);
-    outcome
+    let run = |fds: &mut [pollfd]| {
+        for (one, fd) in fds.iter_mut().zip(chosen) {
+            *one = pollfd {
+                fd: fd as c_int,
+                events: events(fd),
+                revents: 0,
+            };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { with(fds, &sets, count, limit, mask, seen) }
+    };
+    poll::with_array(n, run).unwrap_or(Outcome::Kernel)
 }
 
 unsafe fn with(
@@ -117,18 +111,15 @@ unsafe fn with(
     if unsafe { poll::shunted(fds.as_mut_ptr(), fds.len() as u64) }.is_none() {
         return Outcome::Kernel;
     }
-    // A closed descriptor is an error here, an event in poll.
-    if fds
-        .iter()
-        .any(|one| sys::fcntl(one.fd, libc::F_GETFD, 0).is_err())
-    {
-        return Outcome::Fail(libc::EBADF);
-    }
     // SAFETY: the caller's promise.
     let outcome = unsafe { poll::poll(fds, limit, mask, seen) };
     let Outcome::Done(_) = outcome else {
         return outcome;
     };
+    // A closed descriptor is an error here, an event in poll.
+    if fds.iter().any(|one| one.revents & libc::POLLNVAL != 0) {
+        return Outcome::Fail(libc::EBADF);
+    }
     let mut found = 0;
     let asked: &[pollfd] = fds;
     let mut next = asked.iter();
