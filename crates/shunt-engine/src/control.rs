@@ -134,10 +134,10 @@ fn intact() -> Option<c_int> {
 
 fn inode(fd: c_int) -> u64 {
     let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: fills a stat; by number, past every hook.
+    // SAFETY: the kernel writes one `stat`, for which there is room.
     let done = unsafe { syscalls::syscall!(syscalls::Sysno::fstat, fd, stat.as_mut_ptr()) };
     if done.is_ok() {
-        // SAFETY: zeroed plain data.
+        // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
         unsafe { stat.assume_init() }.st_ino
     } else {
         0

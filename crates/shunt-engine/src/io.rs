@@ -2,7 +2,8 @@
 //! descriptor that is not shunted, at the cost of one table look-up.
 //!
 //! # Safety
-//! Pointers are the program's own, valid as the man page of the call demands.
+//! Here and in the modules below, pointers are the program's own, valid as the
+//! man page of the call demands.
 #![allow(clippy::missing_safety_doc)]
 
 mod buffer;

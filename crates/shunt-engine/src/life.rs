@@ -4,7 +4,8 @@
 //! with an [`Outcome`]. None of them disturbs `errno`.
 //!
 //! # Safety
-//! Pointers are the program's own, valid as the man page of the call demands.
+//! Here and in the modules below, pointers are the program's own, valid as the
+//! man page of the call demands.
 #![allow(clippy::missing_safety_doc)]
 
 use libc::c_int;

@@ -22,11 +22,11 @@ pub(super) fn transmit(fd: c_int, m: &Message, passed: Option<c_int>) -> bool {
         iov_base: bytes.as_ptr() as *mut _,
         iov_len: bytes.len(),
     };
-    // SAFETY: all-zero is a valid header.
+    // SAFETY: a C struct of integers and pointers, for which zero is a value.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
-    // SAFETY: plain data.
+    // SAFETY: a C struct of integers, for which zero is a value.
     let mut control: Passed = unsafe { std::mem::zeroed() };
     if let Some(passed) = passed {
         control.header.cmsg_len = size_of::<libc::cmsghdr>() + size_of::<c_int>();
@@ -46,9 +46,9 @@ pub(super) fn receive(fd: c_int) -> Result<Option<(Message, Option<c_int>)>, ()>
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    // SAFETY: plain data.
+    // SAFETY: a C struct of integers, for which zero is a value.
     let mut control: Passed = unsafe { std::mem::zeroed() };
-    // SAFETY: all-zero is a valid header.
+    // SAFETY: a C struct of integers and pointers, for which zero is a value.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;

@@ -125,7 +125,7 @@ pub(super) fn receive_nowhere(fd: c_int, flags: c_int) -> Outcome {
                 iov_base: (&raw mut byte).cast(),
                 iov_len: 1,
             };
-            // SAFETY: a byte of our own.
+            // SAFETY: the one buffer is a byte on this stack.
             match unsafe {
                 stream::receive(&conn, &[part], flags & !libc::MSG_WAITALL | libc::MSG_PEEK)
             } {

@@ -45,7 +45,7 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_in
     if is_bad(buffer, length) {
         // The kernel finds out while it copies, after it has looked at the
         // connection: a send of nothing does the same.
-        // SAFETY: no bytes.
+        // SAFETY: with no buffers nothing is read.
         return match unsafe { transmit(fd, &[], flags) } {
             Outcome::Done(_) => Outcome::Fail(libc::EFAULT),
             other => other,
