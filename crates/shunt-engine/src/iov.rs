@@ -39,7 +39,7 @@ impl<'a> Cursor<'a> {
         loop {
             let first = self.parts.first()?;
             if self.offset < first.iov_len {
-                // SAFETY: inside the buffer.
+                // SAFETY: `offset` is below the buffer's length here.
                 let base = unsafe { first.iov_base.cast::<u8>().add(self.offset) };
                 return Some((base, first.iov_len - self.offset));
             }

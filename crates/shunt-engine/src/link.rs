@@ -66,13 +66,13 @@ impl Link {
 
     /// The arena that this process writes.
     pub(crate) fn own(&self) -> Arena {
-        // SAFETY: set while in use.
+        // SAFETY: written before the link is published as in use, and not while it is.
         unsafe { (*self.arenas.get())[0].expect("a link in use has its arenas") }
     }
 
     /// The peer's.
     pub(crate) fn peer(&self) -> Arena {
-        // SAFETY: set while in use.
+        // SAFETY: written before the link is published as in use, and not while it is.
         unsafe { (*self.arenas.get())[1].expect("a link in use has its arenas") }
     }
 

@@ -190,9 +190,9 @@ pub unsafe fn signal(
 
 /// Notes whether the kernel's disposition restarts calls.
 fn learn_flags(signal: c_int, slot: &AtomicUsize, next: Next) {
-    // SAFETY: all-zero is a valid action.
+    // SAFETY: a C struct of integers and pointers, for which zero is a value.
     let mut now: Action = unsafe { mem::zeroed() };
-    // SAFETY: an action of our own.
+    // SAFETY: no new action, and room for the old one.
     if unsafe { next(signal, ptr::null(), &raw mut now) } != 0 {
         return;
     }
@@ -237,10 +237,10 @@ pub unsafe fn sigset(
         let before = slot.load(Ordering::Relaxed);
         return handler_of(before, call());
     }
-    // SAFETY: all-zero is a valid action.
+    // SAFETY: a C struct of integers and pointers, for which zero is a value.
     let (mut action, mut old): (Action, Action) = unsafe { mem::zeroed() };
     action.sa_sigaction = handler;
-    // SAFETY: actions of our own.
+    // SAFETY: both actions are on this stack; the handler is the program's.
     if unsafe { sigaction(signal, &raw const action, &raw mut old, next) } != 0 {
         return SIG_ERR;
     }

@@ -111,7 +111,8 @@ pub(crate) fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Resul
         value.as_mut_ptr(),
         &raw mut length
     )?;
-    // SAFETY: zeroed plain data, partly filled by the kernel.
+    // SAFETY: zeroed, then perhaps partly filled by the kernel; callers ask only for
+    // integers and structs of them.
     Ok(unsafe { value.assume_init() })
 }
 
@@ -140,7 +141,7 @@ pub(crate) fn name(fd: c_int, peer: bool) -> Result<libc::sockaddr_storage, Errn
     } else {
         call!(getsockname, fd, address.as_mut_ptr(), &raw mut length)?;
     }
-    // SAFETY: zeroed plain data, filled by the kernel.
+    // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
     Ok(unsafe { address.assume_init() })
 }
 
@@ -267,7 +268,7 @@ pub(crate) fn now() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: fills a timespec; not a call that we hook.
+    // SAFETY: the kernel writes one `timespec`, for which there is room.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -296,7 +297,7 @@ fn file_type(fd: c_int) -> libc::mode_t {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     let done = call!(fstat, fd, stat.as_mut_ptr());
     if done.is_ok() {
-        // SAFETY: zeroed plain data.
+        // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
         unsafe { stat.assume_init() }.st_mode & libc::S_IFMT
     } else {
         0

@@ -13,7 +13,7 @@ pub(crate) fn errno() -> c_int {
 
 #[inline(always)]
 pub(crate) fn set_errno(error: c_int) {
-    // SAFETY: as above.
+    // SAFETY: this thread's own, valid as long as it runs.
     unsafe { *libc::__errno_location() = error }
 }
 

@@ -1,4 +1,10 @@
 //! The exported symbols, by subject.
+//!
+//! # Safety
+//! Who calls a function of the modules below keeps the contract of the libc
+//! function that it stands for: pointers are valid as its man page demands. The
+//! engine and the next definition are called with the same arguments under the
+//! same contract.
 
 mod data;
 mod fd;

@@ -41,7 +41,7 @@ macro_rules! next {
                 let next = unsafe {
                     mem::transmute::<Function, unsafe extern "C-unwind" fn($($type),*) -> $result>(cells::$name.get())
                 };
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the function's contract.
                 unsafe { next($($arg),*) }
             }
         )*
@@ -70,7 +70,7 @@ macro_rules! next {
             // SAFETY: the caller keeps the contract of the libc function.
             answer(unsafe { $kernel }) as $result
         }
-        // SAFETY: called under its own type only.
+        // SAFETY: a cell gives it back as the type that it was stored under.
         Some(unsafe { mem::transmute::<unsafe extern "C-unwind" fn($($type),*) -> $result, Function>(fallback) })
     }};
     (@fallback ($($arg:ident: $type:ty),*) -> $result:ty) => { None };

@@ -47,11 +47,11 @@ impl Arena {
         // SAFETY: the name is a valid C string; the call touches nothing else.
         let fd = unsafe { syscall!(Sysno::memfd_create, c"shunt-arena".as_ptr(), flags) }? as i32;
         let made = (|| {
-            // SAFETY: plain call on our own descriptor.
+            // SAFETY: integers only; the file was made above and is not mapped yet.
             unsafe { syscall!(Sysno::ftruncate, fd, layout::ARENA_BYTES) }?;
             let arena = Self::map(fd, true)?;
             let seals = SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE | SEAL_SEAL;
-            // SAFETY: plain call on our own descriptor.
+            // SAFETY: integers only; seals forbid what nobody does.
             if let Err(errno) = unsafe { syscall!(Sysno::fcntl, fd, F_ADD_SEALS, seals) } {
                 arena.unmap();
                 return Err(errno);
@@ -78,7 +78,7 @@ impl Arena {
     /// # Errors
     /// `EPERM` if it is not sealed or has the wrong size; else what the kernel said.
     pub fn open(fd: i32) -> Result<Self, Errno> {
-        // SAFETY: plain call; an unsealable file answers EINVAL.
+        // SAFETY: integers only; a file without seals answers EINVAL.
         let seals = unsafe { syscall!(Sysno::fcntl, fd, F_GET_SEALS) }?;
         let needed = SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE;
         // SAFETY: lseek moves the offset of a memory file that nobody reads by offset.
@@ -166,7 +166,7 @@ impl Arena {
     #[must_use]
     pub fn ring(&self, slot: u32) -> *mut u8 {
         assert!((slot as usize) < layout::SLOTS);
-        // SAFETY: in the mapping.
+        // SAFETY: the ring of a valid slot lies in the mapping.
         unsafe { self.base.add(layout::ring_at(slot)) }
     }
 
@@ -174,7 +174,8 @@ impl Arena {
     #[must_use]
     pub fn door(&self, group: u32) -> &'static Door {
         let group = group as usize % layout::GROUPS;
-        // SAFETY: in the mapping, aligned, atomic.
+        // SAFETY: `group` is below GROUPS, so it is in the mapping; aligned and atomic.
+        // Mappings outlive what uses them.
         unsafe {
             &*self
                 .base
@@ -187,7 +188,8 @@ impl Arena {
     #[must_use]
     pub fn tail(&self, group: u32) -> &'static Tail {
         let group = group as usize % layout::GROUPS;
-        // SAFETY: in the mapping, aligned, atomic.
+        // SAFETY: `group` is below GROUPS, so it is in the mapping; aligned and atomic.
+        // Mappings outlive what uses them.
         unsafe {
             &*self
                 .base
@@ -200,7 +202,8 @@ impl Arena {
     #[must_use]
     pub fn log(&self, group: u32) -> Log<'static> {
         let group = group as usize % layout::GROUPS;
-        // SAFETY: in the mapping, aligned, atomic.
+        // SAFETY: `group` is below GROUPS, so it is in the mapping; aligned and atomic.
+        // Mappings outlive what uses them.
         unsafe {
             let first = self
                 .base

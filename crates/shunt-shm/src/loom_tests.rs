@@ -51,7 +51,7 @@ impl Shared {
             peer: &self.progress,
             populate: |_| true,
         };
-        // SAFETY: a slice.
+        // SAFETY: a slice is readable as far as its length.
         unsafe { producer.write(bytes.as_ptr(), bytes.len()) }.unwrap()
     }
 
@@ -64,7 +64,7 @@ impl Shared {
     }
 
     fn read(&self, bytes: &mut [u8]) -> usize {
-        // SAFETY: a slice.
+        // SAFETY: the slice has room for its own length.
         match unsafe { self.consumer().read(bytes.as_mut_ptr(), bytes.len(), false) }.unwrap() {
             Found::Bytes(n) => n,
             _ => 0,

@@ -56,6 +56,8 @@ pub(crate) fn guard_copies() {
     if cfg!(not(target_arch = "x86_64")) || ON.load(Ordering::Relaxed) || !owns_table() {
         return;
     }
+    /// # Safety
+    /// As for `sigaction`: each action is null or valid.
     unsafe fn next(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
         // SAFETY: the caller's promise.
         unsafe { real::sigaction()(signal, new, old) }
@@ -77,9 +79,9 @@ pub(crate) fn guard_copies() {
 }
 
 fn ask(signal: c_int, next: Next) -> Option<Action> {
-    // SAFETY: all-zero is a valid action.
+    // SAFETY: a C struct of integers and pointers, for which zero is a value.
     let mut now: Action = unsafe { mem::zeroed() };
-    // SAFETY: an action of our own.
+    // SAFETY: no new action, and room for the old one.
     (unsafe { next(signal, ptr::null(), &raw mut now) } == 0).then_some(now)
 }
 
@@ -119,7 +121,7 @@ fn stand_in(signal: c_int, mut action: Action, next: Next) {
         // The kernel must not forget us after one signal.
         action.sa_flags = flags & !SA_RESETHAND | SA_SIGINFO;
     }
-    // SAFETY: an action of our own.
+    // SAFETY: a complete action, whose handler is a function of ours that is never unloaded.
     unsafe { next(signal, &raw const action, ptr::null_mut()) };
 }
 
@@ -160,10 +162,10 @@ pub(super) unsafe extern "C" fn chosen(
     info: *mut siginfo_t,
     context: *mut c_void,
 ) -> usize {
-    // SAFETY: the kernel's, valid as long as the handler runs.
+    // SAFETY: the kernel passes a valid `siginfo_t`, there as long as the handler runs.
     let code = unsafe { (*info).si_code };
     // Sent signals have codes of 0 and below: where they strike says nothing.
-    // SAFETY: as above.
+    // SAFETY: the context that the kernel passed to this handler.
     if code > 0 && unsafe { fix_up(context) } {
         return entry::nothing as *const () as usize;
     }
@@ -203,9 +205,12 @@ fn end(signal: c_int, info: *const siginfo_t, code: c_int) {
 }
 
 /// If a copy has faulted, lets it end early.
+///
+/// # Safety
+/// `context` is what the kernel passed to the running handler.
 #[cfg(target_arch = "x86_64")]
 unsafe fn fix_up(context: *mut c_void) -> bool {
-    // SAFETY: the kernel's, as the caller promises.
+    // SAFETY: the caller's promise; it is a `ucontext_t`, there as long as the handler runs.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let pc = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     match shunt_shm::copy::fix_up(*pc as usize) {
@@ -217,6 +222,10 @@ unsafe fn fix_up(context: *mut c_void) -> bool {
     }
 }
 
+/// Copies fix nothing up here.
+///
+/// # Safety
+/// Always.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn fix_up(_context: *mut c_void) -> bool {
     false

@@ -60,7 +60,7 @@ pub(super) unsafe fn engine_preadv2(
     if offset != -1 {
         return Outcome::Kernel;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { io::preadv2(fd, iov, count, offset, flags) }
 }
 
@@ -75,6 +75,6 @@ pub(super) unsafe fn engine_pwritev2(
     if offset != -1 {
         return Outcome::Kernel;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { io::pwritev2(fd, iov, count, offset, flags) }
 }

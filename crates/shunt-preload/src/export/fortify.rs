@@ -14,7 +14,7 @@ use crate::next;
 #[inline(always)]
 fn check(fits: bool) {
     if !fits {
-        // SAFETY: no arguments; does not return.
+        // SAFETY: takes nothing and ends the process.
         unsafe { next::__chk_fail() };
     }
 }
@@ -31,7 +31,7 @@ unsafe extern "C-unwind" fn __read_chk(
     size: size_t,
 ) -> ssize_t {
     check(length <= size);
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { read(fd, buffer, length) }
 }
 
@@ -44,7 +44,7 @@ unsafe extern "C-unwind" fn __recv_chk(
     flags: c_int,
 ) -> ssize_t {
     check(length <= size);
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { recv(fd, buffer, length, flags) }
 }
 
@@ -59,7 +59,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
     address_length: *mut socklen_t,
 ) -> ssize_t {
     check(length <= size);
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { recvfrom(fd, buffer, length, flags, address, address_length) }
 }
 
@@ -71,7 +71,7 @@ unsafe extern "C-unwind" fn __poll_chk(
     size: size_t,
 ) -> c_int {
     check(polls_fit(count, size));
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { poll(fds, count, timeout) }
 }
 
@@ -84,6 +84,6 @@ unsafe extern "C-unwind" fn __ppoll_chk(
     size: size_t,
 ) -> c_int {
     check(polls_fit(count, size));
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { ppoll(fds, count, timeout, mask) }
 }

@@ -49,31 +49,31 @@ type Strings = *const *const c_char;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     executing(|| unsafe { next::execve(path, argv, envp) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     executing(|| unsafe { next::execv(path, argv) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(file: *const c_char, argv: Strings) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     executing(|| unsafe { next::execvp(file, argv) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     executing(|| unsafe { next::execvpe(file, argv, envp) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     executing(|| unsafe { next::fexecve(fd, argv, envp) })
 }
 
@@ -85,7 +85,7 @@ unsafe extern "C-unwind" fn execveat(
     envp: Strings,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     executing(|| unsafe { next::execveat(directory, path, argv, envp, flags) })
 }
 
@@ -120,7 +120,7 @@ unsafe extern "C-unwind" fn collected_execle(path: *const c_char, argv: Strings)
 /// Runs no fork handlers, unlike `fork`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
-    // SAFETY: no arguments.
+    // SAFETY: takes nothing; what holds in the child is `forking`'s matter.
     forking(|| unsafe { next::_Fork() })
 }
 
@@ -152,7 +152,7 @@ unsafe extern "C-unwind" fn clone(
 ) -> c_int {
     let (Some(function), 0) = (main, flags & libc::CLONE_VM) else {
         // A thread or a `vfork`, on a stack of its own.
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the function's contract.
         return unsafe { next::clone(main, stack, flags, argument, parent, tls, child) };
     };
     let mut work = Child {

@@ -41,7 +41,7 @@ unsafe fn wait_unmasked(
     most: c_int,
     timeout: c_int,
 ) -> Outcome {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { ready::epoll_wait(set, events, most, timeout, ptr::null()) }
 }
 

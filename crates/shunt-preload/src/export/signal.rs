@@ -18,7 +18,7 @@ unsafe extern "C-unwind" fn sigaction(
     new: *const Action,
     old: *mut Action,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { signal::sigaction(number, new, old, next::sigaction) }
 }
 
@@ -31,7 +31,7 @@ macro_rules! setters {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(number: c_int, handler: sighandler_t) -> sighandler_t {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps the function's contract.
             unsafe { signal::signal(number, handler, next::sigaction, |handler| next::$name(number, handler)) }
         }
     )*};
@@ -41,7 +41,7 @@ setters! { signal bsd_signal ssignal sysv_signal __sysv_signal }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe {
         signal::sigset(number, handler, next::sigaction, || {
             next::sigset(number, handler)

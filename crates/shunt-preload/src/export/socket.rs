@@ -32,7 +32,7 @@ pub(super) unsafe fn connecting(
     length: socklen_t,
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     quietly(|| unsafe { life::before_connect(fd, address, length) });
     let answer = kernel();
     quietly(|| life::after_connect(fd, if answer == 0 { 0 } else { errno() }));
@@ -79,7 +79,7 @@ unsafe extern "C-unwind" fn connect(
     address: *const sockaddr,
     length: socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { connecting(fd, address, length, || next::connect(fd, address, length)) }
 }
 
@@ -95,7 +95,7 @@ unsafe extern "C-unwind" fn accept(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     accepting(fd, 0, || unsafe { next::accept(fd, address, length) })
 }
 
@@ -106,7 +106,7 @@ unsafe extern "C-unwind" fn accept4(
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     accepting(fd, flags, || unsafe {
         next::accept4(fd, address, length, flags)
     })

@@ -13,7 +13,7 @@ use crate::trampoline::forward;
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     quietly(|| life::before_stdio(fd));
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { next::fdopen(fd, mode) }
 }
 
@@ -23,7 +23,7 @@ unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE 
 /// `stream` is open.
 unsafe fn closing(stream: *mut FILE) {
     quietly(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps the function's contract.
         let fd = unsafe { libc::fileno(stream) };
         if fd >= 0 {
             let _ = life::close(fd);
@@ -33,7 +33,7 @@ unsafe fn closing(stream: *mut FILE) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe {
         closing(stream);
         next::fclose(stream)
@@ -47,7 +47,7 @@ unsafe extern "C-unwind" fn freopen(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe {
         closing(stream);
         next::freopen(path, mode, stream)
@@ -60,7 +60,7 @@ unsafe extern "C-unwind" fn freopen64(
     mode: *const c_char,
     stream: *mut FILE,
 ) -> *mut FILE {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe {
         closing(stream);
         next::freopen64(path, mode, stream)
@@ -75,7 +75,7 @@ unsafe extern "C-unwind" fn vdprintf(
     arguments: *mut c_void,
 ) -> c_int {
     quietly(|| life::before_stdio(fd));
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { next::vdprintf(fd, format, arguments) }
 }
 
@@ -87,7 +87,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     arguments: *mut c_void,
 ) -> c_int {
     quietly(|| life::before_stdio(fd));
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { next::__vdprintf_chk(fd, flag, format, arguments) }
 }
 

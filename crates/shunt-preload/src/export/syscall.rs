@@ -29,7 +29,7 @@ forward! {
 /// Which of the two answers call `number`.
 extern "C-unwind" fn choose(number: c_long, first: c_long, second: c_long) -> Function {
     if concerns_us(number) || forks(number, first, second) {
-        // SAFETY: called with the arguments of a `Call`.
+        // SAFETY: both are function pointers; callers give it the arguments of a `Call`.
         return unsafe { mem::transmute::<Call, Function>(dispatch) };
     }
     next::cells::syscall.get()
@@ -98,7 +98,7 @@ fn forks(number: c_long, first: c_long, second: c_long) -> bool {
     let (flags, stack) = match number {
         libc::SYS_clone => (first as u64, second as u64),
         libc::SYS_clone3 => {
-            // SAFETY: null or the caller's.
+            // SAFETY: null or the caller's `clone_args`, which the kernel is about to read too.
             match unsafe {
                 ptr::with_exposed_provenance::<libc::clone_args>(first as usize).as_ref()
             } {

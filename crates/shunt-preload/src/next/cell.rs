@@ -60,7 +60,7 @@ impl Cell {
             // the one that this call returns to, which is ours.
             found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             if found.is_null() {
-                // SAFETY: no arguments. Takes back the message that the program
+                // SAFETY: takes nothing. Takes back the message that the program
                 // would otherwise find.
                 unsafe { libc::dlerror() };
             }

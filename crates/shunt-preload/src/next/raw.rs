@@ -24,7 +24,7 @@ pub(super) unsafe fn poll(fds: *mut pollfd, count: nfds_t, milliseconds: c_int) 
     } else {
         &raw const time
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { syscall!(Sysno::ppoll, fds, count, timeout, 0, SIGSET_SIZE) }
 }
 
@@ -37,7 +37,7 @@ pub(super) unsafe fn select(
     except: *mut fd_set,
     timeout: *const timeval,
 ) -> Answer {
-    // SAFETY: null or valid, says the caller.
+    // SAFETY: null or a valid time: the function's contract.
     let time = unsafe { timeout.as_ref() }.map(|time| timespec {
         tv_sec: time.tv_sec,
         tv_nsec: time.tv_usec * 1000,
@@ -58,7 +58,7 @@ pub(super) unsafe fn pselect(
     mask: *const sigset_t,
 ) -> Answer {
     // The kernel writes the remaining time, libc does not.
-    // SAFETY: null or valid, says the caller.
+    // SAFETY: null or a valid time: the function's contract.
     let time = unsafe { timeout.as_ref() }.copied();
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let mask = [mask as usize, SIGSET_SIZE];
@@ -84,7 +84,7 @@ pub(super) unsafe fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Answer {
-    // SAFETY: null or valid, says the caller.
+    // SAFETY: null or a valid time: the function's contract.
     let time = unsafe { timeout.as_ref() }.copied();
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: as above.
@@ -112,6 +112,6 @@ pub(crate) unsafe fn numbered(number: c_long, arguments: [c_long; 6]) -> Answer 
         return Err(Errno::ENOSYS);
     };
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the function's contract.
     unsafe { syscall!(number, a, b, c, d, e, f) }
 }

@@ -10,7 +10,7 @@ use crate::slot::{Output, Progress, Receiving, Sending};
 const PAGE: usize = 4096;
 
 extern "C" fn on_fault(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's.
+    // SAFETY: the kernel passes a handler the context of the thread, as a `ucontext_t`.
     let pc = unsafe {
         &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize]
     };
@@ -64,7 +64,7 @@ fn copies_every_size_and_nothing_beside_it() {
     for n in (0..700).chain([1023, 1024, 2047, 3071, 3072, 3073, 4096, 8000]) {
         for (from, to) in [(0, 0), (1, 8), (8, 3), (5, 16)] {
             let mut target = vec![0xee; n + 100];
-            // SAFETY: both are longer.
+            // SAFETY: both buffers reach beyond offset and length.
             let missing =
                 unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), n) };
             assert_eq!(missing, 0);

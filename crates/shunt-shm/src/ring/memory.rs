@@ -44,7 +44,7 @@ impl Memory {
     #[must_use]
     pub fn word(&self, offset: u32) -> &AtomicU64 {
         assert!(offset < self.size && offset.is_multiple_of(8));
-        // SAFETY: checked to be inside.
+        // SAFETY: checked above to be inside the ring, and aligned.
         unsafe { &*self.words.add(offset as usize / 8) }
     }
 

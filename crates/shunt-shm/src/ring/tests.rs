@@ -57,13 +57,13 @@ impl Pair {
     }
 
     fn write(&self, bytes: &[u8]) -> usize {
-        // SAFETY: a slice.
+        // SAFETY: a slice is readable as far as its length.
         unsafe { self.producer().write(bytes.as_ptr(), bytes.len()) }.unwrap()
     }
 
     fn read(&self, length: usize, peek: bool) -> Vec<u8> {
         let mut bytes = vec![0; length];
-        // SAFETY: a slice.
+        // SAFETY: the vector has room for `length`.
         match unsafe { self.consumer().read(bytes.as_mut_ptr(), length, peek) }.unwrap() {
             Found::Bytes(n) => bytes.truncate(n),
             Found::Empty => bytes.clear(),
@@ -143,7 +143,7 @@ proptest! {
         pair.receiving.read.store(u64::from(start * 8), std::sync::atomic::Ordering::Relaxed);
         let mut bytes = vec![0; 8192];
         for _ in 0..4 {
-            // SAFETY: a vector.
+            // SAFETY: the vector has room for its own length.
             let _ = unsafe { pair.consumer().read(bytes.as_mut_ptr(), bytes.len(), false) };
         }
     }
@@ -156,7 +156,7 @@ proptest! {
             let credit = if small { credit & 0x3_0000_1fff } else { credit };
             pair.progress.read.store(credit, std::sync::atomic::Ordering::Relaxed);
             let bytes = [7u8; 900];
-            // SAFETY: an array.
+            // SAFETY: the array is readable as far as its length.
             let _ = unsafe { pair.producer().write(bytes.as_ptr(), bytes.len()) };
         }
     }
@@ -219,7 +219,7 @@ fn leaving_is_possible_when_full_and_says_where() {
     pair.producer().leave(12345);
     let mut bytes = vec![0; 8192];
     loop {
-        // SAFETY: a vector.
+        // SAFETY: the vector has room for its own length.
         match unsafe { pair.consumer().read(bytes.as_mut_ptr(), bytes.len(), false) }.unwrap() {
             Found::Bytes(_) => {}
             Found::Empty => panic!("the end is missing"),
@@ -239,7 +239,7 @@ fn an_impossible_credit_is_a_fault() {
         std::sync::atomic::Ordering::Relaxed,
     );
     while let Ok(n) = {
-        // SAFETY: an array.
+        // SAFETY: the array is readable as far as its length.
         unsafe { pair.producer().write([0u8; 64].as_ptr(), 64) }
     } {
         assert!(n > 0, "full before it looked at the credit");

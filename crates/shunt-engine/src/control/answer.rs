@@ -1,0 +1,72 @@
+//! What the daemon says.
+
+use libc::c_int;
+use shunt_abi::message::{self, Kind, Message};
+use shunt_abi::{Reason, layout};
+use shunt_shm::arena::Arena;
+
+use super::stock;
+use crate::link::{Link, Pair};
+use crate::socket::{Socket, Stage};
+use crate::{table, upgrade};
+
+pub(super) fn handle(m: &Message, passed: Option<c_int>) {
+    match m.kind() {
+        Some(Kind::Paired) => {
+            // The link serves later pairs too, so it is opened even if this
+            // connection has gone.
+            let link = link_of(m, passed);
+            if let Some(socket) = find(m)
+                && socket.stage() == Stage::Claimed
+                && link.and_then(|link| paired(socket, m, link)).is_none()
+            {
+                upgrade::refuse(socket, Reason::NoResources);
+            }
+        }
+        Some(Kind::Unpaired) => {
+            if let Some(socket) = find(m) {
+                match Reason::from_number(m.status) {
+                    Some(reason) => upgrade::refuse(socket, reason),
+                    None => socket.note_answer(),
+                }
+            }
+        }
+        Some(Kind::NeedSpare) => stock::add(),
+        Some(Kind::Gone) => {
+            Link::sweep();
+            Link::bury(m.link);
+        }
+        _ => {}
+    }
+}
+
+/// The socket a message is about: by its descriptor, if it still is the one.
+fn find(m: &Message) -> Option<&'static Socket> {
+    table::socket(m.fd)
+        .filter(|s| s.cookie() == m.cookie)
+        .or_else(|| {
+            table::SOCKETS
+                .each()
+                .find(|s| s.cookie() == m.cookie && s.is_live())
+        })
+}
+
+/// The link that a pairing uses; a new one is opened.
+fn link_of(m: &Message, passed: Option<c_int>) -> Option<&'static Link> {
+    if m.flags & message::FLAG_NEW_LINK != 0 {
+        let own = stock::take(m.arena)?;
+        Link::open(m.link, m.arena, own, Arena::open(passed?).ok()?)
+    } else {
+        Link::find(m.link, m.arena)
+    }
+}
+
+fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<()> {
+    if m.slot as usize >= layout::SLOTS {
+        return None;
+    }
+    let pair = Pair::new(link, m.slot, m.generation)?;
+    pair.own.begin(m.generation, pair.out);
+    socket.set_pair(pair);
+    Some(())
+}

@@ -1,0 +1,133 @@
+//! What the daemon is told and asked.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_abi::message::{self, Kind, Message, Role};
+
+use super::{FD, LOCK, PATIENCE_MS, close_down, ensure, receive, send, stock};
+use crate::socket::{Socket, Stage};
+use crate::sys;
+use crate::table::{self, Entry};
+
+/// Tells the daemon that this process accelerates a listener.
+pub(crate) fn listen(cookie: u64, port: u16) {
+    let mut m = Message::new(Kind::Listen);
+    (m.cookie, m.port) = (cookie, port);
+    post(&m);
+}
+
+/// Takes it back.
+pub(crate) fn unlisten(cookie: u64, port: u16) {
+    let mut m = Message::new(Kind::Unlisten);
+    (m.cookie, m.port) = (cookie, port);
+    post(&m);
+}
+
+/// Asks for a pairing of `socket`. Returns at once.
+pub(crate) fn claim(socket: &'static Socket, fd: c_int, role: Role) {
+    claim_with(socket, fd, role, 0);
+}
+
+/// Asks for a pairing and waits, within bounds, for the daemon's word: so that
+/// a connection whose other end has claimed it is paired when `accept` returns.
+pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
+    if !claim_with(socket, fd, role, message::FLAG_ANSWER) {
+        return;
+    }
+    let start = sys::now();
+    while socket.stage() == Stage::Claimed && !socket.answered() {
+        let control = FD.load(Ordering::Acquire);
+        if control < 0 {
+            return;
+        }
+        let waited = ((sys::now() - start) / 1_000_000) as i64;
+        if waited >= PATIENCE_MS {
+            // It is stopped or overloaded: do without it for a while.
+            close_down(Reason::NoDaemon);
+            return;
+        }
+        sys::poll_ms(control, libc::POLLIN, PATIENCE_MS - waited);
+        if !LOCK.take() {
+            return;
+        }
+        while FD.load(Ordering::Relaxed) >= 0 && receive() {}
+        LOCK.give();
+    }
+}
+
+fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> bool {
+    if !ensure() || !LOCK.take() {
+        return false;
+    }
+    if stock::is_empty() {
+        stock::add();
+    }
+    let mut m = Message::new(Kind::Claim);
+    (m.cookie, m.fd, m.role, m.flags) = (socket.cookie(), fd, role as u8, flags);
+    fill_addresses(&mut m, fd);
+    // Another thread may have been faster.
+    let sent = socket.move_on(Stage::Candidate, Stage::Claimed) && send(&m, None);
+    LOCK.give();
+    sent
+}
+
+/// This end of a connection is closed.
+pub(crate) fn release(cookie: u64) {
+    let mut m = Message::new(Kind::Release);
+    m.cookie = cookie;
+    post(&m);
+}
+
+/// Tells what became of a connection, for `shunt ss`; `None`: it is shunted.
+pub(crate) fn report(socket: &Socket, fd: c_int, reason: Option<Reason>) {
+    let mut m = Message::new(Kind::Report);
+    (m.cookie, m.fd, m.role) = (socket.cookie(), fd, socket.role() as u8);
+    m.status = reason.map_or(0, |r| r as u8);
+    fill_addresses(&mut m, fd);
+    post(&m);
+}
+
+fn post(m: &Message) {
+    if FD.load(Ordering::Acquire) >= 0 && LOCK.take() {
+        send(m, None);
+        LOCK.give();
+    }
+}
+
+/// A new daemon knows nothing: tell it of listeners and unpaired connections.
+pub(super) fn tell_everything() {
+    stock::forget();
+    table::each(|fd, entry| {
+        let Entry::Socket(socket) = entry else { return };
+        match socket.stage() {
+            Stage::Listener => {
+                let mut m = Message::new(Kind::Listen);
+                (m.cookie, m.port) = (socket.cookie(), socket.port());
+                send(&m, None);
+            }
+            Stage::Attached => {
+                let mut m = Message::new(Kind::Report);
+                (m.cookie, m.fd, m.role) = (socket.cookie(), fd, socket.role() as u8);
+                fill_addresses(&mut m, fd);
+                send(&m, None);
+            }
+            // Claims are made again by the next call on the connection.
+            Stage::Claimed => {
+                socket.move_on(Stage::Claimed, Stage::Candidate);
+            }
+            _ => {}
+        }
+    });
+}
+
+fn fill_addresses(m: &mut Message, fd: c_int) {
+    for (i, peer) in [false, true].into_iter().enumerate() {
+        let Ok(name) = sys::name(fd, peer) else {
+            continue;
+        };
+        let (family, port, address) = crate::address::parts(&name);
+        (m.family, m.ports[i], m.addresses[i]) = (family, port, address);
+    }
+}

@@ -1,0 +1,87 @@
+//! The program's buffers, as far as the kernel would take them.
+
+use libc::{c_int, c_void, iovec, msghdr};
+
+use super::target::is_candidate;
+use crate::Outcome;
+
+/// `UIO_MAXIOV`: the kernel takes no more buffers in one call.
+pub(super) const IOV_MAX: usize = 1024;
+
+/// `MAX_RW_COUNT`: the kernel moves no more in one call (`read(2)`, NOTES).
+pub(super) const MOST: usize = 0x7fff_f000;
+
+/// The end of what a program can address.
+const USER_END: usize = (1 << 47) - 4096;
+
+/// An address that no program can have data at: the kernel says `EFAULT` where
+/// a copy of ours would be a crash.
+#[inline(always)]
+pub(super) fn is_bad(base: *const c_void, length: usize) -> bool {
+    length > 0 && ((base as usize) < 4096 || (base as usize).saturating_add(length) > USER_END)
+}
+
+/// The same of any buffer of a list.
+pub(super) fn has_bad(parts: &[iovec]) -> bool {
+    parts.iter().any(|p| is_bad(p.iov_base, p.iov_len))
+}
+
+/// The program's list of buffers, if the kernel would take it.
+pub(super) unsafe fn list<'a>(iov: *const iovec, count: usize) -> Result<&'a [iovec], Outcome> {
+    if count > IOV_MAX {
+        return Err(Outcome::Fail(libc::EINVAL));
+    }
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if is_bad(iov.cast(), 1) {
+        return Err(Outcome::Fail(libc::EFAULT));
+    }
+    // SAFETY: the caller's promise.
+    let parts = unsafe { std::slice::from_raw_parts(iov, count) };
+    if parts.iter().any(|p| p.iov_len > isize::MAX as usize) {
+        return Err(Outcome::Fail(libc::EINVAL));
+    }
+    Ok(parts)
+}
+
+/// A call with a list of buffers: `then` has one that the kernel would take.
+pub(super) unsafe fn vectored(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    then: impl Fn(c_int, &[iovec]) -> Outcome,
+) -> Outcome {
+    if !is_candidate(fd) {
+        return Outcome::Kernel;
+    }
+    // A negative count is out of range too.
+    // SAFETY: the caller's promise.
+    match unsafe { list(iov, count as u32 as usize) } {
+        Ok(parts) if crate::iov::total(parts) == 0 => Outcome::Kernel,
+        Ok(parts) if has_bad(parts) => Outcome::Fail(libc::EFAULT),
+        Ok(parts) => then(fd, parts),
+        Err(outcome) => outcome,
+    }
+}
+
+/// The header that sends or receives these buffers.
+pub(super) fn header(parts: &[iovec]) -> msghdr {
+    // SAFETY: a C struct of integers and pointers, for which zero is a value.
+    let mut header: msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = parts.as_ptr().cast_mut();
+    header.msg_iovlen = parts.len();
+    header
+}
+
+/// The `MSG_…` flags of `preadv2` and `pwritev2`; `None` if the kernel must see
+/// the call: a socket has no offset (`ESPIPE`).
+pub(super) fn flags_at(offset: i64, flags: c_int) -> Option<c_int> {
+    const RWF_NOWAIT: c_int = 8;
+    match flags {
+        _ if offset != -1 => None,
+        0 => Some(0),
+        RWF_NOWAIT => Some(libc::MSG_DONTWAIT),
+        _ => None,
+    }
+}

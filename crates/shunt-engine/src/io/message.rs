@@ -1,0 +1,244 @@
+//! Messages: buffers with an address and ancillary data.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, c_uint, mmsghdr, msghdr, timespec};
+
+use super::buffer::{IOV_MAX, has_bad, is_bad, list};
+use super::recv::receive_nowhere;
+use super::send::transmit;
+use super::target::{is_candidate, serve};
+use crate::socket::{RECEIVER, SENDER, Stage};
+use crate::stream::{self, Conn};
+use crate::{Outcome, life, real, table};
+
+/// `recvmsg(2)`.
+pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
+    if is_bad(message.cast(), 1) {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    let header = unsafe { &mut *message };
+    if !is_candidate(fd) {
+        if header.msg_controllen == 0 || header.msg_control.is_null() {
+            return Outcome::Kernel;
+        }
+        // SAFETY: the caller's promise; the kernel has filled the control data.
+        return unsafe {
+            match real::quietly(|| real::recvmsg()(fd, message, flags)) {
+                Ok(n) => {
+                    life::passed(message);
+                    Outcome::Done(n)
+                }
+                Err(errno) => Outcome::Fail(errno),
+            }
+        };
+    }
+    // SAFETY: the caller's promise.
+    let parts = match unsafe { list(header.msg_iov, header.msg_iovlen) } {
+        Ok(parts) => parts,
+        // The kernel says EMSGSIZE here, not EINVAL.
+        Err(_) => return Outcome::Kernel,
+    };
+    serve(
+        fd,
+        RECEIVER,
+        |conn| {
+            if has_bad(parts) {
+                return receive_nowhere(fd, flags);
+            }
+            // SAFETY: the caller's promise.
+            let outcome = unsafe { stream::receive(&conn, parts, flags) };
+            if let Outcome::Done(_) = outcome {
+                header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+                if conn.socket.tells_left.load(Ordering::Relaxed) {
+                    // SAFETY: the caller's promise.
+                    unsafe { put_left(&conn, header) };
+                } else {
+                    header.msg_controllen = 0;
+                }
+                if !header.msg_name.is_null() {
+                    header.msg_namelen = 0;
+                }
+            }
+            outcome
+        },
+        // SAFETY: the caller's promise.
+        || unsafe { real::recvmsg()(fd, message, flags) },
+    )
+}
+
+/// The ancillary message of `TCP_INQ`: how much can still be received, or 1 when
+/// only the end of file is left.
+///
+/// # Safety
+/// The header's control buffer is writable.
+#[cold]
+unsafe fn put_left(conn: &Conn, header: &mut msghdr) {
+    const TCP_CM_INQ: c_int = libc::TCP_INQ;
+    let left = match stream::unread(conn) {
+        0 => c_int::from(crate::sys::ready(conn.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0),
+        n => n.min(c_int::MAX as u64) as c_int,
+    };
+    let room = if header.msg_control.is_null() {
+        0
+    } else {
+        header.msg_controllen
+    };
+    // SAFETY: the caller's promise; nothing is written beyond the room.
+    unsafe {
+        if room < libc::CMSG_LEN(size_of::<c_int>() as u32) as usize {
+            header.msg_flags |= libc::MSG_CTRUNC;
+            header.msg_controllen = 0;
+            return;
+        }
+        let at = header.msg_control.cast::<libc::cmsghdr>();
+        at.write_unaligned(libc::cmsghdr {
+            cmsg_len: libc::CMSG_LEN(size_of::<c_int>() as u32) as _,
+            cmsg_level: libc::IPPROTO_TCP,
+            cmsg_type: TCP_CM_INQ,
+        });
+        libc::CMSG_DATA(at).cast::<c_int>().write_unaligned(left);
+        header.msg_controllen = room.min(libc::CMSG_SPACE(size_of::<c_int>() as u32) as usize);
+    }
+}
+
+/// `sendmsg(2)`. Also looks for descriptors being passed, on any socket.
+pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
+    if is_bad(message.cast(), 1) {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    let header = unsafe { &*message };
+    if header.msg_controllen > 0 && !header.msg_control.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { life::passing(message) };
+        if table::socket(fd).is_some_and(|s| s.stage() != Stage::Attached) {
+            return Outcome::Kernel;
+        }
+    }
+    if !is_candidate(fd) {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { list(header.msg_iov, header.msg_iovlen) } {
+        Ok(parts) if has_bad(parts) => Outcome::Fail(libc::EFAULT),
+        // SAFETY: the caller's promise.
+        Ok(parts) => unsafe { transmit(fd, parts, flags) },
+        Err(_) => Outcome::Kernel,
+    }
+}
+
+/// `recvmmsg(2)`. The timeout is looked at after each message, as the kernel
+/// does it (`recvmmsg(2)`, BUGS).
+pub unsafe fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> Outcome {
+    if is_bad(messages.cast(), 1) {
+        return Outcome::Kernel;
+    }
+    serve(
+        fd,
+        RECEIVER,
+        // SAFETY: the caller's promise.
+        |_| unsafe { receive_each(fd, messages, count, flags, timeout) },
+        // SAFETY: the caller's promise.
+        || unsafe { real::recvmmsg()(fd, messages, count, flags, timeout) as isize },
+    )
+}
+
+unsafe fn receive_each(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> Outcome {
+    const MSG_WAITFORONE: c_int = 0x10000;
+    let end = if timeout.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        let t = unsafe { *timeout };
+        if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
+            return Outcome::Fail(libc::EINVAL);
+        }
+        Some(
+            crate::sys::now()
+                .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000) + t.tv_nsec as u64),
+        )
+    };
+    let mut flags = flags;
+    for i in 0..count.min(IOV_MAX as c_uint) as usize {
+        // SAFETY: the caller's promise.
+        let one = unsafe { &mut *messages.add(i) };
+        // SAFETY: as above.
+        match unsafe { recvmsg(fd, &raw mut one.msg_hdr, flags & !MSG_WAITFORONE) } {
+            Outcome::Done(n) => one.msg_len = n as c_uint,
+            Outcome::Kernel if i == 0 => return Outcome::Kernel,
+            other if i == 0 => return other,
+            _ => return Outcome::Done(i as isize),
+        }
+        if flags & MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        let late = end.is_some_and(|end| {
+            let left = end.saturating_sub(crate::sys::now());
+            // SAFETY: not null: `end` was read from it.
+            unsafe {
+                *timeout = timespec {
+                    tv_sec: (left / 1_000_000_000) as i64,
+                    tv_nsec: (left % 1_000_000_000) as i64,
+                };
+            }
+            left == 0
+        });
+        if late {
+            return Outcome::Done(i as isize + 1);
+        }
+    }
+    Outcome::Done(count.min(IOV_MAX as c_uint) as isize)
+}
+
+/// `sendmmsg(2)`.
+pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
+    if is_bad(messages.cast(), 1) {
+        return Outcome::Kernel;
+    }
+    serve(
+        fd,
+        SENDER,
+        // SAFETY: the caller's promise.
+        |_| unsafe { send_each(fd, messages, count, flags) },
+        // SAFETY: the caller's promise.
+        || unsafe { real::sendmmsg()(fd, messages, count, flags) as isize },
+    )
+}
+
+unsafe fn send_each(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
+    let count = count.min(IOV_MAX as c_uint);
+    for i in 0..count as usize {
+        // SAFETY: the caller's promise.
+        let one = unsafe { &mut *messages.add(i) };
+        // SAFETY: as above.
+        match unsafe { sendmsg(fd, &raw const one.msg_hdr, flags) } {
+            Outcome::Done(n) => {
+                one.msg_len = n as c_uint;
+                // SAFETY: as above.
+                let whole = unsafe { list(one.msg_hdr.msg_iov, one.msg_hdr.msg_iovlen) }
+                    .map_or(0, crate::iov::total);
+                if (n as usize) < whole {
+                    return Outcome::Done(i as isize + 1);
+                }
+            }
+            Outcome::Kernel if i == 0 => return Outcome::Kernel,
+            other if i == 0 => return other,
+            _ => return Outcome::Done(i as isize),
+        }
+    }
+    Outcome::Done(count as isize)
+}

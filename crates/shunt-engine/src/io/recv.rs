@@ -1,0 +1,138 @@
+//! Bytes in.
+
+use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
+
+use super::buffer::{MOST, flags_at, header, is_bad, vectored};
+use super::target::{Target, serve, target};
+use crate::socket::RECEIVER;
+use crate::{Outcome, real, stream, table};
+
+/// `read(2)`.
+#[inline]
+pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> Outcome {
+    if length == 0 {
+        // Zero at once, unlike recv (socket.c: "Match SYS5 behaviour"); the real
+        // call says so too, and knows bad descriptors.
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { recv(fd, buffer, length, 0) }
+}
+
+/// `readv(2)`.
+pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, iov, count, |fd, parts| receive(fd, parts, 0)) }
+}
+
+/// `preadv2(2)`.
+pub unsafe fn preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> Outcome {
+    let Some(flags) = flags_at(offset, flags) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, iov, count, |fd, parts| receive(fd, parts, flags)) }
+}
+
+/// `recv(2)`.
+#[inline]
+pub unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Outcome {
+    if table::socket(fd).is_none() {
+        return Outcome::Kernel;
+    }
+    // With MSG_TRUNC the bytes are thrown away, so the buffer does not matter (tcp(7)).
+    if is_bad(buffer, length) && flags & libc::MSG_TRUNC == 0 {
+        return receive_nowhere(fd, flags);
+    }
+    let part = iovec {
+        iov_base: buffer,
+        iov_len: length.min(MOST),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { receive(fd, &[part], flags) }
+}
+
+/// `recvfrom(2)`. On a connected stream the address is not filled and its
+/// length becomes 0, as the kernel does it.
+pub unsafe fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_length: *mut socklen_t,
+) -> Outcome {
+    if address.is_null() {
+        // SAFETY: the caller's promise.
+        return unsafe { recv(fd, buffer, length, flags) };
+    }
+    serve(
+        fd,
+        RECEIVER,
+        |_| {
+            // SAFETY: the caller's promise.
+            let outcome = unsafe { recv(fd, buffer, length, flags) };
+            if !matches!(outcome, Outcome::Done(_)) {
+                return outcome;
+            }
+            // The kernel copies the address out last: the data is gone by then.
+            if is_bad(address_length.cast(), 4) {
+                return Outcome::Fail(libc::EFAULT);
+            }
+            // SAFETY: the caller's promise.
+            if unsafe { *address_length } as i32 <= -1 {
+                return Outcome::Fail(libc::EINVAL);
+            }
+            // SAFETY: as above.
+            unsafe { *address_length = 0 };
+            outcome
+        },
+        // SAFETY: the caller's promise.
+        || unsafe { real::recvfrom()(fd, buffer, length, flags, address, address_length) },
+    )
+}
+
+#[inline(always)]
+unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
+    serve(
+        fd,
+        RECEIVER,
+        // SAFETY: the caller's promise.
+        |conn| unsafe { stream::receive(&conn, parts, flags) },
+        // SAFETY: the caller's promise; the header names only its buffers.
+        || unsafe { real::recvmsg()(fd, &mut header(parts), flags) },
+    )
+}
+
+/// A receive into a bad buffer: `EFAULT` once there is something to receive, and
+/// nothing is lost.
+pub(super) fn receive_nowhere(fd: c_int, flags: c_int) -> Outcome {
+    match target(fd, RECEIVER) {
+        Target::Counted(socket) => {
+            // It takes nothing, so it need not be counted.
+            socket.inside.leave(RECEIVER);
+            Outcome::Kernel
+        }
+        Target::Shunted(conn) => {
+            let mut byte = 0u8;
+            let part = iovec {
+                iov_base: (&raw mut byte).cast(),
+                iov_len: 1,
+            };
+            // SAFETY: the one buffer is a byte on this stack.
+            match unsafe {
+                stream::receive(&conn, &[part], flags & !libc::MSG_WAITALL | libc::MSG_PEEK)
+            } {
+                Outcome::Done(n) if n > 0 => Outcome::Fail(libc::EFAULT),
+                other => other,
+            }
+        }
+        Target::Kernel => Outcome::Kernel,
+    }
+}

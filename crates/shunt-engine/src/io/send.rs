@@ -1,0 +1,104 @@
+//! Bytes out.
+
+use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
+use shunt_abi::Reason;
+
+use super::buffer::{MOST, flags_at, header, is_bad, vectored};
+use super::target::{is_candidate, serve};
+use crate::socket::SENDER;
+use crate::{Outcome, real, stream, table, upgrade};
+
+/// `write(2)`.
+#[inline]
+pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe { send(fd, buffer, length, 0) }
+}
+
+/// `writev(2)`.
+pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, iov, count, |fd, parts| transmit(fd, parts, 0)) }
+}
+
+/// `pwritev2(2)`.
+pub unsafe fn pwritev2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> Outcome {
+    let Some(flags) = flags_at(offset, flags) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, iov, count, |fd, parts| transmit(fd, parts, flags)) }
+}
+
+/// `send(2)`.
+#[inline]
+pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> Outcome {
+    if table::socket(fd).is_none() {
+        return Outcome::Kernel;
+    }
+    if is_bad(buffer, length) {
+        // The kernel finds out while it copies, after it has looked at the
+        // connection: a send of nothing does the same.
+        // SAFETY: with no buffers nothing is read.
+        return match unsafe { transmit(fd, &[], flags) } {
+            Outcome::Done(_) => Outcome::Fail(libc::EFAULT),
+            other => other,
+        };
+    }
+    let part = iovec {
+        iov_base: buffer.cast_mut(),
+        iov_len: length.min(MOST),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { transmit(fd, &[part], flags) }
+}
+
+/// `sendto(2)`. On a connected stream the address is ignored.
+pub unsafe fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    length: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    address_length: socklen_t,
+) -> Outcome {
+    let odd = address_length as usize > size_of::<libc::sockaddr_storage>()
+        || is_bad(address.cast(), address_length as usize);
+    if !address.is_null() && odd {
+        // The kernel refuses the address before it looks at the socket.
+        return Outcome::Kernel;
+    }
+    // An address on a connected stream is ignored; on any other socket the
+    // kernel must see it (TCP fast open connects with it).
+    if !address.is_null() && !is_candidate(fd) {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { send(fd, buffer, length, flags) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn transmit(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
+    serve(
+        fd,
+        SENDER,
+        // SAFETY: the caller's promise.
+        |conn| unsafe { stream::send(&conn, parts, flags) },
+        || {
+            if flags & libc::MSG_OOB != 0
+                && let Some(socket) = table::socket(fd)
+            {
+                // The receiver may skip that byte, and then counts wrong.
+                upgrade::refuse(socket, Reason::Urgent);
+            }
+            // SAFETY: the caller's promise; the header names only its buffers.
+            unsafe { real::sendmsg()(fd, &header(parts), flags) }
+        },
+    )
+}

@@ -1,0 +1,96 @@
+//! Who serves a call.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use crate::socket::{Socket, Stage};
+use crate::stream::Conn;
+use crate::{Outcome, real, stats, table, upgrade};
+
+/// What to do for a call on a descriptor.
+pub(super) enum Target {
+    /// Leave it to the real function.
+    Kernel,
+    /// Serve it from shared memory.
+    Shunted(Conn<'static>),
+    /// The kernel serves it, but the engine must know who is inside: an upgrade
+    /// is on its way. The caller is inside now, and must leave.
+    Counted(&'static Socket),
+}
+
+#[inline(always)]
+pub(super) fn target(fd: c_int, who: u32) -> Target {
+    let Some(socket) = table::socket(fd) else {
+        return Target::Kernel;
+    };
+    if socket.stage() == Stage::Attached
+        && let Some(conn) = Conn::new(socket, fd)
+    {
+        return Target::Shunted(conn);
+    }
+    not_attached(socket, fd, who)
+}
+
+#[cold]
+fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
+    stats::kernel_call(socket);
+    while matches!(
+        socket.stage(),
+        Stage::Candidate | Stage::Claimed | Stage::Paired
+    ) {
+        upgrade::progress(socket, fd, false);
+        if socket.stage() == Stage::Attached || !socket.inside.enter(who) {
+            break;
+        }
+        // Nobody changes the stage to attached while we are in.
+        if socket.stage() != Stage::Attached {
+            return Target::Counted(socket);
+        }
+        socket.inside.leave(who);
+    }
+    match Conn::new(socket, fd) {
+        Some(conn) if socket.stage() == Stage::Attached => Target::Shunted(conn),
+        _ if socket.stage() == Stage::Paired => not_attached(socket, fd, who),
+        _ => Target::Kernel,
+    }
+}
+
+/// Serves one call on `fd` by `who`: from shared memory, or by the kernel while
+/// the socket knows that a thread is inside. The one branch of every call.
+#[inline(always)]
+pub(super) fn serve(
+    fd: c_int,
+    who: u32,
+    shunted: impl FnOnce(Conn<'static>) -> Outcome,
+    real: impl FnOnce() -> isize,
+) -> Outcome {
+    match target(fd, who) {
+        Target::Kernel => Outcome::Kernel,
+        Target::Shunted(conn) => shunted(conn),
+        Target::Counted(socket) => counted(socket, who, real),
+    }
+}
+
+/// A real call of a thread that is inside, and leaves after it. The thread may
+/// be cancelled there; then the socket stays on TCP.
+fn counted(socket: &'static Socket, who: u32, call: impl FnOnce() -> isize) -> Outcome {
+    let n = call();
+    socket.inside.leave(who);
+    // A connection that moves much in few calls lives too.
+    socket
+        .calls
+        .fetch_add((n.max(0) >> 15) as u32, Ordering::Relaxed);
+    if n < 0 {
+        Outcome::Fail(real::errno())
+    } else {
+        Outcome::Done(n)
+    }
+}
+
+/// Whether `fd` is a socket that is (or may be about to be) shunted.
+#[inline(always)]
+pub(super) fn is_candidate(fd: c_int) -> bool {
+    table::socket(fd)
+        .is_some_and(|s| !matches!(s.stage(), Stage::Plain | Stage::Fresh | Stage::Listener))
+}

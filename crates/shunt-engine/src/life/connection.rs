@@ -1,0 +1,166 @@
+//! From `socket` to `shutdown`.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, sockaddr, socklen_t};
+use shunt_abi::Reason;
+use shunt_abi::message::Role;
+
+use super::{attached, forget_stale};
+use crate::config::{self, Upgrade};
+use crate::socket::{Socket, Stage};
+use crate::stream::{self, Conn};
+use crate::table::{self, Entry};
+use crate::{Outcome, address, control, sys, thread, upgrade};
+
+/// After a successful `socket`.
+pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    const KINDS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & !KINDS == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if !thread::owns_memory() {
+        return;
+    }
+    if tcp {
+        Socket::enter(fd, Stage::Fresh);
+    } else {
+        forget_stale(fd);
+    }
+}
+
+/// Before the real `connect`.
+pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: socklen_t) {
+    let Some(socket) = table::socket(fd) else {
+        return;
+    };
+    if !thread::owns_memory() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        if socket.stage() != Stage::Fresh {
+            if address::is_none(address, length) {
+                dissolve(socket);
+            }
+        } else if let Some(port) = address::port_of(address, length) {
+            upgrade::consider(socket, fd, Role::Connector, Some(port));
+        }
+    }
+}
+
+/// `connect` to no address resets a connection, or ends a listener, and leaves a
+/// socket that may connect anew (`connect(2)`).
+fn dissolve(old: &'static Socket) {
+    match old.stage() {
+        Stage::Attached => {
+            if let Some(conn) = Conn::new(old, old.fd()) {
+                stream::before_reset(&conn);
+            }
+        }
+        Stage::Listener => control::unlisten(old.cookie(), old.port()),
+        _ => {}
+    }
+    let mut new: Option<&'static Socket> = None;
+    table::each(|fd, entry| match (entry, new) {
+        (Entry::Socket(socket), _) if !std::ptr::eq(socket, old) => {}
+        (Entry::Socket(_), None) => new = Socket::enter(fd, Stage::Fresh),
+        (Entry::Socket(_), Some(new)) => {
+            new.hold();
+            table::enter(fd, Entry::Socket(new));
+            old.unhold();
+        }
+        _ => {}
+    });
+}
+
+/// After the real `connect`; `error` is 0 or its errno.
+pub fn after_connect(fd: c_int, error: c_int) {
+    let Some(socket) = table::socket(fd) else {
+        return;
+    };
+    match error {
+        // It has been dissolved.
+        0 if socket.stage() == Stage::Fresh => {}
+        0 | libc::EINPROGRESS | libc::EINTR | libc::EISCONN | libc::EALREADY => {
+            socket.connected.store(true, Ordering::Relaxed);
+        }
+        // It may try again, elsewhere.
+        _ => {
+            if socket.stage() == Stage::Claimed {
+                control::release(socket.cookie());
+            }
+            if !matches!(
+                socket.stage(),
+                Stage::Attached | Stage::Paired | Stage::Listener
+            ) {
+                socket.set_stage(Stage::Fresh);
+            }
+        }
+    }
+}
+
+/// After a successful `listen`.
+pub fn after_listen(fd: c_int) {
+    let Some(socket) = table::socket(fd) else {
+        return;
+    };
+    if socket.stage() != Stage::Fresh || config::upgrade() == Upgrade::Off || !thread::owns_memory()
+    {
+        return;
+    }
+    let Ok(name) = sys::name(fd, false) else {
+        return;
+    };
+    let Ok(cookie) = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) else {
+        return;
+    };
+    let (_, port, _) = address::parts(&name);
+    socket.set_port(port);
+    socket.set_cookie(cookie);
+    let known = control::ensure();
+    socket.set_stage(Stage::Listener);
+    if known {
+        control::listen(cookie, port);
+        if config::upgrade() == Upgrade::Eager {
+            control::await_listed(port);
+        }
+    }
+}
+
+/// After a successful `accept` or `accept4` on `listener` gave `fd`.
+/// `flags` are accept4's.
+pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
+    if !thread::owns_memory() {
+        return;
+    }
+    // Only a listener that other processes can know of has shunted peers; one
+    // inherited through fork is still the one that its parent registered.
+    let tcp = match table::socket(listener) {
+        Some(socket) => socket.stage() == Stage::Listener,
+        None => false,
+    };
+    if !tcp {
+        forget_stale(fd);
+        return;
+    }
+    control::look();
+    if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
+        socket.connected.store(true, Ordering::Relaxed);
+        upgrade::consider(socket, fd, Role::Acceptor, None);
+    }
+}
+
+/// Instead of `shutdown`.
+pub fn shutdown(fd: c_int, how: c_int) -> Outcome {
+    match attached(fd) {
+        Some(conn) => stream::shutdown(&conn, how),
+        None => {
+            // A connection that is ending is not worth an upgrade.
+            if let Some(socket) = table::socket(fd) {
+                upgrade::refuse(socket, Reason::HalfClosed);
+            }
+            Outcome::Kernel
+        }
+    }
+}

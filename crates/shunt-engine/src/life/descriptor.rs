@@ -1,0 +1,160 @@
+//! Descriptors that close, multiply, or get a stdio stream.
+
+use libc::{c_int, c_uint};
+use shunt_abi::Reason;
+
+use super::attached;
+use crate::socket::Stage;
+use crate::stream::{self, Conn};
+use crate::table::{self, Entry};
+use crate::{Outcome, control, epoll, sys, thread, upgrade};
+
+/// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
+pub fn close(fd: c_int) -> Outcome {
+    match table::look(fd) {
+        Entry::Other => {}
+        Entry::Ours => return Outcome::Fail(libc::EBADF),
+        entry => {
+            if thread::owns_memory() {
+                closing(fd, entry);
+            }
+        }
+    }
+    Outcome::Kernel
+}
+
+/// Bookkeeping for a descriptor about to be closed.
+fn closing(fd: c_int, entry: Entry) {
+    match entry {
+        Entry::Socket(socket) => {
+            socket.forget_fd(fd);
+            if socket.holds() == 1 {
+                match socket.stage() {
+                    Stage::Attached => {
+                        if let Some(conn) = Conn::new(socket, fd) {
+                            stream::before_close(&conn);
+                        }
+                    }
+                    Stage::Listener => control::unlisten(socket.cookie(), socket.port()),
+                    _ => {}
+                }
+            }
+            // No other descriptor has taken its place.
+            if socket.holds() > 1
+                && socket.fd() == fd
+                && let Some(conn) = attached(fd)
+            {
+                stream::before_close_under_sleeper(&conn);
+            }
+            table::enter(fd, Entry::Other);
+            socket.unhold();
+        }
+        Entry::Set(set) => {
+            table::enter(fd, Entry::Other);
+            set.unhold();
+        }
+        Entry::Ours | Entry::Other => {}
+    }
+}
+
+/// Instead of `close_range` (`Kernel`: nothing of ours is touched).
+pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
+    const CLOEXEC: c_uint = 4;
+    const UNSHARE: c_uint = 2;
+    if first > last || flags & !(CLOEXEC | UNSHARE) != 0 {
+        return Outcome::Kernel;
+    }
+    let close = |a: c_uint, b: c_uint| -> Result<usize, i32> {
+        // SAFETY: takes no pointers.
+        unsafe { syscalls::syscall!(syscalls::Sysno::close_range, a, b, flags) }
+            .map_err(|e| e.into_raw())
+    };
+    let own = flags & CLOEXEC == 0 && thread::owns_memory();
+    let mut from = first;
+    let mut failed = None;
+    table::each(|fd, entry| {
+        let n = fd as c_uint;
+        if n < first || n > last {
+            return;
+        }
+        match entry {
+            Entry::Ours => {
+                if n > from {
+                    failed = failed.or(close(from, n - 1).err());
+                }
+                from = n + 1;
+            }
+            entry if own => closing(fd, entry),
+            _ => {}
+        }
+    });
+    if from <= last {
+        failed = failed.or(close(from, last).err());
+    }
+    failed.map_or(Outcome::Done(0), Outcome::Fail)
+}
+
+/// Before the real `dup2`/`dup3` (new != old): what closing `new` means, and
+/// moves a descriptor of ours out of the way.
+pub fn before_replace(old: c_int, new: c_int) {
+    match table::look(new) {
+        Entry::Other => {}
+        Entry::Ours => {
+            if thread::owns_memory() {
+                control::make_way(new);
+                epoll::make_way(new);
+            }
+        }
+        entry => {
+            // If `old` is bad nothing will be closed.
+            if thread::owns_memory() && sys::fcntl(old, libc::F_GETFD, 0).is_ok() {
+                closing(new, entry);
+            }
+        }
+    }
+}
+
+/// After a successful `dup`, `dup2`, `dup3` (new != old).
+pub fn after_dup(old: c_int, new: c_int) {
+    let entry = table::look(old);
+    if matches!(entry, Entry::Other) && matches!(table::look(new), Entry::Other)
+        || !thread::owns_memory()
+    {
+        return;
+    }
+    match entry {
+        Entry::Socket(socket) => {
+            socket.hold();
+            if new <= 2 {
+                before_stdio(old);
+            }
+        }
+        Entry::Set(set) => set.hold(),
+        Entry::Ours | Entry::Other => {}
+    }
+    let entry = if matches!(entry, Entry::Ours) {
+        Entry::Other
+    } else {
+        entry
+    };
+    match table::enter(new, entry) {
+        Entry::Socket(stale) => stale.unhold(),
+        Entry::Set(stale) => stale.unhold(),
+        Entry::Ours | Entry::Other => {}
+    }
+}
+
+/// Before `fdopen` (and the like) puts a stdio stream on `fd`: what such streams
+/// write must follow what the program has sent.
+pub fn before_stdio(fd: c_int) {
+    let Some(socket) = table::socket(fd) else {
+        return;
+    };
+    if !thread::owns_memory() {
+        return;
+    }
+    upgrade::refuse(socket, Reason::Stdio);
+    if let Some(conn) = attached(fd) {
+        stream::leave_ring(&conn, Reason::Stdio);
+    }
+}

@@ -1,0 +1,247 @@
+//! `fcntl`, `ioctl` and socket options.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, c_ulong, c_void, socklen_t};
+use shunt_abi::Reason;
+
+use super::{after_dup, attached};
+use crate::socket::Socket;
+use crate::table::{self, Entry};
+use crate::{Outcome, stream, sys, upgrade};
+
+const F_SETSIG: c_int = 10;
+const F_SETOWN: c_int = 8;
+const F_SETOWN_EX: c_int = 15;
+
+/// Instead of `fcntl` on a tracked descriptor (it does `F_DUPFD` and `F_SETFL` itself).
+pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
+    let entry = table::look(fd);
+    if matches!(entry, Entry::Other) {
+        return Outcome::Kernel;
+    }
+    if matches!(entry, Entry::Ours) {
+        return Outcome::Fail(libc::EBADF);
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => match sys::fcntl(fd, command, argument as usize) {
+            Ok(new) => {
+                after_dup(fd, new as c_int);
+                Outcome::Done(new as isize)
+            }
+            Err(errno) => Outcome::Fail(errno),
+        },
+        libc::F_SETFL => match sys::fcntl(fd, command, argument as usize) {
+            Ok(_) => {
+                if let Entry::Socket(socket) = entry {
+                    flags_set(socket, fd, argument as c_int);
+                }
+                Outcome::Done(0)
+            }
+            Err(errno) => Outcome::Fail(errno),
+        },
+        F_SETOWN | F_SETSIG | F_SETOWN_EX => {
+            if let Entry::Socket(socket) = entry {
+                upgrade::refuse(socket, Reason::AsyncIo);
+            }
+            Outcome::Kernel
+        }
+        _ => Outcome::Kernel,
+    }
+}
+
+fn flags_set(socket: &'static Socket, _fd: c_int, flags: c_int) {
+    if let Some(pair) = socket.pair() {
+        pair.own
+            .options
+            .nonblock
+            .store(u32::from(flags & libc::O_NONBLOCK != 0), Ordering::Relaxed);
+    }
+    if flags & libc::O_ASYNC != 0 {
+        upgrade::refuse(socket, Reason::AsyncIo);
+    }
+}
+
+const SIOCATMARK: c_ulong = 0x8905;
+/// Like `TIOCOUTQ`, also known as `SIOCOUTQ`, without what is on its way.
+const SIOCOUTQNSD: c_ulong = 0x894B;
+
+/// Instead of `ioctl`.
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outcome {
+    let socket = match table::look(fd) {
+        Entry::Socket(socket) => socket,
+        Entry::Ours => return Outcome::Fail(libc::EBADF),
+        _ => return Outcome::Kernel,
+    };
+    match request {
+        libc::FIONBIO => match sys::ioctl(fd, request as usize, argument as usize) {
+            Ok(_) => {
+                if let Some(pair) = socket.pair() {
+                    // SAFETY: the kernel has just read it.
+                    let on = unsafe { *argument.cast::<c_int>() } != 0;
+                    pair.own
+                        .options
+                        .nonblock
+                        .store(u32::from(on), Ordering::Relaxed);
+                }
+                Outcome::Done(0)
+            }
+            Err(errno) => Outcome::Fail(errno),
+        },
+        libc::FIONREAD => match attached(fd) {
+            Some(_) if (argument as usize) < 4096 => Outcome::Fail(libc::EFAULT),
+            Some(conn) => {
+                let n = stream::unread(&conn).min(i32::MAX as u64) as c_int;
+                // SAFETY: the caller's promise.
+                unsafe { argument.cast::<c_int>().write_unaligned(n) };
+                Outcome::Done(0)
+            }
+            _ => Outcome::Kernel,
+        },
+        libc::TIOCOUTQ | SIOCOUTQNSD => match attached(fd) {
+            Some(conn) if conn.is_on_ring() && sys::is_readable(argument) => {
+                let n = stream::unsent(&conn).min(i32::MAX as u64) as c_int;
+                // SAFETY: the caller's promise.
+                unsafe { argument.cast::<c_int>().write_unaligned(n) };
+                Outcome::Done(0)
+            }
+            _ => Outcome::Kernel,
+        },
+        // What is in the ring lies before the mark.
+        SIOCATMARK => match attached(fd) {
+            Some(conn) if stream::ring_bytes(&conn) > 0 && sys::is_readable(argument) => {
+                // SAFETY: the caller's promise.
+                unsafe { argument.cast::<c_int>().write_unaligned(0) };
+                Outcome::Done(0)
+            }
+            _ => Outcome::Kernel,
+        },
+        libc::FIOASYNC => {
+            upgrade::refuse(socket, Reason::AsyncIo);
+            Outcome::Kernel
+        }
+        _ => Outcome::Kernel,
+    }
+}
+
+/// Instead of `setsockopt`.
+pub unsafe fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> Outcome {
+    const TCP_ULP: c_int = 31;
+    const TCP_REPAIR: c_int = 19;
+    let Some(socket) = table::socket(fd) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: the caller's promise; the kernel checks it again.
+    let number = (length as usize >= size_of::<c_int>() && value as usize >= 4096)
+        .then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+    let needs_kernel = match (level, name) {
+        (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR) => true,
+        (
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER
+            | libc::SO_ATTACH_BPF
+            | libc::SO_ZEROCOPY
+            | libc::SO_TIMESTAMP
+            | libc::SO_TIMESTAMPNS
+            | libc::SO_TIMESTAMPING,
+        ) => true,
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
+        _ => false,
+    };
+    if needs_kernel {
+        upgrade::refuse(socket, Reason::SocketOption);
+        return Outcome::Kernel;
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF)
+        && let Some(number) = number
+    {
+        // The kernel doubles it for its own overhead; so do we (socket(7)).
+        socket.sndbuf.store(
+            (number as u32).saturating_mul(2).max(4608),
+            Ordering::Relaxed,
+        );
+        if let Some(pair) = socket.pair() {
+            pair.own
+                .options
+                .most
+                .store(socket.sndbuf.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
+        && let Some(on @ 0..=1) = number
+    {
+        socket.tells_left.store(on != 0, Ordering::Relaxed);
+    }
+    let Some(conn) = attached(fd) else {
+        return Outcome::Kernel;
+    };
+    // Kept from the base socket, where they would delay a doorbell.
+    let options = &conn.pair.own.options;
+    let kept = match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => &options.nodelay,
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => &options.cork,
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => &options.rcvlowat,
+        _ => return Outcome::Kernel,
+    };
+    let Some(number) = number else {
+        return Outcome::Kernel;
+    };
+    let number = match name {
+        libc::SO_RCVLOWAT if level == libc::SOL_SOCKET => {
+            // The kernel bounds it by the receive buffer; ask, then put back what
+            // a doorbell needs.
+            if let Err(errno) = sys::setsockopt(fd, level, name, &number) {
+                return Outcome::Fail(errno);
+            }
+            let bounded = sys::getsockopt::<i32>(fd, level, name).unwrap_or(1);
+            let _ = sys::setsockopt(fd, level, name, &1i32);
+            bounded
+        }
+        _ => i32::from(number != 0),
+    };
+    kept.store(number as u32, Ordering::Relaxed);
+    Outcome::Done(0)
+}
+
+/// Instead of `getsockopt`.
+pub unsafe fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> Outcome {
+    let Some(conn) = attached(fd) else {
+        return Outcome::Kernel;
+    };
+    let options = &conn.pair.own.options;
+    let number = match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.nodelay.load(Ordering::Relaxed),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => options.cork.load(Ordering::Relaxed),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => options.rcvlowat.load(Ordering::Relaxed),
+        (libc::SOL_SOCKET, libc::SO_ERROR) => stream::socket_error(&conn) as u32,
+        _ => return Outcome::Kernel,
+    };
+    if (length as usize) < 4096 || (value as usize) < 4096 {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let n = (*length as usize).min(4);
+        if (*length as i32) < 0 {
+            return Outcome::Kernel;
+        }
+        let bytes = number.to_ne_bytes();
+        value
+            .cast::<u8>()
+            .copy_from_nonoverlapping(bytes.as_ptr(), n);
+        *length = n as socklen_t;
+    }
+    Outcome::Done(0)
+}

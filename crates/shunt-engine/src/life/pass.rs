@@ -1,0 +1,73 @@
+//! Descriptors in messages (`SCM_RIGHTS`).
+
+use libc::c_int;
+use shunt_abi::Reason;
+
+use super::forget_stale;
+use crate::socket::Stage;
+use crate::table::{self, Entry};
+use crate::{sys, thread, upgrade};
+
+/// Descriptors are being passed to another process.
+///
+/// # Safety
+/// `message` is a valid header with control data.
+pub(crate) unsafe fn passing(message: *const libc::msghdr) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        each_passed(message, |fd| {
+            if let Some(socket) = table::socket(fd) {
+                upgrade::refuse(socket, Reason::Passed);
+            }
+        });
+    }
+}
+
+/// Descriptors have been passed to this process: some may be further ones of
+/// connections that it has.
+///
+/// # Safety
+/// `message` is a valid header with control data.
+pub(crate) unsafe fn passed(message: *const libc::msghdr) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        each_passed(message, |fd| {
+            forget_stale(fd);
+            if !thread::owns_memory() {
+                return;
+            }
+            let Ok(cookie) = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) else {
+                return;
+            };
+            let known = table::SOCKETS
+                .each()
+                .find(|s| s.stage() == Stage::Attached && s.cookie() == cookie);
+            if let Some(socket) = known {
+                socket.hold();
+                table::enter(fd, Entry::Socket(socket));
+            }
+        });
+    }
+}
+
+/// Calls `visit` for every descriptor in the control data.
+///
+/// # Safety
+/// `message` is a valid header with control data.
+unsafe fn each_passed(message: *const libc::msghdr, visit: impl Fn(c_int)) {
+    // SAFETY: the caller's promise; the CMSG macros stay inside the control data.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let h = *header;
+            if h.cmsg_level == libc::SOL_SOCKET && h.cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<c_int>();
+                let bytes = h.cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+                for i in 0..bytes / size_of::<c_int>() {
+                    visit(data.add(i).read_unaligned());
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}

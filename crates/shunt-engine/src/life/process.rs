@@ -1,0 +1,60 @@
+//! The process: start, fork, exec, exit, and a change of its rights.
+
+use crate::config::{self, Upgrade};
+use crate::{control, process, stats, thread};
+
+/// The library's constructor: reads the environment; makes no descriptor.
+pub fn start() {
+    thread::learn_pid();
+    config::read();
+    stats::start();
+}
+
+/// Before any fork; the calling thread forks.
+pub fn before_fork() {
+    process::before_fork();
+}
+
+/// After a fork, in the parent (also when it failed).
+pub fn after_fork_parent() {}
+
+/// After a fork, in the child.
+pub fn after_fork_child() {
+    process::after_fork_child();
+}
+
+/// Before any exec: the same process goes on as another program, whose own line
+/// will not know of the connections up to here.
+pub fn before_exec() {
+    stats::write_if_any();
+}
+
+/// After an exec that failed.
+pub fn after_exec() {
+    stats::forget_written();
+}
+
+/// Before an exit of the process by any road: the kernel will close what is open.
+pub fn before_exit() {
+    if thread::owns_memory() {
+        process::before_exit();
+    }
+    stats::write();
+}
+
+/// Before the process changes its user, its root or its rights: afterwards it
+/// might no longer reach the daemon that serves it now.
+pub fn before_new_identity() {
+    if thread::owns_memory() {
+        stats::prepare();
+        if config::upgrade() != Upgrade::Off {
+            control::ensure();
+        }
+    }
+}
+
+/// Before `io_uring_setup` by `syscall`: its calls pass us by, so this process
+/// makes no more upgrades.
+pub fn before_io_uring() {
+    config::disable();
+}

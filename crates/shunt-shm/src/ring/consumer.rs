@@ -1,0 +1,226 @@
+//! The receiving half.
+
+use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, Stopped, WORTHWHILE};
+use crate::atomic::Ordering;
+use crate::publish;
+use crate::slot::{Progress, Receiving};
+
+/// What reading found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing.
+    Empty,
+    /// The ring has ended; the stream goes on over TCP at this offset.
+    Back(u64),
+}
+
+/// The receiving half. Holding one means holding the receiving token.
+#[derive(Debug)]
+pub struct Consumer<'a> {
+    /// The peer's ring: not trusted.
+    pub memory: Memory,
+    /// Our private state.
+    pub receiving: &'a Receiving,
+    /// Our published credit.
+    pub progress: &'a Progress,
+}
+
+impl Consumer<'_> {
+    /// Copies up to `length` bytes to `target` (nowhere if it is null) and
+    /// takes them from the stream unless `peek`.
+    ///
+    /// # Errors
+    /// If the peer wrote an impossible frame, or the target is bad.
+    ///
+    /// # Safety
+    /// As [`Memory::copy_out`] demands of the target, unless it is null.
+    #[inline]
+    pub unsafe fn read(
+        &self,
+        target: *mut u8,
+        length: usize,
+        peek: bool,
+    ) -> Result<Found, Stopped> {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_parts(&[(target, length)], peek) }
+    }
+
+    /// The same into several buffers, filled in order. A frame that a bad one
+    /// cannot take whole stays in the stream.
+    ///
+    /// # Errors
+    /// As for [`Self::read`]; a bad buffer only if nothing came before it.
+    ///
+    /// # Safety
+    /// As for [`Self::read`], of every part.
+    #[inline]
+    pub unsafe fn read_parts(
+        &self,
+        parts: &[(*mut u8, usize)],
+        peek: bool,
+    ) -> Result<Found, Stopped> {
+        let r = self.receiving;
+        let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
+        let mut left = r.left.load(Ordering::Relaxed);
+        let mut done = 0;
+        let mut parts = parts.iter();
+        let (mut target, mut length) = (std::ptr::null_mut::<u8>(), 0);
+        // Up to here all frames are whole: where a bad buffer takes us back to.
+        let mut whole = (at, left, 0);
+        loop {
+            if length == 0 {
+                let Some(&(base, size)) = parts.next() else {
+                    break;
+                };
+                (target, length) = (base, size);
+                continue;
+            }
+            if left == 0 {
+                match self.frame(at)? {
+                    Frame::None => break,
+                    Frame::Data(n) => {
+                        left = n;
+                        at.offset += HEADER;
+                    }
+                    Frame::Jump(offset) => {
+                        at = Position {
+                            lap: at.lap.wrapping_add(1),
+                            offset,
+                        };
+                        continue;
+                    }
+                    Frame::Back(offset) => {
+                        if done == 0 {
+                            return Ok(Found::Back(offset));
+                        }
+                        break;
+                    }
+                }
+            }
+            let n = (left as usize).min(length);
+            if !target.is_null() {
+                // SAFETY: `frame` checked that the payload lies in the ring; the
+                // caller vouches for the target.
+                if unsafe { self.memory.copy_out(at.offset, target, n) } == Err(BadBuffer) {
+                    (at, left, done) = whole;
+                    if done == 0 {
+                        return Err(Stopped::BadBuffer(0));
+                    }
+                    break;
+                }
+                target = target.wrapping_add(n);
+            }
+            done += n;
+            length -= n;
+            at.offset += n as u32;
+            left -= n as u32;
+            if left == 0 {
+                at.offset = at.offset.next_multiple_of(8);
+                whole = (at, left, done);
+            }
+            if !peek && length > 0 {
+                // Free a large frame as it is read, so that the producer goes on.
+                self.advance(at, left);
+            }
+        }
+        if !peek {
+            self.advance(at, left);
+            let b = &self.progress.bytes;
+            b.store(b.load(Ordering::Relaxed) + done as u64, Ordering::Relaxed);
+        }
+        Ok(if done == 0 {
+            Found::Empty
+        } else {
+            Found::Bytes(done)
+        })
+    }
+
+    #[inline(always)]
+    fn advance(&self, at: Position, left: u32) {
+        self.receiving.left.store(left, Ordering::Relaxed);
+        self.receiving.read.store(at.pack(), Ordering::Relaxed);
+        publish::word(&self.progress.read, at.pack());
+    }
+
+    /// Whether there is something to read or the ring has ended; mostly a look at
+    /// one word. Needs no token: a look that loses a race is only early.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.receiving.left.load(Ordering::Relaxed) != 0 || self.next_kind() != 0
+    }
+
+    /// Bytes to read in the frame at hand: never none while [`Self::is_ready`] has
+    /// payload to offer. Needs no token, like that.
+    #[must_use]
+    pub fn at_hand(&self) -> u32 {
+        match self.receiving.left.load(Ordering::Relaxed) {
+            0 => match self.next_header() {
+                (1, length) => length,
+                _ => 0,
+            },
+            left => left,
+        }
+    }
+
+    /// Whether the ring has ended here: the next frame sends us back to TCP.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.receiving.left.load(Ordering::Relaxed) == 0 && self.next_kind() == Kind::Back as u32
+    }
+
+    /// Kind of the next frame that is no jump, 0 if it is not there yet: a jump
+    /// alone is nothing to read.
+    #[inline(always)]
+    fn next_kind(&self) -> u32 {
+        self.next_header().0
+    }
+
+    /// Kind and length of that frame.
+    #[inline(always)]
+    fn next_header(&self) -> (u32, u32) {
+        let mut offset = Position::unpack(self.receiving.read.load(Ordering::Relaxed)).offset;
+        for _ in 0..4 {
+            if !offset.is_multiple_of(8) || offset >= self.memory.size() {
+                return (0, 0);
+            }
+            let word = self.memory.word(offset).load(Ordering::Acquire);
+            let kind = (word >> 32) as u32;
+            if kind != Kind::Jump as u32 {
+                return (kind, word as u32);
+            }
+            offset = word as u32;
+        }
+        (0, 0)
+    }
+
+    /// Reads and checks the header at `at`; the acquire pairs with the
+    /// producer's publication of it.
+    #[inline]
+    fn frame(&self, at: Position) -> Result<Frame, Fault> {
+        let size = self.memory.size();
+        let word = self.memory.word(at.offset).load(Ordering::Acquire);
+        if word == 0 {
+            return Ok(Frame::None);
+        }
+        let (kind, length) = ((word >> 32) as u32, word as u32);
+        let room = size - at.offset - HEADER;
+        match kind {
+            1 if length > 0 && length <= room.saturating_sub(HEADER) => Ok(Frame::Data(length)),
+            2 if length % 8 == 0 && length <= size - WORTHWHILE => Ok(Frame::Jump(length)),
+            3 if room >= 16 => Ok(Frame::Back(
+                self.memory.word(at.offset + HEADER).load(Ordering::Relaxed),
+            )),
+            _ => Err(Fault),
+        }
+    }
+}
+
+enum Frame {
+    None,
+    Data(u32),
+    Jump(u32),
+    Back(u64),
+}

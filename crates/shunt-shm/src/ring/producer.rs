@@ -1,0 +1,316 @@
+//! The sending half.
+
+use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, SMALL, Stopped, WORTHWHILE, header};
+use crate::atomic::Ordering;
+use crate::publish;
+use crate::slot::{Output, Progress, Sending};
+
+/// Always kept free behind the write position: a `Back` frame with its payload
+/// and the header after it.
+const RESERVE: u32 = 24;
+
+/// A ring whose consumer keeps pace starts over past this offset, to stay in
+/// the cache.
+const LARGE: u32 = 256 << 10;
+
+/// A large copy is published in steps, so that both sides copy at once.
+const STEP: usize = 16 << 10;
+
+/// The sending half. Holding one means holding the sending token.
+#[derive(Debug)]
+pub struct Producer<'a, P> {
+    /// Our ring.
+    pub memory: Memory,
+    /// Our private state.
+    pub sending: &'a Sending,
+    /// Our published counts.
+    pub output: &'a Output,
+    /// The peer's progress: written by the peer, not trusted.
+    pub peer: &'a Progress,
+    /// Backs the first so many bytes of the ring with memory; `false` if it cannot.
+    pub populate: P,
+}
+
+impl<P: Fn(usize) -> bool> Producer<'_, P> {
+    /// Publishes as much of `source` as fits and returns how much.
+    ///
+    /// # Errors
+    /// If the peer's credit is impossible, or the source bad.
+    ///
+    /// # Safety
+    /// As [`Memory::copy_in`] demands of the source.
+    #[inline]
+    pub unsafe fn write(&self, source: *const u8, length: usize) -> Result<usize, Stopped> {
+        let mut done = 0;
+        while done < length {
+            let (room, mut at) = self.room((length - done).min(STEP))?;
+            if room == 0 {
+                break;
+            }
+            let n = room.min(length - done).min(STEP);
+            // SAFETY: `room` says that the frame fits at `at`; the source holds `length`.
+            unsafe { self.memory.copy_in(at.offset + HEADER, source.add(done), n) }
+                .map_err(|BadBuffer| Stopped::BadBuffer(done))?;
+            self.commit(&mut at, n);
+            done += n;
+        }
+        Ok(done)
+    }
+
+    /// Room for one frame at the write position, at least one byte and as near
+    /// to `want` as can be had at once; moves the write position to where the
+    /// room is. The payload goes to `position.offset + 8` in the ring.
+    ///
+    /// # Errors
+    /// [`Fault`] if the peer's credit is impossible.
+    #[inline]
+    pub fn room(&self, want: usize) -> Result<(usize, Position), Fault> {
+        let s = self.sending;
+        let mut at = Position::unpack(s.write.load(Ordering::Relaxed));
+        if at.offset >= s.check.load(Ordering::Relaxed) {
+            at = self.start_over(at)?;
+        }
+        let mut credit = Position::unpack(s.credit.load(Ordering::Relaxed));
+        let mut room = self.backed(at, self.extent(at, credit), want);
+        if room < want {
+            credit = self.refresh(at)?;
+            room = self.backed(at, self.extent(at, credit), want);
+        }
+        if room < want.min(WORTHWHILE as usize)
+            && let Some(target) = self.best_gap(at, credit, room)
+        {
+            at = self.jump(at, target);
+            room = self.backed(at, self.extent(at, credit), want);
+        }
+        Ok((room, at))
+    }
+
+    /// Publishes `n` payload bytes that were placed where [`Self::room`] said.
+    #[inline]
+    pub fn commit(&self, at: &mut Position, n: usize) {
+        let next = at.offset + HEADER + (n as u32).next_multiple_of(8);
+        self.memory.word(next).store(0, Ordering::Relaxed);
+        publish::word(self.memory.word(at.offset), header(Kind::Data, n as u32));
+        // After the frame: who believes the count finds the bytes.
+        let o = &self.output.bytes;
+        publish::word(o, o.load(Ordering::Relaxed) + n as u64);
+        at.offset = next;
+        self.sending.write.store(at.pack(), Ordering::Relaxed);
+    }
+
+    /// Tells the consumer that the stream goes on over TCP at this offset.
+    /// There is always room for that.
+    pub fn leave(&self, tcp_offset: u64) {
+        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        self.memory
+            .word(at.offset + HEADER)
+            .store(tcp_offset, Ordering::Relaxed);
+        self.memory
+            .word(at.offset + HEADER + 8)
+            .store(0, Ordering::Relaxed);
+        publish::word(self.memory.word(at.offset), header(Kind::Back, 8));
+        self.sending.write.store(
+            Position {
+                offset: at.offset + HEADER + 8,
+                ..at
+            }
+            .pack(),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Whether everything written has been read.
+    ///
+    /// # Errors
+    /// [`Fault`] if the peer's credit is impossible.
+    pub fn is_drained(&self) -> Result<bool, Fault> {
+        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        Ok(self.refresh(at)? == at)
+    }
+
+    /// Whether at least a little can be written at once; a look without the token.
+    pub fn has_room(&self) -> bool {
+        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        let Ok(credit) = self.credit(at) else {
+            return true;
+        };
+        self.extent(at, credit) >= WORTHWHILE as usize || self.best_gap(at, credit, 0).is_some()
+    }
+
+    /// Reads the peer's credit. Acquire: pairs with the consumer's publication,
+    /// so its copies out of the freed bytes are done.
+    fn refresh(&self, at: Position) -> Result<Position, Fault> {
+        let credit = self.credit(at)?;
+        self.sending.credit.store(credit.pack(), Ordering::Relaxed);
+        Ok(credit)
+    }
+
+    fn credit(&self, at: Position) -> Result<Position, Fault> {
+        let credit = Position::unpack(self.peer.read.load(Ordering::Acquire));
+        let laps = at.lap.wrapping_sub(credit.lap);
+        if laps > 3
+            || credit.offset > self.memory.size()
+            || (laps == 0 && credit.offset > at.offset)
+        {
+            return Err(Fault);
+        }
+        Ok(credit)
+    }
+
+    /// Start and end of a lap in flight before `at`'s, as far as it is unread.
+    fn segment(&self, lap: u32, credit: Position) -> (u32, u32) {
+        let p = Position::unpack(self.sending.segments[lap as usize % 4].load(Ordering::Relaxed));
+        let start = if lap == credit.lap {
+            p.lap.max(credit.offset & !7)
+        } else {
+            p.lap
+        };
+        (start, p.offset)
+    }
+
+    /// First offset at or above `from` that is in flight in a lap before `at`'s.
+    fn next_in_flight(&self, from: u32, at: Position, credit: Position) -> u32 {
+        let mut end = self.memory.size();
+        let mut lap = credit.lap;
+        while lap != at.lap {
+            let (start, _) = self.segment(lap, credit);
+            if start >= from {
+                end = end.min(start);
+            }
+            lap = lap.wrapping_add(1);
+        }
+        end
+    }
+
+    /// Payload bytes that fit in one frame at `at`.
+    #[inline]
+    fn extent(&self, at: Position, credit: Position) -> usize {
+        let end = if at.lap == credit.lap {
+            self.memory.size()
+        } else {
+            self.next_in_flight(at.offset, at, credit)
+        };
+        ((end - at.offset).saturating_sub(HEADER + RESERVE) & !7) as usize
+    }
+
+    /// The part of `extent`, up to `want`, that has memory behind it.
+    #[inline]
+    fn backed(&self, at: Position, extent: usize, want: usize) -> usize {
+        let n = extent.min(want);
+        let end = at.offset as usize + (HEADER + RESERVE) as usize + n.next_multiple_of(8);
+        let allocated = self.sending.allocated.load(Ordering::Relaxed) as usize;
+        if end <= allocated || n == 0 {
+            return n;
+        }
+        let size = self.memory.size() as usize;
+        let target = end.next_power_of_two().max(8192).min(size);
+        if (self.populate)(target) {
+            self.sending
+                .allocated
+                .store(target as u32, Ordering::Relaxed);
+            return n;
+        }
+        allocated.saturating_sub(at.offset as usize + (HEADER + RESERVE) as usize) & !7
+    }
+
+    /// Moves to offset 0 if the consumer has kept pace, otherwise says when to
+    /// ask again.
+    #[cold]
+    fn start_over(&self, at: Position) -> Result<Position, Fault> {
+        let credit = self.refresh(at)?;
+        let drained = credit == at;
+        let keeping_pace = at.lap == credit.lap && at.offset >= LARGE && credit.offset >= LARGE / 2;
+        if drained || keeping_pace {
+            let start = Position::unpack(
+                self.sending.segments[at.lap as usize % 4].load(Ordering::Relaxed),
+            )
+            .lap;
+            // Offset 0 up to here is free only if this lap began there or all is read.
+            if drained || start == 0 {
+                return Ok(self.jump(at, 0));
+            }
+        }
+        let pause = if at.offset < 64 << 10 {
+            SMALL
+        } else {
+            16 << 10
+        };
+        self.sending
+            .check
+            .store(at.offset + pause, Ordering::Relaxed);
+        Ok(at)
+    }
+
+    /// The free gap that is best to jump to, if it beats staying.
+    #[cold]
+    fn best_gap(&self, at: Position, credit: Position, room: usize) -> Option<u32> {
+        let laps = at.lap.wrapping_sub(credit.lap);
+        if laps >= 3 {
+            return None;
+        }
+        let own =
+            Position::unpack(self.sending.segments[at.lap as usize % 4].load(Ordering::Relaxed))
+                .lap;
+        let own = (
+            if laps == 0 {
+                own.max(credit.offset & !7)
+            } else {
+                own
+            },
+            at.offset + HEADER,
+        );
+        let mut best = (room as u32 + HEADER + RESERVE).max(WORTHWHILE);
+        let mut target = None;
+        let mut consider = |from: u32| {
+            let mut end = self.next_in_flight(from, at, credit);
+            if own.0 >= from {
+                end = end.min(own.0);
+            }
+            let inside_own = own.0 < from && from < own.1;
+            let allocated = self.sending.allocated.load(Ordering::Relaxed);
+            let gap = end.saturating_sub(from);
+            // A gap in memory that is already there is worth more than a fresh one.
+            if !inside_own && gap > best && (from < allocated || gap > WORTHWHILE) {
+                best = gap;
+                target = Some(from);
+            }
+        };
+        consider(0);
+        consider(own.1);
+        let mut lap = credit.lap;
+        while lap != at.lap {
+            consider(self.segment(lap, credit).1);
+            lap = lap.wrapping_add(1);
+        }
+        target
+    }
+
+    /// Ends this lap here and begins the next at `target`.
+    fn jump(&self, at: Position, target: u32) -> Position {
+        let s = self.sending;
+        let this = &s.segments[at.lap as usize % 4];
+        let start = Position::unpack(this.load(Ordering::Relaxed)).lap;
+        this.store(
+            Position {
+                lap: start,
+                offset: at.offset + HEADER,
+            }
+            .pack(),
+            Ordering::Relaxed,
+        );
+        let next = Position {
+            lap: at.lap.wrapping_add(1),
+            offset: target,
+        };
+        let begins = Position {
+            lap: target,
+            offset: self.memory.size(),
+        };
+        s.segments[next.lap as usize % 4].store(begins.pack(), Ordering::Relaxed);
+        self.memory.word(target).store(0, Ordering::Relaxed);
+        s.write.store(next.pack(), Ordering::Relaxed);
+        s.check.store(target + SMALL, Ordering::Relaxed);
+        publish::word(self.memory.word(at.offset), header(Kind::Jump, target));
+        next
+    }
+}

@@ -1,0 +1,114 @@
+//! What the director prints.
+
+use super::{Director, Footprint, leaks};
+use std::time::Instant;
+
+impl Director<'_> {
+    pub(super) fn progress(&self, start: Instant) {
+        let now = self.footprint();
+        println!(
+            "[{:5.0} s] {} connections, {} MB checked, {} processes started, {} killed, {} broken by that; shuntd: {} descriptors, {} kB",
+            start.elapsed().as_secs_f64(),
+            self.connections,
+            self.bytes / 1_000_000,
+            self.started,
+            self.killed.len(),
+            self.broken,
+            now.descriptors,
+            now.memory_kb
+        );
+    }
+
+    pub(super) fn summary(
+        &mut self,
+        begin: Footprint,
+        end: Footprint,
+        stats: &str,
+    ) -> Result<(), String> {
+        let native = self.options.is_native();
+        if self.failures.is_empty()
+            && let Some(text) = leaks(&begin, &end)
+        {
+            self.fail(text);
+        }
+        let ring = sum_of(stats, "\"ring_bytes\":");
+        let kernel = sum_of(stats, "\"kernel_bytes\":");
+        let shunted = sum_of(stats, "\"shunted\":");
+        if !native && self.failures.is_empty() && (shunted == 0 || ring == 0) {
+            self.fail("no connection was shunted".into());
+        }
+        println!(
+            "begin: {} processes, shuntd {} descriptors, {} kB; end: {} processes, {} descriptors, {} kB; shared memory of the machine {} kB, then {} kB",
+            begin.processes,
+            begin.descriptors,
+            begin.memory_kb,
+            end.processes,
+            end.descriptors,
+            end.memory_kb,
+            begin.shared_kb,
+            end.shared_kb
+        );
+        if !native {
+            println!(
+                "statistics of those who lived: {shunted} ends shunted, {ring} bytes in rings, {kernel} by the kernel"
+            );
+        }
+        let failures = self.failures.len();
+        if self.options.json {
+            println!(
+                "{{\"seed\":{},\"connections\":{},\"bytes\":{},\"processes\":{},\"killed\":{},\"broken\":{},\"failures\":{failures},\
+                 \"shunted\":{shunted},\"ring_bytes\":{ring},\"kernel_bytes\":{kernel},\
+                 \"begin\":{{\"processes\":{},\"descriptors\":{},\"memory_kb\":{}}},\
+                 \"end\":{{\"processes\":{},\"descriptors\":{},\"memory_kb\":{}}}}}",
+                self.options.seed,
+                self.connections,
+                self.bytes,
+                self.started,
+                self.killed.len(),
+                self.broken,
+                begin.processes,
+                begin.descriptors,
+                begin.memory_kb,
+                end.processes,
+                end.descriptors,
+                end.memory_kb
+            );
+        }
+        println!(
+            "soak: {} connections, {} MB checked, {} killed, {failures} failures",
+            self.connections,
+            self.bytes / 1_000_000,
+            self.killed.len()
+        );
+        if failures == 0 {
+            Ok(())
+        } else {
+            Err(format!(
+                "{failures} failures; repeat with --seed {}",
+                self.options.seed
+            ))
+        }
+    }
+}
+
+/// The sum of the numbers that follow `key` in the statistics.
+fn sum_of(stats: &str, key: &str) -> u64 {
+    let numbers = stats.split(key).skip(1).map(|rest| {
+        let rest = rest.trim_start();
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        rest[..end].parse::<u64>().unwrap_or(0)
+    });
+    numbers.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sum_of;
+
+    #[test]
+    fn statistics_are_summed() {
+        assert_eq!(sum_of("{\"a\": 12,\"b\":1}\n{\"a\":30}", "\"a\":"), 42);
+    }
+}
