@@ -209,6 +209,43 @@ static void full(struct end *e)
     AT(S) T(read(FD, (char[4]){0}, 4));
 }
 
+// Small messages: what is not writable any more is not said to be.
+static void full_of_small(struct end *e)
+{
+    static const char small[8] = "tidbit ";
+    size_t total = 0;
+    int little = 65536;
+    struct pollfd p = {FD, POLLOUT, 0};
+    AT(S) MUST(setsockopt(FD, SOL_SOCKET, SO_RCVBUF, &little, sizeof little) == 0);
+    AT(C) {
+        ssize_t r;
+        nonblocking(FD, 1);
+        do
+            while ((r = send(FD, small + total % 8, 8 - total % 8, 0)) > 0)
+                total += r;
+        while (poll(&p, 1, 50) > 0);
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) {
+        char buf[4096];
+        size_t n = 0, wrong = 0;
+        while (n < total) {
+            ssize_t r = recv(FD, buf, sizeof buf, 0);
+            if (r <= 0)
+                break;
+            for (ssize_t i = 0; i < r; i++)
+                wrong += buf[i] != small[(n + i) % 8];
+            n += r;
+        }
+        say(e, "all: %d, wrong: %zu", n == total, wrong);
+    }
+    AT(C) {
+        say(e, "%s", events(await_events(e, FD, POLLOUT)));
+        T(write(FD, "x", 1));
+    }
+    AT(S) T(read(FD, (char[4]){0}, 4));
+}
+
 // One call larger than all buffers takes a part, and says how large a part.
 static void partial(struct end *e)
 {
@@ -309,6 +346,6 @@ static void trickle(struct end *e)
 
 DIFF_MAIN(CASE(by_fcntl, ALL | COLD), CASE(by_ioctl, COLD), CASE(by_accept4, ALL | BARE),
           CASE(for_connect_only, TWO | ALL | BARE | ONLY_COLD), CASE(by_a_dup, ALL | COLD), CASE(by_a_child, SPLIT | COLD),
-          CASE(while_asleep, TWO), CASE(full, COLD), CASE(partial, COLD), CASE(full_both_ways, 0),
+          CASE(while_asleep, TWO), CASE(full, COLD), CASE(full_of_small, 0), CASE(partial, COLD), CASE(full_both_ways, 0),
           KNOWN(full_both_ways_in_the_middle, ONLY_COLD, "full both ways during the upgrade, it goes back to TCP, which has room again"),
           CASE(again_and_again, 0), CASE(blocked_sender, TWO | COLD), CASE(trickle, TWO | COLD))

@@ -15,6 +15,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use shunt_shm::publish;
 use shunt_shm::ring::{Consumer, Producer};
 use shunt_shm::slot::{self, Way};
 
@@ -113,7 +114,15 @@ impl<'a> Conn<'a> {
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         let most = self.most();
-        self.in_flight() <= most - most / 3
+        self.in_flight() <= most - most / 3 && self.producer().has_room()
+    }
+
+    /// Before this side says that it waits for room: how far the peer is to read
+    /// before it tells, a little more than makes room.
+    fn ask_at(&self) {
+        let read = self.pair.peer.progress.bytes.load(Ordering::Acquire);
+        let wanted = (self.in_flight() / 8 * 3).max(1);
+        publish::word(&self.pair.own.output.room_at, read.wrapping_add(wanted));
     }
 
     /// Whether this side has shut down sending.

@@ -85,6 +85,9 @@ pub struct Output {
     pub back_at: AtomicU64,
     /// Stream bytes published in the ring so far.
     pub bytes: AtomicU64,
+    /// Valid while this side waits for room: how many stream bytes the peer is to
+    /// have read from the ring before it tells.
+    pub room_at: AtomicU64,
     /// Doorbells given to the base socket so far, each counted before it is sent.
     pub bells: AtomicU64,
 }
@@ -217,6 +220,7 @@ impl Slot {
         self.output.switch_at.store(0, o);
         self.output.back_at.store(0, o);
         self.output.bytes.store(0, o);
+        self.output.room_at.store(0, o);
         self.output.bells.store(0, o);
         let s = &self.sending;
         s.token.reset();

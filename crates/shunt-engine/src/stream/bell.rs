@@ -46,14 +46,9 @@ impl Conn<'_> {
     #[cold]
     fn tell_room_slowly(&self, wait: u32) {
         let read = self.pair.own.progress.bytes.load(Ordering::Relaxed);
-        let unread = self
-            .pair
-            .peer
-            .output
-            .bytes
-            .load(Ordering::Acquire)
-            .saturating_sub(read);
-        if unread <= super::most(self.pair.peer) / 2 && wait_for(&self.pair.own.sending.token) {
+        let asked = self.pair.peer.output.room_at.load(Ordering::Acquire);
+        let there = read.wrapping_sub(asked) as i64 >= 0;
+        if (there || !self.consumer().is_ready()) && wait_for(&self.pair.own.sending.token) {
             self.tell(wait, News::Room);
             self.pair.own.sending.token.give();
         }

@@ -104,13 +104,14 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
     if only_the_kernel_can_wake(conn) {
         return true;
     }
+    conn.ask_at();
     let wait = &conn.pair.own.face.wait;
     if wait.load(Ordering::Relaxed) & slot::WANT_TX == 0 {
         publish::set_bits(wait, slot::WANT_TX);
     }
     // Pairs with the light barrier before the peer's look at the wait word.
     heavy();
-    conn.has_room() && conn.producer().has_room()
+    conn.has_room()
 }
 
 /// What must be known before the kernel sends.
@@ -169,7 +170,7 @@ pub(super) fn await_room(
             Outcome::Fail(_) => return Ok(false),
             _ => {}
         }
-        if conn.has_room() && conn.producer().has_room() {
+        if conn.has_room() {
             return Ok(true);
         }
         if conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0 {

@@ -140,6 +140,9 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
     own.receiving
         .sleepers
         .fetch_add(want.unit(), Ordering::AcqRel);
+    if want == Want::Room {
+        conn.ask_at();
+    }
     own.face.naps.fetch_add(1, Ordering::AcqRel);
     publish::set_bits(&own.face.wait, want.bit());
     // Pairs with the light barrier before a waker's look at the wait word.

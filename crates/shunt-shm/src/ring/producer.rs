@@ -119,22 +119,32 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         );
     }
 
-    /// Whether everything written has been read.
+    /// Whether a third of the ring is free, like `sk_stream_is_writeable` in the
+    /// kernel, and not only in pieces too small to use. A look without the token.
     ///
-    /// # Errors
-    /// [`Fault`] if the peer's credit is impossible.
-    pub fn is_drained(&self) -> Result<bool, Fault> {
-        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
-        Ok(self.refresh(at)? == at)
-    }
-
-    /// Whether at least a little can be written at once; a look without the token.
+    /// Counts what frames take, not their payload: small ones are mostly header.
     pub fn has_room(&self) -> bool {
         let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
         let Ok(credit) = self.credit(at) else {
             return true;
         };
-        self.extent(at, credit) >= WORTHWHILE as usize || self.best_gap(at, credit, 0).is_some()
+        let size = self.memory.size();
+        self.taken(at, credit) <= size - size / 3
+            && (self.extent(at, credit) >= WORTHWHILE as usize
+                || self.best_gap(at, credit, 0).is_some())
+    }
+
+    /// Bytes of the ring that the peer has still to read, headers included.
+    fn taken(&self, at: Position, credit: Position) -> u32 {
+        let mut taken = 0;
+        let mut lap = credit.lap;
+        while lap != at.lap {
+            let (start, end) = self.segment(lap, credit);
+            taken += end.saturating_sub(start);
+            lap = lap.wrapping_add(1);
+        }
+        let (start, _) = self.segment(at.lap, credit);
+        taken + at.offset.saturating_sub(start)
     }
 
     /// Reads the peer's credit. Acquire: pairs with the consumer's publication,
