@@ -3,8 +3,12 @@
 //! A wait begins with a few microseconds of looking, goes on by yielding the
 //! processor between looks, and ends in sleep. How long depends on how the last
 //! waits of this process ended: when spinning did not pay, it is tried less.
+//!
+//! A yield that does not come back soon has given the core to a stranger. While
+//! the machine is that crowded a spin is only harm: who sleeps is preferred by the
+//! scheduler when it wakes, who has spun must queue.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys;
 
@@ -19,6 +23,34 @@ const PROBE: u32 = 64;
 static FAILED: AtomicU32 = AtomicU32::new(0);
 /// Spins that ended only after yielding, in a row: both ends share a core.
 static YIELDED: AtomicU32 = AtomicU32::new(0);
+
+/// Whose yield takes so long has not made way for its peer (ticks, about 80 µs).
+const AWAY: u64 = 200_000;
+/// No spins for so long after that (ticks, about 10 ms), …
+const SHORT_CALM: u64 = 26_000_000;
+/// … and twice as long if it was no better then, up to this (about 1.3 s).
+const LONG_CALM: u64 = SHORT_CALM << 7;
+
+/// Until when nobody spins (ticks), and for how long that was, process-wide.
+static CALM_UNTIL: AtomicU64 = AtomicU64::new(0);
+static CALM: AtomicU64 = AtomicU64::new(0);
+
+/// The core went to a stranger: no spins for a while.
+#[cold]
+fn calm_down(now: u64) {
+    let last = CALM.load(Ordering::Relaxed);
+    let since = now.wrapping_sub(CALM_UNTIL.load(Ordering::Relaxed));
+    if (since as i64) < 0 {
+        return; // Another thread has just said so.
+    }
+    let calm = if since > 4 * last {
+        SHORT_CALM
+    } else {
+        (2 * last).min(LONG_CALM)
+    };
+    CALM.store(calm, Ordering::Relaxed);
+    CALM_UNTIL.store(now.wrapping_add(calm), Ordering::Relaxed);
+}
 
 /// One wait's spin.
 pub(crate) struct Spin {
@@ -42,9 +74,11 @@ impl Spin {
         } else {
             GREEDY
         };
+        let start = sys::ticks();
+        let crowded = (CALM_UNTIL.load(Ordering::Relaxed).wrapping_sub(start) as i64) > 0;
         Self {
-            start: sys::ticks(),
-            budget,
+            start,
+            budget: if crowded { 0 } else { budget },
             greedy,
             turns: 0,
             yielded: false,
@@ -59,18 +93,25 @@ impl Spin {
             std::hint::spin_loop();
             return true;
         }
-        let spent = sys::ticks().wrapping_sub(self.start);
+        let now = sys::ticks();
+        let spent = now.wrapping_sub(self.start);
         if spent > self.budget {
-            FAILED.store(
-                FAILED.load(Ordering::Relaxed).wrapping_add(1),
-                Ordering::Relaxed,
-            );
+            if self.budget > 0 {
+                FAILED.store(
+                    FAILED.load(Ordering::Relaxed).wrapping_add(1),
+                    Ordering::Relaxed,
+                );
+            }
             return false;
         }
         if spent > self.greedy {
             self.yielded = true;
             self.turns |= 7;
             sys::sched_yield();
+            let back = sys::ticks();
+            if back.wrapping_sub(now) > AWAY {
+                calm_down(back);
+            }
         }
         true
     }
