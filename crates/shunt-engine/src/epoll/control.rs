@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::{FLAGS, Set, State, watch};
+use super::{FLAGS, Known, Set, State, watch};
 use crate::link::Link;
 use crate::socket::{Socket, Stage};
 use crate::table::Entry;
@@ -60,7 +60,7 @@ pub(crate) fn change(
     socket.lock.give();
     // A one-shot registration has just been armed: now it can be carried over.
     if needs_event && matches!(socket.stage(), Stage::Claimed | Stage::Paired) {
-        upgrade::progress(socket, fd, true);
+        upgrade::progress(socket, fd, Known::Armed(set.index(), fd));
     }
     match result {
         Some(Ok(())) => Outcome::Done(0),
@@ -157,6 +157,7 @@ fn modify(
     }
     item.events = event.events;
     item.data = event.u64;
+    item.armed = true;
     Ok(())
 }
 
