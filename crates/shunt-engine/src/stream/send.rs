@@ -45,6 +45,13 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     let seen = signals::now();
     let mut deadline = None;
     loop {
+        // After its end of file a peer's death shows only in the kernel's answer
+        // to what it is sent.
+        if conn.is_on_ring()
+            && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == slot::SHUT_WR
+        {
+            leave_ring(conn, Reason::HalfClosed);
+        }
         if !wait_for(token) {
             return Outcome::Fail(libc::EAGAIN);
         }
