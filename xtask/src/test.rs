@@ -76,10 +76,8 @@ fn differential() -> Result<String> {
     }
     let directory = root().join("target");
     let mut command = Command::new(&program);
-    // Adaptive upgrades come at moments of their own, where an edge-triggered set
-    // may repeat an edge: that mode is run by hand (`shunt-differential --modes adaptive`).
     command
-        .args(["--modes", "both,client,server", "--jobs", "2"])
+        .args(["--modes", "both,adaptive,client,server", "--jobs", "2"])
         .arg("--shunt")
         .arg(artifact("shunt"))
         .current_dir(root());

@@ -102,6 +102,8 @@ struct Item {
     look: bool,
     /// Added or modified since the kernel's set was last asked for all it has.
     armed: bool,
+    /// Waits in which it might have been carried over and was not.
+    put_off: u32,
     live: bool,
     generation: u32,
     /// Next item of the same socket, index + 1.
@@ -447,6 +449,7 @@ impl State {
             idle_news: 0,
             look: false,
             armed: true,
+            put_off: 0,
             live: true,
             generation: 0,
             next: self.by_socket[at],

@@ -195,7 +195,6 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         .store(u32::from(flags & libc::O_NONBLOCK as usize != 0), o);
     own.receiving.kernel_bytes.store(consumed, o);
     own.options.most.store(socket.sndbuf.load(o), o);
-    take_options(fd, own);
     // Threads that poll the kernel's socket sleep on the connection from now on.
     own.receiving.sleepers.store(pollers * Want::ALL_UNITS, o);
     let wait = if pollers > 0 {
@@ -217,6 +216,7 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         socket.set_reason(Reason::Edge);
         return false;
     }
+    take_options(fd, own);
     socket.set_reason(Reason::Pending);
     signal::guard_copies();
     if !socket.move_on(Stage::Paired, Stage::Attached) {

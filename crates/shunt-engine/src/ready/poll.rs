@@ -167,6 +167,11 @@ unsafe fn poll_with(
     }
     let (array, told) = scratch.split_at_mut(fds.len());
     let scratch = &mut Scratch { fds: array, told };
+    if !any {
+        // What the kernel alone knows is not worth spinning for.
+        // SAFETY: the caller's promise.
+        return unsafe { sleep(fds, scratch, limit, sigmask, seen) };
+    }
     let mut others = match look_at_others(fds, scratch) {
         Ok(n) => n,
         Err(errno) => return Outcome::Fail(errno),
@@ -185,8 +190,7 @@ unsafe fn poll_with(
         if seen.any_since() {
             return Outcome::Fail(libc::EINTR);
         }
-        // What the kernel alone knows is not worth spinning for.
-        if !any || !spin.turn() {
+        if !spin.turn() {
             break;
         }
         if sys::ticks().wrapping_sub(looked) > 26_000 {
@@ -290,10 +294,12 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
         let Some(socket) = table::socket(from.fd) else {
             continue;
         };
-        let candidate = matches!(
-            socket.stage(),
-            Stage::Candidate | Stage::Claimed | Stage::Paired
-        );
+        // Who waits for nothing but an end needs no doorbell.
+        let candidate = (reads(from.events) || writes(from.events))
+            && matches!(
+                socket.stage(),
+                Stage::Candidate | Stage::Claimed | Stage::Paired
+            );
         socket.hold();
         told.fd = socket.index() as c_int;
         if candidate && socket.inside.begin_poll() {
