@@ -168,9 +168,9 @@ impl ItemList {
                 let item = &s.items[item as usize];
                 (item.events, item.fd)
             })?;
-            let armed = matches!(known, Known::Armed(s, n) if (s, n) == (set, fd));
+            let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));
             let told = matches!(known, Known::Told(s, _) if s == set);
-            if armed {
+            if arming {
                 None
             } else if events & libc::EPOLLONESHOT as u32 != 0 {
                 Some(Reason::OneShot)
@@ -187,9 +187,9 @@ impl ItemList {
 pub(crate) enum Known {
     /// Nothing.
     Nothing,
-    /// The program has just armed it in this set, by this descriptor: whatever
-    /// is ready is to be reported again.
-    Armed(u32, c_int),
+    /// The program is about to modify it in this set, by this descriptor: then
+    /// whatever is ready is reported again.
+    Arming(u32, c_int),
     /// This set has reported everything since the socket was at this mark.
     Told(u32, Mark),
 }
@@ -633,10 +633,23 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
     }
     watch(socket);
     for (set, item, quiet) in moved {
-        if !quiet {
-            set.with(|s| s.enqueue(item, true));
-            set.kick();
+        if quiet {
+            continue;
         }
+        set.with(|s| {
+            let index = item as usize;
+            let arming = matches!(known, Known::Arming(at, fd) if (at, fd) == (set.index(), s.items[index].fd));
+            if arming {
+                // Whoever modifies it queues it. The kernel has disarmed it, or may have.
+                s.items[index].look = true;
+                if s.items[index].events & libc::EPOLLONESHOT as u32 != 0 {
+                    s.items[index].events &= FLAGS;
+                }
+            } else {
+                s.enqueue(item, true);
+            }
+        });
+        set.kick();
     }
     Some(true)
 }
