@@ -164,10 +164,12 @@ impl ItemList {
         }
         self.list().iter().find_map(|&(set, item)| {
             let of = table::SETS.get(set)?;
-            let (events, fd) = of.with(|s| {
+            let Some((events, fd)) = of.with(|s| {
                 let item = &s.items[item as usize];
                 (item.events, item.fd)
-            })?;
+            }) else {
+                return Some(Reason::Busy);
+            };
             let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));
             let told = matches!(known, Known::Told(s, _) if s == set);
             if arming {

@@ -11,7 +11,7 @@ use super::{KICK, Known, SHARED, Set, State};
 use crate::socket::Stage;
 use crate::stream::{self, Conn, Spin};
 use crate::thread::signals;
-use crate::{Outcome, control, ready, real, stats, sys, tcp, upgrade};
+use crate::{Outcome, control, ready, real, stats, sys, table, tcp, upgrade};
 
 /// While shunted sockets keep a set busy, the kernel's side of it is looked at
 /// at least this often (ticks, about 10 µs), …
@@ -283,6 +283,10 @@ fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
             .filter(|i| i.live && !i.moved && i.socket.stage() == Stage::Paired)
         {
             let edge = item.events & libc::EPOLLET as u32 != 0;
+            // Its number may be another's by now.
+            if !table::socket(item.fd).is_some_and(|s| std::ptr::eq(s, item.socket)) {
+                continue;
+            }
             // One in several sets never can be; trying costs system calls.
             item.put_off += u32::from(edge && item.put_off < u32::MAX);
             if n < paired.len() && (item.put_off < 16 || item.put_off % 64 == 0) {
@@ -304,7 +308,9 @@ fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
         *mark = tcp::mark(fd);
     }
     set.expose_nested();
-    let n = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()).unwrap_or(room.len());
+    let Ok(n) = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()) else {
+        return 0;
+    };
     if n < room.len() {
         for ((socket, fd, edge), mark) in paired().zip(marks) {
             if let (true, Some(mark)) = (edge, mark) {
