@@ -656,6 +656,26 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
     Some(true)
 }
 
+/// The last descriptor of a socket is about to be closed while the daemon may
+/// hold a copy of it, which would keep the kernel's registration alive.
+pub(crate) fn part(socket: &'static Socket, fd: c_int) {
+    if socket.items.is_empty() || !socket.lock.take() {
+        return;
+    }
+    for &(set, item) in socket.items.list().iter() {
+        let Some(set) = table::SETS.get(set) else {
+            continue;
+        };
+        set.with(|s| {
+            let item = &s.items[item as usize];
+            if item.fd == fd && !item.moved {
+                let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+            }
+        });
+    }
+    socket.lock.give();
+}
+
 /// A socket ends: its registrations are gone, as the kernel's are.
 pub(crate) fn forget(socket: &'static Socket) {
     if socket.items.is_empty() || !socket.lock.take() {
