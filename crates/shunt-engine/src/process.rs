@@ -64,6 +64,6 @@ pub(crate) fn after_fork_child() {
     signal::after_fork_child();
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         socket.lock.reset();
-        socket.inside.clear();
+        socket.inside.after_fork_child();
     }
 }

@@ -3,10 +3,10 @@
 use libc::{c_int, fd_set, pollfd, sigset_t};
 
 use super::poll;
+use crate::Outcome;
 use crate::epoll::Limit;
 use crate::table::{self, Entry};
 use crate::thread::signals::{self, Seen};
-use crate::Outcome;
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -108,7 +108,7 @@ unsafe fn with(
     seen: Seen,
 ) -> Outcome {
     // SAFETY: a slice.
-    if unsafe { poll::shunted(fds.as_mut_ptr(), fds.len() as u64) }.is_none() {
+    if unsafe { poll::shunted(fds.as_mut_ptr(), fds.len() as u64, limit.is_now()) }.is_none() {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.

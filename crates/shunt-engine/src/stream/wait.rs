@@ -25,6 +25,9 @@ pub(crate) enum Want {
 }
 
 impl Want {
+    /// A sleeper of each kind.
+    pub(crate) const ALL_UNITS: u32 = 1 | 1 << 16;
+
     /// One sleeper of this kind in `Receiving::sleepers`.
     fn unit(self) -> u32 {
         match self {
@@ -255,7 +258,9 @@ pub(super) fn take_all_bells(conn: &Conn) {
         let switched = output.switch_at.load(Ordering::Acquire).wrapping_sub(1);
         let sent = switched.wrapping_add(output.bells.load(Ordering::Acquire));
         let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
-        if over || taken >= sent || sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE)
+        if over
+            || taken >= sent
+            || sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE)
         {
             return;
         }
