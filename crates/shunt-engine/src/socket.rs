@@ -57,6 +57,23 @@ pub(crate) struct Counts {
     pub(crate) sleeps: AtomicU64,
 }
 
+/// Sockets in stage [`Stage::Paired`], so that nobody looks for one in vain.
+static PAIRED: AtomicU32 = AtomicU32::new(0);
+
+fn note_paired(from: Stage, to: Stage) {
+    if to == Stage::Paired {
+        PAIRED.fetch_add(1, Ordering::AcqRel);
+    } else if from == Stage::Paired {
+        PAIRED.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether some socket of this process waits to be attached.
+#[inline]
+pub(crate) fn any_paired() -> bool {
+    PAIRED.load(Ordering::Acquire) != 0
+}
+
 /// See the module.
 #[repr(C, align(64))]
 pub(crate) struct Socket {
@@ -175,9 +192,14 @@ impl Socket {
     /// Moves on from a stage, if it is still in it: another thread may have been
     /// faster.
     pub(crate) fn move_on(&self, from: Stage, to: Stage) -> bool {
-        self.stage
+        let moved = self
+            .stage
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+            .is_ok();
+        if moved {
+            note_paired(from, to);
+        }
+        moved
     }
 
     /// Whether the object is in use.
@@ -321,6 +343,7 @@ impl Socket {
         {
             crate::control::release(self.cookie());
         }
+        note_paired(self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
         self.cookie.store(0, Ordering::Relaxed);
         table::SOCKETS.give(self);

@@ -8,7 +8,7 @@ use shunt_shm::wake::Entry as LogEntry;
 
 use super::control::{retire_busy, wanted};
 use super::{KICK, Known, SHARED, Set, State};
-use crate::socket::Stage;
+use crate::socket::{self, Stage};
 use crate::stream::{self, Conn, Spin};
 use crate::thread::signals;
 use crate::{Outcome, control, ready, real, stats, sys, table, tcp, upgrade};
@@ -271,6 +271,9 @@ unsafe fn real_wait(
 /// registrations follow once the kernel has no event for them any more: what it
 /// has goes to the program. Returns how many events that is.
 fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
+    if !socket::any_paired() {
+        return 0;
+    }
     let mut paired = [None; 32];
     let mut n = 0;
     set.with(|state| {
