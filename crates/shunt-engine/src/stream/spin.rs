@@ -7,8 +7,12 @@
 //! A wait that ends soon after the spin may mean two things: a longer spin would
 //! have paid, or the peer needed the processor on which this thread was spinning.
 //! The longest spin tells which: where it fails, short ones stay short for a while.
+//!
+//! A yield that does not come back soon has given the core to a stranger. While
+//! the machine is that crowded a spin is only harm: who sleeps is preferred by the
+//! scheduler when it wakes, who has spun must queue.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys;
 
@@ -25,6 +29,34 @@ static FAILED: AtomicU32 = AtomicU32::new(0);
 static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Waits during which a short sleep is no reason to spin longer.
 static REFUTED: AtomicU32 = AtomicU32::new(0);
+
+/// Whose yield takes so long has not made way for its peer (ticks, about 80 µs).
+const AWAY: u64 = 200_000;
+/// No spins for so long after that (ticks, about 10 ms), …
+const SHORT_CALM: u64 = 26_000_000;
+/// … and twice as long if it was no better then, up to this (about 1.3 s).
+const LONG_CALM: u64 = SHORT_CALM << 7;
+
+/// Until when nobody spins (ticks), and for how long that was, process-wide.
+static CALM_UNTIL: AtomicU64 = AtomicU64::new(0);
+static CALM: AtomicU64 = AtomicU64::new(0);
+
+/// The core went to a stranger: no spins for a while.
+#[cold]
+fn calm_down(now: u64) {
+    let last = CALM.load(Ordering::Relaxed);
+    let since = now.wrapping_sub(CALM_UNTIL.load(Ordering::Relaxed));
+    if (since as i64) < 0 {
+        return; // Another thread has just said so.
+    }
+    let calm = if since > 4 * last {
+        SHORT_CALM
+    } else {
+        (2 * last).min(LONG_CALM)
+    };
+    CALM.store(calm, Ordering::Relaxed);
+    CALM_UNTIL.store(now.wrapping_add(calm), Ordering::Relaxed);
+}
 
 /// One wait's spin.
 pub(crate) struct Spin {
@@ -48,9 +80,11 @@ impl Spin {
         } else {
             GREEDY
         };
+        let start = sys::ticks();
+        let crowded = (CALM_UNTIL.load(Ordering::Relaxed).wrapping_sub(start) as i64) > 0;
         Self {
-            start: sys::ticks(),
-            budget,
+            start,
+            budget: if crowded { 0 } else { budget },
             greedy,
             turns: 0,
             yielded: false,
@@ -65,18 +99,25 @@ impl Spin {
             std::hint::spin_loop();
             return true;
         }
-        let spent = sys::ticks().wrapping_sub(self.start);
+        let now = sys::ticks();
+        let spent = now.wrapping_sub(self.start);
         if spent > self.budget {
-            FAILED.store(
-                FAILED.load(Ordering::Relaxed).wrapping_add(1),
-                Ordering::Relaxed,
-            );
+            if self.budget > 0 {
+                FAILED.store(
+                    FAILED.load(Ordering::Relaxed).wrapping_add(1),
+                    Ordering::Relaxed,
+                );
+            }
             return false;
         }
         if spent > self.greedy {
             self.yielded = true;
             self.turns |= 7;
             sys::sched_yield();
+            let back = sys::ticks();
+            if back.wrapping_sub(now) > AWAY {
+                calm_down(back);
+            }
         }
         true
     }
@@ -85,17 +126,16 @@ impl Spin {
     /// longer spin would have paid, unless the longest has just been seen to fail.
     #[inline]
     pub(crate) fn woke(&self) {
+        let waited = sys::ticks().wrapping_sub(self.start);
+        let refuted = REFUTED.load(Ordering::Relaxed);
         if self.budget >= LONGEST {
-            REFUTED.store(PROBE, Ordering::Relaxed);
-            return;
-        }
-        match REFUTED.load(Ordering::Relaxed) {
-            0 => {
-                if sys::ticks().wrapping_sub(self.start) < LONGEST {
-                    FAILED.store(0, Ordering::Relaxed);
-                }
+            if waited < 2 * LONGEST {
+                REFUTED.store(PROBE, Ordering::Relaxed);
             }
-            left => REFUTED.store(left - 1, Ordering::Relaxed),
+        } else if refuted > 0 {
+            REFUTED.store(refuted - 1, Ordering::Relaxed);
+        } else if self.budget > 0 && waited < LONGEST {
+            FAILED.store(0, Ordering::Relaxed);
         }
     }
 
@@ -140,6 +180,6 @@ mod tests {
         let mut spin = Spin::new();
         spin.turn();
         spin.paid();
-        assert_eq!(Spin::new().budget, LONGEST);
+        assert_eq!(FAILED.load(Ordering::Relaxed), 0);
     }
 }
