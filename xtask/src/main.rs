@@ -10,6 +10,7 @@ mod bench;
 mod build;
 mod cpython;
 mod demo;
+mod fuzz;
 mod lab;
 mod lint;
 mod netns;
@@ -63,6 +64,8 @@ enum Task {
     Demo(demo::Options),
     /// Randomised soak with kills, checksums and a leak check
     Soak(soak::Options),
+    /// Random input for what reads rings and messages
+    Fuzz(fuzz::Options),
     /// Ping-pong and redis latency, native and shunted interleaved
     Bench(bench::Options),
     /// How many of redis-server's socket calls make a system call
@@ -118,6 +121,7 @@ fn run(task: Task) -> Result<bool> {
             prepare()?;
             soak::run(&options)
         }
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => {
             prepare()?;
             bench::run(&options)

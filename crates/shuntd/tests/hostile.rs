@@ -147,11 +147,13 @@ fn noise() -> impl Strategy<Value = (Vec<u8>, bool)> {
 fn random_messages_never_hurt_the_daemon() {
     let daemon = Fixture::start();
     let arena = arena_file(layout::ARENA_BYTES as u64, ARENA_SEALS);
-    let config = ProptestConfig {
-        cases: 400,
+    let mut config = ProptestConfig {
         failure_persistence: None,
         ..Default::default()
     };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = 400;
+    }
     proptest!(config, |(messages in prop::collection::vec(noise(), 1..24), greet in any::<bool>())| {
         let client = if greet { daemon.client() } else { Client::raw(&daemon.name) };
         for (bytes, attach) in &messages {

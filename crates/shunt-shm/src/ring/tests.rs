@@ -94,8 +94,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
+/// So many cases, unless `PROPTEST_CASES` says otherwise.
+fn cases(usual: u32) -> ProptestConfig {
+    let mut config = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = usual;
+    }
+    config
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(cases(400))]
     /// Whatever is written and read in whatever portions, the stream is the
     /// stream, peeking changes nothing, and a drained ring takes nearly its size.
     #[test]
