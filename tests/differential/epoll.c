@@ -4,6 +4,7 @@
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
 #include "pest.h"
+#include <sys/resource.h>
 
 #define MAGIC 0xfedcba9876543210ull
 
@@ -1077,6 +1078,35 @@ static void edge_conversation(struct end *e)
     close(ep);
 }
 
+// One wait reports as many descriptors as the program has room for.
+static void crowd(struct end *e)
+{
+    enum { CROWD = 5000 };
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        struct rlimit limit;
+        MUST(getrlimit(RLIMIT_NOFILE, &limit));
+        limit.rlim_cur = limit.rlim_max;
+        MUST(setrlimit(RLIMIT_NOFILE, &limit));
+        int ep = set_of(), one = MUST(eventfd(1, EFD_CLOEXEC));
+        static int fds[CROWD];
+        static struct epoll_event got[2 * CROWD];
+        await_bytes(e, FD, 3);
+        T(add(ep, FD, EPOLLIN, MAGIC));
+        for (int i = 0; i < CROWD; i++) {
+            fds[i] = MUST(fcntl(one, F_DUPFD_CLOEXEC, 0));
+            MUST(add(ep, fds[i], EPOLLIN, i));
+        }
+        T(epoll_wait(ep, got, 2 * CROWD, PATIENCE_MS));
+        T(epoll_wait(ep, got, 2 * CROWD, 0));
+        for (int i = 0; i < CROWD; i++)
+            close(fds[i]);
+        close(one);
+        T(epoll_wait(ep, got, 2 * CROWD, 0));
+        close(ep);
+    }
+}
+
 DIFF_MAIN(CASE(level, ALL | COLD), CASE(edge, ALL | COLD), CASE(edge_both, ALL),
           CASE(edge_both_in_the_middle, ONLY_COLD),
           CASE(edge_full, COLD),
@@ -1087,5 +1117,5 @@ DIFF_MAIN(CASE(level, ALL | COLD), CASE(edge, ALL | COLD), CASE(edge_both, ALL),
           CASE(close_removes, COLD), CASE(reset_and_end, ALL | COLD), CASE(end_after_data, COLD),
           CASE(before_connect, BARE | ALL), CASE(across_warm_up, BARE | ALL), CASE(rotation, 0), CASE(masks, COLD),
           CASE(time_limits, COLD), CASE(changed_while_asleep, COLD), CASE(data_while_asleep, TWO | ALL | COLD),
-          CASE(exclusive, COLD), CASE(mixture, COLD), CASE(no_starvation, TWO | COLD), CASE(many, BARE),
+          CASE(exclusive, COLD), CASE(mixture, COLD), CASE(no_starvation, TWO | COLD), CASE(many, BARE), CASE(crowd, COLD),
           CASE(several_waiters, TWO | COLD), CASE(edge_loop, TWO | COLD), CASE(edge_conversation, TWO | COLD))

@@ -32,8 +32,10 @@ const LOOK_TICKS: u64 = 1 << 28;
 static LOCK: Lock = Lock::new();
 static FD: AtomicI32 = AtomicI32::new(-1);
 static RETRY_AT: AtomicU64 = AtomicU64::new(0);
+/// A connection whose welcome is late.
+static GREETED: AtomicI32 = AtomicI32::new(-1);
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-/// Inode of the control socket: if the number names anything else, the program
+/// Inode of the control socket (or of the greeted one): if the number names anything else, the program
 /// has closed it behind our back.
 static INODE: AtomicU64 = AtomicU64::new(0);
 /// Why there is no daemon, as a reason number.
@@ -93,6 +95,11 @@ pub(crate) fn drain() {
 
 /// If `fd` is the control socket's number and the program wants it: moves.
 pub(crate) fn make_way(fd: c_int) {
+    if GREETED.load(Ordering::Acquire) == fd && LOCK.take() {
+        table::enter(fd, Entry::Other);
+        GREETED.store(-1, Ordering::Release);
+        LOCK.give();
+    }
     if FD.load(Ordering::Acquire) == fd && LOCK.take() {
         if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
             table::enter(other as c_int, Entry::Ours);
@@ -108,10 +115,12 @@ pub(crate) fn make_way(fd: c_int) {
 /// A forked child has its parent's connection: it must not speak on it.
 pub(crate) fn after_fork_child() {
     LOCK.reset();
-    let fd = FD.swap(-1, Ordering::AcqRel);
-    if fd >= 0 {
-        table::enter(fd, Entry::Other);
-        sys::close(fd);
+    for fd in [&FD, &GREETED] {
+        let fd = fd.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            table::enter(fd, Entry::Other);
+            sys::close(fd);
+        }
     }
     RETRY_AT.store(0, Ordering::Relaxed);
     // The stock is the parent's: its memory is not ours to write.
@@ -181,12 +190,4 @@ fn drop_connection(why: Reason) {
     }
     WHY_NOT.store(why as u32, Ordering::Relaxed);
     RETRY_AT.store(sys::now() + RETRY_NS / 10, Ordering::Relaxed);
-}
-
-fn close_down(why: Reason) {
-    if LOCK.take() {
-        drop_connection(why);
-        RETRY_AT.store(sys::now() + RETRY_NS, Ordering::Relaxed);
-        LOCK.give();
-    }
 }

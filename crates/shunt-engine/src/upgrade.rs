@@ -18,17 +18,17 @@ use crate::{address, control, epoll, signal, sys, tcp};
 /// A one-request connection makes about four at each end.
 const LIVES_AFTER: u32 = 5;
 
+/// Data calls after which nobody will come any more to pair a connection with.
+const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
+
 /// A socket is about to connect to `port`, or has been accepted.
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
     socket.set_role(role);
+    socket.set_port(port.unwrap_or(0));
     let against = if config::upgrade() == Upgrade::Off {
         Some(Reason::Disabled)
-    } else if !control::ensure() {
-        Some(control::why_not())
     } else if fd <= 2 {
         Some(Reason::Stdio)
-    } else if port.is_some_and(|port| !control::accelerates(port)) {
-        Some(Reason::PeerPlain)
     } else {
         None
     };
@@ -36,9 +36,27 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
         socket.set_plain(Stage::Fresh, reason);
         return;
     }
+    let alone = alone(socket);
+    if let (Some(reason), Upgrade::Eager) = (alone, config::upgrade()) {
+        socket.set_plain(Stage::Fresh, reason);
+        return;
+    }
+    socket.set_reason(alone.unwrap_or(Reason::Pending));
     socket.move_on(Stage::Fresh, Stage::Candidate);
     if config::upgrade() == Upgrade::Eager {
         ask(socket, fd, role == Role::Acceptor);
+    }
+}
+
+/// Why nobody is known with whom the socket could be paired. That may change: a
+/// `listen` is known to the kernel sooner than to the daemon, which may be slow.
+fn alone(socket: &Socket) -> Option<Reason> {
+    if !control::ensure() {
+        Some(control::why_not())
+    } else if socket.role() == Role::Connector && !control::accelerates(socket.port()) {
+        Some(Reason::PeerPlain)
+    } else {
+        None
     }
 }
 
@@ -90,13 +108,8 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             let calls = socket.calls.load(Ordering::Relaxed) + 1;
             socket.calls.store(calls, Ordering::Relaxed);
             let due = config::upgrade() == Upgrade::Eager || calls >= LIVES_AFTER;
-            if due && socket.connected.load(Ordering::Relaxed) && control::ensure() {
-                match local(fd) {
-                    Ok(()) => ask(socket, fd, false),
-                    Err(reason) => {
-                        socket.set_plain(Stage::Candidate, reason);
-                    }
-                }
+            if due && socket.connected.load(Ordering::Relaxed) {
+                move_candidate(socket, fd, calls);
             }
             false
         }
@@ -106,6 +119,25 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
         }
         Stage::Paired => attach(socket, fd, known),
         _ => false,
+    }
+}
+
+/// A connection that lives: asks for a pairing, if there may be somebody.
+fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
+    if let Some(reason) = alone(socket) {
+        if calls < GIVEN_UP_AFTER {
+            socket.set_reason(reason);
+        } else {
+            socket.set_plain(Stage::Candidate, reason);
+        }
+        return;
+    }
+    socket.set_reason(Reason::Pending);
+    match local(fd) {
+        Ok(()) => ask(socket, fd, false),
+        Err(reason) => {
+            socket.set_plain(Stage::Candidate, reason);
+        }
     }
 }
 

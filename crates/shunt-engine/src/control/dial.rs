@@ -7,7 +7,9 @@ use libc::c_int;
 use shunt_abi::message::{Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 
-use super::{FD, INODE, PATIENCE_MS, RETRY_AT, RETRY_NS, WHY_NOT, board, inode, request, wire};
+use super::{
+    FD, GREETED, INODE, PATIENCE_MS, RETRY_AT, RETRY_NS, WHY_NOT, board, inode, request, wire,
+};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -19,15 +21,19 @@ pub(super) fn open() -> bool {
     if !shunt_shm::atomic::register() {
         return false;
     }
-    let Some(fd) = dial(None, uid).or_else(|| dial(Some(uid), uid)) else {
-        return false;
+    let (fd, patience) = match greeted() {
+        Some(fd) => (fd, 0),
+        None => match greet(uid) {
+            Some(fd) => (fd, PATIENCE_MS),
+            None => return false,
+        },
     };
-    let fd = sys::move_high(fd);
-    let mut hello = Message::new(Kind::Hello);
-    // SAFETY: PR_GET_NAME fills 16 bytes, and the name has them.
-    unsafe { libc::prctl(libc::PR_GET_NAME, hello.name.as_mut_ptr()) };
-    if !wire::transmit(fd, &hello, None) || sys::poll_ms(fd, libc::POLLIN, PATIENCE_MS) == 0 {
-        sys::close(fd);
+    if sys::poll_ms(fd, libc::POLLIN, patience) == 0 {
+        // Overloaded or stopped: looked at again soon, without waiting.
+        INODE.store(inode(fd), Ordering::Relaxed);
+        table::enter(fd, Entry::Ours);
+        GREETED.store(fd, Ordering::Release);
+        RETRY_AT.store(sys::now() + RETRY_NS / 100, Ordering::Relaxed);
         return false;
     }
     let welcome = match wire::receive(fd) {
@@ -55,6 +61,29 @@ pub(super) fn open() -> bool {
     FD.store(fd, Ordering::Release);
     request::tell_everything();
     true
+}
+
+/// The connection whose welcome was late, if the program has not closed it.
+fn greeted() -> Option<c_int> {
+    let fd = GREETED.swap(-1, Ordering::AcqRel);
+    if fd < 0 {
+        return None;
+    }
+    table::enter(fd, Entry::Other);
+    (inode(fd) == INODE.load(Ordering::Relaxed)).then_some(fd)
+}
+
+/// A new connection on which this process has introduced itself.
+fn greet(uid: u32) -> Option<c_int> {
+    let fd = sys::move_high(dial(None, uid).or_else(|| dial(Some(uid), uid))?);
+    let mut hello = Message::new(Kind::Hello);
+    // SAFETY: PR_GET_NAME fills 16 bytes, and the name has them.
+    unsafe { libc::prctl(libc::PR_GET_NAME, hello.name.as_mut_ptr()) };
+    if wire::transmit(fd, &hello, None) {
+        return Some(fd);
+    }
+    sys::close(fd);
+    None
 }
 
 /// A connection to the daemon at this address, if it is one to be trusted.

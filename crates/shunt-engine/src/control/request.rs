@@ -1,15 +1,18 @@
 //! What the daemon is told and asked.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::{self, Kind, Message, Role};
 
-use super::{FD, LOCK, PATIENCE_MS, close_down, ensure, receive, send, stock};
+use super::{FD, LOCK, PATIENCE_MS, RETRY_NS, ensure, receive, send, stock};
 use crate::socket::{Socket, Stage};
 use crate::sys;
 use crate::table::{self, Entry};
+
+/// Until then nobody waits for the daemon's word: it has been too slow.
+static HASTE_UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// Tells the daemon that this process accelerates a listener.
 pub(crate) fn listen(cookie: u64, port: u16) {
@@ -33,10 +36,14 @@ pub(crate) fn claim(socket: &'static Socket, fd: c_int, role: Role) {
 /// Asks for a pairing and waits, within bounds, for the daemon's word: so that
 /// a connection whose other end has claimed it is paired when `accept` returns.
 pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
+    let start = sys::now();
+    if start < HASTE_UNTIL.load(Ordering::Relaxed) {
+        claim(socket, fd, role);
+        return;
+    }
     if !claim_with(socket, fd, role, message::FLAG_ANSWER) {
         return;
     }
-    let start = sys::now();
     while socket.stage() == Stage::Claimed && !socket.answered() {
         let control = FD.load(Ordering::Acquire);
         if control < 0 {
@@ -44,8 +51,9 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
         }
         let waited = ((sys::now() - start) / 1_000_000) as i64;
         if waited >= PATIENCE_MS {
-            // It is stopped or overloaded: do without it for a while.
-            close_down(Reason::NoDaemon);
+            // It is stopped or overloaded. Its word will still be heard, by a
+            // later call on the connection.
+            HASTE_UNTIL.store(sys::now() + RETRY_NS, Ordering::Relaxed);
             return;
         }
         sys::poll_ms(control, libc::POLLIN, PATIENCE_MS - waited);

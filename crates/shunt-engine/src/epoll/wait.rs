@@ -94,7 +94,7 @@ pub(crate) unsafe fn wait(
         };
     }
     // SAFETY: the caller's promise.
-    let room = unsafe { std::slice::from_raw_parts_mut(events, (most as usize).min(4096)) };
+    let room = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
     if set.is_plain() {
         // SAFETY: the caller's promise.
         if let Some(outcome) = unsafe { wait_plain(set, room, limit, mask) } {

@@ -4,6 +4,10 @@
 //! processor between looks, and ends in sleep. How long depends on how the last
 //! waits of this process ended: when spinning did not pay, it is tried less.
 //!
+//! A wait that ends soon after the spin may mean two things: a longer spin would
+//! have paid, or the peer needed the processor on which this thread was spinning.
+//! The longest spin tells which: where it fails, short ones stay short for a while.
+//!
 //! A yield that does not come back soon has given the core to a stranger. While
 //! the machine is that crowded nobody yields: who sleeps is preferred by the
 //! scheduler when it wakes, who has yielded must queue.
@@ -23,6 +27,8 @@ const PROBE: u32 = 64;
 static FAILED: AtomicU32 = AtomicU32::new(0);
 /// Spins that ended only after yielding, in a row: both ends share a core.
 static YIELDED: AtomicU32 = AtomicU32::new(0);
+/// Waits during which a short sleep is no reason to spin longer.
+static REFUTED: AtomicU32 = AtomicU32::new(0);
 
 /// Whose yield takes so long has not made way for its peer (ticks, about 80 µs).
 const AWAY: u64 = 200_000;
@@ -115,19 +121,34 @@ impl Spin {
     }
 
     /// A sleep has ended. If the whole wait was no longer than a spin may be, a
-    /// longer spin would have paid: the next one may be long again.
+    /// longer spin would have paid, unless the longest has just been seen to fail.
     #[inline]
     pub(crate) fn woke(&self) {
-        if sys::ticks().wrapping_sub(self.start) < 2 * LONGEST {
+        let waited = sys::ticks().wrapping_sub(self.start);
+        let refuted = REFUTED.load(Ordering::Relaxed);
+        if self.budget >= LONGEST {
+            if waited < 2 * LONGEST {
+                REFUTED.store(PROBE, Ordering::Relaxed);
+            }
+        } else if refuted > 0 {
+            REFUTED.store(refuted - 1, Ordering::Relaxed);
+        } else if self.budget > 0 && waited < LONGEST {
             FAILED.store(0, Ordering::Relaxed);
         }
     }
 
-    /// What was waited for has come.
+    /// What was waited for has come; had it been there at once, that would say
+    /// nothing of spinning.
     #[inline]
     pub(crate) fn paid(&self) {
+        if self.turns == 0 {
+            return;
+        }
         if FAILED.load(Ordering::Relaxed) != 0 {
             FAILED.store(0, Ordering::Relaxed);
+        }
+        if REFUTED.load(Ordering::Relaxed) != 0 {
+            REFUTED.store(0, Ordering::Relaxed);
         }
         let yielded = YIELDED.load(Ordering::Relaxed);
         if self.yielded {
@@ -135,5 +156,28 @@ impl Spin {
         } else if yielded != 0 {
             YIELDED.store(yielded / 2, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ends on one processor: whatever the spin, the answer comes after it.
+    #[test]
+    fn a_spin_that_delays_the_peer_is_given_up() {
+        let mut longest = 0;
+        for _ in 0..8 * PROBE {
+            let mut spin = Spin::new();
+            longest += u32::from(spin.budget >= LONGEST / 8);
+            while spin.turn() {}
+            spin.woke();
+        }
+        assert!(longest <= 8 * 4, "{longest} long spins");
+        // It pays again as soon as one has paid.
+        let mut spin = Spin::new();
+        spin.turn();
+        spin.paid();
+        assert_eq!(FAILED.load(Ordering::Relaxed), 0);
     }
 }
