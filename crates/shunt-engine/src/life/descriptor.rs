@@ -51,6 +51,7 @@ fn closing(fd: c_int, entry: Entry) {
             socket.unhold();
         }
         Entry::Set(set) => {
+            set.forget_fd(fd);
             table::enter(fd, Entry::Other);
             set.unhold();
         }

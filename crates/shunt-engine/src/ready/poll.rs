@@ -6,7 +6,7 @@ use libc::{c_int, nfds_t, pollfd, sigset_t};
 
 use super::mask;
 use crate::epoll::{self, Known, Limit};
-use crate::socket::Stage;
+use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
@@ -19,7 +19,8 @@ struct Scratch<'a> {
     told: &'a mut [pollfd],
 }
 
-/// What was told, in `events` of an entry of [`Scratch::told`]; `fd` is its index.
+/// What was told, in `events` of an entry of [`Scratch::told`]. `fd` is the
+/// object's index, `revents` what the program waits for. The object is held.
 const NOBODY: i16 = 0;
 const CONNECTION: i16 = 1;
 const CANDIDATE: i16 = 2;
@@ -220,20 +221,20 @@ unsafe fn sleep(
         let n = if ready {
             sys::poll_now(scratch.fds).map(|n| n as isize)
         } else if seen.any_since() && !limit.is_now() {
-            get_out(fds, scratch.told);
+            get_out(scratch.told);
             return Outcome::Fail(libc::EINTR);
         } else {
             stats::ready_sleep();
             let left = limit.left();
             let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            let undo = || get_out(fds, scratch.told);
+            let undo = || get_out(scratch.told);
             let (array, count) = (scratch.fds.as_mut_ptr(), scratch.fds.len());
             // SAFETY: our own array; the program's mask.
             real::sleeping(&undo, || unsafe {
                 real::ppoll()(array, count as nfds_t, time, sigmask) as isize
             })
         };
-        get_out(fds, scratch.told);
+        get_out(scratch.told);
         stats::ready_call(true);
         if let (Err(errno), false) = (n, ready) {
             // A signal gives way to news that came with it, as in the kernel.
@@ -285,13 +286,14 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
             ..*from
         };
         told.events = NOBODY;
-        if let Some(set) = table::set(from.fd) {
+        told.revents = from.events;
+        if let Some(set) = table::hold_set(from.fd) {
             epoll::begin_sleep(set);
             epoll::expose(set);
             (told.fd, told.events) = (set.index() as c_int, SET);
             continue;
         }
-        let Some(socket) = table::socket(from.fd) else {
+        let Some(socket) = table::hold_socket(from.fd) else {
             continue;
         };
         // Who waits for nothing but an end needs no doorbell.
@@ -300,11 +302,12 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
                 socket.stage(),
                 Stage::Candidate | Stage::Claimed | Stage::Paired
             );
-        socket.hold();
         told.fd = socket.index() as c_int;
         if candidate && socket.inside.begin_poll() {
             told.events = CANDIDATE;
-        } else if let Some(conn) = attached(from.fd) {
+        } else if socket.stage() == Stage::Attached
+            && let Some(conn) = Conn::new(socket, from.fd)
+        {
             told.events = CONNECTION;
             ready |= get_in_connection(&conn, from.events, to);
         } else {
@@ -340,40 +343,39 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
     ready
 }
 
-/// The reverse of [`get_in`].
-fn get_out(fds: &[pollfd], told: &[pollfd]) {
-    for (one, told) in fds.iter().zip(told) {
+/// The reverse of [`get_in`], whatever the program's descriptors name by now.
+fn get_out(told: &[pollfd]) {
+    for told in told {
         match told.events {
             SET => {
                 if let Some(set) = table::SETS.get(told.fd as u32) {
                     epoll::end_sleep(set);
+                    set.unhold();
                 }
             }
             CONNECTION | CANDIDATE => {
-                let Some(socket) = table::SOCKETS.get(told.fd as u32) else {
-                    continue;
-                };
-                // Its number may name something else by now.
-                let same = table::socket(one.fd).is_some_and(|s| std::ptr::eq(s, socket));
-                let conn = Conn::new(socket, if same { one.fd } else { -1 });
-                if told.events == CONNECTION {
-                    if let Some(conn) = &conn {
-                        if reads(one.events) {
-                            stream::awake(conn, Want::Data);
-                        }
-                        if writes(one.events) {
-                            stream::awake(conn, Want::Room);
-                        }
-                    }
-                } else if socket.inside.end_poll()
-                    && let Some(conn) = &conn
-                {
-                    stream::awake(conn, Want::Data);
-                    stream::awake(conn, Want::Room);
+                if let Some(socket) = table::SOCKETS.get(told.fd as u32) {
+                    get_out_of(socket, told);
+                    socket.unhold();
                 }
-                socket.unhold();
             }
             _ => {}
         }
+    }
+}
+
+fn get_out_of(socket: &'static Socket, told: &pollfd) {
+    let shunted = told.events == CONNECTION || socket.inside.end_poll();
+    // With no descriptor left there are no doorbells to take.
+    let conn = Conn::new(socket, socket.open_fd().unwrap_or(-1));
+    let Some(conn) = conn.filter(|_| shunted) else {
+        return;
+    };
+    // The upgrade has counted a candidate's poller as both.
+    if told.events == CANDIDATE || reads(told.revents) {
+        stream::awake(&conn, Want::Data);
+    }
+    if told.events == CANDIDATE || writes(told.revents) {
+        stream::awake(&conn, Want::Room);
     }
 }
