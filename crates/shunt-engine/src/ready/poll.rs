@@ -17,6 +17,8 @@ use crate::{Outcome, control, real, stats, sys, upgrade};
 struct Scratch<'a> {
     fds: &'a mut [pollfd],
     told: &'a mut [pollfd],
+    /// What a call that is cancelled leaves to give back.
+    memory: Memory,
 }
 
 /// What was told, in `events` of an entry of [`Scratch::told`]. `fd` is the
@@ -26,8 +28,24 @@ const CONNECTION: i16 = 1;
 const CANDIDATE: i16 = 2;
 const SET: i16 = 3;
 
-/// Descriptors copied to the stack; more need memory.
-const SMALL: usize = 128;
+/// Entries on the stack; more need memory.
+const SMALL: usize = 192;
+
+/// The memory of a call with many descriptors. No destructor: a cancelled thread
+/// runs none.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    at: *mut pollfd,
+    bytes: usize,
+}
+
+impl Memory {
+    fn give_back(self) {
+        if self.bytes != 0 {
+            sys::unmap(self.at.cast(), self.bytes);
+        }
+    }
+}
 
 /// The program's array, if it names anything that is shunted, or may become so
 /// while the call waits (unless it is not to: `now`).
@@ -123,16 +141,23 @@ pub(super) unsafe fn poll(
     mask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
-    let count = 2 * fds.len();
+    let count = scratch_for(fds.len());
     // SAFETY: the caller's promise.
-    let run = |scratch: &mut [pollfd]| unsafe { poll_with(fds, scratch, limit, mask, seen) };
+    let run = |scratch: &mut [pollfd], memory| unsafe {
+        poll_with(fds, scratch, memory, limit, mask, seen)
+    };
     with_array(count, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
+}
+
+/// Entries of scratch that [`poll_with`] needs for so many descriptors.
+pub(super) fn scratch_for(fds: usize) -> usize {
+    2 * fds
 }
 
 /// Runs `work` on an array of `count` entries; `None`: no memory.
 pub(super) fn with_array(
     count: usize,
-    work: impl FnOnce(&mut [pollfd]) -> Outcome,
+    work: impl FnOnce(&mut [pollfd], Memory) -> Outcome,
 ) -> Option<Outcome> {
     if count <= SMALL {
         let mut small = [pollfd {
@@ -140,22 +165,35 @@ pub(super) fn with_array(
             events: 0,
             revents: 0,
         }; SMALL];
-        return Some(work(&mut small[..count]));
+        let memory = Memory {
+            at: std::ptr::null_mut(),
+            bytes: 0,
+        };
+        return Some(work(&mut small[..count], memory));
     }
     let bytes = count * size_of::<pollfd>();
-    let memory = sys::map(bytes).cast::<pollfd>();
-    if memory.is_null() {
+    let memory = Memory {
+        at: sys::map(bytes).cast(),
+        bytes,
+    };
+    if memory.at.is_null() {
         return None;
     }
     // SAFETY: fresh zeroed memory of that size.
-    let outcome = work(unsafe { std::slice::from_raw_parts_mut(memory, count) });
-    sys::unmap(memory.cast(), bytes);
+    let array = unsafe { std::slice::from_raw_parts_mut(memory.at, count) };
+    let outcome = work(array, memory);
+    memory.give_back();
     Some(outcome)
 }
 
-unsafe fn poll_with(
+/// [`poll`] in an array from [`with_array`], which `memory` belongs to.
+///
+/// # Safety
+/// `sigmask` is null or a signal set.
+pub(super) unsafe fn poll_with(
     fds: &mut [pollfd],
     scratch: &mut [pollfd],
+    memory: Memory,
     limit: Limit,
     sigmask: *const sigset_t,
     seen: Seen,
@@ -167,7 +205,11 @@ unsafe fn poll_with(
         any |= attached(one.fd).is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
     }
     let (array, told) = scratch.split_at_mut(fds.len());
-    let scratch = &mut Scratch { fds: array, told };
+    let scratch = &mut Scratch {
+        fds: array,
+        told,
+        memory,
+    };
     if !any {
         // What the kernel alone knows is not worth spinning for.
         // SAFETY: the caller's promise.
@@ -227,7 +269,10 @@ unsafe fn sleep(
             stats::ready_sleep();
             let left = limit.left();
             let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            let undo = || get_out(scratch.told);
+            let undo = || {
+                get_out(scratch.told);
+                scratch.memory.give_back();
+            };
             let (array, count) = (scratch.fds.as_mut_ptr(), scratch.fds.len());
             // SAFETY: our own array; the program's mask.
             real::sleeping(&undo, || unsafe {
