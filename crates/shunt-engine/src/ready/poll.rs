@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 
-use super::mask;
+use super::mask::{enough, mask};
 use crate::epoll::{self, Known, Limit};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn, Spin, Want};
@@ -367,7 +367,8 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
     // Doorbells, FIN and RST.
     to.events = events & (libc::POLLPRI | libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM);
     if reads(events) {
-        ready |= stream::asleep(conn, Want::Data);
+        // Its doorbells go on until there is enough.
+        ready |= stream::asleep(conn, Want::Data) && enough(conn);
         to.events |= libc::POLLIN;
     }
     if writes(events) {

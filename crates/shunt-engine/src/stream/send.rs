@@ -113,12 +113,18 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
     }
     conn.ask_at();
     let wait = &conn.pair.own.face.wait;
-    if wait.load(Ordering::Relaxed) & slot::WANT_TX == 0 {
+    let first = wait.load(Ordering::Relaxed) & slot::WANT_TX == 0;
+    if first {
         publish::set_bits(wait, slot::WANT_TX);
     }
     // Pairs with the light barrier before the peer's look at the wait word.
     heavy();
-    conn.has_room()
+    let room = conn.has_room();
+    if first && !room && wait_for(&conn.pair.own.sending.token) {
+        conn.tell_full();
+        conn.pair.own.sending.token.give();
+    }
+    room
 }
 
 /// What must be known before the kernel sends.

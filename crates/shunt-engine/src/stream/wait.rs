@@ -155,6 +155,9 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
             && conn.way_in() == Way::Tcp
             && super::recv::settle(conn)
             && conn.consumer().is_ready());
+    if want == Want::Room && !come {
+        conn.tell_full();
+    }
     token(conn, want).give();
     come
 }
