@@ -28,7 +28,7 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{SA_RESTART, SIG_ERR, c_int, sigaction as Action, sighandler_t};
+use libc::{SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_ERR, c_int, sigaction as Action, sighandler_t};
 
 pub(crate) use guard::guard_copies;
 
@@ -41,11 +41,12 @@ pub type Next = unsafe fn(c_int, *const Action, *mut Action) -> c_int;
 const COUNT: usize = 65;
 /// In a table entry, above every user-space address: `SA_RESTART` is set.
 const RESTARTS: usize = 1 << 63;
-/// The program's handler is for one signal only (guarded signals: for others
-/// the kernel sees to that).
+/// The program's handler is for one signal only.
 const ONCE: usize = 1 << 62;
+/// It wants to know about the signal (`SA_SIGINFO`).
+const INFO: usize = 1 << 61;
 /// The part of an entry that is the program's handler.
-const ADDRESS: usize = (1 << 62) - 1;
+const ADDRESS: usize = (1 << 61) - 1;
 /// What `sigset` takes besides handlers.
 const SIG_HOLD: sighandler_t = 2;
 
@@ -101,9 +102,10 @@ fn handler_of(entry: usize, kernel: sighandler_t) -> sighandler_t {
     }
 }
 
-/// The part of an entry that follows from its flags.
-fn restarting(flags: c_int) -> usize {
-    if flags & SA_RESTART != 0 { RESTARTS } else { 0 }
+/// The part of an entry that follows from the action's flags.
+fn bits(flags: c_int) -> usize {
+    let bit = |flag, bit| if flags & flag != 0 { bit } else { 0 };
+    bit(SA_RESTART, RESTARTS) | bit(SA_RESETHAND, ONCE) | bit(SA_SIGINFO, INFO)
 }
 
 /// Puts the program's disposition where the kernel named ours.
@@ -140,7 +142,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const Action, old: *mut Action, nex
         && is_function(action.sa_sigaction)
         && owns_table()
     {
-        let entry = action.sa_sigaction | restarting(action.sa_flags);
+        let entry = action.sa_sigaction | bits(action.sa_flags);
         action.sa_sigaction = entry::trampoline();
         return alone(|| {
             let before = slot.swap(entry, Ordering::Relaxed);
@@ -188,7 +190,7 @@ pub unsafe fn signal(
     })
 }
 
-/// Notes whether the kernel's disposition restarts calls.
+/// Notes the flags of the kernel's disposition.
 fn learn_flags(signal: c_int, slot: &AtomicUsize, next: Next) {
     // SAFETY: a C struct of integers and pointers, for which zero is a value.
     let mut now: Action = unsafe { mem::zeroed() };
@@ -196,11 +198,14 @@ fn learn_flags(signal: c_int, slot: &AtomicUsize, next: Next) {
     if unsafe { next(signal, ptr::null(), &raw mut now) } != 0 {
         return;
     }
-    slot.fetch_and(!RESTARTS, Ordering::Relaxed);
-    slot.fetch_or(restarting(now.sa_flags), Ordering::Relaxed);
-    if guard::guards(signal) {
+    let before = slot.load(Ordering::Relaxed);
+    let entry = if guard::guards(signal) {
         guard::changed_restart(signal, now.sa_flags);
-    }
+        before & !RESTARTS | bits(now.sa_flags) & RESTARTS
+    } else {
+        before & ADDRESS | bits(now.sa_flags)
+    };
+    slot.store(entry, Ordering::Relaxed);
 }
 
 /// `siginterrupt(3)`: `call` is the real one, which leaves the handler alone.

@@ -291,14 +291,6 @@ impl Socket {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// A descriptor that names it now, if there is one.
-    pub(crate) fn open_fd(&self) -> Option<c_int> {
-        let fd = self.fd();
-        table::socket(fd)
-            .is_some_and(|s| std::ptr::eq(s, self))
-            .then_some(fd)
-    }
-
     /// The count of descriptors and waiting calls.
     pub(crate) fn count(&self) -> &AtomicU32 {
         &self.holds

@@ -18,9 +18,12 @@ use libc::c_int;
 use shunt_shm::publish;
 use shunt_shm::ring::{Consumer, Producer};
 use shunt_shm::slot::{self, Way};
+use shunt_shm::token::Token;
 
 use crate::link::Pair;
 use crate::socket::Socket;
+use crate::table;
+use crate::thread::{self, Got};
 
 mod bell;
 mod close;
@@ -31,7 +34,7 @@ mod transfer;
 mod wait;
 
 pub(crate) use close::{
-    before_close, before_close_under_sleeper, before_reset, reset_if_died, shutdown, socket_error,
+    before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown, socket_error,
 };
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};
@@ -76,6 +79,29 @@ impl<'a> Conn<'a> {
             receiving: &self.pair.own.receiving,
             progress: &self.pair.own.progress,
         }
+    }
+
+    /// Takes a token of this connection; `false` in a signal handler that
+    /// interrupted its holder.
+    #[inline(always)]
+    fn take(&self, token: &Token) -> bool {
+        match thread::take(token) {
+            Got::Token => true,
+            Got::Nothing => false,
+            Got::FromTheDead => {
+                close::break_off(self);
+                true
+            }
+        }
+    }
+
+    /// The base socket, with a token: a descriptor that names it. Another thread
+    /// may have closed ours, and its number may name anything by now; who closes
+    /// it waits for the tokens ([`close::let_go`]). `None`: all are closed.
+    fn base(&self) -> Option<c_int> {
+        [self.fd, self.socket.fd()]
+            .into_iter()
+            .find(|&fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, self.socket)))
     }
 
     /// Where outgoing bytes go.

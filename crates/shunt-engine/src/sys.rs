@@ -68,6 +68,12 @@ pub(crate) fn close(fd: c_int) {
     let _ = call!(close, fd);
 }
 
+/// Resets a connection: `connect` to no address (`connect(2)`, `AF_UNSPEC`).
+pub(crate) fn reset(fd: c_int) {
+    let none = [0u8; 16];
+    let _ = call!(connect, fd, none.as_ptr(), none.len());
+}
+
 pub(crate) fn shutdown(fd: c_int, how: c_int) -> Result<usize, Errno> {
     call!(shutdown, fd, how)
 }
@@ -378,6 +384,25 @@ pub(crate) fn set_default(signal: c_int) -> bool {
 pub(crate) fn send_signal(signal: c_int, info: *const libc::siginfo_t) {
     let thread = call!(gettid).unwrap_or(0);
     let _ = call!(rt_tgsigqueueinfo, getpid(), thread, signal, info);
+}
+
+/// Sends this thread a signal.
+pub(crate) fn send_plain_signal(signal: c_int) {
+    let thread = call!(gettid).unwrap_or(0);
+    let _ = call!(tgkill, getpid(), thread, signal);
+}
+
+/// Whether a process has ended, also if nobody has waited for it yet.
+pub(crate) fn is_dead(process: u32) -> bool {
+    match call!(pidfd_open, process, 0) {
+        Ok(fd) => {
+            let fd = fd as c_int;
+            let ended = ready(fd, libc::POLLIN) & libc::POLLIN != 0;
+            close(fd);
+            ended
+        }
+        Err(errno) => errno == libc::ESRCH,
+    }
 }
 
 /// Ends the process.

@@ -2,11 +2,14 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use shunt_shm::token::Holder;
+use shunt_shm::token::{Holder, Taken, Token};
 
 use crate::sys;
 
 static PID: AtomicU32 = AtomicU32::new(0);
+
+/// A holder's name: the process id above this bit.
+const PID_SHIFT: u32 = 42;
 
 /// Remembers the process id; at start and after a fork in the child.
 pub(crate) fn learn_pid() {
@@ -40,32 +43,35 @@ pub(crate) fn me() -> Holder {
     unsafe {
         std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
     }
-    Holder((pointer >> 4) & ((1 << 42) - 1) | u64::from(PID.load(Ordering::Relaxed)) << 42)
+    Holder(
+        (pointer >> 4) & ((1 << PID_SHIFT) - 1)
+            | u64::from(PID.load(Ordering::Relaxed)) << PID_SHIFT,
+    )
 }
 
 /// A lock for rare operations, held for short and never asleep. Taking it in a
 /// signal handler that interrupted its holder fails instead of deadlocking.
 #[derive(Debug, Default)]
 #[repr(transparent)]
-pub(crate) struct Lock(shunt_shm::token::Token);
+pub(crate) struct Lock(Token);
 
 impl Lock {
     pub(crate) const fn new() -> Self {
-        Self(shunt_shm::token::Token::FREE)
+        Self(Token::FREE)
     }
 
     /// Takes it, waiting for another thread; `false` if this thread has it.
     pub(crate) fn take(&self) -> bool {
-        wait_for(&self.0)
+        take(&self.0) != Got::Nothing
     }
 
     /// Takes it if nobody has it.
     pub(crate) fn try_take(&self) -> bool {
-        self.0.try_take(me()).is_ok()
+        try_take(&self.0)
     }
 
     pub(crate) fn give(&self) {
-        self.0.give();
+        give(&self.0);
     }
 
     /// Frees it in a forked child, whose other threads do not exist.
@@ -74,28 +80,186 @@ impl Lock {
     }
 }
 
-/// Takes a token, waiting for another holder; `false` if this thread has it.
+/// How a token was come by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// It is this thread's now.
+    Token,
+    /// It is; but the process that had it died in the middle of an operation.
+    FromTheDead,
+    /// Not at all: this thread has it, and a signal handler asks.
+    Nothing,
+}
+
+/// Takes a token, waiting for another holder. The program's signal handlers wait
+/// until it is given back ([`undisturbed`]).
 #[inline]
-pub(crate) fn wait_for(token: &shunt_shm::token::Token) -> bool {
-    use shunt_shm::token::Taken;
+pub(crate) fn take(token: &Token) -> Got {
+    undisturbed::begin();
     match token.try_take(me()) {
-        Ok(()) => true,
-        Err(Taken::ByUs) => false,
-        Err(Taken::ByOther(_)) => wait_longer(token),
+        Ok(()) => Got::Token,
+        Err(Taken::ByUs) => {
+            undisturbed::end();
+            Got::Nothing
+        }
+        Err(Taken::ByOther(_)) => {
+            undisturbed::end();
+            take_later(token)
+        }
     }
 }
 
+/// Takes a token if it is free.
+#[inline]
+pub(crate) fn try_take(token: &Token) -> bool {
+    undisturbed::begin();
+    let taken = token.try_take(me()).is_ok();
+    if !taken {
+        undisturbed::end();
+    }
+    taken
+}
+
+/// Gives a token back.
+#[inline(always)]
+pub(crate) fn give(token: &Token) {
+    token.give();
+    undisturbed::end();
+}
+
 #[cold]
-fn wait_longer(token: &shunt_shm::token::Token) -> bool {
-    let me = me();
+fn take_later(token: &Token) -> Got {
+    /// Yields between two looks at whether the holder's process lives.
+    const LOOK_EVERY: u32 = 256;
+    let mut yields = 0u32;
     loop {
         for _ in 0..100 {
-            if !token.is_taken() && token.try_take(me).is_ok() {
-                return true;
+            if !token.is_taken() && try_take(token) {
+                return Got::Token;
             }
             std::hint::spin_loop();
         }
         sys::sched_yield();
+        yields = yields.wrapping_add(1);
+        if yields.is_multiple_of(LOOK_EVERY) && take_from_the_dead(token) {
+            return Got::FromTheDead;
+        }
+    }
+}
+
+fn take_from_the_dead(token: &Token) -> bool {
+    let Some(holder) = token.holder() else {
+        return false;
+    };
+    let process = (holder.0 >> PID_SHIFT) as u32;
+    if process == pid() || !sys::is_dead(process) {
+        return false;
+    }
+    undisturbed::begin();
+    let taken = token.take_over(holder, me());
+    if !taken {
+        undisturbed::end();
+    }
+    taken
+}
+
+/// The program's signal handlers are put off while this thread is in the middle
+/// of an operation: they may use the connection that it is about, or leave by
+/// `siglongjmp` and never come back.
+///
+/// The handler that the kernel knows ([`crate::signal`]) sends a signal that comes
+/// in such a moment to the thread again, with all signals blocked that a fault
+/// does not raise; [`end`](undisturbed::end) unblocks them, and it is delivered as
+/// if it had come then.
+pub(crate) mod undisturbed {
+    use std::sync::atomic::{Ordering, compiler_fence};
+
+    use libc::c_int;
+
+    use super::signals::{Words, here};
+    use crate::sys;
+
+    /// Signals that faults raise: blocked, they would kill.
+    const FAULTS: u64 = bit(libc::SIGSEGV)
+        | bit(libc::SIGBUS)
+        | bit(libc::SIGFPE)
+        | bit(libc::SIGILL)
+        | bit(libc::SIGTRAP);
+
+    const fn bit(signal: c_int) -> u64 {
+        1 << (signal - 1)
+    }
+
+    fn change(by: i32) -> *mut Words {
+        let words = here();
+        // SAFETY: this thread's own words; handlers leave the depth as they find it.
+        unsafe {
+            let depth = &raw mut (*words).depth;
+            depth.write_volatile(depth.read_volatile() + by);
+        }
+        words
+    }
+
+    /// From here on handlers wait. Nests.
+    #[inline(always)]
+    pub(super) fn begin() {
+        change(1);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// They may come again, those that waited at once.
+    #[inline(always)]
+    pub(super) fn end() {
+        compiler_fence(Ordering::SeqCst);
+        let words = change(-1);
+        // SAFETY: this thread's own words.
+        unsafe {
+            if (&raw const (*words).put_off).read_volatile() && (*words).depth == 0 {
+                let_come(words);
+            }
+        }
+    }
+
+    #[cold]
+    fn let_come(words: *mut Words) {
+        // SAFETY: this thread's own words; the signals that change them are blocked.
+        unsafe {
+            (&raw mut (*words).put_off).write_volatile(false);
+            sys::set_signal_mask((*words).mask);
+        }
+    }
+
+    /// In a handler: whether the program's has to wait.
+    pub(crate) fn has_begun() -> bool {
+        // SAFETY: this thread's own words.
+        unsafe { (*here()).depth > 0 }
+    }
+
+    /// In a handler: sends the signal again, to come later. `info` if the
+    /// program's handler asked for it.
+    ///
+    /// # Safety
+    /// The kernel's arguments to the running handler.
+    pub(crate) unsafe fn put_off(
+        signal: c_int,
+        info: Option<*const libc::siginfo_t>,
+        context: *mut libc::c_void,
+    ) {
+        let words = here();
+        // SAFETY: this thread's own words, and the caller's promise: the kernel's
+        // part of the mask is its first word.
+        unsafe {
+            let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
+            if !(*words).put_off {
+                (*words).mask = *mask;
+                (&raw mut (*words).put_off).write_volatile(true);
+            }
+            *mask = !FAULTS | *mask;
+        }
+        match info {
+            Some(info) => sys::send_signal(signal, info),
+            None => sys::send_plain_signal(signal),
+        }
     }
 }
 
@@ -122,23 +286,37 @@ pub mod signals {
         }
     }
 
+    /// What each thread keeps for itself.
+    #[repr(C)]
+    pub(super) struct Words {
+        seen: u64,
+        /// Operations that handlers wait for ([`super::undisturbed`]).
+        pub(super) depth: i32,
+        /// Some do.
+        pub(super) put_off: bool,
+        /// The mask to come back to then.
+        pub(super) mask: u64,
+    }
+
+    const _: () = assert!(size_of::<Words>() == 24);
+
     std::arch::global_asm!(
         ".section .tbss.shunt_signals,\"awT\",@nobits",
         ".p2align 3",
         ".type shunt_signals_seen, @object",
-        ".size shunt_signals_seen, 8",
+        ".size shunt_signals_seen, 24",
         ".hidden shunt_signals_seen",
         ".globl shunt_signals_seen",
         "shunt_signals_seen:",
-        ".zero 8",
+        ".zero 24",
         ".text",
     );
 
-    /// Where this thread's count is. Initial-exec, so that reading it calls
+    /// Where this thread's words are. Initial-exec, so that reading them calls
     /// nothing and is safe in a signal handler.
     #[inline(always)]
-    fn count() -> *mut u64 {
-        let at: *mut u64;
+    pub(super) fn here() -> *mut Words {
+        let at: *mut Words;
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the standard initial-exec sequence for the variable above.
         unsafe {
@@ -163,6 +341,12 @@ pub mod signals {
             );
         }
         at
+    }
+
+    #[inline(always)]
+    fn count() -> *mut u64 {
+        // SAFETY: this thread's own words.
+        unsafe { &raw mut (*here()).seen }
     }
 
     /// What has been seen up to now.

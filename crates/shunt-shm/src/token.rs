@@ -66,6 +66,24 @@ impl Token {
         self.0.load(Ordering::Relaxed) != 0
     }
 
+    /// Who holds it.
+    #[must_use]
+    pub fn holder(&self) -> Option<Holder> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            holder => Some(Holder(holder)),
+        }
+    }
+
+    /// Takes it from a holder that is known to be dead; `false` if somebody else
+    /// was faster.
+    #[must_use]
+    pub fn take_over(&self, from: Holder, me: Holder) -> bool {
+        self.0
+            .compare_exchange(from.0, me.0, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
     /// Frees it whoever holds it; for a slot that starts a new life.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Release);

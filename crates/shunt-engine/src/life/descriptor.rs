@@ -48,6 +48,11 @@ fn closing(fd: c_int, entry: Entry) {
                 stream::before_close_under_sleeper(&conn);
             }
             table::enter(fd, Entry::Other);
+            if socket.stage() == Stage::Attached
+                && let Some(conn) = Conn::new(socket, fd)
+            {
+                stream::let_go(&conn);
+            }
             socket.unhold();
         }
         Entry::Set(set) => {

@@ -412,9 +412,7 @@ fn get_out(told: &[pollfd]) {
 
 fn get_out_of(socket: &'static Socket, told: &pollfd) {
     let shunted = told.events == CONNECTION || socket.inside.end_poll();
-    // With no descriptor left there are no doorbells to take.
-    let conn = Conn::new(socket, socket.open_fd().unwrap_or(-1));
-    let Some(conn) = conn.filter(|_| shunted) else {
+    let Some(conn) = Conn::new(socket, socket.fd()).filter(|_| shunted) else {
         return;
     };
     // The upgrade has counted a candidate's poller as both.

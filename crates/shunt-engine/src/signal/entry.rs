@@ -5,10 +5,10 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::c_int;
+use libc::{c_int, c_void, siginfo_t};
 
-use super::{ADDRESS, HANDLERS, RESTARTS};
-use crate::thread::signals;
+use super::{ADDRESS, HANDLERS, INFO, ONCE, RESTARTS};
+use crate::thread::{signals, undisturbed};
 
 /// The trampoline's address, as the kernel knows it.
 pub(super) fn trampoline() -> usize {
@@ -82,9 +82,24 @@ extern "C" fn guard_and_jump() {
     jump!(super::guard::chosen)
 }
 
-/// Counts, and names the program's handler. Calls nothing, takes nothing.
-extern "C" fn chosen(signal: c_int) -> usize {
+/// Counts, and names the program's handler; puts it off if the thread is in the
+/// middle of an operation. Takes nothing.
+///
+/// # Safety
+/// Called by the kernel, in effect.
+unsafe extern "C" fn chosen(
+    signal: c_int,
+    info: *const siginfo_t,
+    context: *mut c_void,
+) -> usize {
     let entry = HANDLERS[signal as usize % HANDLERS.len()].load(Ordering::Relaxed);
+    // The kernel forgets a handler that is for one signal only: no second chance.
+    if undisturbed::has_begun() && entry & ONCE == 0 {
+        let info = (entry & INFO != 0).then_some(info);
+        // SAFETY: the kernel's own arguments.
+        unsafe { undisturbed::put_off(signal, info, context) };
+        return nothing as *const () as usize;
+    }
     signals::note(entry & RESTARTS != 0);
     match entry & ADDRESS {
         0 => nothing as *const () as usize,

@@ -17,8 +17,8 @@ use libc::{
 };
 
 use super::{
-    ADDRESS, Action, Next, ONCE, RESTARTS, alone, entry, handler_of, is_function, owns_table,
-    restarting, slot,
+    ADDRESS, Action, Next, ONCE, RESTARTS, alone, bits, entry, handler_of, is_function, owns_table,
+    slot,
 };
 use crate::thread::signals;
 use crate::{real, sys};
@@ -110,8 +110,7 @@ fn stand_in(signal: c_int, mut action: Action, next: Next) {
     kept.mask.store(*mask(&mut action), Ordering::Relaxed);
     kept.restorer
         .store(action.sa_restorer.is_some(), Ordering::Relaxed);
-    let once = if flags & SA_RESETHAND != 0 { ONCE } else { 0 };
-    slot.store(handler | once | restarting(flags), Ordering::Relaxed);
+    slot.store(handler | bits(flags), Ordering::Relaxed);
 
     action.sa_sigaction = entry::guard();
     if handler == SIG_DFL {

@@ -8,7 +8,7 @@ use shunt_shm::slot::{self, Way};
 
 use super::Conn;
 use crate::socket::bump;
-use crate::thread::wait_for;
+use crate::thread::give;
 use crate::{sys, tcp};
 
 /// What has happened.
@@ -48,9 +48,9 @@ impl Conn<'_> {
         let read = self.pair.own.progress.bytes.load(Ordering::Relaxed);
         let asked = self.pair.peer.output.room_at.load(Ordering::Acquire);
         let there = read.wrapping_sub(asked) as i64 >= 0;
-        if (there || !self.consumer().is_ready()) && wait_for(&self.pair.own.sending.token) {
+        if (there || !self.consumer().is_ready()) && self.take(&self.pair.own.sending.token) {
             self.tell(wait, News::Room);
-            self.pair.own.sending.token.give();
+            give(&self.pair.own.sending.token);
         }
     }
 
@@ -115,16 +115,16 @@ impl Conn<'_> {
         if self.way_out() == Way::Tcp {
             self.try_switch();
         }
-        if self.way_out() != Way::Ring {
+        let (Way::Ring, Some(base)) = (self.way_out(), self.base()) else {
             return false;
-        }
+        };
         // Counted first: a peer that closes waits for what is counted, and who
         // counts after its last look sees that it waits for nothing any more.
         let bells = &self.pair.own.output.bells;
         let before = bells.load(Ordering::Relaxed);
         publish::word(bells, before + 1);
         light();
-        let sent = self.pair.peer_state() & slot::CLOSED == 0 && sys::send(self.fd, &[0]).is_ok();
+        let sent = self.pair.peer_state() & slot::CLOSED == 0 && sys::send(base, &[0]).is_ok();
         if !sent {
             publish::word(bells, before);
         }

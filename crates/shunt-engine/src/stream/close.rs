@@ -12,7 +12,7 @@ use shunt_shm::slot::{self, Way};
 use super::{Conn, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
-use crate::thread::wait_for;
+use crate::thread::give;
 
 /// `shutdown(2)`. What was sent before arrives before the end of file: the
 /// peer reads its ring once more when the kernel tells it of the FIN.
@@ -21,9 +21,9 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         publish::set_bits(&own.face.state, slot::SHUT_RD);
     }
-    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && wait_for(&own.sending.token) {
+    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(&own.sending.token) {
         publish::set_bits(&own.face.state, slot::SHUT_WR);
-        own.sending.token.give();
+        give(&own.sending.token);
     }
     match sys::shutdown(conn.fd, how) {
         Ok(_) => Outcome::Done(0),
@@ -52,14 +52,14 @@ pub(crate) fn before_close(conn: &Conn) {
             l_linger: 0,
         });
     let resets = linger.l_onoff != 0 && linger.l_linger == 0;
-    if !wait_for(&own.sending.token) {
+    if !conn.take(&own.sending.token) {
         return;
     }
     publish::set_bits(
         &own.face.state,
         slot::CLOSED | if resets { slot::UNREAD } else { 0 },
     );
-    own.sending.token.give();
+    give(&own.sending.token);
     // From here on nobody rings for us who has not yet counted the doorbell.
     heavy();
     let lost = unread(conn) > 0;
@@ -71,11 +71,11 @@ pub(crate) fn before_close(conn: &Conn) {
             l_linger: 0,
         };
         let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
-    } else if !resets && wait_for(&own.receiving.token) {
+    } else if !resets && conn.take(&own.receiving.token) {
         // A doorbell that is in the queue, or arrives later, would make the
         // kernel's FIN a reset, and what it has still to send would be lost.
         wait::take_all_bells(conn);
-        own.receiving.token.give();
+        give(&own.receiving.token);
     }
 }
 
@@ -145,6 +145,32 @@ pub(crate) fn socket_error(conn: &Conn) -> Errno {
 /// this side's note keeps it from taking that for a late doorbell.
 pub(crate) fn before_reset(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
+}
+
+/// With a token that a process which shared the connection held when it died, in
+/// the middle of an operation: what lies in the rings is not to be trusted.
+#[cold]
+pub(super) fn break_off(conn: &Conn) {
+    conn.socket.set_reason(Reason::Protocol);
+    before_reset(conn);
+    if let Some(fd) = conn.base() {
+        sys::reset(fd);
+    }
+    conn.socket
+        .pending_error
+        .store(libc::ECONNRESET, Ordering::Relaxed);
+    Way::TcpAgain.store(&conn.pair.own.sending.way);
+    Way::TcpAgain.store(&conn.pair.own.receiving.way);
+}
+
+/// The last descriptor's number is about to name something else: waits until no
+/// thread uses it for this connection any more ([`Conn::base`]).
+pub(crate) fn let_go(conn: &Conn) {
+    for token in [&conn.pair.own.sending.token, &conn.pair.own.receiving.token] {
+        if conn.take(token) {
+            give(token);
+        }
+    }
 }
 
 /// The peer wrote nonsense: end the connection like a reset.

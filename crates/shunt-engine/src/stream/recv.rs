@@ -13,7 +13,7 @@ use super::wait::{Want, take_bells, timeout, wait};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
-use crate::thread::{signals, wait_for};
+use crate::thread::{give, signals, try_take};
 use crate::{Outcome, real};
 
 /// The kernel is asked about an empty ring at least this often (ticks, about
@@ -60,13 +60,13 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
     let seen = signals::now();
     let mut deadline = None;
     loop {
-        if !wait_for(token) {
+        if !conn.take(token) {
             return Outcome::Fail(libc::EAGAIN);
         }
         let there = if peek { unread(conn) } else { 0 };
         // SAFETY: the caller's promise.
         let step = unsafe { attempt(conn, &mut cursor, flags) };
-        token.give();
+        give(token);
         let done = cursor.done();
         match step {
             Step::Bytes => {
@@ -544,7 +544,7 @@ fn after_ring(conn: &Conn) -> Step {
 /// told: past a `Back` frame or onto the ring. Takes the token if it is free.
 pub(crate) fn pump(conn: &Conn) {
     let receiving = &conn.pair.own.receiving;
-    if receiving.token.try_take(crate::thread::me()).is_err() {
+    if !try_take(&receiving.token) {
         return;
     }
     if conn.way_in() == Way::Tcp {
@@ -560,7 +560,7 @@ pub(crate) fn pump(conn: &Conn) {
     if conn.way_in() == Way::TcpAgain {
         after_ring(conn);
     }
-    receiving.token.give();
+    give(&receiving.token);
 }
 
 /// Bytes in the peer's ring: never more than can be read, and some if any can.

@@ -15,7 +15,7 @@ use super::{Conn, closed_cleanly};
 use crate::iov::Cursor;
 use crate::socket::{SENDER, bump};
 use crate::sys::{self, Errno};
-use crate::thread::{signals, wait_for};
+use crate::thread::{give, signals};
 use crate::{Outcome, real, tcp};
 
 /// What one attempt came to.
@@ -52,7 +52,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
         {
             leave_ring(conn, Reason::HalfClosed);
         }
-        if !wait_for(token) {
+        if !conn.take(token) {
             return Outcome::Fail(libc::EAGAIN);
         }
         // SAFETY: the caller's promise.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             match before_kernel(conn, cursor.remaining() > 0) {
                 Before::Go => {}
                 Before::Fail(errno) => {
-                    token.give();
+                    give(token);
                     return if cursor.done() == 0 {
                         Outcome::Fail(errno)
                     } else {
@@ -69,14 +69,14 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                     };
                 }
                 Before::Lost => {
-                    token.give();
+                    give(token);
                     return Outcome::Done((cursor.done() + cursor.remaining()) as isize);
                 }
             }
             // With the token, so that the direction cannot switch meanwhile.
             while !conn.socket.inside.enter(SENDER) {}
         }
-        token.give();
+        give(token);
         match step {
             Step::Done => return Outcome::Done(cursor.done() as isize),
             // SAFETY: the caller's promise.
@@ -120,9 +120,9 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
     // Pairs with the light barrier before the peer's look at the wait word.
     heavy();
     let room = conn.has_room();
-    if first && !room && wait_for(&conn.pair.own.sending.token) {
+    if first && !room && conn.take(&conn.pair.own.sending.token) {
         conn.tell_full();
-        conn.pair.own.sending.token.give();
+        give(&conn.pair.own.sending.token);
     }
     room
 }
@@ -305,7 +305,7 @@ unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outc
 /// Moves the outgoing direction back to TCP: what follows is the kernel's.
 pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
     let sending = &conn.pair.own.sending;
-    if !wait_for(&sending.token) {
+    if !conn.take(&sending.token) {
         return;
     }
     match conn.way_out() {
@@ -325,7 +325,7 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
         Way::Tcp => Way::TcpAgain.store(&sending.way),
         Way::TcpAgain => {}
     }
-    sending.token.give();
+    give(&sending.token);
     super::wait::restore_options(conn);
 }
 
@@ -335,9 +335,9 @@ pub(super) fn has_unread_tcp(conn: &Conn) -> bool {
     // The peer may have moved to the ring since we last received: what lies there
     // then is a doorbell.
     let token = &conn.pair.own.receiving.token;
-    if conn.way_in() == Way::Tcp && wait_for(token) {
+    if conn.way_in() == Way::Tcp && conn.take(token) {
         super::recv::settle(conn);
-        token.give();
+        give(token);
     }
     match conn.way_in() {
         Way::Ring => false,

@@ -13,7 +13,7 @@ use super::{Conn, Spin};
 use crate::real;
 use crate::socket::bump;
 use crate::sys::{self, Errno};
-use crate::thread::{signals::Seen, wait_for};
+use crate::thread::{give, signals::Seen};
 
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,6 +94,11 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
     if want == Want::Room && only_the_kernel_can_wake(conn) {
         return Ok(());
     }
+    // Closed under a call that was awake: nothing is left to sleep on.
+    let Some(base) = conn.base() else {
+        return Err(libc::EBADF);
+    };
+    let conn = &Conn { fd: base, ..*conn };
     let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
     conn.socket.hold();
     let come = asleep(conn, want);
@@ -135,7 +140,7 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
 /// `true`: what it waits for has just come, so it should not.
 pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
     let own = conn.pair.own;
-    if !wait_for(token(conn, want)) {
+    if !conn.take(token(conn, want)) {
         // A signal handler that interrupted the token's holder: not registered,
         // and `awake` will see the same.
         return true;
@@ -158,14 +163,14 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
     if want == Want::Room && !come {
         conn.tell_full();
     }
-    token(conn, want).give();
+    give(token(conn, want));
     come
 }
 
 /// The thread sleeps no more; the last one swallows the doorbells.
 pub(crate) fn awake(conn: &Conn, want: Want) {
     let own = conn.pair.own;
-    if wait_for(token(conn, want)) {
+    if conn.take(token(conn, want)) {
         let left = own
             .receiving
             .sleepers
@@ -179,7 +184,7 @@ pub(crate) fn awake(conn: &Conn, want: Want) {
         if same_kind == 0 {
             publish::clear_bits(&own.face.wait, want.bit());
         }
-        token(conn, want).give();
+        give(token(conn, want));
     }
     // A byte in the queue wakes every sleeper; whoever is last takes it, so that
     // none misses it.
@@ -196,23 +201,26 @@ pub(crate) fn awake(conn: &Conn, want: Want) {
 /// still be woken by them.
 pub(crate) fn swallow(conn: &Conn) {
     let receiving = &conn.pair.own.receiving;
-    if wait_for(&receiving.token) {
+    if conn.take(&receiving.token) {
         if conn.way_in() == Way::Ring && receiving.sleepers.load(Ordering::Acquire) == 0 {
             let _ = take_bells(conn);
         }
-        receiving.token.give();
+        give(&receiving.token);
     }
 }
 
 /// With the receiving token, on the ring: takes the doorbells from the base
 /// socket's queue. `Ok(true)`: end of file.
 pub(super) fn take_bells(conn: &Conn) -> Result<bool, Errno> {
+    let Some(base) = conn.base() else {
+        return Err(libc::EBADF);
+    };
     let mut bells = [0u8; 64];
     loop {
         // Look first: if payload had followed the doorbells, the peer's word of
         // where it begins would be there by now.
         let peeked = match sys::recv(
-            conn.fd,
+            base,
             bells.as_mut_ptr(),
             bells.len(),
             libc::MSG_DONTWAIT | libc::MSG_PEEK,
@@ -228,7 +236,7 @@ pub(super) fn take_bells(conn: &Conn) -> Result<bool, Errno> {
                 return Err(errno);
             }
         };
-        match sys::recv(conn.fd, bells.as_mut_ptr(), peeked, libc::MSG_DONTWAIT) {
+        match sys::recv(base, bells.as_mut_ptr(), peeked, libc::MSG_DONTWAIT) {
             Ok(0) => return Ok(true),
             Ok(n) => {
                 bump(&conn.pair.own.receiving.kernel_bytes, n as u64);
@@ -281,11 +289,12 @@ fn payload_follows(conn: &Conn, n: usize) -> bool {
 /// Takes the doorbells before the payload, and none of that.
 fn take_last_bells(conn: &Conn) -> Result<(), Errno> {
     let receiving = &conn.pair.own.receiving;
+    let base = conn.base().ok_or(libc::EBADF)?;
     let begins = conn.pair.peer.output.back_at.load(Ordering::Acquire) - 1;
     let mut bell = [0u8; 64];
     while let left @ 1.. = begins.saturating_sub(receiving.kernel_bytes.load(Ordering::Relaxed)) {
         let n = sys::recv(
-            conn.fd,
+            base,
             bell.as_mut_ptr(),
             bell.len().min(left as usize),
             libc::MSG_DONTWAIT,
