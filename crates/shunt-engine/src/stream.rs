@@ -26,6 +26,7 @@ use crate::table;
 use crate::thread::{self, Got};
 
 mod bell;
+pub(crate) mod bench;
 mod close;
 mod recv;
 mod send;
@@ -34,7 +35,8 @@ mod transfer;
 mod wait;
 
 pub(crate) use close::{
-    before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown, socket_error,
+    before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown,
+    socket_error,
 };
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};

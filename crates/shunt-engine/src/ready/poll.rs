@@ -7,13 +7,15 @@ use libc::{c_int, nfds_t, pollfd, sigset_t};
 use super::mask::{enough, mask};
 use crate::epoll::{self, Known, Limit};
 use crate::socket::{Socket, Stage};
+use crate::stream::bench::{self, Place};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
 use crate::{Outcome, control, real, stats, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
-/// thread sleeps, whatever becomes of the descriptors meanwhile.
+/// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
+/// entry of our own.
 struct Scratch<'a> {
     fds: &'a mut [pollfd],
     told: &'a mut [pollfd],
@@ -27,6 +29,8 @@ const NOBODY: i16 = 0;
 const CONNECTION: i16 = 1;
 const CANDIDATE: i16 = 2;
 const SET: i16 = 3;
+/// Not for one of the program's descriptors: the thread has a place to be woken at.
+const PLACE: i16 = 4;
 
 /// Entries on the stack; more need memory.
 const SMALL: usize = 192;
@@ -151,7 +155,7 @@ pub(super) unsafe fn poll(
 
 /// Entries of scratch that [`poll_with`] needs for so many descriptors.
 pub(super) fn scratch_for(fds: usize) -> usize {
-    2 * fds
+    2 * (fds + 1)
 }
 
 /// Runs `work` on an array of `count` entries; `None`: no memory.
@@ -204,7 +208,8 @@ pub(super) unsafe fn poll_with(
         one.revents = 0;
         any |= attached(one.fd).is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
     }
-    let (array, told) = scratch.split_at_mut(fds.len());
+    let (array, told) = scratch.split_at_mut(fds.len() + 1);
+    array[fds.len()].fd = -1;
     let scratch = &mut Scratch {
         fds: array,
         told,
@@ -323,7 +328,7 @@ fn writes(events: i16) -> bool {
 /// sleeps on it, and fills the array for the real call. `true`: something has
 /// come; do not sleep.
 fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
-    let mut ready = false;
+    let mut ready = take_place(fds, scratch);
     for (i, from) in fds.iter().enumerate() {
         let (to, told) = (&mut scratch.fds[i], &mut scratch.told[i]);
         *to = pollfd {
@@ -360,6 +365,24 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
         }
     }
     ready
+}
+
+/// Who waits for room must hear of a `shutdown` by another thread. `true`: there
+/// is no place now; do not sleep.
+fn take_place(fds: &[pollfd], scratch: &mut Scratch) -> bool {
+    let (to, told) = (&mut scratch.fds[fds.len()], &mut scratch.told[fds.len()]);
+    to.fd = -1;
+    told.events = NOBODY;
+    let wanted = |one: &pollfd| writes(one.events) && attached(one.fd).is_some();
+    if !fds.iter().any(wanted) {
+        return false;
+    }
+    let Some(place) = bench::enter() else {
+        return true;
+    };
+    *to = place.watch();
+    (told.fd, told.events) = (place.number(), PLACE);
+    false
 }
 
 fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
@@ -405,6 +428,7 @@ fn get_out(told: &[pollfd]) {
                     socket.unhold();
                 }
             }
+            PLACE => Place::numbered(told.fd).leave(),
             _ => {}
         }
     }

@@ -58,6 +58,11 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
         // SAFETY: the caller's promise.
         let step = unsafe { attempt(conn, &mut cursor, flags) };
         if let Step::Kernel = step {
+            // Shut down in the middle of the call: no error of this one.
+            if cursor.done() > 0 && conn.is_shut() {
+                give(token);
+                return Outcome::Done(cursor.done() as isize);
+            }
             match before_kernel(conn, cursor.remaining() > 0) {
                 Before::Go => {}
                 Before::Fail(errno) => {
