@@ -19,6 +19,7 @@ pub(super) const LOOK_OFTEN: u32 = 26_000;
 const LOOK_SELDOM: u32 = 1 << 20;
 
 /// Whether it is time to look at the kernel's side.
+#[inline]
 pub(super) fn is_due(set: &Set) -> bool {
     let pause = u64::from(set.pause.load(Ordering::Relaxed));
     sys::ticks().wrapping_sub(set.looked_at.load(Ordering::Relaxed)) > pause
@@ -26,6 +27,7 @@ pub(super) fn is_due(set: &Set) -> bool {
 
 /// Whether a log or the queue has something; a look without the lock, which may
 /// be wrong for a moment.
+#[inline]
 pub(super) fn has_news(set: &'static Set) -> bool {
     set.with(|state| {
         !state.queue.is_empty()

@@ -27,6 +27,7 @@ impl Limit {
     }
 
     /// Whether the call must not wait at all.
+    #[inline]
     pub(crate) fn is_now(&self) -> bool {
         self.now
     }
@@ -47,6 +48,7 @@ impl Limit {
     }
 
     /// Whether the time is up.
+    #[inline]
     pub(crate) fn is_up(&self) -> bool {
         self.now || self.until.is_some_and(|until| sys::now() >= until)
     }

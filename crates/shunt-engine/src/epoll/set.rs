@@ -80,16 +80,19 @@ impl Set {
         self.links.index()
     }
 
+    #[inline]
     pub(crate) fn fd(&self) -> c_int {
         self.fd.load(Ordering::Relaxed)
     }
 
     /// The group whose logs tell of this set's sockets.
+    #[inline]
     pub(super) fn group(&self) -> u32 {
         self.index() % SHARED
     }
 
     /// Whether some socket of the set is served here.
+    #[inline]
     pub(crate) fn is_shunted(&self) -> bool {
         self.moved.load(Ordering::Acquire) != 0
     }
