@@ -109,6 +109,9 @@ fn bits(flags: c_int) -> usize {
 }
 
 /// Puts the program's disposition where the kernel named ours.
+///
+/// # Safety
+/// `old` is null or was written by the real call.
 unsafe fn translate(signal: c_int, entry: usize, old: *mut Action) {
     // SAFETY: null or just written by the real call.
     if let Some(old) = unsafe { old.as_mut() } {

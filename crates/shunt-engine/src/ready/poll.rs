@@ -30,6 +30,9 @@ const SMALL: usize = 128;
 
 /// The program's array, if it names anything that is shunted, or may become so
 /// while the call waits (unless it is not to: `now`).
+///
+/// # Safety
+/// `fds` has `count` entries, and nobody else uses them meanwhile.
 pub(super) unsafe fn shunted<'a>(
     fds: *mut pollfd,
     count: nfds_t,
@@ -152,6 +155,8 @@ pub(super) fn with_array(
     Some(outcome)
 }
 
+/// # Safety
+/// `sigmask` is null or a signal set.
 unsafe fn poll_with(
     fds: &mut [pollfd],
     scratch: &mut [pollfd],
@@ -207,6 +212,9 @@ unsafe fn poll_with(
 }
 
 /// Sleeps in the real call, on base sockets in place of shunted ones.
+///
+/// # Safety
+/// `sigmask` is null or a signal set.
 unsafe fn sleep(
     fds: &mut [pollfd],
     scratch: &mut Scratch,
