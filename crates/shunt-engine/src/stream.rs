@@ -34,7 +34,8 @@ mod transfer;
 mod wait;
 
 pub(crate) use close::{
-    before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown, socket_error,
+    before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown,
+    socket_error,
 };
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};
@@ -89,7 +90,7 @@ impl<'a> Conn<'a> {
             Got::Token => true,
             Got::Nothing => false,
             Got::FromTheDead => {
-                close::break_off(self);
+                close::take_over(self, token);
                 true
             }
         }
