@@ -300,11 +300,12 @@ static void killed_child(struct end *e)
 // A child dies in the middle of a send; its parent goes on where it stopped.
 static void killed_in_send(struct end *e)
 {
-    static unsigned char buf[1 << 18];
+    static unsigned char buf[1 << 20];
     size_t n = 0, odd = 0;
     ssize_t r;
     if (e->role == S) {
-        for (int round = 0; round < 5; round++) {
+        converse(FD, 0, 20);
+        for (int round = 0; round < 12; round++) {
             struct kid kid = spawn(e);
             if (kid.pid == 0) {
                 memset(buf, 'k', sizeof buf);
@@ -320,7 +321,8 @@ static void killed_in_send(struct end *e)
         T(shutdown(FD, SHUT_WR));
         return;
     }
-    for (int round = 0; round < 5; round++) {
+    client_converses(e, 20);
+    for (int round = 0; round < 12; round++) {
         int parent = 0;
         for (size_t some = 0; !parent; n += r) {
             r = recv(FD, buf, sizeof buf, 0);
