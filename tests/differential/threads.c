@@ -227,6 +227,36 @@ static void receiver_asleep(struct end *e)
     }
 }
 
+// Another file takes the number on which a thread sleeps (Java closes so): the
+// thread goes on with what it had, and takes nothing from the other.
+static void replaced_under_receiver(struct end *e)
+{
+    if (e->role == S) {
+        pthread_t t;
+        void *r;
+        int pair[2], left = 0;
+        pid_t self = e->tid;
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+        MUST(write(pair[1], "HELLO-WORLD", 11) == 11);
+        MUST(pthread_create(&t, NULL, sleeps_in_recv, e));
+        await_go(e);
+        await_sleep(e, e->pid, e->tid);
+        e->tid = self;
+        MUST(dup2(pair[0], FD) == FD);
+        go(e);
+        pthread_join(t, &r);
+        say(e, "%ld", (long)r);
+        MUST(ioctl(FD, FIONREAD, &left) == 0);
+        say(e, "left in the other: %d", left);
+        close(pair[0]), close(pair[1]);
+    } else {
+        await_go(e); // the other side's thread runs
+        go(e);
+        await_go(e);
+        T(send(FD, "y", 1, 0));
+    }
+}
+
 // Two sleepers and one byte: one of them gets it, the other the end.
 static void *takes_one(void *arg)
 {
@@ -316,5 +346,5 @@ static void alternate_stack(struct end *e)
 
 DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
-          CASE(receiver_asleep, TWO | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
+          CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
           CASE(alternate_stack, TWO | COLD))

@@ -296,6 +296,90 @@ static void handler_talks(struct end *e)
 }
 
 static sigjmp_buf escape;
+static void jump_away(int sig)
+{
+    (void)sig;
+    siglongjmp(escape, 1);
+}
+
+static long handler_sent, handler_failed;
+static void send_one(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    if (send(talker->fd, "h", 1, 0) == 1)
+        handler_sent++;
+    else
+        handler_failed++;
+    errno = saved;
+}
+
+// A handler that sends while the thread that it interrupts is sending.
+static void handler_sends(struct end *e)
+{
+    struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    static unsigned char buf[1 << 16];
+    long sent = 0, got = 0, ones = 0, odd = 0;
+    if (e->role == S) {
+        talker = e, handler_sent = handler_failed = 0;
+        memset(buf, 'm', sizeof buf);
+        handle(SIGALRM, send_one, SA_RESTART);
+        MUST(setitimer(ITIMER_REAL, &often, NULL));
+        while (sent < 40000000) {
+            ssize_t r = send(FD, buf, sizeof buf, 0);
+            if (r <= 0 && errno != EINTR)
+                break;
+            sent += r > 0 ? r : 0;
+        }
+        MUST(setitimer(ITIMER_REAL, &never, NULL));
+        handle(SIGALRM, SIG_IGN, 0);
+        say(e, "all: %d, handler failed %ld, some: %d", sent >= 40000000, handler_failed, handler_sent > 0);
+        T(shutdown(FD, SHUT_WR));
+    } else {
+        ssize_t r;
+        while ((r = recv(FD, buf, sizeof buf, 0)) > 0)
+            for (ssize_t i = 0; i < r; i++, got++) {
+                ones += buf[i] == 'h';
+                odd += buf[i] != 'h' && buf[i] != 'm';
+            }
+        say(e, "end %zd, odd %ld", r, odd);
+    }
+    sent += handler_sent;
+    share(e, S, &sent, sizeof sent);
+    share(e, S, &handler_sent, sizeof handler_sent);
+    if (e->role == C)
+        say(e, "all: %d, of the handler all: %d", got == sent, ones == handler_sent);
+}
+
+// A handler that leaves a busy send for good; the connection still works.
+static void handler_jumps_out_of_send(struct end *e)
+{
+    struct itimerval once = {{0, 0}, {0, 700}};
+    static unsigned char buf[1 << 20];
+    volatile long bad = 0;
+    if (e->role == S) {
+        handle(SIGALRM, jump_away, SA_RESTART);
+        for (volatile int round = 0; round < 60; round++) {
+            if (sigsetjmp(escape, 1) == 0) {
+                MUST(setitimer(ITIMER_REAL, &once, NULL));
+                for (;;)
+                    bad += send(FD, buf, sizeof buf, 0) <= 0;
+            }
+        }
+        handle(SIGALRM, SIG_IGN, 0);
+        say(e, "bad: %ld", bad);
+        T(send(FD, "end", 3, 0));
+        T(shutdown(FD, SHUT_WR));
+    } else {
+        char last[3] = "";
+        ssize_t r;
+        while ((r = recv(FD, buf, sizeof buf, 0)) > 0)
+            for (ssize_t i = 0; i < r; i++)
+                last[0] = last[1], last[1] = last[2], last[2] = buf[i];
+        say(e, "%.3s", last);
+    }
+}
+
 static void jump(int sig)
 {
     (void)sig;
@@ -524,6 +608,7 @@ static void ignored_sigpipe(struct end *e)
 DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limit_by_dup, 0),
           CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(interrupted, COLD), CASE(restarted, TWO | COLD),
           CASE(ignored, TWO), CASE(send_interrupted, 0), CASE(full_send_interrupted, 0),
-          CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0), CASE(storm, TWO | COLD),
+          CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),
+          CASE(handler_sends, SPLIT | COLD), CASE(handler_jumps_out_of_send, SPLIT | COLD), CASE(storm, TWO | COLD),
           CASE(cancelled, TWO | COLD), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD), CASE(killed_by_sigpipe, 0),
           CASE(blocked_sigpipe, COLD), CASE(ignored_sigpipe, 0))

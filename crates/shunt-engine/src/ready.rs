@@ -18,6 +18,9 @@ pub(crate) use mask::mask;
 
 /// A `timespec` in nanoseconds; `None` if it is null. An invalid one is the
 /// kernel's to refuse.
+///
+/// # Safety
+/// `time` is null or a `timespec` of the program's.
 unsafe fn relative(time: *const timespec) -> Result<Option<u64>, ()> {
     if time.is_null() {
         return Ok(None);
@@ -81,6 +84,9 @@ pub unsafe fn ppoll(
 }
 
 /// `ppoll` of an epoll set alone, for input.
+///
+/// # Safety
+/// `mask` is null or a signal set.
 pub(crate) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) -> Outcome {
     let mut one = [pollfd {
         fd,

@@ -28,7 +28,9 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_ERR, c_int, sigaction as Action, sighandler_t};
+use libc::{
+    SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_ERR, c_int, sigaction as Action, sighandler_t,
+};
 
 pub(crate) use guard::guard_copies;
 
@@ -109,6 +111,9 @@ fn bits(flags: c_int) -> usize {
 }
 
 /// Puts the program's disposition where the kernel named ours.
+///
+/// # Safety
+/// `old` is null or was written by the real call.
 unsafe fn translate(signal: c_int, entry: usize, old: *mut Action) {
     // SAFETY: null or just written by the real call.
     if let Some(old) = unsafe { old.as_mut() } {

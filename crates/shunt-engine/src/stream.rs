@@ -91,7 +91,7 @@ impl<'a> Conn<'a> {
             Got::Token => true,
             Got::Nothing => false,
             Got::FromTheDead => {
-                close::break_off(self);
+                close::take_over(self, token);
                 true
             }
         }

@@ -254,7 +254,7 @@ pub(crate) mod undisturbed {
                 (*words).mask = *mask;
                 (&raw mut (*words).put_off).write_volatile(true);
             }
-            *mask = !FAULTS | *mask;
+            *mask |= !FAULTS;
         }
         match info {
             Some(info) => sys::send_signal(signal, info),

@@ -102,6 +102,8 @@ pub struct Sending {
     pub write: AtomicU64,
     /// The peer's credit as last seen.
     pub credit: AtomicU64,
+    /// Stream bytes once the frame under way is published.
+    pub total: AtomicU64,
     /// A `Way`: where bytes go.
     pub way: AtomicU32,
     /// Ring bytes known to be backed by memory.
@@ -226,6 +228,7 @@ impl Slot {
         s.token.reset();
         s.write.store(0, o);
         s.credit.store(0, o);
+        s.total.store(0, o);
         s.way.store(0, o);
         s.check.store(crate::ring::SMALL, o);
         s.rung.store(0, o);

@@ -1,11 +1,15 @@
-//! `epoll_ctl`.
+//! What `epoll_ctl` does to a set.
 
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::{FLAGS, Known, Set, State, watch};
-use crate::link::Link;
+use super::FLAGS;
+use super::carry::{Known, move_in};
+use super::nested::nest;
+use super::place::watch;
+use super::set::Set;
+use super::state::State;
 use crate::socket::{Socket, Stage};
 use crate::table::Entry;
 use crate::{Outcome, sys, table, upgrade};
@@ -74,41 +78,6 @@ pub(crate) fn change(
         Some(Err(errno)) => Outcome::Fail(errno),
         None => Outcome::Kernel,
     }
-}
-
-/// A set in a set: the kernel keeps it; we must know that it is there.
-fn nest(
-    set: &'static Set,
-    operation: c_int,
-    child: &'static Set,
-    fd: c_int,
-    event: Option<epoll_event>,
-) -> Outcome {
-    let mut event = event;
-    let pointer = event
-        .as_mut()
-        .map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    if let Err(errno) = sys::epoll_ctl(set.fd(), operation, fd, pointer) {
-        return Outcome::Fail(errno);
-    }
-    set.with(|state| match operation {
-        libc::EPOLL_CTL_ADD => {
-            state.nested.push(child);
-            set.nested.fetch_add(1, Ordering::SeqCst);
-            // Whoever sleeps must learn to look into it.
-            if set.plain_sleepers.load(Ordering::SeqCst) != 0 && set.open_inner().is_ok() {
-                set.kick();
-            }
-        }
-        libc::EPOLL_CTL_DEL => {
-            if let Some(at) = state.nested.iter().position(|s| std::ptr::eq(*s, child)) {
-                state.nested.swap_remove(at);
-                set.nested.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-        _ => {}
-    });
-    Outcome::Done(0)
 }
 
 fn add(
@@ -248,59 +217,4 @@ fn unlist(set: &'static Set, state: &mut State, socket: &'static Socket, item: u
         .items
         .list()
         .retain(|&entry| entry != (set.index(), item));
-}
-
-/// Moves a registration from the program's set to the inner one. With both locks.
-pub(super) fn move_in(
-    set: &'static Set,
-    state: &mut State,
-    index: u32,
-    link: &'static Link,
-) -> bool {
-    let Ok(inner) = set.open_inner() else {
-        return false;
-    };
-    let item = &state.items[index as usize];
-    // Edges of everything: what counts is judged when the item is looked at.
-    let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET;
-    let mut base = epoll_event {
-        events: events as u32,
-        u64: u64::from(item.generation) << 32 | u64::from(index),
-    };
-    let fd = item.fd;
-    if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut base).is_err() {
-        return false;
-    }
-    let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
-    state.follow(link, set);
-    state.items[index as usize].moved = true;
-    set.moved.fetch_add(1, Ordering::AcqRel);
-    true
-}
-
-/// Moves it back.
-pub(super) fn move_out(set: &'static Set, index: u32, link: &'static Link) {
-    set.with(|state| {
-        let item = &mut state.items[index as usize];
-        item.moved = false;
-        let mut event = epoll_event {
-            events: item.events,
-            u64: item.data,
-        };
-        let fd = item.fd;
-        let _ = sys::epoll_ctl(
-            set.inner.load(Ordering::Relaxed),
-            libc::EPOLL_CTL_DEL,
-            fd,
-            std::ptr::null_mut(),
-        );
-        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
-        set.moved.fetch_sub(1, Ordering::AcqRel);
-        state.unfollow(link, set);
-    });
-}
-
-/// The events that a registration asks for, with those nobody can refuse.
-pub(super) fn wanted(events: u32) -> u32 {
-    events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
 }

@@ -27,6 +27,9 @@ pub(super) fn has_bad(parts: &[iovec]) -> bool {
 }
 
 /// The program's list of buffers, if the kernel would take it.
+///
+/// # Safety
+/// There are `count` entries at `iov`.
 pub(super) unsafe fn list<'a>(iov: *const iovec, count: usize) -> Result<&'a [iovec], Outcome> {
     if count > IOV_MAX {
         return Err(Outcome::Fail(libc::EINVAL));
@@ -46,6 +49,9 @@ pub(super) unsafe fn list<'a>(iov: *const iovec, count: usize) -> Result<&'a [io
 }
 
 /// A call with a list of buffers: `then` has one that the kernel would take.
+///
+/// # Safety
+/// There are `count` entries at `iov`.
 pub(super) unsafe fn vectored(
     fd: c_int,
     iov: *const iovec,

@@ -151,6 +151,8 @@ pub unsafe fn recvmmsg(
     )
 }
 
+/// # Safety
+/// There are `count` messages, with buffers to write to; `timeout` is null or a `timespec`.
 unsafe fn receive_each(
     fd: c_int,
     messages: *mut mmsghdr,
@@ -219,6 +221,8 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
     )
 }
 
+/// # Safety
+/// There are `count` messages, with buffers to read.
 unsafe fn send_each(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
     let count = count.min(IOV_MAX as c_uint);
     for i in 0..count as usize {

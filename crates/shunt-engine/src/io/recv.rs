@@ -98,6 +98,8 @@ pub unsafe fn recvfrom(
     )
 }
 
+/// # Safety
+/// The parts are writable.
 #[inline(always)]
 unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
     serve(

@@ -83,6 +83,8 @@ pub unsafe fn sendto(
     unsafe { send(fd, buffer, length, flags) }
 }
 
+/// # Safety
+/// The parts are readable.
 #[inline(always)]
 pub(super) unsafe fn transmit(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
     serve(

@@ -53,6 +53,9 @@ impl Memory {
 
 /// The program's array, if it names anything that is shunted, or may become so
 /// while the call waits (unless it is not to: `now`).
+///
+/// # Safety
+/// `fds` has `count` entries, and nobody else uses them meanwhile.
 pub(super) unsafe fn shunted<'a>(
     fds: *mut pollfd,
     count: nfds_t,
@@ -255,6 +258,9 @@ pub(super) unsafe fn poll_with(
 }
 
 /// Sleeps in the real call, on base sockets in place of shunted ones.
+///
+/// # Safety
+/// `sigmask` is null or a signal set.
 unsafe fn sleep(
     fds: &mut [pollfd],
     scratch: &mut Scratch,

@@ -29,11 +29,15 @@ const WORD: usize = 64;
 struct Bits(*mut u64);
 
 impl Bits {
+    /// # Safety
+    /// The set is null or covers `fd`.
     unsafe fn get(self, fd: usize) -> bool {
         // SAFETY: the program's set covers every descriptor below its count.
         !self.0.is_null() && unsafe { *self.0.add(fd / WORD) } & 1 << (fd % WORD) != 0
     }
 
+    /// # Safety
+    /// The set is null or covers `fd`.
     unsafe fn put(self, fd: usize, on: bool) {
         if self.0.is_null() {
             return;
@@ -104,6 +108,8 @@ pub(super) unsafe fn select(
     poll::with_array(n + poll::scratch_for(n), run).unwrap_or(Outcome::Kernel)
 }
 
+/// # Safety
+/// Each set is null or covers `count` descriptors; `mask` is null or a signal set.
 unsafe fn with(
     fds: &mut [pollfd],
     sets: &[Bits; 3],

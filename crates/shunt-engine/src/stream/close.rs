@@ -8,6 +8,7 @@ use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
+use shunt_shm::token::Token;
 
 use super::{Conn, bench, unread, wait};
 use crate::Outcome;
@@ -157,10 +158,20 @@ pub(crate) fn before_reset(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
 }
 
-/// With a token that a process which shared the connection held when it died, in
-/// the middle of an operation: what lies in the rings is not to be trusted.
+/// With a token that a process which shared the connection held when it died. What
+/// a sender had begun can be finished; of what a receiver had taken nothing is
+/// sure, so the connection is broken.
 #[cold]
-pub(super) fn break_off(conn: &Conn) {
+pub(super) fn take_over(conn: &Conn, token: &Token) {
+    let own = conn.pair.own;
+    if std::ptr::eq(token, &raw const own.sending.token) {
+        if conn.producer().repair() {
+            Way::TcpAgain.store(&own.sending.way);
+        } else if conn.way_out() == Way::Tcp && own.output.switch_at.load(Ordering::Relaxed) != 0 {
+            Way::Ring.store(&own.sending.way);
+        }
+        return;
+    }
     conn.socket.set_reason(Reason::Protocol);
     before_reset(conn);
     if let Some(fd) = conn.base() {
@@ -169,8 +180,8 @@ pub(super) fn break_off(conn: &Conn) {
     conn.socket
         .pending_error
         .store(libc::ECONNRESET, Ordering::Relaxed);
-    Way::TcpAgain.store(&conn.pair.own.sending.way);
-    Way::TcpAgain.store(&conn.pair.own.receiving.way);
+    Way::TcpAgain.store(&own.sending.way);
+    Way::TcpAgain.store(&own.receiving.way);
 }
 
 /// The last descriptor's number is about to name something else: waits until no

@@ -218,6 +218,9 @@ fn must_stay_full(conn: &Conn, flags: c_int) -> bool {
 }
 
 /// With the sending token.
+///
+/// # Safety
+/// The cursor's parts are readable.
 #[inline]
 unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
     let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
@@ -253,6 +256,8 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
     }
 }
 
+/// # Safety
+/// The cursor's parts are readable.
 #[inline]
 unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<(), Stopped> {
     let producer = conn.producer();
@@ -280,6 +285,9 @@ unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<(), Stopped> {
 
 /// The rest goes the kernel's way, blocking as the kernel blocks. The caller has
 /// entered `inside` as a sender.
+///
+/// # Safety
+/// The cursor's parts are readable.
 unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outcome {
     let outcome = loop {
         let mut rest = [iovec {

@@ -1,0 +1,231 @@
+//! When and how the registrations of a socket that is attached move to the inner set.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+use shunt_abi::Reason;
+
+use super::FLAGS;
+use super::inner::{hear_others, take_inner};
+use super::place::{ItemList, watch};
+use super::set::Set;
+use super::state::State;
+use crate::link::{Link, Pair};
+use crate::socket::{self, Socket, Stage};
+use crate::tcp::{self, Mark};
+use crate::{sys, table, upgrade};
+
+/// What is known, at an upgrade, of the events that the kernel's set has still to
+/// report for the socket. An edge must be reported once.
+#[derive(Clone, Copy)]
+pub(crate) enum Known {
+    /// Nothing.
+    Nothing,
+    /// The program is about to modify it in this set, by this descriptor: then
+    /// whatever is ready is reported again.
+    Arming(u32, c_int),
+    /// This set has reported everything since the socket was at this mark.
+    Told(u32, Mark),
+}
+
+impl ItemList {
+    /// What keeps the registrations where they are: one that the kernel may have
+    /// an event for, or has disarmed, must not move unless that is `known`. With
+    /// the socket's lock.
+    pub(crate) fn obstacle(&self, known: Known) -> Option<Reason> {
+        if self.is_empty() {
+            return None;
+        }
+        self.list().iter().find_map(|&(set, item)| {
+            let of = table::SETS.get(set)?;
+            let Some((events, fd)) = of.with(|s| {
+                let item = &s.items[item as usize];
+                (item.events, item.fd)
+            }) else {
+                return Some(Reason::Busy);
+            };
+            let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));
+            let told = matches!(known, Known::Told(s, _) if s == set);
+            if arming {
+                None
+            } else if events & libc::EPOLLONESHOT as u32 != 0 {
+                Some(Reason::OneShot)
+            } else {
+                (events & libc::EPOLLET as u32 != 0 && !told).then_some(Reason::Edge)
+            }
+        })
+    }
+}
+
+/// A socket is being attached: its registrations move here. With its lock.
+/// `Some(false)`: the kernel may have an event to report first; `None`: no
+/// resources. Then nothing has changed.
+pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Known) -> Option<bool> {
+    if socket.items.is_empty() {
+        return Some(true);
+    }
+    let mut moved = Vec::new();
+    for &(set_index, item) in socket.items.list().iter() {
+        let Some(set) = table::SETS.get(set_index) else {
+            continue;
+        };
+        let done = set
+            .with(|s| {
+                let edge = s.items[item as usize].events & libc::EPOLLET as u32 != 0;
+                let mark = match known {
+                    Known::Told(set, mark) if edge && set == set_index => Some(mark),
+                    _ => None,
+                };
+                if mark.is_some_and(|m| s.items[item as usize].armed || tcp::mark(fd) != Some(m)) {
+                    return Some(None);
+                }
+                if !move_in(set, s, item, pair.link) {
+                    return None;
+                }
+                // The inner set tells of its new member what the program knows.
+                let quiet = mark.is_some_and(|mark| {
+                    hear_others(set, s, item);
+                    tcp::mark(fd) == Some(mark) && sys::ready(fd, libc::POLLRDHUP) == 0
+                });
+                Some(Some(quiet))
+            })
+            .flatten();
+        match done {
+            Some(Some(quiet)) => moved.push((set, item, quiet)),
+            refused => {
+                for (set, item, _) in moved {
+                    move_out(set, item, pair.link);
+                }
+                return refused.map(|_| false);
+            }
+        }
+    }
+    watch(socket);
+    for (set, item, quiet) in moved {
+        if quiet {
+            continue;
+        }
+        set.with(|s| {
+            let index = item as usize;
+            let arming = matches!(known, Known::Arming(at, fd) if (at, fd) == (set.index(), s.items[index].fd));
+            if arming {
+                // Whoever modifies it queues it. The kernel has disarmed it, or may have.
+                s.items[index].look = true;
+                if s.items[index].events & libc::EPOLLONESHOT as u32 != 0 {
+                    s.items[index].events &= FLAGS;
+                }
+            } else {
+                s.enqueue(item, true);
+            }
+        });
+        set.kick();
+    }
+    Some(true)
+}
+
+/// Moves a registration from the program's set to the inner one. With both locks.
+pub(super) fn move_in(
+    set: &'static Set,
+    state: &mut State,
+    index: u32,
+    link: &'static Link,
+) -> bool {
+    let Ok(inner) = set.open_inner() else {
+        return false;
+    };
+    let item = &state.items[index as usize];
+    // Edges of everything: what counts is judged when the item is looked at.
+    let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET;
+    let mut base = epoll_event {
+        events: events as u32,
+        u64: u64::from(item.generation) << 32 | u64::from(index),
+    };
+    let fd = item.fd;
+    if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut base).is_err() {
+        return false;
+    }
+    let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+    state.follow(link, set);
+    state.items[index as usize].moved = true;
+    set.moved.fetch_add(1, Ordering::AcqRel);
+    true
+}
+
+/// Moves it back.
+fn move_out(set: &'static Set, index: u32, link: &'static Link) {
+    set.with(|state| {
+        let item = &mut state.items[index as usize];
+        item.moved = false;
+        let mut event = epoll_event {
+            events: item.events,
+            u64: item.data,
+        };
+        let fd = item.fd;
+        let _ = sys::epoll_ctl(
+            set.inner.load(Ordering::Relaxed),
+            libc::EPOLL_CTL_DEL,
+            fd,
+            std::ptr::null_mut(),
+        );
+        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
+        set.moved.fetch_sub(1, Ordering::AcqRel);
+        state.unfollow(link, set);
+    });
+}
+
+/// Attaches the sockets of a set that have been paired meanwhile. Edge-triggered
+/// registrations follow once the kernel has no event for them any more: what it
+/// has goes to the program. Returns how many events that is.
+pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
+    if !socket::any_paired() {
+        return 0;
+    }
+    let mut paired = [None; 32];
+    let mut n = 0;
+    set.with(|state| {
+        if set.moved.load(Ordering::Relaxed) == set.tracked.load(Ordering::Relaxed) {
+            return;
+        }
+        for item in state
+            .items
+            .iter_mut()
+            .filter(|i| i.live && !i.moved && i.socket.stage() == Stage::Paired)
+        {
+            let edge = item.events & libc::EPOLLET as u32 != 0;
+            // Its number may be another's by now.
+            if !table::socket(item.fd).is_some_and(|s| std::ptr::eq(s, item.socket)) {
+                continue;
+            }
+            // One in several sets never can be; trying costs system calls.
+            item.put_off += u32::from(edge && item.put_off < u32::MAX);
+            if n < paired.len() && (item.put_off < 16 || item.put_off % 64 == 0) {
+                item.armed &= !edge;
+                paired[n] = Some((item.socket, item.fd, edge));
+                n += 1;
+            }
+        }
+    });
+    let paired = || paired.into_iter().flatten();
+    for (socket, fd, _) in paired().filter(|p| !p.2) {
+        upgrade::progress(socket, fd, Known::Nothing);
+    }
+    if !paired().any(|p| p.2) {
+        return 0;
+    }
+    let mut marks = [None; 32];
+    for (mark, (_, fd, _)) in marks.iter_mut().zip(paired()) {
+        *mark = tcp::mark(fd);
+    }
+    set.expose_nested();
+    let Ok(n) = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()) else {
+        return 0;
+    };
+    if n < room.len() {
+        for ((socket, fd, edge), mark) in paired().zip(marks) {
+            if let (true, Some(mark)) = (edge, mark) {
+                upgrade::progress(socket, fd, Known::Told(set.index(), mark));
+            }
+        }
+    }
+    take_inner(set, room, n)
+}

@@ -1,0 +1,179 @@
+//! What is ready: reads the logs, asks the sockets, and fills the program's events.
+
+use std::sync::atomic::Ordering;
+
+use libc::epoll_event;
+use shunt_shm::wake::Entry as LogEntry;
+
+use super::inner::{hear_inner, take_inner_with};
+use super::set::Set;
+use super::state::State;
+use super::{FLAGS, SHARED};
+use crate::stream::Conn;
+use crate::{ready, sys};
+
+/// While shunted sockets keep a set busy, the kernel's side of it is looked at
+/// at least this often (ticks, about 10 µs), …
+pub(super) const LOOK_OFTEN: u32 = 26_000;
+/// … and less and less, down to this (about 400 µs), while there is nothing.
+const LOOK_SELDOM: u32 = 1 << 20;
+
+/// Whether it is time to look at the kernel's side.
+#[inline]
+pub(super) fn is_due(set: &Set) -> bool {
+    let pause = u64::from(set.pause.load(Ordering::Relaxed));
+    sys::ticks().wrapping_sub(set.looked_at.load(Ordering::Relaxed)) > pause
+}
+
+/// Whether a log or the queue has something; a look without the lock, which may
+/// be wrong for a moment.
+#[inline]
+pub(super) fn has_news(set: &'static Set) -> bool {
+    set.with(|state| {
+        !state.queue.is_empty()
+            || state.follows.iter().any(|f| {
+                let peer = f.link.peer();
+                let mut heads = f.heads;
+                peer.log(set.group()).next(&mut heads[0]) != LogEntry::Empty
+                    || peer.log(SHARED).next(&mut heads[1]) != LogEntry::Empty
+            })
+    })
+    .unwrap_or(false)
+}
+
+/// Gathers what is ready: from the kernel's side if `look`, then shunted items.
+pub(super) fn collect(set: &'static Set, room: &mut [epoll_event], look: bool) -> usize {
+    if look {
+        set.expose_nested();
+    }
+    set.with(|state| {
+        let mut found = 0;
+        if look {
+            set.looked_at.store(sys::ticks(), Ordering::Relaxed);
+            harvest(set, state);
+            // Neither side may starve the other.
+            let ours = state.queue.len();
+            let share = match (ours, room.len()) {
+                (0, n) => n,
+                (_, 1) => usize::from(state.kernel_first),
+                (_, n) => n - ours.min(n / 2),
+            };
+            state.kernel_first = !state.kernel_first;
+            if share > 0 {
+                let n = sys::epoll_now(set.fd(), room.as_mut_ptr(), share).unwrap_or(0);
+                found = take_inner_with(set, state, room, n);
+                let pause = set.pause.load(Ordering::Relaxed);
+                let pause = if n > 0 {
+                    LOOK_OFTEN
+                } else {
+                    (pause * 2).clamp(LOOK_OFTEN, LOOK_SELDOM)
+                };
+                set.pause.store(pause, Ordering::Relaxed);
+            }
+        }
+        harvest(set, state);
+        found += deliver(state, &mut room[found..]);
+        // Level-triggered items stay queued: with others asleep, one of them may
+        // have room for what we leave.
+        if found == room.len() && !state.queue.is_empty() {
+            set.kick();
+        }
+        found
+    })
+    .unwrap_or(0)
+}
+
+/// Follows the logs of all links.
+fn harvest(set: &'static Set, state: &mut State) {
+    let groups = [set.group(), SHARED];
+    for f in 0..state.follows.len() {
+        let link = state.follows[f].link;
+        for (i, group) in groups.into_iter().enumerate() {
+            let log = link.peer().log(group);
+            // Bounded, so that a fast writer cannot keep us here.
+            for _ in 0..shunt_abi::layout::LOG_ENTRIES {
+                let mut head = state.follows[f].heads[i];
+                let entry = log.next(&mut head);
+                state.follows[f].heads[i] = head;
+                match entry {
+                    LogEntry::Empty => break,
+                    LogEntry::Slot(slot) => {
+                        state.fresh = true;
+                        if let Some(socket) = link.socket(slot) {
+                            state.enqueue_socket(socket);
+                        }
+                    }
+                    LogEntry::Lost => state.enqueue_link(link.index()),
+                }
+            }
+        }
+    }
+}
+
+/// Reports items from the queue whose sockets are ready.
+fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
+    let mut found = 0;
+    for _ in 0..state.queue.len() {
+        if found == room.len() {
+            break;
+        }
+        let Some(index) = state.queue.pop_front() else {
+            break;
+        };
+        let item = &mut state.items[index as usize];
+        item.queued = false;
+        let one_shot = item.events & libc::EPOLLONESHOT as u32 != 0;
+        if item.dormant || item.events & !FLAGS == 0 && one_shot {
+            continue;
+        }
+        let look = std::mem::take(&mut item.look);
+        let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
+            continue;
+        };
+        let mask = ready::mask(&conn, wanted(item.events), look) & wanted(item.events);
+        if mask == 0 {
+            continue;
+        }
+        room[found] = epoll_event {
+            events: mask,
+            u64: item.data,
+        };
+        found += 1;
+        if one_shot {
+            item.events &= FLAGS;
+        } else if item.events & libc::EPOLLET as u32 == 0 {
+            // Level-triggered: asked again by the next wait.
+            item.look = look && mask & !(libc::EPOLLIN | libc::EPOLLOUT) as u32 != 0;
+            item.queued = true;
+            state.queue.push_back(index);
+        }
+    }
+    found
+}
+
+/// Whether a wait on the set would find something now: for sets inside other
+/// sets, and in `poll`. Looks at shunted sockets only.
+pub(super) fn has_ready(set: &'static Set) -> bool {
+    if !set.is_shunted() {
+        return false;
+    }
+    set.with(|state| {
+        harvest(set, state);
+        hear_inner(set, state, true, None);
+        // Ask without reporting: an edge stays an edge for the real wait.
+        state.queue.iter().any(|&index| {
+            let item = &state.items[index as usize];
+            let conn = Conn::new(item.socket, item.socket.fd()).filter(|_| !item.dormant);
+            let Some(conn) = conn else {
+                return false;
+            };
+            ready::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
+        })
+    })
+    .unwrap_or(false)
+}
+
+/// The events that a registration asks for, with those nobody can refuse.
+fn wanted(events: u32) -> u32 {
+    events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
+}

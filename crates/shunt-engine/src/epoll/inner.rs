@@ -1,0 +1,163 @@
+//! How the inner set is made, and what it tells: doorbells, ends, kicks.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+use shunt_shm::slot::Way;
+
+use super::set::Set;
+use super::state::State;
+use crate::stream::{self, Conn};
+use crate::sys::{self, Errno};
+use crate::table::{self, Entry};
+
+/// What the inner set reports a kick with.
+const KICK: u64 = u64::MAX;
+
+impl Set {
+    /// Makes the inner set, with the lock held.
+    pub(super) fn open_inner(&self) -> Result<c_int, Errno> {
+        let inner = self.inner.load(Ordering::Relaxed);
+        if inner >= 0 {
+            return Ok(inner);
+        }
+        let inner = sys::move_high(sys::epoll_create()?);
+        let kick = match sys::eventfd() {
+            Ok(kick) => sys::move_high(kick),
+            Err(errno) => {
+                sys::close(inner);
+                return Err(errno);
+            }
+        };
+        let mut event = epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: KICK,
+        };
+        let mut outer = epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: self.magic(),
+        };
+        let done = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, kick, &raw mut event)
+            .and_then(|_| sys::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, inner, &raw mut outer));
+        if let Err(errno) = done {
+            sys::close(inner);
+            sys::close(kick);
+            return Err(errno);
+        }
+        for fd in [inner, kick] {
+            table::enter(fd, Entry::Ours);
+        }
+        self.kick.store(kick, Ordering::Relaxed);
+        self.inner.store(inner, Ordering::Release);
+        Ok(inner)
+    }
+
+    /// How the program's set reports the inner one: an address of ours, which
+    /// no program has as its data.
+    fn magic(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+
+    /// Wakes a thread of this process that sleeps on the set.
+    pub(super) fn kick(&self) {
+        let kick = self.kick.load(Ordering::Relaxed);
+        let asleep =
+            self.sleepers.load(Ordering::Acquire) + self.plain_sleepers.load(Ordering::SeqCst);
+        if kick >= 0 && asleep != 0 {
+            let one = 1u64;
+            let _ = sys::write(kick, (&raw const one).cast(), 8);
+        }
+    }
+}
+
+/// Takes the report of the inner set out of the program's events and hears what
+/// it has to say. Returns how many events are the program's.
+pub(super) fn take_inner(set: &'static Set, room: &mut [epoll_event], n: usize) -> usize {
+    set.with(|state| take_inner_with(set, state, room, n))
+        .unwrap_or(n)
+}
+
+/// The same, with the lock held.
+pub(super) fn take_inner_with(
+    set: &'static Set,
+    state: &mut State,
+    room: &mut [epoll_event],
+    n: usize,
+) -> usize {
+    let magic = set.magic();
+    let Some(at) = room[..n].iter().position(|e| e.u64 == magic) else {
+        return n;
+    };
+    room.copy_within(at + 1..n, at);
+    hear_inner(set, state, false, None);
+    n - 1
+}
+
+/// Hears the base sockets: swallows doorbells, notes FINs and resets. The kick
+/// is taken too, unless it is to be left for others. One item may be left out.
+pub(super) fn hear_inner(
+    set: &'static Set,
+    state: &mut State,
+    leave_kick: bool,
+    except: Option<u32>,
+) {
+    let inner = set.inner.load(Ordering::Acquire);
+    let mut events = [epoll_event { events: 0, u64: 0 }; 64];
+    loop {
+        let n = sys::epoll_now(inner, events.as_mut_ptr(), events.len()).unwrap_or(0);
+        for event in &events[..n] {
+            let (kind, data) = (event.events, event.u64);
+            if data == KICK {
+                // A thread in a plain wait knows of nothing else.
+                if leave_kick || set.plain_sleepers.load(Ordering::SeqCst) != 0 {
+                    continue;
+                }
+                set.exposed.store(false, Ordering::Relaxed);
+                let mut count = 0u64;
+                let _ = sys::read(set.kick.load(Ordering::Relaxed), (&raw mut count).cast(), 8);
+                continue;
+            }
+            let (index, generation) = (data as u32, (data >> 32) as u32);
+            let Some(item) = state.items.get(index as usize) else {
+                continue;
+            };
+            if !item.live || item.generation != generation || except == Some(index) {
+                continue;
+            }
+            let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
+                continue;
+            };
+            stream::swallow(&conn);
+            let news = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLPRI;
+            let on_ring = conn.way_in() == Way::Ring && conn.way_out() == Way::Ring;
+            state.enqueue(index, kind & news as u32 != 0 || !on_ring);
+        }
+        if n < events.len() {
+            break;
+        }
+    }
+}
+
+/// Hears what the inner set has to say of all but one item.
+pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
+    hear_inner(set, state, true, Some(item));
+}
+
+/// If `fd` is a number of ours that the program wants: moves elsewhere.
+pub(crate) fn make_way(fd: c_int) {
+    for set in table::SETS
+        .each()
+        .filter(|s| s.live.load(Ordering::Acquire))
+    {
+        for ours in [&set.inner, &set.kick] {
+            if ours.load(Ordering::Acquire) != fd {
+                continue;
+            }
+            if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
+                table::enter(other as c_int, Entry::Ours);
+                ours.store(other as c_int, Ordering::Release);
+                table::enter(fd, Entry::Other);
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What is known of a set of the program, and how long it lives.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use libc::c_int;
+
+use super::SHARED;
+use super::place::watch;
+use super::state::State;
+use crate::sys;
+use crate::table::{self, Entry, Links, Pooled};
+use crate::thread::Lock;
+
+/// An epoll set of the program.
+pub(crate) struct Set {
+    links: Links,
+    pub(super) live: AtomicBool,
+    holds: AtomicU32,
+    fd: AtomicI32,
+    pub(super) inner: AtomicI32,
+    pub(super) kick: AtomicI32,
+    /// Items, and those of them that are served here.
+    pub(super) tracked: AtomicU32,
+    pub(super) moved: AtomicU32,
+    /// Sets inside it.
+    pub(super) nested: AtomicU32,
+    /// Threads asleep in the real call.
+    pub(super) sleepers: AtomicU32,
+    /// Threads asleep there that stand at no door: the set was plain.
+    pub(super) plain_sleepers: AtomicU32,
+    /// The kick makes the set look ready to whatever contains it.
+    pub(super) exposed: AtomicBool,
+    /// When the kernel's side was last looked at (ticks).
+    pub(super) looked_at: AtomicU64,
+    /// Ticks until the next look.
+    pub(super) pause: AtomicU32,
+    lock: Lock,
+    state: UnsafeCell<Option<Box<State>>>,
+}
+
+// SAFETY: `state` is touched only by the holder of `lock`.
+unsafe impl Sync for Set {}
+
+impl Pooled for Set {
+    fn links(&self) -> &Links {
+        &self.links
+    }
+}
+
+impl Set {
+    /// After `epoll_create`.
+    pub(crate) fn enter(fd: c_int) {
+        let Some(set) = table::SETS.take() else {
+            return;
+        };
+        let o = Ordering::Relaxed;
+        set.fd.store(fd, o);
+        set.inner.store(-1, o);
+        set.kick.store(-1, o);
+        set.holds.store(1, o);
+        set.tracked.store(0, o);
+        set.moved.store(0, o);
+        set.nested.store(0, o);
+        set.sleepers.store(0, o);
+        set.plain_sleepers.store(0, o);
+        set.exposed.store(false, o);
+        set.looked_at.store(0, o);
+        set.pause.store(0, o);
+        set.lock.reset();
+        // SAFETY: a free object is nobody's.
+        unsafe { *set.state.get() = None };
+        set.live.store(true, Ordering::Release);
+        if let Entry::Socket(stale) = table::enter(fd, Entry::Set(set)) {
+            stale.unhold();
+        }
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.links.index()
+    }
+
+    #[inline]
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// The group whose logs tell of this set's sockets.
+    #[inline]
+    pub(super) fn group(&self) -> u32 {
+        self.index() % SHARED
+    }
+
+    /// Whether some socket of the set is served here.
+    #[inline]
+    pub(crate) fn is_shunted(&self) -> bool {
+        self.moved.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether there is nothing to know about the set: no TCP sockets, no sets.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.tracked.load(Ordering::SeqCst) == 0 && self.nested.load(Ordering::SeqCst) == 0
+    }
+
+    /// Runs `work` with the set's lock; `None` in a signal handler that
+    /// interrupted its holder.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
+        if !self.lock.take() {
+            return None;
+        }
+        // SAFETY: the lock is held.
+        let result = work(unsafe { (*self.state.get()).get_or_insert_default() });
+        self.lock.give();
+        Some(result)
+    }
+
+    pub(crate) fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The count of descriptors and of calls that sleep on it from outside.
+    pub(crate) fn count(&self) -> &AtomicU32 {
+        &self.holds
+    }
+
+    /// A descriptor of it is about to be closed; another one takes its place, or
+    /// none, and then no other set is taken for this one.
+    pub(crate) fn forget_fd(&self, fd: c_int) {
+        if self.fd() != fd || self.holds.load(Ordering::Relaxed) <= 1 {
+            return;
+        }
+        let mut other = -1;
+        table::each(|n, entry| {
+            if let Entry::Set(set) = entry
+                && std::ptr::eq(set, self)
+                && n != fd
+            {
+                other = n;
+            }
+        });
+        self.fd.store(other, Ordering::Relaxed);
+    }
+
+    /// One holder less; the last one ends the set.
+    pub(crate) fn unhold(&'static self) {
+        if self.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        self.live.store(false, Ordering::Release);
+        for outer in table::SETS
+            .each()
+            .filter(|s| s.nested.load(Ordering::Acquire) != 0)
+        {
+            outer.with(|state| {
+                let before = state.nested.len();
+                state.nested.retain(|&s| !std::ptr::eq(s, self));
+                outer
+                    .nested
+                    .fetch_sub((before - state.nested.len()) as u32, Ordering::AcqRel);
+            });
+        }
+        // SAFETY: no descriptor names the set any more.
+        if let Some(state) = unsafe { (*self.state.get()).take() } {
+            for item in state.items.iter().filter(|i| i.live) {
+                if item.socket.lock.take() {
+                    item.socket
+                        .items
+                        .list()
+                        .retain(|&(set, _)| set != self.index());
+                    watch(item.socket);
+                    item.socket.lock.give();
+                }
+            }
+            for follow in &state.follows {
+                follow.link.unhold();
+            }
+        }
+        for fd in [&self.inner, &self.kick] {
+            let fd = fd.swap(-1, Ordering::AcqRel);
+            if fd >= 0 {
+                table::enter(fd, Entry::Other);
+                sys::close(fd);
+            }
+        }
+        table::SETS.give(self);
+    }
+}
+
+/// In a forked child: locks that other threads held are free.
+pub(crate) fn after_fork_child() {
+    for set in table::SETS.each() {
+        set.lock.reset();
+        set.sleepers.store(0, Ordering::Relaxed);
+        set.plain_sleepers.store(0, Ordering::Relaxed);
+    }
+}

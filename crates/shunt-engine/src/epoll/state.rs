@@ -1,0 +1,230 @@
+//! What a set holds: registrations, the ready queue, and the links whose logs it reads.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+
+use super::SHARED;
+use super::set::Set;
+use crate::link::Link;
+use crate::socket::Socket;
+
+/// A dormant registration goes after this many events.
+const BUSY: u32 = 16;
+
+/// One registration of a TCP socket.
+pub(super) struct Item {
+    pub(super) socket: &'static Socket,
+    pub(super) fd: c_int,
+    pub(super) events: u32,
+    pub(super) data: u64,
+    /// Served here; otherwise the kernel's set has it and this is a note.
+    pub(super) moved: bool,
+    pub(super) queued: bool,
+    /// Taken out by the program, but still in the inner set: programs that take
+    /// interest in turns put it back at once, which then costs nothing.
+    pub(super) dormant: bool,
+    /// What happened to the socket while dormant.
+    pub(super) idle_news: u32,
+    /// The kernel has news about its socket.
+    pub(super) look: bool,
+    /// Added or modified since the kernel's set was last asked for all it has.
+    pub(super) armed: bool,
+    /// Waits in which it might have been carried over and was not.
+    pub(super) put_off: u32,
+    pub(super) live: bool,
+    pub(super) generation: u32,
+    /// Next item of the same socket, index + 1.
+    next: u32,
+}
+
+/// A link whose logs the set reads.
+pub(super) struct Follow {
+    pub(super) link: &'static Link,
+    /// How far the log of our group, and of the shared one, is read.
+    pub(super) heads: [u64; 2],
+    members: u32,
+}
+
+/// What the set's lock guards.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) items: Vec<Item>,
+    free: Vec<u32>,
+    /// First item by socket index, index + 1.
+    by_socket: Vec<u32>,
+    pub(super) queue: VecDeque<u32>,
+    pub(super) follows: Vec<Follow>,
+    /// Sets of the program inside this one.
+    pub(super) nested: Vec<&'static Set>,
+    /// A log has told of something since the set was last exposed.
+    pub(super) fresh: bool,
+    /// Sockets that are used although their registration is dormant.
+    pub(super) busy: Vec<&'static Socket>,
+    /// Whose turn it is when only one event fits.
+    pub(super) kernel_first: bool,
+}
+
+impl State {
+    /// Notes that something may have happened to an item.
+    pub(super) fn enqueue(&mut self, index: u32, look: bool) {
+        let item = &mut self.items[index as usize];
+        item.look |= look;
+        if item.live && item.moved && !item.queued && !item.dormant {
+            item.queued = true;
+            self.queue.push_back(index);
+        }
+    }
+
+    /// Something may have happened to a socket.
+    pub(super) fn enqueue_socket(&mut self, socket: u32) {
+        let mut next = self.by_socket.get(socket as usize).copied().unwrap_or(0);
+        while let Some(index) = next.checked_sub(1) {
+            let item = &mut self.items[index as usize];
+            next = item.next;
+            if item.dormant {
+                item.idle_news += 1;
+                if item.idle_news == BUSY {
+                    self.busy.push(item.socket);
+                }
+            }
+            self.enqueue(index, false);
+        }
+    }
+
+    /// The log was lost: any member of the link may have news.
+    pub(super) fn enqueue_link(&mut self, link: u32) {
+        for index in 0..self.items.len() as u32 {
+            let item = &self.items[index as usize];
+            if item.live && item.moved && item.socket.pair().is_some_and(|p| p.link.index() == link)
+            {
+                self.enqueue(index, false);
+            }
+        }
+    }
+
+    /// The items of a socket in this set.
+    fn of_socket(&self, socket: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut next = self.by_socket.get(socket as usize).copied().unwrap_or(0);
+        std::iter::from_fn(move || {
+            let index = next.checked_sub(1)?;
+            next = self.items[index as usize].next;
+            Some(index)
+        })
+    }
+
+    pub(super) fn find(&self, socket: &Socket, fd: c_int) -> Option<u32> {
+        self.of_socket(socket.index())
+            .find(|&i| self.items[i as usize].fd == fd && !self.items[i as usize].dormant)
+    }
+
+    pub(super) fn find_dormant(&self, socket: &Socket, fd: c_int) -> Option<u32> {
+        self.of_socket(socket.index())
+            .find(|&i| self.items[i as usize].fd == fd && self.items[i as usize].dormant)
+    }
+
+    pub(super) fn insert(&mut self, socket: &'static Socket, fd: c_int, event: epoll_event) -> u32 {
+        let at = socket.index() as usize;
+        if self.by_socket.len() <= at {
+            self.by_socket.resize(at + 1, 0);
+        }
+        let mut item = Item {
+            socket,
+            fd,
+            events: event.events,
+            data: event.u64,
+            moved: false,
+            queued: false,
+            dormant: false,
+            idle_news: 0,
+            look: false,
+            armed: true,
+            put_off: 0,
+            live: true,
+            generation: 0,
+            next: self.by_socket[at],
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                item.generation =
+                    self.items[index as usize].generation.wrapping_add(1) & 0x7fff_ffff;
+                self.items[index as usize] = item;
+                index
+            }
+            None => {
+                self.items.push(item);
+                self.items.len() as u32 - 1
+            }
+        };
+        self.by_socket[at] = index + 1;
+        index
+    }
+
+    pub(super) fn remove(&mut self, index: u32) {
+        let (socket, queued, next) = {
+            let item = &mut self.items[index as usize];
+            item.live = false;
+            (item.socket.index() as usize, item.queued, item.next)
+        };
+        if queued {
+            self.queue.retain(|&i| i != index);
+        }
+        if self.by_socket[socket] == index + 1 {
+            self.by_socket[socket] = next;
+        } else {
+            let before = self
+                .of_socket(socket as u32)
+                .find(|&i| self.items[i as usize].next == index + 1);
+            if let Some(before) = before {
+                self.items[before as usize].next = next;
+            }
+        }
+        self.free.push(index);
+    }
+
+    /// Reads the logs of this link from now on.
+    pub(super) fn follow(&mut self, link: &'static Link, set: &Set) {
+        if let Some(follow) = self.follows.iter_mut().find(|f| std::ptr::eq(f.link, link)) {
+            follow.members += 1;
+            return;
+        }
+        link.hold();
+        let heads = [
+            link.peer().log(set.group()).end(),
+            link.peer().log(SHARED).end(),
+        ];
+        self.follows.push(Follow {
+            link,
+            heads,
+            members: 1,
+        });
+        // Threads already asleep on the set stand at this door too.
+        let asleep = set.sleepers.load(Ordering::Acquire);
+        for group in [set.group(), SHARED] {
+            link.own()
+                .door(group)
+                .sleepers
+                .fetch_add(asleep, Ordering::AcqRel);
+            link.own().door(group).naps.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// One member less.
+    pub(super) fn unfollow(&mut self, link: &'static Link, set: &Set) {
+        if let Some(at) = self.follows.iter().position(|f| std::ptr::eq(f.link, link)) {
+            self.follows[at].members -= 1;
+            if self.follows[at].members == 0 {
+                self.follows.swap_remove(at);
+                let asleep = set.sleepers.load(Ordering::Acquire);
+                for group in [set.group(), SHARED] {
+                    link.own()
+                        .door(group)
+                        .sleepers
+                        .fetch_sub(asleep, Ordering::AcqRel);
+                }
+                link.unhold();
+            }
+        }
+    }
+}

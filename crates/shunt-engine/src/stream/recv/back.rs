@@ -1,0 +1,92 @@
+//! What follows the ring: the peer has left it, and its bytes come over TCP again.
+
+use std::sync::atomic::Ordering;
+
+use libc::iovec;
+use shunt_abi::Reason;
+use shunt_shm::slot::Way;
+
+use super::{PARTS, Step};
+use crate::iov::{self, Cursor};
+use crate::socket::bump;
+use crate::stream::Conn;
+use crate::{real, sys};
+
+/// The peer has left the ring: its bytes go on over TCP from `offset`.
+pub(super) fn follow_back(conn: &Conn, offset: u64) {
+    let receiving = &conn.pair.own.receiving;
+    receiving.resume_at.store(offset, Ordering::Relaxed);
+    Way::TcpAgain.store(&receiving.way);
+    // Doorbells could not wait for it; payload can.
+    let rcvlowat = conn.pair.own.options.rcvlowat.load(Ordering::Relaxed) as i32;
+    if rcvlowat > 1 {
+        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &rcvlowat);
+    }
+    conn.socket.downgraded.store(1, Ordering::Relaxed);
+    if conn.socket.reason() == Reason::Pending {
+        conn.socket.set_reason(Reason::Blocked);
+    }
+}
+
+/// On TCP again: swallows the doorbells before the payload goes on, then the
+/// kernel does the rest.
+pub(super) fn after_ring(conn: &Conn) -> Step {
+    let receiving = &conn.pair.own.receiving;
+    let resume = receiving.resume_at.load(Ordering::Relaxed);
+    loop {
+        let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
+        if taken >= resume {
+            return Step::Kernel;
+        }
+        let Some(base) = conn.base() else {
+            return Step::Failed(libc::EBADF);
+        };
+        let mut bells = [0u8; 64];
+        let want = bells.len().min((resume - taken) as usize);
+        match sys::recv(base, bells.as_mut_ptr(), want, libc::MSG_DONTWAIT) {
+            Ok(0) => return Step::End,
+            Ok(n) => bump(&receiving.kernel_bytes, n as u64),
+            Err(libc::EAGAIN) => return Step::Empty,
+            Err(errno) => return Step::Failed(errno),
+        }
+    }
+}
+
+/// After the ring: what TCP has already, and `least` bytes in all. What stops it
+/// is told by the next call, as after any short count.
+///
+/// # Safety
+/// The cursor's parts are writable.
+pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize) {
+    while cursor.remaining() > 0 && !at_mark(conn) {
+        let mut rest = [iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; PARTS];
+        let count = cursor.copy_rest(&mut rest);
+        // SAFETY: all-zero is a valid header.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = rest.as_mut_ptr();
+        message.msg_iovlen = count;
+        let wanted = iov::total(&rest[..count]);
+        let waits = cursor.done() < least;
+        let n = if waits {
+            // SAFETY: the caller's promise.
+            real::quietly(|| unsafe { real::recvmsg()(conn.fd, &raw mut message, 0) }).unwrap_or(0)
+                as usize
+        } else {
+            sys::recvmsg(conn.fd, &raw mut message, libc::MSG_DONTWAIT).unwrap_or(0)
+        };
+        cursor.skip(n);
+        if n == 0 || n < wanted && cursor.done() >= least {
+            break;
+        }
+    }
+}
+
+/// Whether the next byte on TCP is the urgent one, which ends a receive
+/// (`tcp(7)`, `SIOCATMARK`).
+pub(crate) fn at_mark(conn: &Conn) -> bool {
+    const SIOCATMARK: u64 = 0x8905;
+    sys::ioctl_int(conn.fd, SIOCATMARK).is_ok_and(|mark| mark != 0)
+}

@@ -1,0 +1,143 @@
+//! What TCP has to give before the ring, and where the ring begins.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+use shunt_shm::slot::Way;
+
+use super::end::{failure, last};
+use super::ring::{from_ring, peek_on};
+use super::{PARTS, Step};
+use crate::iov::{self, Cursor};
+use crate::socket::bump;
+use crate::stream::Conn;
+use crate::sys;
+
+/// The stream offset from which the peer uses the ring.
+pub(super) fn switch_offset(conn: &Conn) -> Option<u64> {
+    conn.pair.peer.state(conn.pair.generation)?;
+    conn.pair
+        .peer
+        .output
+        .switch_at
+        .load(Ordering::Acquire)
+        .checked_sub(1)
+}
+
+/// Moves the incoming direction to the ring if the program has read everything
+/// that came before it. With the receiving token. `true`: it is on the ring.
+pub(in crate::stream) fn settle(conn: &Conn) -> bool {
+    let receiving = &conn.pair.own.receiving;
+    if conn.way_in() == Way::Tcp
+        && switch_offset(conn) == Some(receiving.kernel_bytes.load(Ordering::Relaxed))
+    {
+        Way::Ring.store(&receiving.way);
+    }
+    conn.way_in() == Way::Ring
+}
+
+/// On TCP, and the peer may switch at any moment: what lies beyond its offset
+/// are doorbells.
+///
+/// # Safety
+/// The cursor's parts are writable.
+pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+    if settle(conn) {
+        // SAFETY: the caller's promise.
+        return unsafe { from_ring(conn, cursor, flags) };
+    }
+    // Taken from the kernel by a call that had bytes to return.
+    let pending = conn.socket.pending_error.load(Ordering::Relaxed);
+    if pending != 0 {
+        return failure(conn, pending);
+    }
+    let receiving = &conn.pair.own.receiving;
+    let before = receiving.kernel_bytes.load(Ordering::Relaxed);
+    let mut rest = [iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    }; PARTS];
+    let mut count = cursor.copy_rest(&mut rest);
+    if let Some(offset) = switch_offset(conn) {
+        count = truncate(&mut rest[..count], offset.saturating_sub(before) as usize);
+    }
+    let Some(base) = conn.base() else {
+        return Step::Failed(libc::EBADF);
+    };
+    // SAFETY: all-zero is a valid header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = rest.as_mut_ptr();
+    message.msg_iovlen = count;
+    let peek = flags & libc::MSG_PEEK != 0;
+    let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
+    bump(&conn.socket.rx.kernel_calls, 1);
+    let n = match sys::recvmsg(base, &raw mut message, flags) {
+        Ok(0) if iov::total(&rest[..count]) == 0 => return Step::Bytes,
+        // The peer may have moved to the ring before it ended.
+        // SAFETY: the caller's promise.
+        Ok(0) if settle(conn) => return unsafe { from_ring(conn, cursor, flags) },
+        Ok(0) => return last(conn),
+        Ok(n) => n,
+        Err(libc::EAGAIN) => return Step::Empty,
+        Err(errno) => {
+            if settle(conn) {
+                conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                // SAFETY: the caller's promise.
+                return unsafe { from_ring(conn, cursor, flags) };
+            }
+            return failure(conn, errno);
+        }
+    };
+    if !peek {
+        receiving
+            .kernel_bytes
+            .store(before + n as u64, Ordering::Relaxed);
+    }
+    // The peer may have switched and rung while we received.
+    let payload = match switch_offset(conn) {
+        Some(offset) if before + n as u64 > offset => {
+            bump(&conn.socket.rx.doorbells, before + n as u64 - offset);
+            if !peek {
+                Way::Ring.store(&receiving.way);
+            }
+            offset.saturating_sub(before) as usize
+        }
+        _ => n,
+    };
+    cursor.skip(payload);
+    if payload == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { from_ring(conn, cursor, flags) };
+    }
+    if peek && flags & libc::MSG_TRUNC == 0 && switch_offset(conn) == Some(before + payload as u64)
+    {
+        // SAFETY: the caller's promise.
+        unsafe { peek_on(conn, cursor) };
+    }
+    if !peek && payload == iov::total(&rest[..count]) && cursor.remaining() > 0 {
+        // More buffers than go at once.
+        // SAFETY: the caller's promise.
+        return match unsafe { from_tcp(conn, cursor, flags) } {
+            Step::Failed(errno) => {
+                // Told by the next call, as after any short count.
+                conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                Step::Bytes
+            }
+            Step::Empty | Step::End => Step::Bytes,
+            other => other,
+        };
+    }
+    Step::Bytes
+}
+
+/// Shortens a list of buffers to `most` bytes; returns how many are left.
+fn truncate(parts: &mut [iovec], mut most: usize) -> usize {
+    for (i, part) in parts.iter_mut().enumerate() {
+        if part.iov_len >= most {
+            part.iov_len = most;
+            return i + 1;
+        }
+        most -= part.iov_len;
+    }
+    parts.len()
+}

@@ -1,0 +1,64 @@
+//! How much could be received now.
+
+use std::sync::atomic::Ordering;
+
+use shunt_shm::ring::Found;
+use shunt_shm::slot::Way;
+
+use super::back::{after_ring, follow_back};
+use super::tcp::{settle, switch_offset};
+use crate::stream::Conn;
+use crate::{sys, thread};
+
+/// Follows what the peer did to the way of its bytes, so that readiness can be
+/// told: past a `Back` frame or onto the ring. Takes the token if it is free.
+pub(crate) fn pump(conn: &Conn) {
+    let receiving = &conn.pair.own.receiving;
+    if !thread::try_take(&receiving.token) {
+        return;
+    }
+    if conn.way_in() == Way::Tcp {
+        settle(conn);
+    }
+    if conn.way_in() == Way::Ring && conn.consumer().is_ready() {
+        let mut byte = 0u8;
+        // SAFETY: one byte of our own.
+        if let Ok(Found::Back(offset)) = unsafe { conn.consumer().read(&raw mut byte, 1, true) } {
+            follow_back(conn, offset);
+        }
+    }
+    if conn.way_in() == Way::TcpAgain {
+        after_ring(conn);
+    }
+    thread::give(&receiving.token);
+}
+
+/// Bytes in the peer's ring: never more than can be read, and some if any can.
+pub(crate) fn ring_bytes(conn: &Conn) -> u64 {
+    let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
+    let written = conn.pair.peer.output.bytes.load(Ordering::Acquire);
+    written
+        .saturating_sub(read)
+        .max(u64::from(conn.consumer().at_hand()))
+        .min(shunt_abi::layout::RING_BYTES as u64)
+}
+
+/// Bytes that could be received now (`FIONREAD`).
+pub(crate) fn unread(conn: &Conn) -> u64 {
+    pump(conn);
+    let ring = || ring_bytes(conn);
+    let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
+    match conn.way_in() {
+        Way::Ring => ring(),
+        Way::TcpAgain => queued(),
+        Way::Tcp => {
+            // The queue first: a doorbell in it follows the offset.
+            let queued = queued();
+            let before = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+            match switch_offset(conn) {
+                Some(offset) => offset.saturating_sub(before).min(queued) + ring(),
+                None => queued,
+            }
+        }
+    }
+}
