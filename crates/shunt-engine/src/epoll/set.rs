@@ -35,6 +35,8 @@ pub(crate) struct Set {
     pub(super) looked_at: AtomicU64,
     /// Ticks until the next look.
     pub(super) pause: AtomicU32,
+    /// The last look there brought as much as was asked for: there may be more.
+    pub(super) kernel_has_more: AtomicBool,
     lock: Lock,
     state: UnsafeCell<Option<Box<State>>>,
 }
@@ -67,6 +69,7 @@ impl Set {
         set.exposed.store(false, o);
         set.looked_at.store(0, o);
         set.pause.store(0, o);
+        set.kernel_has_more.store(false, o);
         set.lock.reset();
         // SAFETY: a free object is nobody's.
         unsafe { *set.state.get() = None };

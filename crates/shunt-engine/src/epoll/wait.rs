@@ -122,6 +122,9 @@ pub(crate) unsafe fn wait(
             }
         };
         let kept = take_inner(set, room, n);
+        if kept == room.len() {
+            set.kernel_has_more.store(true, Ordering::Relaxed);
+        }
         if kept > 0 {
             set.pause.store(LOOK_OFTEN, Ordering::Relaxed);
         }
