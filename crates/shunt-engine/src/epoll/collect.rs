@@ -92,7 +92,7 @@ fn harvest(set: &'static Set, state: &mut State) {
         let link = state.follows[f].link;
         for (i, group) in groups.into_iter().enumerate() {
             let log = link.peer().log(group);
-            // Bounded, so that a fast writer cannot keep us here.
+            // Bounded, so that a fast or hostile writer cannot keep us here.
             for _ in 0..shunt_abi::layout::LOG_ENTRIES {
                 let mut head = state.follows[f].heads[i];
                 let entry = log.next(&mut head);
@@ -105,7 +105,11 @@ fn harvest(set: &'static Set, state: &mut State) {
                             state.enqueue_socket(socket);
                         }
                     }
-                    LogEntry::Lost => state.enqueue_link(link.index()),
+                    LogEntry::Lost => {
+                        state.fresh = true;
+                        state.enqueue_link(link.index());
+                        break;
+                    }
                 }
             }
         }
