@@ -19,6 +19,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
 use crate::link::Pair;
+use crate::share::Share;
 use crate::table::{self, Links, Pooled};
 use crate::thread::Lock;
 use crate::{epoll, stats};
@@ -97,6 +98,8 @@ pub(crate) struct Socket {
     pub(crate) downgraded: AtomicU8,
     /// `connect` came back, or `accept` made it: totals count it.
     pub(crate) connected: AtomicBool,
+    /// Other processes that have it since a fork.
+    pub(crate) share: Share,
     /// Guards attaching and the registrations.
     pub(crate) lock: Lock,
     /// Registrations in epoll sets; guarded by `lock`.
@@ -137,6 +140,7 @@ impl Socket {
         socket.tells_left.store(false, o);
         socket.downgraded.store(0, o);
         socket.connected.store(false, o);
+        socket.share.clear();
         socket.lock.reset();
         for counts in [&socket.tx, &socket.rx] {
             counts.clear();
@@ -306,6 +310,9 @@ impl Socket {
     }
 
     fn end(&'static self) {
+        if self.inside.is_empty() {
+            self.share.leave();
+        }
         epoll::forget(self);
         stats::add(self);
         // SAFETY: the last holder is gone; nobody reads the pair any more, and
@@ -375,6 +382,11 @@ impl Inside {
     /// Whether a thread is sending through the kernel.
     pub(crate) fn has_sender(&self) -> bool {
         self.0.load(Ordering::SeqCst) & !SHUT >= SENDER
+    }
+
+    /// Whether no thread is inside.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == 0
     }
 
     pub(crate) fn clear(&self) {

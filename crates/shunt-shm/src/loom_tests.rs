@@ -111,7 +111,10 @@ fn counted_bytes_can_be_read() {
         };
         let counted = shared.output.bytes.load(Ordering::Acquire) as usize;
         let mut bytes = [0; 8];
-        assert!(shared.read(&mut bytes) >= counted, "{counted} were promised");
+        assert!(
+            shared.read(&mut bytes) >= counted,
+            "{counted} were promised"
+        );
         producer.join().unwrap();
     });
 }

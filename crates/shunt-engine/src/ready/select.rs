@@ -3,10 +3,10 @@
 use libc::{c_int, fd_set, pollfd, sigset_t};
 
 use super::poll;
+use crate::Outcome;
 use crate::epoll::Limit;
 use crate::table::{self, Entry};
 use crate::thread::signals::{self, Seen};
-use crate::Outcome;
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).

@@ -132,7 +132,7 @@ impl Conn<'_> {
             || peer & (slot::SHUT_WR | slot::CLOSED | slot::REFUSED) != 0
             || self.is_shut()
             || self.socket.inside.has_sender()
-            || own.options.forked.load(Ordering::Relaxed) != 0
+            || self.is_shared()
         {
             return false;
         }
@@ -141,6 +141,20 @@ impl Conn<'_> {
         };
         publish::word(&own.output.switch_at, written + 1);
         Way::Ring.store(&own.sending.way);
+        // A fork has said that it would not switch.
+        publish::clear_bits(&own.face.state, slot::LEAVING);
         true
+    }
+
+    /// Whether a forked relative may be sending through the kernel.
+    fn is_shared(&self) -> bool {
+        let forked = &self.pair.own.options.forked;
+        if forked.load(Ordering::Acquire) != 0 {
+            if self.socket.share.is_unknown() || self.socket.share.is_shared() {
+                return true;
+            }
+            forked.store(0, Ordering::Release);
+        }
+        false
     }
 }

@@ -163,8 +163,8 @@ unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize) {
         let waits = cursor.done() < least;
         let n = if waits {
             // SAFETY: the caller's promise.
-            real::quietly(|| unsafe { real::recvmsg()(conn.fd, &raw mut message, 0) })
-                .unwrap_or(0) as usize
+            real::quietly(|| unsafe { real::recvmsg()(conn.fd, &raw mut message, 0) }).unwrap_or(0)
+                as usize
         } else {
             sys::recvmsg(conn.fd, &raw mut message, libc::MSG_DONTWAIT).unwrap_or(0)
         };

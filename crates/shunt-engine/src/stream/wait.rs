@@ -255,7 +255,9 @@ pub(super) fn take_all_bells(conn: &Conn) {
         let switched = output.switch_at.load(Ordering::Acquire).wrapping_sub(1);
         let sent = switched.wrapping_add(output.bells.load(Ordering::Acquire));
         let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
-        if over || taken >= sent || sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE)
+        if over
+            || taken >= sent
+            || sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE)
         {
             return;
         }
