@@ -347,5 +347,5 @@ static void trickle(struct end *e)
 DIFF_MAIN(CASE(by_fcntl, ALL | COLD), CASE(by_ioctl, COLD), CASE(by_accept4, ALL | BARE),
           CASE(for_connect_only, TWO | ALL | BARE | ONLY_COLD), CASE(by_a_dup, ALL | COLD), CASE(by_a_child, SPLIT | COLD),
           CASE(while_asleep, TWO), CASE(full, COLD), CASE(full_of_small, 0), CASE(partial, COLD), CASE(full_both_ways, 0),
-          KNOWN(full_both_ways_in_the_middle, ONLY_COLD, "full both ways during the upgrade, it goes back to TCP, which has room again"),
+          CASE(full_both_ways_in_the_middle, ONLY_COLD),
           CASE(again_and_again, 0), CASE(blocked_sender, TWO | COLD), CASE(trickle, TWO | COLD))

@@ -76,8 +76,8 @@ fn differential() -> Result<String> {
     }
     let directory = root().join("target");
     let mut command = Command::new(&program);
-    // Adaptive upgrades come at moments of their own, where an edge-triggered set
-    // may repeat an edge: that mode is run by hand (`shunt-differential --modes adaptive`).
+    // Adaptive upgrades come at moments of their own: that mode joins when five whole
+    // runs in a row have been clean (`shunt-differential --modes adaptive`).
     command
         .args(["--modes", "both,client,server", "--jobs", "2"])
         .arg("--shunt")

@@ -63,6 +63,7 @@ reasons! {
     IoUring = 24, "IO_URING", "The process uses io_uring, whose calls cannot be served from shared memory.";
     Blocked = 25, "BLOCKED", "A full ring had to wait where only the kernel can wake the sender, so TCP took over.";
     Protocol = 26, "PROTOCOL", "The other end wrote something impossible into shared memory; the connection was reset.";
+    Edge = 27, "EDGE", "An edge-triggered set has not been waited on since the pairing, or several sets are.";
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::{c_int, epoll_event};
+use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
@@ -29,6 +30,7 @@ use crate::socket::Socket;
 use crate::stream::Conn;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry, Links, Pooled};
+use crate::tcp::{self, Mark};
 use crate::thread::Lock;
 
 mod control;
@@ -98,6 +100,10 @@ struct Item {
     idle_news: u32,
     /// The kernel has news about its socket.
     look: bool,
+    /// Added or modified since the kernel's set was last asked for all it has.
+    armed: bool,
+    /// Waits in which it might have been carried over and was not.
+    put_off: u32,
     live: bool,
     generation: u32,
     /// Next item of the same socket, index + 1.
@@ -149,17 +155,45 @@ impl ItemList {
         unsafe { (*self.0.get()).as_ref().is_none_or(|l| l.is_empty()) }
     }
 
-    /// Whether a registration is one-shot: it must be carried over only when it
-    /// is known to be armed. With the socket's lock.
-    pub(crate) fn has_one_shot(&self) -> bool {
-        !self.is_empty()
-            && self.list().iter().any(|&(set, item)| {
-                table::SETS.get(set).is_some_and(|set| {
-                    set.with(|s| s.items[item as usize].events & libc::EPOLLONESHOT as u32 != 0)
-                        .unwrap_or(true)
-                })
-            })
+    /// What keeps the registrations where they are: one that the kernel may have
+    /// an event for, or has disarmed, must not move unless that is `known`. With
+    /// the socket's lock.
+    pub(crate) fn obstacle(&self, known: Known) -> Option<Reason> {
+        if self.is_empty() {
+            return None;
+        }
+        self.list().iter().find_map(|&(set, item)| {
+            let of = table::SETS.get(set)?;
+            let Some((events, fd)) = of.with(|s| {
+                let item = &s.items[item as usize];
+                (item.events, item.fd)
+            }) else {
+                return Some(Reason::Busy);
+            };
+            let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));
+            let told = matches!(known, Known::Told(s, _) if s == set);
+            if arming {
+                None
+            } else if events & libc::EPOLLONESHOT as u32 != 0 {
+                Some(Reason::OneShot)
+            } else {
+                (events & libc::EPOLLET as u32 != 0 && !told).then_some(Reason::Edge)
+            }
+        })
     }
+}
+
+/// What is known, at an upgrade, of the events that the kernel's set has still to
+/// report for the socket. An edge must be reported once.
+#[derive(Clone, Copy)]
+pub(crate) enum Known {
+    /// Nothing.
+    Nothing,
+    /// The program is about to modify it in this set, by this descriptor: then
+    /// whatever is ready is reported again.
+    Arming(u32, c_int),
+    /// This set has reported everything since the socket was at this mark.
+    Told(u32, Mark),
 }
 
 impl Set {
@@ -210,7 +244,7 @@ impl Set {
 
     /// Whether there is nothing to know about the set: no TCP sockets, no sets.
     #[inline]
-    fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.tracked.load(Ordering::SeqCst) == 0 && self.nested.load(Ordering::SeqCst) == 0
     }
 
@@ -416,6 +450,8 @@ impl State {
             dormant: false,
             idle_news: 0,
             look: false,
+            armed: true,
+            put_off: 0,
             live: true,
             generation: 0,
             next: self.by_socket[at],
@@ -555,10 +591,11 @@ fn watch(socket: &'static Socket) -> bool {
 }
 
 /// A socket is being attached: its registrations move here. With its lock.
-/// `false`: no resources; nothing has changed.
-pub(crate) fn carry(socket: &'static Socket, _fd: c_int, pair: &Pair) -> bool {
+/// `Some(false)`: the kernel may have an event to report first; `None`: no
+/// resources. Then nothing has changed.
+pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Known) -> Option<bool> {
     if socket.items.is_empty() {
-        return true;
+        return Some(true);
     }
     let mut moved = Vec::new();
     for &(set_index, item) in socket.items.list().iter() {
@@ -566,22 +603,77 @@ pub(crate) fn carry(socket: &'static Socket, _fd: c_int, pair: &Pair) -> bool {
             continue;
         };
         let done = set
-            .with(|s| control::move_in(set, s, item, pair.link))
-            .unwrap_or(false);
-        if !done {
-            for (set, item) in moved {
-                control::move_out(set, item, pair.link);
+            .with(|s| {
+                let edge = s.items[item as usize].events & libc::EPOLLET as u32 != 0;
+                let mark = match known {
+                    Known::Told(set, mark) if edge && set == set_index => Some(mark),
+                    _ => None,
+                };
+                if mark.is_some_and(|m| s.items[item as usize].armed || tcp::mark(fd) != Some(m)) {
+                    return Some(None);
+                }
+                if !control::move_in(set, s, item, pair.link) {
+                    return None;
+                }
+                // The inner set tells of its new member what the program knows.
+                let quiet = mark.is_some_and(|mark| {
+                    wait::hear_others(set, s, item);
+                    tcp::mark(fd) == Some(mark) && sys::ready(fd, libc::POLLRDHUP) == 0
+                });
+                Some(Some(quiet))
+            })
+            .flatten();
+        match done {
+            Some(Some(quiet)) => moved.push((set, item, quiet)),
+            refused => {
+                for (set, item, _) in moved {
+                    control::move_out(set, item, pair.link);
+                }
+                return refused.map(|_| false);
             }
-            return false;
         }
-        moved.push((set, item));
     }
     watch(socket);
-    for (set, item) in moved {
-        set.with(|s| s.enqueue(item, true));
+    for (set, item, quiet) in moved {
+        if quiet {
+            continue;
+        }
+        set.with(|s| {
+            let index = item as usize;
+            let arming = matches!(known, Known::Arming(at, fd) if (at, fd) == (set.index(), s.items[index].fd));
+            if arming {
+                // Whoever modifies it queues it. The kernel has disarmed it, or may have.
+                s.items[index].look = true;
+                if s.items[index].events & libc::EPOLLONESHOT as u32 != 0 {
+                    s.items[index].events &= FLAGS;
+                }
+            } else {
+                s.enqueue(item, true);
+            }
+        });
         set.kick();
     }
-    true
+    Some(true)
+}
+
+/// The last descriptor of a socket is about to be closed while the daemon may
+/// hold a copy of it, which would keep the kernel's registration alive.
+pub(crate) fn part(socket: &'static Socket, fd: c_int) {
+    if socket.items.is_empty() || !socket.lock.take() {
+        return;
+    }
+    for &(set, item) in socket.items.list().iter() {
+        let Some(set) = table::SETS.get(set) else {
+            continue;
+        };
+        set.with(|s| {
+            let item = &s.items[item as usize];
+            if item.fd == fd && !item.moved {
+                let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+            }
+        });
+    }
+    socket.lock.give();
 }
 
 /// A socket ends: its registrations are gone, as the kernel's are.

@@ -69,7 +69,7 @@ pub(crate) fn after_fork_child() {
     signal::after_fork_child();
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         socket.lock.reset();
-        socket.inside.clear();
+        socket.inside.after_fork_child();
         // The set is shared, so a registration that moves would move for both.
         if !socket.items.is_empty() {
             socket.set_plain(Stage::Candidate, Reason::Forked);

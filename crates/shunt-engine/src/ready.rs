@@ -45,7 +45,7 @@ fn milliseconds(timeout: c_int) -> Option<u64> {
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Outcome {
     let seen = signals::now();
     // SAFETY: the caller's promise.
-    match unsafe { poll::shunted(fds, count) } {
+    match unsafe { poll::shunted(fds, count, timeout == 0) } {
         // SAFETY: as above.
         Some(fds) => unsafe {
             poll::poll(
@@ -69,7 +69,11 @@ pub unsafe fn ppoll(
 ) -> Outcome {
     let seen = signals::now();
     // SAFETY: the caller's promise.
-    let (Some(fds), Ok(time)) = (unsafe { (poll::shunted(fds, count), relative(timeout)) }) else {
+    let Ok(time) = (unsafe { relative(timeout) }) else {
+        return Outcome::Kernel;
+    };
+    // SAFETY: as above.
+    let Some(fds) = (unsafe { poll::shunted(fds, count, time == Some(0)) }) else {
         return Outcome::Kernel;
     };
     // SAFETY: as above.

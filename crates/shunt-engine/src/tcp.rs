@@ -56,6 +56,24 @@ pub(crate) fn consumed(fd: c_int) -> Option<u64> {
     }
 }
 
+/// What changes whenever the kernel may have an event to report.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    state: u8,
+    acked: u64,
+    received: u64,
+}
+
+/// How far a connection is now; `None`: there is none any more.
+pub(crate) fn mark(fd: c_int) -> Option<Mark> {
+    let info = info(fd)?;
+    Some(Mark {
+        state: info.state,
+        acked: info.bytes_acked,
+        received: info.bytes_received,
+    })
+}
+
 /// All payload that the kernel has carried: (sent, received), for statistics.
 pub(crate) fn carried(fd: c_int, role: Role) -> (u64, u64) {
     let received = info(fd).map_or(0, |i| i.bytes_received);

@@ -9,7 +9,9 @@ use shunt_shm::publish;
 use shunt_shm::slot;
 
 use crate::config::{self, Upgrade};
+use crate::epoll::Known;
 use crate::socket::{Socket, Stage};
+use crate::stream::Want;
 use crate::{address, control, epoll, signal, sys, tcp};
 
 /// Data calls after which a connection has shown that it will live (adaptive).
@@ -77,7 +79,7 @@ fn ask(socket: &'static Socket, fd: c_int, wait: bool) {
     if wait {
         control::claim_now(socket, fd, socket.role());
         if socket.stage() == Stage::Paired {
-            attach(socket, fd, false);
+            attach(socket, fd, Known::Nothing);
         }
     } else {
         control::claim(socket, fd, socket.role());
@@ -101,7 +103,7 @@ fn local(fd: c_int) -> Result<(), Reason> {
 /// A data or readiness call on a socket that is not attached: counts it, and
 /// moves the socket on if it can be. `true` if it is attached now.
 #[cold]
-pub(crate) fn progress(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
+pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool {
     match socket.stage() {
         Stage::Attached => true,
         Stage::Candidate => {
@@ -120,9 +122,9 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, may_rearm: bool) -> b
         }
         Stage::Claimed => {
             control::check_mail();
-            socket.stage() == Stage::Paired && attach(socket, fd, may_rearm)
+            socket.stage() == Stage::Paired && attach(socket, fd, known)
         }
-        Stage::Paired => attach(socket, fd, may_rearm),
+        Stage::Paired => attach(socket, fd, known),
         _ => false,
     }
 }
@@ -188,14 +190,17 @@ pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
 }
 
 /// Begins to honour the rings, if nothing is in the way just now.
-fn attach(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
+fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
     if !socket.lock.try_take() {
         return false;
     }
     // A thread inside a real call would not see the ring: later.
-    let done = if socket.stage() == Stage::Paired && socket.inside.shut() {
-        let done = try_attach(socket, fd, may_rearm);
-        socket.inside.open();
+    let pollers = (socket.stage() == Stage::Paired)
+        .then(|| socket.inside.shut())
+        .flatten();
+    let done = if let Some(pollers) = pollers {
+        let done = try_attach(socket, fd, known, pollers);
+        socket.inside.open(done);
         done
     } else {
         socket.set_reason(Reason::Busy);
@@ -208,7 +213,7 @@ fn attach(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
     done
 }
 
-fn try_attach(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
+fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) -> bool {
     let Some(pair) = socket.pair() else {
         return false;
     };
@@ -216,8 +221,8 @@ fn try_attach(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
         socket.set_plain(Stage::Paired, Reason::PeerRefused);
         return false;
     }
-    if !may_rearm && socket.items.has_one_shot() {
-        socket.set_reason(Reason::OneShot);
+    if let Some(reason) = socket.items.obstacle(known) {
+        socket.set_reason(reason);
         return false;
     }
     let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) else {
@@ -244,18 +249,28 @@ fn try_attach(socket: &'static Socket, fd: c_int, may_rearm: bool) -> bool {
         .store(u32::from(flags & libc::O_NONBLOCK as usize != 0), o);
     own.receiving.kernel_bytes.store(consumed, o);
     own.options.most.store(socket.sndbuf.load(o), o);
-    take_options(fd, own);
-    // A thread may be asleep in a plain poll: the first publication rings.
+    // Threads that poll the kernel's socket sleep on the connection from now on.
+    own.receiving.sleepers.store(pollers * Want::ALL_UNITS, o);
+    let wait = if pollers > 0 {
+        slot::WAIT_RX | slot::WAIT_TX
+    } else {
+        0
+    };
     own.face.naps.store(1, o);
-    own.face.wait.store(slot::WAIT_RX | slot::WAIT_TX, o);
-    if !epoll::carry(socket, fd, pair) {
+    own.face.wait.store(wait, o);
+    let Some(carried) = epoll::carry(socket, fd, pair, known) else {
         pair.own
             .face
             .state
             .fetch_or(slot::REFUSED, Ordering::AcqRel);
         socket.set_plain(Stage::Paired, Reason::NoResources);
         return false;
+    };
+    if !carried {
+        socket.set_reason(Reason::Edge);
+        return false;
     }
+    take_options(fd, own);
     socket.set_reason(Reason::Pending);
     signal::guard_copies();
     if !socket.move_on(Stage::Paired, Stage::Attached) {

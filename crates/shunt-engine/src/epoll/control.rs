@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::{FLAGS, Set, State, watch};
+use super::{FLAGS, Known, Set, State, watch};
 use crate::link::Link;
 use crate::socket::{Socket, Stage};
 use crate::table::Entry;
@@ -32,6 +32,17 @@ pub(crate) fn change(
         return Outcome::Kernel;
     }
     let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
+    if needs_event && matches!(socket.stage(), Stage::Claimed | Stage::Paired) {
+        // Before the kernel arms it: a thread asleep on the set would hear of it
+        // from both.
+        let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
+        let known = if operation == libc::EPOLL_CTL_MOD && !exclusive {
+            Known::Arming(set.index(), fd)
+        } else {
+            Known::Nothing
+        };
+        upgrade::progress(socket, fd, known);
+    }
     if !socket.lock.take() {
         return Outcome::Kernel;
     }
@@ -58,10 +69,6 @@ pub(crate) fn change(
         }
     }
     socket.lock.give();
-    // A one-shot registration has just been armed: now it can be carried over.
-    if needs_event && matches!(socket.stage(), Stage::Claimed | Stage::Paired) {
-        upgrade::progress(socket, fd, true);
-    }
     match result {
         Some(Ok(())) => Outcome::Done(0),
         Some(Err(errno)) => Outcome::Fail(errno),
@@ -123,9 +130,14 @@ fn add(
         }
         remove(set, state, socket, index);
     }
+    let item = event;
+    if socket.stage() == Stage::Attached && event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
+        // It moves at once: nobody asleep shall hear of it here.
+        event.events &= FLAGS;
+    }
     // The kernel judges the registration, and keeps it unless it moves.
     sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
-    let item = state.insert(socket, fd, event);
+    let item = state.insert(socket, fd, item);
     set.tracked.fetch_add(1, Ordering::SeqCst);
     socket.items.list().push((set.index(), item));
     if socket.stage() == Stage::Attached
@@ -157,6 +169,7 @@ fn modify(
     }
     item.events = event.events;
     item.data = event.u64;
+    item.armed = true;
     Ok(())
 }
 

@@ -7,11 +7,11 @@ use shunt_shm::atomic::heavy;
 use shunt_shm::wake::Entry as LogEntry;
 
 use super::control::{retire_busy, wanted};
-use super::{KICK, SHARED, Set, State};
-use crate::socket::Stage;
+use super::{KICK, Known, SHARED, Set, State};
+use crate::socket::{self, Stage};
 use crate::stream::{self, Conn, Spin};
 use crate::thread::signals;
-use crate::{Outcome, control, ready, real, stats, sys, upgrade};
+use crate::{Outcome, control, ready, real, stats, sys, table, tcp, upgrade};
 
 /// While shunted sockets keep a set busy, the kernel's side of it is looked at
 /// at least this often (ticks, about 10 µs), …
@@ -103,7 +103,11 @@ pub(crate) unsafe fn wait(
     }
     let seen = signals::now();
     control::check_mail();
-    bring_forward(set);
+    let told = bring_forward(set, room);
+    if told > 0 {
+        stats::ready_call(true);
+        return Outcome::Done(told as isize);
+    }
     retire_busy(set);
     let mut spin = Spin::new();
     if set.is_shunted() {
@@ -263,8 +267,13 @@ unsafe fn real_wait(
     })
 }
 
-/// Attaches the sockets of a set that have been paired meanwhile.
-fn bring_forward(set: &'static Set) {
+/// Attaches the sockets of a set that have been paired meanwhile. Edge-triggered
+/// registrations follow once the kernel has no event for them any more: what it
+/// has goes to the program. Returns how many events that is.
+fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
+    if !socket::any_paired() {
+        return 0;
+    }
     let mut paired = [None; 32];
     let mut n = 0;
     set.with(|state| {
@@ -273,18 +282,46 @@ fn bring_forward(set: &'static Set) {
         }
         for item in state
             .items
-            .iter()
+            .iter_mut()
             .filter(|i| i.live && !i.moved && i.socket.stage() == Stage::Paired)
         {
-            if n < paired.len() {
-                paired[n] = Some((item.socket, item.fd));
+            let edge = item.events & libc::EPOLLET as u32 != 0;
+            // Its number may be another's by now.
+            if !table::socket(item.fd).is_some_and(|s| std::ptr::eq(s, item.socket)) {
+                continue;
+            }
+            // One in several sets never can be; trying costs system calls.
+            item.put_off += u32::from(edge && item.put_off < u32::MAX);
+            if n < paired.len() && (item.put_off < 16 || item.put_off % 64 == 0) {
+                item.armed &= !edge;
+                paired[n] = Some((item.socket, item.fd, edge));
                 n += 1;
             }
         }
     });
-    for (socket, fd) in paired.into_iter().flatten() {
-        upgrade::progress(socket, fd, false);
+    let paired = || paired.into_iter().flatten();
+    for (socket, fd, _) in paired().filter(|p| !p.2) {
+        upgrade::progress(socket, fd, Known::Nothing);
     }
+    if !paired().any(|p| p.2) {
+        return 0;
+    }
+    let mut marks = [None; 32];
+    for (mark, (_, fd, _)) in marks.iter_mut().zip(paired()) {
+        *mark = tcp::mark(fd);
+    }
+    set.expose_nested();
+    let Ok(n) = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()) else {
+        return 0;
+    };
+    if n < room.len() {
+        for ((socket, fd, edge), mark) in paired().zip(marks) {
+            if let (true, Some(mark)) = (edge, mark) {
+                upgrade::progress(socket, fd, Known::Told(set.index(), mark));
+            }
+        }
+    }
+    take_inner(set, room, n)
 }
 
 /// Whether it is time to look at the kernel's side.
@@ -462,13 +499,13 @@ fn take_inner_with(
         return n;
     };
     room.copy_within(at + 1..n, at);
-    hear_inner(set, state, false);
+    hear_inner(set, state, false, None);
     n - 1
 }
 
 /// Hears the base sockets: swallows doorbells, notes FINs and resets. The kick
-/// is taken too, unless it is to be left for others.
-fn hear_inner(set: &'static Set, state: &mut State, leave_kick: bool) {
+/// is taken too, unless it is to be left for others. One item may be left out.
+fn hear_inner(set: &'static Set, state: &mut State, leave_kick: bool, except: Option<u32>) {
     let inner = set.inner.load(Ordering::Acquire);
     let mut events = [epoll_event { events: 0, u64: 0 }; 64];
     loop {
@@ -489,7 +526,7 @@ fn hear_inner(set: &'static Set, state: &mut State, leave_kick: bool) {
             let Some(item) = state.items.get(index as usize) else {
                 continue;
             };
-            if !item.live || item.generation != generation {
+            if !item.live || item.generation != generation || except == Some(index) {
                 continue;
             }
             let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
@@ -505,6 +542,11 @@ fn hear_inner(set: &'static Set, state: &mut State, leave_kick: bool) {
             break;
         }
     }
+}
+
+/// Hears what the inner set has to say of all but one item.
+pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
+    hear_inner(set, state, true, Some(item));
 }
 
 /// A thread is about to sleep on the set, or on something that contains it. The
@@ -560,7 +602,7 @@ pub(crate) fn has_ready(set: &'static Set) -> bool {
     }
     set.with(|state| {
         harvest(set, state);
-        hear_inner(set, state, true);
+        hear_inner(set, state, true, None);
         // Ask without reporting: an edge stays an edge for the real wait.
         state.queue.iter().any(|&index| {
             let item = &state.items[index as usize];

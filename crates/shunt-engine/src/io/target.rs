@@ -39,7 +39,7 @@ fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
         socket.stage(),
         Stage::Candidate | Stage::Claimed | Stage::Paired
     ) {
-        upgrade::progress(socket, fd, false);
+        upgrade::progress(socket, fd, crate::epoll::Known::Nothing);
         if socket.stage() == Stage::Attached || !socket.inside.enter(who) {
             break;
         }

@@ -36,6 +36,7 @@ fn closing(fd: c_int, entry: Entry) {
                         }
                     }
                     Stage::Listener => control::unlisten(socket.cookie(), socket.port()),
+                    Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
                     _ => {}
                 }
             }

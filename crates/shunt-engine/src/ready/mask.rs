@@ -43,7 +43,7 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
             conn.consumer().is_ready() && enough(conn)
                 || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0
         }
-        Way::Tcp if stream::unread(conn) > 0 => true,
+        Way::Tcp if stream::unread(conn) > 0 && enough(conn) => true,
         // The count ends at urgent data. Who sends that sends no doorbells after it.
         Way::Tcp if kernel & POLLIN != 0 && stream::at_mark(conn) => true,
         Way::Tcp => kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,

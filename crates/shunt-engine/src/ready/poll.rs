@@ -1,23 +1,40 @@
 //! `poll`.
 
+use std::sync::atomic::Ordering;
+
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 
 use super::mask;
-use crate::epoll::{self, Limit};
+use crate::epoll::{self, Known, Limit};
 use crate::socket::Stage;
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
 use crate::{Outcome, control, real, stats, sys, upgrade};
 
-/// Marks an entry of the real call whose socket or set knows of the sleeper; a
-/// bit of `events` that the kernel neither uses nor changes.
-const ENTERED: i16 = 0x4000;
-/// Descriptors copied to the stack; more need memory.
-const SMALL: usize = 64;
+/// The work of one call: the array for the real one, and who was told that a
+/// thread sleeps, whatever becomes of the descriptors meanwhile.
+struct Scratch<'a> {
+    fds: &'a mut [pollfd],
+    told: &'a mut [pollfd],
+}
 
-/// The program's array, if it names anything that is, or may become, shunted.
-pub(super) unsafe fn shunted<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+/// What was told, in `events` of an entry of [`Scratch::told`]; `fd` is its index.
+const NOBODY: i16 = 0;
+const CONNECTION: i16 = 1;
+const CANDIDATE: i16 = 2;
+const SET: i16 = 3;
+
+/// Descriptors copied to the stack; more need memory.
+const SMALL: usize = 128;
+
+/// The program's array, if it names anything that is shunted, or may become so
+/// while the call waits (unless it is not to: `now`).
+pub(super) unsafe fn shunted<'a>(
+    fds: *mut pollfd,
+    count: nfds_t,
+    now: bool,
+) -> Option<&'a mut [pollfd]> {
     if count == 0 || (fds as usize) < 4096 || count > 1 << 20 {
         return None;
     }
@@ -30,14 +47,14 @@ pub(super) unsafe fn shunted<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a 
                 any |= match socket.stage() {
                     Stage::Attached => true,
                     Stage::Claimed | Stage::Paired => {
-                        upgrade::progress(socket, one.fd, false);
-                        // A thread that attaches it while we sleep rings for us.
+                        upgrade::progress(socket, one.fd, Known::Nothing);
                         true
                     }
+                    Stage::Candidate => !now,
                     _ => false,
                 };
             }
-            Entry::Set(set) => any |= set.is_shunted(),
+            Entry::Set(set) => any |= set.is_shunted() || !now && !set.is_plain(),
             Entry::Ours | Entry::Other => {}
         }
     }
@@ -67,7 +84,8 @@ fn look_at_shunted(fds: &mut [pollfd], look: bool) -> usize {
 }
 
 /// Asks the kernel about everything else, without waiting.
-fn look_at_others(fds: &mut [pollfd], scratch: &mut [pollfd]) -> Result<usize, i32> {
+fn look_at_others(fds: &mut [pollfd], scratch: &mut Scratch) -> Result<usize, i32> {
+    let scratch = &mut *scratch.fds;
     let mut any = false;
     for (to, from) in scratch.iter_mut().zip(fds.iter()) {
         let skip = attached(from.fd).is_some();
@@ -104,7 +122,7 @@ pub(super) unsafe fn poll(
     mask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
-    let count = fds.len();
+    let count = 2 * fds.len();
     // SAFETY: the caller's promise.
     let run = |scratch: &mut [pollfd]| unsafe { poll_with(fds, scratch, limit, mask, seen) };
     with_array(count, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
@@ -142,8 +160,17 @@ unsafe fn poll_with(
     seen: Seen,
 ) -> Outcome {
     let mut spin = Spin::new();
+    let mut any = false;
     for one in fds.iter_mut() {
         one.revents = 0;
+        any |= attached(one.fd).is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
+    }
+    let (array, told) = scratch.split_at_mut(fds.len());
+    let scratch = &mut Scratch { fds: array, told };
+    if !any {
+        // What the kernel alone knows is not worth spinning for.
+        // SAFETY: the caller's promise.
+        return unsafe { sleep(fds, scratch, limit, sigmask, seen) };
     }
     let mut others = match look_at_others(fds, scratch) {
         Ok(n) => n,
@@ -154,7 +181,7 @@ unsafe fn poll_with(
         let found = look_at_shunted(fds, false) + others;
         if found > 0 {
             spin.paid();
-            stats::ready_call(scratch.iter().any(|s| s.fd >= 0));
+            stats::ready_call(scratch.fds.iter().any(|s| s.fd >= 0));
             return Outcome::Done(found as isize);
         }
         if limit.is_now() {
@@ -182,7 +209,7 @@ unsafe fn poll_with(
 /// Sleeps in the real call, on base sockets in place of shunted ones.
 unsafe fn sleep(
     fds: &mut [pollfd],
-    scratch: &mut [pollfd],
+    scratch: &mut Scratch,
     limit: Limit,
     sigmask: *const sigset_t,
     seen: Seen,
@@ -191,23 +218,22 @@ unsafe fn sleep(
     loop {
         let ready = get_in(fds, scratch);
         let n = if ready {
-            sys::poll_now(scratch).map(|n| n as isize)
+            sys::poll_now(scratch.fds).map(|n| n as isize)
         } else if seen.any_since() && !limit.is_now() {
-            get_out(fds, scratch);
+            get_out(fds, scratch.told);
             return Outcome::Fail(libc::EINTR);
         } else {
             stats::ready_sleep();
             let left = limit.left();
             let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            let (array, count) = (scratch.as_mut_ptr(), scratch.len());
-            // SAFETY: our own array, which outlives the call.
-            let undo = || get_out(fds, unsafe { std::slice::from_raw_parts(array, count) });
+            let undo = || get_out(fds, scratch.told);
+            let (array, count) = (scratch.fds.as_mut_ptr(), scratch.fds.len());
             // SAFETY: our own array; the program's mask.
             real::sleeping(&undo, || unsafe {
                 real::ppoll()(array, count as nfds_t, time, sigmask) as isize
             })
         };
-        get_out(fds, scratch);
+        get_out(fds, scratch.told);
         stats::ready_call(true);
         if let (Err(errno), false) = (n, ready) {
             // A signal gives way to news that came with it, as in the kernel.
@@ -219,9 +245,16 @@ unsafe fn sleep(
             };
         }
         let mut found = 0;
-        for (to, from) in fds.iter_mut().zip(scratch.iter()) {
+        for (to, from) in fds.iter_mut().zip(scratch.fds.iter()) {
             if attached(to.fd).is_none() {
                 to.revents = from.revents;
+                // What woke a set need not be an event of the program's.
+                if let Some(set) = table::set(to.fd)
+                    && to.revents == libc::POLLIN
+                {
+                    epoll::expose(set);
+                    to.revents = sys::ready(to.fd, to.events);
+                }
                 found += usize::from(to.revents != 0);
             }
         }
@@ -232,63 +265,115 @@ unsafe fn sleep(
     }
 }
 
-/// Says at every shunted socket and set that a thread sleeps on it, and fills
-/// the array for the real call. `true`: something has come; do not sleep.
-fn get_in(fds: &[pollfd], scratch: &mut [pollfd]) -> bool {
+fn reads(events: i16) -> bool {
+    events & (libc::POLLIN | libc::POLLRDNORM) != 0
+}
+
+fn writes(events: i16) -> bool {
+    events & (libc::POLLOUT | libc::POLLWRNORM) != 0
+}
+
+/// Says at every socket and set that is shunted, or may become so, that a thread
+/// sleeps on it, and fills the array for the real call. `true`: something has
+/// come; do not sleep.
+fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
     let mut ready = false;
-    for (to, from) in scratch.iter_mut().zip(fds) {
+    for (i, from) in fds.iter().enumerate() {
+        let (to, told) = (&mut scratch.fds[i], &mut scratch.told[i]);
         *to = pollfd {
             revents: 0,
             ..*from
         };
-        if let Some(conn) = attached(from.fd) {
-            conn.socket.hold();
-            let reads = from.events & (libc::POLLIN | libc::POLLRDNORM) != 0;
-            let writes = from.events & (libc::POLLOUT | libc::POLLWRNORM) != 0;
-            // Doorbells, FIN and RST; the kernel's idea of writable only where
-            // the kernel writes.
-            to.events = from.events & (libc::POLLPRI | libc::POLLRDHUP);
-            let mut wakes = from.events & (libc::POLLIN | libc::POLLRDNORM);
-            if writes && conn.way_out() != shunt_shm::slot::Way::Ring {
-                to.events |= libc::POLLOUT;
-            }
-            if reads {
-                ready |= stream::asleep(&conn, Want::Data);
-                wakes |= libc::POLLIN;
-            }
-            if writes {
-                ready |= stream::asleep(&conn, Want::Room);
-                if conn.way_out() == shunt_shm::slot::Way::Ring {
-                    wakes |= libc::POLLIN;
-                }
-            }
-            to.events |= wakes | ENTERED;
-        } else if let Some(set) = table::set(from.fd) {
+        told.events = NOBODY;
+        if let Some(set) = table::set(from.fd) {
             epoll::begin_sleep(set);
             epoll::expose(set);
-            to.events |= ENTERED;
+            (told.fd, told.events) = (set.index() as c_int, SET);
+            continue;
+        }
+        let Some(socket) = table::socket(from.fd) else {
+            continue;
+        };
+        // Who waits for nothing but an end needs no doorbell.
+        let candidate = (reads(from.events) || writes(from.events))
+            && matches!(
+                socket.stage(),
+                Stage::Candidate | Stage::Claimed | Stage::Paired
+            );
+        socket.hold();
+        told.fd = socket.index() as c_int;
+        if candidate && socket.inside.begin_poll() {
+            told.events = CANDIDATE;
+        } else if let Some(conn) = attached(from.fd) {
+            told.events = CONNECTION;
+            ready |= get_in_connection(&conn, from.events, to);
+        } else {
+            socket.unhold();
         }
     }
     ready
 }
 
-/// The reverse of [`get_in`].
-fn get_out(fds: &[pollfd], scratch: &[pollfd]) {
-    for (one, entered) in fds.iter().zip(scratch) {
-        // What was attached or opened meanwhile was not entered.
-        if entered.events & ENTERED == 0 {
-            continue;
+fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
+    let mut ready = false;
+    // Doorbells, FIN and RST.
+    to.events = events & (libc::POLLPRI | libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM);
+    if reads(events) {
+        ready |= stream::asleep(conn, Want::Data);
+        to.events |= libc::POLLIN;
+    }
+    if writes(events) {
+        let come = stream::asleep(conn, Want::Room);
+        // The kernel's idea of writable only where the kernel writes.
+        if conn.way_out() == shunt_shm::slot::Way::Ring {
+            ready |= come;
+            to.events |= libc::POLLIN;
+        } else {
+            to.events |= libc::POLLOUT;
         }
-        if let Some(conn) = attached(one.fd) {
-            if one.events & (libc::POLLIN | libc::POLLRDNORM) != 0 {
-                stream::awake(&conn, Want::Data);
+    }
+    // A peer that was killed shows itself by the end of its stream only: what it
+    // left unread, the kernel does not know of.
+    if conn.socket.kernel_state.load(Ordering::Relaxed) == 0 {
+        to.events |= libc::POLLRDHUP;
+    }
+    ready
+}
+
+/// The reverse of [`get_in`].
+fn get_out(fds: &[pollfd], told: &[pollfd]) {
+    for (one, told) in fds.iter().zip(told) {
+        match told.events {
+            SET => {
+                if let Some(set) = table::SETS.get(told.fd as u32) {
+                    epoll::end_sleep(set);
+                }
             }
-            if one.events & (libc::POLLOUT | libc::POLLWRNORM) != 0 {
-                stream::awake(&conn, Want::Room);
+            CONNECTION | CANDIDATE => {
+                let Some(socket) = table::SOCKETS.get(told.fd as u32) else {
+                    continue;
+                };
+                // Its number may name something else by now.
+                let same = table::socket(one.fd).is_some_and(|s| std::ptr::eq(s, socket));
+                let conn = Conn::new(socket, if same { one.fd } else { -1 });
+                if told.events == CONNECTION {
+                    if let Some(conn) = &conn {
+                        if reads(one.events) {
+                            stream::awake(conn, Want::Data);
+                        }
+                        if writes(one.events) {
+                            stream::awake(conn, Want::Room);
+                        }
+                    }
+                } else if socket.inside.end_poll()
+                    && let Some(conn) = &conn
+                {
+                    stream::awake(conn, Want::Data);
+                    stream::awake(conn, Want::Room);
+                }
+                socket.unhold();
             }
-            conn.socket.unhold();
-        } else if let Some(set) = table::set(one.fd) {
-            epoll::end_sleep(set);
+            _ => {}
         }
     }
 }

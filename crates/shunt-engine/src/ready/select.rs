@@ -108,7 +108,7 @@ unsafe fn with(
     seen: Seen,
 ) -> Outcome {
     // SAFETY: a slice.
-    if unsafe { poll::shunted(fds.as_mut_ptr(), fds.len() as u64) }.is_none() {
+    if unsafe { poll::shunted(fds.as_mut_ptr(), fds.len() as u64, limit.is_now()) }.is_none() {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.

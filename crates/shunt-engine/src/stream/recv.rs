@@ -465,6 +465,11 @@ unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
         // SAFETY: the caller's promise.
         return unsafe { from_ring(conn, cursor, flags) };
     }
+    if peek && flags & libc::MSG_TRUNC == 0 && switch_offset(conn) == Some(before + payload as u64)
+    {
+        // SAFETY: the caller's promise.
+        unsafe { peek_on(conn, cursor) };
+    }
     if !peek && payload == iov::total(&rest[..count]) && cursor.remaining() > 0 {
         // More buffers than go at once.
         // SAFETY: the caller's promise.
@@ -479,6 +484,23 @@ unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
         };
     }
     Step::Bytes
+}
+
+/// A look at the last bytes on TCP goes on in the ring.
+unsafe fn peek_on(conn: &Conn, cursor: &mut Cursor) {
+    let mut rest = [iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    }; PARTS];
+    let mut parts = [(std::ptr::null_mut(), 0); PARTS];
+    let count = cursor.copy_rest(&mut rest);
+    for (part, rest) in parts.iter_mut().zip(&rest[..count]) {
+        *part = (rest.iov_base.cast(), rest.iov_len);
+    }
+    // SAFETY: the caller's promise.
+    if let Ok(Found::Bytes(n)) = unsafe { conn.consumer().read_parts(&parts[..count], true) } {
+        cursor.skip(n);
+    }
 }
 
 /// Shortens a list of buffers to `most` bytes; returns how many are left.

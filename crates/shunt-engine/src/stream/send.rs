@@ -45,11 +45,18 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     let seen = signals::now();
     let mut deadline = None;
     loop {
+        // After its end of file a peer's death shows only in the kernel's answer
+        // to what it is sent.
+        if conn.is_on_ring()
+            && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == slot::SHUT_WR
+        {
+            leave_ring(conn, Reason::HalfClosed);
+        }
         if !wait_for(token) {
             return Outcome::Fail(libc::EAGAIN);
         }
         // SAFETY: the caller's promise.
-        let step = unsafe { attempt(conn, &mut cursor) };
+        let step = unsafe { attempt(conn, &mut cursor, flags) };
         if let Step::Kernel = step {
             match before_kernel(conn, cursor.remaining() > 0) {
                 Before::Go => {}
@@ -144,7 +151,7 @@ fn before_kernel(conn: &Conn, payload: bool) -> Before {
         return Before::Go;
     }
     let reset = || sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
-    let by_doorbell = closed && closed_cleanly(conn) && reset();
+    let by_doorbell = (closed || has_died(conn)) && closed_cleanly(conn) && reset();
     conn.socket.sent_late.store(true, Ordering::Relaxed);
     if by_doorbell {
         // Its reset has come already, in answer to a doorbell.
@@ -189,10 +196,21 @@ pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
     sent.map_or_else(Outcome::Fail, Outcome::Done)
 }
 
+/// Whether the program may know that the kernel has no room: then a ring must not
+/// suddenly have some. A sender that blocks knows nothing.
+#[cold]
+fn must_stay_full(conn: &Conn, flags: c_int) -> bool {
+    let now = flags & libc::MSG_DONTWAIT != 0
+        || conn.pair.own.options.nonblock.load(Ordering::Relaxed) != 0;
+    now && conn.pair.peer_state() & slot::READY != 0
+        && sys::ready(conn.fd, libc::POLLOUT) & libc::POLLOUT == 0
+}
+
 /// With the sending token.
 #[inline]
-unsafe fn attempt(conn: &Conn, cursor: &mut Cursor) -> Step {
-    if conn.way_out() != Way::Ring && !(conn.way_out() == Way::Tcp && conn.try_switch()) {
+unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+    let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
+    if conn.way_out() != Way::Ring && !(may_switch() && conn.try_switch()) {
         return Step::Kernel;
     }
     // After our shutdown, or when the peer has closed, the kernel knows the

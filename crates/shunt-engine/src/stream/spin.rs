@@ -9,8 +9,8 @@
 //! The longest spin tells which: where it fails, short ones stay short for a while.
 //!
 //! A yield that does not come back soon has given the core to a stranger. While
-//! the machine is that crowded a spin is only harm: who sleeps is preferred by the
-//! scheduler when it wakes, who has spun must queue.
+//! the machine is that crowded nobody yields: who sleeps is preferred by the
+//! scheduler when it wakes, who has yielded must queue.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -32,16 +32,16 @@ static REFUTED: AtomicU32 = AtomicU32::new(0);
 
 /// Whose yield takes so long has not made way for its peer (ticks, about 80 µs).
 const AWAY: u64 = 200_000;
-/// No spins for so long after that (ticks, about 10 ms), …
+/// No yields for so long after that (ticks, about 10 ms), …
 const SHORT_CALM: u64 = 26_000_000;
 /// … and twice as long if it was no better then, up to this (about 1.3 s).
 const LONG_CALM: u64 = SHORT_CALM << 7;
 
-/// Until when nobody spins (ticks), and for how long that was, process-wide.
+/// Until when nobody yields (ticks), and for how long that was, process-wide.
 static CALM_UNTIL: AtomicU64 = AtomicU64::new(0);
 static CALM: AtomicU64 = AtomicU64::new(0);
 
-/// The core went to a stranger: no spins for a while.
+/// The core went to a stranger: no yields for a while.
 #[cold]
 fn calm_down(now: u64) {
     let last = CALM.load(Ordering::Relaxed);
@@ -84,8 +84,8 @@ impl Spin {
         let crowded = (CALM_UNTIL.load(Ordering::Relaxed).wrapping_sub(start) as i64) > 0;
         Self {
             start,
-            budget: if crowded { 0 } else { budget },
-            greedy,
+            budget: if crowded { budget.min(GREEDY) } else { budget },
+            greedy: if crowded { GREEDY } else { greedy },
             turns: 0,
             yielded: false,
         }
@@ -102,12 +102,10 @@ impl Spin {
         let now = sys::ticks();
         let spent = now.wrapping_sub(self.start);
         if spent > self.budget {
-            if self.budget > 0 {
-                FAILED.store(
-                    FAILED.load(Ordering::Relaxed).wrapping_add(1),
-                    Ordering::Relaxed,
-                );
-            }
+            FAILED.store(
+                FAILED.load(Ordering::Relaxed).wrapping_add(1),
+                Ordering::Relaxed,
+            );
             return false;
         }
         if spent > self.greedy {

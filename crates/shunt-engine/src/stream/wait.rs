@@ -25,6 +25,9 @@ pub(crate) enum Want {
 }
 
 impl Want {
+    /// A sleeper of each kind.
+    pub(crate) const ALL_UNITS: u32 = 1 | 1 << 16;
+
     /// One sleeper of this kind in `Receiving::sleepers`.
     fn unit(self) -> u32 {
         match self {
