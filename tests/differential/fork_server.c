@@ -1,6 +1,6 @@
 // A server that accepts, forks and serves in the child, as many do: once the
 // parent has closed its descriptor the connection is as good as any other.
-// path: shunted 60%
+// path: shunted 95%
 // timeout: 60
 #include "diff.h"
 
