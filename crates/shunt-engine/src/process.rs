@@ -23,7 +23,10 @@ pub(crate) fn before_fork() {
                 Stage::Attached => {
                     socket.share.before_fork();
                     if let Some(pair) = socket.pair() {
-                        pair.own.options.forked.store(1, Ordering::Release);
+                        pair.own
+                            .options
+                            .forked
+                            .store(slot::SHARED, Ordering::Release);
                         if Way::load(&pair.own.sending.way) == Way::Tcp {
                             // It stays there, so no doorbell will come from here.
                             publish::set_bits(&pair.own.face.state, slot::LEAVING);

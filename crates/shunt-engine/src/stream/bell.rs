@@ -72,8 +72,13 @@ impl Conn<'_> {
             let door = self.pair.link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);
-                // Any connection's doorbell wakes the set: one ring per nap.
-                rung = self.ring_once(&self.pair.link.own().tail(group).rung, naps);
+                rung = if self.pair.peer.options.forked.load(Ordering::Acquire) == slot::UNFORKED {
+                    // Any connection's doorbell wakes the set: one ring per nap.
+                    self.ring_once(&self.pair.link.own().tail(group).rung, naps)
+                } else {
+                    // Relatives have sets of their own behind the same door.
+                    self.ring_bell()
+                };
             }
         }
         if sleeping && !rung {
@@ -149,11 +154,11 @@ impl Conn<'_> {
     /// Whether a forked relative may be sending through the kernel.
     fn is_shared(&self) -> bool {
         let forked = &self.pair.own.options.forked;
-        if forked.load(Ordering::Acquire) != 0 {
+        if forked.load(Ordering::Acquire) == slot::SHARED {
             if self.socket.share.is_unknown() || self.socket.share.is_shared() {
                 return true;
             }
-            forked.store(0, Ordering::Release);
+            forked.store(slot::INHERITED, Ordering::Release);
         }
         false
     }
