@@ -332,6 +332,10 @@ impl Socket {
     }
 
     fn end(&'static self) {
+        // A relative that still uses the slot would meet its next user there.
+        let inherited = self.pair().is_some_and(|pair| {
+            pair.own.options.forked.load(Ordering::Acquire) != shunt_shm::slot::UNFORKED
+        });
         if self.inside.is_empty() {
             self.share.leave();
         }
@@ -343,11 +347,11 @@ impl Socket {
             pair.link.enter(pair.number, None);
             pair.link.unhold();
         }
-        if matches!(
+        let known = matches!(
             self.stage(),
             Stage::Claimed | Stage::Paired | Stage::Attached
-        ) || self.reason_was_reported()
-        {
+        ) || self.reason_was_reported();
+        if known && !inherited {
             crate::control::release(self.cookie());
         }
         note_paired(self.stage(), Stage::Free);
