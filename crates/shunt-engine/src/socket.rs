@@ -334,7 +334,8 @@ impl Socket {
     fn end(&'static self) {
         // A relative that still uses the slot would meet its next user there.
         let inherited = self.pair().is_some_and(|pair| {
-            pair.own.options.forked.load(Ordering::Acquire) != shunt_shm::slot::UNFORKED
+            pair.own.options.forked.load(Ordering::Acquire) == shunt_shm::slot::SHARED
+                && (self.share.is_unknown() || self.share.is_shared())
         });
         if self.inside.is_empty() {
             self.share.leave();
