@@ -232,6 +232,14 @@ pub(crate) fn map(bytes: usize) -> *mut u8 {
         .map_or(std::ptr::null_mut(), |at| at as *mut u8)
 }
 
+/// Memory that forked children go on sharing; null if there is none.
+pub(crate) fn map_shared(bytes: usize) -> *mut u8 {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    call!(mmap, 0, bytes, prot, flags, usize::MAX, 0)
+        .map_or(std::ptr::null_mut(), |at| at as *mut u8)
+}
+
 /// Moves a descriptor of ours to a high number, close-on-exec, out of the
 /// program's way: below 1024 if the limit is low, so that no `select` is hurt.
 pub(crate) fn move_high(fd: c_int) -> c_int {
