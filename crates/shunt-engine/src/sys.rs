@@ -413,6 +413,16 @@ pub(crate) fn is_dead(process: u32) -> bool {
     }
 }
 
+/// Whether the process has other threads (`/proc/self/task` has a link for each,
+/// and two more); if in doubt, it has.
+pub(crate) fn has_threads() -> bool {
+    // SAFETY: a C struct of integers, for which zero is a value.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    let path = c"/proc/self/task".as_ptr();
+    let found = call!(newfstatat, libc::AT_FDCWD, path, &raw mut status, 0).is_ok();
+    !found || status.st_nlink > 3
+}
+
 /// Ends the process.
 pub(crate) fn exit(status: c_int) {
     let _ = call!(exit_group, status);
