@@ -7,6 +7,7 @@ use crate::process::{Job, check, reap_leftovers};
 use crate::program;
 use crate::report::Report;
 use crate::setup;
+use crate::soak;
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::Duration;
@@ -51,6 +52,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         if !quick {
             program::steps(&mut report, &[], &[])?;
             cpython::steps(&mut report, &cpython::Options::default())?;
+            report.step("soak", soak::short);
         }
     }
     reap_leftovers();
