@@ -236,17 +236,17 @@ static void replaced_under_receiver(struct end *e)
         void *r;
         int pair[2], left = 0;
         pid_t self = e->tid;
-        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-        MUST(write(pair[1], "HELLO-WORLD", 11) == 11);
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+        MUST(write(pair[1], "HELLO-WORLD", 11));
         MUST(pthread_create(&t, NULL, sleeps_in_recv, e));
         await_go(e);
         await_sleep(e, e->pid, e->tid);
         e->tid = self;
-        MUST(dup2(pair[0], FD) == FD);
+        MUST(dup2(pair[0], FD));
         go(e);
         pthread_join(t, &r);
         say(e, "%ld", (long)r);
-        MUST(ioctl(FD, FIONREAD, &left) == 0);
+        MUST(ioctl(FD, FIONREAD, &left));
         say(e, "left in the other: %d", left);
         close(pair[0]), close(pair[1]);
     } else {
@@ -305,7 +305,7 @@ static void shut_down_under_sender(struct end *e)
                 nap();
             await_sleep(e, e->pid, b.tid);
             long long start = now_ms();
-            T(shutdown(FD, SHUT_WR));
+            MUST(shutdown(FD, SHUT_WR));
             pthread_join(t, NULL);
             say(e, "at once %d", now_ms() - start < PATIENCE_MS / 2);
         }
@@ -316,6 +316,29 @@ static void shut_down_under_sender(struct end *e)
         }
         part_ends(e);
     }
+}
+
+// A thread with descriptors of its own closes its copy: nobody else notices.
+static void *closes_its_own(void *arg)
+{
+    struct worker *w = arg;
+    struct end *e = w->e;
+    MUST(unshare(CLONE_FILES));
+    w->result = close(FD);
+    return NULL;
+}
+static void own_descriptors(struct end *e)
+{
+    AT(S) {
+        say(e, "closed: %ld", in_threads(e, 1, closes_its_own));
+        T(send(FD, "ok", 2, 0));
+    }
+    AT(C) {
+        T(recv(FD, (char[4]){0}, 2, MSG_WAITALL));
+        T(recv(FD, (char[4]){0}, 2, MSG_DONTWAIT));
+        T(send(FD, "too", 3, 0));
+    }
+    AT(S) T(recv(FD, (char[4]){0}, 4, 0));
 }
 
 // Two sleepers and one byte: one of them gets it, the other the end.
@@ -407,5 +430,6 @@ static void alternate_stack(struct end *e)
 
 DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
-          CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(shut_down_under_sender, TWO | BARE | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
+          CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD),
+          CASE(shut_down_under_sender, TWO | BARE | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
           CASE(alternate_stack, TWO | COLD))

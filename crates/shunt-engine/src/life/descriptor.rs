@@ -76,6 +76,9 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
         unsafe { syscalls::syscall!(syscalls::Sysno::close_range, a, b, flags) }
             .map_err(|e| e.into_raw())
     };
+    if flags & UNSHARE != 0 && sys::has_threads() {
+        thread::set_apart();
+    }
     let own = flags & CLOEXEC == 0 && thread::owns_memory();
     let mut from = first;
     let mut failed = None;

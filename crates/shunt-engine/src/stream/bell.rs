@@ -90,8 +90,13 @@ impl Conn<'_> {
             let door = self.pair.link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);
-                // Any connection's doorbell wakes the set: one ring per nap.
-                rung = self.ring_once(&self.pair.link.own().tail(group).rung, naps);
+                rung = if self.pair.peer.options.forked.load(Ordering::Acquire) == slot::UNFORKED {
+                    // Any connection's doorbell wakes the set: one ring per nap.
+                    self.ring_once(&self.pair.link.own().tail(group).rung, naps)
+                } else {
+                    // Relatives have sets of their own behind the same door.
+                    self.ring_bell()
+                };
             }
         }
         if sleeping && !rung {
@@ -150,7 +155,7 @@ impl Conn<'_> {
             || peer & (slot::SHUT_WR | slot::CLOSED | slot::REFUSED) != 0
             || self.is_shut()
             || self.socket.inside.has_sender()
-            || own.options.forked.load(Ordering::Relaxed) != 0
+            || self.is_shared()
         {
             return false;
         }
@@ -159,6 +164,20 @@ impl Conn<'_> {
         };
         publish::word(&own.output.switch_at, written + 1);
         Way::Ring.store(&own.sending.way);
+        // A fork has said that it would not switch.
+        publish::clear_bits(&own.face.state, slot::LEAVING);
         true
+    }
+
+    /// Whether a forked relative may be sending through the kernel.
+    fn is_shared(&self) -> bool {
+        let forked = &self.pair.own.options.forked;
+        if forked.load(Ordering::Acquire) == slot::SHARED {
+            if self.socket.share.is_unknown() || self.socket.share.is_shared() {
+                return true;
+            }
+            forked.store(slot::INHERITED, Ordering::Release);
+        }
+        false
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
     // A forked relative may go on using the connection; if none does, a doorbell
     // left in the queue would turn the kernel's FIN into a reset.
-    if own.options.forked.load(Ordering::Relaxed) != 0 {
+    if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
         wait::swallow(conn);
         return;
     }
