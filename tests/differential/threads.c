@@ -280,6 +280,67 @@ static void own_descriptors(struct end *e)
     AT(S) T(recv(FD, (char[4]){0}, 4, 0));
 }
 
+struct blocked {
+    struct end *e;
+    int how;
+    pid_t tid;
+};
+
+// Waits for room in one way or another.
+static void *waits_for_room(void *arg)
+{
+    struct blocked *b = arg;
+    struct end *e = b->e;
+    struct pollfd p = {FD, POLLOUT, 0};
+    struct epoll_event ev = {.events = EPOLLOUT};
+    struct timeval limit = {60, 0};
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    fd_set w;
+    FD_ZERO(&w);
+    FD_SET(FD, &w);
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    if (b->how == 1)
+        MUST(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    __atomic_store_n(&b->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    switch (b->how) {
+    case 0:
+    case 1: T(send(FD, "x", 1, MSG_NOSIGNAL)); break;
+    case 2: T(poll(&p, 1, PATIENCE_MS)); break;
+    case 3: T(select(FD + 1, NULL, &w, NULL, &limit)); break;
+    case 4: T(epoll_wait(ep, &ev, 1, PATIENCE_MS)); break;
+    }
+    close(ep);
+    return NULL;
+}
+
+// One thread waits for room; another shuts down sending, and it waits no more.
+static void shut_down_under_sender(struct end *e)
+{
+    for (int how = 0; how < 5; how++) {
+        size_t total = 0;
+        join_ends(e);
+        if (e->role == C) {
+            struct blocked b = {e, how, 0};
+            pthread_t t;
+            total = stuff(e, FD, 1);
+            MUST(pthread_create(&t, NULL, waits_for_room, &b));
+            while (!__atomic_load_n(&b.tid, __ATOMIC_ACQUIRE))
+                nap();
+            await_sleep(e, e->pid, b.tid);
+            long long start = now_ms();
+            T(shutdown(FD, SHUT_WR));
+            pthread_join(t, NULL);
+            say(e, "at once %d", now_ms() - start < PATIENCE_MS / 2);
+        }
+        share(e, C, &total, sizeof total);
+        if (e->role == S) {
+            drain(e, FD, total, 1);
+            T(recv(FD, scratch(), 1, 0));
+        }
+        part_ends(e);
+    }
+}
+
 // Two sleepers and one byte: one of them gets it, the other the end.
 static void *takes_one(void *arg)
 {
@@ -369,5 +430,6 @@ static void alternate_stack(struct end *e)
 
 DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
-          CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
+          CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD),
+          CASE(shut_down_under_sender, TWO | BARE | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
           CASE(alternate_stack, TWO | COLD))

@@ -477,8 +477,76 @@ static void cancelled(struct end *e)
         T(recv(FD, buf, 8, 0));
     }
 }
+
+enum { LARGE = 100 };
+struct polled {
+    struct end *e;
+    int fds[LARGE], select;
+};
+
+static void *doomed_among_many(void *arg)
+{
+    struct polled *a = arg;
+    struct end *e = a->e;
+    struct pollfd p[LARGE];
+    fd_set r;
+    FD_ZERO(&r);
+    for (int i = 0; i < LARGE; i++) {
+        p[i] = (struct pollfd){a->fds[i], POLLIN, 0};
+        FD_SET(a->fds[i], &r);
+    }
+    __atomic_store_n(&e->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    if (a->select)
+        select(a->fds[LARGE - 1] + 1, &r, NULL, NULL, NULL);
+    else
+        poll(p, LARGE, -1);
+    return NULL;
+}
+
+static long pages(void)
+{
+    char text[64] = "";
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (read(fd, text, sizeof text - 1) < 0)
+        text[0] = 0;
+    close(fd);
+    return atol(text);
+}
+
+// Threads cancelled in poll and select of many descriptors leave no memory behind.
+static void cancelled_among_many(struct end *e)
+{
+    AT(S) {
+        struct polled a = {.e = e};
+        pid_t self = e->tid;
+        for (int i = 0; i < LARGE; i++)
+            a.fds[i] = MUST(fcntl(FD, F_DUPFD_CLOEXEC, i ? a.fds[i - 1] + 1 : 0));
+        for (a.select = 0; a.select < 2; a.select++) {
+            long before = 0;
+            for (int i = 0; i < 40; i++) {
+                pthread_t t;
+                e->tid = 0;
+                MUST(pthread_create(&t, NULL, doomed_among_many, &a));
+                while (!__atomic_load_n(&e->tid, __ATOMIC_ACQUIRE))
+                    nap();
+                await_sleep(e, e->pid, e->tid);
+                pthread_cancel(t);
+                pthread_join(t, NULL);
+                if (i == 9)
+                    before = pages();
+            }
+            say(e, "grown %d", pages() - before >= 25);
+        }
+        e->tid = self;
+        for (int i = 0; i < LARGE; i++)
+            close(a.fds[i]);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) T(recv(FD, (char[8]){0}, 8, 0));
+}
 #else
 static void cancelled(struct end *e) { say(e, "not by syscall"); }
+static void cancelled_among_many(struct end *e) { say(e, "not by syscall"); }
 #endif
 
 static void low_water(struct end *e)
@@ -553,6 +621,44 @@ static void low_water_blocks(struct end *e)
     }
 }
 
+// Single bytes need the most memory each: a sender must not wait for room while
+// the receiver waits for more.
+static void low_water_of_small(struct end *e)
+{
+    enum { BYTES = 300000 };
+    int mark = BYTES;
+    for (int how = 0; how < 2; how++) {
+        if (e->role == C) {
+            await_go(e);
+            int sent = 0;
+            while (sent < BYTES && send(FD, "x", 1, 0) == 1)
+                sent++;
+            say(e, "sent %d", sent);
+        } else {
+            T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+            go(e);
+            struct pollfd p = {FD, POLLIN, 0};
+            struct epoll_event ev = {.events = EPOLLIN};
+            int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+            MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+            if (how == 0)
+                T(poll(&p, 1, 3 * PATIENCE_MS));
+            else
+                T(epoll_wait(ep, &ev, 1, 3 * PATIENCE_MS));
+            int got = 0;
+            while (got < BYTES) {
+                ssize_t n = recv(FD, scratch(), SCRATCH, MSG_DONTWAIT);
+                if (n == 0 || (n < 0 && errno != EAGAIN))
+                    break;
+                got += n > 0 ? n : 0;
+            }
+            say(e, "got %d", got);
+            close(ep);
+        }
+        meet(e);
+    }
+}
+
 // With the default action a write to a closed connection ends the process.
 static void killed_by_sigpipe(struct end *e)
 {
@@ -610,5 +716,6 @@ DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limi
           CASE(ignored, TWO), CASE(send_interrupted, 0), CASE(full_send_interrupted, 0),
           CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),
           CASE(handler_sends, SPLIT | COLD), CASE(handler_jumps_out_of_send, SPLIT | COLD), CASE(storm, TWO | COLD),
-          CASE(cancelled, TWO | COLD), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD), CASE(killed_by_sigpipe, 0),
+          CASE(cancelled, TWO | COLD), CASE(cancelled_among_many, 0), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD),
+          CASE(low_water_of_small, TWO), CASE(killed_by_sigpipe, 0),
           CASE(blocked_sigpipe, COLD), CASE(ignored_sigpipe, 0))

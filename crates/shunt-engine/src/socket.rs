@@ -295,6 +295,11 @@ impl Socket {
         self.fd.load(Ordering::Relaxed)
     }
 
+    /// The count of descriptors and waiting calls.
+    pub(crate) fn count(&self) -> &AtomicU32 {
+        &self.holds
+    }
+
     /// One more descriptor or waiting call.
     pub(crate) fn hold(&self) {
         self.holds.fetch_add(1, Ordering::Relaxed);

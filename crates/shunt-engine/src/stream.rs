@@ -26,6 +26,7 @@ use crate::table;
 use crate::thread::{self, Got};
 
 mod bell;
+pub(crate) mod bench;
 mod close;
 mod recv;
 mod send;

@@ -56,6 +56,7 @@ fn closing(fd: c_int, entry: Entry) {
             socket.unhold();
         }
         Entry::Set(set) => {
+            set.forget_fd(fd);
             table::enter(fd, Entry::Other);
             set.unhold();
         }
@@ -112,6 +113,7 @@ pub fn before_replace(old: c_int, new: c_int) {
             if thread::owns_memory() {
                 control::make_way(new);
                 epoll::make_way(new);
+                stream::bench::make_way(new);
             }
         }
         entry => {

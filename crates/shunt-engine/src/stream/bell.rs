@@ -54,6 +54,24 @@ impl Conn<'_> {
         }
     }
 
+    /// Whether the peer waits for room and has not been told of any: what there
+    /// is to read will not become more until some is read.
+    pub(crate) fn keeps_peer_waiting(&self) -> bool {
+        let wait = self.pair.peer.face.wait.load(Ordering::Acquire);
+        let read = self.pair.own.progress.bytes.load(Ordering::Relaxed);
+        let asked = self.pair.peer.output.room_at.load(Ordering::Acquire);
+        wait & (slot::WAIT_TX | slot::WANT_TX) != 0 && (read.wrapping_sub(asked) as i64) < 0
+    }
+
+    /// Having said that this side waits for room, with the sending token: a peer
+    /// that waits for more data than is there must make do with that.
+    pub(super) fn tell_full(&self) {
+        let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
+        if wait & (slot::WAIT_RX | slot::WATCHED) != 0 {
+            self.tell(wait, News::Data);
+        }
+    }
+
     /// With the sending token.
     #[cold]
     fn tell(&self, wait: u32, news: News) {

@@ -10,7 +10,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::{Conn, unread, wait};
+use super::{Conn, bench, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -22,11 +22,21 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         publish::set_bits(&own.face.state, slot::SHUT_RD);
     }
-    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(&own.sending.token) {
+    let token = &own.sending.token;
+    let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
+    if sending {
         publish::set_bits(&own.face.state, slot::SHUT_WR);
-        give(&own.sending.token);
     }
-    match sys::shutdown(conn.fd, how) {
+    // With the token: who finds the ring shut asks the kernel, which must know.
+    let result = sys::shutdown(conn.fd, how);
+    if sending {
+        let asleep = wait::any_waits_for_room(conn);
+        give(token);
+        if asleep {
+            bench::ring();
+        }
+    }
+    match result {
         Ok(_) => Outcome::Done(0),
         Err(errno) => Outcome::Fail(errno),
     }
