@@ -284,6 +284,8 @@ struct blocked {
     struct end *e;
     int how;
     pid_t tid;
+    long result;
+    int error;
 };
 
 // Waits for room in one way or another.
@@ -304,11 +306,12 @@ static void *waits_for_room(void *arg)
     __atomic_store_n(&b->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
     switch (b->how) {
     case 0:
-    case 1: T(send(FD, "x", 1, MSG_NOSIGNAL)); break;
-    case 2: T(poll(&p, 1, PATIENCE_MS)); break;
-    case 3: T(select(FD + 1, NULL, &w, NULL, &limit)); break;
-    case 4: T(epoll_wait(ep, &ev, 1, PATIENCE_MS)); break;
+    case 1: b->result = send(FD, "x", 1, MSG_NOSIGNAL); break;
+    case 2: b->result = poll(&p, 1, PATIENCE_MS); break;
+    case 3: b->result = select(FD + 1, NULL, &w, NULL, &limit); break;
+    case 4: b->result = epoll_wait(ep, &ev, 1, PATIENCE_MS); break;
     }
+    b->error = b->result < 0 ? errno : 0;
     close(ep);
     return NULL;
 }
@@ -320,7 +323,7 @@ static void shut_down_under_sender(struct end *e)
         size_t total = 0;
         join_ends(e);
         if (e->role == C) {
-            struct blocked b = {e, how, 0};
+            struct blocked b = {e, how, 0, 0, 0};
             pthread_t t;
             total = stuff(e, FD, 1);
             MUST(pthread_create(&t, NULL, waits_for_room, &b));
@@ -330,7 +333,7 @@ static void shut_down_under_sender(struct end *e)
             long long start = now_ms();
             T(shutdown(FD, SHUT_WR));
             pthread_join(t, NULL);
-            say(e, "at once %d", now_ms() - start < PATIENCE_MS / 2);
+            say(e, "%ld %s, at once %d", b.result, errname(b.error), now_ms() - start < PATIENCE_MS / 2);
         }
         share(e, C, &total, sizeof total);
         if (e->role == S) {
