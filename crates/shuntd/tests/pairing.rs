@@ -350,3 +350,26 @@ fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
     drop(near);
     assert_eq!(a.rows().len(), 1, "a closed connection is forgotten");
 }
+
+#[test]
+fn one_end_alone_cannot_say_that_a_connection_is_shunted() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let (near, far) = connection();
+    let report = |client: &Client, socket: &std::net::TcpStream| {
+        let mut report = Message::new(Kind::Report);
+        report.cookie = sockopt::socket_cookie(socket).unwrap();
+        report.fd = socket.as_raw_fd();
+        client.send(&report, None);
+        client.sync();
+    };
+    report(&a, &near);
+    let row = a.rows()[0];
+    assert_eq!(
+        (row.flags & FLAG_SHUNTED, row.status),
+        (0, Reason::Pending as u8)
+    );
+    // Both ends do after the daemon that paired them has been replaced.
+    report(&b, &far);
+    assert_eq!(a.rows()[0].flags & FLAG_SHUNTED, FLAG_SHUNTED);
+}
