@@ -80,9 +80,10 @@ impl Client {
         }
     }
 
-    /// For the log: which process.
+    /// For the log: which process. A name is whatever a program calls itself.
     pub(crate) fn label(&self) -> String {
-        format!("{} ({})", self.pid, comm_text(&self.comm))
+        let name = comm_text(&self.comm);
+        format!("{} ({})", self.pid, name.escape_debug())
     }
 
     /// Sends now, or keeps at most `limit` messages for later.

@@ -112,6 +112,21 @@ fn the_program_says_when_it_is_ready_and_stops_on_sigterm() {
 }
 
 #[test]
+fn a_clients_name_cannot_write_to_the_terminal() {
+    let name = format!("shuntd-test/{}/escape", std::process::id());
+    let mut child = program(&name).spawn().unwrap();
+    let mut said = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut child = Killed(child);
+    Client::hello(&name, "a\x1b[2J\nb").sync();
+    child.0.kill().unwrap();
+    let lines: Vec<_> = lines.map(Result::unwrap).collect();
+    assert!(lines[0].contains(r"(a\u{1b}[2J\nb) connected"), "{lines:?}");
+    assert!(lines.iter().all(|l| !l.contains('\x1b')), "{lines:?}");
+}
+
+#[test]
 fn a_wrong_configuration_is_reported_with_its_file() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shuntd"));
     let ended = command
