@@ -1,4 +1,5 @@
-//! The event loop: one thread, one epoll set, no timer.
+//! The event loop: one thread, one epoll set, no timer. (What clients passed is
+//! closed by other threads: see [`crate::foreign`].)
 
 mod dispatch;
 mod listing;
@@ -15,9 +16,10 @@ use rustix::process::{Pid, PidfdFlags};
 use shunt_abi::message::{Kind, Message};
 
 use crate::board::Board;
-use crate::client::Client;
+use crate::client::{Client, Passed};
 use crate::config::Config;
 use crate::end::{EndId, Ends};
+use crate::foreign::{Foreign, Lanes};
 use crate::link::Links;
 use crate::log::Log;
 use crate::sys;
@@ -37,6 +39,9 @@ const PIDFD: u64 = 1;
 const LISTENER: u64 = 2;
 const STOP: u64 = 3;
 
+/// The data of "a descriptor has become free": a listener's, so to speak.
+const ROOM: u64 = 1 << 2 | LISTENER;
+
 /// Messages taken from one client before the others get their turn.
 const BURST: usize = 64;
 /// Passes over readable clients before a claim is answered without a match.
@@ -54,6 +59,7 @@ pub struct Daemon {
     reserve: Option<OwnedFd>,
     /// Nobody is accepted for want of descriptors.
     deaf: bool,
+    lanes: Lanes,
     board: Board,
     clients: HashMap<u64, Client>,
     per_user: HashMap<u32, usize>,
@@ -82,6 +88,9 @@ impl Daemon {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let listens = epoll::EventData::new_u64(LISTENER);
         epoll::add(&epoll, &listener, listens, epoll::EventFlags::IN)?;
+        let lanes = Lanes::new()?;
+        let room = epoll::EventData::new_u64(ROOM);
+        epoll::add(&epoll, lanes.room.bell(), room, epoll::EventFlags::IN)?;
         Ok(Self {
             scope,
             config,
@@ -90,6 +99,7 @@ impl Daemon {
             listener,
             reserve: spare_descriptor(),
             deaf: false,
+            lanes,
             board: Board::new()?,
             clients: HashMap::new(),
             per_user: HashMap::new(),
@@ -136,6 +146,10 @@ impl Daemon {
                 let (data, flags) = (event.data.u64(), event.flags);
                 match data & 3 {
                     STOP => return Ok(()),
+                    LISTENER if data == ROOM => {
+                        self.lanes.room.heard();
+                        self.hear(true);
+                    }
                     LISTENER => self.accept(),
                     PIDFD => self.drop_client(data >> 2, "its process ended"),
                     _ => self.serve(data >> 2, flags),
@@ -163,14 +177,22 @@ impl Daemon {
                     // Turn the client away, or its connection would wake us for
                     // ever: it stays on TCP.
                     if self.reserve.take().is_none() {
+                        // One may have become free just before we asked to be told.
+                        self.lanes.room.want();
+                        self.reserve = spare_descriptor();
+                        if self.reserve.is_some() {
+                            continue;
+                        }
                         return self.hear(false);
                     }
                     // EMFILE comes before a look at the queue, which may be empty.
-                    let more = rustix::net::accept_with(&self.listener, flags).is_ok();
-                    self.reserve = spare_descriptor();
-                    if !more {
+                    let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else {
+                        self.reserve = spare_descriptor();
                         return;
-                    }
+                    };
+                    let uid = sys::peer_credentials(&socket).map_or(u32::MAX, |(_, uid)| uid);
+                    drop(Foreign::new(socket, &self.lanes.of(uid)));
+                    self.reserve = spare_descriptor();
                     self.log
                         .error("out of descriptors: a client was turned away; raise LimitNOFILE");
                 }
@@ -201,12 +223,12 @@ impl Daemon {
 
     /// Makes a client of a new connection, or turns it away.
     fn admit(&mut self, socket: OwnedFd) {
-        let Ok((pid, uid)) = sys::peer_credentials(&socket) else {
-            return;
-        };
+        let (pid, uid) = sys::peer_credentials(&socket).unwrap_or((0, u32::MAX));
+        let lane = self.lanes.of(uid);
+        let socket = Foreign::new(socket, &lane);
         let known = self.per_user.get(&uid).copied().unwrap_or(0);
         let foreign = self.scope != Scope::Host && self.scope != Scope::User(uid);
-        if foreign || known >= self.config.limits.clients_per_user {
+        if foreign || known >= self.config.limits.clients_per_user || lane.is_full() {
             let reason = if foreign {
                 shunt_abi::Reason::Policy
             } else {
@@ -217,7 +239,7 @@ impl Daemon {
             let mut refusal = Message::new(Kind::Welcome);
             refusal.status = reason as u8;
             let _ = crate::wire::send(socket.as_fd(), &refusal, None);
-            dispatch::drain(&socket);
+            dispatch::drain(&socket, &lane);
             return;
         }
         let by_number = || {
@@ -235,7 +257,7 @@ impl Daemon {
         if watched.is_ok() {
             *self.per_user.entry(uid).or_default() += 1;
             self.clients
-                .insert(id, Client::new(socket, pidfd, pid, uid));
+                .insert(id, Client::new(socket, lane, pidfd, pid, uid));
         }
     }
 
@@ -265,7 +287,7 @@ impl Daemon {
     }
 
     /// Sends a message to a client. One that cannot be reached is dropped soon.
-    fn post(&mut self, id: u64, message: Message, fd: Option<OwnedFd>) {
+    fn post(&mut self, id: u64, message: Message, fd: Option<Passed>) {
         let limit = self.outbox_limit();
         let Some(client) = self.clients.get_mut(&id) else {
             return;

@@ -23,6 +23,7 @@ mod config;
 mod daemon;
 mod diag;
 mod end;
+mod foreign;
 mod inspect;
 mod link;
 mod log;

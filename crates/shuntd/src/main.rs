@@ -86,6 +86,9 @@ fn serve(options: &Options) -> Result<ExitCode> {
         let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
     }
     daemon.run(stop).context("epoll failed")?;
+    // What clients passed is closed by the end of the process, which waits for
+    // nothing.
+    std::mem::forget(daemon);
     Ok(ExitCode::SUCCESS)
 }
 

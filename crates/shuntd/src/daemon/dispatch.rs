@@ -1,15 +1,17 @@
 //! Takes messages from clients and does what they ask, or drops a client that
 //! sends what it should not.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
 use shunt_abi::{PROTOCOL, Reason};
 
 use super::Daemon;
-use crate::client::{SPARES, Spare};
+use crate::client::{Passed, SPARES, Spare};
 use crate::end::{End, EndId, State};
+use crate::foreign::{Foreign, Lane};
 use crate::inspect;
 use crate::wire::{self, Datagram};
 
@@ -23,7 +25,7 @@ impl Daemon {
         let Some(client) = self.clients.get(&id) else {
             return false;
         };
-        let datagram = match wire::receive(client.socket.as_fd()) {
+        let datagram = match wire::receive(client.socket.as_fd(), &client.lane) {
             Ok(Some(datagram)) => datagram,
             Ok(None) => {
                 self.drop_client(id, "it closed its socket");
@@ -35,6 +37,10 @@ impl Daemon {
                 return false;
             }
         };
+        if !datagram.fds.is_empty() && client.lane.is_full() {
+            self.drop_client(id, "what its user passes takes too long to close");
+            return false;
+        }
         let greeted = client.greeted;
         // Before the message is handled: a claim in it is looked at anyway.
         self.retry_of(id);
@@ -66,18 +72,12 @@ impl Daemon {
             welcome.status = Reason::Version as u8;
             self.post(id, welcome, None);
             if let Some(client) = self.clients.get(&id) {
-                drain(&client.socket);
+                drain(&client.socket, &client.lane);
             }
             self.drop_client(id, "it speaks another version");
             return Ok(());
         }
         let hello = Message::parse(bytes).ok_or(Malformed)?;
-        let Ok(board) = self.board.file().try_clone_to_owned() else {
-            welcome.status = Reason::NoResources as u8;
-            self.post(id, welcome, None);
-            self.drop_client(id, "no descriptor is left for it");
-            return Ok(());
-        };
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
@@ -88,7 +88,7 @@ impl Daemon {
         let label = client.label();
         self.log
             .event(|| format!("{label} connected as client {id}"));
-        self.post(id, welcome, Some(board));
+        self.post(id, welcome, Some(Passed::Board));
         Ok(())
     }
 
@@ -220,9 +220,9 @@ fn role(number: u8) -> Option<Role> {
 
 /// Reads away what a client has sent before it is closed: closing with unread
 /// data would make its next `recv` fail (ECONNRESET) instead of showing why.
-pub(super) fn drain(socket: &OwnedFd) {
+pub(super) fn drain(socket: &Foreign, lane: &Arc<Lane>) {
     for _ in 0..256 {
-        if !matches!(wire::receive(socket.as_fd()), Ok(Some(_))) {
+        if lane.is_full() || !matches!(wire::receive(socket.as_fd(), lane), Ok(Some(_))) {
             return;
         }
     }

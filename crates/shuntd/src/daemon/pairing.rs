@@ -7,15 +7,17 @@
 //! ```
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_NEW_LINK, Kind, Message, Role};
 
 use super::{Daemon, Scope};
+use crate::client::Passed;
 use crate::config::Party;
 use crate::diag;
 use crate::end::{End, EndId, State};
+use crate::foreign::Foreign;
 use crate::inspect::{self, Look};
 use crate::link::Seat;
 use crate::tuple::{Tuple, address};
@@ -71,7 +73,9 @@ impl Daemon {
     /// Looks at the socket of an end.
     pub(super) fn look(&self, id: EndId) -> Look {
         match (self.clients.get(&id.client), self.ends.get(id)) {
-            (Some(client), Some(end)) => inspect::look(client.pidfd.as_fd(), end.fd, id.cookie),
+            (Some(client), Some(end)) => {
+                inspect::look(client.pidfd.as_fd(), end.fd, id.cookie, &client.lane)
+            }
             _ => Look::Gone,
         }
     }
@@ -204,7 +208,7 @@ impl Daemon {
         }
     }
 
-    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<OwnedFd>; 2]) {
+    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<Foreign>; 2]) {
         for ((id, seat), file) in ids.into_iter().zip(seats).zip(files) {
             if let Some(end) = self.ends.get_mut(id) {
                 end.state = State::Paired(seat);
@@ -219,7 +223,7 @@ impl Daemon {
     }
 
     /// One spare of each client, two different ones if it is the same.
-    fn take_spares(&mut self, clients: [u64; 2]) -> Option<[(u32, OwnedFd); 2]> {
+    fn take_spares(&mut self, clients: [u64; 2]) -> Option<[(u32, Foreign); 2]> {
         let [a, b] = clients;
         let stock = |id| self.clients.get(&id).map_or(0, |c| c.spares.len());
         if stock(a) < 1 + usize::from(a == b) || stock(b) < 1 {
@@ -333,7 +337,7 @@ impl Daemon {
         self.send_unpaired(id, fd, reason as u8);
     }
 
-    fn send_paired(&mut self, id: EndId, seat: Seat, file: Option<OwnedFd>) {
+    fn send_paired(&mut self, id: EndId, seat: Seat, file: Option<Foreign>) {
         let mut paired = Message::new(Kind::Paired);
         paired.cookie = id.cookie;
         paired.fd = self.ends.get(id).map_or(-1, |end| end.fd);
@@ -344,7 +348,7 @@ impl Daemon {
         if file.is_some() {
             paired.flags |= FLAG_NEW_LINK;
         }
-        self.post(id.client, paired, file);
+        self.post(id.client, paired, file.map(Passed::Arena));
     }
 
     fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {
