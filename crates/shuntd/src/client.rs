@@ -33,6 +33,15 @@ pub(crate) enum Passed {
     Arena(Foreign),
 }
 
+/// What of a client is unread.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    /// Messages.
+    pub(crate) unread: usize,
+    /// A list of connections.
+    pub(crate) list: bool,
+}
+
 /// The client does not read its messages, or its socket failed: it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreachable;
@@ -68,6 +77,8 @@ pub(crate) struct Client {
     outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
     pub(crate) rows: VecDeque<Message>,
+    /// What its user's share has been charged for it.
+    pub(crate) counted: Counted,
     /// We watch for room in its socket.
     pub(crate) watched: bool,
 }
@@ -96,6 +107,7 @@ impl Client {
             listeners: HashMap::new(),
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
+            counted: Counted::default(),
             watched: false,
         }
     }
@@ -148,6 +160,11 @@ impl Client {
             };
         }
         Ok(())
+    }
+
+    /// How many messages it has not read; rows do not count.
+    pub(crate) fn unread(&self) -> usize {
+        self.outbox.len()
     }
 
     /// Whether something waits for room in the socket.

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags};
 use shunt_abi::message::{Kind, Message};
 
 use crate::board::Board;
-use crate::client::{Client, Passed};
+use crate::client::{Client, Counted, Passed};
 use crate::config::Config;
 use crate::end::{EndId, Ends};
 use crate::foreign::{Foreign, Lanes};
@@ -47,6 +47,22 @@ const BURST: usize = 64;
 /// Passes over readable clients before a claim is answered without a match.
 const PASSES: u32 = 8;
 
+/// What the clients of one user make the daemon hold.
+#[derive(Debug, Default)]
+struct Share {
+    clients: usize,
+    /// Connection ends, verified or not.
+    ends: usize,
+    listeners: usize,
+    /// Messages that they have not read.
+    unread: usize,
+    /// Clients that have not read their list of connections.
+    lists: usize,
+}
+
+/// Lists that one user's clients may leave unread.
+const LISTS: usize = 16;
+
 /// The daemon's state.
 #[derive(Debug)]
 pub struct Daemon {
@@ -62,7 +78,7 @@ pub struct Daemon {
     lanes: Lanes,
     board: Board,
     clients: HashMap<u64, Client>,
-    per_user: HashMap<u32, usize>,
+    per_user: HashMap<u32, Share>,
     last_client: u64,
     ends: Ends,
     links: Links,
@@ -226,7 +242,7 @@ impl Daemon {
         let (pid, uid) = sys::peer_credentials(&socket).unwrap_or((0, u32::MAX));
         let lane = self.lanes.of(uid);
         let socket = Foreign::new(socket, &lane);
-        let known = self.per_user.get(&uid).copied().unwrap_or(0);
+        let known = self.per_user.get(&uid).map_or(0, |share| share.clients);
         let foreign = self.scope != Scope::Host && self.scope != Scope::User(uid);
         if foreign || known >= self.config.limits.clients_per_user || lane.is_full() {
             let reason = if foreign {
@@ -255,7 +271,7 @@ impl Daemon {
         let watched = epoll::add(&self.epoll, &socket, data(SOCKET), interest(false))
             .and_then(|()| epoll::add(&self.epoll, &pidfd, data(PIDFD), epoll::EventFlags::IN));
         if watched.is_ok() {
-            *self.per_user.entry(uid).or_default() += 1;
+            self.per_user.entry(uid).or_default().clients += 1;
             self.clients
                 .insert(id, Client::new(socket, lane, pidfd, pid, uid));
         }
@@ -308,6 +324,25 @@ impl Daemon {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
+        if let Some(share) = self.per_user.get_mut(&client.uid) {
+            let now = Counted {
+                unread: client.unread(),
+                list: !client.rows.is_empty(),
+            };
+            let before = std::mem::replace(&mut client.counted, now);
+            share.unread = share.unread + now.unread - before.unread;
+            share.lists = share.lists + usize::from(now.list) - usize::from(before.list);
+            if now.unread > before.unread && share.unread > self.config.limits.unread_per_user {
+                // Not the one that came last: the one that reads least.
+                let uid = client.uid;
+                let of_user = self.clients.iter().filter(|(_, c)| c.uid == uid);
+                let slowest = of_user.max_by_key(|(_, c)| c.unread());
+                self.doomed.extend(slowest.map(|(id, _)| *id));
+            }
+        }
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
         let wanted = client.has_unsent();
         if wanted != client.watched {
             client.watched = wanted;
@@ -339,13 +374,18 @@ impl Daemon {
             self.board.remove_listener(port);
         }
         self.board.free_mail(client.mail);
-        if let Some(count) = self.per_user.get_mut(&client.uid) {
-            *count -= 1;
-            if *count == 0 {
+        let ends = self.ends.of(id);
+        if let Some(share) = self.per_user.get_mut(&client.uid) {
+            share.clients -= 1;
+            share.ends -= ends.len();
+            share.listeners -= client.listeners.len();
+            share.unread -= client.counted.unread;
+            share.lists -= usize::from(client.counted.list);
+            if share.clients == 0 {
                 self.per_user.remove(&client.uid);
             }
         }
-        for end in self.ends.of(id) {
+        for end in ends {
             self.forget_end(end);
         }
         for (survivor, link) in self.links.drop_client(id) {

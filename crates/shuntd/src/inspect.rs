@@ -35,6 +35,9 @@ pub(crate) enum Look {
 /// program's own `close` would not reach the peer. Whatever it is, nothing is
 /// asked of it but socket options, which never wait.
 pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64, lane: &Arc<Lane>) -> Look {
+    if fd < 0 {
+        return Look::Gone;
+    }
     if lane.is_full() {
         return Look::NoRoom;
     }

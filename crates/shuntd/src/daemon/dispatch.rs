@@ -109,6 +109,9 @@ impl Daemon {
                     && let Some(port) = client.listeners.remove(&message.cookie)
                 {
                     self.board.remove_listener(port);
+                    if let Some(share) = self.per_user.get_mut(&client.uid) {
+                        share.listeners -= 1;
+                    }
                 }
                 Ok(())
             }
@@ -145,10 +148,15 @@ impl Daemon {
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
-        if client.listeners.len() >= self.config.limits.connections_per_client
-            && !client.listeners.contains_key(&message.cookie)
-        {
-            return Err(Malformed);
+        if !client.listeners.contains_key(&message.cookie) {
+            let limits = &self.config.limits;
+            let share = self.per_user.entry(client.uid).or_default();
+            if client.listeners.len() >= limits.connections_per_client
+                || share.listeners >= limits.connections_per_user
+            {
+                return Err(Malformed);
+            }
+            share.listeners += 1;
         }
         // The bit is only a hint to try a claim, so nothing is verified here.
         if let Some(old) = client.listeners.insert(message.cookie, message.port) {
@@ -195,12 +203,45 @@ impl Daemon {
     fn report(&mut self, id: EndId, message: &Message) {
         if let Some(end) = self.ends.get_mut(id) {
             end.status = Some(message.status);
-        } else if self.ends.count(id.client) < self.config.limits.connections_per_client {
+        } else if self.may_add_end(id.client) {
             // Its addresses are looked up when somebody asks for the list.
             let role = role(message.role).unwrap_or(Role::Connector);
             let mut end = End::new(message.fd, role, State::Reported);
             end.status = Some(message.status);
-            self.ends.insert(id, end);
+            self.add_end(id, end);
+        }
+    }
+
+    /// Whether a client and its user may have one connection more.
+    pub(super) fn may_add_end(&self, client: u64) -> bool {
+        let limits = &self.config.limits;
+        let uid = self.clients.get(&client).map(|client| client.uid);
+        let share = uid.and_then(|uid| self.per_user.get(&uid));
+        self.ends.count(client) < limits.connections_per_client
+            && share.is_some_and(|share| share.ends < limits.connections_per_user)
+    }
+
+    /// Adds a connection end or replaces it.
+    pub(super) fn add_end(&mut self, id: EndId, end: End) {
+        if self.ends.get(id).is_none() {
+            self.charge_end(id.client, 1);
+        }
+        self.ends.insert(id, end);
+    }
+
+    /// Forgets a connection end.
+    pub(super) fn remove_end(&mut self, id: EndId) -> Option<End> {
+        let end = self.ends.remove(id)?;
+        self.charge_end(id.client, -1);
+        Some(end)
+    }
+
+    /// A client that has gone is not charged any more.
+    fn charge_end(&mut self, client: u64, ends: isize) {
+        if let Some(client) = self.clients.get(&client)
+            && let Some(share) = self.per_user.get_mut(&client.uid)
+        {
+            share.ends = share.ends.saturating_add_signed(ends);
         }
     }
 

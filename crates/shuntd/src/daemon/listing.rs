@@ -6,7 +6,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
 use super::dispatch::Malformed;
-use super::{Daemon, Scope};
+use super::{Daemon, LISTS, Scope};
 use crate::client::Client;
 use crate::end::{End, EndId, State};
 use crate::inspect::Look;
@@ -22,6 +22,9 @@ impl Daemon {
             return Err(Malformed); // It has not read its last list yet.
         }
         let uid = client.uid;
+        if self.per_user.get(&uid).is_some_and(|s| s.lists >= LISTS) {
+            return Err(Malformed); // Nor have others of its user.
+        }
         self.resolve_reported();
         let mut rows = self.rows(uid);
         rows.push(Message::new(Kind::End));

@@ -41,13 +41,13 @@ impl Daemon {
                 State::Parked(_) => return old.answer |= Self::wants_answer(message),
                 _ => status = old.status,
             }
-        } else if self.ends.count(id.client) >= self.config.limits.connections_per_client {
+        } else if !self.may_add_end(id.client) {
             return self.send_unpaired(id, message.fd, Reason::NoResources as u8);
         }
         let mut end = End::new(message.fd, role, State::Unresolved);
         end.answer = Self::wants_answer(message);
         end.status = status;
-        self.ends.insert(id, end);
+        self.add_end(id, end);
         let looked = match self.look(id) {
             Look::Denied => self.look_by_name(id, message),
             other => other,
@@ -62,7 +62,7 @@ impl Daemon {
             }
             Look::NotConnected => self.await_match(id),
             Look::Gone => {
-                self.ends.remove(id);
+                self.remove_end(id);
                 self.send_unpaired(id, message.fd, Reason::NotEstablished as u8);
             }
             Look::Denied => self.refuse(id, Reason::Policy),
@@ -292,7 +292,7 @@ impl Daemon {
 
     /// Forgets an end: closed by its client, or its client has gone.
     pub(super) fn forget_end(&mut self, id: EndId) {
-        let Some(end) = self.ends.remove(id) else {
+        let Some(end) = self.remove_end(id) else {
             return;
         };
         match end.state {
