@@ -162,6 +162,30 @@ fn a_claim_ahead_of_connect_is_found_by_the_acceptors() {
 }
 
 #[test]
+fn many_hanging_connects_of_one_client_do_not_hide_anothers() {
+    let daemon = Fixture::start();
+    let (a, b, busy) = (daemon.client(), daemon.client(), daemon.client());
+    a.spare(1);
+    b.spare(1);
+    let socket = || rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let near = socket();
+    a.claim(&near, Role::Connector, 0);
+    a.sync();
+    let hanging: Vec<_> = (0..300).map(|_| socket()).collect();
+    for socket in &hanging {
+        busy.claim(socket, Role::Connector, 0);
+    }
+    busy.sync();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: SocketAddrAny = listener.local_addr().unwrap().into();
+    rustix::net::connect(&near, &address).unwrap();
+    let far = listener.accept().unwrap().0;
+    b.claim(&far, Role::Acceptor, ANSWER);
+    b.expect(Kind::Paired);
+    a.expect(Kind::Paired);
+}
+
+#[test]
 fn an_ipv6_listener_meets_an_ipv4_client() {
     let daemon = Fixture::start();
     let Ok(listener) = TcpListener::bind("[::]:0") else {

@@ -226,7 +226,13 @@ impl Daemon {
         if self.ends.get(id).is_none() {
             self.charge_end(id.client, 1);
         }
-        self.ends.insert(id, end);
+        let user = self.user(id.client);
+        self.ends.insert(id, user, end);
+    }
+
+    /// A client's user.
+    pub(super) fn user(&self, client: u64) -> u32 {
+        self.clients.get(&client).map_or(u32::MAX, |c| c.uid)
     }
 
     /// Forgets a connection end.

@@ -119,7 +119,14 @@ impl Daemon {
 
     /// A sign of life of a client: its `connect` may have come through.
     pub(super) fn retry_of(&mut self, client: u64) {
-        self.resolve_all(self.ends.unresolved(Some(client), OWN_RETRIES));
+        self.resolve_all(self.ends.unresolved_of(client, OWN_RETRIES));
+    }
+
+    /// Looks again at the claims that may turn out to be the other end of `id`.
+    fn resolve_possible(&mut self, id: EndId) {
+        let user = self.user(id.client);
+        let everybody = self.config.policy.cross_user;
+        self.resolve_all(self.ends.unresolved(user, everybody, RETRIES));
     }
 
     /// Pairs a resolved end if its other end is known, or turns out to be one
@@ -128,7 +135,7 @@ impl Daemon {
         if let Some(other) = self.ends.partner(id) {
             return self.pair(id, other);
         }
-        self.resolve_all(self.ends.unresolved(None, RETRIES));
+        self.resolve_possible(id);
         if self.is_in(id, State::Waiting) {
             self.await_match(id);
         }
@@ -153,7 +160,7 @@ impl Daemon {
                 self.resolve_all(vec![id]);
             }
             if self.is_in(id, State::Waiting) {
-                self.resolve_all(self.ends.unresolved(None, RETRIES));
+                self.resolve_possible(id);
             }
             if self.is_in(id, State::Waiting) || self.is_in(id, State::Unresolved) {
                 self.answer_not_yet(id);
