@@ -34,4 +34,4 @@ mod wire;
 pub use config::{Config, Limits, Policy, Rule};
 pub use daemon::{Daemon, Scope};
 pub use sys::{adopt_descriptor, stop_signals};
-pub use wire::listen;
+pub use wire::{listen, listener_of};

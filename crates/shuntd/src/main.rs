@@ -74,6 +74,14 @@ fn serve(options: &Options) -> Result<ExitCode> {
     let listener = match shuntd::listen(&name) {
         Ok(listener) => listener,
         Err(Errno::ADDRINUSE) => {
+            let own = |user: u32| user == 0 || user == uid.as_raw();
+            if let Some((pid, user)) = shuntd::listener_of(&name).filter(|(_, u)| !own(*u)) {
+                eprintln!(
+                    "shuntd: process {pid} of user {user} has taken the address @{name}: \
+                     it must end before a shuntd can start"
+                );
+                return Ok(ExitCode::FAILURE);
+            }
             let whom = number.map_or("this host".to_owned(), |uid| format!("user {uid}"));
             eprintln!("shuntd: another shuntd already serves {whom}");
             return Ok(ExitCode::from(ALREADY));

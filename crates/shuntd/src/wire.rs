@@ -34,6 +34,17 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The process and the user who listen at an abstract address.
+#[must_use]
+pub fn listener_of(name: &str) -> Option<(u32, u32)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
+    rustix::net::connect(&socket, &address).ok()?;
+    crate::sys::peer_credentials(&socket).ok()
+}
+
 /// `SCM_MAX_FD`: as many as one datagram can carry.
 const MOST_FDS: usize = 253;
 

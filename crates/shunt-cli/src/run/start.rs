@@ -19,6 +19,12 @@ pub(super) fn ensure_daemon() -> Result<()> {
     if is_served() {
         return Ok(());
     }
+    if let Some((uid, pid)) = Control::usurper() {
+        bail!(
+            "process {pid} of user {uid} has taken the address that shuntd needs for you; \
+             a shuntd can start once it has ended (root's `shuntd --system` needs another address)"
+        );
+    }
     let program = locate::daemon().context("the program is neither beside shunt nor on PATH")?;
     let deadline = Instant::now() + PATIENCE;
     let (ready, writer) = io::pipe()?;
