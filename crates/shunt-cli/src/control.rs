@@ -101,6 +101,19 @@ impl Control {
         Ok(())
     }
 
+    /// Whether the daemon ended while we knocked. One that is only slow has not.
+    pub(crate) fn has_gone(&self) -> bool {
+        let patience = Some(Duration::from_millis(200));
+        if sockopt::set_socket_timeout(&self.socket, Timeout::Recv, patience).is_err()
+            || self.send(&Message::new(Kind::Hello)).is_err()
+        {
+            return true;
+        }
+        let mut bytes = [0; 256];
+        let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty());
+        matches!(got, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET))
+    }
+
     /// Every connection that the daemon knows. Needs [`Self::greet`] first.
     pub(crate) fn list(&self) -> Result<Vec<Message>> {
         self.send(&Message::new(Kind::List))?;

@@ -1,4 +1,4 @@
-//! The event loop: one thread, one epoll set, no timer. (What clients passed is
+//! The event loop: one thread, one epoll set. (What clients passed is
 //! closed by other threads: see [`crate::foreign`].)
 
 mod dispatch;
@@ -7,6 +7,7 @@ mod pairing;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -68,6 +69,9 @@ const LISTS: usize = 16;
 pub struct Daemon {
     scope: Scope,
     config: Config,
+    linger: Option<Duration>,
+    /// When the last client left.
+    alone_since: Instant,
     log: Log,
     epoll: OwnedFd,
     listener: OwnedFd,
@@ -110,6 +114,8 @@ impl Daemon {
         Ok(Self {
             scope,
             config,
+            linger: None,
+            alone_since: Instant::now(),
             log: Log { verbose },
             epoll,
             listener,
@@ -128,7 +134,18 @@ impl Daemon {
         })
     }
 
-    /// Serves clients until `stop` becomes readable.
+    /// Ends by itself after this long without a client.
+    pub fn set_linger(&mut self, linger: Option<Duration>) {
+        self.linger = linger;
+    }
+
+    /// How long until the daemon ends for want of clients.
+    fn left(&self) -> Option<Duration> {
+        let linger = self.linger.filter(|_| self.clients.is_empty())?;
+        Some(linger.saturating_sub(self.alone_since.elapsed()))
+    }
+
+    /// Serves clients until `stop` becomes readable, or it has lingered long enough.
     ///
     /// # Errors
     /// When epoll itself fails.
@@ -148,8 +165,10 @@ impl Daemon {
         loop {
             // A claim that found no match is answered only when nobody's queue
             // holds the claim that it waits for.
+            let left = self.left();
+            let rest = left.and_then(|left| Timespec::try_from(left).ok());
             let timeout = if self.unanswered.is_empty() {
-                None
+                rest.as_ref()
             } else {
                 Some(&now)
             };
@@ -171,6 +190,14 @@ impl Daemon {
                     _ => self.serve(data >> 2, flags),
                 }
                 self.bury();
+            }
+            if left == Some(Duration::ZERO) && events.is_empty() {
+                // Whoever knocked before this look is let in. Later ones see the
+                // address vanish, and `shunt run` starts another daemon.
+                self.accept();
+                if self.clients.is_empty() {
+                    return Ok(());
+                }
             }
             passes += 1;
             if self.unanswered.is_empty() {
@@ -394,6 +421,7 @@ impl Daemon {
             self.post(survivor, gone, None); // Nobody, for a link with itself.
         }
         drop(client);
+        self.alone_since = Instant::now();
         self.hear(true);
     }
 }

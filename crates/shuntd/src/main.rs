@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -34,6 +35,10 @@ struct Options {
     /// Write one byte to this descriptor and close it once clients can connect
     #[arg(long, value_name = "N")]
     ready_fd: Option<i32>,
+    /// End after this long without a client (`shunt run` starts shuntd with 60)
+    /// [default: never]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+    linger: u32,
     /// Print notable events to standard error
     #[arg(long, short)]
     verbose: bool,
@@ -90,6 +95,8 @@ fn serve(options: &Options) -> Result<ExitCode> {
     };
     let mut daemon = Daemon::new(listener, scope, config, options.verbose)
         .context("cannot set up the daemon")?;
+    let linger = Duration::from_secs(options.linger.into());
+    daemon.set_linger(Some(linger).filter(|linger| !linger.is_zero()));
     if let Some(ready) = ready {
         let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
     }

@@ -168,6 +168,25 @@ fn a_clients_name_cannot_write_to_the_terminal() {
 }
 
 #[test]
+fn a_daemon_that_lingers_ends_after_its_last_client() {
+    let name = format!("shuntd-test/{}/linger", std::process::id());
+    let mut command = program(&name);
+    command.args(["--linger", "1"]).stderr(Stdio::null());
+    let mut child = Killed(command.spawn().unwrap());
+    let mut said = Vec::new();
+    child.0.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    let client = Client::hello(&name, "test");
+    // Longer than it lingers.
+    std::thread::sleep(Duration::from_millis(1500));
+    client.sync();
+    let left = std::time::Instant::now();
+    drop(client);
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    assert!(left.elapsed() >= Duration::from_secs(1));
+    drop(started(&name)); // The address is free.
+}
+
+#[test]
 fn a_wrong_configuration_is_reported_with_its_file() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shuntd"));
     let ended = command

@@ -14,6 +14,9 @@ use crate::{locate, sys};
 /// How long a daemon may take to start.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Seconds that a daemon goes on without clients.
+const LINGER: &str = "60";
+
 /// Returns when a daemon that serves this user can be connected to.
 pub(super) fn ensure_daemon() -> Result<()> {
     if is_served() {
@@ -30,6 +33,7 @@ pub(super) fn ensure_daemon() -> Result<()> {
     let (ready, writer) = io::pipe()?;
     let (ready, writer) = (OwnedFd::from(ready), OwnedFd::from(writer));
     let mut command = Command::new(&program);
+    command.args(["--linger", LINGER]);
     command
         .arg("--ready-fd")
         .arg(writer.as_raw_fd().to_string());
@@ -66,9 +70,8 @@ pub(super) fn ensure_daemon() -> Result<()> {
 }
 
 fn is_served() -> bool {
-    Control::connect(true)
-        .or_else(|| Control::connect(false))
-        .is_some()
+    let answers = |host| Control::connect(host).is_some_and(|daemon| !daemon.has_gone());
+    answers(true) || answers(false)
 }
 
 /// Whether a descriptor becomes readable (or its other end closes) in time.
