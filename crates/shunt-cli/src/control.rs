@@ -133,7 +133,9 @@ impl Control {
         let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
         // The name before it is in parentheses and may contain some.
         status.is_ok_and(|text| {
-            let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            let state = text
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next());
             matches!(state, Some('T' | 't'))
         })
     }

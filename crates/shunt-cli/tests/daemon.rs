@@ -149,7 +149,10 @@ fn a_stopped_daemon_is_named_at_once() {
     );
     assert_eq!(out.status.code(), Some(1));
     let advice = format!("is stopped: `kill -CONT {}`", pid.trim());
-    assert!(error.contains(&advice) && !error.contains("os error"), "{error}");
+    assert!(
+        error.contains(&advice) && !error.contains("os error"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -91,7 +91,11 @@ impl Unresolved {
     }
 
     fn remove(&mut self, user: u32, turn: u64, id: EndId) {
-        if self.of.get(&id.client).is_some_and(|ends| ends.contains_key(&turn)) {
+        if self
+            .of
+            .get(&id.client)
+            .is_some_and(|ends| ends.contains_key(&turn))
+        {
             self.change(user, id.client, |ends| ends.remove(&turn));
         }
     }

@@ -37,7 +37,12 @@ struct Options {
     ready_fd: Option<i32>,
     /// End after this long without a client (`shunt run` starts shuntd with 60)
     /// [default: never]
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     linger: u32,
     /// Print notable events to standard error
     #[arg(long, short)]

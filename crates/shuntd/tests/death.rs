@@ -131,7 +131,11 @@ fn descriptors_that_are_slow_to_close_stop_nobody() {
     let pid = rustix::process::Pid::from_child(&child.0);
     let mut far_ends = Vec::new();
     // The second message is dropped unread with its client's socket.
-    for kinds in [&[Kind::Spare][..], &[Kind::List], &[Kind::Paired, Kind::List]] {
+    for kinds in [
+        &[Kind::Spare][..],
+        &[Kind::List],
+        &[Kind::Paired, Kind::List],
+    ] {
         let client = Client::hello(&name, "test");
         // Ours must not be the last copy.
         rustix::process::kill_process(pid, Signal::STOP).unwrap();
@@ -174,7 +178,13 @@ fn a_daemon_that_lingers_ends_after_its_last_client() {
     command.args(["--linger", "1"]).stderr(Stdio::null());
     let mut child = Killed(command.spawn().unwrap());
     let mut said = Vec::new();
-    child.0.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    child
+        .0
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_end(&mut said)
+        .unwrap();
     let client = Client::hello(&name, "test");
     // Longer than it lingers.
     std::thread::sleep(Duration::from_millis(1500));

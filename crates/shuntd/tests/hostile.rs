@@ -142,7 +142,10 @@ fn one_users_clients_share_what_they_may_have_known() {
     }
     let cookie = clients[0].claim(&connections[4].0, Role::Connector, 0);
     let (refused, _) = clients[0].expect(Kind::Unpaired);
-    assert_eq!((refused.cookie, refused.status), (cookie, Reason::NoResources as u8));
+    assert_eq!(
+        (refused.cookie, refused.status),
+        (cookie, Reason::NoResources as u8)
+    );
     // What one client gives back another may have.
     drop(clients);
     let client = daemon.client();
