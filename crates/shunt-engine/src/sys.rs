@@ -2,6 +2,7 @@
 //! cancellation point, `errno` untouched.
 
 use std::mem::size_of;
+use std::sync::atomic::AtomicU32;
 
 use libc::{c_int, msghdr, pollfd};
 use syscalls::{Sysno, syscall};
@@ -188,6 +189,22 @@ pub(crate) fn poll_ms(fd: c_int, events: i16, milliseconds: i64) -> i16 {
     };
     let _ = call!(ppoll, &raw mut one, 1, &raw const time, 0, 0);
     one.revents
+}
+
+/// Sleeps while `word` is `value`, so many nanoseconds at most.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    let time = libc::timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let _ = call!(futex, word.as_ptr(), operation, value, &raw const time);
+}
+
+/// Wakes everybody who sleeps there.
+pub(crate) fn futex_wake_all(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let _ = call!(futex, word.as_ptr(), operation, i32::MAX);
 }
 
 pub(crate) fn epoll_create() -> Result<c_int, Errno> {
