@@ -5,6 +5,9 @@ use crate::atomic::Ordering;
 use crate::publish;
 use crate::slot::{Progress, Receiving};
 
+/// Laps without a byte in them: as many as can be in flight.
+const MOST_JUMPS: u32 = 4;
+
 /// What reading found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -65,6 +68,7 @@ impl Consumer<'_> {
         let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
         let mut left = r.left.load(Ordering::Relaxed);
         let mut done = 0;
+        let mut jumps = 0;
         let mut parts = parts.iter();
         let (mut target, mut length) = (std::ptr::null_mut::<u8>(), 0);
         // Up to here all frames are whole: where a bad buffer takes us back to.
@@ -82,9 +86,14 @@ impl Consumer<'_> {
                     Frame::None => break,
                     Frame::Data(n) => {
                         left = n;
+                        jumps = 0;
                         at.offset += HEADER;
                     }
                     Frame::Jump(offset) => {
+                        jumps += 1;
+                        if jumps > MOST_JUMPS {
+                            return Err(Stopped::Fault);
+                        }
                         at = Position {
                             lap: at.lap.wrapping_add(1),
                             offset,
@@ -182,7 +191,7 @@ impl Consumer<'_> {
     #[inline(always)]
     fn next_header(&self) -> (u32, u32) {
         let mut offset = Position::unpack(self.receiving.read.load(Ordering::Relaxed)).offset;
-        for _ in 0..4 {
+        for _ in 0..=MOST_JUMPS {
             if !offset.is_multiple_of(8) || offset >= self.memory.size() {
                 return (0, 0);
             }
