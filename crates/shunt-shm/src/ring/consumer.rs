@@ -146,6 +146,54 @@ impl Consumer<'_> {
         })
     }
 
+    /// Hands over up to `most` bytes where they lie in the ring; `take` says how
+    /// many it has taken, or why none. `Ok(Ok(0))`: there are none, or the ring has ended.
+    ///
+    /// # Errors
+    /// If the peer wrote an impossible frame.
+    #[cfg(not(loom))]
+    pub fn drain<E>(
+        &self,
+        most: usize,
+        take: impl FnOnce(*const u8, usize) -> Result<usize, E>,
+    ) -> Result<Result<usize, E>, Fault> {
+        let r = self.receiving;
+        let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
+        let mut left = r.left.load(Ordering::Relaxed);
+        let mut jumps = 0;
+        while left == 0 {
+            match self.frame(at)? {
+                Frame::None | Frame::Back(_) => return Ok(Ok(0)),
+                Frame::Data(n) => {
+                    left = n;
+                    at.offset += HEADER;
+                }
+                Frame::Jump(_) if jumps == MOST_JUMPS => return Err(Fault),
+                Frame::Jump(offset) => {
+                    jumps += 1;
+                    at = Position {
+                        lap: at.lap.wrapping_add(1),
+                        offset,
+                    };
+                }
+            }
+        }
+        let offered = most.min(left as usize);
+        let n = match take(self.memory.at(at.offset), offered) {
+            Ok(n) => n.min(offered),
+            Err(refused) => return Ok(Err(refused)),
+        };
+        at.offset += n as u32;
+        left -= n as u32;
+        if left == 0 {
+            at.offset = at.offset.next_multiple_of(8);
+        }
+        self.advance(at, left);
+        let b = &self.progress.bytes;
+        b.store(b.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+        Ok(Ok(n))
+    }
+
     #[inline(always)]
     fn advance(&self, at: Position, left: u32) {
         self.receiving.left.store(left, Ordering::Relaxed);
