@@ -7,6 +7,7 @@ use shunt_abi::Reason;
 
 use super::{after_dup, attached};
 use crate::socket::Socket;
+use crate::stream::Conn;
 use crate::table::{self, Entry};
 use crate::{Outcome, stream, sys, upgrade};
 
@@ -107,9 +108,9 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        // What is in the ring lies before the mark.
+        // What is in the ring lies before the mark, and so do doorbells.
         SIOCATMARK => match attached(fd) {
-            Some(conn) if stream::ring_bytes(&conn) > 0 && sys::is_readable(argument) => {
+            Some(conn) if is_before_mark(&conn) && sys::is_readable(argument) => {
                 // SAFETY: the caller's promise.
                 unsafe { argument.cast::<c_int>().write_unaligned(0) };
                 Outcome::Done(0)
@@ -122,6 +123,11 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
         }
         _ => Outcome::Kernel,
     }
+}
+
+fn is_before_mark(conn: &Conn) -> bool {
+    stream::pump(conn);
+    stream::ring_bytes(conn) > 0
 }
 
 /// Instead of `setsockopt`.
