@@ -33,6 +33,7 @@ mod spin;
 mod transfer;
 mod wait;
 
+pub(crate) use bell::ring_each;
 pub(crate) use close::{
     before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown,
     socket_error,
