@@ -39,6 +39,31 @@ static void peek(struct end *e)
     }
 }
 
+// A look fills as many buffers as a receive does.
+static void peek_many(struct end *e)
+{
+    enum { MOST = 1024 };
+    static const int counts[] = {16, 17, 20, 1000, MOST};
+    unsigned char *buf = scratch();
+    struct iovec *v = calloc(MOST, sizeof *v);
+    for (int i = 0; i < MOST; i++)
+        v[i] = (struct iovec){buf + i, 1};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        AT(C) produce(e, FD, counts[i], i);
+        AT(S) {
+            struct msghdr m = {.msg_iov = v, .msg_iovlen = MOST};
+            await_bytes(e, FD, counts[i]);
+            for (int j = 0; j < 3; j++) {
+                memset(buf, 0, MOST);
+                m.msg_iovlen = j == 1 ? 18 : MOST;
+                T(recvmsg(FD, &m, j < 2 ? MSG_PEEK : MSG_DONTWAIT));
+                say(e, "%ld", check(buf, counts[i] < 18 || j != 1 ? counts[i] : 18, 0, i));
+            }
+        }
+    }
+    free(v);
+}
+
 static void peek_blocks(struct end *e)
 {
     char buf[8];
@@ -300,7 +325,7 @@ static void record_end(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(peek, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
+DIFF_MAIN(CASE(peek, ALL | COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
           CASE(wait_all, TWO | ALL | COLD), CASE(wait_all_at_once, ALL), CASE(wait_all_large, TWO | COLD),
           CASE(dont_wait, ALL | COLD), CASE(dont_wait_full, COLD), CASE(truncated, ALL | COLD), CASE(thrown_away, ALL | COLD),
           CASE(trunc_large, TWO | COLD), CASE(no_signal, ALL | COLD), CASE(more, ALL | COLD),

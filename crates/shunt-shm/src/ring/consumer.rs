@@ -47,7 +47,7 @@ impl Consumer<'_> {
         peek: bool,
     ) -> Result<Found, Stopped> {
         // SAFETY: the caller's promise.
-        unsafe { self.read_parts(&[(target, length)], peek) }
+        unsafe { self.read_parts([(target, length)], peek) }
     }
 
     /// The same into several buffers, filled in order. A frame that a bad one
@@ -61,7 +61,7 @@ impl Consumer<'_> {
     #[inline]
     pub unsafe fn read_parts(
         &self,
-        parts: &[(*mut u8, usize)],
+        parts: impl IntoIterator<Item = (*mut u8, usize)>,
         peek: bool,
     ) -> Result<Found, Stopped> {
         let r = self.receiving;
@@ -69,13 +69,13 @@ impl Consumer<'_> {
         let mut left = r.left.load(Ordering::Relaxed);
         let mut done = 0;
         let mut jumps = 0;
-        let mut parts = parts.iter();
+        let mut parts = parts.into_iter();
         let (mut target, mut length) = (std::ptr::null_mut::<u8>(), 0);
         // Up to here all frames are whole: where a bad buffer takes us back to.
         let mut whole = (at, left, 0);
         loop {
             if length == 0 {
-                let Some(&(base, size)) = parts.next() else {
+                let Some((base, size)) = parts.next() else {
                     break;
                 };
                 (target, length) = (base, size);
