@@ -896,6 +896,24 @@ static void no_starvation(struct end *e)
     }
 }
 
+// With room for one event, a pipe and a connection that are always ready share.
+static void one_at_a_time(struct end *e)
+{
+    AT(S) {
+        int ep = set_of(), p[2], seen[2] = {0, 0};
+        struct epoll_event ev;
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(write(p[1], "x", 1));
+        add(ep, p[0], EPOLLIN, 0);
+        add(ep, FD, EPOLLOUT, 1);
+        for (int i = 0; i < 2000; i++)
+            if (epoll_wait(ep, &ev, 1, 1000) == 1)
+                seen[ev.data.u64]++;
+        say(e, "all %d, fair %d", seen[0] + seen[1] == 2000, seen[0] >= 800 && seen[1] >= 800);
+        close(ep), close(p[0]), close(p[1]);
+    }
+}
+
 // Two hundred connections with reproducible activity.
 enum { MANY = 200 };
 static void many(struct end *e)
@@ -1117,5 +1135,5 @@ DIFF_MAIN(CASE(level, ALL | COLD), CASE(edge, ALL | COLD), CASE(edge_both, ALL),
           CASE(close_removes, COLD), CASE(reset_and_end, ALL | COLD), CASE(end_after_data, COLD),
           CASE(before_connect, BARE | ALL), CASE(across_warm_up, BARE | ALL), CASE(rotation, 0), CASE(masks, COLD),
           CASE(time_limits, COLD), CASE(changed_while_asleep, COLD), CASE(data_while_asleep, TWO | ALL | COLD),
-          CASE(exclusive, COLD), CASE(mixture, COLD), CASE(no_starvation, TWO | COLD), CASE(many, BARE), CASE(crowd, COLD),
+          CASE(exclusive, COLD), CASE(mixture, COLD), CASE(no_starvation, TWO | COLD), CASE(one_at_a_time, COLD), CASE(many, BARE), CASE(crowd, COLD),
           CASE(several_waiters, TWO | COLD), CASE(edge_loop, TWO | COLD), CASE(edge_conversation, TWO | COLD))

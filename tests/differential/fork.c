@@ -297,6 +297,52 @@ static void killed_child(struct end *e)
     }
 }
 
+// A child dies in the middle of a send; its parent goes on where it stopped.
+static void killed_in_send(struct end *e)
+{
+    static unsigned char buf[1 << 20];
+    size_t n = 0, odd = 0;
+    ssize_t r;
+    if (e->role == S) {
+        converse(FD, 0, 20);
+        for (int round = 0; round < 12; round++) {
+            struct kid kid = spawn(e);
+            if (kid.pid == 0) {
+                memset(buf, 'k', sizeof buf);
+                while (send(FD, buf, sizeof buf, 0) > 0) {
+                }
+                _exit(1);
+            }
+            await_go(e); // much has arrived
+            kill(kid.pid, SIGKILL);
+            reap(e, &kid);
+            T(send(FD, "p", 1, 0));
+        }
+        T(shutdown(FD, SHUT_WR));
+        return;
+    }
+    client_converses(e, 20);
+    for (int round = 0; round < 12; round++) {
+        int parent = 0;
+        for (size_t some = 0; !parent; n += r) {
+            r = recv(FD, buf, sizeof buf, 0);
+            if (r <= 0) {
+                say(e, "ended early");
+                return;
+            }
+            for (ssize_t i = 0; i < r; i++) {
+                parent += buf[i] == 'p';
+                odd += buf[i] != 'p' && buf[i] != 'k';
+            }
+            if (some < 3000000 && some + r >= 3000000)
+                go(e);
+            some += r;
+        }
+    }
+    say(e, "odd: %zu", odd);
+    T(recv(FD, buf, 1, 0));
+}
+
 // vfork's child runs in our memory: what it closes is closed only for itself.
 static void vfork_closes(struct end *e)
 {
@@ -487,6 +533,6 @@ DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(alternating, SPLIT | ALL 
           CASE(child_looks_away, SPLIT | COLD), CASE(child_shuts_down, SPLIT | COLD), CASE(last_holder, SPLIT | COLD),
           CASE(unread_bytes, SPLIT | COLD), CASE(grandchild, SPLIT | COLD),
           CASE(child_receives_parent_sends, SPLIT | COLD), CASE(handed_over, SPLIT | COLD),
-          CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
+          CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(killed_in_send, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
           CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
           CASE(fork_under_receiver, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

@@ -362,6 +362,124 @@ static void high_number(struct end *e)
     }
 }
 
+struct sleeper {
+    struct end *e;
+    int fd, stop, select, result;
+    pid_t tid;
+};
+
+// Sleeps on a descriptor until the pipe says that it is enough.
+static void *sleeps_on(void *arg)
+{
+    struct sleeper *s = arg;
+    struct pollfd p[] = {{s->stop, POLLIN, 0}, {s->fd, POLLIN, 0}};
+    fd_set r;
+    FD_ZERO(&r);
+    FD_SET(s->fd, &r), FD_SET(s->stop, &r);
+    int most = s->fd > s->stop ? s->fd : s->stop;
+    __atomic_store_n(&s->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    s->result = s->select ? select(most + 1, &r, NULL, NULL, NULL) : poll(p, 2, -1);
+    return NULL;
+}
+
+static pthread_t begin_sleeper(struct sleeper *s)
+{
+    pthread_t t;
+    if (pthread_create(&t, NULL, sleeps_on, s))
+        abort();
+    while (!__atomic_load_n(&s->tid, __ATOMIC_ACQUIRE))
+        nap();
+    await_sleep(s->e, s->e->pid, s->tid);
+    return t;
+}
+
+// A descriptor is closed under a thread that polls it, and its number names
+// another connection when the thread leaves.
+static void number_reused(struct end *e)
+{
+    char c;
+    for (int select = 0; select < 2; select++) {
+        int first = FD, stop[2];
+        struct sleeper s = {.e = e, .fd = FD, .select = select};
+        pthread_t t;
+        if (e->role == S) {
+            MUST(pipe2(stop, O_CLOEXEC));
+            s.stop = stop[0];
+            t = begin_sleeper(&s);
+            await_go(e); // the other side has its descriptor
+            close(FD);
+            FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+            say(e, "same number %d", FD == first);
+        } else {
+            FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+            MUST(tcp_connect(FD, e->fam, e->port));
+            go(e);
+        }
+        warm_up(e);
+        if (e->role == S) {
+            MUST(write(stop[1], "x", 1));
+            pthread_join(t, NULL);
+            say(e, "woken: %d", s.result);
+            close(stop[0]), close(stop[1]);
+        }
+        for (int i = 0; i < 3; i++) {
+            if (e->role == S) {
+                struct pollfd p = {FD, POLLIN, 0};
+                will_block(e);
+                T(poll(&p, 1, PATIENCE_MS));
+                T(recv(FD, &c, 1, 0));
+            } else {
+                await_blocked(e);
+                T(send(FD, "x", 1, 0));
+            }
+        }
+        meet(e);
+        if (e->role == C)
+            close(first);
+    }
+}
+
+static void *waits_in_set(void *arg)
+{
+    struct sleeper *s = arg;
+    struct epoll_event ev = {0};
+    __atomic_store_n(&s->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    s->result = epoll_wait(s->fd, &ev, 1, PATIENCE_MS) == 1 ? (int)ev.events : 0;
+    return NULL;
+}
+
+// The same with an epoll set.
+static void set_reused(struct end *e)
+{
+    AT(S) {
+        int stop[2], ep = MUST(epoll_create1(EPOLL_CLOEXEC)), old = ep;
+        struct epoll_event ev = {.events = EPOLLIN};
+        MUST(pipe2(stop, O_CLOEXEC));
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+        struct sleeper s = {.e = e, .fd = ep, .stop = stop[0]};
+        pthread_t t = begin_sleeper(&s);
+        close(ep);
+        ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+        say(e, "same number %d", ep == old);
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+        MUST(write(stop[1], "x", 1));
+        pthread_join(t, NULL);
+        say(e, "woken: %d", s.result);
+        // A thread that sleeps in the new set hears of a change.
+        struct sleeper w = {.e = e, .fd = ep};
+        MUST(pthread_create(&t, NULL, waits_in_set, &w));
+        while (!__atomic_load_n(&w.tid, __ATOMIC_ACQUIRE))
+            nap();
+        await_sleep(e, e->pid, w.tid);
+        ev.events = EPOLLIN | EPOLLOUT;
+        long long start = now_ms();
+        MUST(epoll_ctl(ep, EPOLL_CTL_MOD, FD, &ev));
+        pthread_join(t, NULL);
+        say(e, "%s, at once %d", events(w.result), now_ms() - start < PATIENCE_MS / 2);
+        close(ep), close(stop[0]), close(stop[1]);
+    }
+}
+
 // A hundred entries, two of which matter.
 static void large_set(struct end *e)
 {
@@ -429,4 +547,5 @@ DIFF_MAIN(CASE(idle, ALL | COLD), CASE(readable, ALL | COLD), CASE(half_closed, 
           CASE(read_side_closed, COLD), CASE(ended_with_data, ALL | COLD), CASE(reset, ALL | COLD), CASE(full, COLD),
           CASE(full_wakes, TWO | COLD), CASE(mixed, COLD), CASE(each_wakes, TWO | COLD), CASE(time_limits, COLD),
           CASE(bad_arguments, 0), CASE(masks, COLD), CASE(high_number, 0), CASE(large_set, 0),
+          CASE(number_reused, TWO | COLD), CASE(set_reused, COLD),
           CASE(conversation, TWO | ALL | COLD), CASE(aliases, 0))

@@ -227,6 +227,123 @@ static void receiver_asleep(struct end *e)
     }
 }
 
+// Another file takes the number on which a thread sleeps (Java closes so): the
+// thread goes on with what it had, and takes nothing from the other.
+static void replaced_under_receiver(struct end *e)
+{
+    if (e->role == S) {
+        pthread_t t;
+        void *r;
+        int pair[2], left = 0;
+        pid_t self = e->tid;
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+        MUST(write(pair[1], "HELLO-WORLD", 11));
+        MUST(pthread_create(&t, NULL, sleeps_in_recv, e));
+        await_go(e);
+        await_sleep(e, e->pid, e->tid);
+        e->tid = self;
+        MUST(dup2(pair[0], FD));
+        go(e);
+        pthread_join(t, &r);
+        say(e, "%ld", (long)r);
+        MUST(ioctl(FD, FIONREAD, &left));
+        say(e, "left in the other: %d", left);
+        close(pair[0]), close(pair[1]);
+    } else {
+        await_go(e); // the other side's thread runs
+        go(e);
+        await_go(e);
+        T(send(FD, "y", 1, 0));
+    }
+}
+
+// A thread with descriptors of its own closes its copy: nobody else notices.
+static void *closes_its_own(void *arg)
+{
+    struct worker *w = arg;
+    struct end *e = w->e;
+    MUST(unshare(CLONE_FILES));
+    w->result = close(FD);
+    return NULL;
+}
+static void own_descriptors(struct end *e)
+{
+    AT(S) {
+        say(e, "closed: %ld", in_threads(e, 1, closes_its_own));
+        T(send(FD, "ok", 2, 0));
+    }
+    AT(C) {
+        T(recv(FD, (char[4]){0}, 2, MSG_WAITALL));
+        T(recv(FD, (char[4]){0}, 2, MSG_DONTWAIT));
+        T(send(FD, "too", 3, 0));
+    }
+    AT(S) T(recv(FD, (char[4]){0}, 4, 0));
+}
+
+struct blocked {
+    struct end *e;
+    int how;
+    pid_t tid;
+    long result;
+    int error;
+};
+
+// Waits for room in one way or another.
+static void *waits_for_room(void *arg)
+{
+    struct blocked *b = arg;
+    struct end *e = b->e;
+    struct pollfd p = {FD, POLLOUT, 0};
+    struct epoll_event ev = {.events = EPOLLOUT};
+    struct timeval limit = {60, 0};
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    fd_set w;
+    FD_ZERO(&w);
+    FD_SET(FD, &w);
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    if (b->how == 1)
+        MUST(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    __atomic_store_n(&b->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    switch (b->how) {
+    case 0:
+    case 1: b->result = send(FD, "x", 1, MSG_NOSIGNAL); break;
+    case 2: b->result = poll(&p, 1, PATIENCE_MS); break;
+    case 3: b->result = select(FD + 1, NULL, &w, NULL, &limit); break;
+    case 4: b->result = epoll_wait(ep, &ev, 1, PATIENCE_MS); break;
+    }
+    b->error = b->result < 0 ? errno : 0;
+    close(ep);
+    return NULL;
+}
+
+// One thread waits for room; another shuts down sending, and it waits no more.
+static void shut_down_under_sender(struct end *e)
+{
+    for (int how = 0; how < 5; how++) {
+        size_t total = 0;
+        join_ends(e);
+        if (e->role == C) {
+            struct blocked b = {e, how, 0, 0, 0};
+            pthread_t t;
+            total = stuff(e, FD, 1);
+            MUST(pthread_create(&t, NULL, waits_for_room, &b));
+            while (!__atomic_load_n(&b.tid, __ATOMIC_ACQUIRE))
+                nap();
+            await_sleep(e, e->pid, b.tid);
+            long long start = now_ms();
+            T(shutdown(FD, SHUT_WR));
+            pthread_join(t, NULL);
+            say(e, "%ld %s, at once %d", b.result, errname(b.error), now_ms() - start < PATIENCE_MS / 2);
+        }
+        share(e, C, &total, sizeof total);
+        if (e->role == S) {
+            drain(e, FD, total, 1);
+            T(recv(FD, scratch(), 1, 0));
+        }
+        part_ends(e);
+    }
+}
+
 // Two sleepers and one byte: one of them gets it, the other the end.
 static void *takes_one(void *arg)
 {
@@ -365,5 +482,6 @@ static void alternate_stack(struct end *e)
 
 DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
-          CASE(receiver_asleep, TWO | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD), CASE(small_stack_files, TWO | COLD),
-          CASE(alternate_stack, TWO | COLD))
+          CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD),
+          CASE(shut_down_under_sender, TWO | BARE | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
+          CASE(small_stack_files, TWO | COLD), CASE(alternate_stack, TWO | COLD))

@@ -296,6 +296,90 @@ static void handler_talks(struct end *e)
 }
 
 static sigjmp_buf escape;
+static void jump_away(int sig)
+{
+    (void)sig;
+    siglongjmp(escape, 1);
+}
+
+static long handler_sent, handler_failed;
+static void send_one(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    if (send(talker->fd, "h", 1, 0) == 1)
+        handler_sent++;
+    else
+        handler_failed++;
+    errno = saved;
+}
+
+// A handler that sends while the thread that it interrupts is sending.
+static void handler_sends(struct end *e)
+{
+    struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    static unsigned char buf[1 << 16];
+    long sent = 0, got = 0, ones = 0, odd = 0;
+    if (e->role == S) {
+        talker = e, handler_sent = handler_failed = 0;
+        memset(buf, 'm', sizeof buf);
+        handle(SIGALRM, send_one, SA_RESTART);
+        MUST(setitimer(ITIMER_REAL, &often, NULL));
+        while (sent < 40000000) {
+            ssize_t r = send(FD, buf, sizeof buf, 0);
+            if (r <= 0 && errno != EINTR)
+                break;
+            sent += r > 0 ? r : 0;
+        }
+        MUST(setitimer(ITIMER_REAL, &never, NULL));
+        handle(SIGALRM, SIG_IGN, 0);
+        say(e, "all: %d, handler failed %ld, some: %d", sent >= 40000000, handler_failed, handler_sent > 0);
+        T(shutdown(FD, SHUT_WR));
+    } else {
+        ssize_t r;
+        while ((r = recv(FD, buf, sizeof buf, 0)) > 0)
+            for (ssize_t i = 0; i < r; i++, got++) {
+                ones += buf[i] == 'h';
+                odd += buf[i] != 'h' && buf[i] != 'm';
+            }
+        say(e, "end %zd, odd %ld", r, odd);
+    }
+    sent += handler_sent;
+    share(e, S, &sent, sizeof sent);
+    share(e, S, &handler_sent, sizeof handler_sent);
+    if (e->role == C)
+        say(e, "all: %d, of the handler all: %d", got == sent, ones == handler_sent);
+}
+
+// A handler that leaves a busy send for good; the connection still works.
+static void handler_jumps_out_of_send(struct end *e)
+{
+    struct itimerval once = {{0, 0}, {0, 700}};
+    static unsigned char buf[1 << 20];
+    volatile long bad = 0;
+    if (e->role == S) {
+        handle(SIGALRM, jump_away, SA_RESTART);
+        for (volatile int round = 0; round < 60; round++) {
+            if (sigsetjmp(escape, 1) == 0) {
+                MUST(setitimer(ITIMER_REAL, &once, NULL));
+                for (;;)
+                    bad += send(FD, buf, sizeof buf, 0) <= 0;
+            }
+        }
+        handle(SIGALRM, SIG_IGN, 0);
+        say(e, "bad: %ld", bad);
+        T(send(FD, "end", 3, 0));
+        T(shutdown(FD, SHUT_WR));
+    } else {
+        char last[3] = "";
+        ssize_t r;
+        while ((r = recv(FD, buf, sizeof buf, 0)) > 0)
+            for (ssize_t i = 0; i < r; i++)
+                last[0] = last[1], last[1] = last[2], last[2] = buf[i];
+        say(e, "%.3s", last);
+    }
+}
+
 static void jump(int sig)
 {
     (void)sig;
@@ -393,8 +477,76 @@ static void cancelled(struct end *e)
         T(recv(FD, buf, 8, 0));
     }
 }
+
+enum { LARGE = 100 };
+struct polled {
+    struct end *e;
+    int fds[LARGE], select;
+};
+
+static void *doomed_among_many(void *arg)
+{
+    struct polled *a = arg;
+    struct end *e = a->e;
+    struct pollfd p[LARGE];
+    fd_set r;
+    FD_ZERO(&r);
+    for (int i = 0; i < LARGE; i++) {
+        p[i] = (struct pollfd){a->fds[i], POLLIN, 0};
+        FD_SET(a->fds[i], &r);
+    }
+    __atomic_store_n(&e->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    if (a->select)
+        select(a->fds[LARGE - 1] + 1, &r, NULL, NULL, NULL);
+    else
+        poll(p, LARGE, -1);
+    return NULL;
+}
+
+static long pages(void)
+{
+    char text[64] = "";
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (read(fd, text, sizeof text - 1) < 0)
+        text[0] = 0;
+    close(fd);
+    return atol(text);
+}
+
+// Threads cancelled in poll and select of many descriptors leave no memory behind.
+static void cancelled_among_many(struct end *e)
+{
+    AT(S) {
+        struct polled a = {.e = e};
+        pid_t self = e->tid;
+        for (int i = 0; i < LARGE; i++)
+            a.fds[i] = MUST(fcntl(FD, F_DUPFD_CLOEXEC, i ? a.fds[i - 1] + 1 : 0));
+        for (a.select = 0; a.select < 2; a.select++) {
+            long before = 0;
+            for (int i = 0; i < 40; i++) {
+                pthread_t t;
+                e->tid = 0;
+                MUST(pthread_create(&t, NULL, doomed_among_many, &a));
+                while (!__atomic_load_n(&e->tid, __ATOMIC_ACQUIRE))
+                    nap();
+                await_sleep(e, e->pid, e->tid);
+                pthread_cancel(t);
+                pthread_join(t, NULL);
+                if (i == 9)
+                    before = pages();
+            }
+            say(e, "grown %d", pages() - before >= 25);
+        }
+        e->tid = self;
+        for (int i = 0; i < LARGE; i++)
+            close(a.fds[i]);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) T(recv(FD, (char[8]){0}, 8, 0));
+}
 #else
 static void cancelled(struct end *e) { say(e, "not by syscall"); }
+static void cancelled_among_many(struct end *e) { say(e, "not by syscall"); }
 #endif
 
 static void low_water(struct end *e)
@@ -469,6 +621,44 @@ static void low_water_blocks(struct end *e)
     }
 }
 
+// Single bytes need the most memory each: a sender must not wait for room while
+// the receiver waits for more.
+static void low_water_of_small(struct end *e)
+{
+    enum { BYTES = 300000 };
+    int mark = BYTES;
+    for (int how = 0; how < 2; how++) {
+        if (e->role == C) {
+            await_go(e);
+            int sent = 0;
+            while (sent < BYTES && send(FD, "x", 1, 0) == 1)
+                sent++;
+            say(e, "sent %d", sent);
+        } else {
+            T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+            go(e);
+            struct pollfd p = {FD, POLLIN, 0};
+            struct epoll_event ev = {.events = EPOLLIN};
+            int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+            MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+            if (how == 0)
+                T(poll(&p, 1, 3 * PATIENCE_MS));
+            else
+                T(epoll_wait(ep, &ev, 1, 3 * PATIENCE_MS));
+            int got = 0;
+            while (got < BYTES) {
+                ssize_t n = recv(FD, scratch(), SCRATCH, MSG_DONTWAIT);
+                if (n == 0 || (n < 0 && errno != EAGAIN))
+                    break;
+                got += n > 0 ? n : 0;
+            }
+            say(e, "got %d", got);
+            close(ep);
+        }
+        meet(e);
+    }
+}
+
 // With the default action a write to a closed connection ends the process.
 static void killed_by_sigpipe(struct end *e)
 {
@@ -524,6 +714,8 @@ static void ignored_sigpipe(struct end *e)
 DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limit_by_dup, 0),
           CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(interrupted, COLD), CASE(restarted, TWO | COLD),
           CASE(ignored, TWO), CASE(send_interrupted, 0), CASE(full_send_interrupted, 0),
-          CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0), CASE(storm, TWO | COLD),
-          CASE(cancelled, TWO | COLD), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD), CASE(killed_by_sigpipe, 0),
+          CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),
+          CASE(handler_sends, SPLIT | COLD), CASE(handler_jumps_out_of_send, SPLIT | COLD), CASE(storm, TWO | COLD),
+          CASE(cancelled, TWO | COLD), CASE(cancelled_among_many, 0), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD),
+          CASE(low_water_of_small, TWO), CASE(killed_by_sigpipe, 0),
           CASE(blocked_sigpipe, COLD), CASE(ignored_sigpipe, 0))

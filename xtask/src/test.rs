@@ -7,6 +7,7 @@ use crate::process::{Job, check, reap_leftovers};
 use crate::program;
 use crate::report::Report;
 use crate::setup;
+use crate::soak;
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::Duration;
@@ -49,12 +50,9 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
     if built {
         report.step("differential", differential);
         if !quick {
-            // nginx under wrk waits for a known defect: when nginx closes a
-            // keep-alive connection, about one in 10,000 reads fails
-            // (docs/known-defects.md). `xtask programs` runs it.
-            let sound = ["redis", "memcached", "nginx-ab", "http", "asyncio"].map(str::to_owned);
-            program::steps(&mut report, &sound, &[])?;
+            program::steps(&mut report, &[], &[])?;
             cpython::steps(&mut report, &cpython::Options::default())?;
+            report.step("soak", soak::short);
         }
     }
     reap_leftovers();
@@ -76,10 +74,8 @@ fn differential() -> Result<String> {
     }
     let directory = root().join("target");
     let mut command = Command::new(&program);
-    // Adaptive upgrades come at moments of their own: that mode joins when five whole
-    // runs in a row have been clean (`shunt-differential --modes adaptive`).
     command
-        .args(["--modes", "both,client,server", "--jobs", "2"])
+        .args(["--modes", "both,adaptive,client,server", "--jobs", "2"])
         .arg("--shunt")
         .arg(artifact("shunt"))
         .current_dir(root());

@@ -23,6 +23,7 @@ mod outcome;
 mod process;
 pub mod ready;
 pub mod real;
+mod share;
 pub mod signal;
 mod socket;
 mod stats;

@@ -27,8 +27,8 @@ pub use descriptor::{after_dup, before_replace, before_stdio, close, close_range
 pub use option::{fcntl, getsockopt, ioctl, setsockopt};
 pub(crate) use pass::{passed, passing};
 pub use process::{
-    after_exec, after_fork_child, after_fork_parent, before_exec, before_exit, before_fork,
-    before_io_uring, before_new_identity, start,
+    after_exec, after_fork_child, after_fork_parent, after_unshare, before_exec, before_exit,
+    before_fork, before_io_uring, before_new_identity, start,
 };
 
 fn attached(fd: c_int) -> Option<Conn<'static>> {

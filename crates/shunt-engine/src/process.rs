@@ -10,9 +10,9 @@ use crate::socket::Stage;
 use crate::stream::{self, Conn};
 use crate::{control, epoll, signal, stats, table, thread, upgrade};
 
-/// Before a fork: what is not attached stays on TCP, since two processes would
-/// have to agree on an upgrade; what is attached goes on, its state being in
-/// memory that both share.
+/// Before a fork: what is attached goes on, its state being in memory that both
+/// share. Anything else is upgraded only once one process has it alone, since two
+/// would have to agree: at best before it is claimed in the name of this one.
 pub(crate) fn before_fork() {
     if !thread::owns_memory() {
         return;
@@ -21,8 +21,12 @@ pub(crate) fn before_fork() {
         if let table::Entry::Socket(socket) = entry {
             match socket.stage() {
                 Stage::Attached => {
+                    socket.share.before_fork();
                     if let Some(pair) = socket.pair() {
-                        pair.own.options.forked.store(1, Ordering::Release);
+                        pair.own
+                            .options
+                            .forked
+                            .store(slot::SHARED, Ordering::Release);
                         if Way::load(&pair.own.sending.way) == Way::Tcp {
                             // It stays there, so no doorbell will come from here.
                             publish::set_bits(&pair.own.face.state, slot::LEAVING);
@@ -31,6 +35,7 @@ pub(crate) fn before_fork() {
                         pair.link.hold();
                     }
                 }
+                Stage::Candidate if upgrade::share(socket) => {}
                 Stage::Candidate | Stage::Claimed | Stage::Paired => {
                     upgrade::refuse(socket, Reason::Forked)
                 }
@@ -48,6 +53,9 @@ pub(crate) fn before_exit() {
         {
             stream::before_close(&conn);
         }
+        if socket.is_live() && socket.inside.is_empty() {
+            socket.share.leave();
+        }
     }
 }
 
@@ -56,6 +64,7 @@ pub(crate) fn after_fork_child() {
     thread::learn_pid();
     control::after_fork_child();
     epoll::after_fork_child();
+    stream::bench::after_fork_child();
     stats::after_fork_child();
     // The registration is the parent's memory's, not ours.
     if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
@@ -65,5 +74,9 @@ pub(crate) fn after_fork_child() {
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         socket.lock.reset();
         socket.inside.after_fork_child();
+        // The set is shared, so a registration that moves would move for both.
+        if !socket.items.is_empty() {
+            socket.set_plain(Stage::Candidate, Reason::Forked);
+        }
     }
 }

@@ -19,6 +19,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
 use crate::link::Pair;
+use crate::share::Share;
 use crate::table::{self, Links, Pooled};
 use crate::thread::Lock;
 use crate::{epoll, stats};
@@ -114,6 +115,8 @@ pub(crate) struct Socket {
     pub(crate) downgraded: AtomicU8,
     /// `connect` came back, or `accept` made it: totals count it.
     pub(crate) connected: AtomicBool,
+    /// Other processes that have it since a fork.
+    pub(crate) share: Share,
     /// Guards attaching and the registrations.
     pub(crate) lock: Lock,
     /// Registrations in epoll sets; guarded by `lock`.
@@ -154,6 +157,7 @@ impl Socket {
         socket.tells_left.store(false, o);
         socket.downgraded.store(0, o);
         socket.connected.store(false, o);
+        socket.share.clear();
         socket.lock.reset();
         for counts in [&socket.tx, &socket.rx] {
             counts.clear();
@@ -291,6 +295,11 @@ impl Socket {
         self.fd.load(Ordering::Relaxed)
     }
 
+    /// The count of descriptors and waiting calls.
+    pub(crate) fn count(&self) -> &AtomicU32 {
+        &self.holds
+    }
+
     /// One more descriptor or waiting call.
     pub(crate) fn hold(&self) {
         self.holds.fetch_add(1, Ordering::Relaxed);
@@ -328,6 +337,14 @@ impl Socket {
     }
 
     fn end(&'static self) {
+        // A relative that still uses the slot would meet its next user there.
+        let inherited = self.pair().is_some_and(|pair| {
+            pair.own.options.forked.load(Ordering::Acquire) == shunt_shm::slot::SHARED
+                && (self.share.is_unknown() || self.share.is_shared())
+        });
+        if self.inside.is_empty() {
+            self.share.leave();
+        }
         epoll::forget(self);
         stats::add(self);
         // SAFETY: the last holder is gone; nobody reads the pair any more, and
@@ -336,11 +353,11 @@ impl Socket {
             pair.link.enter(pair.number, None);
             pair.link.unhold();
         }
-        if matches!(
+        let known = matches!(
             self.stage(),
             Stage::Claimed | Stage::Paired | Stage::Attached
-        ) || self.reason_was_reported()
-        {
+        ) || self.reason_was_reported();
+        if known && !inherited {
             crate::control::release(self.cookie());
         }
         note_paired(self.stage(), Stage::Free);
@@ -449,6 +466,11 @@ impl Inside {
     /// Whether a thread is sending through the kernel.
     pub(crate) fn has_sender(&self) -> bool {
         self.0.load(Ordering::SeqCst) & (SHUT - 1) >= u64::from(SENDER)
+    }
+
+    /// Whether no thread is inside.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & !ATTACHED == 0
     }
 
     pub(crate) fn clear(&self) {

@@ -26,6 +26,7 @@ use crate::table;
 use crate::thread::{self, Got};
 
 mod bell;
+pub(crate) mod bench;
 mod close;
 mod recv;
 mod send;
@@ -91,7 +92,7 @@ impl<'a> Conn<'a> {
             Got::Token => true,
             Got::Nothing => false,
             Got::FromTheDead => {
-                close::break_off(self);
+                close::take_over(self, token);
                 true
             }
         }

@@ -232,6 +232,14 @@ pub(crate) fn map(bytes: usize) -> *mut u8 {
         .map_or(std::ptr::null_mut(), |at| at as *mut u8)
 }
 
+/// Memory that forked children go on sharing; null if there is none.
+pub(crate) fn map_shared(bytes: usize) -> *mut u8 {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    call!(mmap, 0, bytes, prot, flags, usize::MAX, 0)
+        .map_or(std::ptr::null_mut(), |at| at as *mut u8)
+}
+
 /// Moves a descriptor of ours to a high number, close-on-exec, out of the
 /// program's way: below 1024 if the limit is low, so that no `select` is hurt.
 pub(crate) fn move_high(fd: c_int) -> c_int {
@@ -433,6 +441,16 @@ pub(crate) fn is_dead(process: u32) -> bool {
         }
         Err(errno) => errno == libc::ESRCH,
     }
+}
+
+/// Whether the process has other threads (`/proc/self/task` has a link for each,
+/// and two more); if in doubt, it has.
+pub(crate) fn has_threads() -> bool {
+    // SAFETY: a C struct of integers, for which zero is a value.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    let path = c"/proc/self/task".as_ptr();
+    let found = call!(newfstatat, libc::AT_FDCWD, path, &raw mut status, 0).is_ok();
+    !found || status.st_nlink > 3
 }
 
 /// Ends the process.

@@ -22,10 +22,15 @@ pub(crate) fn pid() -> u32 {
 }
 
 /// Whether this is the process that the state in memory belongs to. A `vfork`
-/// child runs in its parent's memory with descriptors of its own: what it does
-/// to them must leave no trace.
+/// child, and a thread after `unshare(CLONE_FILES)`, runs in its parent's memory
+/// with descriptors of its own: what it does to them must leave no trace.
 pub(crate) fn owns_memory() -> bool {
-    sys::getpid() == pid()
+    sys::getpid() == pid() && !signals::is_apart()
+}
+
+/// This thread has descriptors of its own from now on.
+pub(crate) fn set_apart() {
+    signals::set_apart();
 }
 
 /// This thread's name: its thread pointer and the process id. Unique among the
@@ -254,7 +259,7 @@ pub(crate) mod undisturbed {
                 (*words).mask = *mask;
                 (&raw mut (*words).put_off).write_volatile(true);
             }
-            *mask = !FAULTS | *mask;
+            *mask |= !FAULTS;
         }
         match info {
             Some(info) => sys::send_signal(signal, info),
@@ -294,6 +299,8 @@ pub mod signals {
         pub(super) depth: i32,
         /// Some do.
         pub(super) put_off: bool,
+        /// This thread does not share its descriptors with the others.
+        apart: bool,
         /// The mask to come back to then.
         pub(super) mask: u64,
     }
@@ -347,6 +354,16 @@ pub mod signals {
     fn count() -> *mut u64 {
         // SAFETY: this thread's own words.
         unsafe { &raw mut (*here()).seen }
+    }
+
+    pub(super) fn is_apart() -> bool {
+        // SAFETY: this thread's own words.
+        unsafe { (*here()).apart }
+    }
+
+    pub(super) fn set_apart() {
+        // SAFETY: this thread's own words.
+        unsafe { (*here()).apart = true }
     }
 
     /// What has been seen up to now.

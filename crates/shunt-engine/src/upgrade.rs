@@ -51,7 +51,9 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
 /// Why nobody is known with whom the socket could be paired. That may change: a
 /// `listen` is known to the kernel sooner than to the daemon, which may be slow.
 fn alone(socket: &Socket) -> Option<Reason> {
-    if !control::ensure() {
+    if socket.share.is_shared() {
+        Some(Reason::Forked)
+    } else if !control::ensure() {
         Some(control::why_not())
     } else if socket.role() == Role::Connector && !control::accelerates(socket.port()) {
         Some(Reason::PeerPlain)
@@ -108,8 +110,13 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             let calls = socket.calls.load(Ordering::Relaxed) + 1;
             socket.calls.store(calls, Ordering::Relaxed);
             let due = config::upgrade() == Upgrade::Eager || calls >= LIVES_AFTER;
-            if due && socket.connected.load(Ordering::Relaxed) {
-                move_candidate(socket, fd, calls);
+            // What a parent has connected is not counted as this process's own.
+            let connected = socket.connected.load(Ordering::Relaxed);
+            if due && (connected || !socket.share.is_unknown()) && socket.lock.try_take() {
+                if socket.stage() == Stage::Candidate {
+                    move_candidate(socket, fd, calls);
+                }
+                socket.lock.give();
             }
             false
         }
@@ -122,8 +129,23 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
     }
 }
 
-/// A connection that lives: asks for a pairing, if there may be somebody.
+/// Before a fork: leaves it to whoever will have the connection alone. `false`:
+/// it cannot be.
+pub(crate) fn share(socket: &'static Socket) -> bool {
+    socket.lock.take() && {
+        let shared = socket.stage() == Stage::Candidate && socket.share.before_fork();
+        socket.lock.give();
+        shared
+    }
+}
+
+/// A connection that lives: asks for a pairing, if there may be somebody. With
+/// its lock.
 fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
+    if !socket.share.is_shared() {
+        // Also if it was the parent that connected it.
+        socket.connected.store(true, Ordering::Relaxed);
+    }
     if let Some(reason) = alone(socket) {
         if calls < GIVEN_UP_AFTER {
             socket.set_reason(reason);

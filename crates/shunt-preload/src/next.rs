@@ -178,6 +178,7 @@ next! {
     setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int;
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
     chroot(path: *const c_char) -> c_int = sys!(Sysno::chroot, path);
+    unshare(flags: c_int) -> c_int = sys!(Sysno::unshare, flags);
 
     // Streams.
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;

@@ -30,6 +30,13 @@ pub const UNREAD: u32 = 16;
 
 /// `Face::state`: no doorbell comes from this side any more.
 pub const LEAVING: u32 = 32;
+
+/// No fork has copied the connection (`Options::forked`).
+pub const UNFORKED: u32 = 0;
+/// Several processes of this side may have it.
+pub const SHARED: u32 = 1;
+/// One process has it, but relatives may have others of the same link.
+pub const INHERITED: u32 = 2;
 /// `Face::state`: this side shut down its receiving half; the peer need not know.
 pub const SHUT_RD: u32 = 64;
 /// `Face::state`: its last descriptor is closed, but a thread still sleeps in a
@@ -105,6 +112,8 @@ pub struct Sending {
     pub write: AtomicU64,
     /// The peer's credit as last seen.
     pub credit: AtomicU64,
+    /// Stream bytes once the frame under way is published.
+    pub total: AtomicU64,
     /// A `Way`: where bytes go.
     pub way: AtomicU32,
     /// Ring bytes known to be backed by memory.
@@ -153,8 +162,8 @@ pub struct Options {
     pub cork: AtomicU32,
     /// Most bytes in flight, from `SO_SNDBUF` if the program set it; 0: no limit.
     pub most: AtomicU32,
-    /// The connection was shared by fork while attached: no direction switches
-    /// any more.
+    /// Whether a fork has shared the connection while attached ([`UNFORKED`],
+    /// [`SHARED`], [`INHERITED`]): no direction switches while it is shared.
     pub forked: AtomicU32,
 }
 
@@ -229,6 +238,7 @@ impl Slot {
         s.token.reset();
         s.write.store(0, o);
         s.credit.store(0, o);
+        s.total.store(0, o);
         s.way.store(0, o);
         s.check.store(crate::ring::SMALL, o);
         s.rung.store(0, o);

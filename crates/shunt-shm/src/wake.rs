@@ -76,18 +76,26 @@ impl<'a> Log<'a> {
 
     /// Reads at `head` and moves it on. Acquire: pairs with `append`, so what
     /// the writer published before is visible.
+    ///
+    /// An entry ahead of its place counts only if its writer has reserved past
+    /// `head`, and then the reader goes on from there: a log that is nonsense
+    /// tells of nothing until somebody works at it.
     #[inline]
     pub fn next(&self, head: &mut u64) -> Entry {
         let entry = self.entries[*head as usize & (self.entries.len() - 1)].load(Ordering::Acquire);
         let expected = (*head).wrapping_add(1) as u32;
         let found = (entry >> 32) as u32;
         if found == expected {
-            *head += 1;
+            *head = head.wrapping_add(1);
             return Entry::Slot(entry as u32);
         }
         if found.wrapping_sub(expected) as i32 > 0 {
-            *head = self.tail.next.load(Ordering::Acquire);
-            return Entry::Lost;
+            // Reserved before it was written, so the end is not behind it.
+            let end = self.tail.next.load(Ordering::Acquire);
+            if end.wrapping_sub(*head) as i64 > 0 {
+                *head = end;
+                return Entry::Lost;
+            }
         }
         Entry::Empty
     }
@@ -106,5 +114,41 @@ impl<'a> Log<'a> {
     #[must_use]
     pub fn end(&self) -> u64 {
         self.tail.next.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn entries() -> [AtomicU64; 8] {
+        [const { AtomicU64::new(0) }; 8]
+    }
+
+    #[test]
+    fn a_reader_left_behind_goes_on_at_the_end() {
+        let (tail, entries) = (Tail::default(), entries());
+        let log = Log::new(&tail, &entries);
+        let mut head = 0;
+        (0..20).for_each(|slot| log.append(slot));
+        assert_eq!(log.next(&mut head), Entry::Lost);
+        assert_eq!((head, log.next(&mut head)), (20, Entry::Empty));
+        log.append(7);
+        assert_eq!(log.next(&mut head), Entry::Slot(7));
+    }
+
+    #[test]
+    fn nonsense_is_news_once_at_most() {
+        let (tail, entries) = (Tail::default(), entries());
+        let log = Log::new(&tail, &entries);
+        for entry in &entries {
+            entry.store(0x4000_0000 << 32, Ordering::Relaxed);
+        }
+        for (end, news) in [(0, 0), (2, 0), (3, 1), (u64::MAX, 0), (1 << 40, 1)] {
+            tail.next.store(end, Ordering::Relaxed);
+            let mut head = 2;
+            let found = (0..100).filter(|_| log.next(&mut head) != Entry::Empty);
+            assert_eq!(found.count(), news, "end {end}");
+        }
     }
 }

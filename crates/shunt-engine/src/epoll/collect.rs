@@ -22,7 +22,8 @@ const LOOK_SELDOM: u32 = 1 << 20;
 #[inline]
 pub(super) fn is_due(set: &Set) -> bool {
     let pause = u64::from(set.pause.load(Ordering::Relaxed));
-    sys::ticks().wrapping_sub(set.looked_at.load(Ordering::Relaxed)) > pause
+    set.kernel_has_more.load(Ordering::Relaxed)
+        || sys::ticks().wrapping_sub(set.looked_at.load(Ordering::Relaxed)) > pause
 }
 
 /// Whether a log or the queue has something; a look without the lock, which may
@@ -61,6 +62,7 @@ pub(super) fn collect(set: &'static Set, room: &mut [epoll_event], look: bool) -
             state.kernel_first = !state.kernel_first;
             if share > 0 {
                 let n = sys::epoll_now(set.fd(), room.as_mut_ptr(), share).unwrap_or(0);
+                set.kernel_has_more.store(n == share, Ordering::Relaxed);
                 found = take_inner_with(set, state, room, n);
                 let pause = set.pause.load(Ordering::Relaxed);
                 let pause = if n > 0 {
@@ -90,7 +92,7 @@ fn harvest(set: &'static Set, state: &mut State) {
         let link = state.follows[f].link;
         for (i, group) in groups.into_iter().enumerate() {
             let log = link.peer().log(group);
-            // Bounded, so that a fast writer cannot keep us here.
+            // Bounded, so that a fast or hostile writer cannot keep us here.
             for _ in 0..shunt_abi::layout::LOG_ENTRIES {
                 let mut head = state.follows[f].heads[i];
                 let entry = log.next(&mut head);
@@ -103,7 +105,11 @@ fn harvest(set: &'static Set, state: &mut State) {
                             state.enqueue_socket(socket);
                         }
                     }
-                    LogEntry::Lost => state.enqueue_link(link.index()),
+                    LogEntry::Lost => {
+                        state.fresh = true;
+                        state.enqueue_link(link.index());
+                        break;
+                    }
                 }
             }
         }

@@ -25,7 +25,7 @@ impl ItemList {
         unsafe { (*self.0.get()).get_or_insert_default() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         // SAFETY: a look that loses a race is repeated with the lock.
         unsafe { (*self.0.get()).as_ref().is_none_or(|l| l.is_empty()) }
     }

@@ -35,6 +35,8 @@ pub(crate) struct Set {
     pub(super) looked_at: AtomicU64,
     /// Ticks until the next look.
     pub(super) pause: AtomicU32,
+    /// The last look there brought as much as was asked for: there may be more.
+    pub(super) kernel_has_more: AtomicBool,
     lock: Lock,
     state: UnsafeCell<Option<Box<State>>>,
 }
@@ -67,6 +69,7 @@ impl Set {
         set.exposed.store(false, o);
         set.looked_at.store(0, o);
         set.pause.store(0, o);
+        set.kernel_has_more.store(false, o);
         set.lock.reset();
         // SAFETY: a free object is nobody's.
         unsafe { *set.state.get() = None };
@@ -119,7 +122,30 @@ impl Set {
         self.holds.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One descriptor less; the last one ends the set.
+    /// The count of descriptors and of calls that sleep on it from outside.
+    pub(crate) fn count(&self) -> &AtomicU32 {
+        &self.holds
+    }
+
+    /// A descriptor of it is about to be closed; another one takes its place, or
+    /// none, and then no other set is taken for this one.
+    pub(crate) fn forget_fd(&self, fd: c_int) {
+        if self.fd() != fd || self.holds.load(Ordering::Relaxed) <= 1 {
+            return;
+        }
+        let mut other = -1;
+        table::each(|n, entry| {
+            if let Entry::Set(set) = entry
+                && std::ptr::eq(set, self)
+                && n != fd
+            {
+                other = n;
+            }
+        });
+        self.fd.store(other, Ordering::Relaxed);
+    }
+
+    /// One holder less; the last one ends the set.
     pub(crate) fn unhold(&'static self) {
         if self.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;

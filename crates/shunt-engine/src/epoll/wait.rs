@@ -75,7 +75,8 @@ pub(crate) unsafe fn wait(
             if seen.any_since() {
                 return Outcome::Fail(libc::EINTR);
             }
-            let mut more = true;
+            // A turn at least: news that come to nothing use up the spin, too.
+            let mut more = spin.turn();
             while more && !has_news(set) && !is_due(set) {
                 more = spin.turn();
             }
@@ -122,6 +123,9 @@ pub(crate) unsafe fn wait(
             }
         };
         let kept = take_inner(set, room, n);
+        if kept == room.len() {
+            set.kernel_has_more.store(true, Ordering::Relaxed);
+        }
         if kept > 0 {
             set.pause.store(LOOK_OFTEN, Ordering::Relaxed);
         }

@@ -56,6 +56,7 @@ fn closing(fd: c_int, entry: Entry) {
             socket.unhold();
         }
         Entry::Set(set) => {
+            set.forget_fd(fd);
             table::enter(fd, Entry::Other);
             set.unhold();
         }
@@ -75,6 +76,9 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
         unsafe { syscalls::syscall!(syscalls::Sysno::close_range, a, b, flags) }
             .map_err(|e| e.into_raw())
     };
+    if flags & UNSHARE != 0 && sys::has_threads() {
+        thread::set_apart();
+    }
     let own = flags & CLOEXEC == 0 && thread::owns_memory();
     let mut from = first;
     let mut failed = None;
@@ -109,6 +113,7 @@ pub fn before_replace(old: c_int, new: c_int) {
             if thread::owns_memory() {
                 control::make_way(new);
                 epoll::make_way(new);
+                stream::bench::make_way(new);
             }
         }
         entry => {

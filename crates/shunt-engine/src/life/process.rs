@@ -1,7 +1,7 @@
 //! The process: start, fork, exec, exit, and a change of its rights.
 
 use crate::config::{self, Upgrade};
-use crate::{control, process, stats, thread};
+use crate::{control, process, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 pub fn start() {
@@ -57,4 +57,12 @@ pub fn before_new_identity() {
 /// makes no more upgrades.
 pub fn before_io_uring() {
     config::disable();
+}
+
+/// After a successful `unshare`. The thread's descriptors are its own now, unless
+/// it is alone and they were already.
+pub fn after_unshare(flags: libc::c_int) {
+    if flags & libc::CLONE_FILES != 0 && sys::has_threads() {
+        thread::set_apart();
+    }
 }

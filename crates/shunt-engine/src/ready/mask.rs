@@ -71,11 +71,11 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     ready as u16 as u32
 }
 
-/// Whether `SO_RCVLOWAT` is met.
-fn enough(conn: &Conn) -> bool {
+/// Whether `SO_RCVLOWAT` is met, or cannot be met before the program has read.
+pub(super) fn enough(conn: &Conn) -> bool {
     match conn.pair.own.options.rcvlowat.load(Ordering::Relaxed) {
         0 | 1 => true,
-        least => stream::unread(conn) >= u64::from(least),
+        least => stream::unread(conn) >= u64::from(least) || conn.keeps_peer_waiting(),
     }
 }
 

@@ -4,29 +4,52 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 
-use super::mask;
+use super::mask::{enough, mask};
 use crate::epoll::{self, Known, Limit};
-use crate::socket::Stage;
+use crate::socket::{Socket, Stage};
+use crate::stream::bench::{self, Place};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
 use crate::{Outcome, control, real, stats, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
-/// thread sleeps, whatever becomes of the descriptors meanwhile.
+/// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
+/// entry of our own.
 struct Scratch<'a> {
     fds: &'a mut [pollfd],
     told: &'a mut [pollfd],
+    /// What a call that is cancelled leaves to give back.
+    memory: Memory,
 }
 
-/// What was told, in `events` of an entry of [`Scratch::told`]; `fd` is its index.
+/// What was told, in `events` of an entry of [`Scratch::told`]. `fd` is the
+/// object's index, `revents` what the program waits for. The object is held.
 const NOBODY: i16 = 0;
 const CONNECTION: i16 = 1;
 const CANDIDATE: i16 = 2;
 const SET: i16 = 3;
+/// Not for one of the program's descriptors: the thread has a place to be woken at.
+const PLACE: i16 = 4;
 
-/// Descriptors copied to the stack; more need memory.
-const SMALL: usize = 128;
+/// Entries on the stack; more need memory.
+const SMALL: usize = 192;
+
+/// The memory of a call with many descriptors. No destructor: a cancelled thread
+/// runs none.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    at: *mut pollfd,
+    bytes: usize,
+}
+
+impl Memory {
+    fn give_back(self) {
+        if self.bytes != 0 {
+            sys::unmap(self.at.cast(), self.bytes);
+        }
+    }
+}
 
 /// The program's array, if it names anything that is shunted, or may become so
 /// while the call waits (unless it is not to: `now`).
@@ -125,16 +148,23 @@ pub(super) unsafe fn poll(
     mask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
-    let count = 2 * fds.len();
+    let count = scratch_for(fds.len());
     // SAFETY: the caller's promise.
-    let run = |scratch: &mut [pollfd]| unsafe { poll_with(fds, scratch, limit, mask, seen) };
+    let run = |scratch: &mut [pollfd], memory| unsafe {
+        poll_with(fds, scratch, memory, limit, mask, seen)
+    };
     with_array(count, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
+}
+
+/// Entries of scratch that [`poll_with`] needs for so many descriptors.
+pub(super) fn scratch_for(fds: usize) -> usize {
+    2 * (fds + 1)
 }
 
 /// Runs `work` on an array of `count` entries; `None`: no memory.
 pub(super) fn with_array(
     count: usize,
-    work: impl FnOnce(&mut [pollfd]) -> Outcome,
+    work: impl FnOnce(&mut [pollfd], Memory) -> Outcome,
 ) -> Option<Outcome> {
     if count <= SMALL {
         let mut small = [pollfd {
@@ -142,24 +172,35 @@ pub(super) fn with_array(
             events: 0,
             revents: 0,
         }; SMALL];
-        return Some(work(&mut small[..count]));
+        let memory = Memory {
+            at: std::ptr::null_mut(),
+            bytes: 0,
+        };
+        return Some(work(&mut small[..count], memory));
     }
     let bytes = count * size_of::<pollfd>();
-    let memory = sys::map(bytes).cast::<pollfd>();
-    if memory.is_null() {
+    let memory = Memory {
+        at: sys::map(bytes).cast(),
+        bytes,
+    };
+    if memory.at.is_null() {
         return None;
     }
     // SAFETY: fresh zeroed memory of that size.
-    let outcome = work(unsafe { std::slice::from_raw_parts_mut(memory, count) });
-    sys::unmap(memory.cast(), bytes);
+    let array = unsafe { std::slice::from_raw_parts_mut(memory.at, count) };
+    let outcome = work(array, memory);
+    memory.give_back();
     Some(outcome)
 }
 
+/// [`poll`] in an array from [`with_array`], which `memory` belongs to.
+///
 /// # Safety
 /// `sigmask` is null or a signal set.
-unsafe fn poll_with(
+pub(super) unsafe fn poll_with(
     fds: &mut [pollfd],
     scratch: &mut [pollfd],
+    memory: Memory,
     limit: Limit,
     sigmask: *const sigset_t,
     seen: Seen,
@@ -170,8 +211,13 @@ unsafe fn poll_with(
         one.revents = 0;
         any |= attached(one.fd).is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
     }
-    let (array, told) = scratch.split_at_mut(fds.len());
-    let scratch = &mut Scratch { fds: array, told };
+    let (array, told) = scratch.split_at_mut(fds.len() + 1);
+    array[fds.len()].fd = -1;
+    let scratch = &mut Scratch {
+        fds: array,
+        told,
+        memory,
+    };
     if !any {
         // What the kernel alone knows is not worth spinning for.
         // SAFETY: the caller's promise.
@@ -228,20 +274,23 @@ unsafe fn sleep(
         let n = if ready {
             sys::poll_now(scratch.fds).map(|n| n as isize)
         } else if seen.any_since() && !limit.is_now() {
-            get_out(fds, scratch.told);
+            get_out(scratch.told);
             return Outcome::Fail(libc::EINTR);
         } else {
             stats::ready_sleep();
             let left = limit.left();
             let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            let undo = || get_out(fds, scratch.told);
+            let undo = || {
+                get_out(scratch.told);
+                scratch.memory.give_back();
+            };
             let (array, count) = (scratch.fds.as_mut_ptr(), scratch.fds.len());
             // SAFETY: our own array; the program's mask.
             real::sleeping(&undo, || unsafe {
                 real::ppoll()(array, count as nfds_t, time, sigmask) as isize
             })
         };
-        get_out(fds, scratch.told);
+        get_out(scratch.told);
         stats::ready_call(true);
         if let (Err(errno), false) = (n, ready) {
             // A signal gives way to news that came with it, as in the kernel.
@@ -285,7 +334,7 @@ fn writes(events: i16) -> bool {
 /// sleeps on it, and fills the array for the real call. `true`: something has
 /// come; do not sleep.
 fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
-    let mut ready = false;
+    let mut ready = take_place(fds, scratch);
     for (i, from) in fds.iter().enumerate() {
         let (to, told) = (&mut scratch.fds[i], &mut scratch.told[i]);
         *to = pollfd {
@@ -293,13 +342,14 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
             ..*from
         };
         told.events = NOBODY;
-        if let Some(set) = table::set(from.fd) {
+        told.revents = from.events;
+        if let Some(set) = table::hold_set(from.fd) {
             epoll::begin_sleep(set);
             epoll::expose(set);
             (told.fd, told.events) = (set.index() as c_int, SET);
             continue;
         }
-        let Some(socket) = table::socket(from.fd) else {
+        let Some(socket) = table::hold_socket(from.fd) else {
             continue;
         };
         // Who waits for nothing but an end needs no doorbell.
@@ -308,11 +358,12 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
                 socket.stage(),
                 Stage::Candidate | Stage::Claimed | Stage::Paired
             );
-        socket.hold();
         told.fd = socket.index() as c_int;
         if candidate && socket.inside.begin_poll() {
             told.events = CANDIDATE;
-        } else if let Some(conn) = attached(from.fd) {
+        } else if socket.stage() == Stage::Attached
+            && let Some(conn) = Conn::new(socket, from.fd)
+        {
             told.events = CONNECTION;
             ready |= get_in_connection(&conn, from.events, to);
         } else {
@@ -322,12 +373,31 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
     ready
 }
 
+/// Who waits for room must hear of a `shutdown` by another thread. `true`: there
+/// is no place now; do not sleep.
+fn take_place(fds: &[pollfd], scratch: &mut Scratch) -> bool {
+    let (to, told) = (&mut scratch.fds[fds.len()], &mut scratch.told[fds.len()]);
+    to.fd = -1;
+    told.events = NOBODY;
+    let wanted = |one: &pollfd| writes(one.events) && attached(one.fd).is_some();
+    if !fds.iter().any(wanted) {
+        return false;
+    }
+    let Some(place) = bench::enter() else {
+        return true;
+    };
+    *to = place.watch();
+    (told.fd, told.events) = (place.number(), PLACE);
+    false
+}
+
 fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
     let mut ready = false;
     // Doorbells, FIN and RST.
     to.events = events & (libc::POLLPRI | libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM);
     if reads(events) {
-        ready |= stream::asleep(conn, Want::Data);
+        // Its doorbells go on until there is enough.
+        ready |= stream::asleep(conn, Want::Data) && enough(conn);
         to.events |= libc::POLLIN;
     }
     if writes(events) {
@@ -348,40 +418,38 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
     ready
 }
 
-/// The reverse of [`get_in`].
-fn get_out(fds: &[pollfd], told: &[pollfd]) {
-    for (one, told) in fds.iter().zip(told) {
+/// The reverse of [`get_in`], whatever the program's descriptors name by now.
+fn get_out(told: &[pollfd]) {
+    for told in told {
         match told.events {
             SET => {
                 if let Some(set) = table::SETS.get(told.fd as u32) {
                     epoll::end_sleep(set);
+                    set.unhold();
                 }
             }
             CONNECTION | CANDIDATE => {
-                let Some(socket) = table::SOCKETS.get(told.fd as u32) else {
-                    continue;
-                };
-                // Its number may name something else by now.
-                let same = table::socket(one.fd).is_some_and(|s| std::ptr::eq(s, socket));
-                let conn = Conn::new(socket, if same { one.fd } else { -1 });
-                if told.events == CONNECTION {
-                    if let Some(conn) = &conn {
-                        if reads(one.events) {
-                            stream::awake(conn, Want::Data);
-                        }
-                        if writes(one.events) {
-                            stream::awake(conn, Want::Room);
-                        }
-                    }
-                } else if socket.inside.end_poll()
-                    && let Some(conn) = &conn
-                {
-                    stream::awake(conn, Want::Data);
-                    stream::awake(conn, Want::Room);
+                if let Some(socket) = table::SOCKETS.get(told.fd as u32) {
+                    get_out_of(socket, told);
+                    socket.unhold();
                 }
-                socket.unhold();
             }
+            PLACE => Place::numbered(told.fd).leave(),
             _ => {}
         }
+    }
+}
+
+fn get_out_of(socket: &'static Socket, told: &pollfd) {
+    let shunted = told.events == CONNECTION || socket.inside.end_poll();
+    let Some(conn) = Conn::new(socket, socket.fd()).filter(|_| shunted) else {
+        return;
+    };
+    // The upgrade has counted a candidate's poller as both.
+    if told.events == CANDIDATE || reads(told.revents) {
+        stream::awake(&conn, Want::Data);
+    }
+    if told.events == CANDIDATE || writes(told.revents) {
+        stream::awake(&conn, Want::Room);
     }
 }

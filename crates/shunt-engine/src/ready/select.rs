@@ -6,7 +6,7 @@ use super::poll;
 use crate::Outcome;
 use crate::epoll::Limit;
 use crate::table::{self, Entry};
-use crate::thread::signals::{self, Seen};
+use crate::thread::signals;
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -89,7 +89,8 @@ pub(super) unsafe fn select(
     if !any {
         return Outcome::Kernel;
     }
-    let run = |fds: &mut [pollfd]| {
+    let run = |array: &mut [pollfd], memory| {
+        let (fds, scratch) = array.split_at_mut(n);
         for (one, fd) in fds.iter_mut().zip(chosen) {
             *one = pollfd {
                 fd: fd as c_int,
@@ -98,9 +99,13 @@ pub(super) unsafe fn select(
             };
         }
         // SAFETY: the caller's promise.
-        unsafe { with(fds, &sets, count, limit, mask, seen) }
+        let poll = |fds: &mut [pollfd]| unsafe {
+            poll::poll_with(fds, scratch, memory, limit, mask, seen)
+        };
+        // SAFETY: as above.
+        unsafe { with(fds, &sets, count, limit, poll) }
     };
-    poll::with_array(n, run).unwrap_or(Outcome::Kernel)
+    poll::with_array(n + poll::scratch_for(n), run).unwrap_or(Outcome::Kernel)
 }
 
 /// # Safety
@@ -110,15 +115,13 @@ unsafe fn with(
     sets: &[Bits; 3],
     count: usize,
     limit: Limit,
-    mask: *const sigset_t,
-    seen: Seen,
+    poll: impl FnOnce(&mut [pollfd]) -> Outcome,
 ) -> Outcome {
     // SAFETY: a slice.
     if unsafe { poll::shunted(fds.as_mut_ptr(), fds.len() as u64, limit.is_now()) }.is_none() {
         return Outcome::Kernel;
     }
-    // SAFETY: the caller's promise.
-    let outcome = unsafe { poll::poll(fds, limit, mask, seen) };
+    let outcome = poll(fds);
     let Outcome::Done(_) = outcome else {
         return outcome;
     };

@@ -87,11 +87,7 @@ extern "C" fn guard_and_jump() {
 ///
 /// # Safety
 /// Called by the kernel, in effect.
-unsafe extern "C" fn chosen(
-    signal: c_int,
-    info: *const siginfo_t,
-    context: *mut c_void,
-) -> usize {
+unsafe extern "C" fn chosen(signal: c_int, info: *const siginfo_t, context: *mut c_void) -> usize {
     let entry = HANDLERS[signal as usize % HANDLERS.len()].load(Ordering::Relaxed);
     // The kernel forgets a handler that is for one signal only: no second chance.
     if undisturbed::has_begun() && entry & ONCE == 0 {

@@ -64,6 +64,24 @@ impl Conn<'_> {
         }
     }
 
+    /// Whether the peer waits for room and has not been told of any: what there
+    /// is to read will not become more until some is read.
+    pub(crate) fn keeps_peer_waiting(&self) -> bool {
+        let wait = self.pair.peer.face.wait.load(Ordering::Acquire);
+        let read = self.pair.own.progress.bytes.load(Ordering::Relaxed);
+        let asked = self.pair.peer.output.room_at.load(Ordering::Acquire);
+        wait & (slot::WAIT_TX | slot::WANT_TX) != 0 && (read.wrapping_sub(asked) as i64) < 0
+    }
+
+    /// Having said that this side waits for room, with the sending token: a peer
+    /// that waits for more data than is there must make do with that.
+    pub(super) fn tell_full(&self) {
+        let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
+        if wait & (slot::WAIT_RX | slot::WATCHED) != 0 {
+            self.tell(wait, News::Data);
+        }
+    }
+
     /// With the sending token.
     #[cold]
     fn tell(&self, wait: u32, news: News) {
@@ -86,8 +104,13 @@ impl Conn<'_> {
             let door = self.pair.link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);
-                // Any connection's doorbell wakes the set: one ring per nap.
-                rung = self.ring_once(&self.pair.link.own().tail(group).rung, naps);
+                rung = if self.pair.peer.options.forked.load(Ordering::Acquire) == slot::UNFORKED {
+                    // Any connection's doorbell wakes the set: one ring per nap.
+                    self.ring_once(&self.pair.link.own().tail(group).rung, naps)
+                } else {
+                    // Relatives have sets of their own behind the same door.
+                    self.ring_bell()
+                };
             }
         }
         if sleeping && !rung {
@@ -146,7 +169,7 @@ impl Conn<'_> {
             || peer & (slot::SHUT_WR | slot::CLOSED | slot::REFUSED) != 0
             || self.is_shut()
             || self.socket.inside.has_sender()
-            || own.options.forked.load(Ordering::Relaxed) != 0
+            || self.is_shared()
         {
             return false;
         }
@@ -155,6 +178,20 @@ impl Conn<'_> {
         };
         publish::word(&own.output.switch_at, written + 1);
         Way::Ring.store(&own.sending.way);
+        // A fork has said that it would not switch.
+        publish::clear_bits(&own.face.state, slot::LEAVING);
         true
+    }
+
+    /// Whether a forked relative may be sending through the kernel.
+    fn is_shared(&self) -> bool {
+        let forked = &self.pair.own.options.forked;
+        if forked.load(Ordering::Acquire) == slot::SHARED {
+            if self.socket.share.is_unknown() || self.socket.share.is_shared() {
+                return true;
+            }
+            forked.store(slot::INHERITED, Ordering::Release);
+        }
+        false
     }
 }

@@ -8,8 +8,9 @@ use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
+use shunt_shm::token::Token;
 
-use super::{Conn, unread, wait};
+use super::{Conn, bench, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -21,11 +22,21 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         publish::set_bits(&own.face.state, slot::SHUT_RD);
     }
-    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(&own.sending.token) {
+    let token = &own.sending.token;
+    let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
+    if sending {
         publish::set_bits(&own.face.state, slot::SHUT_WR);
-        give(&own.sending.token);
     }
-    match sys::shutdown(conn.fd, how) {
+    // With the token: who finds the ring shut asks the kernel, which must know.
+    let result = sys::shutdown(conn.fd, how);
+    if sending {
+        let asleep = wait::any_waits_for_room(conn);
+        give(token);
+        if asleep {
+            bench::ring();
+        }
+    }
+    match result {
         Ok(_) => Outcome::Done(0),
         Err(errno) => Outcome::Fail(errno),
     }
@@ -42,7 +53,7 @@ pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
     // A forked relative may go on using the connection; if none does, a doorbell
     // left in the queue would turn the kernel's FIN into a reset.
-    if own.options.forked.load(Ordering::Relaxed) != 0 {
+    if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
         wait::swallow(conn);
         return;
     }
@@ -147,11 +158,21 @@ pub(crate) fn before_reset(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
 }
 
-/// With a token that a process which shared the connection held when it died, in
-/// the middle of an operation: what lies in the rings is not to be trusted.
+/// With a token that a process which shared the connection held when it died. What
+/// a sender had begun can be finished; of what a receiver had taken nothing is
+/// sure, so the connection is broken.
 #[cold]
-pub(super) fn break_off(conn: &Conn) {
-    conn.socket.set_reason(Reason::Protocol);
+pub(super) fn take_over(conn: &Conn, token: &Token) {
+    let own = conn.pair.own;
+    if std::ptr::eq(token, &raw const own.sending.token) {
+        if conn.producer().repair() {
+            Way::TcpAgain.store(&own.sending.way);
+        } else if conn.way_out() == Way::Tcp && own.output.switch_at.load(Ordering::Relaxed) != 0 {
+            Way::Ring.store(&own.sending.way);
+        }
+        return;
+    }
+    conn.socket.set_reason(Reason::HolderDied);
     before_reset(conn);
     if let Some(fd) = conn.base() {
         sys::reset(fd);
@@ -159,8 +180,8 @@ pub(super) fn break_off(conn: &Conn) {
     conn.socket
         .pending_error
         .store(libc::ECONNRESET, Ordering::Relaxed);
-    Way::TcpAgain.store(&conn.pair.own.sending.way);
-    Way::TcpAgain.store(&conn.pair.own.receiving.way);
+    Way::TcpAgain.store(&own.sending.way);
+    Way::TcpAgain.store(&own.receiving.way);
 }
 
 /// The last descriptor's number is about to name something else: waits until no

@@ -177,7 +177,11 @@ fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {
         let over = sys::ready(conn.fd, libc::POLLRDHUP)
             & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR)
             != 0;
-        if over || until.is_some_and(|until| sys::now() >= until) || seen.interrupting_since() {
+        if over
+            || conn.keeps_peer_waiting()
+            || until.is_some_and(|until| sys::now() >= until)
+            || seen.interrupting_since()
+        {
             return unread(conn) > there;
         }
         // SAFETY: no descriptors.

@@ -58,6 +58,11 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
         // SAFETY: the caller's promise.
         let step = unsafe { attempt(conn, &mut cursor, flags) };
         if let Step::Kernel = step {
+            // Shut down in the middle of the call: no error of this one.
+            if cursor.done() > 0 && conn.is_shut() {
+                give(token);
+                return Outcome::Done(cursor.done() as isize);
+            }
             match before_kernel(conn, cursor.remaining() > 0) {
                 Before::Go => {}
                 Before::Fail(errno) => {
@@ -113,12 +118,18 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
     }
     conn.ask_at();
     let wait = &conn.pair.own.face.wait;
-    if wait.load(Ordering::Relaxed) & slot::WANT_TX == 0 {
+    let first = wait.load(Ordering::Relaxed) & slot::WANT_TX == 0;
+    if first {
         publish::set_bits(wait, slot::WANT_TX);
     }
     // Pairs with the light barrier before the peer's look at the wait word.
     heavy();
-    conn.has_room()
+    let room = conn.has_room();
+    if first && !room && conn.take(&conn.pair.own.sending.token) {
+        conn.tell_full();
+        give(&conn.pair.own.sending.token);
+    }
+    room
 }
 
 /// What must be known before the kernel sends.

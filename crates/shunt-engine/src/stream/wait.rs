@@ -2,12 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use libc::pollfd;
 use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
+use super::bench::{self, Place};
 use super::send::{has_unread_tcp, leave_ring};
 use super::{Conn, Spin};
 use crate::real;
@@ -56,7 +58,7 @@ fn is_ready(conn: &Conn, want: Want) -> bool {
         // On TCP the kernel wakes us; look at the ring once the peer has switched.
         Want::Data if conn.way_in() == Way::Tcp => false,
         Want::Data => conn.consumer().is_ready(),
-        Want::Room => conn.has_room() || conn.way_out() != Way::Ring,
+        Want::Room => conn.has_room() || conn.way_out() != Way::Ring || conn.is_shut(),
     }
 }
 
@@ -100,6 +102,19 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
     };
     let conn = &Conn { fd: base, ..*conn };
     let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
+    let place = match want {
+        Want::Data => None,
+        Want::Room => match bench::enter() {
+            None => return Ok(()),
+            place => place,
+        },
+    };
+    let leave = || {
+        if let Some(place) = place {
+            place.leave();
+        }
+        conn.socket.unhold();
+    };
     conn.socket.hold();
     let come = asleep(conn, want);
     let result = if come {
@@ -123,17 +138,25 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
         } else {
             let undo = || {
                 awake(conn, want);
-                conn.socket.unhold();
+                leave();
             };
-            sleep_in_kernel(conn, want, until, &undo)
+            match place {
+                None => sleep_in_kernel(conn, until, &undo),
+                Some(place) => sleep_for_room(conn, place, until, seen, &undo),
+            }
         };
         awake(conn, want);
         // Whatever woke us, the kernel may have news.
         conn.socket.looked_at.store(0, Ordering::Relaxed);
         result
     };
-    conn.socket.unhold();
+    leave();
     result
+}
+
+/// Whether a thread sleeps until there is room. With the sending token.
+pub(super) fn any_waits_for_room(conn: &Conn) -> bool {
+    conn.pair.own.receiving.sleepers.load(Ordering::Acquire) >= Want::Room.unit()
 }
 
 /// Says in our arena that a thread sleeps on the connection, until [`awake`].
@@ -160,6 +183,9 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
             && conn.way_in() == Way::Tcp
             && super::recv::settle(conn)
             && conn.consumer().is_ready());
+    if want == Want::Room && !come {
+        conn.tell_full();
+    }
     give(token(conn, want));
     come
 }
@@ -311,35 +337,9 @@ fn take_last_bells(conn: &Conn) -> Result<(), Errno> {
 
 /// The real blocking call: restarts, is interrupted and is cancelled as the
 /// kernel's own receive is. `undo` in the last case.
-fn sleep_in_kernel(
-    conn: &Conn,
-    want: Want,
-    until: Option<u64>,
-    undo: &impl Fn(),
-) -> Result<(), Errno> {
-    if let Some(until) = until {
-        let left = until.saturating_sub(sys::now());
-        if left == 0 {
-            return Err(libc::EAGAIN);
-        }
-        let time = libc::timespec {
-            tv_sec: (left / 1_000_000_000) as i64,
-            tv_nsec: (left % 1_000_000_000) as i64,
-        };
-        let mut one = libc::pollfd {
-            fd: conn.fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one valid pollfd.
-        let poll = || unsafe {
-            real::ppoll()(&raw mut one, 1, &raw const time, std::ptr::null()) as isize
-        };
-        return match real::sleeping(undo, poll) {
-            Err(errno) => Err(errno),
-            Ok(0) => Err(libc::EAGAIN),
-            Ok(_) => Ok(()),
-        };
+fn sleep_in_kernel(conn: &Conn, until: Option<u64>, undo: &impl Fn()) -> Result<(), Errno> {
+    if until.is_some() {
+        return poll_until(&mut [watch(conn)], until, undo);
     }
     let mut byte = 0u8;
     // SAFETY: one byte of our own.
@@ -348,13 +348,55 @@ fn sleep_in_kernel(
     }) {
         Ok(_) => Ok(()),
         Err(libc::EINTR) => Err(libc::EINTR),
-        // `SO_RCVTIMEO` says nothing about sending; `O_NONBLOCK` set meanwhile does.
-        Err(libc::EAGAIN) if want == Want::Room => Ok(()),
         Err(libc::EAGAIN) => Err(libc::EAGAIN),
         Err(errno) => {
             conn.socket.pending_error.store(errno, Ordering::Relaxed);
             Ok(())
         }
+    }
+}
+
+/// The same for a sender, which may also be woken from within its process.
+fn sleep_for_room(
+    conn: &Conn,
+    place: Place,
+    until: Option<u64>,
+    seen: Seen,
+    undo: &impl Fn(),
+) -> Result<(), Errno> {
+    match poll_until(&mut [watch(conn), place.watch()], until, undo) {
+        // The kernel restarts no poll, but it would a send.
+        Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(()),
+        result => result,
+    }
+}
+
+fn watch(conn: &Conn) -> pollfd {
+    pollfd {
+        fd: conn.fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Result<(), Errno> {
+    let left = until.map(|until| until.saturating_sub(sys::now()));
+    if left == Some(0) {
+        return Err(libc::EAGAIN);
+    }
+    let time = left.map(|left| libc::timespec {
+        tv_sec: (left / 1_000_000_000) as i64,
+        tv_nsec: (left % 1_000_000_000) as i64,
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let (array, count) = (fds.as_mut_ptr(), fds.len() as libc::nfds_t);
+    // SAFETY: our own array.
+    match real::sleeping(undo, || unsafe {
+        real::ppoll()(array, count, time, std::ptr::null()) as isize
+    }) {
+        Err(errno) => Err(errno),
+        Ok(0) => Err(libc::EAGAIN),
+        Ok(_) => Ok(()),
     }
 }
 

@@ -182,3 +182,13 @@ alias! {
         parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t,
     ) -> c_int;
 }
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+    // SAFETY: the caller keeps the function's contract.
+    let result = unsafe { next::unshare(flags) };
+    if result == 0 {
+        quietly(|| life::after_unshare(flags));
+    }
+    result
+}

@@ -97,12 +97,14 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     pub fn commit(&self, at: &mut Position, n: usize) {
         let next = at.offset + HEADER + (n as u32).next_multiple_of(8);
         self.memory.word(next).store(0, Ordering::Relaxed);
+        // Said first, for `repair`.
+        let total = self.output.bytes.load(Ordering::Relaxed) + n as u64;
+        self.sending.total.store(total, Ordering::Relaxed);
         publish::word(self.memory.word(at.offset), header(Kind::Data, n as u32));
         // After the frame: who believes the count finds the bytes.
-        let o = &self.output.bytes;
-        publish::word(o, o.load(Ordering::Relaxed) + n as u64);
+        publish::word(&self.output.bytes, total);
         at.offset = next;
-        self.sending.write.store(at.pack(), Ordering::Relaxed);
+        self.sending.write.store(at.pack(), Ordering::Release);
     }
 
     /// Tells the consumer that the stream goes on over TCP at this offset.
@@ -124,6 +126,36 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
             .pack(),
             Ordering::Relaxed,
         );
+    }
+
+    /// Finishes what another process had begun with the sending token when it died.
+    /// Each operation becomes final as it publishes its header; the write position
+    /// moves after that. `true`: it was leaving the ring.
+    pub fn repair(&self) -> bool {
+        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        let word = self.memory.word(at.offset).load(Ordering::Relaxed);
+        let (kind, length) = ((word >> 32) as u32, word as u32);
+        let next = match kind {
+            1 => {
+                let total = self.sending.total.load(Ordering::Relaxed);
+                publish::word(&self.output.bytes, total);
+                Position {
+                    offset: at.offset + HEADER + length.next_multiple_of(8),
+                    ..at
+                }
+            }
+            2 => Position {
+                lap: at.lap.wrapping_add(1),
+                offset: length,
+            },
+            3 => Position {
+                offset: at.offset + HEADER + 8,
+                ..at
+            },
+            _ => at,
+        };
+        self.sending.write.store(next.pack(), Ordering::Release);
+        kind == Kind::Back as u32
     }
 
     /// Whether a third of the ring is free, like `sk_stream_is_writeable` in the
@@ -325,9 +357,9 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         };
         s.segments[next.lap as usize % 4].store(begins.pack(), Ordering::Relaxed);
         self.memory.word(target).store(0, Ordering::Relaxed);
-        s.write.store(next.pack(), Ordering::Relaxed);
         s.check.store(target + SMALL, Ordering::Relaxed);
         publish::word(self.memory.word(at.offset), header(Kind::Jump, target));
+        s.write.store(next.pack(), Ordering::Release);
         next
     }
 }

@@ -269,3 +269,38 @@ fn an_impossible_credit_is_a_fault() {
     }
     assert_eq!(pair.producer().room(usize::MAX), Err(Fault));
 }
+
+/// A process may die between any two stores of a write.
+#[test]
+fn another_process_finishes_what_a_dead_one_began() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let pair = Pair::new(64 << 10);
+    let mut expected = Vec::new();
+    let mut seen = Vec::new();
+    for round in 0..400u32 {
+        let bytes = vec![round as u8; 1 + (round as usize * 37) % 700];
+        let before = (
+            pair.sending.write.load(Relaxed),
+            pair.output.bytes.load(Relaxed),
+        );
+        assert_eq!(pair.write(&bytes), bytes.len());
+        expected.extend_from_slice(&bytes);
+        let one_frame = super::Position::unpack(before.0).lap
+            == super::Position::unpack(pair.sending.write.load(Relaxed)).lap;
+        // The frame is published; the count and the position may not have moved.
+        if one_frame && round % 3 != 0 {
+            pair.sending.write.store(before.0, Relaxed);
+            if round % 3 == 1 {
+                pair.output.bytes.store(before.1, Relaxed);
+            }
+        }
+        assert!(!pair.producer().repair());
+        assert!(!pair.producer().repair(), "once is enough");
+        assert_eq!(pair.output.bytes.load(Relaxed), expected.len() as u64);
+        if round % 5 == 0 {
+            seen.extend(pair.read(1 << 20, false));
+        }
+    }
+    seen.extend(pair.read(1 << 20, false));
+    assert_eq!(seen, expected);
+}
