@@ -78,6 +78,7 @@ static void urgent_mark(struct end *e)
         say(e, "mark %d", mark);
         T(recv(FD, buf, 16, MSG_OOB));
         T(recv(FD, buf, 5, MSG_WAITALL));
+        say(e, "%.5s", buf);
         T(sockatmark(FD));
     }
     AT(C) {
