@@ -401,6 +401,55 @@ static void small_stack(struct end *e)
     }
 }
 
+struct file_sender {
+    struct end *e;
+    int file;
+};
+
+static void *sends_files(void *arg)
+{
+    struct file_sender *s = arg;
+    struct end *e = s->e;
+    int p[2];
+    off_t at = 0;
+    while (at < 50000 && sendfile(FD, s->file, &at, 50000 - at) > 0)
+        ;
+    MUST(pipe2(p, O_CLOEXEC));
+    for (int i = 0; i < 8; i++) {
+        if (splice(FD, NULL, p[1], NULL, 4096, 0) <= 0)
+            break;
+        while (splice(p[0], NULL, FD, NULL, 4096, SPLICE_F_NONBLOCK) > 0)
+            ;
+    }
+    close(p[0]), close(p[1]);
+    return NULL;
+}
+
+// None of it needs more stack than a system call does.
+static void small_stack_files(struct end *e)
+{
+    if (e->role == C) {
+        pthread_attr_t attr;
+        pthread_t t;
+        struct file_sender s = {e, memfd_create("file", MFD_CLOEXEC)};
+        fill(scratch(), 50000, 0, 1);
+        raw_write(s.file, (char *)scratch(), 50000);
+        pthread_attr_init(&attr);
+        T(pthread_attr_setstacksize(&attr, PTHREAD_STACK_MIN));
+        T(pthread_create(&t, &attr, sends_files, &s));
+        pthread_join(t, NULL);
+        close(s.file);
+    } else {
+        expect(e, FD, 50000, 1);
+        unsigned char buf[100];
+        for (int i = 0; i < 8; i++) {
+            fill(buf, 100, 0, i);
+            put(FD, buf, 100);
+            expect(e, FD, 100, i);
+        }
+    }
+}
+
 static struct end *signalled;
 static void sends_in_handler(int sig)
 {
@@ -435,4 +484,4 @@ DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), C
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
           CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD),
           CASE(shut_down_under_sender, TWO | BARE | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
-          CASE(alternate_stack, TWO | COLD))
+          CASE(small_stack_files, TWO | COLD), CASE(alternate_stack, TWO | COLD))

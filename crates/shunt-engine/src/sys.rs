@@ -309,13 +309,20 @@ pub(crate) fn position(fd: c_int) -> Option<i64> {
     call!(lseek, fd, 0, libc::SEEK_CUR).ok().map(|at| at as i64)
 }
 
-pub(crate) fn set_position(fd: c_int, at: i64) {
-    let _ = call!(lseek, fd, at, libc::SEEK_SET);
+pub(crate) fn move_position(fd: c_int, by: i64) {
+    let _ = call!(lseek, fd, by, libc::SEEK_CUR);
 }
 
-/// Whether a descriptor is a regular file.
+/// Whether a descriptor is a regular file or a block device.
 pub(crate) fn is_file(fd: c_int) -> bool {
-    file_type(fd) == libc::S_IFREG
+    matches!(file_type(fd), libc::S_IFREG | libc::S_IFBLK)
+}
+
+/// Whether it was opened for this: `O_RDONLY` or `O_WRONLY`.
+pub(crate) fn is_open_for(fd: c_int, access: c_int) -> bool {
+    fcntl(fd, libc::F_GETFL, 0).is_ok_and(
+        |flags| matches!(flags as c_int & libc::O_ACCMODE, a if a == access || a == libc::O_RDWR),
+    )
 }
 
 /// Whether a descriptor is an end of a pipe.
@@ -335,12 +342,35 @@ fn file_type(fd: c_int) -> libc::mode_t {
     }
 }
 
-/// Writes what fits into a pipe at this moment, whether it is blocking or not.
-pub(crate) fn write_now(pipe: c_int, bytes: &[u8]) -> Result<usize, Errno> {
-    const RWF_NOWAIT: c_int = 8;
+const RWF_NOWAIT: c_int = 8;
+
+/// Reads what a pipe has at this moment, whether it is blocking or not.
+pub(crate) fn read_now(pipe: c_int, buffer: *mut u8, length: usize) -> Result<usize, Errno> {
     let part = libc::iovec {
-        iov_base: bytes.as_ptr() as *mut _,
-        iov_len: bytes.len(),
+        iov_base: buffer.cast(),
+        iov_len: length,
+    };
+    match call!(
+        preadv2,
+        pipe,
+        &raw const part,
+        1,
+        usize::MAX,
+        usize::MAX,
+        RWF_NOWAIT
+    ) {
+        // Before Linux 6.4.
+        Err(libc::EOPNOTSUPP) if ready(pipe, libc::POLLIN) == 0 => Err(libc::EAGAIN),
+        Err(libc::EOPNOTSUPP) => read(pipe, buffer, length),
+        other => other,
+    }
+}
+
+/// Writes what fits into a pipe at this moment, whether it is blocking or not.
+pub(crate) fn write_now(pipe: c_int, bytes: *const u8, length: usize) -> Result<usize, Errno> {
+    let part = libc::iovec {
+        iov_base: bytes.cast_mut().cast(),
+        iov_len: length,
     };
     match call!(
         pwritev2,
@@ -355,7 +385,7 @@ pub(crate) fn write_now(pipe: c_int, bytes: &[u8]) -> Result<usize, Errno> {
         Err(libc::EOPNOTSUPP) if ready(pipe, libc::POLLOUT) & libc::POLLOUT == 0 => {
             Err(libc::EAGAIN)
         }
-        Err(libc::EOPNOTSUPP) => write(pipe, bytes.as_ptr(), bytes.len().min(libc::PIPE_BUF)),
+        Err(libc::EOPNOTSUPP) => write(pipe, bytes, length.min(libc::PIPE_BUF)),
         other => other,
     }
 }
