@@ -92,6 +92,144 @@ static void sendfile_large(struct end *e)
 static void sendfile_large(struct end *e) { say(e, "not by syscall"); }
 #endif
 
+// The kernel sends from what it can seek in, not from files alone.
+static void devices(struct end *e)
+{
+    static char buf[4096];
+    AT(C) {
+        int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC), p[2];
+        T(sendfile(FD, zero, NULL, 4096));
+        T(send(FD, "end", 3, 0));
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(write(p[1], "abc", 3));
+        T(sendfile(FD, p[0], NULL, 3));
+        T(splice(zero, NULL, FD, NULL, 3, 0));
+        close(zero), close(p[0]), close(p[1]);
+    }
+    AT(S) {
+        size_t n = get(FD, buf, 4096), zeros = 0;
+        while (zeros < n && !buf[zeros])
+            zeros++;
+        say(e, "%zu", zeros);
+        T(recv(FD, buf, 3, MSG_WAITALL));
+        say(e, "%.3s", buf);
+    }
+}
+
+// Counts that no file has.
+static void sendfile_counts(struct end *e)
+{
+    AT(C) {
+        int file = file_of(4096, 1), sink = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        off_t at = 5;
+        T(sendfile(FD, file, NULL, -1));
+        T(sendfile(FD, file, &at, (size_t)1 << 63));
+        T(sendfile(FD, file, &at, 0));
+        at = LONG_MAX - 10;
+        T(sendfile(FD, file, &at, 100));
+        T(sendfile(FD, sink, NULL, 100));
+        say(e, "%ld", (long)lseek(file, 0, SEEK_CUR));
+        close(file), close(sink);
+    }
+}
+
+// A file that has ended is no reason to wait for room.
+static void ended_file_when_full(struct end *e)
+{
+    size_t n = 0;
+    AT(C) {
+        int file = file_of(4096, 1);
+        lseek(file, 0, SEEK_END);
+        n = stuff(e, FD, 2);
+        T(sendfile(FD, file, NULL, 100));
+        close(file);
+    }
+    share(e, C, &n, sizeof n);
+    AT(S) drain(e, FD, n, 2);
+}
+
+// The other end of a pipe than the one that is needed.
+static void wrong_ends(struct end *e)
+{
+    int p[2];
+    AT(C) {
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(write(p[1], "abc", 3));
+        T(splice(p[1], NULL, FD, NULL, 3, 0));
+        T(splice(FD, NULL, p[0], NULL, 3, 0));
+        T(send(FD, "!", 1, 0));
+        close(p[0]), close(p[1]);
+    }
+    AT(S) T(recv(FD, (char[8]){0}, 8, 0));
+}
+
+// What a reset connection says to each call, and whether with SIGPIPE.
+static void after_reset(struct end *e, int pipes)
+{
+    AT(C) {
+        struct linger now = {1, 0};
+        setsockopt(FD, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+        close(FD), FD = -1;
+    }
+    AT(S) {
+        int file = file_of(4096, 1), p[2];
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(write(p[1], "0123456789", 10));
+        await_events(e, FD, POLLERR);
+        for (int i = 0; i < 2; i++) {
+            if (pipes)
+                T(splice(p[0], NULL, FD, NULL, 10, 0));
+            else
+                T(sendfile(FD, file, NULL, 100));
+        }
+        T(read(p[0], (char[16]){0}, 16));
+        close(file), close(p[0]), close(p[1]);
+    }
+}
+static void file_after_reset(struct end *e) { after_reset(e, 0); }
+static void pipe_after_reset(struct end *e) { after_reset(e, 1); }
+
+static void after_close(struct end *e, int pipes)
+{
+    AT(C) close(FD), FD = -1;
+    AT(S) {
+        int file = file_of(4096, 1), p[2];
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(write(p[1], "0123456789", 10));
+        await_events(e, FD, POLLRDHUP);
+        if (pipes)
+            T(splice(p[0], NULL, FD, NULL, 5, 0));
+        else
+            T(sendfile(FD, file, NULL, 100));
+        await_events(e, FD, POLLERR);
+        if (pipes)
+            T(splice(p[0], NULL, FD, NULL, 5, 0));
+        else
+            T(sendfile(FD, file, NULL, 100));
+        close(file), close(p[0]), close(p[1]);
+    }
+}
+static void file_after_close(struct end *e) { after_close(e, 0); }
+static void pipe_after_close(struct end *e) { after_close(e, 1); }
+
+// From a socket to a pipe (since Linux 5.12).
+static void file_is_the_socket(struct end *e)
+{
+    char buf[8];
+    int p[2];
+    AT(C) T(send(FD, "abcdef", 6, 0));
+    AT(S) {
+        await_bytes(e, FD, 6);
+        MUST(pipe2(p, O_CLOEXEC));
+        T(sendfile(p[1], FD, NULL, 4));
+        T(read(p[0], buf, 8));
+        say(e, "%.4s", buf);
+        T(sendfile(p[0], FD, NULL, 4));
+        T(recv(FD, buf, 8, 0));
+        close(p[0]), close(p[1]);
+    }
+}
+
 static void file_when_full(struct end *e)
 {
     size_t total = 0;
@@ -336,6 +474,9 @@ static void both_ways(struct end *e)
 }
 
 DIFF_MAIN(CASE(whole_file, TWO | COLD), CASE(parts_of_a_file, ALL | COLD), CASE(sendfile_large, 0),
-          CASE(file_when_full, COLD), CASE(file_to_ended, 0), CASE(pipes, ALL | COLD), CASE(splice_sleeps, TWO | COLD),
+          CASE(devices, ALL | COLD), CASE(sendfile_counts, COLD), CASE(ended_file_when_full, COLD),
+          CASE(wrong_ends, COLD), CASE(file_after_reset, COLD),
+          CASE(pipe_after_reset, COLD), CASE(file_after_close, COLD), CASE(pipe_after_close, COLD),
+          CASE(file_is_the_socket, COLD), CASE(file_when_full, COLD), CASE(file_to_ended, 0), CASE(pipes, ALL | COLD), CASE(splice_sleeps, TWO | COLD),
           CASE(spliced_echo, SPLIT | COLD), CASE(thousand_pieces, COLD), CASE(one_way, TWO | COLD),
           CASE(both_ways, TWO | ALL | COLD))

@@ -10,16 +10,16 @@
 
 static long page;
 
-// The last byte of memory before a hole.
+// The last byte of memory before a hole, which nobody else's mapping may fill.
 static char *edge(void)
 {
     page = sysconf(_SC_PAGESIZE);
     char *at = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    munmap(at + 3 * page, page);
+    mprotect(at + 3 * page, page, PROT_NONE);
     return at + 3 * page;
 }
 
-static void release(char *edge) { munmap(edge - 3 * page, 3 * page); }
+static void release(char *edge) { munmap(edge - 3 * page, 4 * page); }
 
 static void half_buffers(struct end *e)
 {

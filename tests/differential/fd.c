@@ -691,11 +691,65 @@ static void asynchronous(struct end *e)
     }
 }
 
+// A signal for each arrival, also while the program does nothing else about it.
+static void asynchronous_drained(struct end *e)
+{
+    char buf[8];
+    AT(S) {
+        int on = 1;
+        handle(SIGIO, count_hit, 0);
+        T(fcntl(FD, F_SETOWN, getpid()));
+        T(ioctl(FD, FIOASYNC, &on));
+        nonblocking(FD, 1);
+        T(fcntl(FD, F_GETFL) & O_ASYNC ? 1 : 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        AT(S) hits = 0;
+        AT(C) T(send(FD, "abcdef", 6, 0));
+        AT(S) {
+            long long end = now_ms() + PATIENCE_MS;
+            while (!hits && now_ms() < end)
+                nap();
+            say(e, "signalled %d", hits > 0);
+            await_bytes(e, FD, 6);
+            T(recv(FD, buf, i < 2 ? 8 : 6, 0));
+            T(send(FD, "answer", 6, 0));
+        }
+        AT(C) T(recv(FD, buf, 6, MSG_WAITALL));
+    }
+    AT(S) {
+        int off = 0;
+        T(ioctl(FD, FIOASYNC, &off));
+        handle(SIGIO, SIG_IGN, 0);
+        nonblocking(FD, 0);
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) T(recv(FD, buf, 8, 0));
+}
+
+// What only the kernel can do leaves the stream whole, in both directions.
+static void options_of_the_kernel(struct end *e)
+{
+    char buf[8];
+    AT(S) {
+        int on = 1;
+        T(setsockopt(FD, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+        T(setsockopt(FD, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on));
+        T(setsockopt(FD, IPPROTO_TCP, TCP_ULP, "no such", 7));
+        T(send(FD, "abc", 3, 0));
+    }
+    AT(C) {
+        T(recv(FD, buf, 3, MSG_WAITALL));
+        T(send(FD, "def", 3, 0));
+    }
+    AT(S) T(recv(FD, buf, 3, MSG_WAITALL));
+}
+
 DIFF_MAIN(CASE(copies, ALL | COLD), CASE(copy_errors, 0), CASE(taken_over, COLD), CASE(takes_over, COLD),
           CASE(swapped, COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(lowest_number, SPLIT | BARE | ALL),
           CASE(closes_one_by_one, SPLIT | COLD), CASE(closes_a_range, SPLIT | COLD), CASE(closes_from, SPLIT | COLD),
           CASE(marks_a_range, SPLIT), CASE(only_connection_left, SPLIT | COLD), CASE(kind, ALL | COLD),
           CASE(refusals, COLD), CASE(cloexec, COLD), CASE(file_after_socket, COLD), CASE(counts, ALL | COLD),
           CASE(counts_large, 0), CASE(options, ALL | COLD), CASE(corked, COLD), CASE(corked_conversation, TWO | COLD),
-          CASE(small_buffers, TWO | COLD), CASE(ancillary, COLD), 
-          KNOWN(asynchronous, COLD, "SIGIO of a connection that is shunted already: needs the downgrade"))
+          CASE(small_buffers, TWO | COLD), CASE(ancillary, COLD),
+          CASE(asynchronous, COLD), CASE(asynchronous_drained, COLD), CASE(options_of_the_kernel, COLD))

@@ -39,6 +39,31 @@ static void peek(struct end *e)
     }
 }
 
+// A look fills as many buffers as a receive does.
+static void peek_many(struct end *e)
+{
+    enum { MOST = 1024 };
+    static const int counts[] = {16, 17, 20, 1000, MOST};
+    unsigned char *buf = scratch();
+    struct iovec *v = calloc(MOST, sizeof *v);
+    for (int i = 0; i < MOST; i++)
+        v[i] = (struct iovec){buf + i, 1};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        AT(C) produce(e, FD, counts[i], i);
+        AT(S) {
+            struct msghdr m = {.msg_iov = v, .msg_iovlen = MOST};
+            await_bytes(e, FD, counts[i]);
+            for (int j = 0; j < 3; j++) {
+                memset(buf, 0, MOST);
+                m.msg_iovlen = j == 1 ? 18 : MOST;
+                T(recvmsg(FD, &m, j < 2 ? MSG_PEEK : MSG_DONTWAIT));
+                say(e, "%ld", check(buf, counts[i] < 18 || j != 1 ? counts[i] : 18, 0, i));
+            }
+        }
+    }
+    free(v);
+}
+
 static void peek_blocks(struct end *e)
 {
     char buf[8];
@@ -190,6 +215,24 @@ static void truncated(struct end *e)
     }
 }
 
+// Bytes that are thrown away need no buffer.
+static void thrown_away(struct end *e)
+{
+    char buf[16];
+    struct iovec none[2] = {{NULL, 3}, {(char *)8, 2}};
+    struct msghdr m = {.msg_iov = none, .msg_iovlen = 2};
+    AT(C) T(send(FD, "0123456789", 10, 0));
+    AT(S) {
+        await_bytes(e, FD, 10);
+        T(recvmsg(FD, &m, MSG_PEEK | MSG_TRUNC));
+        T(recvmsg(FD, &m, MSG_TRUNC));
+        T(recvmsg(FD, &m, 0));
+        T(recv(FD, NULL, 2, MSG_TRUNC));
+        T(recv(FD, buf, 16, 0));
+        say(e, "%.3s", buf);
+    }
+}
+
 static void trunc_large(struct end *e)
 {
     const size_t n = 3 << 20;
@@ -282,8 +325,8 @@ static void record_end(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(peek, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
+DIFF_MAIN(CASE(peek, ALL | COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
           CASE(wait_all, TWO | ALL | COLD), CASE(wait_all_at_once, ALL), CASE(wait_all_large, TWO | COLD),
-          CASE(dont_wait, ALL | COLD), CASE(dont_wait_full, COLD), CASE(truncated, ALL | COLD),
+          CASE(dont_wait, ALL | COLD), CASE(dont_wait_full, COLD), CASE(truncated, ALL | COLD), CASE(thrown_away, ALL | COLD),
           CASE(trunc_large, TWO | COLD), CASE(no_signal, ALL | COLD), CASE(more, ALL | COLD),
           CASE(more_alone, COLD), CASE(record_end, 0))

@@ -219,6 +219,88 @@ static void many_messages(struct end *e)
     }
 }
 
+// As many as are wanted; only for sending there is a limit.
+static void very_many_messages(struct end *e)
+{
+    enum { COUNT = 1500 };
+    static char bytes[COUNT];
+    struct iovec *v = calloc(COUNT, sizeof *v);
+    struct mmsghdr *m = calloc(COUNT, sizeof *m);
+    for (int i = 0; i < COUNT; i++) {
+        v[i] = (struct iovec){bytes + i, 1};
+        m[i].msg_hdr.msg_iov = v + i;
+        m[i].msg_hdr.msg_iovlen = 1;
+    }
+    AT(C) {
+        T(sendmmsg(FD, m, COUNT, 0));
+        put(FD, bytes, COUNT - 1024);
+    }
+    AT(S) {
+        await_bytes(e, FD, COUNT);
+        T(recvmmsg(FD, m, COUNT, MSG_DONTWAIT, NULL));
+        T(recv(FD, bytes, COUNT, MSG_DONTWAIT));
+    }
+    free(v), free(m);
+}
+
+// Ancillary data is judged even where it means nothing.
+static void ancillary_out(struct end *e)
+{
+    union {
+        struct cmsghdr head;
+        char space[CMSG_SPACE(4)];
+    } c;
+    char buf[16];
+    AT(C) {
+        struct iovec v = {"hello", 5};
+        static const struct { int level, type; size_t length; } all[] = {
+            {SOL_SOCKET, 0x77, CMSG_LEN(4)}, {SOL_SOCKET, 0x77, 3}, {IPPROTO_TCP, 0x77, CMSG_LEN(4)},
+            {SOL_SOCKET, SCM_CREDENTIALS, CMSG_LEN(4)}, {SOL_SOCKET, SCM_TIMESTAMPING, CMSG_LEN(0)},
+            {IPPROTO_TCP, 1, 1000},
+        };
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            memset(&c, 0, sizeof c);
+            c.head.cmsg_level = all[i].level;
+            c.head.cmsg_type = all[i].type;
+            c.head.cmsg_len = all[i].length;
+            struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c};
+            T(sendmsg(FD, &m, 0));
+        }
+        struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_controllen = 16};
+        T(sendmsg(FD, &m, 0));
+        m = (struct msghdr){.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = 3};
+        T(sendmsg(FD, &m, 0));
+    }
+    AT(S) {
+        await_bytes(e, FD, 15);
+        T(recv(FD, buf, 16, 0));
+    }
+    AT(C) T(shutdown(FD, SHUT_WR));
+    AT(C) {
+        struct iovec v = {"hello", 5};
+        memset(&c, 0, sizeof c);
+        c.head = (struct cmsghdr){CMSG_LEN(4), IPPROTO_TCP, 0x77};
+        struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof c};
+        T(sendmsg(FD, &m, 0));
+        T(sendmsg(FD, &m, MSG_NOSIGNAL));
+    }
+}
+
+// Flags of files say nothing about a socket; the bytes go their way all the same.
+static void flags_of_files(struct end *e)
+{
+    static const int flags[] = {RWF_HIPRI, RWF_DSYNC, RWF_SYNC, RWF_APPEND, RWF_SYNC | RWF_NOWAIT};
+    char buf[16];
+    struct iovec out = {"hello", 5}, in = {buf, 5};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        AT(C) T(pwritev2(FD, &out, 1, -1, flags[i]));
+        AT(S) {
+            await_bytes(e, FD, 5);
+            show(e, "got", buf, T(preadv2(FD, &in, 1, -1, flags[i])));
+        }
+    }
+}
+
 static void positioned(struct end *e)
 {
     char buf[16];
@@ -543,7 +625,8 @@ static void aliases(struct end *e) { say(e, "not by syscall"); }
 
 DIFF_MAIN(CASE(plain_read_write, ALL | COLD), CASE(plain_send_recv, ALL | COLD), CASE(vectors, ALL | COLD),
           CASE(vector_limits, 0), CASE(from_and_to, ALL | COLD), CASE(messages, ALL | COLD),
-          CASE(many_messages, ALL), CASE(positioned, ALL), CASE(nothing, ALL | COLD),
+          CASE(many_messages, ALL), CASE(very_many_messages, COLD), CASE(ancillary_out, ALL | COLD),
+          CASE(flags_of_files, COLD), CASE(positioned, ALL), CASE(nothing, ALL | COLD),
           CASE(bad_pointers, COLD), CASE(read_only_buffer, 0), CASE(bad_descriptors, 0),
           CASE(fresh_socket, ALL), CASE(all_sizes, TWO | ALL | COLD), CASE(ragged, TWO | ALL | COLD),
           CASE(ping_pong, TWO | ALL | COLD), CASE(steps, COLD), CASE(gathered, ALL),

@@ -257,67 +257,6 @@ static void replaced_under_receiver(struct end *e)
     }
 }
 
-struct blocked {
-    struct end *e;
-    int how;
-    pid_t tid;
-};
-
-// Waits for room in one way or another.
-static void *waits_for_room(void *arg)
-{
-    struct blocked *b = arg;
-    struct end *e = b->e;
-    struct pollfd p = {FD, POLLOUT, 0};
-    struct epoll_event ev = {.events = EPOLLOUT};
-    struct timeval limit = {60, 0};
-    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
-    fd_set w;
-    FD_ZERO(&w);
-    FD_SET(FD, &w);
-    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
-    if (b->how == 1)
-        MUST(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
-    __atomic_store_n(&b->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
-    switch (b->how) {
-    case 0:
-    case 1: T(send(FD, "x", 1, MSG_NOSIGNAL)); break;
-    case 2: T(poll(&p, 1, PATIENCE_MS)); break;
-    case 3: T(select(FD + 1, NULL, &w, NULL, &limit)); break;
-    case 4: T(epoll_wait(ep, &ev, 1, PATIENCE_MS)); break;
-    }
-    close(ep);
-    return NULL;
-}
-
-// One thread waits for room; another shuts down sending, and it waits no more.
-static void shut_down_under_sender(struct end *e)
-{
-    for (int how = 0; how < 5; how++) {
-        size_t total = 0;
-        join_ends(e);
-        if (e->role == C) {
-            struct blocked b = {e, how, 0};
-            pthread_t t;
-            total = stuff(e, FD, 1);
-            MUST(pthread_create(&t, NULL, waits_for_room, &b));
-            while (!__atomic_load_n(&b.tid, __ATOMIC_ACQUIRE))
-                nap();
-            await_sleep(e, e->pid, b.tid);
-            long long start = now_ms();
-            MUST(shutdown(FD, SHUT_WR));
-            pthread_join(t, NULL);
-            say(e, "at once %d", now_ms() - start < PATIENCE_MS / 2);
-        }
-        share(e, C, &total, sizeof total);
-        if (e->role == S) {
-            drain(e, FD, total, 1);
-            T(recv(FD, scratch(), 1, 0));
-        }
-        part_ends(e);
-    }
-}
-
 // A thread with descriptors of its own closes its copy: nobody else notices.
 static void *closes_its_own(void *arg)
 {
@@ -339,6 +278,70 @@ static void own_descriptors(struct end *e)
         T(send(FD, "too", 3, 0));
     }
     AT(S) T(recv(FD, (char[4]){0}, 4, 0));
+}
+
+struct blocked {
+    struct end *e;
+    int how;
+    pid_t tid;
+    long result;
+    int error;
+};
+
+// Waits for room in one way or another.
+static void *waits_for_room(void *arg)
+{
+    struct blocked *b = arg;
+    struct end *e = b->e;
+    struct pollfd p = {FD, POLLOUT, 0};
+    struct epoll_event ev = {.events = EPOLLOUT};
+    struct timeval limit = {60, 0};
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    fd_set w;
+    FD_ZERO(&w);
+    FD_SET(FD, &w);
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    if (b->how == 1)
+        MUST(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    __atomic_store_n(&b->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    switch (b->how) {
+    case 0:
+    case 1: b->result = send(FD, "x", 1, MSG_NOSIGNAL); break;
+    case 2: b->result = poll(&p, 1, PATIENCE_MS); break;
+    case 3: b->result = select(FD + 1, NULL, &w, NULL, &limit); break;
+    case 4: b->result = epoll_wait(ep, &ev, 1, PATIENCE_MS); break;
+    }
+    b->error = b->result < 0 ? errno : 0;
+    close(ep);
+    return NULL;
+}
+
+// One thread waits for room; another shuts down sending, and it waits no more.
+static void shut_down_under_sender(struct end *e)
+{
+    for (int how = 0; how < 5; how++) {
+        size_t total = 0;
+        join_ends(e);
+        if (e->role == C) {
+            struct blocked b = {e, how, 0, 0, 0};
+            pthread_t t;
+            total = stuff(e, FD, 1);
+            MUST(pthread_create(&t, NULL, waits_for_room, &b));
+            while (!__atomic_load_n(&b.tid, __ATOMIC_ACQUIRE))
+                nap();
+            await_sleep(e, e->pid, b.tid);
+            long long start = now_ms();
+            T(shutdown(FD, SHUT_WR));
+            pthread_join(t, NULL);
+            say(e, "%ld %s, at once %d", b.result, errname(b.error), now_ms() - start < PATIENCE_MS / 2);
+        }
+        share(e, C, &total, sizeof total);
+        if (e->role == S) {
+            drain(e, FD, total, 1);
+            T(recv(FD, scratch(), 1, 0));
+        }
+        part_ends(e);
+    }
 }
 
 // Two sleepers and one byte: one of them gets it, the other the end.
@@ -398,6 +401,55 @@ static void small_stack(struct end *e)
     }
 }
 
+struct file_sender {
+    struct end *e;
+    int file;
+};
+
+static void *sends_files(void *arg)
+{
+    struct file_sender *s = arg;
+    struct end *e = s->e;
+    int p[2];
+    off_t at = 0;
+    while (at < 50000 && sendfile(FD, s->file, &at, 50000 - at) > 0)
+        ;
+    MUST(pipe2(p, O_CLOEXEC));
+    for (int i = 0; i < 8; i++) {
+        if (splice(FD, NULL, p[1], NULL, 4096, 0) <= 0)
+            break;
+        while (splice(p[0], NULL, FD, NULL, 4096, SPLICE_F_NONBLOCK) > 0)
+            ;
+    }
+    close(p[0]), close(p[1]);
+    return NULL;
+}
+
+// None of it needs more stack than a system call does.
+static void small_stack_files(struct end *e)
+{
+    if (e->role == C) {
+        pthread_attr_t attr;
+        pthread_t t;
+        struct file_sender s = {e, memfd_create("file", MFD_CLOEXEC)};
+        fill(scratch(), 50000, 0, 1);
+        raw_write(s.file, (char *)scratch(), 50000);
+        pthread_attr_init(&attr);
+        T(pthread_attr_setstacksize(&attr, PTHREAD_STACK_MIN));
+        T(pthread_create(&t, &attr, sends_files, &s));
+        pthread_join(t, NULL);
+        close(s.file);
+    } else {
+        expect(e, FD, 50000, 1);
+        unsigned char buf[100];
+        for (int i = 0; i < 8; i++) {
+            fill(buf, 100, 0, i);
+            put(FD, buf, 100);
+            expect(e, FD, 100, i);
+        }
+    }
+}
+
 static struct end *signalled;
 static void sends_in_handler(int sig)
 {
@@ -432,4 +484,4 @@ DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), C
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
           CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD),
           CASE(shut_down_under_sender, TWO | BARE | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
-          CASE(alternate_stack, TWO | COLD))
+          CASE(small_stack_files, TWO | COLD), CASE(alternate_stack, TWO | COLD))

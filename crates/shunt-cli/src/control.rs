@@ -16,7 +16,7 @@ use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
 /// How long a daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection to a daemon that may be trusted.
 #[derive(Debug)]
@@ -52,6 +52,21 @@ impl Control {
         })
     }
 
+    /// Who has the address of the user's own daemon without being it: user and
+    /// process. Any user may take any abstract name.
+    pub(crate) fn usurper() -> Option<(u32, i32)> {
+        let user = rustix::process::geteuid();
+        let name = shunt_abi::control_name(Some(user.as_raw()));
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
+        rustix::net::connect(&socket, &address).ok()?;
+        let owner = sockopt::socket_peercred(&socket).ok()?;
+        let trusted = owner.uid.is_root() || owner.uid == user;
+        (!trusted).then(|| (owner.uid.as_raw(), owner.pid.as_raw_nonzero().get()))
+    }
+
     /// Every daemon that serves this user.
     pub(crate) fn all() -> Vec<Self> {
         [true, false]
@@ -62,6 +77,9 @@ impl Control {
 
     /// Introduces us.
     pub(crate) fn greet(&self, name: &str) -> Result<()> {
+        if self.is_stopped() {
+            bail!(self.silence());
+        }
         let mut hello = Message::new(Kind::Hello);
         hello.name[..name.len()].copy_from_slice(name.as_bytes());
         self.send(&hello)?;
@@ -83,6 +101,19 @@ impl Control {
         Ok(())
     }
 
+    /// Whether the daemon ended while we knocked. One that is only slow has not.
+    pub(crate) fn has_gone(&self) -> bool {
+        let patience = Some(Duration::from_millis(200));
+        if sockopt::set_socket_timeout(&self.socket, Timeout::Recv, patience).is_err()
+            || self.send(&Message::new(Kind::Hello)).is_err()
+        {
+            return true;
+        }
+        let mut bytes = [0; 256];
+        let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty());
+        matches!(got, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET))
+    }
+
     /// Every connection that the daemon knows. Needs [`Self::greet`] first.
     pub(crate) fn list(&self) -> Result<Vec<Message>> {
         self.send(&Message::new(Kind::List))?;
@@ -97,11 +128,36 @@ impl Control {
         }
     }
 
+    /// Somebody has stopped the daemon's process.
+    fn is_stopped(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        // The name before it is in parentheses and may contain some.
+        status.is_ok_and(|text| {
+            let state = text
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next());
+            matches!(state, Some('T' | 't'))
+        })
+    }
+
+    /// Why the daemon does not answer, and what to do.
+    fn silence(&self) -> String {
+        let pid = self.pid;
+        if self.is_stopped() {
+            format!("shuntd (pid {pid}) is stopped: `kill -CONT {pid}` lets it go on")
+        } else {
+            format!(
+                "shuntd (pid {pid}) does not answer: if it is not just busy, `kill {pid}` ends it \
+                 and the next `shunt run` starts another"
+            )
+        }
+    }
+
     fn send(&self, message: &Message) -> Result<()> {
         let slices = [IoSlice::new(message.as_bytes())];
         let mut control = SendAncillaryBuffer::default();
         rustix::net::sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL)
-            .context("shuntd does not listen")?;
+            .with_context(|| self.silence())?;
         Ok(())
     }
 
@@ -111,8 +167,11 @@ impl Control {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let slices = &mut [IoSliceMut::new(&mut bytes)];
-        let got = rustix::net::recvmsg(&self.socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC)
-            .with_context(|| format!("shuntd (pid {}) does not answer", self.pid))?;
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let got = match rustix::net::recvmsg(&self.socket, slices, &mut control, flags) {
+            Err(rustix::io::Errno::AGAIN) => bail!(self.silence()),
+            got => got.with_context(|| format!("cannot hear shuntd (pid {})", self.pid))?,
+        };
         ensure!(
             got.bytes != 0,
             "shuntd (pid {}) closed the connection",

@@ -136,3 +136,58 @@ fn without_a_daemon_the_program_runs_all_the_same() {
     assert_eq!(warning.lines().count(), 1, "{warning}");
     assert!(warning.contains("no shuntd"), "{warning}");
 }
+
+#[test]
+fn a_stopped_daemon_is_named_at_once() {
+    let script = "$SHUNT run true; pid=$(DAEMONS); kill -STOP $pid; echo $pid; $SHUNT ss";
+    let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {
+        return;
+    };
+    let (pid, error) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    assert_eq!(out.status.code(), Some(1));
+    let advice = format!("is stopped: `kill -CONT {}`", pid.trim());
+    assert!(
+        error.contains(&advice) && !error.contains("os error"),
+        "{error}"
+    );
+}
+
+#[test]
+fn who_has_taken_the_daemons_address_is_named() {
+    // Namespaces of one user have no second one to do it with, but root's have.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let script = r#"
+        setpriv --reuid 65534 --clear-groups perl -MSocket -e '
+            socket(S, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+            bind(S, pack("Sa*", AF_UNIX, "\0shunt/PROTOCOL/user/0")) or die;
+            listen(S, 5); $| = 1; print "$$\n"; sleep 50' | {
+            read holder || exit 77
+            $SHUNT run true
+            ${SHUNT}d
+            kill $holder
+        }
+    "#;
+    let script = script.replace("PROTOCOL", &shunt_abi::PROTOCOL.to_string());
+    let directory = Path::new(SHUNT).parent().unwrap();
+    let out = Command::new("unshare")
+        .args(["--net", "--pid", "--fork", "--mount-proc", "--kill-child"])
+        .args(["timeout", "60", "sh", "-c", &script])
+        .env("SHUNT", directory.join("shunt"))
+        .env("SHUNT_LIB", "/lib/x86_64-linux-gnu/libc.so.6")
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&out.stderr);
+    if error.contains("unshare:") || out.status.code() == Some(77) {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    let named = error.matches("of user 65534 has taken the address");
+    assert_eq!(named.count(), 2, "{error}");
+}

@@ -97,16 +97,26 @@ fn the_environment_names_the_library_last_and_the_files_in_full() {
     let out = run(&["sh", "-c", "echo $LD_PRELOAD $SHUNT_UPGRADE $SHUNT_STATS."]);
     assert_eq!(text(&out.stdout), format!("{library} off .\n"));
     let out = command(SHUNT)
-        .args(["run", "--upgrade", "off", "--stats", "some/file"])
+        .args(["run", "--upgrade", "off", "--stats", "null"])
         .args(["--", "sh", "-c", "echo $LD_PRELOAD; echo $SHUNT_STATS"])
         .env("LD_PRELOAD", "libm.so.6")
-        .current_dir("/usr")
+        .current_dir("/dev")
         .output()
         .unwrap();
     assert_eq!(
         text(&out.stdout),
-        format!("libm.so.6:{library}\n/usr/some/file\n")
+        format!("libm.so.6:{library}\n/dev/null\n")
     );
+}
+
+#[test]
+fn a_statistics_file_that_cannot_be_written_is_reported_before_anything_runs() {
+    for file in ["/nonexistent/file", "/"] {
+        let out = run(&["--stats", file, "echo", "ran"]);
+        assert_eq!(out.status.code(), Some(125), "{out:?}");
+        assert!(out.stdout.is_empty());
+        assert!(text(&out.stderr).contains(file), "{out:?}");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod board;
 mod dial;
 mod request;
 mod stock;
+mod wait;
 mod wire;
 
 pub(crate) use board::{accelerates, await_listed};
@@ -78,19 +79,33 @@ pub(crate) fn look() {
 /// Handles what the daemon has sent since the last look: one load if nothing.
 #[inline]
 pub(crate) fn check_mail() {
-    if board::take_mail() {
+    if board::has_mail() {
         drain();
     }
 }
 
-/// Reads and handles every waiting message.
+/// Reads and handles every waiting message, unless another thread is about to.
 #[cold]
 pub(crate) fn drain() {
+    // Whoever has the lock may do something else: then the mail stays unseen,
+    // and the next look finds it.
     if !LOCK.try_take() {
         return;
     }
-    while FD.load(Ordering::Relaxed) >= 0 && receive() {}
+    if !wait::has_reader() {
+        read_all();
+    }
     LOCK.give();
+}
+
+/// Reads and handles every waiting message. With the lock.
+fn read_all() {
+    // A message is sent before it is counted.
+    let mail = board::mail();
+    while FD.load(Ordering::Relaxed) >= 0 && receive() {}
+    if let Some(mail) = mail {
+        board::set_seen(mail);
+    }
 }
 
 /// If `fd` is the control socket's number and the program wants it: moves.
@@ -123,6 +138,7 @@ pub(crate) fn after_fork_child() {
         }
     }
     RETRY_AT.store(0, Ordering::Relaxed);
+    wait::after_fork_child();
     // The stock is the parent's: its memory is not ours to write.
     stock::forget();
 }

@@ -67,6 +67,24 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// What is left of each buffer.
+    #[inline]
+    pub(crate) fn rest(&self) -> impl Iterator<Item = (*mut u8, usize)> + use<'a> {
+        let mut skip = self.offset;
+        self.parts.iter().map(move |part| {
+            let skipped = std::mem::take(&mut skip);
+            // SAFETY: at most the length of the first buffer, then 0.
+            let base = unsafe { part.iov_base.cast::<u8>().add(skipped) };
+            (base, part.iov_len - skipped)
+        })
+    }
+
+    /// All buffers, of which no byte has been passed.
+    pub(crate) fn all(&self) -> &'a [iovec] {
+        debug_assert_eq!(self.done, 0);
+        self.parts
+    }
+
     /// The buffers still to go, as far as `to` holds them; returns how many.
     pub(crate) fn copy_rest(&self, to: &mut [iovec]) -> usize {
         let mut count = 0;

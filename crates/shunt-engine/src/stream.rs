@@ -34,6 +34,7 @@ mod spin;
 mod transfer;
 mod wait;
 
+pub(crate) use bell::ring_each;
 pub(crate) use close::{
     before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown,
     socket_error,
@@ -41,7 +42,7 @@ pub(crate) use close::{
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};
 pub(crate) use spin::Spin;
-pub(crate) use transfer::{sendfile, splice_in, splice_out};
+pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use wait::{Want, asleep, awake, swallow};
 
 /// An attached connection, by one of its descriptors.

@@ -2,6 +2,7 @@
 //! cancellation point, `errno` untouched.
 
 use std::mem::size_of;
+use std::sync::atomic::AtomicU32;
 
 use libc::{c_int, msghdr, pollfd};
 use syscalls::{Sysno, syscall};
@@ -190,6 +191,22 @@ pub(crate) fn poll_ms(fd: c_int, events: i16, milliseconds: i64) -> i16 {
     one.revents
 }
 
+/// Sleeps while `word` is `value`, so many nanoseconds at most.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    let time = libc::timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let _ = call!(futex, word.as_ptr(), operation, value, &raw const time);
+}
+
+/// Wakes everybody who sleeps there.
+pub(crate) fn futex_wake_all(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let _ = call!(futex, word.as_ptr(), operation, i32::MAX);
+}
+
 pub(crate) fn epoll_create() -> Result<c_int, Errno> {
     call!(epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| fd as c_int)
 }
@@ -292,13 +309,20 @@ pub(crate) fn position(fd: c_int) -> Option<i64> {
     call!(lseek, fd, 0, libc::SEEK_CUR).ok().map(|at| at as i64)
 }
 
-pub(crate) fn set_position(fd: c_int, at: i64) {
-    let _ = call!(lseek, fd, at, libc::SEEK_SET);
+pub(crate) fn move_position(fd: c_int, by: i64) {
+    let _ = call!(lseek, fd, by, libc::SEEK_CUR);
 }
 
-/// Whether a descriptor is a regular file.
+/// Whether a descriptor is a regular file or a block device.
 pub(crate) fn is_file(fd: c_int) -> bool {
-    file_type(fd) == libc::S_IFREG
+    matches!(file_type(fd), libc::S_IFREG | libc::S_IFBLK)
+}
+
+/// Whether it was opened for this: `O_RDONLY` or `O_WRONLY`.
+pub(crate) fn is_open_for(fd: c_int, access: c_int) -> bool {
+    fcntl(fd, libc::F_GETFL, 0).is_ok_and(
+        |flags| matches!(flags as c_int & libc::O_ACCMODE, a if a == access || a == libc::O_RDWR),
+    )
 }
 
 /// Whether a descriptor is an end of a pipe.
@@ -318,12 +342,35 @@ fn file_type(fd: c_int) -> libc::mode_t {
     }
 }
 
-/// Writes what fits into a pipe at this moment, whether it is blocking or not.
-pub(crate) fn write_now(pipe: c_int, bytes: &[u8]) -> Result<usize, Errno> {
-    const RWF_NOWAIT: c_int = 8;
+const RWF_NOWAIT: c_int = 8;
+
+/// Reads what a pipe has at this moment, whether it is blocking or not.
+pub(crate) fn read_now(pipe: c_int, buffer: *mut u8, length: usize) -> Result<usize, Errno> {
     let part = libc::iovec {
-        iov_base: bytes.as_ptr() as *mut _,
-        iov_len: bytes.len(),
+        iov_base: buffer.cast(),
+        iov_len: length,
+    };
+    match call!(
+        preadv2,
+        pipe,
+        &raw const part,
+        1,
+        usize::MAX,
+        usize::MAX,
+        RWF_NOWAIT
+    ) {
+        // Before Linux 6.4.
+        Err(libc::EOPNOTSUPP) if ready(pipe, libc::POLLIN) == 0 => Err(libc::EAGAIN),
+        Err(libc::EOPNOTSUPP) => read(pipe, buffer, length),
+        other => other,
+    }
+}
+
+/// Writes what fits into a pipe at this moment, whether it is blocking or not.
+pub(crate) fn write_now(pipe: c_int, bytes: *const u8, length: usize) -> Result<usize, Errno> {
+    let part = libc::iovec {
+        iov_base: bytes.cast_mut().cast(),
+        iov_len: length,
     };
     match call!(
         pwritev2,
@@ -338,7 +385,7 @@ pub(crate) fn write_now(pipe: c_int, bytes: &[u8]) -> Result<usize, Errno> {
         Err(libc::EOPNOTSUPP) if ready(pipe, libc::POLLOUT) & libc::POLLOUT == 0 => {
             Err(libc::EAGAIN)
         }
-        Err(libc::EOPNOTSUPP) => write(pipe, bytes.as_ptr(), bytes.len().min(libc::PIPE_BUF)),
+        Err(libc::EOPNOTSUPP) => write(pipe, bytes, length.min(libc::PIPE_BUF)),
         other => other,
     }
 }

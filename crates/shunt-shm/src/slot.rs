@@ -52,6 +52,9 @@ pub const WAIT_TX: u32 = 2;
 pub const WATCHED: u32 = 4;
 /// `Face::wait`: an epoll set wants to know when the ring has room again.
 pub const WANT_TX: u32 = 8;
+/// `Face::wait`: ring for each publication: the program wants a signal for it
+/// (`O_ASYNC`).
+pub const EACH: u32 = 16;
 /// Shift of the group in `Face::wait`.
 pub const GROUP_SHIFT: u32 = 8;
 /// All bits of the group and its flag.

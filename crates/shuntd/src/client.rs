@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use shunt_abi::board::NO_MAIL;
 use shunt_abi::message::{Kind, Message, comm_text};
 
 use crate::board::Board;
+use crate::foreign::{Foreign, Lane};
 use crate::wire;
 
 /// Arenas kept in stock per client: two, for a link of a client with itself.
@@ -19,7 +21,25 @@ pub(crate) struct Spare {
     /// The client's own number for it.
     pub(crate) arena: u32,
     /// The memfd, checked.
-    pub(crate) file: OwnedFd,
+    pub(crate) file: Foreign,
+}
+
+/// What goes with a message.
+#[derive(Debug)]
+pub(crate) enum Passed {
+    /// The daemon's board.
+    Board,
+    /// The memory that the peer writes.
+    Arena(Foreign),
+}
+
+/// What of a client is unread.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    /// Messages.
+    pub(crate) unread: usize,
+    /// A list of connections.
+    pub(crate) list: bool,
 }
 
 /// The client does not read its messages, or its socket failed: it is dropped.
@@ -30,7 +50,9 @@ pub(crate) struct Unreachable;
 #[derive(Debug)]
 pub(crate) struct Client {
     /// Its control socket.
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Foreign,
+    /// Closes what is its.
+    pub(crate) lane: Arc<Lane>,
     /// Readable when the process has ended; also the key to its descriptors.
     pub(crate) pidfd: OwnedFd,
     /// Its process id when it connected.
@@ -52,18 +74,27 @@ pub(crate) struct Client {
     /// Its listeners: cookie → port.
     pub(crate) listeners: HashMap<u64, u16>,
     /// Messages that did not fit its socket.
-    outbox: VecDeque<(Message, Option<OwnedFd>)>,
+    outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
     pub(crate) rows: VecDeque<Message>,
+    /// What its user's share has been charged for it.
+    pub(crate) counted: Counted,
     /// We watch for room in its socket.
     pub(crate) watched: bool,
 }
 
 impl Client {
     /// A client that has just connected.
-    pub(crate) fn new(socket: OwnedFd, pidfd: OwnedFd, pid: u32, uid: u32) -> Self {
+    pub(crate) fn new(
+        socket: Foreign,
+        lane: Arc<Lane>,
+        pidfd: OwnedFd,
+        pid: u32,
+        uid: u32,
+    ) -> Self {
         Self {
             socket,
+            lane,
             pidfd,
             pid,
             uid,
@@ -76,13 +107,15 @@ impl Client {
             listeners: HashMap::new(),
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
+            counted: Counted::default(),
             watched: false,
         }
     }
 
-    /// For the log: which process.
+    /// For the log: which process. A name is whatever a program calls itself.
     pub(crate) fn label(&self) -> String {
-        format!("{} ({})", self.pid, comm_text(&self.comm))
+        let name = comm_text(&self.comm);
+        format!("{} ({})", self.pid, name.escape_debug())
     }
 
     /// Sends now, or keeps at most `limit` messages for later.
@@ -90,7 +123,7 @@ impl Client {
         &mut self,
         board: &Board,
         message: Message,
-        fd: Option<OwnedFd>,
+        fd: Option<Passed>,
         limit: usize,
     ) -> Result<(), Unreachable> {
         if self.outbox.is_empty() {
@@ -129,6 +162,11 @@ impl Client {
         Ok(())
     }
 
+    /// How many messages it has not read; rows do not count.
+    pub(crate) fn unread(&self) -> usize {
+        self.outbox.len()
+    }
+
     /// Whether something waits for room in the socket.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.outbox.is_empty() || !self.rows.is_empty()
@@ -148,8 +186,12 @@ impl Client {
         Ok(())
     }
 
-    fn send(&self, board: &Board, message: &Message, fd: Option<&OwnedFd>) -> Result<(), Errno> {
-        wire::send(self.socket.as_fd(), message, fd.map(AsFd::as_fd))?;
+    fn send(&self, board: &Board, message: &Message, fd: Option<&Passed>) -> Result<(), Errno> {
+        let fd = fd.map(|passed| match passed {
+            Passed::Board => board.file(),
+            Passed::Arena(file) => file.as_fd(),
+        });
+        wire::send(self.socket.as_fd(), message, fd)?;
         board.raise_mail(self.mail);
         Ok(())
     }

@@ -46,6 +46,10 @@ pub struct Limits {
     pub clients_per_user: usize,
     /// Connections and listeners, each, that one client may have known here.
     pub connections_per_client: usize,
+    /// Connections and listeners, each, of all clients of one user.
+    pub connections_per_user: usize,
+    /// Messages that all clients of one user may leave unread.
+    pub unread_per_user: usize,
 }
 
 impl Default for Limits {
@@ -53,6 +57,8 @@ impl Default for Limits {
         Self {
             clients_per_user: 8192,
             connections_per_client: 32_768,
+            connections_per_user: 131_072,
+            unread_per_user: 65_536,
         }
     }
 }

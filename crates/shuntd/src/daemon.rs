@@ -1,4 +1,5 @@
-//! The event loop: one thread, one epoll set, no timer.
+//! The event loop: one thread, one epoll set. (What clients passed is
+//! closed by other threads: see [`crate::foreign`].)
 
 mod dispatch;
 mod listing;
@@ -6,6 +7,7 @@ mod pairing;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -15,9 +17,10 @@ use rustix::process::{Pid, PidfdFlags};
 use shunt_abi::message::{Kind, Message};
 
 use crate::board::Board;
-use crate::client::Client;
+use crate::client::{Client, Counted, Passed};
 use crate::config::Config;
 use crate::end::{EndId, Ends};
+use crate::foreign::{Foreign, Lanes};
 use crate::link::Links;
 use crate::log::Log;
 use crate::sys;
@@ -37,16 +40,38 @@ const PIDFD: u64 = 1;
 const LISTENER: u64 = 2;
 const STOP: u64 = 3;
 
+/// The data of "a descriptor has become free": a listener's, so to speak.
+const ROOM: u64 = 1 << 2 | LISTENER;
+
 /// Messages taken from one client before the others get their turn.
 const BURST: usize = 64;
 /// Passes over readable clients before a claim is answered without a match.
 const PASSES: u32 = 8;
+
+/// What the clients of one user make the daemon hold.
+#[derive(Debug, Default)]
+struct Share {
+    clients: usize,
+    /// Connection ends, verified or not.
+    ends: usize,
+    listeners: usize,
+    /// Messages that they have not read.
+    unread: usize,
+    /// Clients that have not read their list of connections.
+    lists: usize,
+}
+
+/// Lists that one user's clients may leave unread.
+const LISTS: usize = 16;
 
 /// The daemon's state.
 #[derive(Debug)]
 pub struct Daemon {
     scope: Scope,
     config: Config,
+    linger: Option<Duration>,
+    /// When the last client left.
+    alone_since: Instant,
     log: Log,
     epoll: OwnedFd,
     listener: OwnedFd,
@@ -54,9 +79,10 @@ pub struct Daemon {
     reserve: Option<OwnedFd>,
     /// Nobody is accepted for want of descriptors.
     deaf: bool,
+    lanes: Lanes,
     board: Board,
     clients: HashMap<u64, Client>,
-    per_user: HashMap<u32, usize>,
+    per_user: HashMap<u32, Share>,
     last_client: u64,
     ends: Ends,
     links: Links,
@@ -82,14 +108,20 @@ impl Daemon {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let listens = epoll::EventData::new_u64(LISTENER);
         epoll::add(&epoll, &listener, listens, epoll::EventFlags::IN)?;
+        let lanes = Lanes::new()?;
+        let room = epoll::EventData::new_u64(ROOM);
+        epoll::add(&epoll, lanes.room.bell(), room, epoll::EventFlags::IN)?;
         Ok(Self {
             scope,
             config,
+            linger: None,
+            alone_since: Instant::now(),
             log: Log { verbose },
             epoll,
             listener,
             reserve: spare_descriptor(),
             deaf: false,
+            lanes,
             board: Board::new()?,
             clients: HashMap::new(),
             per_user: HashMap::new(),
@@ -102,7 +134,18 @@ impl Daemon {
         })
     }
 
-    /// Serves clients until `stop` becomes readable.
+    /// Ends by itself after this long without a client.
+    pub fn set_linger(&mut self, linger: Option<Duration>) {
+        self.linger = linger;
+    }
+
+    /// How long until the daemon ends for want of clients.
+    fn left(&self) -> Option<Duration> {
+        let linger = self.linger.filter(|_| self.clients.is_empty())?;
+        Some(linger.saturating_sub(self.alone_since.elapsed()))
+    }
+
+    /// Serves clients until `stop` becomes readable, or it has lingered long enough.
     ///
     /// # Errors
     /// When epoll itself fails.
@@ -122,8 +165,10 @@ impl Daemon {
         loop {
             // A claim that found no match is answered only when nobody's queue
             // holds the claim that it waits for.
+            let left = self.left();
+            let rest = left.and_then(|left| Timespec::try_from(left).ok());
             let timeout = if self.unanswered.is_empty() {
-                None
+                rest.as_ref()
             } else {
                 Some(&now)
             };
@@ -136,11 +181,23 @@ impl Daemon {
                 let (data, flags) = (event.data.u64(), event.flags);
                 match data & 3 {
                     STOP => return Ok(()),
+                    LISTENER if data == ROOM => {
+                        self.lanes.room.heard();
+                        self.hear(true);
+                    }
                     LISTENER => self.accept(),
                     PIDFD => self.drop_client(data >> 2, "its process ended"),
                     _ => self.serve(data >> 2, flags),
                 }
                 self.bury();
+            }
+            if left == Some(Duration::ZERO) && events.is_empty() {
+                // Whoever knocked before this look is let in. Later ones see the
+                // address vanish, and `shunt run` starts another daemon.
+                self.accept();
+                if self.clients.is_empty() {
+                    return Ok(());
+                }
             }
             passes += 1;
             if self.unanswered.is_empty() {
@@ -163,14 +220,22 @@ impl Daemon {
                     // Turn the client away, or its connection would wake us for
                     // ever: it stays on TCP.
                     if self.reserve.take().is_none() {
+                        // One may have become free just before we asked to be told.
+                        self.lanes.room.want();
+                        self.reserve = spare_descriptor();
+                        if self.reserve.is_some() {
+                            continue;
+                        }
                         return self.hear(false);
                     }
                     // EMFILE comes before a look at the queue, which may be empty.
-                    let more = rustix::net::accept_with(&self.listener, flags).is_ok();
-                    self.reserve = spare_descriptor();
-                    if !more {
+                    let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else {
+                        self.reserve = spare_descriptor();
                         return;
-                    }
+                    };
+                    let uid = sys::peer_credentials(&socket).map_or(u32::MAX, |(_, uid)| uid);
+                    drop(Foreign::new(socket, &self.lanes.of(uid)));
+                    self.reserve = spare_descriptor();
                     self.log
                         .error("out of descriptors: a client was turned away; raise LimitNOFILE");
                 }
@@ -201,12 +266,12 @@ impl Daemon {
 
     /// Makes a client of a new connection, or turns it away.
     fn admit(&mut self, socket: OwnedFd) {
-        let Ok((pid, uid)) = sys::peer_credentials(&socket) else {
-            return;
-        };
-        let known = self.per_user.get(&uid).copied().unwrap_or(0);
+        let (pid, uid) = sys::peer_credentials(&socket).unwrap_or((0, u32::MAX));
+        let lane = self.lanes.of(uid);
+        let socket = Foreign::new(socket, &lane);
+        let known = self.per_user.get(&uid).map_or(0, |share| share.clients);
         let foreign = self.scope != Scope::Host && self.scope != Scope::User(uid);
-        if foreign || known >= self.config.limits.clients_per_user {
+        if foreign || known >= self.config.limits.clients_per_user || lane.is_full() {
             let reason = if foreign {
                 shunt_abi::Reason::Policy
             } else {
@@ -217,7 +282,7 @@ impl Daemon {
             let mut refusal = Message::new(Kind::Welcome);
             refusal.status = reason as u8;
             let _ = crate::wire::send(socket.as_fd(), &refusal, None);
-            dispatch::drain(&socket);
+            dispatch::drain(&socket, &lane);
             return;
         }
         let by_number = || {
@@ -233,9 +298,9 @@ impl Daemon {
         let watched = epoll::add(&self.epoll, &socket, data(SOCKET), interest(false))
             .and_then(|()| epoll::add(&self.epoll, &pidfd, data(PIDFD), epoll::EventFlags::IN));
         if watched.is_ok() {
-            *self.per_user.entry(uid).or_default() += 1;
+            self.per_user.entry(uid).or_default().clients += 1;
             self.clients
-                .insert(id, Client::new(socket, pidfd, pid, uid));
+                .insert(id, Client::new(socket, lane, pidfd, pid, uid));
         }
     }
 
@@ -265,7 +330,7 @@ impl Daemon {
     }
 
     /// Sends a message to a client. One that cannot be reached is dropped soon.
-    fn post(&mut self, id: u64, message: Message, fd: Option<OwnedFd>) {
+    fn post(&mut self, id: u64, message: Message, fd: Option<Passed>) {
         let limit = self.outbox_limit();
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -283,6 +348,25 @@ impl Daemon {
 
     /// Watches for room in a client's socket exactly while something is unsent.
     fn watch(&mut self, id: u64) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        if let Some(share) = self.per_user.get_mut(&client.uid) {
+            let now = Counted {
+                unread: client.unread(),
+                list: !client.rows.is_empty(),
+            };
+            let before = std::mem::replace(&mut client.counted, now);
+            share.unread = share.unread + now.unread - before.unread;
+            share.lists = share.lists + usize::from(now.list) - usize::from(before.list);
+            if now.unread > before.unread && share.unread > self.config.limits.unread_per_user {
+                // Not the one that came last: the one that reads least.
+                let uid = client.uid;
+                let of_user = self.clients.iter().filter(|(_, c)| c.uid == uid);
+                let slowest = of_user.max_by_key(|(_, c)| c.unread());
+                self.doomed.extend(slowest.map(|(id, _)| *id));
+            }
+        }
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
@@ -317,13 +401,18 @@ impl Daemon {
             self.board.remove_listener(port);
         }
         self.board.free_mail(client.mail);
-        if let Some(count) = self.per_user.get_mut(&client.uid) {
-            *count -= 1;
-            if *count == 0 {
+        let ends = self.ends.of(id);
+        if let Some(share) = self.per_user.get_mut(&client.uid) {
+            share.clients -= 1;
+            share.ends -= ends.len();
+            share.listeners -= client.listeners.len();
+            share.unread -= client.counted.unread;
+            share.lists -= usize::from(client.counted.list);
+            if share.clients == 0 {
                 self.per_user.remove(&client.uid);
             }
         }
-        for end in self.ends.of(id) {
+        for end in ends {
             self.forget_end(end);
         }
         for (survivor, link) in self.links.drop_client(id) {
@@ -332,6 +421,7 @@ impl Daemon {
             self.post(survivor, gone, None); // Nobody, for a link with itself.
         }
         drop(client);
+        self.alone_since = Instant::now();
         self.hear(true);
     }
 }

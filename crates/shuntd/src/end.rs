@@ -1,7 +1,7 @@
 //! The table of connection ends: what clients claim and report, and the search
 //! for the end that matches another.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use shunt_abi::message::Role;
 
@@ -49,7 +49,9 @@ pub(crate) struct End {
     /// What the client reported last: 0 (shunted) or a reason.
     pub(crate) status: Option<u8>,
     tuple: Option<Tuple>,
-    /// Position in the list of unresolved ends.
+    /// The user of its client.
+    user: u32,
+    /// Position among the unresolved ends.
     turn: u64,
 }
 
@@ -63,6 +65,7 @@ impl End {
             state,
             status: None,
             tuple: None,
+            user: 0,
             turn: 0,
         }
     }
@@ -73,24 +76,80 @@ impl End {
     }
 }
 
+/// Unresolved ends by user, client and age.
+#[derive(Debug, Default)]
+struct Unresolved {
+    /// client → turn → cookie.
+    of: HashMap<u64, BTreeMap<u64, u64>>,
+    /// user → (turn of its newest, client).
+    newest: BTreeMap<u32, BTreeSet<(u64, u64)>>,
+}
+
+impl Unresolved {
+    fn insert(&mut self, user: u32, turn: u64, id: EndId) {
+        self.change(user, id.client, |ends| ends.insert(turn, id.cookie));
+    }
+
+    fn remove(&mut self, user: u32, turn: u64, id: EndId) {
+        if self
+            .of
+            .get(&id.client)
+            .is_some_and(|ends| ends.contains_key(&turn))
+        {
+            self.change(user, id.client, |ends| ends.remove(&turn));
+        }
+    }
+
+    /// Changes a client's ends and keeps its place up to date.
+    fn change(
+        &mut self,
+        user: u32,
+        client: u64,
+        change: impl FnOnce(&mut BTreeMap<u64, u64>) -> Option<u64>,
+    ) {
+        let ends = self.of.entry(client).or_default();
+        let last = |ends: &BTreeMap<u64, u64>| ends.last_key_value().map(|(turn, _)| *turn);
+        let before = last(ends);
+        change(ends);
+        let after = last(ends);
+        if after.is_none() {
+            self.of.remove(&client);
+        }
+        if before == after {
+            return;
+        }
+        let newest = self.newest.entry(user).or_default();
+        if let Some(turn) = before {
+            newest.remove(&(turn, client));
+        }
+        if let Some(turn) = after {
+            newest.insert((turn, client));
+        }
+        if newest.is_empty() {
+            self.newest.remove(&user);
+        }
+    }
+}
+
 /// All ends that a daemon knows.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     ends: BTreeMap<EndId, End>,
     by_tuple: HashMap<Tuple, Vec<EndId>>,
-    unresolved: BTreeMap<u64, EndId>,
+    unresolved: Unresolved,
     per_client: HashMap<u64, usize>,
     turns: u64,
 }
 
 impl Ends {
     /// Adds an end, or replaces the one of the same name.
-    pub(crate) fn insert(&mut self, id: EndId, mut end: End) {
+    pub(crate) fn insert(&mut self, id: EndId, user: u32, mut end: End) {
         self.remove(id);
+        end.user = user;
         if end.state == State::Unresolved {
             self.turns += 1;
             end.turn = self.turns;
-            self.unresolved.insert(end.turn, id);
+            self.unresolved.insert(end.user, end.turn, id);
         }
         *self.per_client.entry(id.client).or_default() += 1;
         self.ends.insert(id, end);
@@ -99,7 +158,7 @@ impl Ends {
     /// Forgets an end and returns what was known of it.
     pub(crate) fn remove(&mut self, id: EndId) -> Option<End> {
         let end = self.ends.remove(&id)?;
-        self.unresolved.remove(&end.turn);
+        self.unresolved.remove(end.user, end.turn, id);
         if let Some(tuple) = end.tuple
             && let Some(ids) = self.by_tuple.get_mut(&tuple)
         {
@@ -146,16 +205,46 @@ impl Ends {
         self.ends.iter().map(|(id, end)| (*id, end))
     }
 
-    /// The newest unresolved ends; only those of `client` if one is named.
-    pub(crate) fn unresolved(&self, client: Option<u64>, most: usize) -> Vec<EndId> {
-        // The look back is bounded too, or a client with many hanging connects
-        // would make everybody's claims slow.
-        let newest = self.unresolved.values().rev().take(256);
-        newest
-            .filter(|id| client.is_none_or(|c| id.client == c))
-            .take(most)
-            .copied()
-            .collect()
+    /// The newest unresolved ends of a client.
+    pub(crate) fn unresolved_of(&self, client: u64, most: usize) -> Vec<EndId> {
+        let ends = self.unresolved.of.get(&client).into_iter().flatten();
+        let id = |(_, &cookie)| EndId { client, cookie };
+        ends.rev().take(most).map(id).collect()
+    }
+
+    /// The newest unresolved ends of a user's clients, or of everybody's with
+    /// this user's first: each client's newest, then each one's second, and so
+    /// on. Nobody hides another's by having many.
+    pub(crate) fn unresolved(&self, user: u32, everybody: bool, most: usize) -> Vec<EndId> {
+        let newest = &self.unresolved.newest;
+        let others = newest
+            .iter()
+            .filter(|(other, _)| everybody && **other != user)
+            .map(|(_, clients)| clients);
+        // As many users, and clients of each, as there are places.
+        let clients = newest.get(&user).into_iter().chain(others).take(most);
+        let mut turns: Vec<_> = clients
+            .flat_map(|clients| clients.iter().rev().take(most))
+            .filter_map(|(_, client)| Some((*client, self.unresolved.of.get(client)?.iter().rev())))
+            .collect();
+        let mut ids = Vec::new();
+        while !turns.is_empty() {
+            turns.retain_mut(|(client, ends)| {
+                let Some((_, &cookie)) = ends.next() else {
+                    return false;
+                };
+                ids.push(EndId {
+                    client: *client,
+                    cookie,
+                });
+                true
+            });
+            if ids.len() >= most {
+                break;
+            }
+        }
+        ids.truncate(most);
+        ids
     }
 
     /// Notes an end's addresses; an unresolved claim then waits for its match.
@@ -169,7 +258,7 @@ impl Ends {
         end.tuple = Some(tuple);
         if end.state == State::Unresolved {
             end.state = State::Waiting;
-            self.unresolved.remove(&end.turn);
+            self.unresolved.remove(end.user, end.turn, id);
         }
         self.by_tuple.entry(tuple).or_default().push(id);
     }
@@ -180,7 +269,7 @@ impl Ends {
             return;
         };
         end.state = State::Refused;
-        self.unresolved.remove(&end.turn);
+        self.unresolved.remove(end.user, end.turn, id);
     }
 
     /// The waiting end that is the other end of `id`, the latest if there are
@@ -222,7 +311,7 @@ mod tests {
     }
 
     fn claim(ends: &mut Ends, id: EndId, tuple: Option<Tuple>) {
-        ends.insert(id, End::new(3, Role::Connector, State::Unresolved));
+        ends.insert(id, 7, End::new(3, Role::Connector, State::Unresolved));
         if let Some(tuple) = tuple {
             ends.resolve(id, tuple);
         }
@@ -267,16 +356,31 @@ mod tests {
         let mut ends = Ends::default();
         claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
         claim(&mut ends, id(2, 200), None);
-        assert_eq!(ends.unresolved(None, 9), [id(2, 200)]);
-        assert_eq!(ends.unresolved(Some(1), 9), []);
+        assert_eq!(ends.unresolved(7, false, 9), [id(2, 200)]);
+        assert_eq!(ends.unresolved_of(1, 9), []);
         ends.resolve(id(2, 200), tuple(80, 4000));
-        assert!(ends.unresolved(None, 9).is_empty());
+        assert!(ends.unresolved(7, false, 9).is_empty());
         ends.refuse(id(2, 200));
         assert_eq!(ends.partner(id(1, 100)), None);
         assert_eq!(ends.with_tuple(tuple(80, 4000)), [id(2, 200)]);
         claim(&mut ends, id(2, 201), None);
         ends.refuse(id(2, 201));
-        assert!(ends.unresolved(None, 9).is_empty());
+        assert!(ends.unresolved(7, false, 9).is_empty());
+    }
+
+    #[test]
+    fn many_unresolved_ends_of_one_client_hide_nobody_elses() {
+        let mut ends = Ends::default();
+        claim(&mut ends, id(1, 100), None);
+        claim(&mut ends, id(3, 300), None);
+        for cookie in 1000..2000 {
+            claim(&mut ends, id(2, cookie), None);
+        }
+        let found = [id(2, 1999), id(3, 300), id(1, 100), id(2, 1998)];
+        assert_eq!(ends.unresolved(7, false, 4), found);
+        assert_eq!(ends.unresolved_of(1, 4), [id(1, 100)]);
+        assert_eq!(ends.unresolved(8, false, 4), []);
+        assert_eq!(ends.unresolved(8, true, 4), found);
     }
 
     #[test]
@@ -291,6 +395,7 @@ mod tests {
         }
         assert_eq!(ends.count(1), 0);
         assert!(ends.ends.is_empty() && ends.by_tuple.is_empty());
-        assert!(ends.unresolved.is_empty() && ends.per_client.is_empty());
+        assert!(ends.unresolved.of.is_empty() && ends.unresolved.newest.is_empty());
+        assert!(ends.per_client.is_empty());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -9,6 +10,7 @@ use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use rustix::process::PidfdGetfdFlags;
 use shunt_abi::layout::ARENA_BYTES;
 
+use crate::foreign::{Foreign, Lane};
 use crate::sys;
 use crate::tuple::Tuple;
 
@@ -23,17 +25,24 @@ pub(crate) enum Look {
     Gone,
     /// We may not look: ptrace rules forbid `pidfd_getfd`.
     Denied,
-    /// We are out of descriptors.
+    /// We are out of descriptors, or too many copies wait to be closed.
     NoRoom,
 }
 
 /// Looks at descriptor `fd` of the process `pidfd`.
 ///
-/// The copy is closed before this returns: while we hold it the program's own
-/// `close` would not reach the peer.
-pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64) -> Look {
+/// The copy is on its way to be closed when this returns: while we hold it the
+/// program's own `close` would not reach the peer. Whatever it is, nothing is
+/// asked of it but socket options, which never wait.
+pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64, lane: &Arc<Lane>) -> Look {
+    if fd < 0 {
+        return Look::Gone;
+    }
+    if lane.is_full() {
+        return Look::NoRoom;
+    }
     let socket = match rustix::process::pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty()) {
-        Ok(socket) => socket,
+        Ok(socket) => Foreign::new(socket, lane),
         Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => return Look::Denied,
         Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Look::NoRoom,
         Err(_) => return Look::Gone,

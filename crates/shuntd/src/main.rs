@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -34,6 +35,15 @@ struct Options {
     /// Write one byte to this descriptor and close it once clients can connect
     #[arg(long, value_name = "N")]
     ready_fd: Option<i32>,
+    /// End after this long without a client (`shunt run` starts shuntd with 60)
+    /// [default: never]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    linger: u32,
     /// Print notable events to standard error
     #[arg(long, short)]
     verbose: bool,
@@ -74,6 +84,14 @@ fn serve(options: &Options) -> Result<ExitCode> {
     let listener = match shuntd::listen(&name) {
         Ok(listener) => listener,
         Err(Errno::ADDRINUSE) => {
+            let own = |user: u32| user == 0 || user == uid.as_raw();
+            if let Some((pid, user)) = shuntd::listener_of(&name).filter(|(_, u)| !own(*u)) {
+                eprintln!(
+                    "shuntd: process {pid} of user {user} has taken the address @{name}: \
+                     it must end before a shuntd can start"
+                );
+                return Ok(ExitCode::FAILURE);
+            }
             let whom = number.map_or("this host".to_owned(), |uid| format!("user {uid}"));
             eprintln!("shuntd: another shuntd already serves {whom}");
             return Ok(ExitCode::from(ALREADY));
@@ -82,10 +100,15 @@ fn serve(options: &Options) -> Result<ExitCode> {
     };
     let mut daemon = Daemon::new(listener, scope, config, options.verbose)
         .context("cannot set up the daemon")?;
+    let linger = Duration::from_secs(options.linger.into());
+    daemon.set_linger(Some(linger).filter(|linger| !linger.is_zero()));
     if let Some(ready) = ready {
         let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
     }
     daemon.run(stop).context("epoll failed")?;
+    // What clients passed is closed by the end of the process, which waits for
+    // nothing.
+    std::mem::forget(daemon);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::{Errno, Result};
 use rustix::net::{
@@ -11,6 +12,8 @@ use rustix::net::{
 };
 use shunt_abi::message::{MESSAGE_BYTES, Message};
 use zerocopy::IntoBytes;
+
+use crate::foreign::{Foreign, Lane};
 
 /// Opens the socket at an abstract address that clients connect to.
 ///
@@ -31,13 +34,28 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The process and the user who listen at an abstract address.
+#[must_use]
+pub fn listener_of(name: &str) -> Option<(u32, u32)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
+    rustix::net::connect(&socket, &address).ok()?;
+    crate::sys::peer_credentials(&socket).ok()
+}
+
+/// `SCM_MAX_FD`: as many as one datagram can carry.
+const MOST_FDS: usize = 253;
+
 /// One datagram, not yet looked at.
 #[derive(Debug)]
 pub(crate) struct Datagram {
     bytes: [u8; MESSAGE_BYTES + 1],
     len: usize,
-    /// What came with it. Descriptors are always taken, so that none is leaked.
-    pub(crate) fds: Vec<OwnedFd>,
+    /// What came with it. Descriptors are always taken, and all of them: the
+    /// kernel closes those for which there is no room, in our thread.
+    pub(crate) fds: Vec<Foreign>,
     /// Descriptors were attached for which there was no room.
     pub(crate) lost_fds: bool,
 }
@@ -51,9 +69,9 @@ impl Datagram {
 }
 
 /// Takes the next datagram; `None` when the other side has closed.
-pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Datagram>> {
+pub(crate) fn receive(socket: BorrowedFd<'_>, lane: &Arc<Lane>) -> Result<Option<Datagram>> {
     let mut bytes = [0; MESSAGE_BYTES + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = rustix::net::recvmsg(
@@ -65,7 +83,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<Option<Datagram>> {
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
+            fds.extend(rights.map(|fd| Foreign::new(fd, lane)));
         }
     }
     if got.bytes == 0 {

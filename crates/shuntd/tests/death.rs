@@ -2,12 +2,16 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsRawFd;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::{Client, Fixture};
-use shunt_abi::message::Kind;
+use rustix::net::sockopt;
+use rustix::process::{Signal, WaitOptions};
+use shunt_abi::message::{Kind, Message, Role};
 
 const DAEMON_NAME: &str = "SHUNTD_TEST_CHILD_OF";
 
@@ -109,6 +113,87 @@ fn the_program_says_when_it_is_ready_and_stops_on_sigterm() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(child.0.wait().unwrap().code(), Some(0));
     assert!(client.receive().is_none());
+}
+
+/// A socket whose last `close` takes ten minutes, unless the other end goes.
+fn lingering() -> (TcpStream, TcpStream) {
+    let (near, far) = common::connection();
+    near.set_nonblocking(true).unwrap();
+    while (&near).write(&[0; 65536]).is_ok() {}
+    sockopt::set_socket_linger(&near, Some(Duration::from_secs(600))).unwrap();
+    (near, far)
+}
+
+#[test]
+fn descriptors_that_are_slow_to_close_stop_nobody() {
+    let name = format!("shuntd-test/{}/slow", std::process::id());
+    let child = started(&name);
+    let pid = rustix::process::Pid::from_child(&child.0);
+    let mut far_ends = Vec::new();
+    // The second message is dropped unread with its client's socket.
+    for kinds in [
+        &[Kind::Spare][..],
+        &[Kind::List],
+        &[Kind::Paired, Kind::List],
+    ] {
+        let client = Client::hello(&name, "test");
+        // Ours must not be the last copy.
+        rustix::process::kill_process(pid, Signal::STOP).unwrap();
+        rustix::process::waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        for &kind in kinds {
+            let (near, far) = lingering();
+            client.send(&Message::new(kind), Some(near.as_fd()));
+            far_ends.push(far);
+        }
+        rustix::process::kill_process(pid, Signal::CONT).unwrap();
+        Client::hello(&name, "test").sync();
+    }
+    // Nor does it stop other connections of the same user.
+    let client = Client::hello(&name, "test");
+    let (near, far) = common::connection();
+    client.claim(&near, Role::Connector, 0);
+    client.claim(&far, Role::Acceptor, 0);
+    client.expect(Kind::NeedSpare);
+}
+
+#[test]
+fn a_clients_name_cannot_write_to_the_terminal() {
+    let name = format!("shuntd-test/{}/escape", std::process::id());
+    let mut child = program(&name).spawn().unwrap();
+    let mut said = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut child = Killed(child);
+    Client::hello(&name, "a\x1b[2J\nb").sync();
+    child.0.kill().unwrap();
+    let lines: Vec<_> = lines.map(Result::unwrap).collect();
+    assert!(lines[0].contains(r"(a\u{1b}[2J\nb) connected"), "{lines:?}");
+    assert!(lines.iter().all(|l| !l.contains('\x1b')), "{lines:?}");
+}
+
+#[test]
+fn a_daemon_that_lingers_ends_after_its_last_client() {
+    let name = format!("shuntd-test/{}/linger", std::process::id());
+    let mut command = program(&name);
+    command.args(["--linger", "1"]).stderr(Stdio::null());
+    let mut child = Killed(command.spawn().unwrap());
+    let mut said = Vec::new();
+    child
+        .0
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_end(&mut said)
+        .unwrap();
+    let client = Client::hello(&name, "test");
+    // Longer than it lingers.
+    std::thread::sleep(Duration::from_millis(1500));
+    client.sync();
+    let left = std::time::Instant::now();
+    drop(client);
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    assert!(left.elapsed() >= Duration::from_secs(1));
+    drop(started(&name)); // The address is free.
 }
 
 #[test]

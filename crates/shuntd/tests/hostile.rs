@@ -116,6 +116,45 @@ fn a_client_that_claims_too_much_is_refused_and_one_that_does_not_read_is_droppe
 }
 
 #[test]
+fn one_users_clients_share_what_they_may_leave_unread() {
+    let daemon = Fixture::with("[limits]\nunread_per_user = 1000");
+    let honest = daemon.client();
+    let deaf: Vec<_> = (0..4).map(|_| daemon.client()).collect();
+    let mut claim = Message::new(Kind::Claim);
+    (claim.cookie, claim.fd) = (1, -1); // Each gets a refusal.
+    let sent = (0..20_000).take_while(|i| {
+        let client = &deaf[i % 4];
+        client.send_bytes(claim.as_bytes(), None).is_ok()
+    });
+    // What the sockets hold comes on top.
+    assert!(sent.count() < 8000, "nobody was dropped");
+    honest.sync();
+}
+
+#[test]
+fn one_users_clients_share_what_they_may_have_known() {
+    let daemon = Fixture::with("[limits]\nconnections_per_user = 4");
+    let clients = [daemon.client(), daemon.client()];
+    let connections: Vec<_> = (0..5).map(|_| connection()).collect();
+    for (i, (near, _)) in connections.iter().enumerate() {
+        clients[i % 2].claim(near, Role::Connector, 0);
+        clients[i % 2].sync();
+    }
+    let cookie = clients[0].claim(&connections[4].0, Role::Connector, 0);
+    let (refused, _) = clients[0].expect(Kind::Unpaired);
+    assert_eq!(
+        (refused.cookie, refused.status),
+        (cookie, Reason::NoResources as u8)
+    );
+    // What one client gives back another may have.
+    drop(clients);
+    let client = daemon.client();
+    while !client.rows().is_empty() {}
+    client.claim(&connections[0].0, Role::Connector, 0);
+    assert_eq!(client.rows().len(), 1);
+}
+
+#[test]
 fn more_clients_than_a_user_may_have_are_turned_away() {
     let daemon = Fixture::with("[limits]\nclients_per_user = 1");
     let first = daemon.client();

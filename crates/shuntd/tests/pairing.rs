@@ -162,6 +162,30 @@ fn a_claim_ahead_of_connect_is_found_by_the_acceptors() {
 }
 
 #[test]
+fn many_hanging_connects_of_one_client_do_not_hide_anothers() {
+    let daemon = Fixture::start();
+    let (a, b, busy) = (daemon.client(), daemon.client(), daemon.client());
+    a.spare(1);
+    b.spare(1);
+    let socket = || rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let near = socket();
+    a.claim(&near, Role::Connector, 0);
+    a.sync();
+    let hanging: Vec<_> = (0..300).map(|_| socket()).collect();
+    for socket in &hanging {
+        busy.claim(socket, Role::Connector, 0);
+    }
+    busy.sync();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: SocketAddrAny = listener.local_addr().unwrap().into();
+    rustix::net::connect(&near, &address).unwrap();
+    let far = listener.accept().unwrap().0;
+    b.claim(&far, Role::Acceptor, ANSWER);
+    b.expect(Kind::Paired);
+    a.expect(Kind::Paired);
+}
+
+#[test]
 fn an_ipv6_listener_meets_an_ipv4_client() {
     let daemon = Fixture::start();
     let Ok(listener) = TcpListener::bind("[::]:0") else {
@@ -349,4 +373,27 @@ fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
     assert_eq!(tcp[0].ports[1], near.local_addr().unwrap().port());
     drop(near);
     assert_eq!(a.rows().len(), 1, "a closed connection is forgotten");
+}
+
+#[test]
+fn one_end_alone_cannot_say_that_a_connection_is_shunted() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let (near, far) = connection();
+    let report = |client: &Client, socket: &std::net::TcpStream| {
+        let mut report = Message::new(Kind::Report);
+        report.cookie = sockopt::socket_cookie(socket).unwrap();
+        report.fd = socket.as_raw_fd();
+        client.send(&report, None);
+        client.sync();
+    };
+    report(&a, &near);
+    let row = a.rows()[0];
+    assert_eq!(
+        (row.flags & FLAG_SHUNTED, row.status),
+        (0, Reason::Pending as u8)
+    );
+    // Both ends do after the daemon that paired them has been replaced.
+    report(&b, &far);
+    assert_eq!(a.rows()[0].flags & FLAG_SHUNTED, FLAG_SHUNTED);
 }

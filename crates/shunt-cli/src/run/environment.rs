@@ -1,7 +1,9 @@
 //! The environment of a program under Shunt.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::OpenOptions;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -25,6 +27,13 @@ pub(super) fn prepare(options: &RunOptions, library: &Path) -> Result<Vec<CStrin
     if let Some(file) = &options.stats {
         // The program may change its directory before it writes.
         let absolute = std::path::absolute(file).context("--stats needs a file name")?;
+        // As libshunt will open it, which has nobody to complain to.
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .custom_flags(libc::O_NONBLOCK) // A pipe without a reader.
+            .open(&absolute)
+            .with_context(|| format!("cannot write statistics to {}", absolute.display()))?;
         set(&mut variables, "SHUNT_STATS", absolute.into());
     }
     variables

@@ -14,16 +14,26 @@ use crate::{locate, sys};
 /// How long a daemon may take to start.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Seconds that a daemon goes on without clients.
+const LINGER: &str = "60";
+
 /// Returns when a daemon that serves this user can be connected to.
 pub(super) fn ensure_daemon() -> Result<()> {
     if is_served() {
         return Ok(());
+    }
+    if let Some((uid, pid)) = Control::usurper() {
+        bail!(
+            "process {pid} of user {uid} has taken the address that shuntd needs for you; \
+             a shuntd can start once it has ended (root's `shuntd --system` needs another address)"
+        );
     }
     let program = locate::daemon().context("the program is neither beside shunt nor on PATH")?;
     let deadline = Instant::now() + PATIENCE;
     let (ready, writer) = io::pipe()?;
     let (ready, writer) = (OwnedFd::from(ready), OwnedFd::from(writer));
     let mut command = Command::new(&program);
+    command.args(["--linger", LINGER]);
     command
         .arg("--ready-fd")
         .arg(writer.as_raw_fd().to_string());
@@ -60,9 +70,8 @@ pub(super) fn ensure_daemon() -> Result<()> {
 }
 
 fn is_served() -> bool {
-    Control::connect(true)
-        .or_else(|| Control::connect(false))
-        .is_some()
+    let answers = |host| Control::connect(host).is_some_and(|daemon| !daemon.has_gone());
+    answers(true) || answers(false)
 }
 
 /// Whether a descriptor becomes readable (or its other end closes) in time.

@@ -24,16 +24,20 @@ pub(super) fn adopt(board: *mut u8, mailbox: u32) {
     BOARD.store(board, Ordering::Release);
 }
 
-/// Whether the daemon may have sent something since the last look.
+/// Whether the daemon may have sent something that nobody has read.
 #[inline]
-pub(super) fn take_mail() -> bool {
+pub(super) fn has_mail() -> bool {
+    mail().is_none_or(|mail| mail != SEEN.load(Ordering::Relaxed))
+        && !BOARD.load(Ordering::Acquire).is_null()
+}
+
+/// How much the daemon has sent, if it counts.
+#[inline]
+pub(super) fn mail() -> Option<u32> {
     let board = BOARD.load(Ordering::Acquire);
-    if board.is_null() {
-        return false;
-    }
     let index = MAILBOX.load(Ordering::Relaxed);
-    if index == board::NO_MAIL {
-        return true;
+    if board.is_null() || index == board::NO_MAIL {
+        return None;
     }
     // SAFETY: `adopt` checked the index; a board is never unmapped.
     let word = unsafe {
@@ -41,12 +45,12 @@ pub(super) fn take_mail() -> bool {
             .add(board::MAIL_AT + index as usize * 4)
             .cast::<AtomicU32>()
     };
-    let mail = word.load(Ordering::Acquire);
-    if mail == SEEN.load(Ordering::Relaxed) {
-        return false;
-    }
+    Some(word.load(Ordering::Acquire))
+}
+
+/// Everything up to this count has been read. With the lock.
+pub(super) fn set_seen(mail: u32) {
     SEEN.store(mail, Ordering::Relaxed);
-    true
 }
 
 /// Whether some process on this host accelerates connections to `port`: one

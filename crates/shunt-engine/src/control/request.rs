@@ -6,7 +6,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::{self, Kind, Message, Role};
 
-use super::{FD, LOCK, PATIENCE_MS, RETRY_NS, ensure, receive, send, stock};
+use super::{FD, LOCK, PATIENCE_MS, RETRY_NS, ensure, send, stock, wait};
 use crate::socket::{Socket, Stage};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -37,31 +37,16 @@ pub(crate) fn claim(socket: &'static Socket, fd: c_int, role: Role) {
 /// a connection whose other end has claimed it is paired when `accept` returns.
 pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
     let start = sys::now();
-    if start < HASTE_UNTIL.load(Ordering::Relaxed) {
-        claim(socket, fd, role);
+    let asked = start >= HASTE_UNTIL.load(Ordering::Relaxed);
+    let flags = if asked { message::FLAG_ANSWER } else { 0 };
+    if !claim_with(socket, fd, role, flags) || !asked {
         return;
     }
-    if !claim_with(socket, fd, role, message::FLAG_ANSWER) {
-        return;
-    }
-    while socket.stage() == Stage::Claimed && !socket.answered() {
-        let control = FD.load(Ordering::Acquire);
-        if control < 0 {
-            return;
-        }
-        let waited = ((sys::now() - start) / 1_000_000) as i64;
-        if waited >= PATIENCE_MS {
-            // It is stopped or overloaded. Its word will still be heard, by a
-            // later call on the connection.
-            HASTE_UNTIL.store(sys::now() + RETRY_NS, Ordering::Relaxed);
-            return;
-        }
-        sys::poll_ms(control, libc::POLLIN, PATIENCE_MS - waited);
-        if !LOCK.take() {
-            return;
-        }
-        while FD.load(Ordering::Relaxed) >= 0 && receive() {}
-        LOCK.give();
+    let answered = || socket.stage() != Stage::Claimed || socket.answered();
+    if !wait::until(answered, start + PATIENCE_MS as u64 * 1_000_000) {
+        // It is stopped or overloaded. Its word will still be heard, by a
+        // later call on the connection.
+        HASTE_UNTIL.store(sys::now() + RETRY_NS, Ordering::Relaxed);
     }
 }
 

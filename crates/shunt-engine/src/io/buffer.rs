@@ -84,7 +84,10 @@ pub(super) fn header(parts: &[iovec]) -> msghdr {
 /// the call: a socket has no offset (`ESPIPE`).
 pub(super) fn flags_at(offset: i64, flags: c_int) -> Option<c_int> {
     const RWF_NOWAIT: c_int = 8;
-    match flags {
+    /// `RWF_HIPRI`, `RWF_DSYNC`, `RWF_SYNC`, `RWF_APPEND` and `RWF_NOAPPEND` mean
+    /// nothing to a socket.
+    const IGNORED: c_int = 1 | 2 | 4 | 0x10 | 0x20;
+    match flags & !IGNORED {
         _ if offset != -1 => None,
         0 => Some(0),
         RWF_NOWAIT => Some(libc::MSG_DONTWAIT),

@@ -5,27 +5,76 @@ use libc::{c_int, c_uint, loff_t, off_t, size_t};
 use super::buffer::MOST;
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
-use crate::{Outcome, real, stream};
+use crate::stream::{self, Conn};
+use crate::{Outcome, real, sys};
 
 const SPLICE_F_ALL: c_uint = 15;
 
 /// `sendfile(2)`.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> Outcome {
+    // SAFETY: the caller's promise.
+    let real = |count| unsafe { real::sendfile()(out, input, offset, count) };
+    if is_candidate(input) && !is_candidate(out) {
+        // To a pipe: the same as `splice`. The kernel refuses the rest.
+        return serve(
+            input,
+            RECEIVER,
+            |conn| {
+                let takes = sys::is_pipe(out) && sys::is_open_for(out, libc::O_WRONLY);
+                if !takes || !offset.is_null() || !is_count(count) {
+                    return Outcome::Kernel;
+                }
+                stream::splice_out(&conn, out, count.min(MOST), 0)
+            },
+            || real(count),
+        );
+    }
     serve(
         out,
         SENDER,
-        |conn| {
-            // Only a regular file can be read at an offset; the rest is the kernel's to refuse.
-            let readable = offset.is_null() || crate::sys::is_readable(offset);
-            if !crate::sys::is_file(input) || !readable {
-                return Outcome::Kernel;
-            }
-            // SAFETY: the caller's promise.
-            unsafe { stream::sendfile(&conn, input, offset, count.min(MOST)) }
-        },
         // SAFETY: the caller's promise.
-        || unsafe { real::sendfile()(out, input, offset, count) },
+        |conn| unsafe { send_file(&conn, input, offset, count, &real) },
+        || real(count),
     )
+}
+
+/// Whether the kernel would take that number of bytes, and it is not 0.
+fn is_count(count: size_t) -> bool {
+    (1..=isize::MAX as usize).contains(&count)
+}
+
+/// # Safety
+/// `offset` as for `sendfile(2)`.
+unsafe fn send_file(
+    conn: &Conn,
+    input: c_int,
+    offset: *mut off_t,
+    count: size_t,
+    real: &dyn Fn(usize) -> isize,
+) -> Outcome {
+    if !offset.is_null() && !sys::is_readable(offset) {
+        return Outcome::Kernel;
+    }
+    let position = || sys::position(input);
+    // SAFETY: readable, as we have just seen.
+    let at = unsafe { offset.as_ref() }.copied().or_else(position);
+    // What has no position cannot be sent, and the kernel says how it minds.
+    let Some(at @ 0..) = at else {
+        return Outcome::Kernel;
+    };
+    if !is_count(count) || at.checked_add(count as i64).is_none() {
+        return Outcome::Kernel;
+    }
+    let count = count.min(MOST);
+    if sys::is_file(input) {
+        // SAFETY: the caller's promise.
+        return unsafe { stream::sendfile(conn, input, offset, count, real) };
+    }
+    if position().is_none() {
+        return Outcome::Kernel;
+    }
+    // A character device: what its bytes are only the kernel's `sendfile` knows.
+    stream::by_kernel_alone(conn, || real(count))
 }
 
 /// `splice(2)` between a pipe and a shunted socket. Everything else that names
@@ -39,31 +88,37 @@ pub unsafe fn splice(
     flags: c_uint,
 ) -> Outcome {
     // SAFETY: the caller's promise.
-    let real = || unsafe { real::splice()(input, input_offset, out, out_offset, length, flags) };
+    let real =
+        |length| unsafe { real::splice()(input, input_offset, out, out_offset, length, flags) };
     let into = is_candidate(out);
     if !into && !is_candidate(input) {
         return Outcome::Kernel;
     }
-    let (socket, who, pipe) = if into {
-        (out, SENDER, input)
+    let (socket, who, pipe, access) = if into {
+        (out, SENDER, input, libc::O_RDONLY)
     } else {
-        (input, RECEIVER, out)
+        (input, RECEIVER, out, libc::O_WRONLY)
     };
     serve(
         socket,
         who,
         |conn| {
             let offsets = !input_offset.is_null() || !out_offset.is_null();
-            if length == 0 || offsets || flags & !SPLICE_F_ALL != 0 || !crate::sys::is_pipe(pipe) {
+            let refused = length == 0
+                || offsets
+                || flags & !SPLICE_F_ALL != 0
+                || !sys::is_pipe(pipe)
+                || !sys::is_open_for(pipe, access);
+            if refused {
                 return Outcome::Kernel;
             }
             let length = length.min(MOST);
             if into {
-                stream::splice_in(&conn, pipe, length, flags, real)
+                stream::splice_in(&conn, pipe, length, flags, &real)
             } else {
                 stream::splice_out(&conn, pipe, length, flags)
             }
         },
-        real,
+        || real(length),
     )
 }

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::{c_int, c_uint, mmsghdr, msghdr, timespec};
+use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
 
-use super::buffer::{IOV_MAX, has_bad, is_bad, list};
+use super::buffer::{self, IOV_MAX, has_bad, is_bad, list};
 use super::recv::receive_nowhere;
 use super::send::transmit;
 use super::target::{is_candidate, serve};
-use crate::socket::{RECEIVER, SENDER, Stage};
+use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn};
-use crate::{Outcome, life, real, table};
+use crate::{Outcome, life, real, sys};
 
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
@@ -44,7 +44,8 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
         fd,
         RECEIVER,
         |conn| {
-            if has_bad(parts) {
+            // Bytes that are thrown away need no buffer (tcp(7)).
+            if flags & libc::MSG_TRUNC == 0 && has_bad(parts) {
                 return receive_nowhere(fd, flags);
             }
             // SAFETY: the caller's promise.
@@ -77,7 +78,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
 unsafe fn put_left(conn: &Conn, header: &mut msghdr) {
     const TCP_CM_INQ: c_int = libc::TCP_INQ;
     let left = match stream::unread(conn) {
-        0 => c_int::from(crate::sys::ready(conn.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0),
+        0 => c_int::from(sys::ready(conn.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0),
         n => n.min(c_int::MAX as u64) as c_int,
     };
     let room = if header.msg_control.is_null() {
@@ -110,23 +111,64 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
     }
     // SAFETY: the caller's promise.
     let header = unsafe { &*message };
-    if header.msg_controllen > 0 && !header.msg_control.is_null() {
+    let control = header.msg_controllen > 0;
+    if control && !header.msg_control.is_null() {
         // SAFETY: the caller's promise.
         unsafe { life::passing(message) };
-        if table::socket(fd).is_some_and(|s| s.stage() != Stage::Attached) {
-            return Outcome::Kernel;
-        }
     }
     if !is_candidate(fd) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
-    match unsafe { list(header.msg_iov, header.msg_iovlen) } {
-        Ok(parts) if has_bad(parts) => Outcome::Fail(libc::EFAULT),
-        // SAFETY: the caller's promise.
-        Ok(parts) => unsafe { transmit(fd, parts, flags) },
-        Err(_) => Outcome::Kernel,
+    let parts = match unsafe { list(header.msg_iov, header.msg_iovlen) } {
+        Ok(parts) => parts,
+        Err(_) => return Outcome::Kernel,
+    };
+    if control {
+        return serve(
+            fd,
+            SENDER,
+            // SAFETY: the caller's promise.
+            |conn| unsafe { send_with_control(&conn, header, parts, flags) },
+            // SAFETY: the caller's promise.
+            || unsafe { real::sendmsg()(fd, message, flags) },
+        );
     }
+    if has_bad(parts) {
+        return Outcome::Fail(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { transmit(fd, parts, flags) }
+}
+
+/// The kernel judges the ancillary data, which changes nothing for bytes in a ring.
+///
+/// # Safety
+/// The header's control data and the parts are readable.
+#[cold]
+unsafe fn send_with_control(
+    conn: &Conn,
+    header: &msghdr,
+    parts: &[iovec],
+    flags: c_int,
+) -> Outcome {
+    let mut empty = buffer::header(&[]);
+    empty.msg_control = header.msg_control;
+    empty.msg_controllen = header.msg_controllen;
+    match sys::sendmsg(conn.fd, &empty, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+        // What is wrong with the connection comes later.
+        Ok(_) | Err(libc::EPIPE | libc::EAGAIN) => {}
+        Err(errno @ (libc::ECONNRESET | libc::ETIMEDOUT)) => {
+            let pending = &conn.socket.pending_error;
+            pending.store(errno, Ordering::Relaxed);
+        }
+        Err(errno) => return Outcome::Fail(errno),
+    }
+    if has_bad(parts) {
+        return Outcome::Fail(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { stream::send(conn, parts, flags) }
 }
 
 /// `recvmmsg(2)`. The timeout is looked at after each message, as the kernel
@@ -170,12 +212,12 @@ unsafe fn receive_each(
             return Outcome::Fail(libc::EINVAL);
         }
         Some(
-            crate::sys::now()
+            sys::now()
                 .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000) + t.tv_nsec as u64),
         )
     };
     let mut flags = flags;
-    for i in 0..count.min(IOV_MAX as c_uint) as usize {
+    for i in 0..count as usize {
         // SAFETY: the caller's promise.
         let one = unsafe { &mut *messages.add(i) };
         // SAFETY: as above.
@@ -189,7 +231,7 @@ unsafe fn receive_each(
             flags |= libc::MSG_DONTWAIT;
         }
         let late = end.is_some_and(|end| {
-            let left = end.saturating_sub(crate::sys::now());
+            let left = end.saturating_sub(sys::now());
             // SAFETY: not null: `end` was read from it.
             unsafe {
                 *timeout = timespec {
@@ -203,7 +245,7 @@ unsafe fn receive_each(
             return Outcome::Done(i as isize + 1);
         }
     }
-    Outcome::Done(count.min(IOV_MAX as c_uint) as isize)
+    Outcome::Done(count as isize)
 }
 
 /// `sendmmsg(2)`.

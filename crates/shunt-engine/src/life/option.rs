@@ -7,6 +7,7 @@ use shunt_abi::Reason;
 
 use super::{after_dup, attached};
 use crate::socket::Socket;
+use crate::stream::Conn;
 use crate::table::{self, Entry};
 use crate::{Outcome, stream, sys, upgrade};
 
@@ -50,15 +51,28 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
     }
 }
 
-fn flags_set(socket: &'static Socket, _fd: c_int, flags: c_int) {
+fn flags_set(socket: &'static Socket, fd: c_int, flags: c_int) {
     if let Some(pair) = socket.pair() {
         pair.own
             .options
             .nonblock
             .store(u32::from(flags & libc::O_NONBLOCK != 0), Ordering::Relaxed);
     }
-    if flags & libc::O_ASYNC != 0 {
+    asynchronous(socket, fd, flags & libc::O_ASYNC != 0);
+}
+
+/// `O_ASYNC`: the kernel signals what comes over the base socket. So a connection
+/// stays on TCP; one that has left it already sends over it again, and its peer
+/// rings for all that it puts into its ring.
+fn asynchronous(socket: &'static Socket, fd: c_int, on: bool) {
+    if on {
         upgrade::refuse(socket, Reason::AsyncIo);
+    }
+    if let Some(conn) = attached(fd) {
+        stream::ring_each(&conn, on);
+        if on {
+            stream::leave_ring(&conn, Reason::AsyncIo);
+        }
     }
 }
 
@@ -107,21 +121,31 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        // What is in the ring lies before the mark.
+        // What is in the ring lies before the mark, and so do doorbells.
         SIOCATMARK => match attached(fd) {
-            Some(conn) if stream::ring_bytes(&conn) > 0 && sys::is_readable(argument) => {
+            Some(conn) if is_before_mark(&conn) && sys::is_readable(argument) => {
                 // SAFETY: the caller's promise.
                 unsafe { argument.cast::<c_int>().write_unaligned(0) };
                 Outcome::Done(0)
             }
             _ => Outcome::Kernel,
         },
-        libc::FIOASYNC => {
-            upgrade::refuse(socket, Reason::AsyncIo);
-            Outcome::Kernel
-        }
+        libc::FIOASYNC => match sys::ioctl(fd, request as usize, argument as usize) {
+            Ok(_) => {
+                // SAFETY: the kernel has just read it.
+                let on = unsafe { *argument.cast::<c_int>() } != 0;
+                asynchronous(socket, fd, on);
+                Outcome::Done(0)
+            }
+            Err(errno) => Outcome::Fail(errno),
+        },
         _ => Outcome::Kernel,
     }
+}
+
+fn is_before_mark(conn: &Conn) -> bool {
+    stream::pump(conn);
+    stream::ring_bytes(conn) > 0
 }
 
 /// Instead of `setsockopt`.
@@ -134,6 +158,10 @@ pub unsafe fn setsockopt(
 ) -> Outcome {
     const TCP_ULP: c_int = 31;
     const TCP_REPAIR: c_int = 19;
+    // For programs whose `time_t` is longer than a `long`.
+    const SO_TIMESTAMP_NEW: c_int = 63;
+    const SO_TIMESTAMPNS_NEW: c_int = 64;
+    const SO_TIMESTAMPING_NEW: c_int = 65;
     let Some(socket) = table::socket(fd) else {
         return Outcome::Kernel;
     };
@@ -149,14 +177,28 @@ pub unsafe fn setsockopt(
             | libc::SO_ZEROCOPY
             | libc::SO_TIMESTAMP
             | libc::SO_TIMESTAMPNS
-            | libc::SO_TIMESTAMPING,
+            | libc::SO_TIMESTAMPING
+            | SO_TIMESTAMP_NEW
+            | SO_TIMESTAMPNS_NEW
+            | SO_TIMESTAMPING_NEW,
         ) => true,
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
         _ => false,
     };
     if needs_kernel {
         upgrade::refuse(socket, Reason::SocketOption);
-        return Outcome::Kernel;
+        return match (attached(fd), level, name) {
+            // The kernel's view of the stream is not the program's any more; as if
+            // the kernel had no such thing, or the program no right to it.
+            (Some(_), libc::IPPROTO_TCP, TCP_ULP) => Outcome::Fail(libc::ENOENT),
+            (Some(_), libc::IPPROTO_TCP, TCP_REPAIR) => Outcome::Fail(libc::EPERM),
+            // What it says about sending is true from now on.
+            (Some(conn), _, _) if name != libc::SO_OOBINLINE => {
+                stream::leave_ring(&conn, Reason::SocketOption);
+                Outcome::Kernel
+            }
+            _ => Outcome::Kernel,
+        };
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF)
         && let Some(number) = number

@@ -11,6 +11,16 @@ use crate::socket::bump;
 use crate::thread::give;
 use crate::{sys, tcp};
 
+/// Whether the peer is to ring for each publication.
+pub(crate) fn ring_each(conn: &Conn, on: bool) {
+    let wait = &conn.pair.own.face.wait;
+    if on {
+        publish::set_bits(wait, slot::EACH);
+    } else {
+        publish::clear_bits(wait, slot::EACH);
+    }
+}
+
 /// What has happened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum News {
@@ -75,6 +85,10 @@ impl Conn<'_> {
     /// With the sending token.
     #[cold]
     fn tell(&self, wait: u32, news: News) {
+        if news == News::Data && wait & slot::EACH != 0 {
+            // Wakes whoever sleeps, too.
+            self.ring_bell();
+        }
         let (sleeping, watching) = match news {
             News::Data => (wait & slot::WAIT_RX != 0, wait & slot::WATCHED != 0),
             News::Room => (

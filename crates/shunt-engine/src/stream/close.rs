@@ -172,7 +172,7 @@ pub(super) fn take_over(conn: &Conn, token: &Token) {
         }
         return;
     }
-    conn.socket.set_reason(Reason::Protocol);
+    conn.socket.set_reason(Reason::HolderDied);
     before_reset(conn);
     if let Some(fd) = conn.base() {
         sys::reset(fd);

@@ -10,11 +10,11 @@ use shunt_shm::ring::Stopped;
 use shunt_shm::slot::{self, Way};
 
 use super::close::{has_died, reset_if_died, take_error};
-use super::wait::{Deadline, Want, only_the_kernel_can_wake, wait};
+use super::wait::{Want, only_the_kernel_can_wake, wait};
 use super::{Conn, closed_cleanly};
 use crate::iov::Cursor;
 use crate::socket::{SENDER, bump};
-use crate::sys::{self, Errno};
+use crate::sys;
 use crate::thread::{give, signals};
 use crate::{Outcome, real, tcp};
 
@@ -161,8 +161,7 @@ fn before_kernel(conn: &Conn, payload: bool) -> Before {
     if !payload || conn.is_shut() {
         return Before::Go;
     }
-    let reset = || sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
-    let by_doorbell = (closed || has_died(conn)) && closed_cleanly(conn) && reset();
+    let by_doorbell = reset_by_doorbell(conn);
     conn.socket.sent_late.store(true, Ordering::Relaxed);
     if by_doorbell {
         // Its reset has come already, in answer to a doorbell.
@@ -174,37 +173,61 @@ fn before_kernel(conn: &Conn, payload: bool) -> Before {
     Before::Go
 }
 
-/// Waits, if the socket is a blocking one, until the ring has room. `false`: the
-/// kernel must send.
-pub(super) fn await_room(
-    conn: &Conn,
-    deadline: &mut Deadline,
-    seen: signals::Seen,
-) -> Result<bool, Errno> {
-    loop {
-        // SAFETY: no bytes: only looks which way they would go.
-        match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
-            _ if conn.way_out() != Way::Ring => return Ok(false),
-            Outcome::Fail(_) => return Ok(false),
-            _ => {}
-        }
-        if conn.has_room() {
-            return Ok(true);
-        }
-        if conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0 {
-            wait(conn, Want::Room, deadline, seen)?;
-        } else if !ask_for_room(conn) {
-            return Err(libc::EAGAIN);
-        }
+/// Whether what is sent now is [`Before::Lost`].
+pub(super) fn is_lost(conn: &Conn) -> bool {
+    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
+    if !closed && !has_died(conn) || conn.is_shut() {
+        return false;
     }
+    reset_if_died(conn);
+    conn.socket.pending_error.load(Ordering::Relaxed) == 0 && reset_by_doorbell(conn)
 }
 
-/// Makes a real call that sends, so that the direction cannot switch meanwhile.
-pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
-    while !conn.socket.inside.enter(SENDER) {}
+/// The peer has closed, and the base socket's reset is only the answer to a doorbell.
+fn reset_by_doorbell(conn: &Conn) -> bool {
+    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
+    (closed || has_died(conn))
+        && closed_cleanly(conn)
+        && sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0
+}
+
+/// Makes a real call that sends, so that the direction cannot switch meanwhile;
+/// `None`: it is on the ring, where the bytes would be taken for doorbells.
+pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Outcome> {
+    let token = &conn.pair.own.sending.token;
+    if !conn.take(token) {
+        return Some(Outcome::Fail(libc::EAGAIN));
+    }
+    let on_ring = conn.is_on_ring();
+    if !on_ring {
+        while !conn.socket.inside.enter(SENDER) {}
+    }
+    give(token);
+    if on_ring {
+        return None;
+    }
     let sent = real::quietly(call);
     conn.socket.inside.leave(SENDER);
-    sent.map_or_else(Outcome::Fail, Outcome::Done)
+    Some(sent.map_or_else(Outcome::Fail, Outcome::Done))
+}
+
+/// With the sending token: whether bytes go through the ring, perhaps from now on.
+/// After our shutdown, or when the peer has closed, the kernel knows the right
+/// error, and whether it comes with SIGPIPE.
+#[inline(always)]
+pub(super) fn goes_by_ring(conn: &Conn, flags: c_int) -> bool {
+    let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
+    (conn.is_on_ring() || may_switch() && conn.try_switch())
+        && !(conn.is_shut() || conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn))
+}
+
+/// So many more bytes may be in flight.
+#[inline(always)]
+pub(super) fn allowed(conn: &Conn) -> usize {
+    if conn.pair.own.options.most.load(Ordering::Relaxed) == 0 {
+        return usize::MAX;
+    }
+    conn.most().saturating_sub(conn.in_flight()) as usize
 }
 
 /// Whether the program may know that the kernel has no room: then a ring must not
@@ -223,13 +246,7 @@ fn must_stay_full(conn: &Conn, flags: c_int) -> bool {
 /// The cursor's parts are readable.
 #[inline]
 unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
-    let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
-    if conn.way_out() != Way::Ring && !(may_switch() && conn.try_switch()) {
-        return Step::Kernel;
-    }
-    // After our shutdown, or when the peer has closed, the kernel knows the
-    // right error, and whether it comes with SIGPIPE.
-    if conn.is_shut() || conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn) {
+    if !goes_by_ring(conn, flags) {
         return Step::Kernel;
     }
     let before = cursor.done();
@@ -261,14 +278,8 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
 #[inline]
 unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<(), Stopped> {
     let producer = conn.producer();
-    let limited = conn.pair.own.options.most.load(Ordering::Relaxed) != 0;
     while let Some((base, length)) = cursor.part() {
-        let allowed = if limited {
-            conn.most().saturating_sub(conn.in_flight()) as usize
-        } else {
-            usize::MAX
-        };
-        let want = length.min(allowed);
+        let want = length.min(allowed(conn));
         // SAFETY: the caller's promise.
         let written = unsafe { producer.write(base, want) };
         if let Err(Stopped::BadBuffer(n)) = written {

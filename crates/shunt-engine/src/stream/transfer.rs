@@ -1,76 +1,103 @@
-//! `sendfile` and `splice`: file or pipe into the ring, ring into a pipe.
+//! `sendfile` and `splice`: file or pipe into the ring, ring into a pipe. The
+//! kernel copies from and to the ring itself; where a buffer is needed it is
+//! small, since threads have small stacks.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_uint, iovec};
+use shunt_abi::Reason;
+use shunt_shm::slot::{self, Way};
 
-use super::{Conn, receive, send};
-use crate::Outcome;
+use super::close::has_died;
+use super::send::{allowed, by_kernel, goes_by_ring, is_lost};
+use super::wait::{Deadline, Want, wait};
+use super::{Conn, ask_for_room, leave_ring, receive, send};
+use crate::socket::bump;
 use crate::sys::{self, Errno};
-use crate::thread::signals;
+use crate::thread::{give, signals};
+use crate::{Outcome, real};
 
-/// Bytes moved at a time.
-const CHUNK: usize = 16 << 10;
+/// Bytes that the kernel puts into the ring, or takes from it, at a time.
+const STEP: usize = 32 << 10;
+/// Bytes that go by way of a buffer, at a time.
+const CHUNK: usize = 1 << 10;
 const SPLICE_F_NONBLOCK: c_uint = 2;
 
-type Chunk = [std::mem::MaybeUninit<u8>; CHUNK];
+type Chunk = [MaybeUninit<u8>; CHUNK];
 
-/// Moves up to `count` bytes from the file `input` to the connection; `offset`
-/// as for `sendfile`: null means the file's own position.
-///
-/// # Safety
-/// `offset` is null or points to an offset of the program's.
-pub(crate) unsafe fn sendfile(
-    conn: &Conn,
-    input: c_int,
-    offset: *mut i64,
-    count: usize,
-) -> Outcome {
-    let mut chunk: Chunk = [std::mem::MaybeUninit::uninit(); CHUNK];
-    let mut done = 0;
-    while done < count {
-        let want = (count - done).min(CHUNK);
-        // Look without moving the file's position until the connection has taken
-        // the bytes.
-        let at = if offset.is_null() {
-            sys::position(input).unwrap_or(0)
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { *offset }
-        };
-        let got = match sys::pread(input, chunk.as_mut_ptr().cast(), want, at) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(_) if done > 0 => break,
-            Err(errno) => return Outcome::Fail(errno),
-        };
-        // SAFETY: the chunk's first `got` bytes are filled.
-        let sent = match unsafe { send_chunk(conn, &mut chunk[..got]) } {
-            Outcome::Done(n) => n as usize,
-            _ if done > 0 => break,
-            other => return other,
-        };
-        done += sent;
-        if offset.is_null() {
-            sys::set_position(input, at + sent as i64);
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { *offset = at + sent as i64 };
-        }
-        if sent < got || got < want {
-            break;
-        }
-    }
-    Outcome::Done(done as isize)
+/// What is sent.
+trait Source {
+    /// Waits, if it must for a first byte, until there is something to read.
+    fn ready(&self, first: bool) -> Result<(), Errno>;
+
+    /// Reads up to `length` bytes, without blocking; 0 at the end.
+    ///
+    /// # Safety
+    /// There is room for them at `to`.
+    unsafe fn read(&mut self, to: *mut u8, length: usize) -> Result<usize, Errno>;
+
+    /// Whether the end is still to come.
+    fn has_more(&self) -> bool;
+
+    /// The last so many bytes have not been sent; `false` if it cannot take them back.
+    fn take_back(&mut self, bytes: usize) -> bool;
+
+    /// Sends up to `most` bytes by the real call.
+    fn by_kernel(&self, most: usize) -> isize;
 }
 
-/// # Safety
-/// The chunk is filled.
-unsafe fn send_chunk(conn: &Conn, chunk: &mut [std::mem::MaybeUninit<u8>]) -> Outcome {
-    let part = iovec {
-        iov_base: chunk.as_mut_ptr().cast(),
-        iov_len: chunk.len(),
-    };
-    // SAFETY: the caller's promise.
-    unsafe { send(conn, &[part], 0) }
+/// The real `sendfile`, for so many bytes.
+type SendFile<'a> = &'a dyn Fn(usize) -> isize;
+
+struct File<'a> {
+    fd: c_int,
+    /// The program's; null: the file's own position counts.
+    offset: *mut i64,
+    kernel: SendFile<'a>,
+}
+
+impl Source for File<'_> {
+    fn ready(&self, _: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    unsafe fn read(&mut self, to: *mut u8, length: usize) -> Result<usize, Errno> {
+        if self.offset.is_null() {
+            return sys::read(self.fd, to, length);
+        }
+        // SAFETY: `sendfile` demands that it is the program's offset.
+        unsafe {
+            let n = sys::pread(self.fd, to, length, *self.offset)?;
+            *self.offset += n as i64;
+            Ok(n)
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        let at = if self.offset.is_null() {
+            sys::position(self.fd).unwrap_or(0)
+        } else {
+            // SAFETY: as above.
+            unsafe { *self.offset }
+        };
+        let mut byte = 0u8;
+        sys::pread(self.fd, &raw mut byte, 1, at) != Ok(0)
+    }
+
+    fn take_back(&mut self, bytes: usize) -> bool {
+        if self.offset.is_null() {
+            sys::move_position(self.fd, -(bytes as i64));
+        } else {
+            // SAFETY: as above.
+            unsafe { *self.offset -= bytes as i64 };
+        }
+        true
+    }
+
+    fn by_kernel(&self, most: usize) -> isize {
+        (self.kernel)(most)
+    }
 }
 
 /// A pipe's part in a `splice`.
@@ -80,28 +107,61 @@ struct Pipe {
     events: i16,
     /// Whether the call waits for it. The socket has its own `O_NONBLOCK`.
     waits: bool,
+    seen: signals::Seen,
 }
 
 impl Pipe {
     fn new(fd: c_int, events: i16, flags: c_uint) -> Self {
         let own = sys::fcntl(fd, libc::F_GETFL, 0).unwrap_or(0);
         let waits = flags & SPLICE_F_NONBLOCK == 0 && own & libc::O_NONBLOCK as usize == 0;
-        Self { fd, events, waits }
+        Self {
+            fd,
+            events,
+            waits,
+            seen: signals::now(),
+        }
     }
 
     /// Waits, if the call may, until the pipe is ready; returns what it is.
-    fn ready(&self, waits: bool, seen: signals::Seen) -> Result<i16, Errno> {
+    fn ready(&self, waits: bool) -> Result<i16, Errno> {
         let mut now = sys::ready(self.fd, self.events);
         while now == 0 {
             if !(waits && self.waits) {
                 return Err(libc::EAGAIN);
             }
-            if seen.interrupting_since() {
+            if self.seen.interrupting_since() {
                 return Err(libc::EINTR);
             }
             now = sys::poll_ms(self.fd, self.events, 1_000_000_000);
         }
         Ok(now)
+    }
+}
+
+struct PipeSource<'a> {
+    pipe: Pipe,
+    kernel: &'a dyn Fn(usize) -> isize,
+}
+
+impl Source for PipeSource<'_> {
+    fn ready(&self, first: bool) -> Result<(), Errno> {
+        self.pipe.ready(first).map(|_| ())
+    }
+
+    unsafe fn read(&mut self, to: *mut u8, length: usize) -> Result<usize, Errno> {
+        sys::read_now(self.pipe.fd, to, length)
+    }
+
+    fn has_more(&self) -> bool {
+        true
+    }
+
+    fn take_back(&mut self, _: usize) -> bool {
+        false
+    }
+
+    fn by_kernel(&self, most: usize) -> isize {
+        (self.kernel)(most)
     }
 }
 
@@ -114,97 +174,287 @@ fn so_far(done: usize, otherwise: Outcome) -> Outcome {
     }
 }
 
+/// Moves up to `count` bytes from the file `input` to the connection; `offset`
+/// as for `sendfile`: null means the file's own position. `kernel` is the real
+/// call for so many bytes.
+///
+/// # Safety
+/// `offset` is null or points to an offset of the program's.
+pub(crate) unsafe fn sendfile(
+    conn: &Conn,
+    input: c_int,
+    offset: *mut i64,
+    count: usize,
+    kernel: &dyn Fn(usize) -> isize,
+) -> Outcome {
+    let mut file = File {
+        fd: input,
+        offset,
+        kernel,
+    };
+    match pour(conn, &mut file, count) {
+        // What is read past the page cache (`O_DIRECT`) does not go to any address.
+        Outcome::Fail(libc::EINVAL) => by_kernel_alone(conn, || kernel(count)),
+        outcome => outcome,
+    }
+}
+
 /// Moves up to `count` bytes from the pipe `input` to the connection; `kernel`
-/// is the real call.
+/// is the real call for so many bytes.
 pub(crate) fn splice_in(
     conn: &Conn,
     input: c_int,
     count: usize,
     flags: c_uint,
-    kernel: impl Fn() -> isize,
+    kernel: &dyn Fn(usize) -> isize,
 ) -> Outcome {
-    let mut chunk: Chunk = [std::mem::MaybeUninit::uninit(); CHUNK];
-    let pipe = Pipe::new(input, libc::POLLIN, flags);
+    let mut pipe = PipeSource {
+        pipe: Pipe::new(input, libc::POLLIN, flags),
+        kernel,
+    };
+    pour(conn, &mut pipe, count)
+}
+
+/// A call that only the kernel can make: the direction leaves the ring for it.
+pub(crate) fn by_kernel_alone(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
+    leave_ring(conn, Reason::Blocked);
+    // Refused like a file that cannot be spliced, if it has to stay there.
+    by_kernel(conn, call).unwrap_or(Outcome::Fail(libc::EINVAL))
+}
+
+/// What became of an attempt to put bytes into the ring.
+enum Put {
+    /// So many are there.
+    Bytes(usize),
+    /// The source has ended.
+    End,
+    /// The ring is full.
+    Full,
+    /// They do not go by the ring.
+    Elsewhere,
+}
+
+fn pour(conn: &Conn, source: &mut impl Source, count: usize) -> Outcome {
     let seen = signals::now();
-    let mut deadline = None;
+    let mut deadline: Deadline = None;
     let mut done = 0;
     while done < count {
-        // The kernel waits for a first byte only.
-        if let Err(errno) = pipe.ready(done == 0, seen) {
+        if let Err(errno) = source.ready(done == 0) {
             return so_far(done, Outcome::Fail(errno));
         }
-        // A pipe takes nothing back, so take no more than there is room for.
-        match super::send::await_room(conn, &mut deadline, seen) {
-            Ok(true) => {}
-            Ok(false) if done > 0 => break,
-            Ok(false) => return super::send::by_kernel(conn, kernel),
-            Err(errno) => return so_far(done, Outcome::Fail(errno)),
-        }
-        let want = (count - done)
-            .min(CHUNK)
-            .min(conn.most().saturating_sub(conn.in_flight()) as usize);
-        let got = match sys::read(input, chunk.as_mut_ptr().cast(), want) {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(errno) => return so_far(done, Outcome::Fail(errno)),
-        };
-        // Not lost when another sender was faster: so this waits, whatever the flags.
-        let mut rest = &mut chunk[..got];
-        while !rest.is_empty() {
-            // SAFETY: filled.
-            match unsafe { send_chunk(conn, rest) } {
-                Outcome::Done(n) => {
-                    done += n as usize;
-                    rest = &mut rest[n as usize..];
+        match put(conn, source, count - done) {
+            Ok(Put::Bytes(n)) => done += n,
+            Ok(Put::End) => break,
+            Ok(Put::Full) if !source.has_more() => break,
+            Ok(Put::Full) => {
+                if conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0 {
+                    if let Err(errno) = wait(conn, Want::Room, &mut deadline, seen) {
+                        return so_far(done, Outcome::Fail(errno));
+                    }
+                } else if !ask_for_room(conn) {
+                    return so_far(done, Outcome::Fail(libc::EAGAIN));
                 }
-                Outcome::Fail(libc::EAGAIN | libc::EINTR) => sys::sched_yield(),
-                other => return so_far(done, other),
             }
+            Ok(Put::Elsewhere) => match elsewhere(conn, source, count - done) {
+                Ok(Some(n)) => done += n,
+                Ok(None) => break,
+                Err(outcome) => return so_far(done, outcome),
+            },
+            // Another reader was faster.
+            Err(libc::EAGAIN) => {}
+            Err(errno) => return so_far(done, Outcome::Fail(errno)),
         }
     }
     Outcome::Done(done as isize)
 }
 
+/// Lets the kernel put bytes into the ring.
+fn put(conn: &Conn, source: &mut impl Source, count: usize) -> Result<Put, Errno> {
+    if conn.is_on_ring() && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == slot::SHUT_WR
+    {
+        leave_ring(conn, Reason::HalfClosed);
+    }
+    let token = &conn.pair.own.sending.token;
+    if !conn.take(token) {
+        // As long as the handler that asks is there, nothing changes.
+        return Ok(Put::Elsewhere);
+    }
+    let result = put_with_token(conn, source, count);
+    give(token);
+    result
+}
+
+fn put_with_token(conn: &Conn, source: &mut impl Source, count: usize) -> Result<Put, Errno> {
+    if !goes_by_ring(conn, 0) {
+        return Ok(Put::Elsewhere);
+    }
+    let producer = conn.producer();
+    let want = count.min(STEP).min(allowed(conn));
+    let Ok((room, mut at)) = producer.room(want) else {
+        super::close::abort(conn);
+        return Ok(Put::Elsewhere);
+    };
+    let most = room.min(want);
+    if most == 0 {
+        return Ok(Put::Full);
+    }
+    // SAFETY: the room is ours, and nobody looks at it before it is published.
+    let n = unsafe { source.read(producer.place(at), most) }?;
+    if n == 0 {
+        return Ok(Put::End);
+    }
+    producer.commit(&mut at, n);
+    bump(&conn.socket.tx.ring_bytes, n as u64);
+    bump(&conn.socket.tx.user_calls, 1);
+    conn.tell_data();
+    Ok(Put::Bytes(n))
+}
+
+/// Sends a part while the direction is not on the ring, or the peer is gone;
+/// `None` at the end of the source.
+fn elsewhere(
+    conn: &Conn,
+    source: &mut impl Source,
+    count: usize,
+) -> Result<Option<usize>, Outcome> {
+    let moved = |outcome| match outcome {
+        Outcome::Done(0) => Ok(None),
+        Outcome::Done(n) => Ok(Some(n as usize)),
+        other => Err(other),
+    };
+    if !is_lost(conn) {
+        // An error of the connection comes before the first byte is taken.
+        // SAFETY: no bytes.
+        match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
+            Outcome::Done(_) => {}
+            // It stays, and the kernel says it with SIGPIPE.
+            Outcome::Fail(libc::EPIPE) => {
+                let sent = real::quietly(|| source.by_kernel(count));
+                return moved(sent.map_or_else(Outcome::Fail, Outcome::Done));
+            }
+            other => return Err(other),
+        }
+        if !is_gone(conn) {
+            // `None`: it has just moved to the ring.
+            return by_kernel(conn, || source.by_kernel(count)).map_or(Ok(Some(0)), moved);
+        }
+    }
+    let mut chunk: Chunk = [MaybeUninit::uninit(); CHUNK];
+    // SAFETY: our own buffer.
+    let got = unsafe { source.read(chunk.as_mut_ptr().cast(), count.min(CHUNK)) };
+    let got = match got {
+        Ok(0) => return Ok(None),
+        Ok(n) => n,
+        Err(libc::EAGAIN) => return Ok(Some(0)),
+        Err(errno) => return Err(Outcome::Fail(errno)),
+    };
+    let mut sent = 0;
+    while sent < got {
+        let part = iovec {
+            iov_base: chunk[sent..].as_mut_ptr().cast(),
+            iov_len: got - sent,
+        };
+        // SAFETY: filled so far.
+        match unsafe { send(conn, &[part], 0) } {
+            Outcome::Done(n) => sent += n as usize,
+            other => {
+                let stuck = matches!(other, Outcome::Fail(libc::EAGAIN | libc::EINTR));
+                if source.take_back(got - sent) || !stuck {
+                    return if sent > 0 { Ok(Some(sent)) } else { Err(other) };
+                }
+                // A pipe takes nothing back: so this waits, whatever the flags.
+                sys::sched_yield();
+            }
+        }
+    }
+    Ok(Some(sent))
+}
+
+fn is_gone(conn: &Conn) -> bool {
+    conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn)
+}
+
 /// Moves up to `count` bytes from the connection to the pipe `out`.
 pub(crate) fn splice_out(conn: &Conn, out: c_int, count: usize, flags: c_uint) -> Outcome {
-    let mut chunk: Chunk = [std::mem::MaybeUninit::uninit(); CHUNK];
     let pipe = Pipe::new(out, libc::POLLOUT, flags);
-    let seen = signals::now();
     let mut done = 0;
     while done < count {
-        match pipe.ready(done == 0, seen) {
+        match pipe.ready(done == 0) {
             // No reader: the kernel says so before it looks at the socket.
             Ok(now) if now & libc::POLLERR != 0 => return so_far(done, Outcome::Kernel),
             Ok(_) => {}
             Err(errno) => return so_far(done, Outcome::Fail(errno)),
         }
-        // Look first, so that what the pipe does not take stays in the stream.
-        let wait = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
-        let part = iovec {
-            iov_base: chunk.as_mut_ptr().cast(),
-            iov_len: (count - done).min(CHUNK),
-        };
-        // SAFETY: our own buffer.
-        let n = match unsafe { receive(conn, &[part], libc::MSG_PEEK | wait) } {
-            Outcome::Done(0) => break,
-            Outcome::Done(n) => n as usize,
-            other => return so_far(done, other),
-        };
-        // SAFETY: the chunk's first `n` bytes are filled.
-        let bytes = unsafe { std::slice::from_raw_parts(chunk.as_ptr().cast(), n) };
-        let written = match sys::write_now(out, bytes) {
-            Ok(n) => n,
+        match drain(conn, out, (count - done).min(STEP)) {
+            Ok(0) => {}
+            Ok(n) => {
+                conn.tell_room();
+                done += n;
+                continue;
+            }
             // Another writer was faster.
             Err(libc::EAGAIN) => continue,
             Err(errno) => return so_far(done, Outcome::Fail(errno)),
-        };
-        let part = iovec {
-            iov_base: chunk.as_mut_ptr().cast(),
-            iov_len: written,
-        };
-        // SAFETY: our own buffer; the bytes are there.
-        let _ = unsafe { receive(conn, &[part], libc::MSG_DONTWAIT) };
-        done += written;
+        }
+        match move_chunk(conn, out, count - done, done == 0) {
+            Ok(None) => break,
+            Ok(Some(n)) => done += n,
+            Err(outcome) => return so_far(done, outcome),
+        }
     }
     Outcome::Done(done as isize)
+}
+
+/// Lets the kernel take bytes from the ring; 0 if there are none, or the stream
+/// is not there.
+fn drain(conn: &Conn, out: c_int, most: usize) -> Result<usize, Errno> {
+    let token = &conn.pair.own.receiving.token;
+    if !conn.take(token) {
+        return Ok(0);
+    }
+    let drained = if conn.way_in() == Way::Ring {
+        let consumer = conn.consumer();
+        // A receive will say what is wrong with the ring.
+        let write = |from, n| sys::write_now(out, from, n);
+        consumer.drain(most, write).unwrap_or(Ok(0))
+    } else {
+        Ok(0)
+    };
+    bump(&conn.socket.rx.ring_bytes, drained.unwrap_or(0) as u64);
+    give(token);
+    drained
+}
+
+/// By way of a buffer, and waiting for a first byte: `None` at the end of the stream.
+fn move_chunk(
+    conn: &Conn,
+    out: c_int,
+    count: usize,
+    waits: bool,
+) -> Result<Option<usize>, Outcome> {
+    let mut chunk: Chunk = [MaybeUninit::uninit(); CHUNK];
+    // Look first, so that what the pipe does not take stays in the stream.
+    let wait = if waits { 0 } else { libc::MSG_DONTWAIT };
+    let part = iovec {
+        iov_base: chunk.as_mut_ptr().cast(),
+        iov_len: count.min(CHUNK),
+    };
+    // SAFETY: our own buffer.
+    let n = match unsafe { receive(conn, &[part], libc::MSG_PEEK | wait) } {
+        Outcome::Done(0) => return Ok(None),
+        Outcome::Done(n) => n as usize,
+        other => return Err(other),
+    };
+    let written = match sys::write_now(out, chunk.as_ptr().cast(), n) {
+        Ok(n) => n,
+        Err(libc::EAGAIN) => return Ok(Some(0)),
+        Err(errno) => return Err(Outcome::Fail(errno)),
+    };
+    let part = iovec {
+        iov_base: chunk.as_mut_ptr().cast(),
+        iov_len: written,
+    };
+    // SAFETY: our own buffer; the bytes are there.
+    let _ = unsafe { receive(conn, &[part], libc::MSG_DONTWAIT) };
+    Ok(Some(written))
 }

@@ -306,14 +306,18 @@ pub(super) fn take_all_bells(conn: &Conn) {
 fn payload_follows(conn: &Conn, n: usize) -> bool {
     let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
     let begins = conn.pair.peer.output.back_at.load(Ordering::Acquire);
-    begins != 0 && begins - 1 < taken + n as u64
+    begins != 0 && begins - 1 < taken.saturating_add(n as u64)
 }
 
 /// Takes the doorbells before the payload, and none of that.
 fn take_last_bells(conn: &Conn) -> Result<(), Errno> {
     let receiving = &conn.pair.own.receiving;
     let base = conn.base().ok_or(libc::EBADF)?;
-    let begins = conn.pair.peer.output.back_at.load(Ordering::Acquire) - 1;
+    // The peer's word: it may say one thing now and another then.
+    let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
+    let Some(begins) = back_at.checked_sub(1) else {
+        return Ok(());
+    };
     let mut bell = [0u8; 64];
     while let left @ 1.. = begins.saturating_sub(receiving.kernel_bytes.load(Ordering::Relaxed)) {
         let n = sys::recv(

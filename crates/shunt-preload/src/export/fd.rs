@@ -19,6 +19,18 @@ export! {
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int = life::ioctl;
 }
 
+/// Libc's makes the same call, past ours.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
+    const SIOCATMARK: c_ulong = 0x8905;
+    let mut mark: c_int = 0;
+    // SAFETY: the request stores an `int`.
+    match unsafe { ioctl(fd, SIOCATMARK, (&raw mut mark).cast()) } {
+        0 => mark,
+        failed => failed,
+    }
+}
+
 alias! {
     __close = close(fd: c_int) -> c_int;
     __dup2 = dup2(old: c_int, new: c_int) -> c_int;

@@ -167,7 +167,7 @@ fn a_bad_buffer_leaves_the_stream_whole() {
             Err(Stopped::BadBuffer(0))
         );
         assert_eq!(
-            consumer.read_parts(&[(target.as_mut_ptr(), 50), (small, most)], true),
+            consumer.read_parts([(target.as_mut_ptr(), 50), (small, most)], true),
             Err(Stopped::BadBuffer(0))
         );
         // The first frame fits, the second does not.

@@ -5,6 +5,9 @@ use crate::atomic::Ordering;
 use crate::publish;
 use crate::slot::{Progress, Receiving};
 
+/// Laps without a byte in them: as many as can be in flight.
+const MOST_JUMPS: u32 = 4;
+
 /// What reading found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -44,7 +47,7 @@ impl Consumer<'_> {
         peek: bool,
     ) -> Result<Found, Stopped> {
         // SAFETY: the caller's promise.
-        unsafe { self.read_parts(&[(target, length)], peek) }
+        unsafe { self.read_parts([(target, length)], peek) }
     }
 
     /// The same into several buffers, filled in order. A frame that a bad one
@@ -58,20 +61,21 @@ impl Consumer<'_> {
     #[inline]
     pub unsafe fn read_parts(
         &self,
-        parts: &[(*mut u8, usize)],
+        parts: impl IntoIterator<Item = (*mut u8, usize)>,
         peek: bool,
     ) -> Result<Found, Stopped> {
         let r = self.receiving;
         let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
         let mut left = r.left.load(Ordering::Relaxed);
         let mut done = 0;
-        let mut parts = parts.iter();
+        let mut jumps = 0;
+        let mut parts = parts.into_iter();
         let (mut target, mut length) = (std::ptr::null_mut::<u8>(), 0);
         // Up to here all frames are whole: where a bad buffer takes us back to.
         let mut whole = (at, left, 0);
         loop {
             if length == 0 {
-                let Some(&(base, size)) = parts.next() else {
+                let Some((base, size)) = parts.next() else {
                     break;
                 };
                 (target, length) = (base, size);
@@ -82,9 +86,14 @@ impl Consumer<'_> {
                     Frame::None => break,
                     Frame::Data(n) => {
                         left = n;
+                        jumps = 0;
                         at.offset += HEADER;
                     }
                     Frame::Jump(offset) => {
+                        jumps += 1;
+                        if jumps > MOST_JUMPS {
+                            return Err(Stopped::Fault);
+                        }
                         at = Position {
                             lap: at.lap.wrapping_add(1),
                             offset,
@@ -137,6 +146,54 @@ impl Consumer<'_> {
         })
     }
 
+    /// Hands over up to `most` bytes where they lie in the ring; `take` says how
+    /// many it has taken, or why none. `Ok(Ok(0))`: there are none, or the ring has ended.
+    ///
+    /// # Errors
+    /// If the peer wrote an impossible frame.
+    #[cfg(not(loom))]
+    pub fn drain<E>(
+        &self,
+        most: usize,
+        take: impl FnOnce(*const u8, usize) -> Result<usize, E>,
+    ) -> Result<Result<usize, E>, Fault> {
+        let r = self.receiving;
+        let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
+        let mut left = r.left.load(Ordering::Relaxed);
+        let mut jumps = 0;
+        while left == 0 {
+            match self.frame(at)? {
+                Frame::None | Frame::Back(_) => return Ok(Ok(0)),
+                Frame::Data(n) => {
+                    left = n;
+                    at.offset += HEADER;
+                }
+                Frame::Jump(_) if jumps == MOST_JUMPS => return Err(Fault),
+                Frame::Jump(offset) => {
+                    jumps += 1;
+                    at = Position {
+                        lap: at.lap.wrapping_add(1),
+                        offset,
+                    };
+                }
+            }
+        }
+        let offered = most.min(left as usize);
+        let n = match take(self.memory.at(at.offset), offered) {
+            Ok(n) => n.min(offered),
+            Err(refused) => return Ok(Err(refused)),
+        };
+        at.offset += n as u32;
+        left -= n as u32;
+        if left == 0 {
+            at.offset = at.offset.next_multiple_of(8);
+        }
+        self.advance(at, left);
+        let b = &self.progress.bytes;
+        b.store(b.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+        Ok(Ok(n))
+    }
+
     #[inline(always)]
     fn advance(&self, at: Position, left: u32) {
         self.receiving.left.store(left, Ordering::Relaxed);
@@ -182,7 +239,7 @@ impl Consumer<'_> {
     #[inline(always)]
     fn next_header(&self) -> (u32, u32) {
         let mut offset = Position::unpack(self.receiving.read.load(Ordering::Relaxed)).offset;
-        for _ in 0..4 {
+        for _ in 0..=MOST_JUMPS {
             if !offset.is_multiple_of(8) || offset >= self.memory.size() {
                 return (0, 0);
             }

@@ -48,7 +48,7 @@ impl Memory {
         unsafe { &*self.words.add(offset as usize / 8) }
     }
 
-    /// Where the byte at `offset` is, for system calls that fill the ring.
+    /// Where the byte at `offset` is, for system calls that fill or drain the ring.
     #[cfg(not(loom))]
     #[must_use]
     pub fn at(&self, offset: u32) -> *mut u8 {

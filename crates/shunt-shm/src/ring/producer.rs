@@ -85,6 +85,13 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         Ok((room, at))
     }
 
+    /// Where the payload goes in memory, if `at` is what [`Self::room`] said.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn place(&self, at: Position) -> *mut u8 {
+        self.memory.at(at.offset + HEADER)
+    }
+
     /// Publishes `n` payload bytes that were placed where [`Self::room`] said.
     #[inline]
     pub fn commit(&self, at: &mut Position, n: usize) {

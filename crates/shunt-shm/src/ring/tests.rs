@@ -205,6 +205,20 @@ fn a_jump_alone_is_nothing_to_read() {
 }
 
 #[test]
+fn a_ring_of_jumps_alone_is_a_fault() {
+    let pair = Pair::new(4096);
+    let jump = super::header(super::Kind::Jump, 0);
+    pair.words[0].store(jump, std::sync::atomic::Ordering::Relaxed);
+    let mut byte = 0u8;
+    for peek in [true, false] {
+        // SAFETY: one byte of our own.
+        let found = unsafe { pair.consumer().read(&raw mut byte, 1, peek) };
+        assert_eq!(found, Err(super::Stopped::Fault));
+    }
+    assert!(!pair.consumer().is_ready());
+}
+
+#[test]
 fn takes_its_whole_size_again_after_any_pattern() {
     let pair = Pair::new(1 << 20);
     for round in 0..50usize {

@@ -1,15 +1,17 @@
 //! Takes messages from clients and does what they ask, or drops a client that
 //! sends what it should not.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
 use shunt_abi::{PROTOCOL, Reason};
 
 use super::Daemon;
-use crate::client::{SPARES, Spare};
+use crate::client::{Passed, SPARES, Spare};
 use crate::end::{End, EndId, State};
+use crate::foreign::{Foreign, Lane};
 use crate::inspect;
 use crate::wire::{self, Datagram};
 
@@ -23,7 +25,7 @@ impl Daemon {
         let Some(client) = self.clients.get(&id) else {
             return false;
         };
-        let datagram = match wire::receive(client.socket.as_fd()) {
+        let datagram = match wire::receive(client.socket.as_fd(), &client.lane) {
             Ok(Some(datagram)) => datagram,
             Ok(None) => {
                 self.drop_client(id, "it closed its socket");
@@ -35,6 +37,10 @@ impl Daemon {
                 return false;
             }
         };
+        if !datagram.fds.is_empty() && client.lane.is_full() {
+            self.drop_client(id, "what its user passes takes too long to close");
+            return false;
+        }
         let greeted = client.greeted;
         // Before the message is handled: a claim in it is looked at anyway.
         self.retry_of(id);
@@ -66,18 +72,12 @@ impl Daemon {
             welcome.status = Reason::Version as u8;
             self.post(id, welcome, None);
             if let Some(client) = self.clients.get(&id) {
-                drain(&client.socket);
+                drain(&client.socket, &client.lane);
             }
             self.drop_client(id, "it speaks another version");
             return Ok(());
         }
         let hello = Message::parse(bytes).ok_or(Malformed)?;
-        let Ok(board) = self.board.file().try_clone_to_owned() else {
-            welcome.status = Reason::NoResources as u8;
-            self.post(id, welcome, None);
-            self.drop_client(id, "no descriptor is left for it");
-            return Ok(());
-        };
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
@@ -88,7 +88,7 @@ impl Daemon {
         let label = client.label();
         self.log
             .event(|| format!("{label} connected as client {id}"));
-        self.post(id, welcome, Some(board));
+        self.post(id, welcome, Some(Passed::Board));
         Ok(())
     }
 
@@ -109,6 +109,9 @@ impl Daemon {
                     && let Some(port) = client.listeners.remove(&message.cookie)
                 {
                     self.board.remove_listener(port);
+                    if let Some(share) = self.per_user.get_mut(&client.uid) {
+                        share.listeners -= 1;
+                    }
                 }
                 Ok(())
             }
@@ -145,10 +148,15 @@ impl Daemon {
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
-        if client.listeners.len() >= self.config.limits.connections_per_client
-            && !client.listeners.contains_key(&message.cookie)
-        {
-            return Err(Malformed);
+        if !client.listeners.contains_key(&message.cookie) {
+            let limits = &self.config.limits;
+            let share = self.per_user.entry(client.uid).or_default();
+            if client.listeners.len() >= limits.connections_per_client
+                || share.listeners >= limits.connections_per_user
+            {
+                return Err(Malformed);
+            }
+            share.listeners += 1;
         }
         // The bit is only a hint to try a claim, so nothing is verified here.
         if let Some(old) = client.listeners.insert(message.cookie, message.port) {
@@ -195,12 +203,51 @@ impl Daemon {
     fn report(&mut self, id: EndId, message: &Message) {
         if let Some(end) = self.ends.get_mut(id) {
             end.status = Some(message.status);
-        } else if self.ends.count(id.client) < self.config.limits.connections_per_client {
+        } else if self.may_add_end(id.client) {
             // Its addresses are looked up when somebody asks for the list.
             let role = role(message.role).unwrap_or(Role::Connector);
             let mut end = End::new(message.fd, role, State::Reported);
             end.status = Some(message.status);
-            self.ends.insert(id, end);
+            self.add_end(id, end);
+        }
+    }
+
+    /// Whether a client and its user may have one connection more.
+    pub(super) fn may_add_end(&self, client: u64) -> bool {
+        let limits = &self.config.limits;
+        let uid = self.clients.get(&client).map(|client| client.uid);
+        let share = uid.and_then(|uid| self.per_user.get(&uid));
+        self.ends.count(client) < limits.connections_per_client
+            && share.is_some_and(|share| share.ends < limits.connections_per_user)
+    }
+
+    /// Adds a connection end or replaces it.
+    pub(super) fn add_end(&mut self, id: EndId, end: End) {
+        if self.ends.get(id).is_none() {
+            self.charge_end(id.client, 1);
+        }
+        let user = self.user(id.client);
+        self.ends.insert(id, user, end);
+    }
+
+    /// A client's user.
+    pub(super) fn user(&self, client: u64) -> u32 {
+        self.clients.get(&client).map_or(u32::MAX, |c| c.uid)
+    }
+
+    /// Forgets a connection end.
+    pub(super) fn remove_end(&mut self, id: EndId) -> Option<End> {
+        let end = self.ends.remove(id)?;
+        self.charge_end(id.client, -1);
+        Some(end)
+    }
+
+    /// A client that has gone is not charged any more.
+    fn charge_end(&mut self, client: u64, ends: isize) {
+        if let Some(client) = self.clients.get(&client)
+            && let Some(share) = self.per_user.get_mut(&client.uid)
+        {
+            share.ends = share.ends.saturating_add_signed(ends);
         }
     }
 
@@ -220,9 +267,9 @@ fn role(number: u8) -> Option<Role> {
 
 /// Reads away what a client has sent before it is closed: closing with unread
 /// data would make its next `recv` fail (ECONNRESET) instead of showing why.
-pub(super) fn drain(socket: &OwnedFd) {
+pub(super) fn drain(socket: &Foreign, lane: &Arc<Lane>) {
     for _ in 0..256 {
-        if !matches!(wire::receive(socket.as_fd()), Ok(Some(_))) {
+        if lane.is_full() || !matches!(wire::receive(socket.as_fd(), lane), Ok(Some(_))) {
             return;
         }
     }

@@ -6,7 +6,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
 use super::dispatch::Malformed;
-use super::{Daemon, Scope};
+use super::{Daemon, LISTS, Scope};
 use crate::client::Client;
 use crate::end::{End, EndId, State};
 use crate::inspect::Look;
@@ -22,6 +22,9 @@ impl Daemon {
             return Err(Malformed); // It has not read its last list yet.
         }
         let uid = client.uid;
+        if self.per_user.get(&uid).is_some_and(|s| s.lists >= LISTS) {
+            return Err(Malformed); // Nor have others of its user.
+        }
         self.resolve_reported();
         let mut rows = self.rows(uid);
         rows.push(Message::new(Kind::End));
@@ -108,6 +111,21 @@ impl Daemon {
                 .is_some_and(|client| client.uid == uid)
     }
 
+    /// What the two ends of a connection report. "Shunted" is believed of an end
+    /// that has a slot; after a restart of the daemon nobody has one, and then
+    /// both ends must say so.
+    fn reports(&self, ends: [Option<EndId>; 2]) -> [Option<u8>; 2] {
+        let known = ends.map(|end| end.and_then(|id| self.ends.get(id)));
+        let agreed = known
+            .iter()
+            .all(|end| end.is_some_and(|end| end.status == Some(0)));
+        known.map(|end| {
+            let end = end?;
+            let believed = agreed || matches!(end.state, State::Paired(_));
+            end.status.filter(|&status| status != 0 || believed)
+        })
+    }
+
     fn row(&self, tuple: Tuple, ends: [Option<EndId>; 2]) -> Message {
         let mut row = Message::new(Kind::Row);
         row.family = if tuple.local.0.is_ipv4() {
@@ -126,7 +144,7 @@ impl Daemon {
             row.pids[1] = client.pid;
             row.peer_name = client.comm;
         }
-        let reports = ends.map(|end| end.and_then(|id| self.ends.get(id)?.status));
+        let reports = self.reports(ends);
         row.status = overall(reports);
         if row.status == 0 {
             row.flags |= FLAG_SHUNTED;

@@ -7,15 +7,17 @@
 //! ```
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_NEW_LINK, Kind, Message, Role};
 
 use super::{Daemon, Scope};
+use crate::client::Passed;
 use crate::config::Party;
 use crate::diag;
 use crate::end::{End, EndId, State};
+use crate::foreign::Foreign;
 use crate::inspect::{self, Look};
 use crate::link::Seat;
 use crate::tuple::{Tuple, address};
@@ -39,13 +41,13 @@ impl Daemon {
                 State::Parked(_) => return old.answer |= Self::wants_answer(message),
                 _ => status = old.status,
             }
-        } else if self.ends.count(id.client) >= self.config.limits.connections_per_client {
+        } else if !self.may_add_end(id.client) {
             return self.send_unpaired(id, message.fd, Reason::NoResources as u8);
         }
         let mut end = End::new(message.fd, role, State::Unresolved);
         end.answer = Self::wants_answer(message);
         end.status = status;
-        self.ends.insert(id, end);
+        self.add_end(id, end);
         let looked = match self.look(id) {
             Look::Denied => self.look_by_name(id, message),
             other => other,
@@ -60,7 +62,7 @@ impl Daemon {
             }
             Look::NotConnected => self.await_match(id),
             Look::Gone => {
-                self.ends.remove(id);
+                self.remove_end(id);
                 self.send_unpaired(id, message.fd, Reason::NotEstablished as u8);
             }
             Look::Denied => self.refuse(id, Reason::Policy),
@@ -71,7 +73,9 @@ impl Daemon {
     /// Looks at the socket of an end.
     pub(super) fn look(&self, id: EndId) -> Look {
         match (self.clients.get(&id.client), self.ends.get(id)) {
-            (Some(client), Some(end)) => inspect::look(client.pidfd.as_fd(), end.fd, id.cookie),
+            (Some(client), Some(end)) => {
+                inspect::look(client.pidfd.as_fd(), end.fd, id.cookie, &client.lane)
+            }
             _ => Look::Gone,
         }
     }
@@ -115,7 +119,14 @@ impl Daemon {
 
     /// A sign of life of a client: its `connect` may have come through.
     pub(super) fn retry_of(&mut self, client: u64) {
-        self.resolve_all(self.ends.unresolved(Some(client), OWN_RETRIES));
+        self.resolve_all(self.ends.unresolved_of(client, OWN_RETRIES));
+    }
+
+    /// Looks again at the claims that may turn out to be the other end of `id`.
+    fn resolve_possible(&mut self, id: EndId) {
+        let user = self.user(id.client);
+        let everybody = self.config.policy.cross_user;
+        self.resolve_all(self.ends.unresolved(user, everybody, RETRIES));
     }
 
     /// Pairs a resolved end if its other end is known, or turns out to be one
@@ -124,7 +135,7 @@ impl Daemon {
         if let Some(other) = self.ends.partner(id) {
             return self.pair(id, other);
         }
-        self.resolve_all(self.ends.unresolved(None, RETRIES));
+        self.resolve_possible(id);
         if self.is_in(id, State::Waiting) {
             self.await_match(id);
         }
@@ -149,7 +160,7 @@ impl Daemon {
                 self.resolve_all(vec![id]);
             }
             if self.is_in(id, State::Waiting) {
-                self.resolve_all(self.ends.unresolved(None, RETRIES));
+                self.resolve_possible(id);
             }
             if self.is_in(id, State::Waiting) || self.is_in(id, State::Unresolved) {
                 self.answer_not_yet(id);
@@ -204,7 +215,7 @@ impl Daemon {
         }
     }
 
-    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<OwnedFd>; 2]) {
+    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<Foreign>; 2]) {
         for ((id, seat), file) in ids.into_iter().zip(seats).zip(files) {
             if let Some(end) = self.ends.get_mut(id) {
                 end.state = State::Paired(seat);
@@ -219,7 +230,7 @@ impl Daemon {
     }
 
     /// One spare of each client, two different ones if it is the same.
-    fn take_spares(&mut self, clients: [u64; 2]) -> Option<[(u32, OwnedFd); 2]> {
+    fn take_spares(&mut self, clients: [u64; 2]) -> Option<[(u32, Foreign); 2]> {
         let [a, b] = clients;
         let stock = |id| self.clients.get(&id).map_or(0, |c| c.spares.len());
         if stock(a) < 1 + usize::from(a == b) || stock(b) < 1 {
@@ -288,7 +299,7 @@ impl Daemon {
 
     /// Forgets an end: closed by its client, or its client has gone.
     pub(super) fn forget_end(&mut self, id: EndId) {
-        let Some(end) = self.ends.remove(id) else {
+        let Some(end) = self.remove_end(id) else {
             return;
         };
         match end.state {
@@ -333,7 +344,7 @@ impl Daemon {
         self.send_unpaired(id, fd, reason as u8);
     }
 
-    fn send_paired(&mut self, id: EndId, seat: Seat, file: Option<OwnedFd>) {
+    fn send_paired(&mut self, id: EndId, seat: Seat, file: Option<Foreign>) {
         let mut paired = Message::new(Kind::Paired);
         paired.cookie = id.cookie;
         paired.fd = self.ends.get(id).map_or(-1, |end| end.fd);
@@ -344,7 +355,7 @@ impl Daemon {
         if file.is_some() {
             paired.flags |= FLAG_NEW_LINK;
         }
-        self.post(id.client, paired, file);
+        self.post(id.client, paired, file.map(Passed::Arena));
     }
 
     fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {

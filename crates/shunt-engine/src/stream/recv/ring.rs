@@ -1,12 +1,14 @@
 //! What the ring has to give.
 
-use libc::{c_int, iovec};
+use std::ptr::null_mut;
+
+use libc::c_int;
 use shunt_shm::ring::{Found, Stopped};
 
+use super::Step;
 use super::back::{after_ring, follow_back};
 use super::end::look;
-use super::{PARTS, Step};
-use crate::iov::{self, Cursor};
+use crate::iov::Cursor;
 use crate::socket::bump;
 use crate::stream::Conn;
 use crate::stream::close::abort;
@@ -16,37 +18,23 @@ use crate::stream::close::abort;
 /// # Safety
 /// The cursor's parts are writable.
 pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
-    let mut parts = [(std::ptr::null_mut(), 0); PARTS];
-    let mut rest = [iovec {
-        iov_base: std::ptr::null_mut(),
-        iov_len: 0,
-    }; PARTS];
-    let count = cursor.copy_rest(&mut rest);
     let discard = flags & libc::MSG_TRUNC != 0;
-    for (part, rest) in parts.iter_mut().zip(&rest[..count]) {
-        *part = (
-            if discard {
-                std::ptr::null_mut()
-            } else {
-                rest.iov_base.cast()
-            },
-            rest.iov_len,
-        );
-    }
+    let place = |(base, length)| {
+        if discard {
+            (null_mut(), length)
+        } else {
+            (base, length)
+        }
+    };
     let peek = flags & libc::MSG_PEEK != 0;
     let mut looked = false;
     loop {
         // SAFETY: the caller's promise.
-        match unsafe { conn.consumer().read_parts(&parts[..count], peek) } {
+        match unsafe { conn.consumer().read_parts(cursor.rest().map(place), peek) } {
             Ok(Found::Bytes(n)) => {
-                let more = !peek && n == iov::total(&rest[..count]) && n < cursor.remaining();
                 cursor.skip(n);
                 if !peek {
                     bump(&conn.socket.rx.ring_bytes, n as u64);
-                }
-                if more && conn.consumer().is_ready() {
-                    // SAFETY: the caller's promise.
-                    return unsafe { from_ring(conn, cursor, flags) };
                 }
                 bump(&conn.socket.rx.user_calls, 1);
                 return Step::Bytes;
@@ -84,17 +72,8 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
 /// # Safety
 /// The cursor's parts are writable.
 pub(super) unsafe fn peek_on(conn: &Conn, cursor: &mut Cursor) {
-    let mut rest = [iovec {
-        iov_base: std::ptr::null_mut(),
-        iov_len: 0,
-    }; PARTS];
-    let mut parts = [(std::ptr::null_mut(), 0); PARTS];
-    let count = cursor.copy_rest(&mut rest);
-    for (part, rest) in parts.iter_mut().zip(&rest[..count]) {
-        *part = (rest.iov_base.cast(), rest.iov_len);
-    }
     // SAFETY: the caller's promise.
-    if let Ok(Found::Bytes(n)) = unsafe { conn.consumer().read_parts(&parts[..count], true) } {
+    if let Ok(Found::Bytes(n)) = unsafe { conn.consumer().read_parts(cursor.rest(), true) } {
         cursor.skip(n);
     }
 }

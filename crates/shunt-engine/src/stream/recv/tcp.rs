@@ -69,6 +69,12 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     message.msg_iov = rest.as_mut_ptr();
     message.msg_iovlen = count;
     let peek = flags & libc::MSG_PEEK != 0;
+    if peek && count == PARTS {
+        // A look cannot be had in parts. Doorbells at its end are not counted.
+        let all = cursor.all();
+        message.msg_iov = all.as_ptr().cast_mut();
+        message.msg_iovlen = all.len();
+    }
     let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
     bump(&conn.socket.rx.kernel_calls, 1);
     let n = match sys::recvmsg(base, &raw mut message, flags) {

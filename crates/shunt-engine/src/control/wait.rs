@@ -1,0 +1,86 @@
+//! Waiting for the daemon's word.
+//!
+//! Of the threads that wait, one reads for all: it sleeps at the socket, and the
+//! others sleep until it has read something or leaves. While there is a reader
+//! nobody else takes mail, which would leave it asleep.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{FD, LOCK, read_all};
+use crate::sys;
+
+/// Until when somebody reads for all, in nanoseconds; 0: nobody does. (A signal
+/// handler may leave the reader's wait by a jump: then its time runs out.)
+static READS_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// Changes when something has been read or the reader leaves.
+static NEWS: AtomicU32 = AtomicU32::new(0);
+/// Threads that sleep until then.
+static SLEEPERS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a thread reads for all. With the lock.
+pub(super) fn has_reader() -> bool {
+    let until = READS_UNTIL.load(Ordering::SeqCst);
+    until != 0 && sys::now() < until
+}
+
+/// Reads mail until `done`; `false` if the time is over first.
+pub(super) fn until(done: impl Fn() -> bool, deadline: u64) -> bool {
+    loop {
+        let news = NEWS.load(Ordering::SeqCst);
+        if done() || FD.load(Ordering::Acquire) < 0 {
+            return true;
+        }
+        let now = sys::now();
+        if now >= deadline {
+            return false;
+        }
+        let reader = READS_UNTIL.load(Ordering::SeqCst);
+        let o = Ordering::SeqCst;
+        if reader > now {
+            SLEEPERS.fetch_add(1, o);
+            sys::futex_wait(&NEWS, news, deadline.min(reader) - now);
+            SLEEPERS.fetch_sub(1, o);
+        } else if READS_UNTIL.compare_exchange(reader, deadline, o, o).is_ok() {
+            let able = read_until(&done, deadline);
+            // Unless our time was over and somebody has followed.
+            let _ = READS_UNTIL.compare_exchange(deadline, 0, o, o);
+            tell();
+            if !able {
+                return true;
+            }
+        }
+    }
+}
+
+/// As the reader. `false` if this thread cannot read.
+fn read_until(done: &impl Fn() -> bool, deadline: u64) -> bool {
+    loop {
+        // Also before the first sleep: another thread may just have read the answer.
+        if !LOCK.take() {
+            return false; // In a handler, on top of a control operation.
+        }
+        read_all();
+        LOCK.give();
+        tell();
+        let (control, now) = (FD.load(Ordering::Acquire), sys::now());
+        if done() || control < 0 || now >= deadline {
+            return true;
+        }
+        let milliseconds = (deadline - now).div_ceil(1_000_000) as i64;
+        sys::poll_ms(control, libc::POLLIN, milliseconds);
+    }
+}
+
+/// Wakes those who sleep behind the reader.
+fn tell() {
+    NEWS.fetch_add(1, Ordering::SeqCst);
+    if SLEEPERS.load(Ordering::SeqCst) > 0 {
+        sys::futex_wake_all(&NEWS);
+    }
+}
+
+/// The threads that waited do not exist here.
+pub(super) fn after_fork_child() {
+    READS_UNTIL.store(0, Ordering::Relaxed);
+    SLEEPERS.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,198 @@
+//! Descriptors that a client made or filled.
+//!
+//! Closing one may take as long as its maker likes: a socket that lingers
+//! (`SO_LINGER`), a file whose file system is a program of his, or a control
+//! socket in whose queue such things wait. So the daemon's thread never closes
+//! one: each user has a [`Lane`], whose threads do. One that is stuck delays
+//! nobody but its user.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Resource, getrlimit};
+
+/// Threads of one user's lane at most.
+const THREADS: usize = 4;
+/// Descriptors that wait in a lane before its user's clients may add no more;
+/// a quarter of what the process may hold, within these bounds.
+const WAITING: (u64, u64) = (64, 4096);
+/// A thread without work ends after this time.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// A descriptor that its user's lane closes.
+#[derive(Debug)]
+pub(crate) struct Foreign {
+    /// Taken by `drop` only.
+    fd: Option<OwnedFd>,
+    lane: Arc<Lane>,
+}
+
+impl Foreign {
+    /// From now on the lane's to close.
+    pub(crate) fn new(fd: OwnedFd, lane: &Arc<Lane>) -> Self {
+        Self {
+            fd: Some(fd),
+            lane: Arc::clone(lane),
+        }
+    }
+}
+
+impl AsFd for Foreign {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_ref().expect("only drop takes it").as_fd()
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            self.lane.push(fd);
+        }
+    }
+}
+
+/// Closes one user's descriptors.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    state: Mutex<State>,
+    work: Condvar,
+    room: Arc<Room>,
+    /// See [`WAITING`].
+    limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<OwnedFd>,
+    threads: usize,
+    /// Threads that wait for work.
+    idle: usize,
+}
+
+impl Lane {
+    /// Too many descriptors wait: its user's clients close slower than they open.
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().queue.len() > self.limit
+    }
+
+    fn push(self: &Arc<Self>, fd: OwnedFd) {
+        let mut state = self.lock();
+        state.queue.push_back(fd);
+        if state.queue.len() > state.idle && state.threads < THREADS {
+            let lane = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("shuntd-close".to_owned());
+            // Without a thread the descriptor waits for the next push.
+            if thread.spawn(move || lane.run()).is_ok() {
+                state.threads += 1;
+            }
+        }
+        drop(state);
+        self.work.notify_one();
+    }
+
+    /// One thread's life.
+    fn run(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(fd) = state.queue.pop_front() {
+                drop(state);
+                drop(fd);
+                self.room.made();
+                state = self.lock();
+                continue;
+            }
+            state.idle += 1;
+            let (woken, waited) = self
+                .work
+                .wait_timeout(state, IDLE)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            if waited.timed_out() && state.queue.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells the daemon that a descriptor has become free.
+#[derive(Debug)]
+pub(crate) struct Room {
+    wanted: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Room {
+    /// The next closing rings the bell, once.
+    pub(crate) fn want(&self) {
+        self.wanted.store(true, Ordering::SeqCst);
+    }
+
+    /// Readable after it rang.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Makes the bell silent again.
+    pub(crate) fn heard(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8][..]);
+    }
+
+    fn made(&self) {
+        if self.wanted.load(Ordering::SeqCst) && self.wanted.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The lanes of all users.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    of: HashMap<u32, Arc<Lane>>,
+    pub(crate) room: Arc<Room>,
+    limit: usize,
+}
+
+impl Lanes {
+    /// No lanes yet.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let room = Room {
+            wanted: AtomicBool::new(false),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        };
+        Ok(Self {
+            of: HashMap::new(),
+            room: Arc::new(room),
+            limit: (descriptors / 4).clamp(WAITING.0, WAITING.1) as usize,
+        })
+    }
+
+    /// A user's lane, made if there is none.
+    pub(crate) fn of(&mut self, uid: u32) -> Arc<Lane> {
+        if let Some(lane) = self.of.get(&uid) {
+            return Arc::clone(lane);
+        }
+        // Those of users who have left: their threads and clients hold one each.
+        self.of
+            .retain(|_, lane| Arc::strong_count(lane) > 1 || !lane.lock().queue.is_empty());
+        let lane = Arc::new(Lane {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            room: Arc::clone(&self.room),
+            limit: self.limit,
+        });
+        self.of.insert(uid, Arc::clone(&lane));
+        lane
+    }
+}
