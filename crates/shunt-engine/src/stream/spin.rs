@@ -30,8 +30,12 @@ static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Waits during which a short sleep is no reason to spin longer.
 static REFUTED: AtomicU32 = AtomicU32::new(0);
 
-/// Whose yield takes so long has not made way for its peer (ticks, about 80 µs).
-const AWAY: u64 = 200_000;
+/// Whose yield takes so long has made way for somebody who uses up a time slice
+/// (ticks, about 0.8 ms): not for the peer, nor for other threads that wait in turn.
+const AWAY: u64 = 2_000_000;
+/// Threads of this process that have yielded and not run since: with several, they
+/// make way for each other, and that is no sign of strangers.
+static YIELDING: AtomicU32 = AtomicU32::new(0);
 /// No yields for so long after that (ticks, about 10 ms), …
 const SHORT_CALM: u64 = 26_000_000;
 /// … and twice as long if it was no better then, up to this (about 1.3 s).
@@ -111,9 +115,11 @@ impl Spin {
         if spent > self.greedy {
             self.yielded = true;
             self.turns |= 7;
+            YIELDING.fetch_add(1, Ordering::Relaxed);
             sys::sched_yield();
+            let alone = YIELDING.fetch_sub(1, Ordering::Relaxed) == 1;
             let back = sys::ticks();
-            if back.wrapping_sub(now) > AWAY {
+            if alone && back.wrapping_sub(now) > AWAY {
                 calm_down(back);
             }
         }
