@@ -16,11 +16,11 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
             "memcslap",
             &servers,
             "--concurrency=16",
-            "--execute-number=48000",
+            "--execute-number=64000",
             test,
         ];
         let output = lab.load(90, &load)?;
-        check(&output, 16 * 48_000)?;
+        check(&output, 16 * 64_000)?;
     }
     let output = lab.client(
         60,
