@@ -1125,7 +1125,41 @@ static void crowd(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(level, ALL | COLD), CASE(edge, ALL | COLD), CASE(edge_both, ALL),
+// The last socket has left the set; what happens to it is no longer the set's.
+static void left_alone(struct end *e)
+{
+    int ep = -1;
+    struct pollfd p = {-1, POLLIN, 0};
+    AT(S) {
+        p.fd = ep = set_of();
+        T(add(ep, FD, EPOLLIN, MAGIC));
+        T(epoll_wait(ep, &(struct epoll_event){0}, 1, 0));
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        await_bytes(e, FD, 3);
+        say(e, "%d", wait_for(e, ep, 8, 1000));
+        T(recv(FD, (char[8]){0}, 8, 0));
+        // Asleep on it for a moment, so that the other end has reason to ring.
+        say(e, "%d", wait_for(e, ep, 8, 20));
+        T(del(ep, FD));
+    }
+    AT(C) {
+        T(send(FD, "def", 3, 0));
+        T(shutdown(FD, SHUT_WR));
+    }
+    AT(S) {
+        await_bytes(e, FD, 3);
+        say(e, "%d", wait_for(e, ep, 8, 0));
+        say(e, "%d", wait_for(e, ep, 8, 20));
+        T(poll(&p, 1, 0));
+        T(recv(FD, (char[8]){0}, 8, 0));
+        say(e, "%d", wait_for(e, ep, 8, 0));
+        close(ep);
+    }
+}
+
+DIFF_MAIN(CASE(left_alone, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD), CASE(edge_both, ALL),
           CASE(edge_both_in_the_middle, ONLY_COLD),
           CASE(edge_full, COLD),
           CASE(level_full, COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 

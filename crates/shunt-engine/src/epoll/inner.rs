@@ -73,8 +73,19 @@ impl Set {
 /// Takes the report of the inner set out of the program's events and hears what
 /// it has to say. Returns how many events are the program's.
 pub(super) fn take_inner(set: &'static Set, room: &mut [epoll_event], n: usize) -> usize {
-    set.with(|state| take_inner_with(set, state, room, n))
-        .unwrap_or(n)
+    let kept = set.with(|state| take_inner_with(set, state, room, n));
+    kept.unwrap_or_else(|| {
+        // In a signal handler that interrupted a change of the set: heard later.
+        leave_out(set, room, n).unwrap_or(n)
+    })
+}
+
+/// Takes the report out of the events; returns how many are left, if it was there.
+fn leave_out(set: &Set, room: &mut [epoll_event], n: usize) -> Option<usize> {
+    let magic = set.magic();
+    let at = room[..n].iter().position(|e| e.u64 == magic)?;
+    room.copy_within(at + 1..n, at);
+    Some(n - 1)
 }
 
 /// The same, with the lock held.
@@ -84,13 +95,11 @@ pub(super) fn take_inner_with(
     room: &mut [epoll_event],
     n: usize,
 ) -> usize {
-    let magic = set.magic();
-    let Some(at) = room[..n].iter().position(|e| e.u64 == magic) else {
+    let Some(left) = leave_out(set, room, n) else {
         return n;
     };
-    room.copy_within(at + 1..n, at);
     hear_inner(set, state, false, None);
-    n - 1
+    left
 }
 
 /// Hears the base sockets: swallows doorbells, notes FINs and resets. The kick

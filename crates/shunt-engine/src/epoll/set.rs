@@ -100,10 +100,13 @@ impl Set {
         self.moved.load(Ordering::Acquire) != 0
     }
 
-    /// Whether there is nothing to know about the set: no TCP sockets, no sets.
+    /// Whether there is nothing to know about the set: no TCP sockets, no sets, and
+    /// no inner set of ours, which stays when the last shunted socket has gone.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.tracked.load(Ordering::SeqCst) == 0 && self.nested.load(Ordering::SeqCst) == 0
+        self.tracked.load(Ordering::SeqCst) == 0
+            && self.nested.load(Ordering::SeqCst) == 0
+            && self.inner.load(Ordering::SeqCst) < 0
     }
 
     /// Runs `work` with the set's lock; `None` in a signal handler that
