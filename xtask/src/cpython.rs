@@ -182,7 +182,7 @@ fn outcomes(
             "test",
             "-v",
             "--timeout",
-            "120",
+            "500",
             "-i",
             "*VSOCK*",
         ]
