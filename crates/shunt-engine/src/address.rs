@@ -48,10 +48,12 @@ pub(crate) fn is_local(own: &sockaddr_storage, peer: &sockaddr_storage) -> bool 
 /// # Safety
 /// As for [`port_of`].
 pub(crate) unsafe fn is_none(address: *const libc::sockaddr, length: u32) -> bool {
+    if (length as usize) < size_of::<libc::sa_family_t>() || !sys::is_readable(address) {
+        return false;
+    }
     // SAFETY: `is_readable` has just read it, and the family comes first in every address.
-    length as usize >= size_of::<libc::sa_family_t>()
-        && sys::is_readable(address)
-        && unsafe { address.cast::<u16>().read_unaligned() } == libc::AF_UNSPEC as u16
+    let family = unsafe { address.cast::<u16>().read_unaligned() };
+    family == libc::AF_UNSPEC as u16
 }
 
 /// The port of an address that the program gave to `connect`, if it is TCP/IP.

@@ -64,7 +64,7 @@ pub(crate) fn after_fork_child() {
     thread::learn_pid();
     control::after_fork_child();
     epoll::after_fork_child();
-    stream::bench::after_fork_child();
+    stream::parking::after_fork_child();
     stats::after_fork_child();
     // The registration is the parent's memory's, not ours.
     if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {

@@ -26,8 +26,8 @@ use crate::table;
 use crate::thread::{self, Got};
 
 mod bell;
-pub(crate) mod bench;
 mod close;
+pub(crate) mod parking;
 mod recv;
 mod send;
 mod spin;

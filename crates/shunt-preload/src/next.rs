@@ -238,9 +238,9 @@ fn single_threaded() -> bool {
         std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
     let mut flag = CELL.load(Ordering::Relaxed);
     if flag.is_null() {
+        let name = c"__libc_single_threaded".as_ptr();
         // SAFETY: a NUL-terminated name. Missing before glibc 2.32.
-        flag =
-            unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.cast();
+        flag = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name) }.cast();
         CELL.store(flag, Ordering::Relaxed);
     }
     // SAFETY: libc's variable of type char, if any.

@@ -48,9 +48,9 @@ pub(crate) fn socket(flags: libc::c_int) -> Result<OwnedFd> {
 pub(crate) fn connect(fd: RawFd, port: u16) -> Result<bool> {
     let address = loopback(port);
     loop {
+        let to = (&raw const address).cast();
         // SAFETY: the address lives through the call and its size is right.
-        let result =
-            checked(unsafe { libc::connect(fd, (&raw const address).cast(), ADDRESS_BYTES) });
+        let result = checked(unsafe { libc::connect(fd, to, ADDRESS_BYTES) });
         match result {
             Ok(_) => return Ok(true),
             Err(error) => match error.raw_os_error() {

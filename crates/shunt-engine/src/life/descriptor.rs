@@ -113,7 +113,7 @@ pub fn before_replace(old: c_int, new: c_int) {
             if thread::owns_memory() {
                 control::make_way(new);
                 epoll::make_way(new);
-                stream::bench::make_way(new);
+                stream::parking::make_way(new);
             }
         }
         entry => {

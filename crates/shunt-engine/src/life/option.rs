@@ -165,9 +165,12 @@ pub unsafe fn setsockopt(
     let Some(socket) = table::socket(fd) else {
         return Outcome::Kernel;
     };
-    // SAFETY: the caller's promise; the kernel checks it again.
-    let number = (length as usize >= size_of::<c_int>() && value as usize >= 4096)
-        .then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+    let number = if length as usize >= size_of::<c_int>() && value as usize >= 4096 {
+        // SAFETY: the caller's promise; the kernel checks it again.
+        Some(unsafe { value.cast::<c_int>().read_unaligned() })
+    } else {
+        None
+    };
     let needs_kernel = match (level, name) {
         (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR) => true,
         (

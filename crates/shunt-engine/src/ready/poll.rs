@@ -7,7 +7,7 @@ use libc::{c_int, nfds_t, pollfd, sigset_t};
 use super::mask::{enough, mask};
 use crate::epoll::{self, Known, Limit};
 use crate::socket::{Socket, Stage};
-use crate::stream::bench::{self, Place};
+use crate::stream::parking::{self, Place};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
@@ -383,7 +383,7 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch) -> bool {
     if !fds.iter().any(wanted) {
         return false;
     }
-    let Some(place) = bench::enter() else {
+    let Some(place) = parking::enter() else {
         return true;
     };
     *to = place.watch();

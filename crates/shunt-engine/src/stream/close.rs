@@ -10,7 +10,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::{Conn, bench, unread, wait};
+use super::{Conn, parking, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -33,7 +33,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
         let asleep = wait::any_waits_for_room(conn);
         give(token);
         if asleep {
-            bench::ring();
+            parking::ring();
         }
     }
     match result {

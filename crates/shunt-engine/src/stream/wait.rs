@@ -9,7 +9,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::bench::{self, Place};
+use super::parking::{self, Place};
 use super::send::{has_unread_tcp, leave_ring};
 use super::{Conn, Spin};
 use crate::real;
@@ -104,7 +104,7 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
     let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
     let place = match want {
         Want::Data => None,
-        Want::Room => match bench::enter() {
+        Want::Room => match parking::enter() {
             None => return Ok(()),
             place => place,
         },

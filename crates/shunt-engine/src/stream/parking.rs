@@ -14,7 +14,7 @@ use libc::c_int;
 use crate::sys;
 use crate::table::{self, Entry};
 
-struct Bench {
+struct Lot {
     /// The descriptor, or 0: none yet.
     fd: AtomicI32,
     /// Threads that sleep here or ring; and `RUNG`.
@@ -24,8 +24,8 @@ struct Bench {
 const RUNG: u32 = 1 << 31;
 
 /// One is enough, unless several are rung within the time a thread takes to wake.
-static BENCHES: [Bench; 8] = [const {
-    Bench {
+static LOTS: [Lot; 8] = [const {
+    Lot {
         fd: AtomicI32::new(0),
         threads: AtomicU32::new(0),
     }
@@ -38,27 +38,26 @@ pub(crate) struct Place(usize);
 
 /// Takes a place. `None`: there is none now; do not sleep.
 pub(crate) fn enter() -> Option<Place> {
-    BENCHES
-        .iter()
-        .position(|bench| bench.join(|now| now & RUNG == 0).is_some())
+    LOTS.iter()
+        .position(|lot| lot.join(|now| now & RUNG == 0).is_some())
         .map(Place)
 }
 
 /// Wakes all who have a place.
 #[cold]
 pub(super) fn ring() {
-    for (i, bench) in BENCHES.iter().enumerate() {
-        if bench.join(|now| now != 0 && now & RUNG == 0).is_none() {
+    for (i, lot) in LOTS.iter().enumerate() {
+        if lot.join(|now| now != 0 && now & RUNG == 0).is_none() {
             continue;
         }
-        bench.threads.fetch_or(RUNG, Ordering::AcqRel);
+        lot.threads.fetch_or(RUNG, Ordering::AcqRel);
         let one = 1u64;
-        let _ = sys::write(bench.fd(), (&raw const one).cast(), 8);
+        let _ = sys::write(lot.fd(), (&raw const one).cast(), 8);
         Place(i).leave();
     }
 }
 
-impl Bench {
+impl Lot {
     /// One thread more, if the count may grow.
     fn join(&self, may: impl Fn(u32) -> bool) -> Option<u32> {
         self.threads
@@ -97,7 +96,7 @@ impl Place {
     /// What to poll: readable when rung.
     pub(crate) fn watch(self) -> libc::pollfd {
         libc::pollfd {
-            fd: BENCHES[self.0].fd(),
+            fd: LOTS[self.0].fd(),
             events: libc::POLLIN,
             revents: 0,
         }
@@ -114,17 +113,17 @@ impl Place {
 
     /// Gives the place back.
     pub(crate) fn leave(self) {
-        let bench = &BENCHES[self.0];
+        let lot = &LOTS[self.0];
         let last = RUNG | 1;
         loop {
-            let now = bench.threads.load(Ordering::Acquire);
+            let now = lot.threads.load(Ordering::Acquire);
             if now == last {
                 // Nobody comes while it is rung, so this takes the ring for good.
                 let mut count = 0u64;
-                let _ = sys::read(bench.fd(), (&raw mut count).cast(), 8);
+                let _ = sys::read(lot.fd(), (&raw mut count).cast(), 8);
             }
             let after = if now == last { 0 } else { now - 1 };
-            if bench
+            if lot
                 .threads
                 .compare_exchange(now, after, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
@@ -137,9 +136,9 @@ impl Place {
 
 /// In a forked child: it has its parent's descriptors, and no other thread.
 pub(crate) fn after_fork_child() {
-    for bench in &BENCHES {
-        bench.threads.store(0, Ordering::Relaxed);
-        let fd = bench.fd.swap(0, Ordering::AcqRel);
+    for lot in &LOTS {
+        lot.threads.store(0, Ordering::Relaxed);
+        let fd = lot.fd.swap(0, Ordering::AcqRel);
         if fd > 0 {
             table::enter(fd, Entry::Other);
             sys::close(fd);
@@ -150,12 +149,12 @@ pub(crate) fn after_fork_child() {
 /// If `fd` is a number of ours that the program wants: moves elsewhere. Who
 /// sleeps on the old number still sleeps on the same descriptor.
 pub(crate) fn make_way(fd: c_int) {
-    for bench in &BENCHES {
-        if bench.fd.load(Ordering::Acquire) == fd
+    for lot in &LOTS {
+        if lot.fd.load(Ordering::Acquire) == fd
             && let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1)
         {
             table::enter(other as c_int, Entry::Ours);
-            bench.fd.store(other as c_int, Ordering::Release);
+            lot.fd.store(other as c_int, Ordering::Release);
             table::enter(fd, Entry::Other);
         }
     }

@@ -1,0 +1,114 @@
+//! Who is inside real calls on a socket.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts threads inside real calls on a socket: receiving and sending, so that
+/// no direction changes its way under one of them, and polling, so that the
+/// upgrade knows whom to wake.
+#[derive(Default)]
+#[repr(transparent)]
+pub(crate) struct Inside(AtomicU64);
+
+/// One thread that receives.
+pub(crate) const RECEIVER: u32 = 1;
+/// One thread that sends.
+pub(crate) const SENDER: u32 = 1 << 16;
+/// The way is being changed: stay out.
+const SHUT: u64 = 1 << 31;
+/// One thread that polls the kernel's socket.
+const POLLER: u64 = 1 << 32;
+/// Threads that receive or send, and `SHUT`.
+const MOVERS: u64 = POLLER - 1;
+/// Who polled before the upgrade is counted in the slot since, as a sleeper.
+const ATTACHED: u64 = 1 << 63;
+
+impl Inside {
+    /// Goes in. `false`: a change is under way; look at the stage again.
+    pub(crate) fn enter(&self, who: u32) -> bool {
+        // Sequentially consistent with `shut`: one of the two sees the other.
+        if self.0.fetch_add(u64::from(who), Ordering::SeqCst) & SHUT == 0 {
+            return true;
+        }
+        self.leave(who);
+        crate::sys::sched_yield();
+        false
+    }
+
+    pub(crate) fn leave(&self, who: u32) {
+        self.0.fetch_sub(u64::from(who), Ordering::SeqCst);
+    }
+
+    /// Keeps everyone out, if nobody moves bytes. Returns how many poll.
+    pub(crate) fn shut(&self) -> Option<u32> {
+        let now = self.0.load(Ordering::SeqCst);
+        let free = now & MOVERS == 0;
+        (free
+            && self
+                .0
+                .compare_exchange(now, now | SHUT, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok())
+        .then_some(((now & !ATTACHED) >> POLLER.trailing_zeros()) as u32)
+    }
+
+    pub(crate) fn open(&self, attached: bool) {
+        if attached {
+            self.0.fetch_or(ATTACHED, Ordering::SeqCst);
+        }
+        self.0.fetch_and(!SHUT, Ordering::SeqCst);
+    }
+
+    /// A thread is about to poll the kernel's socket. `false`: it is shunted.
+    pub(crate) fn begin_poll(&self) -> bool {
+        self.change_pollers(|now| (now & ATTACHED == 0).then(|| now + POLLER))
+    }
+
+    /// It has. `true`: the socket was shunted meanwhile.
+    pub(crate) fn end_poll(&self) -> bool {
+        let mut shunted = false;
+        self.change_pollers(|now| {
+            shunted = now & ATTACHED != 0;
+            Some(now - POLLER)
+        });
+        shunted
+    }
+
+    /// Never while the socket is being upgraded: that counts the pollers.
+    fn change_pollers(&self, mut change: impl FnMut(u64) -> Option<u64>) -> bool {
+        loop {
+            let now = self.0.load(Ordering::SeqCst);
+            if now & SHUT != 0 {
+                crate::sys::sched_yield();
+                continue;
+            }
+            let Some(new) = change(now) else {
+                return false;
+            };
+            if self
+                .0
+                .compare_exchange(now, new, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+            {
+                return true;
+            }
+        }
+    }
+
+    /// Whether a thread is sending through the kernel.
+    pub(crate) fn has_sender(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & (SHUT - 1) >= u64::from(SENDER)
+    }
+
+    /// Whether no thread is inside.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & !ATTACHED == 0
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.store(0, Ordering::SeqCst);
+    }
+
+    /// In a forked child: the other threads are gone.
+    pub(crate) fn after_fork_child(&self) {
+        self.0.fetch_and(ATTACHED, Ordering::SeqCst);
+    }
+}
