@@ -35,7 +35,7 @@ pub(crate) fn before_fork() {
                         pair.link.hold();
                     }
                 }
-                Stage::Candidate if upgrade::share(socket) => {}
+                Stage::Candidate | Stage::Paired if upgrade::share(socket) => {}
                 Stage::Candidate | Stage::Claimed | Stage::Paired => {
                     upgrade::refuse(socket, Reason::Forked)
                 }

@@ -1,13 +1,12 @@
 //! Descriptors that close, multiply, or get a stdio stream.
 
 use libc::{c_int, c_uint};
-use shunt_abi::Reason;
 
-use super::attached;
+use super::{attached, before_stdio};
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
-use crate::{Outcome, control, epoll, sys, thread, upgrade};
+use crate::{Outcome, control, epoll, sys, thread};
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
@@ -152,20 +151,5 @@ pub fn after_dup(old: c_int, new: c_int) {
         Entry::Socket(stale) => stale.unhold(),
         Entry::Set(stale) => stale.unhold(),
         Entry::Ours | Entry::Other => {}
-    }
-}
-
-/// Before `fdopen` (and the like) puts a stdio stream on `fd`: what such streams
-/// write must follow what the program has sent.
-pub fn before_stdio(fd: c_int) {
-    let Some(socket) = table::socket(fd) else {
-        return;
-    };
-    if !thread::owns_memory() {
-        return;
-    }
-    upgrade::refuse(socket, Reason::Stdio);
-    if let Some(conn) = attached(fd) {
-        stream::leave_ring(&conn, Reason::Stdio);
     }
 }

@@ -10,7 +10,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::{Conn, parking, unread, wait};
+use super::{Conn, owed, parking, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -21,6 +21,9 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     let own = conn.pair.own;
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         publish::set_bits(&own.face.state, slot::SHUT_RD);
+    }
+    if owed::is_due(conn) {
+        owed::answer_at_last(conn);
     }
     let token = &own.sending.token;
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
@@ -51,6 +54,13 @@ pub(crate) fn before_close_under_sleeper(conn: &Conn) {
 /// takes the kernel's FIN or RST for what TCP would have said.
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
+    if owed::is_due(conn) {
+        owed::answer_at_last(conn);
+    }
+    // It is the kernel's, and other processes may go on using it.
+    if own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0 {
+        return;
+    }
     // A forked relative may go on using the connection; if none does, a doorbell
     // left in the queue would turn the kernel's FIN into a reset.
     if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {

@@ -47,10 +47,19 @@ pub(crate) fn ring_bytes(conn: &Conn) -> u64 {
 pub(crate) fn unread(conn: &Conn) -> u64 {
     pump(conn);
     let ring = || ring_bytes(conn);
+    let home = || {
+        let own = &conn.pair.own.receiving;
+        let before = own.resume_at.load(Ordering::Relaxed);
+        // What comes before that are doorbells.
+        if own.kernel_bytes.load(Ordering::Relaxed) < before {
+            return 0;
+        }
+        sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64
+    };
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
     match conn.way_in() {
         Way::Ring => ring(),
-        Way::TcpAgain => queued(),
+        Way::TcpAgain | Way::Owing => home(),
         Way::Tcp => {
             // The queue first: a doorbell in it follows the offset.
             let queued = queued();
