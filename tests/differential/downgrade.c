@@ -5,50 +5,6 @@
 #include "diff.h"
 #include "plain.h"
 
-static void expect_stream(struct end *e, FILE *f, size_t n, unsigned seed)
-{
-    unsigned char *buf = scratch();
-    size_t done = 0, r = 1;
-    long bad = -1;
-    while (done < n && bad < 0 && r > 0) {
-        size_t want = n - done < SCRATCH ? n - done : SCRATCH;
-        r = fread(buf, 1, want, f);
-        bad = check(buf, r, done, seed);
-        done += r;
-    }
-    say(e, "stream reads: %s, %s", done == n ? "all" : "short", bad < 0 ? "intact" : "garbled");
-}
-
-static void produce_stream(struct end *e, FILE *f, size_t n, unsigned seed)
-{
-    unsigned char *buf = scratch();
-    for (size_t done = 0; done < n; done += SCRATCH) {
-        size_t want = n - done < SCRATCH ? n - done : SCRATCH;
-        fill(buf, want, done, seed);
-        if (fwrite(buf, 1, want, f) != want)
-            say(e, "stream stops: %s", errname(errno));
-    }
-    T(fflush(f));
-}
-
-// What is left of the connection is an ordinary one.
-static void goes_on(struct end *e)
-{
-    char buf[8] = "";
-    AT(C) T(send(FD, "more", 4, 0));
-    AT(S) {
-        T(recv(FD, buf, 4, MSG_WAITALL));
-        say(e, "%.4s", buf);
-        T(send(FD, "yes", 3, 0));
-    }
-    AT(C) {
-        T(recv(FD, buf, 3, MSG_WAITALL));
-        say(e, "%.3s", buf);
-        T(recv(FD, buf, 1, MSG_DONTWAIT));
-    }
-    AT(S) T(recv(FD, buf, 1, MSG_DONTWAIT));
-}
-
 // ---- A stream --------------------------------------------------------------
 
 // `theirs` bytes of the peer lie unread, and `ours` at the peer, when the
@@ -522,56 +478,18 @@ static void cat(struct end *e)
     }
 }
 
-static const struct test all_tests[] = {
-    CASE(stream_idle, COLD | ALL),
-    CASE(stream_few_theirs, COLD | ALL),
-    CASE(stream_much_theirs, COLD),
-    CASE(stream_full_theirs, 0),
-    CASE(stream_few_ours, COLD),
-    CASE(stream_much_ours, COLD),
-    CASE(stream_full_ours, 0),
-    CASE(stream_few_both, COLD),
-    CASE(stream_much_both, COLD),
-    CASE(stream_full_both, COLD),
-    CASE(stream_writes_behind, COLD),
-    CASE(stream_in_the_middle, COLD),
-    CASE(streams_at_both_ends, TWO | COLD),
-    CASE(streams_at_both_ends_much, TWO | COLD),
-    CASE(peer_in_recv, TWO | COLD),
-    CASE(peer_in_poll, TWO | COLD),
-    CASE(peer_in_select, TWO),
-    CASE(peer_in_level, TWO | COLD),
-    CASE(peer_in_edge, TWO | COLD),
-    CASE(peer_in_oneshot, TWO),
-    CASE(program_peer_in_recv, TWO | COLD),
-    CASE(program_peer_in_poll, TWO),
-    CASE(program_peer_in_level, TWO),
-    CASE(program_peer_in_edge, TWO | COLD),
-    CASE(peer_in_send, TWO),
-    CASE(program_idle, COLD | ALL),
-    CASE(program_few_theirs, COLD | ALL),
-    CASE(program_much_theirs, COLD),
-    CASE(program_full_theirs, 0),
-    CASE(program_few_ours, COLD),
-    CASE(program_much_ours, COLD),
-    CASE(program_full_ours, 0),
-    CASE(program_few_both, COLD),
-    CASE(program_much_both, COLD),
-    CASE(program_full_both, COLD),
-    CASE(programs_at_both_ends, COLD),
-    CASE(program_looks_away, COLD),
-    CASE(turns_with_a_program, COLD),
-    CASE(twenty_programs, COLD),
-    CASE(program_inherits_all, SPLIT | COLD),
-    CASE(standard_descriptors, COLD),
-    CASE(onto_standard, SPLIT | COLD),
-    CASE(head, COLD),
-    CASE(head_by_env, COLD),
-    CASE(cat, SPLIT | COLD),
-};
-
-int main(int argc, char **argv)
-{
-    int status = plain_main(argc, argv);
-    return status >= 0 ? status : diff_main(argc, argv, all_tests, sizeof all_tests / sizeof *all_tests);
-}
+PLAIN_MAIN(CASE(stream_idle, COLD | ALL), CASE(stream_few_theirs, COLD | ALL), CASE(stream_much_theirs, COLD),
+           CASE(stream_full_theirs, 0), CASE(stream_few_ours, COLD), CASE(stream_much_ours, COLD),
+           CASE(stream_full_ours, 0), CASE(stream_few_both, COLD), CASE(stream_much_both, COLD),
+           CASE(stream_full_both, COLD), CASE(stream_writes_behind, COLD), CASE(stream_in_the_middle, COLD),
+           CASE(streams_at_both_ends, TWO | COLD), CASE(streams_at_both_ends_much, TWO | COLD),
+           CASE(peer_in_recv, TWO | COLD), CASE(peer_in_poll, TWO | COLD), CASE(peer_in_select, TWO),
+           CASE(peer_in_level, TWO | COLD), CASE(peer_in_edge, TWO | COLD), CASE(peer_in_oneshot, TWO),
+           CASE(program_peer_in_recv, TWO | COLD), CASE(program_peer_in_poll, TWO), CASE(program_peer_in_level, TWO),
+           CASE(program_peer_in_edge, TWO | COLD), CASE(peer_in_send, TWO), CASE(program_idle, COLD | ALL),
+           CASE(program_few_theirs, COLD | ALL), CASE(program_much_theirs, COLD), CASE(program_full_theirs, 0),
+           CASE(program_few_ours, COLD), CASE(program_much_ours, COLD), CASE(program_full_ours, 0),
+           CASE(program_few_both, COLD), CASE(program_much_both, COLD), CASE(program_full_both, COLD),
+           CASE(programs_at_both_ends, COLD), CASE(program_looks_away, COLD), CASE(turns_with_a_program, COLD),
+           CASE(twenty_programs, COLD), CASE(program_inherits_all, SPLIT | COLD), CASE(standard_descriptors, COLD),
+           CASE(onto_standard, SPLIT | COLD), CASE(head, COLD), CASE(head_by_env, COLD), CASE(cat, SPLIT | COLD))

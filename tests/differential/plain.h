@@ -1,6 +1,6 @@
 // A program that runs beside the test, with or without libshunt, and does with
 // a connection what it is told: the connection is inherited by exec, or passed
-// to it. Programs that use it begin their main with plain_main.
+// to it. Programs that use it have PLAIN_MAIN instead of DIFF_MAIN.
 #ifndef PLAIN_H
 #define PLAIN_H
 
@@ -13,7 +13,7 @@
 
 enum { LEASH = 900, THERE = 901 }; // its descriptors: the way to its master, the connection
 
-enum deed { RECEIVE, SEND, END, SHUT, TAKE, DROP, ECHO, COPY };
+enum deed { RECEIVE, SEND, END, SHUT, TAKE, GIVE, DROP, ECHO, COPY };
 struct order {
     int deed;
     uint64_t n;
@@ -138,6 +138,10 @@ static void obey(int *fd, const struct order *o, struct report *r)
         *fd = passed(LEASH);
         snprintf(r->text, sizeof r->text, "is given: %s", *fd >= 0 ? "ok" : "nothing");
         break;
+    case GIVE:
+        pass(LEASH, *fd);
+        snprintf(r->text, sizeof r->text, "gives");
+        break;
     case DROP:
         snprintf(r->text, sizeof r->text, "closes: %s", close(*fd) ? errname(errno) : "ok");
         *fd = -1;
@@ -175,7 +179,7 @@ static int plain_main(int argc, char **argv)
 extern char **environ;
 
 // The environment without libshunt. Leaked: cases are few.
-static char **plain_environment(void)
+__attribute__((noinline)) static char **plain_environment(void)
 {
     size_t n = 0, k = 0;
     while (environ[n])
@@ -247,6 +251,14 @@ static void tell_it(struct end *e, struct plain *p, enum deed deed, uint64_t n, 
     await_report(e, p);
 }
 
+// Pass it a connection; it takes it when it is told to.
+__attribute__((unused)) static void give_to(struct end *e, struct plain *p, int fd)
+{
+    order(p, TAKE, 0, 0);
+    pass(p->leash, fd);
+    await_report(e, p);
+}
+
 // Let it end, and wait for that.
 static void plain_end(struct end *e, struct plain *p)
 {
@@ -277,5 +289,62 @@ __attribute__((unused)) static void at_once(struct end *e)
     AT(C) MUST(setsockopt(FD, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
     AT(S) MUST(setsockopt(FD, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
 }
+
+// ---- Streams of the C library ----------------------------------------------
+
+__attribute__((unused)) static void expect_stream(struct end *e, FILE *f, size_t n, unsigned seed)
+{
+    unsigned char *buf = scratch();
+    size_t done = 0, r = 1;
+    long bad = -1;
+    while (done < n && bad < 0 && r > 0) {
+        size_t want = n - done < SCRATCH ? n - done : SCRATCH;
+        r = fread(buf, 1, want, f);
+        bad = check(buf, r, done, seed);
+        done += r;
+    }
+    say(e, "stream reads: %s, %s", done == n ? "all" : "short", bad < 0 ? "intact" : "garbled");
+}
+
+__attribute__((unused)) static void produce_stream(struct end *e, FILE *f, size_t n, unsigned seed)
+{
+    unsigned char *buf = scratch();
+    for (size_t done = 0; done < n; done += SCRATCH) {
+        size_t want = n - done < SCRATCH ? n - done : SCRATCH;
+        fill(buf, want, done, seed);
+        if (fwrite(buf, 1, want, f) != want)
+            say(e, "stream stops: %s", errname(errno));
+    }
+    T(fflush(f));
+}
+
+// ---- Afterwards ------------------------------------------------------------
+
+// What is left of the connection is an ordinary one.
+__attribute__((unused)) static void goes_on(struct end *e)
+{
+    char buf[8] = "";
+    AT(C) T(send(FD, "more", 4, 0));
+    AT(S) {
+        T(recv(FD, buf, 4, MSG_WAITALL));
+        say(e, "%.4s", buf);
+        T(send(FD, "yes", 3, 0));
+    }
+    AT(C) {
+        T(recv(FD, buf, 3, MSG_WAITALL));
+        say(e, "%.3s", buf);
+        T(recv(FD, buf, 1, MSG_DONTWAIT));
+    }
+    AT(S) T(recv(FD, buf, 1, MSG_DONTWAIT));
+}
+
+// The main of a program that may be called as the plain one.
+#define PLAIN_MAIN(...) \
+    static const struct test all_tests[] = {__VA_ARGS__}; \
+    int main(int argc, char **argv) \
+    { \
+        int status = plain_main(argc, argv); \
+        return status >= 0 ? status : diff_main(argc, argv, all_tests, sizeof all_tests / sizeof *all_tests); \
+    }
 
 #endif
