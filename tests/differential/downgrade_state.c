@@ -1,0 +1,808 @@
+// A connection goes back to plain TCP while it ends, while it is watched, and
+// while threads sleep in it.
+// path: free
+// timeout: 60
+#include "diff.h"
+#include "plain.h"
+#include <linux/errqueue.h>
+#include <linux/filter.h>
+
+// Put a stream on the connection and take it away again.
+static void by_stream(struct end *e)
+{
+    FILE *f = fdopen(dup(FD), "r");
+    if (!f || fclose(f))
+        say(e, "no stream");
+}
+
+// ---- Ends ------------------------------------------------------------------
+
+static void peer_has_shut(struct end *e)
+{
+    AT(C) {
+        produce(e, FD, MUCH, 1);
+        T(shutdown(FD, SHUT_WR));
+    }
+    AT(S) {
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, MUCH, 1);
+        tell_it(e, &p, END, 0, 0);
+        tell_it(e, &p, SEND, 5000, 2);
+        plain_end(e, &p);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        produce(e, FD, 100, 3);
+    }
+    AT(C) {
+        expect(e, FD, 5000, 2);
+        expect(e, FD, 100, 3);
+    }
+}
+
+static void we_have_shut(struct end *e)
+{
+    struct plain p = {-1, -1, ""};
+    AT(S) {
+        produce(e, FD, MUCH, 1);
+        T(shutdown(FD, SHUT_WR));
+        p = PLAIN(FD);
+    }
+    AT(C) {
+        produce(e, FD, 5000, 2);
+        expect(e, FD, MUCH, 1);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+    AT(S) {
+        tell_it(e, &p, RECEIVE, 5000, 2);
+        tell_it(e, &p, SEND, 1, 0);
+        plain_end(e, &p);
+        T(send(FD, "x", 1, 0));
+    }
+    AT(C) produce(e, FD, 100, 3);
+    AT(S) expect(e, FD, 100, 3);
+}
+
+static void both_have_shut(struct end *e)
+{
+    AT(C) {
+        produce(e, FD, 1000, 1);
+        T(shutdown(FD, SHUT_WR));
+    }
+    AT(S) {
+        produce(e, FD, 1000, 2);
+        T(shutdown(FD, SHUT_WR));
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, 1000, 1);
+        tell_it(e, &p, END, 0, 0);
+        plain_end(e, &p);
+    }
+    AT(C) {
+        expect(e, FD, 1000, 2);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+}
+
+// The program's shutdown is everyone's.
+static void program_shuts(struct end *e)
+{
+    AT(S) {
+        produce(e, FD, MUCH, 1);
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, SEND, 1000, 2);
+        tell_it(e, &p, SHUT, 0, 0);
+        plain_end(e, &p);
+        T(send(FD, "x", 1, 0));
+    }
+    AT(C) {
+        expect(e, FD, MUCH, 1);
+        expect(e, FD, 1000, 2);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        produce(e, FD, 100, 3);
+    }
+    AT(S) expect(e, FD, 100, 3);
+}
+
+// The peer is gone; what it sent before is the program's.
+static void peer_has_closed(struct end *e, size_t n)
+{
+    AT(C) {
+        produce(e, FD, n, 1);
+        T(close(FD));
+        FD = -1;
+    }
+    AT(S) {
+        await_events(e, FD, POLLRDHUP);
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, n, 1);
+        tell_it(e, &p, END, 0, 0);
+        plain_end(e, &p);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+}
+static void closed_and_read(struct end *e) { peer_has_closed(e, 0); }
+static void closed_with_few(struct end *e) { peer_has_closed(e, FEW); }
+static void closed_with_much(struct end *e) { peer_has_closed(e, 60000); }
+
+static void stream_to_the_end(struct end *e)
+{
+    FILE *f = NULL;
+    AT(C) {
+        produce(e, FD, 60000, 1);
+        T(close(FD));
+        FD = -1;
+    }
+    AT(S) {
+        f = fdopen(dup(FD), "r");
+        expect_stream(e, f, 60000, 1);
+        T(fgetc(f));
+        T(feof(f) != 0);
+        T(fclose(f));
+    }
+}
+
+static void reset(struct end *e, size_t n)
+{
+    AT(S) produce(e, FD, 10, 2);
+    AT(C) {
+        await_bytes(e, FD, 10);
+        produce(e, FD, n, 1);
+        T(close(FD));
+        FD = -1;
+    }
+    AT(S) {
+        await_events(e, FD, POLLERR);
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, n, 1);
+        tell_it(e, &p, END, 0, 0);
+        plain_end(e, &p);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        T(send(FD, "x", 1, 0));
+    }
+}
+static void reset_empty(struct end *e) { reset(e, 0); }
+static void reset_with_few(struct end *e) { reset(e, FEW); }
+
+static void shut_right_after(struct end *e)
+{
+    AT(S) {
+        produce(e, FD, MUCH, 1);
+        by_stream(e);
+        T(shutdown(FD, SHUT_WR));
+    }
+    AT(C) {
+        expect(e, FD, MUCH, 1);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        produce(e, FD, 100, 2);
+    }
+    AT(S) expect(e, FD, 100, 2);
+}
+
+static void close_right_after(struct end *e)
+{
+    AT(S) {
+        produce(e, FD, MUCH, 1);
+        T(fclose(fdopen(FD, "r")));
+        FD = -1;
+    }
+    AT(C) {
+        expect(e, FD, MUCH, 1);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+}
+
+// Unread bytes turn a close into a reset, wherever they lay.
+static void close_unread(struct end *e)
+{
+    AT(C) produce(e, FD, FEW, 1);
+    AT(S) {
+        await_bytes(e, FD, FEW);
+        T(fclose(fdopen(FD, "r")));
+        FD = -1;
+    }
+    AT(C) {
+        await_events(e, FD, POLLERR);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+}
+
+static void abort_right_after(struct end *e)
+{
+    AT(S) {
+        struct linger l = {1, 0};
+        by_stream(e);
+        T(setsockopt(FD, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+        T(close(FD));
+        FD = -1;
+    }
+    AT(C) {
+        await_events(e, FD, POLLERR);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        T(send(FD, "x", 1, 0));
+    }
+}
+
+// ---- Options ---------------------------------------------------------------
+
+// A filter that lets everything pass must see, and pass, everything.
+static void filter(struct end *e)
+{
+    AT(C) produce(e, FD, MUCH, 1);
+    AT(S) {
+        struct sock_filter all = {BPF_RET | BPF_K, 0, 0, 0xffffffff};
+        struct sock_fprog program = {1, &all};
+        produce(e, FD, MUCH, 2);
+        T(setsockopt(FD, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));
+        expect(e, FD, MUCH, 1);
+    }
+    AT(C) {
+        expect(e, FD, MUCH, 2);
+        produce(e, FD, 1000, 3);
+    }
+    AT(S) {
+        expect(e, FD, 1000, 3);
+        T(setsockopt(FD, SOL_SOCKET, SO_DETACH_FILTER, NULL, 0));
+        T(setsockopt(FD, SOL_SOCKET, SO_DETACH_FILTER, NULL, 0));
+    }
+    goes_on(e);
+}
+
+static int is_stamped(int fd, int type)
+{
+    char c;
+    char control[128];
+    struct iovec v = {&c, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    if (recvmsg(fd, &m, 0) != 1)
+        return -1;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h))
+        if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == type)
+            return 1;
+    return 0;
+}
+
+// The kernel starts to stamp some time after it is asked to, so bytes are sent
+// until one comes with a stamp.
+static void stamps(struct end *e)
+{
+    int stamped = 0, on = 1, off = 0;
+    at_once(e);
+    AT(S) T(setsockopt(FD, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on));
+    for (int i = 0; i < 2000 && stamped == 0; i++) {
+        AT(C) put(FD, "t", 1);
+        AT(S) {
+            stamped = is_stamped(FD, SCM_TIMESTAMPNS);
+            if (!stamped)
+                nap();
+        }
+        share(e, S, &stamped, sizeof stamped);
+    }
+    AT(S) {
+        say(e, "stamped: %d", stamped);
+        T(setsockopt(FD, SOL_SOCKET, SO_TIMESTAMPNS, &off, sizeof off));
+    }
+    AT(C) put(FD, "t", 1);
+    AT(S) say(e, "stamped: %d", is_stamped(FD, SCM_TIMESTAMPNS));
+    goes_on(e);
+}
+
+// The notice comes when the kernel needs the bytes no longer.
+static void zero_copy(struct end *e)
+{
+    static char bytes[20000];
+    AT(S) {
+        int on = 1;
+        fill(bytes, sizeof bytes, 0, 2);
+        produce(e, FD, 1000, 1);
+        T(setsockopt(FD, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
+        T(send(FD, bytes, sizeof bytes, MSG_ZEROCOPY));
+    }
+    AT(C) {
+        expect(e, FD, 1000, 1);
+        expect(e, FD, sizeof bytes, 2);
+    }
+    AT(S) {
+        char control[256];
+        struct msghdr m = {.msg_control = control, .msg_controllen = sizeof control};
+        await_events(e, FD, POLLERR);
+        T(recvmsg(FD, &m, MSG_ERRQUEUE));
+        struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+        struct sock_extended_err *x = h ? (void *)CMSG_DATA(h) : NULL;
+        if (x)
+            say(e, "%s by %u: %u to %u", errname(x->ee_errno), x->ee_origin, x->ee_info, x->ee_data);
+    }
+    goes_on(e);
+}
+
+static void urgent(struct end *e)
+{
+    AT(C) {
+        produce(e, FD, 60000, 1);
+        T(send(FD, "!", 1, MSG_OOB));
+        produce(e, FD, 1000, 2);
+    }
+    AT(S) {
+        char c = 0;
+        await_events(e, FD, POLLPRI);
+        T(recv(FD, &c, 1, MSG_OOB));
+        say(e, "%c", c);
+        expect(e, FD, 60000, 1);
+        expect(e, FD, 1000, 2);
+    }
+    goes_on(e);
+}
+
+static volatile int signals;
+static void on_signal(int sig)
+{
+    (void)sig;
+    signals++;
+}
+
+static void await_signal(struct end *e, int more_than)
+{
+    for (long long end = now_ms() + PATIENCE_MS; signals <= more_than; nap())
+        if (now_ms() > end) {
+            IN_VAIN("waited in vain for a signal");
+            return;
+        }
+}
+
+// A signal for what arrives, before and after the connection has become plain.
+// The handler counts for both roles, so only one of them may ask for signals.
+static void asynchronous(struct end *e)
+{
+    int before = 0;
+    at_once(e);
+    AT(S) {
+        struct sigaction sa = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+        sigaction(SIGIO, &sa, NULL);
+        T(fcntl(FD, F_SETOWN, getpid()));
+        T(fcntl(FD, F_SETFL, fcntl(FD, F_GETFL) | O_ASYNC));
+    }
+    for (int i = 0; i < 3; i++) {
+        AT(S) before = signals;
+        AT(C) put(FD, "a", 1);
+        AT(S) {
+            await_signal(e, before);
+            T(recv(FD, (char[4]){0}, 4, 0));
+            by_stream(e);
+        }
+    }
+    AT(S) T(fcntl(FD, F_SETFL, fcntl(FD, F_GETFL) & ~O_ASYNC));
+    goes_on(e);
+}
+
+// ---- Epoll -----------------------------------------------------------------
+
+struct sets {
+    int level, edge, outer;
+};
+
+static struct sets watch(struct end *e)
+{
+    struct sets s = {MUST(epoll_create1(EPOLL_CLOEXEC)), MUST(epoll_create1(EPOLL_CLOEXEC)),
+                     MUST(epoll_create1(EPOLL_CLOEXEC))};
+    struct epoll_event level = {EPOLLIN, {.u32 = 1}}, edge = {EPOLLIN | EPOLLET, {.u32 = 2}};
+    struct epoll_event outer = {EPOLLIN, {.u32 = 3}};
+    MUST(epoll_ctl(s.level, EPOLL_CTL_ADD, FD, &level));
+    MUST(epoll_ctl(s.edge, EPOLL_CTL_ADD, FD, &edge));
+    MUST(epoll_ctl(s.outer, EPOLL_CTL_ADD, s.level, &outer));
+    return s;
+}
+
+static void look_at(struct end *e, const char *name, int set)
+{
+    struct epoll_event got[4];
+    int n = epoll_wait(set, got, 4, 0);
+    say(e, "%s: %d %s %u", name, n, n > 0 ? events(got[0].events) : "", n > 0 ? got[0].data.u32 : 0);
+}
+
+static void look(struct end *e, struct sets *s)
+{
+    look_at(e, "level", s->level);
+    look_at(e, "edge", s->edge);
+    look_at(e, "outer", s->outer);
+}
+
+static void unwatch(struct sets *s)
+{
+    close(s->level), close(s->edge), close(s->outer);
+}
+
+// Level, edge and nested registrations of the side that becomes plain.
+static void watched(struct end *e, int by_program, int unread)
+{
+    struct sets s = {0};
+    struct plain p = {-1, -1, ""};
+    FILE *f = NULL;
+    AT(S) {
+        s = watch(e);
+        look(e, &s);
+    }
+    if (unread) {
+        AT(C) produce(e, FD, 10, 1);
+        AT(S) {
+            await_bytes(e, FD, 10);
+            look(e, &s);
+        }
+    }
+    AT(S) {
+        if (by_program)
+            p = PLAIN(FD);
+        else
+            f = fdopen(dup(FD), "r");
+        look(e, &s);
+        if (unread && by_program)
+            tell_it(e, &p, RECEIVE, 10, 1);
+        else if (unread)
+            expect_stream(e, f, 10, 1);
+        look(e, &s);
+    }
+    for (int i = 0; i < 3; i++) {
+        AT(C) produce(e, FD, 5, i);
+        AT(S) {
+            await_bytes(e, FD, 5);
+            look(e, &s);
+            look(e, &s);
+            if (i == 0)
+                expect(e, FD, 5, i);
+            else if (by_program)
+                tell_it(e, &p, RECEIVE, 5, i);
+            else
+                expect_stream(e, f, 5, i);
+            look(e, &s);
+        }
+    }
+    AT(S) {
+        struct epoll_event ev = {EPOLLIN | EPOLLOUT, {.u32 = 4}};
+        T(epoll_ctl(s.level, EPOLL_CTL_MOD, FD, &ev));
+        look(e, &s);
+        T(epoll_ctl(s.edge, EPOLL_CTL_DEL, FD, NULL));
+        T(epoll_ctl(s.edge, EPOLL_CTL_DEL, FD, NULL));
+    }
+    AT(C) T(shutdown(FD, SHUT_WR));
+    AT(S) {
+        await_events(e, FD, POLLIN);
+        look(e, &s);
+        if (by_program)
+            plain_end(e, &p);
+        else
+            fclose(f);
+        look(e, &s);
+        unwatch(&s);
+    }
+}
+static void watched_idle(struct end *e) { watched(e, 0, 0); }
+static void watched_unread(struct end *e) { watched(e, 0, 1); }
+static void watched_program_idle(struct end *e) { watched(e, 1, 0); }
+static void watched_program_unread(struct end *e) { watched(e, 1, 1); }
+
+// Those of its peer.
+static void peer_watches(struct end *e, int unread)
+{
+    struct sets s = {0};
+    AT(C) s = watch(e);
+    if (unread) {
+        AT(S) produce(e, FD, 10, 1);
+        AT(C) {
+            await_bytes(e, FD, 10);
+            look(e, &s);
+        }
+    }
+    AT(S) by_stream(e);
+    AT(C) {
+        look(e, &s);
+        if (unread) {
+            expect(e, FD, 10, 1);
+            look(e, &s);
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        AT(S) {
+            struct plain p = PLAIN(FD);
+            tell_it(e, &p, SEND, 5, i);
+            plain_end(e, &p);
+        }
+        AT(C) {
+            await_bytes(e, FD, 5);
+            look(e, &s);
+            look(e, &s);
+            expect(e, FD, 5, i);
+            look(e, &s);
+        }
+    }
+    AT(C) unwatch(&s);
+    goes_on(e);
+}
+static void peer_watches_idle(struct end *e) { peer_watches(e, 0); }
+static void peer_watches_unread(struct end *e) { peer_watches(e, 1); }
+
+// A one-shot registration that has fired stays silent until it is armed anew.
+static void one_shot(struct end *e)
+{
+    int set = -1;
+    struct epoll_event ev = {EPOLLIN | EPOLLONESHOT, {.u32 = 5}};
+    AT(S) {
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &ev));
+    }
+    AT(C) produce(e, FD, 10, 1);
+    AT(S) {
+        await_bytes(e, FD, 10);
+        look_at(e, "fired", set);
+        by_stream(e);
+        look_at(e, "spent", set);
+    }
+    AT(C) produce(e, FD, 10, 2);
+    AT(S) {
+        await_bytes(e, FD, 20);
+        look_at(e, "spent", set);
+        T(epoll_ctl(set, EPOLL_CTL_MOD, FD, &ev));
+        look_at(e, "armed", set);
+        look_at(e, "spent", set);
+        expect(e, FD, 10, 1);
+        expect(e, FD, 10, 2);
+        close(set);
+    }
+    goes_on(e);
+}
+
+// Room comes back to a sender that waits for it, by the other end's program.
+static void room_again(struct end *e)
+{
+    size_t n = 0;
+    int set = -1;
+    AT(C) {
+        n = stuff(e, FD, 1);
+        struct epoll_event ev = {EPOLLOUT | EPOLLET, {.u32 = 6}};
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &ev));
+        look_at(e, "full", set);
+    }
+    share(e, C, &n, sizeof n);
+    AT(S) {
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, n, 1);
+        plain_end(e, &p);
+    }
+    AT(C) {
+        struct epoll_event got = {0};
+        T(epoll_wait(set, &got, 1, PATIENCE_MS));
+        say(e, "%s %u", events(got.events), got.data.u32);
+        close(set);
+        produce(e, FD, 1000, 2);
+    }
+    AT(S) expect(e, FD, 1000, 2);
+    goes_on(e);
+}
+
+// ---- Threads ---------------------------------------------------------------
+
+struct thread {
+    struct end *e;
+    pthread_t thread;
+    volatile pid_t tid;
+    size_t n;
+    long result;
+};
+
+static void *receives(void *arg)
+{
+    struct thread *t = arg;
+    char buf[8];
+    t->tid = syscall(SYS_gettid);
+    t->result = recv(t->e->fd, buf, 8, MSG_WAITALL);
+    return NULL;
+}
+
+static void *polls(void *arg)
+{
+    struct thread *t = arg;
+    struct pollfd p = {t->e->fd, POLLIN, 0};
+    t->tid = syscall(SYS_gettid);
+    t->result = poll(&p, 1, -1) == 1 ? p.revents : -1;
+    return NULL;
+}
+
+static void *sends(void *arg)
+{
+    struct thread *t = arg;
+    char *bytes = malloc(t->n);
+    fill(bytes, t->n, 0, 2);
+    t->tid = syscall(SYS_gettid);
+    t->result = put(t->e->fd, bytes, t->n);
+    free(bytes);
+    return NULL;
+}
+
+static void start_asleep(struct end *e, struct thread *t, void *(*run)(void *))
+{
+    t->e = e;
+    MUST(pthread_create(&t->thread, NULL, run, t));
+    while (!t->tid)
+        nap();
+    await_sleep(e, e->pid, t->tid);
+}
+
+// One thread sleeps in recv, one in poll, one in a send without room; a fourth
+// makes the connection plain under them.
+static void under_sleepers(struct end *e, int by_program)
+{
+    size_t n = 0;
+    if (e->role == S)
+        n = stuff(e, FD, 1);
+    share(e, S, &n, sizeof n);
+    if (e->role == S) {
+        struct thread r = {0}, p = {0}, s = {.n = 200000};
+        start_asleep(e, &r, receives);
+        start_asleep(e, &p, polls);
+        start_asleep(e, &s, sends);
+        if (by_program) {
+            struct plain q = PLAIN(FD);
+            plain_end(e, &q);
+        } else {
+            by_stream(e);
+        }
+        await_sleep(e, e->pid, r.tid);
+        await_sleep(e, e->pid, p.tid);
+        go(e);
+        pthread_join(s.thread, NULL);
+        say(e, "sent %ld", s.result);
+        go(e);
+        pthread_join(p.thread, NULL);
+        say(e, "polled %s", events(p.result));
+        pthread_join(r.thread, NULL);
+        say(e, "received %ld", r.result);
+        T(recv(FD, (char[8]){0}, 8, MSG_WAITALL));
+    } else {
+        await_go(e);
+        drain(e, FD, n, 1);
+        expect(e, FD, 200000, 2);
+        await_go(e);
+        T(send(FD, "received and left", 16, 0)); // what is left, poll sees
+    }
+    meet(e);
+    goes_on(e);
+}
+static void stream_under_sleepers(struct end *e) { under_sleepers(e, 0); }
+static void program_under_sleepers(struct end *e) { under_sleepers(e, 1); }
+
+static void *converses(void *arg)
+{
+    struct thread *t = arg;
+    unsigned char buf[64];
+    for (size_t i = 0; i < t->n; i++) {
+        size_t n = 1 + i % 64;
+        if (t->e->role == C)
+            fill(buf, n, i, 1), put(t->e->fd, buf, n);
+        t->result += get(t->e->fd, buf, n) == n && check(buf, n, i, 1) < 0;
+        if (t->e->role == S)
+            put(t->e->fd, buf, n);
+    }
+    return NULL;
+}
+
+// Two threads converse while a third makes the connection plain, again and again.
+static void under_traffic(struct end *e)
+{
+    struct thread t = {.e = e, .n = 3000};
+    at_once(e);
+    MUST(pthread_create(&t.thread, NULL, converses, &t));
+    for (int i = 0; i < 30; i++) {
+        by_stream(e);
+        nap();
+    }
+    pthread_join(t.thread, NULL);
+    say(e, "%ld good", t.result);
+    meet(e);
+    goes_on(e);
+}
+
+static void *receives_all(void *arg)
+{
+    struct thread *t = arg;
+    unsigned char *buf = malloc(SCRATCH);
+    for (size_t done = 0; done < t->n;) {
+        ssize_t r = recv(t->e->fd, buf, SCRATCH, 0);
+        if (r <= 0 || check(buf, r, done, 2) >= 0)
+            break;
+        done += r;
+        t->result = done;
+    }
+    free(buf);
+    return NULL;
+}
+
+// The same with a stream of bytes in each direction.
+static void under_load(struct end *e)
+{
+    struct thread r = {.e = e, .n = 20000000}, s = r;
+    MUST(pthread_create(&r.thread, NULL, receives_all, &r));
+    MUST(pthread_create(&s.thread, NULL, sends, &s));
+    for (int i = 0; i < 5; i++) {
+        by_stream(e);
+        nap();
+    }
+    pthread_join(r.thread, NULL);
+    pthread_join(s.thread, NULL);
+    say(e, "received %ld, sent %ld", r.result, s.result);
+    meet(e);
+    goes_on(e);
+}
+
+// ---- Descriptors -----------------------------------------------------------
+
+// A daemon keeps only its standard descriptors and goes on with the connection.
+static void daemon_closes_all(struct end *e, int how)
+{
+    at_once(e);
+    if (e->role == S) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            setsid();
+            dup2(FD, 0);
+            if (how == 0)
+                closefrom(3);
+            else if (how == 1)
+                close_range(3, ~0U, 0);
+            else
+                for (int fd = 3; fd < 2048; fd++)
+                    close(fd);
+            char *argv[] = {"cat", NULL};
+            int good = echo_there(0, 20);
+            dup2(0, 1);
+            if (good == 20)
+                execve("/bin/cat", argv, plain_environment());
+            _exit(good);
+        }
+        close(FD), FD = -1;
+        reap(e, &kid);
+    } else {
+        unsigned char buf[32];
+        int good = 0;
+        for (int i = 0; i < 20; i++) {
+            fill(buf, 32, i, 1);
+            put(FD, buf, 32);
+            good += get(FD, buf, 32) == 32 && check(buf, 32, i, 2) < 0;
+        }
+        say(e, "%d good", good);
+        for (int i = 0; i < 20; i++) {
+            produce(e, FD, 100, i);
+            expect(e, FD, 100, i);
+        }
+        T(shutdown(FD, SHUT_WR));
+        T(recv(FD, buf, 1, 0));
+    }
+}
+static void daemon_closefrom(struct end *e) { daemon_closes_all(e, 0); }
+static void daemon_close_range(struct end *e) { daemon_closes_all(e, 1); }
+static void daemon_close(struct end *e) { daemon_closes_all(e, 2); }
+
+// Sockets cannot be opened anew by name; the attempt changes nothing.
+static void by_name(struct end *e)
+{
+    AT(C) produce(e, FD, 1000, 1);
+    AT(S) {
+        char path[32];
+        snprintf(path, sizeof path, "/proc/self/fd/%d", FD);
+        produce(e, FD, 1000, 2);
+        T(open(path, O_RDWR));
+        FILE *f = fopen("/dev/null", "r");
+        T(freopen(path, "r", f) == NULL);
+        expect(e, FD, 1000, 1);
+    }
+    AT(C) expect(e, FD, 1000, 2);
+    goes_on(e);
+}
+
+PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_shut, COLD), CASE(program_shuts, COLD),
+           CASE(closed_and_read, COLD), CASE(closed_with_few, COLD), CASE(closed_with_much, COLD),
+           CASE(stream_to_the_end, COLD), CASE(reset_empty, COLD), CASE(reset_with_few, COLD),
+           CASE(shut_right_after, COLD), CASE(close_right_after, COLD), CASE(close_unread, COLD),
+           CASE(abort_right_after, COLD), CASE(filter, COLD), CASE(stamps, COLD), CASE(zero_copy, COLD),
+           CASE(urgent, COLD), CASE(asynchronous, COLD), CASE(watched_idle, COLD | ALL),
+           CASE(watched_unread, COLD | ALL), CASE(watched_program_idle, COLD), CASE(watched_program_unread, COLD),
+           CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
+           CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
+           CASE(under_traffic, TWO | COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
+           CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(by_name, COLD))
