@@ -43,7 +43,9 @@ pub(crate) use close::{
     socket_error,
 };
 pub(crate) use downgrade::downgrade;
-pub(crate) use owed::{answer as answer_recall, is_due as recall_is_due};
+pub(crate) use owed::{
+    answer as answer_recall, is_due as recall_is_due, is_withdrawn as recall_is_withdrawn,
+};
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};
 pub(crate) use spin::Spin;

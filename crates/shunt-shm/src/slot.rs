@@ -48,6 +48,12 @@ pub const LINGERS: u32 = 128;
 /// and what follows, is to come over TCP ([`Recall`]).
 pub const RECALLED: u32 = 256;
 
+/// `Face::state`: this side is about to send again over TCP what the peer has not
+/// read, unless the peer is receiving; who sees it waits.
+pub const WITHDRAWING: u32 = 512;
+/// `Face::state`: it does; `Output::back_at` says from where on.
+pub const WITHDRAWN: u32 = 1024;
+
 /// `Face::wait`: a thread sleeps until something arrives.
 pub const WAIT_RX: u32 = 1;
 /// `Face::wait`: a thread sleeps until the ring has room.

@@ -2,6 +2,7 @@
 
 use libc::{c_int, c_uint};
 
+use super::inherit::copied_apart;
 use super::{attached, before_stdio};
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
@@ -127,9 +128,13 @@ pub fn before_replace(old: c_int, new: c_int) {
 /// After a successful `dup`, `dup2`, `dup3` (new != old).
 pub fn after_dup(old: c_int, new: c_int) {
     let entry = table::look(old);
-    if matches!(entry, Entry::Other) && matches!(table::look(new), Entry::Other)
-        || !thread::owns_memory()
-    {
+    if matches!(entry, Entry::Other) && matches!(table::look(new), Entry::Other) {
+        return;
+    }
+    if !thread::owns_memory() {
+        if let Entry::Socket(socket) = entry {
+            copied_apart(socket, old, new);
+        }
         return;
     }
     match entry {

@@ -38,41 +38,32 @@ pub(super) fn give_up_all(reason: Reason) {
 
 /// Before an exec, or a spawn by libc: the descriptors that survive it.
 pub(super) fn before_program() {
+    let own = thread::owns_memory();
     table::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && is_in_use(socket)
             && survives(fd)
+            && (own || is_still(socket, fd))
         {
             give_up_socket(socket, fd, Reason::Inherited);
         }
     });
-    if !thread::owns_memory() {
-        standard_streams();
+}
+
+/// A `vfork` child, which works on its parent's memory with descriptors of its own,
+/// has copied one: for the program that it will be.
+pub(super) fn copied_apart(socket: &'static Socket, old: c_int, new: c_int) {
+    if is_in_use(socket) && survives(new) && is_still(socket, old) {
+        give_up_socket(socket, new, Reason::Inherited);
     }
 }
 
-/// A `vfork` child works on its parent's memory, which does not know what it made of
-/// its descriptors: usually a standard stream of one that it has closed.
-fn standard_streams() {
-    for fd in 0..=2 {
-        let Ok(cookie) = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) else {
-            continue;
-        };
-        let socket = table::SOCKETS
-            .each()
-            .find(|s| is_in_use(s) && cookie_of(s) == cookie);
-        if let Some(socket) = socket
-            && survives(fd)
-        {
-            give_up_socket(socket, fd, Reason::Inherited);
-        }
-    }
-}
-
-fn cookie_of(socket: &Socket) -> u64 {
+/// Whether a number names the socket that the parent's memory says.
+fn is_still(socket: &Socket, fd: c_int) -> bool {
+    let cookie = |fd| sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
     match socket.cookie() {
-        0 => sys::getsockopt(socket.fd(), libc::SOL_SOCKET, libc::SO_COOKIE).unwrap_or(0),
-        cookie => cookie,
+        0 => cookie(fd).is_ok() && cookie(fd) == cookie(socket.fd()),
+        known => cookie(fd) == Ok(known),
     }
 }
 

@@ -14,7 +14,10 @@ use crate::sys;
 /// asked if `look`, or if it alone knows.
 pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     let socket = conn.socket;
-    if conn.way_in() != Way::Ring || conn.consumer().has_ended() {
+    if conn.way_in() != Way::Ring
+        || conn.consumer().has_ended()
+        || stream::recall_is_withdrawn(conn)
+    {
         stream::pump(conn);
     }
     if stream::recall_is_due(conn) {

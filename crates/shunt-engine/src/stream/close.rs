@@ -10,6 +10,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
+use super::downgrade::withdraw;
 use super::{Conn, owed, parking, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
@@ -22,8 +23,8 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         publish::set_bits(&own.face.state, slot::SHUT_RD);
     }
-    if owed::is_due(conn) {
-        owed::answer_at_last(conn);
+    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        before_end(conn);
     }
     let token = &own.sending.token;
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
@@ -45,6 +46,21 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
 }
 
+/// Nothing can be sent after this: what the peer has recalled goes now. And a peer
+/// that does not look at the connection (it neither sleeps on it nor watches it) may
+/// give it to another program, which then finds all of it in the kernel.
+fn before_end(conn: &Conn) {
+    if conn.way_out() == Way::Ring
+        && conn.in_flight() > 0
+        && conn.pair.peer.face.wait.load(Ordering::Acquire) == 0
+    {
+        withdraw(conn);
+    }
+    if owed::is_due(conn) {
+        owed::answer_at_last(conn);
+    }
+}
+
 /// The last descriptor is about to be closed under threads that sleep on it.
 pub(crate) fn before_close_under_sleeper(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::LINGERS);
@@ -54,9 +70,7 @@ pub(crate) fn before_close_under_sleeper(conn: &Conn) {
 /// takes the kernel's FIN or RST for what TCP would have said.
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
-    if owed::is_due(conn) {
-        owed::answer_at_last(conn);
-    }
+    before_end(conn);
     // It is the kernel's, and other processes may go on using it.
     if own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0 {
         return;

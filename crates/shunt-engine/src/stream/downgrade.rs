@@ -49,6 +49,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     conn.socket.set_reason(reason);
     recall(conn);
     wake(conn);
+    withdraw(conn);
     leave_ring(conn, reason);
     let home = await_answer(conn);
     conn.socket.downgraded.store(1, Ordering::Relaxed);
@@ -80,8 +81,11 @@ fn recall(conn: &Conn) {
         return;
     }
     let recalled = own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
+    settle(conn);
+    if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
+        owed::follow_withdrawal(conn);
+    }
     if conn.way_in() != Way::TcpAgain && !recalled {
-        settle(conn);
         // Payload that came by TCP before the ring is read there.
         let resume = match conn.way_in() {
             Way::Ring => UNKNOWN,
@@ -124,6 +128,17 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
         resume.store(switched.wrapping_add(bells), Ordering::Relaxed);
     }
     publish::half(stage, Recall::DONE);
+}
+
+/// What the peer has not read goes to the kernel too, if it can.
+pub(super) fn withdraw(conn: &Conn) {
+    let token = &conn.pair.own.sending.token;
+    if conn.take(token) {
+        if conn.way_out() == Way::Ring {
+            owed::withdraw(conn);
+        }
+        give(token);
+    }
 }
 
 /// A peer that sleeps is to see that it is recalled.

@@ -1,15 +1,17 @@
-//! What the peer has recalled: bytes in our ring that it will not read there. They
-//! are sent again over TCP, before anything that follows ([`super::downgrade`] is
-//! the other side of this).
+//! Bytes in our ring that the peer will not read there: it has recalled them
+//! ([`super::downgrade`] is the other side of this), or this side withdraws them. They
+//! are sent again over TCP, before anything that follows.
 
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
+use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::ring::{Consumer, Position};
 use shunt_shm::slot::{self, Progress, Recall, Receiving, Way};
 
+use super::recv::follow_back;
 use super::{Conn, close, wait};
 use crate::thread::give;
 use crate::{sys, tcp};
@@ -21,6 +23,9 @@ const STEP: usize = 256 << 10;
 const PATIENCE: u64 = 5_000_000_000;
 /// How long a `close` or `shutdown` waits for TCP to take what is owed.
 const LAST_PATIENCE_MS: i64 = 1000;
+
+/// More than this the peer reads in the ring: TCP might not take it all.
+const MOST_WITHDRAWN: u64 = 1 << 20;
 
 /// What became of what is owed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,7 +94,7 @@ pub(super) fn pay(conn: &Conn) -> Debt {
 
 /// Takes note of a recall. With the sending token. `true`: something may be owed.
 fn accept(conn: &Conn) -> bool {
-    let (own, peer) = (conn.pair.own, conn.pair.peer);
+    let own = conn.pair.own;
     let done = |also: Way| {
         also.store(&own.sending.way);
         publish::half(&own.recall.answered, 1);
@@ -124,18 +129,88 @@ fn accept(conn: &Conn) -> bool {
         // Before any of it is sent: what comes from here on is payload.
         publish::word(&own.output.back_at, begins + 1);
     }
-    let o = Ordering::Relaxed;
-    own.recall
-        .owed_read
-        .store(peer.receiving.read.load(Ordering::Acquire), o);
-    own.recall
-        .owed_left
-        .store(peer.receiving.left.load(Ordering::Acquire), o);
-    own.recall
-        .owed_bytes
-        .store(peer.progress.bytes.load(Ordering::Acquire), o);
+    note_unread(conn);
     done(Way::Owing);
     true
+}
+
+/// What the peer, which reads no more, has not read is owed.
+fn note_unread(conn: &Conn) {
+    let (recall, peer) = (&conn.pair.own.recall, conn.pair.peer);
+    let o = Ordering::Relaxed;
+    recall
+        .owed_read
+        .store(peer.receiving.read.load(Ordering::Acquire), o);
+    recall
+        .owed_left
+        .store(peer.receiving.left.load(Ordering::Acquire), o);
+    recall
+        .owed_bytes
+        .store(peer.progress.bytes.load(Ordering::Acquire), o);
+}
+
+/// Sends again over TCP what the peer has not read, if it is not receiving just now
+/// and TCP takes it all: then the kernel has everything that was ever sent. With the
+/// sending token, on the ring. `false`: the peer reads it in the ring.
+pub(super) fn withdraw(conn: &Conn) -> bool {
+    let (own, peer) = (conn.pair.own, conn.pair.peer);
+    let state = &own.face.state;
+    if conn.in_flight() > MOST_WITHDRAWN || is_recalled(conn) {
+        return false;
+    }
+    publish::set_bits(state, slot::WITHDRAWING);
+    // Either we see its token taken, or it sees, with its token, that we withdraw.
+    heavy();
+    // Behind payload that it has still to read by TCP, doorbells could not be told
+    // from what is sent again.
+    let apart = Way::load(&peer.receiving.way) == Way::Ring;
+    let begins = if peer.receiving.token.is_taken() || !apart {
+        None
+    } else {
+        conn.base()
+            .and_then(|fd| tcp::written(fd, conn.socket.role()))
+    };
+    let Some(begins) = begins else {
+        publish::clear_bits(state, slot::WITHDRAWING);
+        return false;
+    };
+    note_unread(conn);
+    publish::word(&own.output.back_at, begins + 1);
+    publish::half(&own.recall.answered, 1);
+    publish::set_bits(state, slot::LEAVING | slot::WITHDRAWN);
+    Way::Owing.store(&own.sending.way);
+    send_owed(conn);
+    true
+}
+
+/// Follows a peer that has withdrawn what this side has not read. With the receiving
+/// token.
+#[cold]
+pub(super) fn follow_withdrawal(conn: &Conn) {
+    let until = sys::now() + PATIENCE;
+    loop {
+        let state = conn.pair.peer_state();
+        if state & slot::WITHDRAWN != 0 {
+            let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
+            follow_back(conn, back_at.saturating_sub(1));
+            return;
+        }
+        if state & slot::WITHDRAWING == 0 {
+            return;
+        }
+        if sys::now() >= until {
+            close::abort(conn);
+            return;
+        }
+        sys::sched_yield();
+    }
+}
+
+/// Whether the peer has withdrawn what this side has not read, or is about to.
+#[inline(always)]
+pub(crate) fn is_withdrawn(conn: &Conn) -> bool {
+    let state = conn.pair.peer.face.state.load(Ordering::Relaxed);
+    state & (slot::WITHDRAWING | slot::WITHDRAWN) != 0
 }
 
 /// How far the peer is with its recall: asked or done. `None`: it does not say.
@@ -210,17 +285,16 @@ fn lies_in_ring(conn: &Conn, receiving: &Receiving) -> bool {
 /// call on it will say what it is. `None`: the ring is broken.
 pub(super) fn resend(consumer: &Consumer, fd: c_int) -> Option<Debt> {
     loop {
-        let send = |from: *const u8, n: usize| {
-            // SAFETY: `drain` hands out bytes inside a mapped ring; the kernel copies
-            // them, whatever a peer makes of them meanwhile.
-            sys::send(fd, unsafe { std::slice::from_raw_parts(from, n) })
+        let send = |from: *const u8, n: usize| sys::send_more(fd, from, n);
+        let debt = match consumer.drain(STEP, send) {
+            Ok(Ok(0)) => Some(Debt::Paid),
+            Ok(Ok(_) | Err(libc::EINTR)) => continue,
+            Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
+            Ok(Err(_)) => Some(Debt::Paid),
+            Err(_) => None,
         };
-        match consumer.drain(STEP, send) {
-            Ok(Ok(0)) => return Some(Debt::Paid),
-            Ok(Ok(_) | Err(libc::EINTR)) => {}
-            Ok(Err(libc::EAGAIN)) => return Some(Debt::Owed),
-            Ok(Err(_)) => return Some(Debt::Paid),
-            Err(_) => return None,
-        }
+        // What waits for more leaves now (tcp(7)).
+        let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+        return debt;
     }
 }

@@ -23,7 +23,7 @@ use ring::from_ring;
 use tcp::{from_tcp, switch_offset};
 
 pub(crate) use back::at_mark;
-pub(super) use back::is_home;
+pub(super) use back::{follow_back, is_home};
 pub(crate) use end::closed_cleanly;
 pub(super) use tcp::settle;
 pub(crate) use unread::{pump, ring_bytes, unread};

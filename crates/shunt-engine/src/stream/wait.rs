@@ -57,7 +57,7 @@ fn is_ready(conn: &Conn, want: Want) -> bool {
     match want {
         // On TCP the kernel wakes us; look at the ring once the peer has switched.
         Want::Data if conn.way_in() != Way::Ring => false,
-        Want::Data => conn.consumer().is_ready(),
+        Want::Data => conn.consumer().is_ready() || owed::is_withdrawn(conn),
         Want::Room => {
             conn.has_room()
                 || conn.way_out() != Way::Ring

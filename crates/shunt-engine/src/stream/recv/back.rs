@@ -15,7 +15,7 @@ use crate::stream::wait::take_bells;
 use crate::{real, sys};
 
 /// The peer has left the ring: its bytes go on over TCP from `offset`.
-pub(super) fn follow_back(conn: &Conn, offset: u64) {
+pub(in crate::stream) fn follow_back(conn: &Conn, offset: u64) {
     let receiving = &conn.pair.own.receiving;
     receiving.resume_at.store(offset, Ordering::Relaxed);
     Way::TcpAgain.store(&receiving.way);

@@ -7,7 +7,7 @@ use shunt_shm::slot::Way;
 
 use super::back::{after_ring, follow_back};
 use super::tcp::{settle, switch_offset};
-use crate::stream::Conn;
+use crate::stream::{Conn, owed};
 use crate::{sys, thread};
 
 /// Follows what the peer did to the way of its bytes, so that readiness can be
@@ -19,6 +19,9 @@ pub(crate) fn pump(conn: &Conn) {
     }
     if conn.way_in() == Way::Tcp {
         settle(conn);
+    }
+    if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
+        owed::follow_withdrawal(conn);
     }
     if conn.way_in() == Way::Ring && conn.consumer().is_ready() {
         let mut byte = 0u8;
