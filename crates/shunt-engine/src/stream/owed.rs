@@ -153,7 +153,8 @@ fn note_unread(conn: &Conn) {
 /// and TCP takes it all: then the kernel has everything that was ever sent. With the
 /// sending token, on the ring. `false`: the peer reads it in the ring.
 pub(super) fn withdraw(conn: &Conn) -> bool {
-    let (own, peer) = (conn.pair.own, conn.pair.peer);
+    let own = conn.pair.own;
+    let peer = conn.pair.peer;
     let state = &own.face.state;
     if conn.in_flight() > MOST_WITHDRAWN || is_recalled(conn) {
         return false;
@@ -161,10 +162,7 @@ pub(super) fn withdraw(conn: &Conn) -> bool {
     publish::set_bits(state, slot::WITHDRAWING);
     // Either we see its token taken, or it sees, with its token, that we withdraw.
     heavy();
-    // Behind payload that it has still to read by TCP, doorbells could not be told
-    // from what is sent again.
-    let apart = Way::load(&peer.receiving.way) == Way::Ring;
-    let begins = if peer.receiving.token.is_taken() || !apart {
+    let begins = if peer.receiving.token.is_taken() || !is_told_apart(conn) {
         None
     } else {
         conn.base()
@@ -183,6 +181,21 @@ pub(super) fn withdraw(conn: &Conn) -> bool {
     true
 }
 
+/// Whether the peer, which receives nothing just now, can tell doorbells from what
+/// would be sent again: not behind payload that it has still to read by TCP.
+fn is_told_apart(conn: &Conn) -> bool {
+    let (receiving, output) = (&conn.pair.peer.receiving, &conn.pair.own.output);
+    match Way::load(&receiving.way) {
+        Way::Ring => true,
+        Way::Tcp => {
+            let taken = receiving.kernel_bytes.load(Ordering::Acquire);
+            output.bells.load(Ordering::Relaxed) == 0
+                || output.switch_at.load(Ordering::Relaxed) == taken.wrapping_add(1)
+        }
+        _ => false,
+    }
+}
+
 /// Follows a peer that has withdrawn what this side has not read. With the receiving
 /// token.
 #[cold]
@@ -191,8 +204,17 @@ pub(super) fn follow_withdrawal(conn: &Conn) {
     loop {
         let state = conn.pair.peer_state();
         if state & slot::WITHDRAWN != 0 {
-            let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
-            follow_back(conn, back_at.saturating_sub(1));
+            let peer = &conn.pair.peer.output;
+            let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+            // Before the ring began there are no doorbells.
+            let before = taken < peer.switch_at.load(Ordering::Acquire).saturating_sub(1);
+            let back_at = peer.back_at.load(Ordering::Acquire);
+            let resume = if before {
+                taken
+            } else {
+                back_at.saturating_sub(1)
+            };
+            follow_back(conn, resume);
             return;
         }
         if state & slot::WITHDRAWING == 0 {

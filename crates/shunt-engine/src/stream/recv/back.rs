@@ -38,6 +38,13 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
         Recall::NONE | Recall::DONE => true,
         _ => has_answered(conn),
     };
+    // An error that the kernel has is for who asks for it.
+    const OVER: i16 = libc::POLLERR | libc::POLLHUP;
+    if sys::ready(conn.fd, 0) & OVER != 0
+        && sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n == 0)
+    {
+        return true;
+    }
     let step = after_ring(conn);
     settled && matches!(step, Step::Kernel | Step::End | Step::Failed(_))
 }
