@@ -48,9 +48,15 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     }
     conn.socket.set_reason(reason);
     recall(conn);
-    wake(conn);
-    withdraw(conn);
-    leave_ring(conn, reason);
+    // Of a connection that the kernel has ended nothing can be sent, and the error is
+    // for who uses it next.
+    if sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0 {
+        wake(conn);
+        withdraw(conn);
+        leave_ring(conn, reason);
+    } else {
+        stay_out(conn);
+    }
     let home = await_answer(conn);
     conn.socket.downgraded.store(1, Ordering::Relaxed);
     wait::restore_options(conn);
@@ -128,6 +134,14 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
         resume.store(switched.wrapping_add(bells), Ordering::Relaxed);
     }
     publish::half(stage, Recall::DONE);
+}
+
+fn stay_out(conn: &Conn) {
+    let sending = &conn.pair.own.sending;
+    if conn.take(&sending.token) {
+        Way::TcpAgain.store(&sending.way);
+        give(&sending.token);
+    }
 }
 
 /// What the peer has not read goes to the kernel too, if it can.

@@ -361,6 +361,10 @@ fn sleep_in_kernel(conn: &Conn, until: Option<u64>, undo: &impl Fn()) -> Result<
     }
 }
 
+/// How long a sender sleeps between two looks at a connection that other processes
+/// may shut down, or take back to TCP; nanoseconds.
+const TURN: u64 = 20_000_000;
+
 /// The same for a sender, which may also be woken from within its process.
 fn sleep_for_room(
     conn: &Conn,
@@ -369,6 +373,15 @@ fn sleep_for_room(
     seen: Seen,
     undo: &impl Fn(),
 ) -> Result<(), Errno> {
+    // Other processes that share the connection cannot ring there.
+    let shared = conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
+    let turn = sys::now() + TURN;
+    if shared && until.is_none_or(|until| until > turn) {
+        return match poll_until(&mut [watch(conn), place.watch()], Some(turn), undo) {
+            Err(libc::EINTR) if seen.interrupting_since() => Err(libc::EINTR),
+            _ => Ok(()),
+        };
+    }
     match poll_until(&mut [watch(conn), place.watch()], until, undo) {
         // The kernel restarts no poll, but it would a send.
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(()),
