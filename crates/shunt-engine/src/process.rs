@@ -43,6 +43,8 @@ pub(crate) fn before_fork() {
             }
         }
     });
+    // Who sleeps until there is room has to look from time to time from now on.
+    stream::parking::ring();
 }
 
 /// The process ends: its connections end as if it had closed them.
