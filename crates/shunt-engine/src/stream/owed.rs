@@ -21,6 +21,8 @@ const STEP: usize = 256 << 10;
 /// How long the peer may be in the middle of sending to itself in our name, in
 /// nanoseconds: a few system calls, unless it was stopped there.
 const PATIENCE: u64 = 5_000_000_000;
+/// How long the kernel's socket is given to make room, in milliseconds.
+const GROWTH_MS: i64 = 10;
 /// How long a `close` or `shutdown` waits for TCP to take what is owed.
 const LAST_PATIENCE_MS: i64 = 1000;
 
@@ -311,6 +313,8 @@ pub(super) fn resend(consumer: &Consumer, fd: c_int) -> Option<Debt> {
         let debt = match consumer.drain(STEP, send) {
             Ok(Ok(0)) => Some(Debt::Paid),
             Ok(Ok(_) | Err(libc::EINTR)) => continue,
+            // Its buffers grow while what they hold is acknowledged.
+            Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, GROWTH_MS) != 0 => continue,
             Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
             Ok(Err(_)) => Some(Debt::Paid),
             Err(_) => None,
