@@ -7,6 +7,8 @@ use crate::random::Random;
 use crate::system::{self, checked};
 use std::os::fd::RawFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -94,10 +96,12 @@ pub(super) fn live(
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
         .map_err(|error| error.to_string())?;
     let mut random = Random::new(plan.seed);
+    let late = Arc::new(AtomicUsize::new(0));
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
             let (plan, random) = (*plan, Random::new(random.next()));
-            thread::spawn(move || work(shared, &plan, fds, random))
+            let late = late.clone();
+            thread::spawn(move || work(shared, &plan, fds, &late, random))
         })
         .collect();
     for thread in threads {
@@ -114,6 +118,7 @@ fn work(
     shared: &'static Shared,
     plan: &Plan,
     fds: [RawFd; CONNECTIONS],
+    late: &AtomicUsize,
     mut random: Random,
 ) -> Result<(), String> {
     let count = if plan.mortal { MORTAL } else { CONNECTIONS };
@@ -127,19 +132,27 @@ fn work(
         })
         .collect();
     let until = Instant::now() + Duration::from_millis(plan.life);
+    let mut is_late = false;
     loop {
         if shared.draining() {
             if ends.iter().all(End::has_ended) {
                 return Ok(());
             }
-        } else if Instant::now() > until {
+        } else if !is_late && Instant::now() > until {
+            is_late = true;
+            late.fetch_add(1, SeqCst);
+        }
+        // Both leave together. While the other one may wait for room, whoever is
+        // late only receives: else all that are left might wait for room, in
+        // both families, and nobody would make any.
+        if late.load(SeqCst) == THREADS && is_late && !shared.draining() {
             return Ok(());
         }
         let end = &ends[random.below(ends.len())];
         let named = |text| format!("connection {}: {text}", end.connection);
         let turn = match random.below(20) {
-            0..=7 => end.send(&mut random).map_err(named)?,
-            8..=15 => end.receive(&mut random).map_err(named)?,
+            0..=7 if !is_late || shared.draining() => end.send(&mut random).map_err(named)?,
+            0..=15 => end.receive(&mut random).map_err(named)?,
             16 | 17 => {
                 end.look(&mut random).map_err(named)?;
                 Turn::Moved

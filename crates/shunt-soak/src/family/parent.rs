@@ -7,6 +7,7 @@ use super::shared::{CONNECTIONS, Shared};
 use super::way::nap;
 use crate::random::Random;
 use crate::system::{self, checked};
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -79,7 +80,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         mischief: Mischief::from_bits(mischief),
         random: Random::new(seed ^ (side as u64 + 1)),
         content: seed,
-        sockets: connect(shared, side).map_err(|error| format!("connect: {error}"))?,
+        sockets: connect(shared, side)
+            .and_then(limit)
+            .map_err(|error| format!("connect: {error}"))?,
         children: [0; CHILDREN],
         killed: [false; CHILDREN],
     };
@@ -105,6 +108,27 @@ fn connect(shared: &Shared, side: usize) -> std::io::Result<Vec<OwnedFd>> {
         let socket = system::socket(0)?;
         system::connect(socket.as_raw_fd(), port)?;
         sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+/// Nobody sleeps in a receive for ever, so that no way is without a receiver.
+fn limit(sockets: Vec<OwnedFd>) -> std::io::Result<Vec<OwnedFd>> {
+    let time = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 50_000,
+    };
+    for socket in &sockets {
+        // SAFETY: the time lives through the call and its size is right.
+        checked(unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const time).cast(),
+                size_of::<libc::timeval>() as libc::socklen_t,
+            )
+        })?;
     }
     Ok(sockets)
 }
@@ -264,14 +288,17 @@ impl Parent<'_> {
                 // SAFETY: the buffer lives through the call and has the size given.
                 let got = system::counted(unsafe {
                     libc::recv(socket.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), 0)
-                })
-                .map_err(|error| format!("connection {connection}, at its end: {error}"))?;
+                });
                 match got {
-                    0 => break,
+                    Ok(0) => break,
                     // What a killed process had sent and its successor sent again.
-                    _ if connection < super::shared::MORTAL => {}
-                    _ => {
+                    Ok(_) if connection < super::shared::MORTAL => {}
+                    Ok(got) => {
                         return Err(format!("connection {connection}: {got} bytes too many"));
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => {
+                        return Err(format!("connection {connection}, at its end: {error}"));
                     }
                 }
             }

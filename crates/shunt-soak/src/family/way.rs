@@ -170,15 +170,18 @@ impl End {
             if ended(&way.receive) {
                 return Ok(Turn::Ended);
             }
-            // Either look whether something is there, or sleep in the call itself:
-            // the last record comes for certain.
+            // Either look whether something is there, or sleep in the call itself,
+            // which the socket's timeout ends.
             if random.one_in(2) && !self.readable(10)? {
                 return Ok(Turn::Idle);
             }
-            if self.mortal() {
-                self.take_at_once(way, id, random)?;
+            let taken = if self.mortal() {
+                self.take_at_once(way, id, random)?
             } else {
-                self.take_all(way, id, random)?;
+                self.take_all(way, id, random)?
+            };
+            if !taken {
+                return Ok(Turn::Idle);
             }
         }
         Ok(Turn::Moved)
@@ -210,16 +213,21 @@ impl End {
             match peeked {
                 Ok(0) => return Err("peek: the end before the last record".into()),
                 Ok(peeked) => return Ok(peeked),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(text("peek")(error)),
             }
         }
     }
 
-    fn take_at_once(&self, way: &Way, id: u32, random: &mut Random) -> Outcome<()> {
+    /// `false`: there was nothing.
+    fn take_at_once(&self, way: &Way, id: u32, random: &mut Random) -> Outcome<bool> {
         let mut seen = [0; HEADER + SHORT as usize];
         let (record, size) = loop {
             let peeked = self.peek(&mut seen)?;
+            if peeked == 0 {
+                return Ok(false);
+            }
             if peeked >= HEADER {
                 let record = Record::parse(&seen).ok_or("no header where one must be")?;
                 let size = HEADER + record.length;
@@ -259,34 +267,50 @@ impl End {
         if !again {
             self.done(way, &record);
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn take_all(&self, way: &Way, id: u32, random: &mut Random) -> Outcome<()> {
+    /// `false`: there was nothing.
+    fn take_all(&self, way: &Way, id: u32, random: &mut Random) -> Outcome<bool> {
         let mut header = [0; HEADER];
-        self.fill_up(&mut header, random)?;
+        if !self.fill_up(&mut header, true, random)? {
+            return Ok(false);
+        }
         let record = Record::parse(&header).ok_or("no header where one must be")?;
         self.compare(&record, id, way.receive.next.load(SeqCst))?;
         let expected = record.bytes(self.seed);
         let mut payload = vec![0; record.length];
-        self.fill_up(&mut payload, random)?;
+        self.fill_up(&mut payload, false, random)?;
         if let Some(at) = (0..payload.len()).find(|&i| payload[i] != expected[HEADER + i]) {
             return Err(format!("{record:?} differs at {at}"));
         }
         self.done(way, &record);
-        Ok(())
+        Ok(true)
     }
 
-    fn fill_up(&self, mut buffer: &mut [u8], random: &mut Random) -> Outcome<()> {
+    /// What has begun to come comes to its end, sooner or later; whether it begins,
+    /// the socket's timeout may tell first: `false`.
+    fn fill_up(
+        &self,
+        mut buffer: &mut [u8],
+        may_be_nothing: bool,
+        random: &mut Random,
+    ) -> Outcome<bool> {
+        let whole = buffer.len();
         while !buffer.is_empty() {
             match call::receive(self.fd, buffer, true, random) {
                 Ok(0) => return Err("receive: the end before the last record".into()),
                 Ok(got) => buffer = &mut buffer[got..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if may_be_nothing && buffer.len() == whole {
+                        return Ok(false);
+                    }
+                }
                 Err(error) => return Err(text("receive")(error)),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn compare(&self, record: &Record, id: u32, number: u64) -> Outcome<()> {
