@@ -22,6 +22,8 @@ pub(super) struct Plan {
     pub(super) side: usize,
     /// May be killed, so it keeps to the connections made for that.
     pub(super) mortal: bool,
+    /// May be killed where one that receives may not.
+    pub(super) only_sends: bool,
     /// Puts streams on connections now and then.
     pub(super) streams: bool,
     /// Descriptors come over standard input.
@@ -38,6 +40,7 @@ impl Plan {
         [
             self.side as u64,
             u64::from(self.mortal),
+            u64::from(self.only_sends),
             u64::from(self.streams),
             u64::from(self.passed),
             self.life,
@@ -54,12 +57,23 @@ impl Plan {
             .iter()
             .map(|word| word.parse().ok())
             .collect::<Option<_>>()?;
-        let [side, mortal, streams, passed, life, seed, content] = numbers[..] else {
+        let [
+            side,
+            mortal,
+            only_sends,
+            streams,
+            passed,
+            life,
+            seed,
+            content,
+        ] = numbers[..]
+        else {
             return None;
         };
         Some(Self {
             side: usize::try_from(side).ok()?,
             mortal: mortal == 1,
+            only_sends: only_sends == 1,
             streams: streams == 1,
             passed: passed == 1,
             life,
@@ -135,7 +149,7 @@ fn work(
     let mut is_late = false;
     loop {
         if shared.draining() {
-            if ends.iter().all(End::has_ended) {
+            if ends.iter().all(|end| end.has_ended(plan.only_sends)) {
                 return Ok(());
             }
         } else if !is_late && Instant::now() > until {
@@ -152,6 +166,7 @@ fn work(
         let named = |text| format!("connection {}: {text}", end.connection);
         let turn = match random.below(20) {
             0..=7 if !is_late || shared.draining() => end.send(&mut random).map_err(named)?,
+            0..=17 if plan.only_sends => Turn::Idle,
             0..=15 => end.receive(&mut random).map_err(named)?,
             16 | 17 => {
                 end.look(&mut random).map_err(named)?;

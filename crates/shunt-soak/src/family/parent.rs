@@ -7,7 +7,7 @@ use super::shared::{CONNECTIONS, Shared};
 use super::way::nap;
 use crate::random::Random;
 use crate::system::{self, checked};
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,13 +15,16 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 
 const CHILDREN: usize = 4;
-/// Of these; they are killed now and then.
+/// Of these; some are killed now and then.
 const MORTALS: usize = 2;
 
 /// How much happens in a round.
 #[derive(Clone, Copy)]
 pub(super) struct Mischief {
+    /// Senders are killed, and all are stopped now and then.
     pub(super) kills: bool,
+    /// Receivers are killed as well.
+    pub(super) receivers: bool,
     /// Members by exec and by passing descriptors.
     pub(super) strangers: bool,
     /// Some of them without libshunt, and streams.
@@ -30,7 +33,10 @@ pub(super) struct Mischief {
 
 impl Mischief {
     pub(super) fn bits(self) -> u64 {
-        u64::from(self.kills) | u64::from(self.strangers) << 1 | u64::from(self.plain) << 2
+        u64::from(self.kills)
+            | u64::from(self.strangers) << 1
+            | u64::from(self.plain) << 2
+            | u64::from(self.receivers) << 3
     }
 
     fn from_bits(bits: u64) -> Self {
@@ -38,6 +44,7 @@ impl Mischief {
             kills: bits & 1 != 0,
             strangers: bits & 2 != 0,
             plain: bits & 4 != 0,
+            receivers: bits & 8 != 0,
         }
     }
 }
@@ -82,6 +89,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         content: seed,
         sockets: connect(shared, side)
             .and_then(limit)
+            .and_then(|sockets| warm_up(sockets, side))
             .map_err(|error| format!("connect: {error}"))?,
         children: [0; CHILDREN],
         killed: [false; CHILDREN],
@@ -110,6 +118,50 @@ fn connect(shared: &Shared, side: usize) -> std::io::Result<Vec<OwnedFd>> {
         sockets.push(socket);
     }
     Ok(sockets)
+}
+
+/// A connection that is forked before it was used stays on TCP.
+fn warm_up(sockets: Vec<OwnedFd>, side: usize) -> std::io::Result<Vec<OwnedFd>> {
+    for round in 0..64_u8 {
+        for socket in &sockets {
+            let mut bytes = [round; 16];
+            for step in 0..2 {
+                if step == side {
+                    receive_all(socket, &mut bytes)?;
+                } else {
+                    // SAFETY: the array lives through the call and has the size given.
+                    let data = bytes.as_ptr().cast();
+                    let sent = system::counted(unsafe {
+                        libc::send(socket.as_raw_fd(), data, bytes.len(), libc::MSG_NOSIGNAL)
+                    })?;
+                    if sent != bytes.len() {
+                        return Err(Error::other("a small send was short"));
+                    }
+                }
+            }
+            if bytes != [round; 16] {
+                return Err(Error::other("other bytes came than were sent"));
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+fn receive_all(socket: &OwnedFd, mut buffer: &mut [u8]) -> std::io::Result<()> {
+    while !buffer.is_empty() {
+        // SAFETY: the buffer lives through the call and has the size given.
+        let got = system::counted(unsafe {
+            let data = buffer.as_mut_ptr().cast();
+            libc::recv(socket.as_raw_fd(), data, buffer.len(), 0)
+        });
+        match got {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(got) => buffer = &mut buffer[got..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Nobody sleeps in a receive for ever, so that no way is without a receiver.
@@ -189,6 +241,7 @@ impl Parent<'_> {
         let plan = Plan {
             side: self.side,
             mortal: place < MORTALS,
+            only_sends: place == 0 && !self.mischief.receivers,
             streams: self.mischief.plain,
             passed,
             life: self.random.magnitude(4, 800),
@@ -268,7 +321,8 @@ impl Parent<'_> {
         self.shared.events.fetch_add(1, SeqCst);
         // SAFETY: integers only; the child is ours and not yet waited for.
         unsafe {
-            if place < MORTALS && self.random.one_in(2) {
+            let may_die = place == 0 || (place < MORTALS && self.mischief.receivers);
+            if may_die && self.random.one_in(2) {
                 self.killed[place] = true;
                 libc::kill(pid, libc::SIGKILL);
             } else {

@@ -75,8 +75,8 @@ impl End {
         self.connection < MORTAL
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        ended(&self.out().0.send) && ended(&self.back().0.receive)
+    pub(super) fn has_ended(&self, for_sending: bool) -> bool {
+        ended(&self.out().0.send) && (for_sending || ended(&self.back().0.receive))
     }
 
     /// Sends a few records.
