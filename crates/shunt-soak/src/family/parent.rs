@@ -129,10 +129,10 @@ fn warm_up(sockets: Vec<OwnedFd>, side: usize) -> std::io::Result<Vec<OwnedFd>> 
                 if step == side {
                     receive_all(socket, &mut bytes)?;
                 } else {
+                    let (fd, data) = (socket.as_raw_fd(), bytes.as_ptr().cast());
                     // SAFETY: the array lives through the call and has the size given.
-                    let data = bytes.as_ptr().cast();
                     let sent = system::counted(unsafe {
-                        libc::send(socket.as_raw_fd(), data, bytes.len(), libc::MSG_NOSIGNAL)
+                        libc::send(fd, data, bytes.len(), libc::MSG_NOSIGNAL)
                     })?;
                     if sent != bytes.len() {
                         return Err(Error::other("a small send was short"));
