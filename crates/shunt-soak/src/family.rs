@@ -78,6 +78,7 @@ fn mischief(text: &str) -> Result<Mischief, String> {
     let mut chosen = Mischief {
         kills: false,
         receivers: false,
+        parts: false,
         strangers: false,
         plain: false,
     };
@@ -85,6 +86,7 @@ fn mischief(text: &str) -> Result<Mischief, String> {
         match word {
             "none" => {}
             "kills" => chosen.kills = true,
+            "parts" => (chosen.kills, chosen.parts) = (true, true),
             "receivers" => (chosen.kills, chosen.receivers) = (true, true),
             "strangers" => chosen.strangers = true,
             "plain" => (chosen.strangers, chosen.plain) = (true, true),
@@ -152,11 +154,14 @@ fn round(
 ) -> Result<(u64, u64), String> {
     let mut random = Random::new(seed);
     let shared = Shared::create(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let native = options.shunt.is_none();
     let chosen = Mischief {
         kills: !random.one_in(4),
         // Natively nothing is lost. Under Shunt a connection is reset when somebody
-        // is killed in the middle of a receive, so there it must be asked for.
-        receivers: options.shunt.is_none() && random.one_in(2),
+        // is killed in the middle of a receive, and a send may end between its
+        // parts, so there both must be asked for.
+        receivers: native && random.one_in(2),
+        parts: native && random.one_in(2),
         strangers: !random.one_in(3),
         plain: !random.one_in(3),
     };
@@ -176,10 +181,7 @@ fn round(
     }
     let result = watch(shared, &mut parents, time);
     if result.is_err() {
-        println!(
-            "round with seed {seed}: kills {}, receivers {}, strangers {}, plain {}, eager {eager}",
-            mischief.kills, mischief.receivers, mischief.strangers, mischief.plain
-        );
+        println!("round with seed {seed}: {mischief:?}, eager {eager}");
         for parent in &mut parents {
             for pid in descendants(parent.id()) {
                 signal(pid, libc::SIGKILL);

@@ -37,7 +37,7 @@ shunt-soak family [--minutes N | --seconds N] [--seed N] [--mischief LIST]
                  many connections of few processes
   --shunt PATH   run the workers by `PATH run`
   --native       run them without Shunt: a check of the soak itself
-  --mischief     in each round, of kills, receivers, strangers, plain, or none [default: at random]
+  --mischief     in each round, of kills, receivers, parts, strangers, plain, or none [default: at random]
   --json         end with a summary as one line of JSON";
 
 fn main() -> ExitCode {

@@ -22,6 +22,8 @@ pub(super) struct Plan {
     pub(super) side: usize,
     /// May be killed, so it keeps to the connections made for that.
     pub(super) mortal: bool,
+    /// Sends in parts where it may be killed.
+    pub(super) parts: bool,
     /// May be killed where one that receives may not.
     pub(super) only_sends: bool,
     /// Puts streams on connections now and then.
@@ -40,6 +42,7 @@ impl Plan {
         [
             self.side as u64,
             u64::from(self.mortal),
+            u64::from(self.parts),
             u64::from(self.only_sends),
             u64::from(self.streams),
             u64::from(self.passed),
@@ -60,6 +63,7 @@ impl Plan {
         let [
             side,
             mortal,
+            parts,
             only_sends,
             streams,
             passed,
@@ -73,6 +77,7 @@ impl Plan {
         Some(Self {
             side: usize::try_from(side).ok()?,
             mortal: mortal == 1,
+            parts: parts == 1,
             only_sends: only_sends == 1,
             streams: streams == 1,
             passed: passed == 1,
@@ -140,6 +145,7 @@ fn work(
         .map(|connection| End {
             shared,
             seed: plan.content,
+            parts: plan.parts,
             connection,
             side: plan.side,
             fd: fds[connection],

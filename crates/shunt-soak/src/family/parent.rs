@@ -19,12 +19,14 @@ const CHILDREN: usize = 4;
 const MORTALS: usize = 2;
 
 /// How much happens in a round.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Mischief {
     /// Senders are killed, and all are stopped now and then.
     pub(super) kills: bool,
     /// Receivers are killed as well.
     pub(super) receivers: bool,
+    /// Those who are killed also send in parts (`sendmsg`).
+    pub(super) parts: bool,
     /// Members by exec and by passing descriptors.
     pub(super) strangers: bool,
     /// Some of them without libshunt, and streams.
@@ -37,6 +39,7 @@ impl Mischief {
             | u64::from(self.strangers) << 1
             | u64::from(self.plain) << 2
             | u64::from(self.receivers) << 3
+            | u64::from(self.parts) << 4
     }
 
     fn from_bits(bits: u64) -> Self {
@@ -45,6 +48,7 @@ impl Mischief {
             strangers: bits & 2 != 0,
             plain: bits & 4 != 0,
             receivers: bits & 8 != 0,
+            parts: bits & 16 != 0,
         }
     }
 }
@@ -241,6 +245,7 @@ impl Parent<'_> {
         let plan = Plan {
             side: self.side,
             mortal: place < MORTALS,
+            parts: self.mischief.parts,
             only_sends: place == 0 && !self.mischief.receivers,
             streams: self.mischief.plain,
             passed,

@@ -28,6 +28,8 @@ use std::time::Duration;
 pub(super) struct End {
     pub(super) shared: &'static Shared,
     pub(super) seed: u64,
+    /// Short records are sent in parts now and then.
+    pub(super) parts: bool,
     pub(super) connection: usize,
     pub(super) side: usize,
     pub(super) fd: RawFd,
@@ -133,7 +135,7 @@ impl End {
         // SAFETY: the pointers cover `bytes` and `parts`, which outlive the calls;
         // a zeroed msghdr is valid.
         let sent = counted(unsafe {
-            if random.one_in(3) {
+            if self.parts && random.one_in(3) {
                 let mut message: libc::msghdr = std::mem::zeroed();
                 message.msg_iov = parts.as_mut_ptr();
                 message.msg_iovlen = parts.len();
@@ -254,8 +256,13 @@ impl End {
                 .intent
                 .store(intent(record.number, record.last), SeqCst);
         }
-        if seen[..size] != record.bytes(self.seed) {
-            return Err(format!("{record:?} is garbled"));
+        let expected = record.bytes(self.seed);
+        if let Some(at) = (0..size).find(|&i| seen[i] != expected[i]) {
+            return Err(format!(
+                "{record:?} (again: {again}) differs at {at}; there is {:02x?}; a header begins at {:?}",
+                &seen[at..size.min(at + 16)],
+                (HEADER..seen.len()).find(|&i| Record::parse(&seen[i..]).is_some())
+            ));
         }
         let mut taken = vec![0; size];
         let got = call::receive(self.fd, &mut taken, true, random).map_err(text("receive"))?;
