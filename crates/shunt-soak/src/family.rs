@@ -167,7 +167,13 @@ fn round(
     };
     let mischief = options.only.unwrap_or(chosen);
     let eager = !random.one_in(4);
-    let time = Duration::from_millis(random.magnitude(100, 3000));
+    // A connection becomes plain once, so where that happens rounds are short.
+    let longest = if mischief.strangers || mischief.plain {
+        800
+    } else {
+        3000
+    };
+    let time = Duration::from_millis(random.magnitude(50, longest));
     let mut parents = Vec::new();
     for side in 0..2 {
         let mut command = command(options, directory, eager)?;

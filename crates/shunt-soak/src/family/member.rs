@@ -178,7 +178,7 @@ fn work(
                 end.look(&mut random).map_err(named)?;
                 Turn::Moved
             }
-            18 if plan.streams && random.one_in(4) => {
+            18 if plan.streams && random.one_in(30) => {
                 end.put_a_stream_on().map_err(named)?;
                 Turn::Moved
             }

@@ -63,6 +63,8 @@ struct Parent<'a> {
     sockets: Vec<OwnedFd>,
     children: [libc::pid_t; CHILDREN],
     killed: [bool; CHILDREN],
+    /// All have been born once.
+    grown: bool,
 }
 
 /// `family-parent FILE SIDE SEED MISCHIEF`.
@@ -97,6 +99,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
             .map_err(|error| format!("connect: {error}"))?,
         children: [0; CHILDREN],
         killed: [false; CHILDREN],
+        grown: false,
     };
     parent.raise()?;
     parent.part()
@@ -212,6 +215,7 @@ impl Parent<'_> {
                     self.bear(place)?;
                 }
             }
+            self.grown = true;
             if !draining {
                 self.disturb();
             }
@@ -239,7 +243,9 @@ impl Parent<'_> {
     }
 
     fn bear(&mut self, place: usize) -> Result<(), String> {
-        let stranger = self.mischief.strangers && self.random.one_in(2);
+        // The first ones are born here, so that the connection is busy before it
+        // has to become plain.
+        let stranger = self.grown && self.mischief.strangers && self.random.one_in(2);
         let passed = stranger && self.random.one_in(2);
         let plain = stranger && self.mischief.plain && self.random.one_in(2);
         let plan = Plan {
