@@ -404,6 +404,15 @@ static void look(struct end *e, struct sets *s)
     look_at(e, "outer", s->outer);
 }
 
+// Bytes that move to TCP arrive there anew, and an edge may be told for them.
+static void look_while_moved(struct end *e, struct sets *s)
+{
+    struct epoll_event edge;
+    look_at(e, "level", s->level);
+    epoll_wait(s->edge, &edge, 1, 0);
+    look_at(e, "outer", s->outer);
+}
+
 static void unwatch(struct sets *s)
 {
     close(s->level), close(s->edge), close(s->outer);
@@ -431,7 +440,7 @@ static void watched(struct end *e, int by_program, int unread)
             p = PLAIN(FD);
         else
             f = fdopen(dup(FD), "r");
-        look(e, &s);
+        look_while_moved(e, &s);
         if (unread && by_program)
             tell_it(e, &p, RECEIVE, 10, 1);
         else if (unread)
@@ -491,7 +500,7 @@ static void peer_watches(struct end *e, int unread)
     }
     AT(S) by_stream(e);
     AT(C) {
-        look(e, &s);
+        look_while_moved(e, &s);
         if (unread) {
             expect(e, FD, 10, 1);
             look(e, &s);

@@ -281,12 +281,10 @@ static void passed_to_oneself(struct end *e)
     AT(S) T(recv(FD, buf, 8, 0));
 }
 
-#define EXEC "a shunted connection goes to a program that does not know of it: needs the downgrade"
-
 static const struct test all_tests[] = {
-    KNOWN(inetd_cat, SPLIT | ALL | COLD, EXEC), KNOWN(inetd_cat_spawned, SPLIT | COLD, EXEC),
-    KNOWN(shell, SPLIT | COLD, EXEC),           KNOWN(bytes_wait, SPLIT | COLD, EXEC),
-    KNOWN(resume, SPLIT | ALL | COLD, EXEC),    KNOWN(given_away, SPLIT | BARE | ALL, EXEC),
+    CASE(inetd_cat, SPLIT | ALL | COLD), CASE(inetd_cat_spawned, SPLIT | COLD),
+    CASE(shell, SPLIT | COLD),           CASE(bytes_wait, SPLIT | COLD),
+    CASE(resume, SPLIT | ALL | COLD),    CASE(given_away, SPLIT | BARE | ALL),
     CASE(bystander, TWO | COLD),                CASE(failed_exec, COLD),
     CASE(passed_to_oneself, COLD),
 };

@@ -13,6 +13,8 @@
 //!   Report ───────────────────────────>         path or reason, for `shunt ss`
 //!   Release ──────────────────────────>         the connection is closed here
 //!          <─────────────────────────── NeedSpare, Gone
+//!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
+//!          <─────────────────────────── Lent (+ that descriptor)
 //! ```
 //!
 //! A message whose length or kind is not known is ignored by a client and ends
@@ -38,6 +40,10 @@ pub enum Kind {
     NeedSpare = 11,
     /// The peer process of a link is dead: no new connection will use it.
     Gone = 12,
+    /// A client asks for the descriptor of a connection's other end.
+    Lend = 13,
+    /// It is attached; or there is none.
+    Lent = 14,
     /// `shunt ss` asks for every connection.
     List = 20,
     /// One connection.
@@ -63,6 +69,8 @@ impl Kind {
             10 => Self::Release,
             11 => Self::NeedSpare,
             12 => Self::Gone,
+            13 => Self::Lend,
+            14 => Self::Lent,
             20 => Self::List,
             21 => Self::Row,
             22 => Self::End,
@@ -96,6 +104,8 @@ pub enum Role {
 /// | Report | `cookie`, `status`: 0 (shunted) or a reason |
 /// | Release | `cookie` |
 /// | NeedSpare, List, End | – |
+/// | Lend | `cookie`, `fd`: the client's own end |
+/// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason |
 /// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -14,6 +14,7 @@ use crate::thread::Lock;
 
 mod answer;
 mod board;
+mod borrow;
 mod dial;
 mod request;
 mod stock;
@@ -21,6 +22,7 @@ mod wait;
 mod wire;
 
 pub(crate) use board::{accelerates, await_listed};
+pub(crate) use borrow::borrow;
 pub(crate) use request::{claim, claim_now, listen, release, report, unlisten};
 
 /// After a failure, this long until the next try.

@@ -16,6 +16,7 @@ use crate::table::{self, Entry};
 
 mod connection;
 mod descriptor;
+mod inherit;
 mod option;
 mod pass;
 mod process;
@@ -23,7 +24,8 @@ mod process;
 pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
 };
-pub use descriptor::{after_dup, before_replace, before_stdio, close, close_range};
+pub use descriptor::{after_dup, before_replace, close, close_range};
+pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
 pub use option::{fcntl, getsockopt, ioctl, setsockopt};
 pub(crate) use pass::{passed, passing};
 pub use process::{

@@ -35,7 +35,7 @@ pub(crate) fn before_fork() {
                         pair.link.hold();
                     }
                 }
-                Stage::Candidate if upgrade::share(socket) => {}
+                Stage::Candidate | Stage::Paired if upgrade::share(socket) => {}
                 Stage::Candidate | Stage::Claimed | Stage::Paired => {
                     upgrade::refuse(socket, Reason::Forked)
                 }
@@ -43,6 +43,8 @@ pub(crate) fn before_fork() {
             }
         }
     });
+    // Who sleeps until there is room has to look from time to time from now on.
+    stream::parking::ring();
 }
 
 /// The process ends: its connections end as if it had closed them.

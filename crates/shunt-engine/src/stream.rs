@@ -10,7 +10,9 @@
 //!
 //! While a direction is on the ring, bytes on the base socket in that direction
 //! are doorbells: their value means nothing and the receiver swallows them.
-//! The sender decides both moves; the receiver follows at the exact offset.
+//! The sender decides both moves; the receiver follows at the exact offset. It may
+//! also *recall* the stream ([`downgrade`]): then what it has not read of the ring
+//! is sent again over TCP ([`owed`]), before what follows.
 
 use std::sync::atomic::Ordering;
 
@@ -22,11 +24,13 @@ use shunt_shm::token::Token;
 
 use crate::link::Pair;
 use crate::socket::Socket;
-use crate::table;
 use crate::thread::{self, Got};
+use crate::{sys, table};
 
 mod bell;
 mod close;
+mod downgrade;
+mod owed;
 pub(crate) mod parking;
 mod recv;
 mod send;
@@ -34,10 +38,13 @@ mod spin;
 mod transfer;
 mod wait;
 
-pub(crate) use bell::ring_each;
 pub(crate) use close::{
     before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown,
     socket_error,
+};
+pub(crate) use downgrade::downgrade;
+pub(crate) use owed::{
+    answer as answer_recall, is_due as recall_is_due, is_withdrawn as recall_is_withdrawn,
 };
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};
@@ -102,9 +109,19 @@ impl<'a> Conn<'a> {
     /// may have closed ours, and its number may name anything by now; who closes
     /// it waits for the tokens ([`close::let_go`]). `None`: all are closed.
     fn base(&self) -> Option<c_int> {
-        [self.fd, self.socket.fd()]
-            .into_iter()
-            .find(|&fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, self.socket)))
+        let names = |fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, self.socket));
+        if names(self.fd) || self.is_known_to_kernel() {
+            return Some(self.fd);
+        }
+        Some(self.socket.fd()).filter(|&fd| names(fd))
+    }
+
+    /// Whether our descriptor is the socket's although the table does not say so: a
+    /// `vfork` child has made it.
+    #[cold]
+    fn is_known_to_kernel(&self) -> bool {
+        let cookie = sys::getsockopt::<u64>(self.fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+        self.socket.cookie() != 0 && cookie == Ok(self.socket.cookie())
     }
 
     /// Where outgoing bytes go.

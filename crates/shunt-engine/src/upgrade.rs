@@ -76,11 +76,10 @@ fn ask(socket: &'static Socket, fd: c_int, wait: bool) {
         socket.set_plain(Stage::Candidate, reason);
         return;
     }
+    // The next call on it attaches it: a server that only hands it over to another
+    // program gives that a socket which has never been but the kernel's.
     if wait {
         control::claim_now(socket, fd, socket.role());
-        if socket.stage() == Stage::Paired {
-            attach(socket, fd, Known::Nothing);
-        }
     } else {
         control::claim(socket, fd, socket.role());
     }
@@ -133,10 +132,29 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
 /// it cannot be.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     socket.lock.take() && {
-        let shared = socket.stage() == Stage::Candidate && socket.share.before_fork();
+        let shared = match socket.stage() {
+            Stage::Candidate => socket.share.before_fork(),
+            // Nobody honours its rings before one process has it alone.
+            Stage::Paired if socket.items.is_empty() => share_pair(socket),
+            _ => false,
+        };
         socket.lock.give();
         shared
     }
+}
+
+fn share_pair(socket: &Socket) -> bool {
+    let Some(pair) = socket.pair() else {
+        return false;
+    };
+    let shared = socket.share.before_fork();
+    if shared {
+        let forked = &pair.own.options.forked;
+        forked.store(slot::SHARED, Ordering::Release);
+        // Two processes hold the link until both have died.
+        pair.link.hold();
+    }
+    shared
 }
 
 /// A connection that lives: asks for a pairing, if there may be somebody. With
@@ -219,6 +237,10 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
     };
     if pair.peer_state() & slot::REFUSED != 0 {
         socket.set_plain(Stage::Paired, Reason::PeerRefused);
+        return false;
+    }
+    if socket.share.is_shared() {
+        socket.set_reason(Reason::Forked);
         return false;
     }
     if let Some(reason) = socket.items.obstacle(known) {

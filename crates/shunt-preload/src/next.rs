@@ -15,8 +15,8 @@ use cell::Cell;
 pub(crate) use cell::Function;
 use libc::{
     FILE, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
-    sigaction as Action, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
-    timeval,
+    posix_spawn_file_actions_t, posix_spawnattr_t, sigaction as Action, sighandler_t, sigset_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use raw::SIGSET_SIZE;
 use syscalls::{Errno, Sysno, syscall as sys};
@@ -200,6 +200,19 @@ next! {
     #[absent] execveat(
         directory: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int,
     ) -> c_int = sys!(Sysno::execveat, directory, path, argv, envp, flags);
+    posix_spawn(
+        pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char,
+    ) -> c_int;
+    posix_spawnp(
+        pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char,
+    ) -> c_int;
+    posix_spawn_file_actions_adddup2(
+        actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int,
+    ) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     #[absent] _Fork() -> pid_t;
     #[variadic] clone(
         main: Option<extern "C-unwind" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int,

@@ -8,6 +8,7 @@
 //! 3     sending    by send never (this side's own, shared by fork)
 //! 4     receiving  by recv never
 //! 5     options    rarely  never
+//! 6     recall     seldom  when this side has recalled the stream
 //! ```
 //!
 //! All of a slot is written by one side only. A peer maps it read-only and
@@ -43,6 +44,16 @@ pub const SHUT_RD: u32 = 64;
 /// call on it; the kernel may end the base socket before that call has read.
 pub const LINGERS: u32 = 128;
 
+/// `Face::state`: this side reads the peer's ring no more; what it has not read,
+/// and what follows, is to come over TCP ([`Recall`]).
+pub const RECALLED: u32 = 256;
+
+/// `Face::state`: this side is about to send again over TCP what the peer has not
+/// read, unless the peer is receiving; who sees it waits.
+pub const WITHDRAWING: u32 = 512;
+/// `Face::state`: it does; `Output::back_at` says from where on.
+pub const WITHDRAWN: u32 = 1024;
+
 /// `Face::wait`: a thread sleeps until something arrives.
 pub const WAIT_RX: u32 = 1;
 /// `Face::wait`: a thread sleeps until the ring has room.
@@ -52,9 +63,6 @@ pub const WAIT_TX: u32 = 2;
 pub const WATCHED: u32 = 4;
 /// `Face::wait`: an epoll set wants to know when the ring has room again.
 pub const WANT_TX: u32 = 8;
-/// `Face::wait`: ring for each publication: the program wants a signal for it
-/// (`O_ASYNC`).
-pub const EACH: u32 = 16;
 /// Shift of the group in `Face::wait`.
 pub const GROUP_SHIFT: u32 = 8;
 /// All bits of the group and its flag.
@@ -167,6 +175,40 @@ pub struct Options {
     pub forked: AtomicU32,
 }
 
+/// How the stream comes back to TCP when its receiver recalls it: either the
+/// sender sends again what the receiver has not read, or the receiver does so in
+/// its name while it is in no operation.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Recall {
+    /// How far this side is with recalling what the peer sends: one of
+    /// [`NONE`](Recall::NONE)…[`DONE`](Recall::DONE).
+    pub stage: AtomicU32,
+    /// 1: this side has answered the peer's recall; `Output::back_at` says where
+    /// what comes over TCP begins.
+    pub answered: AtomicU32,
+    /// This side's own: payload bytes left in the frame at `owed_read`.
+    pub owed_left: AtomicU32,
+    /// This side's own, while its way is [`Way::Owing`]: where in its own ring
+    /// begins what is still to be sent over TCP.
+    pub owed_read: AtomicU64,
+    /// Like `Progress::bytes`, of what was sent again.
+    pub owed_bytes: AtomicU64,
+}
+
+impl Recall {
+    /// Nothing is recalled.
+    pub const NONE: u32 = 0;
+    /// The sender is to send it again.
+    pub const ASKED: u32 = 1;
+    /// The receiver is about to do it, unless the sender is in an operation.
+    pub const TRYING: u32 = 2;
+    /// The receiver does it; the sender waits.
+    pub const TAKEN: u32 = 3;
+    /// The receiver has, up to its `Receiving::read`.
+    pub const DONE: u32 = 4;
+}
+
 /// The control lines of one slot.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -183,6 +225,8 @@ pub struct Slot {
     pub receiving: Receiving,
     /// Line 6.
     pub options: Options,
+    /// Line 7.
+    pub recall: Recall,
 }
 
 #[cfg(not(loom))]
@@ -198,6 +242,8 @@ pub enum Way {
     Ring = 1,
     /// Kernel TCP again, for good.
     TcpAgain = 2,
+    /// Outgoing only: kernel TCP again, but bytes of the ring are to be sent first.
+    Owing = 3,
 }
 
 impl Way {
@@ -208,6 +254,7 @@ impl Way {
         match at.load(Ordering::Relaxed) {
             0 => Self::Tcp,
             1 => Self::Ring,
+            3 => Self::Owing,
             _ => Self::TcpAgain,
         }
     }
@@ -257,6 +304,12 @@ impl Slot {
         self.options.rcvlowat.store(1, o);
         self.options.most.store(0, o);
         self.options.forked.store(0, o);
+        let k = &self.recall;
+        k.stage.store(Recall::NONE, o);
+        k.answered.store(0, o);
+        k.owed_left.store(0, o);
+        k.owed_read.store(0, o);
+        k.owed_bytes.store(0, o);
         crate::ring::begin(ring, &self.sending);
         publish::half(&self.face.generation, generation);
     }

@@ -31,6 +31,8 @@ pub(crate) enum Passed {
     Board,
     /// The memory that the peer writes.
     Arena(Foreign),
+    /// The socket of a connection's other end.
+    Socket(Foreign),
 }
 
 /// What of a client is unread.
@@ -189,7 +191,7 @@ impl Client {
     fn send(&self, board: &Board, message: &Message, fd: Option<&Passed>) -> Result<(), Errno> {
         let fd = fd.map(|passed| match passed {
             Passed::Board => board.file(),
-            Passed::Arena(file) => file.as_fd(),
+            Passed::Arena(file) | Passed::Socket(file) => file.as_fd(),
         });
         wire::send(self.socket.as_fd(), message, fd)?;
         board.raise_mail(self.mail);

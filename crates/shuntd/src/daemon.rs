@@ -2,6 +2,7 @@
 //! closed by other threads: see [`crate::foreign`].)
 
 mod dispatch;
+mod lending;
 mod listing;
 mod pairing;
 

@@ -35,21 +35,10 @@ pub(crate) enum Look {
 /// program's own `close` would not reach the peer. Whatever it is, nothing is
 /// asked of it but socket options, which never wait.
 pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64, lane: &Arc<Lane>) -> Look {
-    if fd < 0 {
-        return Look::Gone;
-    }
-    if lane.is_full() {
-        return Look::NoRoom;
-    }
-    let socket = match rustix::process::pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty()) {
-        Ok(socket) => Foreign::new(socket, lane),
-        Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => return Look::Denied,
-        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Look::NoRoom,
-        Err(_) => return Look::Gone,
+    let socket = match copy(pidfd, fd, cookie, lane) {
+        Ok(socket) => socket,
+        Err(look) => return look,
     };
-    if sockopt::socket_cookie(&socket) != Ok(cookie) || !is_tcp(&socket) {
-        return Look::Gone;
-    }
     let Ok(netns) = sys::netns_cookie(&socket) else {
         return Look::Gone;
     };
@@ -60,6 +49,33 @@ pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64, lane: &Arc<Lane>
     match (plain(local), plain(peer)) {
         (Some(local), Some(peer)) => Look::Found(Tuple::new(netns, local, peer)),
         _ => Look::NotConnected,
+    }
+}
+
+/// A copy of descriptor `fd` of the process `pidfd`, if it is the TCP socket with
+/// that cookie.
+pub(crate) fn copy(
+    pidfd: BorrowedFd<'_>,
+    fd: i32,
+    cookie: u64,
+    lane: &Arc<Lane>,
+) -> Result<Foreign, Look> {
+    if fd < 0 {
+        return Err(Look::Gone);
+    }
+    if lane.is_full() {
+        return Err(Look::NoRoom);
+    }
+    let socket = match rustix::process::pidfd_getfd(pidfd, fd, PidfdGetfdFlags::empty()) {
+        Ok(socket) => Foreign::new(socket, lane),
+        Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => return Err(Look::Denied),
+        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(Look::NoRoom),
+        Err(_) => return Err(Look::Gone),
+    };
+    if sockopt::socket_cookie(&socket) == Ok(cookie) && is_tcp(&socket) {
+        Ok(socket)
+    } else {
+        Err(Look::Gone)
     }
 }
 

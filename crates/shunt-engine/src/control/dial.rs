@@ -74,7 +74,7 @@ fn greeted() -> Option<c_int> {
 }
 
 /// A new connection on which this process has introduced itself.
-fn greet(uid: u32) -> Option<c_int> {
+pub(super) fn greet(uid: u32) -> Option<c_int> {
     let fd = sys::move_high(dial(None, uid).or_else(|| dial(Some(uid), uid))?);
     let mut hello = Message::new(Kind::Hello);
     // SAFETY: PR_GET_NAME fills 16 bytes, and the name has them.

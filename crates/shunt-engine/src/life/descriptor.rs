@@ -1,13 +1,13 @@
 //! Descriptors that close, multiply, or get a stdio stream.
 
 use libc::{c_int, c_uint};
-use shunt_abi::Reason;
 
-use super::attached;
+use super::inherit::copied_apart;
+use super::{attached, before_stdio};
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
-use crate::{Outcome, control, epoll, sys, thread, upgrade};
+use crate::{Outcome, control, epoll, sys, thread};
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
@@ -128,9 +128,13 @@ pub fn before_replace(old: c_int, new: c_int) {
 /// After a successful `dup`, `dup2`, `dup3` (new != old).
 pub fn after_dup(old: c_int, new: c_int) {
     let entry = table::look(old);
-    if matches!(entry, Entry::Other) && matches!(table::look(new), Entry::Other)
-        || !thread::owns_memory()
-    {
+    if matches!(entry, Entry::Other) && matches!(table::look(new), Entry::Other) {
+        return;
+    }
+    if !thread::owns_memory() {
+        if let Entry::Socket(socket) = entry {
+            copied_apart(socket, old, new);
+        }
         return;
     }
     match entry {
@@ -152,20 +156,5 @@ pub fn after_dup(old: c_int, new: c_int) {
         Entry::Socket(stale) => stale.unhold(),
         Entry::Set(stale) => stale.unhold(),
         Entry::Ours | Entry::Other => {}
-    }
-}
-
-/// Before `fdopen` (and the like) puts a stdio stream on `fd`: what such streams
-/// write must follow what the program has sent.
-pub fn before_stdio(fd: c_int) {
-    let Some(socket) = table::socket(fd) else {
-        return;
-    };
-    if !thread::owns_memory() {
-        return;
-    }
-    upgrade::refuse(socket, Reason::Stdio);
-    if let Some(conn) = attached(fd) {
-        stream::leave_ring(&conn, Reason::Stdio);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
 
+use super::inherit::give_up;
 use super::{after_dup, attached};
 use crate::socket::Socket;
 use crate::stream::Conn;
@@ -32,15 +33,21 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
             }
             Err(errno) => Outcome::Fail(errno),
         },
-        libc::F_SETFL => match sys::fcntl(fd, command, argument as usize) {
-            Ok(_) => {
-                if let Entry::Socket(socket) = entry {
-                    flags_set(socket, fd, argument as c_int);
-                }
-                Outcome::Done(0)
+        libc::F_SETFL => {
+            if argument as c_int & libc::O_ASYNC != 0 {
+                // The kernel signals what comes over the base socket.
+                give_up(fd, Reason::AsyncIo);
             }
-            Err(errno) => Outcome::Fail(errno),
-        },
+            match sys::fcntl(fd, command, argument as usize) {
+                Ok(_) => {
+                    if let Entry::Socket(socket) = entry {
+                        flags_set(socket, argument as c_int);
+                    }
+                    Outcome::Done(0)
+                }
+                Err(errno) => Outcome::Fail(errno),
+            }
+        }
         F_SETOWN | F_SETSIG | F_SETOWN_EX => {
             if let Entry::Socket(socket) = entry {
                 upgrade::refuse(socket, Reason::AsyncIo);
@@ -51,28 +58,12 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
     }
 }
 
-fn flags_set(socket: &'static Socket, fd: c_int, flags: c_int) {
+fn flags_set(socket: &Socket, flags: c_int) {
     if let Some(pair) = socket.pair() {
         pair.own
             .options
             .nonblock
             .store(u32::from(flags & libc::O_NONBLOCK != 0), Ordering::Relaxed);
-    }
-    asynchronous(socket, fd, flags & libc::O_ASYNC != 0);
-}
-
-/// `O_ASYNC`: the kernel signals what comes over the base socket. So a connection
-/// stays on TCP; one that has left it already sends over it again, and its peer
-/// rings for all that it puts into its ring.
-fn asynchronous(socket: &'static Socket, fd: c_int, on: bool) {
-    if on {
-        upgrade::refuse(socket, Reason::AsyncIo);
-    }
-    if let Some(conn) = attached(fd) {
-        stream::ring_each(&conn, on);
-        if on {
-            stream::leave_ring(&conn, Reason::AsyncIo);
-        }
     }
 }
 
@@ -130,15 +121,16 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        libc::FIOASYNC => match sys::ioctl(fd, request as usize, argument as usize) {
-            Ok(_) => {
-                // SAFETY: the kernel has just read it.
-                let on = unsafe { *argument.cast::<c_int>() } != 0;
-                asynchronous(socket, fd, on);
-                Outcome::Done(0)
+        // The kernel signals what comes over the base socket.
+        libc::FIOASYNC => {
+            // SAFETY: readable, as we have just seen.
+            if sys::is_readable(argument)
+                && unsafe { argument.cast::<c_int>().read_unaligned() } != 0
+            {
+                give_up(fd, Reason::AsyncIo);
             }
-            Err(errno) => Outcome::Fail(errno),
-        },
+            Outcome::Kernel
+        }
         _ => Outcome::Kernel,
     }
 }
@@ -189,19 +181,8 @@ pub unsafe fn setsockopt(
         _ => false,
     };
     if needs_kernel {
-        upgrade::refuse(socket, Reason::SocketOption);
-        return match (attached(fd), level, name) {
-            // The kernel's view of the stream is not the program's any more; as if
-            // the kernel had no such thing, or the program no right to it.
-            (Some(_), libc::IPPROTO_TCP, TCP_ULP) => Outcome::Fail(libc::ENOENT),
-            (Some(_), libc::IPPROTO_TCP, TCP_REPAIR) => Outcome::Fail(libc::EPERM),
-            // What it says about sending is true from now on.
-            (Some(conn), _, _) if name != libc::SO_OOBINLINE => {
-                stream::leave_ring(&conn, Reason::SocketOption);
-                Outcome::Kernel
-            }
-            _ => Outcome::Kernel,
-        };
+        give_up(fd, Reason::SocketOption);
+        return Outcome::Kernel;
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF)
         && let Some(number) = number

@@ -4,9 +4,10 @@ use libc::c_int;
 use shunt_abi::Reason;
 
 use super::forget_stale;
+use super::inherit::give_up;
 use crate::socket::Stage;
 use crate::table::{self, Entry};
-use crate::{sys, thread, upgrade};
+use crate::{sys, thread};
 
 /// Descriptors are being passed to another process.
 ///
@@ -16,8 +17,8 @@ pub(crate) unsafe fn passing(message: *const libc::msghdr) {
     // SAFETY: the caller's promise.
     unsafe {
         each_passed(message, |fd| {
-            if let Some(socket) = table::socket(fd) {
-                upgrade::refuse(socket, Reason::Passed);
+            if thread::owns_memory() {
+                give_up(fd, Reason::Passed);
             }
         });
     }

@@ -1,5 +1,8 @@
 //! The process: start, fork, exec, exit, and a change of its rights.
 
+use shunt_abi::Reason;
+
+use super::inherit;
 use crate::config::{self, Upgrade};
 use crate::{control, process, stats, sys, thread};
 
@@ -26,6 +29,7 @@ pub fn after_fork_child() {
 /// Before any exec: the same process goes on as another program, whose own line
 /// will not know of the connections up to here.
 pub fn before_exec() {
+    inherit::before_program();
     stats::write_if_any();
 }
 
@@ -54,9 +58,12 @@ pub fn before_new_identity() {
 }
 
 /// Before `io_uring_setup` by `syscall`: its calls pass us by, so this process
-/// makes no more upgrades.
+/// makes no more upgrades, and what it has goes back.
 pub fn before_io_uring() {
     config::disable();
+    if thread::owns_memory() {
+        inherit::give_up_all(Reason::IoUring);
+    }
 }
 
 /// After a successful `unshare`. The thread's descriptors are its own now, unless

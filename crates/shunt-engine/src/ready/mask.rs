@@ -14,8 +14,14 @@ use crate::sys;
 /// asked if `look`, or if it alone knows.
 pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     let socket = conn.socket;
-    if conn.way_in() != Way::Ring || conn.consumer().has_ended() {
+    if conn.way_in() != Way::Ring
+        || conn.consumer().has_ended()
+        || stream::recall_is_withdrawn(conn)
+    {
         stream::pump(conn);
+    }
+    if stream::recall_is_due(conn) {
+        stream::answer_recall(conn);
     }
     let (inward, out) = (conn.way_in(), conn.way_out());
     let peer = conn.pair.peer_state();
@@ -47,7 +53,7 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
         // The count ends at urgent data. Who sends that sends no doorbells after it.
         Way::Tcp if kernel & POLLIN != 0 && stream::at_mark(conn) => true,
         Way::Tcp => kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,
-        Way::TcpAgain => kernel & POLLIN != 0,
+        Way::TcpAgain | Way::Owing => kernel & POLLIN != 0,
     };
     let error = socket.pending_error.load(Ordering::Relaxed) != 0;
     if readable || error {
@@ -64,6 +70,7 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
                 || ask_for_room(conn, wanted)
         }
         Way::Tcp | Way::TcpAgain => kernel & POLLOUT != 0,
+        Way::Owing => false,
     };
     if writable {
         ready |= POLLOUT | POLLWRNORM;

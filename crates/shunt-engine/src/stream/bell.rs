@@ -11,16 +11,6 @@ use crate::socket::bump;
 use crate::thread::give;
 use crate::{sys, tcp};
 
-/// Whether the peer is to ring for each publication.
-pub(crate) fn ring_each(conn: &Conn, on: bool) {
-    let wait = &conn.pair.own.face.wait;
-    if on {
-        publish::set_bits(wait, slot::EACH);
-    } else {
-        publish::clear_bits(wait, slot::EACH);
-    }
-}
-
 /// What has happened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum News {
@@ -82,13 +72,16 @@ impl Conn<'_> {
         }
     }
 
+    /// Tells a peer that waits for either, whether or not it has come. With the
+    /// sending token.
+    pub(super) fn tell_always(&self, news: News) {
+        light();
+        self.tell(self.pair.peer.face.wait.load(Ordering::Relaxed), news);
+    }
+
     /// With the sending token.
     #[cold]
     fn tell(&self, wait: u32, news: News) {
-        if news == News::Data && wait & slot::EACH != 0 {
-            // Wakes whoever sleeps, too.
-            self.ring_bell();
-        }
         let (sleeping, watching) = match news {
             News::Data => (wait & slot::WAIT_RX != 0, wait & slot::WATCHED != 0),
             News::Room => (
@@ -134,6 +127,10 @@ impl Conn<'_> {
         if self.way_out() == Way::Tcp {
             self.try_switch();
         }
+        // To a peer that has recalled the stream every byte is payload.
+        if self.pair.peer_state() & slot::RECALLED != 0 {
+            return false;
+        }
         let (Way::Ring, Some(base)) = (self.way_out(), self.base()) else {
             return false;
         };
@@ -166,7 +163,7 @@ impl Conn<'_> {
         let own = self.pair.own;
         let peer = self.pair.peer_state();
         if peer & slot::READY == 0
-            || peer & (slot::SHUT_WR | slot::CLOSED | slot::REFUSED) != 0
+            || peer & (slot::SHUT_WR | slot::CLOSED | slot::REFUSED | slot::RECALLED) != 0
             || self.is_shut()
             || self.socket.inside.has_sender()
             || self.is_shared()

@@ -10,7 +10,8 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::{Conn, parking, unread, wait};
+use super::downgrade::withdraw;
+use super::{Conn, owed, parking, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -21,6 +22,9 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     let own = conn.pair.own;
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         publish::set_bits(&own.face.state, slot::SHUT_RD);
+    }
+    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        before_end(conn);
     }
     let token = &own.sending.token;
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
@@ -42,6 +46,21 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
 }
 
+/// Nothing can be sent after this: what the peer has recalled goes now. And a peer
+/// that does not look at the connection (it neither sleeps on it nor watches it) may
+/// give it to another program, which then finds all of it in the kernel.
+fn before_end(conn: &Conn) {
+    if conn.way_out() == Way::Ring
+        && conn.in_flight() > 0
+        && conn.pair.peer.face.wait.load(Ordering::Acquire) == 0
+    {
+        withdraw(conn);
+    }
+    if owed::is_due(conn) {
+        owed::answer_at_last(conn);
+    }
+}
+
 /// The last descriptor is about to be closed under threads that sleep on it.
 pub(crate) fn before_close_under_sleeper(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::LINGERS);
@@ -51,6 +70,11 @@ pub(crate) fn before_close_under_sleeper(conn: &Conn) {
 /// takes the kernel's FIN or RST for what TCP would have said.
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
+    before_end(conn);
+    // It is the kernel's, and other processes may go on using it.
+    if own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0 {
+        return;
+    }
     // A forked relative may go on using the connection; if none does, a doorbell
     // left in the queue would turn the kernel's FIN into a reset.
     if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {

@@ -45,7 +45,7 @@ pub(crate) fn enter() -> Option<Place> {
 
 /// Wakes all who have a place.
 #[cold]
-pub(super) fn ring() {
+pub(crate) fn ring() {
     for (i, lot) in LOTS.iter().enumerate() {
         if lot.join(|now| now != 0 && now & RUNG == 0).is_none() {
             continue;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_shm::slot::Way;
 
-use super::Conn;
 use super::wait::{Want, timeout, wait};
+use super::{Conn, owed};
 use crate::iov::Cursor;
 use crate::sys::{self, Errno};
 use crate::thread::{give, signals};
@@ -23,6 +23,7 @@ use ring::from_ring;
 use tcp::{from_tcp, switch_offset};
 
 pub(crate) use back::at_mark;
+pub(super) use back::{follow_back, is_home};
 pub(crate) use end::closed_cleanly;
 pub(super) use tcp::settle;
 pub(crate) use unread::{pump, ring_bytes, unread};
@@ -100,7 +101,11 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                     continue;
                 }
             }
-            Step::Empty => {}
+            Step::Empty => {
+                if owed::is_due(conn) {
+                    owed::answer(conn);
+                }
+            }
             Step::End => return Outcome::Done(done as isize),
             Step::Failed(_) if done > 0 => return Outcome::Done(done as isize),
             Step::Failed(errno) => {
@@ -148,7 +153,7 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
         match conn.way_in() {
             Way::Ring => from_ring(conn, cursor, flags),
             Way::Tcp => from_tcp(conn, cursor, flags),
-            Way::TcpAgain => after_ring(conn),
+            Way::TcpAgain | Way::Owing => after_ring(conn),
         }
     }
 }
@@ -159,7 +164,7 @@ fn goes_on(conn: &Conn) -> bool {
     match conn.way_in() {
         Way::Ring => conn.consumer().is_ready(),
         Way::Tcp => switch_offset(conn).is_some() && conn.consumer().is_ready(),
-        Way::TcpAgain => true,
+        Way::TcpAgain | Way::Owing => true,
     }
 }
 

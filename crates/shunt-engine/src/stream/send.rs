@@ -10,7 +10,8 @@ use shunt_shm::ring::Stopped;
 use shunt_shm::slot::{self, Way};
 
 use super::close::{has_died, reset_if_died, take_error};
-use super::wait::{Want, only_the_kernel_can_wake, wait};
+use super::owed::{self, Debt};
+use super::wait::{Want, only_the_kernel_can_wake, wait, wait_for_kernel};
 use super::{Conn, closed_cleanly};
 use crate::iov::Cursor;
 use crate::socket::{SENDER, bump};
@@ -57,6 +58,24 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
         }
         // SAFETY: the caller's promise.
         let step = unsafe { attempt(conn, &mut cursor, flags) };
+        if let Step::Kernel = step
+            && owed::is_due(conn)
+            && owed::pay(conn) == Debt::Owed
+        {
+            give(token);
+            let now = flags & libc::MSG_DONTWAIT != 0
+                || conn.pair.own.options.nonblock.load(Ordering::Relaxed) != 0;
+            let waited = if now {
+                Err(libc::EAGAIN)
+            } else {
+                wait_for_kernel(conn, &mut deadline, seen)
+            };
+            match waited {
+                Ok(()) => continue,
+                Err(errno) if cursor.done() == 0 => return Outcome::Fail(errno),
+                Err(_) => return Outcome::Done(cursor.done() as isize),
+            }
+        }
         if let Step::Kernel = step {
             // Shut down in the middle of the call: no error of this one.
             if cursor.done() > 0 && conn.is_shut() {
@@ -198,6 +217,11 @@ pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Out
     if !conn.take(token) {
         return Some(Outcome::Fail(libc::EAGAIN));
     }
+    // Behind what the peer has recalled.
+    if owed::is_due(conn) && owed::pay(conn) == Debt::Owed {
+        give(token);
+        return Some(Outcome::Fail(libc::EAGAIN));
+    }
     let on_ring = conn.is_on_ring();
     if !on_ring {
         while !conn.socket.inside.enter(SENDER) {}
@@ -218,7 +242,9 @@ pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Out
 pub(super) fn goes_by_ring(conn: &Conn, flags: c_int) -> bool {
     let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
     (conn.is_on_ring() || may_switch() && conn.try_switch())
-        && !(conn.is_shut() || conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn))
+        && !(conn.is_shut()
+            || conn.pair.peer_state() & (slot::CLOSED | slot::RECALLED) != 0
+            || has_died(conn))
 }
 
 /// So many more bytes may be in flight.
@@ -332,6 +358,9 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
     if !conn.take(&sending.token) {
         return;
     }
+    if owed::is_due(conn) {
+        owed::pay(conn);
+    }
     match conn.way_out() {
         Way::Ring => {
             publish::set_bits(&conn.pair.own.face.state, slot::LEAVING);
@@ -347,7 +376,7 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
             }
         }
         Way::Tcp => Way::TcpAgain.store(&sending.way),
-        Way::TcpAgain => {}
+        Way::TcpAgain | Way::Owing => {}
     }
     give(&sending.token);
     super::wait::restore_options(conn);
@@ -365,6 +394,8 @@ pub(super) fn has_unread_tcp(conn: &Conn) -> bool {
     }
     match conn.way_in() {
         Way::Ring => false,
-        Way::Tcp | Way::TcpAgain => sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n > 0),
+        Way::Tcp | Way::TcpAgain | Way::Owing => {
+            sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+        }
     }
 }

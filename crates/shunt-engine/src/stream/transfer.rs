@@ -12,7 +12,7 @@ use shunt_shm::slot::{self, Way};
 use super::close::has_died;
 use super::send::{allowed, by_kernel, goes_by_ring, is_lost};
 use super::wait::{Deadline, Want, wait};
-use super::{Conn, ask_for_room, leave_ring, receive, send};
+use super::{Conn, ask_for_room, leave_ring, owed, receive, send};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
 use crate::thread::{give, signals};
@@ -412,7 +412,7 @@ fn drain(conn: &Conn, out: c_int, most: usize) -> Result<usize, Errno> {
     if !conn.take(token) {
         return Ok(0);
     }
-    let drained = if conn.way_in() == Way::Ring {
+    let drained = if conn.way_in() == Way::Ring && !owed::is_withdrawn(conn) {
         let consumer = conn.consumer();
         // A receive will say what is wrong with the ring.
         let write = |from, n| sys::write_now(out, from, n);

@@ -11,7 +11,7 @@ use shunt_shm::token::Token;
 
 use super::parking::{self, Place};
 use super::send::{has_unread_tcp, leave_ring};
-use super::{Conn, Spin};
+use super::{Conn, Spin, owed};
 use crate::real;
 use crate::socket::bump;
 use crate::sys::{self, Errno};
@@ -56,9 +56,14 @@ fn token<'a>(conn: &Conn<'a>, want: Want) -> &'a Token {
 fn is_ready(conn: &Conn, want: Want) -> bool {
     match want {
         // On TCP the kernel wakes us; look at the ring once the peer has switched.
-        Want::Data if conn.way_in() == Way::Tcp => false,
-        Want::Data => conn.consumer().is_ready(),
-        Want::Room => conn.has_room() || conn.way_out() != Way::Ring || conn.is_shut(),
+        Want::Data if conn.way_in() != Way::Ring => false,
+        Want::Data => conn.consumer().is_ready() || owed::is_withdrawn(conn),
+        Want::Room => {
+            conn.has_room()
+                || conn.way_out() != Way::Ring
+                || conn.is_shut()
+                || owed::is_recalled(conn)
+        }
     }
 }
 
@@ -286,7 +291,7 @@ pub(super) fn take_all_bells(conn: &Conn) {
         let over = match conn.way_in() {
             Way::Tcp => return,
             Way::Ring => !matches!(take_bells(conn), Ok(false)),
-            Way::TcpAgain => take_last_bells(conn).is_err_and(|e| e != libc::EAGAIN),
+            Way::TcpAgain | Way::Owing => take_last_bells(conn).is_err_and(|e| e != libc::EAGAIN),
         };
         let output = &conn.pair.peer.output;
         let switched = output.switch_at.load(Ordering::Acquire).wrapping_sub(1);
@@ -356,6 +361,10 @@ fn sleep_in_kernel(conn: &Conn, until: Option<u64>, undo: &impl Fn()) -> Result<
     }
 }
 
+/// How long a sender sleeps between two looks at a connection that other processes
+/// may shut down, or take back to TCP; nanoseconds.
+const TURN: u64 = 20_000_000;
+
 /// The same for a sender, which may also be woken from within its process.
 fn sleep_for_room(
     conn: &Conn,
@@ -364,7 +373,47 @@ fn sleep_for_room(
     seen: Seen,
     undo: &impl Fn(),
 ) -> Result<(), Errno> {
+    // Other processes that share the connection cannot ring there.
+    let shared = conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
+    let turn = sys::now() + TURN;
+    if shared && until.is_none_or(|until| until > turn) {
+        return match poll_until(&mut [watch(conn), place.watch()], Some(turn), undo) {
+            Err(libc::EINTR) if seen.interrupting_since() => Err(libc::EINTR),
+            _ => Ok(()),
+        };
+    }
     match poll_until(&mut [watch(conn), place.watch()], until, undo) {
+        // The kernel restarts no poll, but it would a send.
+        Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(()),
+        result => result,
+    }
+}
+
+/// Waits until the kernel's socket takes more bytes. The caller holds no token.
+///
+/// # Errors
+/// As for [`wait`].
+pub(super) fn wait_for_kernel(
+    conn: &Conn,
+    deadline: &mut Deadline,
+    seen: Seen,
+) -> Result<(), Errno> {
+    let Some(base) = conn.base() else {
+        return Err(libc::EBADF);
+    };
+    let until = *deadline.get_or_insert_with(|| timeout(conn, Want::Room).map(|t| sys::now() + t));
+    if seen.interrupting_since() || until.is_some() && seen.any_since() {
+        return Err(libc::EINTR);
+    }
+    conn.socket.hold();
+    let room = pollfd {
+        fd: base,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let result = poll_until(&mut [room], until, &|| conn.socket.unhold());
+    conn.socket.unhold();
+    match result {
         // The kernel restarts no poll, but it would a send.
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(()),
         result => result,
@@ -432,9 +481,21 @@ pub(crate) fn only_the_kernel_can_wake(conn: &Conn) -> bool {
 /// Once a direction carries payload over TCP again, the program's own options
 /// apply to it.
 pub(super) fn restore_options(conn: &Conn) {
+    if conn.way_in() == Way::Ring {
+        return;
+    }
     let options = &conn.pair.own.options;
-    let nodelay = options.nodelay.load(Ordering::Relaxed) as i32;
-    if nodelay == 0 && conn.way_in() != Way::Ring {
-        let _ = sys::setsockopt(conn.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &nodelay);
+    let set = |name, value: i32| {
+        let _ = sys::setsockopt(conn.fd, libc::IPPROTO_TCP, name, &value);
+    };
+    if options.nodelay.load(Ordering::Relaxed) == 0 {
+        set(libc::TCP_NODELAY, 0);
+    }
+    if conn.way_out() == Way::TcpAgain && options.cork.load(Ordering::Relaxed) != 0 {
+        set(libc::TCP_CORK, 1);
+    }
+    let least = options.rcvlowat.load(Ordering::Relaxed) as i32;
+    if least > 1 {
+        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &least);
     }
 }

@@ -4,13 +4,11 @@
 //! * `fork`: handlers registered at start see it, and libc's own forks too.
 //! * `vfork`: its child returns twice through whoever called it. It runs on its
 //!   parent's memory; the engine tells it by its process number.
-//! * `posix_spawn`, `system`, `popen`: libc closes, copies and execs in a
-//!   `vfork`-like child, by system calls; the parent's descriptors stay as they are.
 //! * `exit`, `quick_exit`: handlers registered at start run after all others.
 
 use std::ffi::{c_char, c_int, c_void};
 
-use libc::pid_t;
+use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use shunt_engine::life;
 
 use crate::call::{alias, quietly};
@@ -191,4 +189,60 @@ unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
         quietly(|| life::after_unshare(flags));
     }
     result
+}
+
+/// Libc copies and closes descriptors in a child that calls none of our functions.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    quietly(life::before_spawn);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::posix_spawn(pid, path, actions, attributes, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    quietly(life::before_spawn);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
+    actions: *mut posix_spawn_file_actions_t,
+    fd: c_int,
+    new: c_int,
+) -> c_int {
+    quietly(|| life::before_giving(fd));
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, new) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    if !command.is_null() {
+        quietly(life::before_spawn);
+    }
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::system(command) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    quietly(life::before_spawn);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::popen(command, mode) }
 }

@@ -12,7 +12,15 @@ use crate::trampoline::forward;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    quietly(|| life::before_stdio(fd));
+    // SAFETY: the caller passes a string.
+    let writes = unsafe {
+        matches!(*mode as u8, b'w' | b'a') && libc::strchr(mode, i32::from(b'+')).is_null()
+    };
+    if writes {
+        quietly(|| life::before_stdio_write(fd));
+    } else {
+        quietly(|| life::before_stdio(fd));
+    }
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::fdopen(fd, mode) }
 }
@@ -74,7 +82,7 @@ unsafe extern "C-unwind" fn vdprintf(
     format: *const c_char,
     arguments: *mut c_void,
 ) -> c_int {
-    quietly(|| life::before_stdio(fd));
+    quietly(|| life::before_stdio_write(fd));
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::vdprintf(fd, format, arguments) }
 }
@@ -86,7 +94,7 @@ unsafe extern "C-unwind" fn __vdprintf_chk(
     format: *const c_char,
     arguments: *mut c_void,
 ) -> c_int {
-    quietly(|| life::before_stdio(fd));
+    quietly(|| life::before_stdio_write(fd));
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::__vdprintf_chk(fd, flag, format, arguments) }
 }
@@ -97,11 +105,11 @@ forward! {
 }
 
 extern "C-unwind" fn to_dprintf(fd: c_int) -> Function {
-    quietly(|| life::before_stdio(fd));
+    quietly(|| life::before_stdio_write(fd));
     next::cells::dprintf.get()
 }
 
 extern "C-unwind" fn to_dprintf_chk(fd: c_int) -> Function {
-    quietly(|| life::before_stdio(fd));
+    quietly(|| life::before_stdio_write(fd));
     next::cells::__dprintf_chk.get()
 }

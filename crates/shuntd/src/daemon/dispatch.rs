@@ -131,6 +131,10 @@ impl Daemon {
                 self.forget_end(end);
                 Ok(())
             }
+            Kind::Lend => {
+                self.lend(end, message.fd);
+                Ok(())
+            }
             Kind::List => self.list(id),
             // A second Hello, or what only a daemon says.
             Kind::Hello
@@ -139,6 +143,7 @@ impl Daemon {
             | Kind::Unpaired
             | Kind::NeedSpare
             | Kind::Gone
+            | Kind::Lent
             | Kind::Row
             | Kind::End => Err(Malformed),
         }

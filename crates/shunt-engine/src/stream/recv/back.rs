@@ -4,16 +4,18 @@ use std::sync::atomic::Ordering;
 
 use libc::iovec;
 use shunt_abi::Reason;
-use shunt_shm::slot::Way;
+use shunt_shm::slot::{Recall, Way};
 
 use super::{PARTS, Step};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::Conn;
+use crate::stream::downgrade::UNKNOWN;
+use crate::stream::wait::take_bells;
 use crate::{real, sys};
 
 /// The peer has left the ring: its bytes go on over TCP from `offset`.
-pub(super) fn follow_back(conn: &Conn, offset: u64) {
+pub(in crate::stream) fn follow_back(conn: &Conn, offset: u64) {
     let receiving = &conn.pair.own.receiving;
     receiving.resume_at.store(offset, Ordering::Relaxed);
     Way::TcpAgain.store(&receiving.way);
@@ -28,11 +30,65 @@ pub(super) fn follow_back(conn: &Conn, offset: u64) {
     }
 }
 
+/// Having recalled the stream, with the receiving token: whether what comes by TCP
+/// is payload, and all of it is sent or will be.
+pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
+    let recall = &conn.pair.own.recall;
+    let settled = match recall.stage.load(Ordering::Relaxed) {
+        Recall::NONE | Recall::DONE => true,
+        _ => has_answered(conn),
+    };
+    // An error that the kernel has is for who asks for it.
+    const OVER: i16 = libc::POLLERR | libc::POLLHUP;
+    if sys::ready(conn.fd, 0) & OVER != 0
+        && sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n == 0)
+    {
+        return true;
+    }
+    let step = after_ring(conn);
+    settled && matches!(step, Step::Kernel | Step::End | Step::Failed(_))
+}
+
+/// Whether the peer has answered our recall, or had left before it and nothing is
+/// lost by that.
+fn has_answered(conn: &Conn) -> bool {
+    conn.pair.peer.recall.answered.load(Ordering::Acquire) != 0
+        || conn.pair.peer.output.back_at.load(Ordering::Acquire) != 0 && conn.consumer().has_ended()
+}
+
+/// Where payload begins, once the peer has answered our recall.
+fn learn_resume(conn: &Conn) -> Option<u64> {
+    if !has_answered(conn) {
+        return None;
+    }
+    let receiving = &conn.pair.own.receiving;
+    let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
+    let resume = match back_at.checked_sub(1) {
+        Some(resume) => resume,
+        // It had not begun with its ring.
+        None => receiving.kernel_bytes.load(Ordering::Relaxed),
+    };
+    receiving.resume_at.store(resume, Ordering::Relaxed);
+    Some(resume)
+}
+
 /// On TCP again: swallows the doorbells before the payload goes on, then the
 /// kernel does the rest.
 pub(super) fn after_ring(conn: &Conn) -> Step {
     let receiving = &conn.pair.own.receiving;
-    let resume = receiving.resume_at.load(Ordering::Relaxed);
+    let resume = match receiving.resume_at.load(Ordering::Relaxed) {
+        UNKNOWN => match learn_resume(conn) {
+            Some(resume) => resume,
+            None => {
+                return match take_bells(conn) {
+                    Ok(true) => Step::End,
+                    Ok(false) => Step::Empty,
+                    Err(errno) => Step::Failed(errno),
+                };
+            }
+        },
+        resume => resume,
+    };
     loop {
         let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
         if taken >= resume {

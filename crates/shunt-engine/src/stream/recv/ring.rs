@@ -4,14 +4,15 @@ use std::ptr::null_mut;
 
 use libc::c_int;
 use shunt_shm::ring::{Found, Stopped};
+use shunt_shm::slot::Way;
 
 use super::Step;
 use super::back::{after_ring, follow_back};
 use super::end::look;
 use crate::iov::Cursor;
 use crate::socket::bump;
-use crate::stream::Conn;
 use crate::stream::close::abort;
+use crate::stream::{Conn, owed};
 
 /// Reads what is in the ring. With the receiving token.
 ///
@@ -27,6 +28,12 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
         }
     };
     let peek = flags & libc::MSG_PEEK != 0;
+    if owed::is_withdrawn(conn) {
+        owed::follow_withdrawal(conn);
+        if conn.way_in() != Way::Ring {
+            return after_ring(conn);
+        }
+    }
     let mut looked = false;
     loop {
         // SAFETY: the caller's promise.

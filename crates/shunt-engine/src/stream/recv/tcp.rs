@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_shm::slot::Way;
 
+use super::back::after_ring;
 use super::end::{failure, last};
 use super::ring::{from_ring, peek_on};
 use super::{PARTS, Step};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
-use crate::stream::Conn;
+use crate::stream::{Conn, owed};
 use crate::sys;
 
 /// The stream offset from which the peer uses the ring.
@@ -28,6 +29,9 @@ pub(super) fn switch_offset(conn: &Conn) -> Option<u64> {
 /// that came before it. With the receiving token. `true`: it is on the ring.
 pub(in crate::stream) fn settle(conn: &Conn) -> bool {
     let receiving = &conn.pair.own.receiving;
+    if conn.way_in() == Way::Tcp && owed::is_withdrawn(conn) {
+        owed::follow_withdrawal(conn);
+    }
     if conn.way_in() == Way::Tcp
         && switch_offset(conn) == Some(receiving.kernel_bytes.load(Ordering::Relaxed))
     {
@@ -45,6 +49,9 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     if settle(conn) {
         // SAFETY: the caller's promise.
         return unsafe { from_ring(conn, cursor, flags) };
+    }
+    if conn.way_in() != Way::Tcp {
+        return after_ring(conn);
     }
     // Taken from the kernel by a call that had bytes to return.
     let pending = conn.socket.pending_error.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use shunt_shm::slot::Way;
 
 use super::back::{after_ring, follow_back};
 use super::tcp::{settle, switch_offset};
-use crate::stream::Conn;
+use crate::stream::{Conn, owed};
 use crate::{sys, thread};
 
 /// Follows what the peer did to the way of its bytes, so that readiness can be
@@ -19,6 +19,9 @@ pub(crate) fn pump(conn: &Conn) {
     }
     if conn.way_in() == Way::Tcp {
         settle(conn);
+    }
+    if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
+        owed::follow_withdrawal(conn);
     }
     if conn.way_in() == Way::Ring && conn.consumer().is_ready() {
         let mut byte = 0u8;
@@ -47,10 +50,19 @@ pub(crate) fn ring_bytes(conn: &Conn) -> u64 {
 pub(crate) fn unread(conn: &Conn) -> u64 {
     pump(conn);
     let ring = || ring_bytes(conn);
+    let home = || {
+        let own = &conn.pair.own.receiving;
+        let before = own.resume_at.load(Ordering::Relaxed);
+        // What comes before that are doorbells.
+        if own.kernel_bytes.load(Ordering::Relaxed) < before {
+            return 0;
+        }
+        sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64
+    };
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
     match conn.way_in() {
         Way::Ring => ring(),
-        Way::TcpAgain => queued(),
+        Way::TcpAgain | Way::Owing => home(),
         Way::Tcp => {
             // The queue first: a doorbell in it follows the offset.
             let queued = queued();

@@ -1,0 +1,114 @@
+//! What another program is about to have: by `exec`, by a spawn, or passed to its
+//! process. It may not run under Shunt, so each such connection becomes a plain
+//! kernel socket first.
+
+use libc::c_int;
+use shunt_abi::Reason;
+
+use super::attached;
+use crate::socket::{Socket, Stage};
+use crate::stream::{self, Conn};
+use crate::table::{self, Entry};
+use crate::{sys, thread, upgrade};
+
+/// The socket that `fd` names is the kernel's from here on.
+pub(super) fn give_up(fd: c_int, reason: Reason) {
+    if let Some(socket) = table::socket(fd) {
+        give_up_socket(socket, fd, reason);
+    }
+}
+
+fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
+    upgrade::refuse(socket, reason);
+    if socket.stage() == Stage::Attached
+        && let Some(conn) = Conn::new(socket, fd)
+    {
+        stream::downgrade(&conn, reason);
+    }
+}
+
+/// Everything goes back to the kernel: its calls pass us by from here on.
+pub(super) fn give_up_all(reason: Reason) {
+    table::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry {
+            give_up_socket(socket, fd, reason);
+        }
+    });
+}
+
+/// Before an exec, or a spawn by libc: the descriptors that survive it.
+pub(super) fn before_program() {
+    let own = thread::owns_memory();
+    table::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
+            && is_in_use(socket)
+            && survives(fd)
+            && (own || is_still(socket, fd))
+        {
+            give_up_socket(socket, fd, Reason::Inherited);
+        }
+    });
+}
+
+/// A `vfork` child, which works on its parent's memory with descriptors of its own,
+/// has copied one: for the program that it will be.
+pub(super) fn copied_apart(socket: &'static Socket, old: c_int, new: c_int) {
+    if is_in_use(socket) && survives(new) && is_still(socket, old) {
+        give_up_socket(socket, new, Reason::Inherited);
+    }
+}
+
+/// Whether a number names the socket that the parent's memory says.
+fn is_still(socket: &Socket, fd: c_int) -> bool {
+    let cookie = |fd| sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+    match socket.cookie() {
+        0 => cookie(fd).is_ok() && cookie(fd) == cookie(socket.fd()),
+        known => cookie(fd) == Ok(known),
+    }
+}
+
+fn is_in_use(socket: &Socket) -> bool {
+    matches!(
+        socket.stage(),
+        Stage::Candidate | Stage::Claimed | Stage::Paired | Stage::Attached
+    )
+}
+
+fn survives(fd: c_int) -> bool {
+    sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0)
+}
+
+/// Before libc starts another program (`posix_spawn`, `system`, `popen`).
+pub fn before_spawn() {
+    if thread::owns_memory() {
+        before_program();
+    }
+}
+
+/// Before `fd` is noted as one that a spawned program will have.
+pub fn before_giving(fd: c_int) {
+    if thread::owns_memory() {
+        give_up(fd, Reason::Inherited);
+    }
+}
+
+/// Before a stdio stream reads from `fd`, or it becomes a standard stream: libc's
+/// streams call the kernel directly.
+pub fn before_stdio(fd: c_int) {
+    if thread::owns_memory() {
+        give_up(fd, Reason::Stdio);
+    }
+}
+
+/// Before libc writes to `fd` directly: that must follow what the program has sent.
+pub fn before_stdio_write(fd: c_int) {
+    if !thread::owns_memory() {
+        return;
+    }
+    if let Some(socket) = table::socket(fd) {
+        upgrade::refuse(socket, Reason::Stdio);
+    }
+    if let Some(conn) = attached(fd) {
+        stream::leave_ring(&conn, Reason::Stdio);
+    }
+}

@@ -1,0 +1,322 @@
+//! Bytes in our ring that the peer will not read there: it has recalled them
+//! ([`super::downgrade`] is the other side of this), or this side withdraws them. They
+//! are sent again over TCP, before anything that follows.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_shm::atomic::heavy;
+use shunt_shm::publish;
+use shunt_shm::ring::{Consumer, Position};
+use shunt_shm::slot::{self, Progress, Recall, Receiving, Way};
+
+use super::recv::follow_back;
+use super::{Conn, close, wait};
+use crate::thread::give;
+use crate::{sys, tcp};
+
+/// Bytes given to the kernel at a time.
+const STEP: usize = 256 << 10;
+/// How long the peer may be in the middle of sending to itself in our name, in
+/// nanoseconds: a few system calls, unless it was stopped there.
+const PATIENCE: u64 = 5_000_000_000;
+/// How long a `close` or `shutdown` waits for TCP to take what is owed.
+const LAST_PATIENCE_MS: i64 = 1000;
+
+/// More than this the peer reads in the ring: TCP might not take it all.
+const MOST_WITHDRAWN: u64 = 1 << 20;
+
+/// What became of what is owed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Debt {
+    /// TCP has it all: the direction is the kernel's.
+    Paid,
+    /// The kernel has no room for all of it yet.
+    Owed,
+}
+
+/// Whether the peer reads our ring no more.
+#[inline(always)]
+pub(crate) fn is_recalled(conn: &Conn) -> bool {
+    conn.pair.peer_state() & slot::RECALLED != 0
+}
+
+/// Whether something is to be done about it.
+#[inline(always)]
+pub(crate) fn is_due(conn: &Conn) -> bool {
+    is_recalled(conn)
+        && (conn.way_out() != Way::TcpAgain
+            || conn.pair.own.recall.answered.load(Ordering::Relaxed) == 0)
+        || conn.way_out() == Way::Owing
+}
+
+/// Answers a recall, and sends what the kernel takes of what is owed. Without a token.
+#[cold]
+pub(crate) fn answer(conn: &Conn) {
+    let token = &conn.pair.own.sending.token;
+    if conn.take(token) {
+        pay(conn);
+        give(token);
+    }
+}
+
+/// The same before the direction is shut down: waits for the kernel, within bounds.
+#[cold]
+pub(super) fn answer_at_last(conn: &Conn) {
+    let token = &conn.pair.own.sending.token;
+    for _ in 0..LAST_PATIENCE_MS / 10 {
+        if !conn.take(token) {
+            return;
+        }
+        let debt = pay(conn);
+        give(token);
+        if debt == Debt::Paid {
+            return;
+        }
+        if let Some(fd) = conn.base() {
+            sys::poll_ms(fd, libc::POLLOUT, 10);
+        }
+    }
+}
+
+/// With the sending token.
+pub(super) fn pay(conn: &Conn) -> Debt {
+    if conn.way_out() != Way::Owing && is_due(conn) && !accept(conn) {
+        return Debt::Paid;
+    }
+    if conn.way_out() == Way::Owing {
+        send_owed(conn)
+    } else {
+        Debt::Paid
+    }
+}
+
+/// Takes note of a recall. With the sending token. `true`: something may be owed.
+fn accept(conn: &Conn) -> bool {
+    let own = conn.pair.own;
+    let done = |also: Way| {
+        also.store(&own.sending.way);
+        publish::half(&own.recall.answered, 1);
+    };
+    let Some(stage) = await_peer(conn) else {
+        close::abort(conn);
+        done(Way::TcpAgain);
+        return false;
+    };
+    if conn.socket.reason() == Reason::Pending {
+        conn.socket.set_reason(Reason::PeerLeft);
+    }
+    conn.socket.downgraded.store(1, Ordering::Relaxed);
+    let back_at = own.output.back_at.load(Ordering::Relaxed);
+    let way = conn.way_out();
+    if way == Way::Tcp || way == Way::TcpAgain && back_at == 0 {
+        done(Way::TcpAgain);
+        return false;
+    }
+    let begins = conn
+        .base()
+        .and_then(|fd| tcp::written(fd, conn.socket.role()));
+    // What has been sent behind the ring by TCP already cannot be overtaken.
+    let behind = way == Way::TcpAgain
+        && (begins != back_at.checked_sub(1) || conn.socket.inside.has_sender());
+    let (Some(begins), false) = (begins, behind) else {
+        done(Way::TcpAgain);
+        return false;
+    };
+    if stage == Recall::ASKED {
+        publish::set_bits(&own.face.state, slot::LEAVING);
+        // Before any of it is sent: what comes from here on is payload.
+        publish::word(&own.output.back_at, begins + 1);
+    }
+    note_unread(conn);
+    done(Way::Owing);
+    true
+}
+
+/// What the peer, which reads no more, has not read is owed.
+fn note_unread(conn: &Conn) {
+    let (recall, peer) = (&conn.pair.own.recall, conn.pair.peer);
+    let o = Ordering::Relaxed;
+    recall
+        .owed_read
+        .store(peer.receiving.read.load(Ordering::Acquire), o);
+    recall
+        .owed_left
+        .store(peer.receiving.left.load(Ordering::Acquire), o);
+    recall
+        .owed_bytes
+        .store(peer.progress.bytes.load(Ordering::Acquire), o);
+}
+
+/// Sends again over TCP what the peer has not read, if it is not receiving just now
+/// and TCP takes it all: then the kernel has everything that was ever sent. With the
+/// sending token, on the ring. `false`: the peer reads it in the ring.
+pub(super) fn withdraw(conn: &Conn) -> bool {
+    let own = conn.pair.own;
+    let peer = conn.pair.peer;
+    let state = &own.face.state;
+    if conn.in_flight() > MOST_WITHDRAWN || is_recalled(conn) {
+        return false;
+    }
+    publish::set_bits(state, slot::WITHDRAWING);
+    // Either we see its token taken, or it sees, with its token, that we withdraw.
+    heavy();
+    let begins = if peer.receiving.token.is_taken() || !is_told_apart(conn) {
+        None
+    } else {
+        conn.base()
+            .and_then(|fd| tcp::written(fd, conn.socket.role()))
+    };
+    let Some(begins) = begins else {
+        publish::clear_bits(state, slot::WITHDRAWING);
+        return false;
+    };
+    note_unread(conn);
+    publish::word(&own.output.back_at, begins + 1);
+    publish::half(&own.recall.answered, 1);
+    publish::set_bits(state, slot::LEAVING | slot::WITHDRAWN);
+    Way::Owing.store(&own.sending.way);
+    send_owed(conn);
+    true
+}
+
+/// Whether the peer, which receives nothing just now, can tell doorbells from what
+/// would be sent again: not behind payload that it has still to read by TCP.
+fn is_told_apart(conn: &Conn) -> bool {
+    let (receiving, output) = (&conn.pair.peer.receiving, &conn.pair.own.output);
+    match Way::load(&receiving.way) {
+        Way::Ring => true,
+        Way::Tcp => {
+            let taken = receiving.kernel_bytes.load(Ordering::Acquire);
+            output.bells.load(Ordering::Relaxed) == 0
+                || output.switch_at.load(Ordering::Relaxed) == taken.wrapping_add(1)
+        }
+        _ => false,
+    }
+}
+
+/// Follows a peer that has withdrawn what this side has not read. With the receiving
+/// token.
+#[cold]
+pub(super) fn follow_withdrawal(conn: &Conn) {
+    let until = sys::now() + PATIENCE;
+    loop {
+        let state = conn.pair.peer_state();
+        if state & slot::WITHDRAWN != 0 {
+            let peer = &conn.pair.peer.output;
+            let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+            // Before the ring began there are no doorbells.
+            let before = taken < peer.switch_at.load(Ordering::Acquire).saturating_sub(1);
+            let back_at = peer.back_at.load(Ordering::Acquire);
+            let resume = if before {
+                taken
+            } else {
+                back_at.saturating_sub(1)
+            };
+            follow_back(conn, resume);
+            return;
+        }
+        if state & slot::WITHDRAWING == 0 {
+            return;
+        }
+        if sys::now() >= until {
+            close::abort(conn);
+            return;
+        }
+        sys::sched_yield();
+    }
+}
+
+/// Whether the peer has withdrawn what this side has not read, or is about to.
+#[inline(always)]
+pub(crate) fn is_withdrawn(conn: &Conn) -> bool {
+    let state = conn.pair.peer.face.state.load(Ordering::Relaxed);
+    state & (slot::WITHDRAWING | slot::WITHDRAWN) != 0
+}
+
+/// How far the peer is with its recall: asked or done. `None`: it does not say.
+fn await_peer(conn: &Conn) -> Option<u32> {
+    let stage = &conn.pair.peer.recall.stage;
+    let mut until = None;
+    loop {
+        match stage.load(Ordering::Acquire) {
+            now @ (Recall::ASKED | Recall::DONE) => return Some(now),
+            Recall::TRYING | Recall::TAKEN => {}
+            _ => return None,
+        }
+        if sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE) {
+            return None;
+        }
+        sys::sched_yield();
+    }
+}
+
+/// Sends what is owed, as far as the kernel takes it. With the sending token.
+fn send_owed(conn: &Conn) -> Debt {
+    let recall = &conn.pair.own.recall;
+    let o = Ordering::Relaxed;
+    let (receiving, progress) = (Receiving::default(), Progress::default());
+    receiving.read.store(recall.owed_read.load(o), o);
+    receiving.left.store(recall.owed_left.load(o), o);
+    progress.bytes.store(recall.owed_bytes.load(o), o);
+    let consumer = Consumer {
+        memory: conn.pair.out,
+        receiving: &receiving,
+        progress: &progress,
+    };
+    let Some(base) = conn.base() else {
+        return Debt::Paid;
+    };
+    let debt = if lies_in_ring(conn, &receiving) {
+        resend(&consumer, base)
+    } else {
+        None
+    };
+    recall.owed_read.store(receiving.read.load(o), o);
+    recall.owed_left.store(receiving.left.load(o), o);
+    recall.owed_bytes.store(progress.bytes.load(o), o);
+    match debt {
+        Some(Debt::Owed) => Debt::Owed,
+        Some(Debt::Paid) => {
+            Way::TcpAgain.store(&conn.pair.own.sending.way);
+            wait::restore_options(conn);
+            Debt::Paid
+        }
+        None => {
+            close::abort(conn);
+            Way::TcpAgain.store(&conn.pair.own.sending.way);
+            Debt::Paid
+        }
+    }
+}
+
+/// Whether the peer's word of how far it has read names a place in our ring.
+fn lies_in_ring(conn: &Conn, receiving: &Receiving) -> bool {
+    let at = Position::unpack(receiving.read.load(Ordering::Relaxed)).offset;
+    let left = receiving.left.load(Ordering::Relaxed);
+    let size = conn.pair.out.size();
+    if left == 0 {
+        at.is_multiple_of(8) && at < size
+    } else {
+        at.checked_add(left).is_some_and(|end| end <= size)
+    }
+}
+
+/// Sends what a ring holds to `fd`. An error of the connection ends it: the next
+/// call on it will say what it is. `None`: the ring is broken.
+pub(super) fn resend(consumer: &Consumer, fd: c_int) -> Option<Debt> {
+    loop {
+        let send = |from: *const u8, n: usize| sys::send_more(fd, from, n);
+        let debt = match consumer.drain(STEP, send) {
+            Ok(Ok(0)) => Some(Debt::Paid),
+            Ok(Ok(_) | Err(libc::EINTR)) => continue,
+            Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
+            Ok(Err(_)) => Some(Debt::Paid),
+            Err(_) => None,
+        };
+        // What waits for more leaves now (tcp(7)).
+        let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+        return debt;
+    }
+}
