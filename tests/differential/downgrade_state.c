@@ -613,6 +613,18 @@ static void *polls(void *arg)
     return NULL;
 }
 
+static void *waits(void *arg)
+{
+    struct thread *t = arg;
+    struct epoll_event ev = {EPOLLIN | EPOLLET, {.u32 = 9}}, got = {0};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    epoll_ctl(set, EPOLL_CTL_ADD, t->e->fd, &ev);
+    t->tid = syscall(SYS_gettid);
+    t->result = epoll_wait(set, &got, 1, -1) == 1 ? (long)got.events : -1;
+    close(set);
+    return NULL;
+}
+
 static void *sends(void *arg)
 {
     struct thread *t = arg;
@@ -633,8 +645,8 @@ static void start_asleep(struct end *e, struct thread *t, void *(*run)(void *))
     await_sleep(e, e->pid, t->tid);
 }
 
-// One thread sleeps in recv, one in poll, one in a send without room; a fourth
-// makes the connection plain under them.
+// One thread sleeps in recv, one in poll, one in epoll_wait, one in a send without
+// room; a fifth makes the connection plain under them.
 static void under_sleepers(struct end *e, int by_program)
 {
     size_t n = 0;
@@ -642,9 +654,10 @@ static void under_sleepers(struct end *e, int by_program)
         n = stuff(e, FD, 1);
     share(e, S, &n, sizeof n);
     if (e->role == S) {
-        struct thread r = {0}, p = {0}, s = {.n = 200000};
+        struct thread r = {0}, p = {0}, w = {0}, s = {.n = 200000};
         start_asleep(e, &r, receives);
         start_asleep(e, &p, polls);
+        start_asleep(e, &w, waits);
         start_asleep(e, &s, sends);
         if (by_program) {
             struct plain q = PLAIN(FD);
@@ -654,12 +667,15 @@ static void under_sleepers(struct end *e, int by_program)
         }
         await_sleep(e, e->pid, r.tid);
         await_sleep(e, e->pid, p.tid);
+        await_sleep(e, e->pid, w.tid);
         go(e);
         pthread_join(s.thread, NULL);
         say(e, "sent %ld", s.result);
         go(e);
         pthread_join(p.thread, NULL);
         say(e, "polled %s", events(p.result));
+        pthread_join(w.thread, NULL);
+        say(e, "waited for %s", events(w.result));
         pthread_join(r.thread, NULL);
         say(e, "received %ld", r.result);
         T(recv(FD, (char[8]){0}, 8, MSG_WAITALL));
@@ -675,6 +691,27 @@ static void under_sleepers(struct end *e, int by_program)
 }
 static void stream_under_sleepers(struct end *e) { under_sleepers(e, 0); }
 static void program_under_sleepers(struct end *e) { under_sleepers(e, 1); }
+
+// A receive that has some of what it waits for goes on with the rest.
+static void half_received(struct end *e)
+{
+    if (e->role == S) {
+        struct thread r = {0};
+        await_bytes(e, FD, 3);
+        start_asleep(e, &r, receives);
+        by_stream(e);
+        await_sleep(e, e->pid, r.tid);
+        go(e);
+        pthread_join(r.thread, NULL);
+        say(e, "received %ld", r.result);
+    } else {
+        produce(e, FD, 3, 1);
+        await_go(e);
+        produce(e, FD, 5, 1);
+    }
+    meet(e);
+    goes_on(e);
+}
 
 static void *converses(void *arg)
 {
@@ -787,6 +824,77 @@ static void daemon_closefrom(struct end *e) { daemon_closes_all(e, 0); }
 static void daemon_close_range(struct end *e) { daemon_closes_all(e, 1); }
 static void daemon_close(struct end *e) { daemon_closes_all(e, 2); }
 
+// What waits on either side is counted right.
+static void counts(struct end *e)
+{
+    int n = 0;
+    AT(C) produce(e, FD, 10, 1);
+    AT(S) {
+        await_bytes(e, FD, 10);
+        by_stream(e);
+        await_bytes(e, FD, 10);
+        T(ioctl(FD, FIONREAD, &n));
+        say(e, "%d", n);
+        expect(e, FD, 4, 1);
+        T(ioctl(FD, FIONREAD, &n));
+        say(e, "%d", n);
+        T(recv(FD, (char[8]){0}, 6, MSG_DONTWAIT));
+        T(ioctl(FD, FIONREAD, &n));
+        say(e, "%d", n);
+    }
+    goes_on(e);
+}
+
+// Every family of calls once, on what is left.
+static void all_calls(struct end *e)
+{
+    char buf[64];
+    struct iovec v[2] = {{buf, 3}, {buf + 3, 4}};
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
+    struct mmsghdr mm = {.msg_hdr = m};
+    at_once(e);
+    AT(C) produce(e, FD, 5, 1);
+    AT(S) {
+        by_stream(e);
+        expect(e, FD, 5, 1);
+    }
+    AT(C) {
+        int p[2], file = MUST(memfd_create("bytes", MFD_CLOEXEC));
+        fill(buf, 7, 0, 2);
+        MUST(pipe2(p, O_CLOEXEC));
+        MUST(write(file, buf, 7));
+        T(write(FD, buf, 7));
+        T(writev(FD, v, 2));
+        T(sendmsg(FD, &m, 0));
+        T(sendmmsg(FD, &mm, 1, 0));
+        T(sendfile(FD, file, &(off_t){0}, 7));
+        MUST(write(p[1], buf, 7));
+        T(splice(p[0], NULL, FD, NULL, 7, 0));
+        T(dprintf(FD, "%.0s", "")); // no bytes, no harm
+        close(file), close(p[0]), close(p[1]);
+    }
+    AT(S) {
+        int p[2];
+        MUST(pipe2(p, O_CLOEXEC));
+        await_bytes(e, FD, 42);
+        T(recv(FD, buf, 7, MSG_PEEK));
+        T(read(FD, buf, 7));
+        say(e, "%ld", check(buf, 7, 0, 2));
+        T(readv(FD, v, 2));
+        say(e, "%ld", check(buf, 7, 0, 2));
+        T(recvmsg(FD, &m, MSG_WAITALL));
+        say(e, "%ld", check(buf, 7, 0, 2));
+        T(recvmmsg(FD, &mm, 1, 0, NULL));
+        say(e, "%ld", check(buf, 7, 0, 2));
+        T(recvfrom(FD, buf, 7, MSG_TRUNC, NULL, NULL));
+        T(splice(FD, NULL, p[1], NULL, 7, 0));
+        T(read(p[0], buf, 64));
+        say(e, "%ld", check(buf, 7, 0, 2));
+        close(p[0]), close(p[1]);
+    }
+    goes_on(e);
+}
+
 // Sockets cannot be opened anew by name; the attempt changes nothing.
 static void by_name(struct end *e)
 {
@@ -813,5 +921,6 @@ PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_s
            CASE(watched_unread, COLD | ALL), CASE(watched_program_idle, COLD), CASE(watched_program_unread, COLD),
            CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
            CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
+           CASE(half_received, TWO | COLD),
            CASE(under_traffic, TWO | COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
-           CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(by_name, COLD))
+           CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(counts, COLD), CASE(all_calls, COLD), CASE(by_name, COLD))

@@ -14,6 +14,9 @@ pub(crate) struct Options {
     /// Without Shunt: a test of the soak itself
     #[arg(long)]
     native: bool,
+    /// Connections that families of processes share, instead of many connections of few
+    #[arg(long)]
+    family: bool,
     /// Repeat the choices of an earlier run
     #[arg(long)]
     seed: Option<u64>,
@@ -21,7 +24,7 @@ pub(crate) struct Options {
 
 /// The task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
-    let mut command = command(options.minutes * 60, options.native);
+    let mut command = command(options.family, options.minutes * 60, options.native);
     if let Some(seed) = options.seed {
         command.arg("--seed").arg(seed.to_string());
     }
@@ -32,7 +35,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// A short one, for CI. Returns its last line.
 pub(crate) fn short() -> Result<String> {
-    let mut command = command(30, false);
+    let mut command = command(false, 30, false);
     let mut job = Job::spawn("soak", &root().join("target"), &mut command)?;
     let status = job.wait(Duration::from_secs(180), &[])?;
     if !status.success() {
@@ -41,8 +44,25 @@ pub(crate) fn short() -> Result<String> {
     Ok(job.output().lines().last().unwrap_or_default().to_owned())
 }
 
-fn command(seconds: u32, native: bool) -> Command {
+/// The same for families. Returns its last line.
+pub(crate) fn short_family() -> Result<String> {
+    let mut command = command(true, 20, false);
+    // Programs without libshunt need the downgrade, and who is killed in a receive
+    // resets its connection.
+    command.args(["--mischief", "kills"]);
+    let mut job = Job::spawn("soak-family", &root().join("target"), &mut command)?;
+    let status = job.wait(Duration::from_secs(120), &[])?;
+    if !status.success() {
+        bail!("{status}; see target/soak-family.log\n{}", job.tail());
+    }
+    Ok(job.output().lines().last().unwrap_or_default().to_owned())
+}
+
+fn command(family: bool, seconds: u32, native: bool) -> Command {
     let mut command = Command::new(artifact("shunt-soak"));
+    if family {
+        command.arg("family");
+    }
     command.arg("--seconds").arg(seconds.to_string());
     if native {
         command.arg("--native");

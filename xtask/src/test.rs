@@ -53,6 +53,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
             program::steps(&mut report, &[], &[])?;
             cpython::steps(&mut report, &cpython::Options::default())?;
             report.step("soak", soak::short);
+            report.step("soak family", soak::short_family);
         }
     }
     reap_leftovers();

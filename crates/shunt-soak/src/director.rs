@@ -19,7 +19,9 @@ mod worker;
 
 use footprint::{Footprint, leaks};
 pub(crate) use options::Options;
-use proc::{comm, descendants, print_stacks, signal};
+use proc::comm;
+pub(crate) use proc::{descendants, print_stacks, signal};
+pub(crate) use report::sum_of;
 use worker::Worker;
 
 /// How long a worker may take to end once it should.

@@ -18,6 +18,7 @@ mod client;
 mod connection;
 mod director;
 mod event;
+mod family;
 mod process;
 mod random;
 mod server;
@@ -29,9 +30,14 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 shunt-soak [--minutes N | --seconds N] [--seed N] [--servers N] [--clients N] [--json]
            (--shunt PATH | --native)
+shunt-soak family [--minutes N | --seconds N] [--seed N] [--mischief LIST]
+           (--shunt PATH | --native)
 
+  family         connections that families of processes share, instead of
+                 many connections of few processes
   --shunt PATH   run the workers by `PATH run`
   --native       run them without Shunt: a check of the soak itself
+  --mischief     in each round, of kills, receivers, parts, strangers, plain, or none [default: at random]
   --json         end with a summary as one line of JSON";
 
 fn main() -> ExitCode {
@@ -39,6 +45,9 @@ fn main() -> ExitCode {
     let result = match arguments.first().map(String::as_str) {
         Some("server") => server::run(&arguments[1..]),
         Some("client") => client::run(&arguments[1..]),
+        Some("family") => family::run(&arguments[1..]),
+        Some("family-parent") => family::parent::run(&arguments[1..]),
+        Some("family-member") => family::member::run(&arguments[1..]),
         Some("--help" | "-h") => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Children, their children, and so on.
-pub(super) fn descendants(pid: u32) -> Vec<u32> {
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return found;
@@ -44,7 +44,7 @@ pub(super) fn field_kb(path: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-pub(super) fn signal(pid: u32, number: libc::c_int) {
+pub(crate) fn signal(pid: u32, number: libc::c_int) {
     if pid > 1
         && let Ok(pid) = libc::pid_t::try_from(pid)
     {
@@ -53,7 +53,7 @@ pub(super) fn signal(pid: u32, number: libc::c_int) {
     }
 }
 
-pub(super) fn print_stacks(pid: u32) {
+pub(crate) fn print_stacks(pid: u32) {
     if pid == 0 {
         return;
     }

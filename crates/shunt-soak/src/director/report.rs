@@ -92,7 +92,7 @@ impl Director<'_> {
 }
 
 /// The sum of the numbers that follow `key` in the statistics.
-fn sum_of(stats: &str, key: &str) -> u64 {
+pub(crate) fn sum_of(stats: &str, key: &str) -> u64 {
     let numbers = stats.split(key).skip(1).map(|rest| {
         let rest = rest.trim_start();
         let end = rest

@@ -1,0 +1,296 @@
+//! `shunt-soak family`: connections that whole families of processes share.
+//!
+//! ```text
+//! director ──> parent A ──4 connections── parent B      a new pair each round
+//!    │            │ fork, exec, SCM_RIGHTS    │
+//!    │          4 children, 2 threads each  4 children
+//!    └── watches the numbers in the shared file
+//! ```
+//!
+//! The parents kill, stop and replace their children every few milliseconds;
+//! some children are programs without libshunt, and some put streams of the C
+//! library on connections, so that these must become plain in the middle. Each
+//! direction carries numbered records of known content (`record`), sent and
+//! taken so that natively nothing can go wrong (`way`).
+
+use crate::director::{descendants, print_stacks, signal, sum_of};
+use crate::random::Random;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+pub(crate) mod member;
+pub(crate) mod parent;
+mod pass;
+mod record;
+mod shared;
+mod way;
+
+use parent::Mischief;
+use shared::{Shared, phase};
+
+/// A way that does not move for so long hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Options {
+    time: Duration,
+    seed: u64,
+    shunt: Option<PathBuf>,
+    only: Option<Mischief>,
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let clock = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut options = Options {
+        time: Duration::from_secs(60),
+        seed: u64::from(clock.subsec_nanos()) ^ clock.as_secs(),
+        shunt: None,
+        only: None,
+    };
+    let mut native = false;
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} needs a value"));
+        let number = |text: &String| {
+            text.parse::<u64>()
+                .map_err(|_| format!("{text} is not a number"))
+        };
+        match word.as_str() {
+            "--seconds" => options.time = Duration::from_secs(number(value()?)?),
+            "--minutes" => options.time = Duration::from_secs(60 * number(value()?)?),
+            "--seed" => options.seed = number(value()?)?,
+            "--shunt" => options.shunt = Some(PathBuf::from(value()?)),
+            "--native" => native = true,
+            "--mischief" => options.only = Some(mischief(value()?)?),
+            _ => return Err(format!("unknown argument {word}")),
+        }
+    }
+    if native == options.shunt.is_some() {
+        return Err("give either --shunt PATH or --native".into());
+    }
+    Ok(options)
+}
+
+fn mischief(text: &str) -> Result<Mischief, String> {
+    let mut chosen = Mischief {
+        kills: false,
+        receivers: false,
+        parts: false,
+        strangers: false,
+        plain: false,
+    };
+    for word in text.split(',') {
+        match word {
+            "none" => {}
+            "kills" => chosen.kills = true,
+            "parts" => (chosen.kills, chosen.parts) = (true, true),
+            "receivers" => (chosen.kills, chosen.receivers) = (true, true),
+            "strangers" => chosen.strangers = true,
+            "plain" => (chosen.strangers, chosen.plain) = (true, true),
+            _ => return Err(format!("no such mischief: {word}")),
+        }
+    }
+    Ok(chosen)
+}
+
+/// The whole soak.
+pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
+    let options = parse(arguments)?;
+    let directory = std::env::temp_dir().join(format!("shunt-family.{}", std::process::id()));
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?;
+    let result = rounds(&options, &directory);
+    let _ = std::fs::remove_dir_all(&directory);
+    result
+}
+
+fn rounds(options: &Options, directory: &Path) -> Result<(), String> {
+    let start = Instant::now();
+    let (mut rounds, mut records, mut events) = (0, 0, 0);
+    let mut said = Instant::now();
+    while start.elapsed() < options.time {
+        let seed = options.seed.wrapping_add(rounds);
+        let file = directory.join(format!("round.{rounds}"));
+        let done = round(options, directory, &file, seed)
+            .map_err(|text| format!("round {rounds}: {text}; begin there with --seed {seed}"))?;
+        let _ = std::fs::remove_file(&file);
+        rounds += 1;
+        records += done.0;
+        events += done.1;
+        if said.elapsed() > Duration::from_secs(10) {
+            said = Instant::now();
+            let time = start.elapsed().as_secs();
+            println!(
+                "[{time:4} s] {rounds} rounds, {records} records, {events} births, deaths and stops"
+            );
+        }
+    }
+    if options.shunt.is_some() {
+        let stats = std::fs::read_to_string(directory.join("stats")).unwrap_or_default();
+        let ring = sum_of(&stats, "\"ring_bytes\":");
+        let kernel = sum_of(&stats, "\"kernel_bytes\":");
+        println!(
+            "statistics of those who were not killed: {ring} bytes in rings, {kernel} by the kernel"
+        );
+        if ring == 0 {
+            return Err("no byte went through a ring".into());
+        }
+    }
+    println!(
+        "family: {rounds} rounds, {records} records, {events} births, deaths and stops, 0 failures"
+    );
+    Ok(())
+}
+
+/// Returns how many records came and how much happened.
+fn round(
+    options: &Options,
+    directory: &Path,
+    file: &Path,
+    seed: u64,
+) -> Result<(u64, u64), String> {
+    let mut random = Random::new(seed);
+    let shared = Shared::create(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let native = options.shunt.is_none();
+    let chosen = Mischief {
+        kills: !random.one_in(4),
+        // Natively nothing is lost. Under Shunt a connection is reset when somebody
+        // is killed in the middle of a receive, and a send may end between its
+        // parts, so there both must be asked for.
+        receivers: native && random.one_in(2),
+        parts: native && random.one_in(2),
+        strangers: !random.one_in(3),
+        plain: !random.one_in(3),
+    };
+    let mischief = options.only.unwrap_or(chosen);
+    let eager = !random.one_in(4);
+    // A connection becomes plain once, so where that happens rounds are short.
+    let longest = if mischief.strangers || mischief.plain {
+        800
+    } else {
+        3000
+    };
+    let time = Duration::from_millis(random.magnitude(50, longest));
+    let mut parents = Vec::new();
+    for side in 0..2 {
+        let mut command = command(options, directory, eager)?;
+        command
+            .arg("family-parent")
+            .arg(file)
+            .arg(side.to_string())
+            .arg(seed.to_string())
+            .arg(mischief.bits().to_string());
+        parents.push(command.spawn().map_err(|error| format!("start: {error}"))?);
+    }
+    let result = watch(shared, &mut parents, time);
+    if result.is_err() {
+        println!("round with seed {seed}: {mischief:?}, eager {eager}");
+        for parent in &mut parents {
+            for pid in descendants(parent.id()) {
+                signal(pid, libc::SIGKILL);
+            }
+            let _ = parent.kill();
+            let _ = parent.wait();
+        }
+    }
+    result?;
+    let records = shared
+        .ways
+        .iter()
+        .flatten()
+        .map(|way| way.receive.next.load(SeqCst))
+        .sum();
+    Ok((records, shared.events.load(SeqCst)))
+}
+
+fn command(options: &Options, directory: &Path, eager: bool) -> Result<Command, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let Some(shunt) = &options.shunt else {
+        return Ok(Command::new(program));
+    };
+    let mut command = Command::new(shunt);
+    let upgrade = if eager { "eager" } else { "adaptive" };
+    command
+        .arg("run")
+        .arg(format!("--upgrade={upgrade}"))
+        .arg("--stats")
+        .arg(directory.join("stats"))
+        .arg("--")
+        .arg(program);
+    Ok(command)
+}
+
+/// Until both parents have ended; says so when something stands still.
+fn watch(shared: &Shared, parents: &mut [Child], time: Duration) -> Result<(), String> {
+    let start = Instant::now();
+    let mut last: [(u64, Instant); 2 * shared::CONNECTIONS] = [(0, start); 2 * shared::CONNECTIONS];
+    let mut alive = vec![true; parents.len()];
+    let mut moved = Instant::now();
+    while alive.contains(&true) {
+        if start.elapsed() > time && !shared.draining() {
+            shared.phase.store(phase::DRAIN, SeqCst);
+        }
+        if shared.failures.load(SeqCst) > 0 {
+            return Err("see above".into());
+        }
+        for (parent, alive) in parents.iter_mut().zip(&mut alive) {
+            if !*alive {
+                continue;
+            }
+            if let Some(status) = parent.try_wait().map_err(|error| error.to_string())? {
+                if !status.success() {
+                    return Err(format!("a parent ended: {status}"));
+                }
+                *alive = false;
+                moved = Instant::now();
+            }
+        }
+        let ways = shared.ways.iter().flatten();
+        let mut all_ended = true;
+        for (index, way) in ways.enumerate() {
+            let now = way.receive.next.load(SeqCst);
+            if way.receive.ended.load(SeqCst) == 1 {
+                continue;
+            }
+            all_ended = false;
+            if now != last[index].0 {
+                last[index] = (now, Instant::now());
+                moved = Instant::now();
+            }
+            if last[index].1.elapsed() > PATIENCE {
+                return Err(hang(shared, parents));
+            }
+        }
+        if all_ended && moved.elapsed() > PATIENCE {
+            return Err(hang(shared, parents));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn hang(shared: &Shared, parents: &[Child]) -> String {
+    for (index, way) in shared.ways.iter().flatten().enumerate() {
+        println!(
+            "connection {}, from side {}: {} sent (at {}), {} taken (at {}), ended {} and {}",
+            index / 2,
+            index % 2,
+            way.send.next.load(SeqCst),
+            way.send.intent.load(SeqCst) >> 1,
+            way.receive.next.load(SeqCst),
+            way.receive.intent.load(SeqCst) >> 1,
+            way.send.ended.load(SeqCst),
+            way.receive.ended.load(SeqCst)
+        );
+    }
+    for parent in parents {
+        print_stacks(parent.id());
+        for pid in descendants(parent.id()) {
+            print_stacks(pid);
+        }
+    }
+    "stands still".into()
+}
