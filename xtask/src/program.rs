@@ -5,55 +5,77 @@ mod asyncio;
 mod http;
 pub(crate) mod memcached;
 pub(crate) mod nginx;
+mod postgresql;
 pub(crate) mod redis;
+mod rings;
 
 use crate::lab::Variant;
 use crate::process::reap_leftovers;
 use crate::report::Report;
 use crate::stats::Stats;
 use anyhow::{Result, bail};
+use rings::Rings;
 
-/// Share of payload bytes that must go through rings.
-const RING_SHARE: f64 = 0.99;
+/// Every variant but `kill`, which is for programs that make much of one load.
+const MIXED: &[Variant] = &[
+    Variant::Native,
+    Variant::Both,
+    Variant::Client,
+    Variant::Server,
+];
+
+const SHORT: Rings = Rings::Any("a connection for each request stays on TCP");
 
 /// One program with one kind of load.
 struct Program {
     name: &'static str,
     run: fn(Variant) -> Result<Stats>,
-    /// Whether its connections live longer than one request.
-    lasting: bool,
+    rings: Rings,
+    variants: &'static [Variant],
 }
 
 const PROGRAMS: &[Program] = &[
     Program {
         name: "redis",
         run: redis::run,
-        lasting: true,
+        rings: Rings::Nearly,
+        variants: &Variant::ALL,
     },
     Program {
         name: "memcached",
         run: memcached::run,
-        lasting: true,
+        rings: Rings::Nearly,
+        variants: &Variant::ALL,
     },
     Program {
         name: "nginx-wrk",
         run: nginx::keep_alive,
-        lasting: true,
+        rings: Rings::Nearly,
+        variants: &Variant::ALL,
     },
     Program {
         name: "nginx-ab",
         run: nginx::closing,
-        lasting: false,
+        rings: SHORT,
+        variants: &Variant::ALL,
     },
     Program {
         name: "http",
         run: http::run,
-        lasting: false,
+        rings: SHORT,
+        variants: &Variant::ALL,
     },
     Program {
         name: "asyncio",
         run: asyncio::run,
-        lasting: true,
+        rings: Rings::Nearly,
+        variants: &Variant::ALL,
+    },
+    Program {
+        name: "postgresql",
+        run: postgresql::run,
+        rings: Rings::Nearly,
+        variants: MIXED,
     },
 ];
 
@@ -78,13 +100,9 @@ pub(crate) fn steps(report: &mut Report, names: &[String], variants: &[Variant])
         let known: Vec<_> = PROGRAMS.iter().map(|program| program.name).collect();
         bail!("no such program; there are {}", known.join(" "));
     }
-    let variants = if variants.is_empty() {
-        &Variant::ALL[..]
-    } else {
-        variants
-    };
     for program in programs {
-        for &variant in variants {
+        let wanted = |variant: &&Variant| variants.is_empty() || variants.contains(variant);
+        for &variant in program.variants.iter().filter(wanted) {
             report.step(&format!("{} / {}", program.name, variant.name()), || {
                 judge(program, variant)
             });
@@ -97,18 +115,12 @@ fn judge(program: &Program, variant: Variant) -> Result<String> {
     let stats = (program.run)(variant)?;
     match variant {
         Variant::Native => return Ok(String::new()),
-        Variant::Both
-            if program.lasting && (stats.shunted == 0 || stats.ring_share() < RING_SHARE) =>
-        {
-            bail!("too few bytes in rings: {}", stats.summary());
-        }
-        Variant::Kill if program.lasting && stats.shunted == 0 => {
-            bail!("nothing was shunted: {}", stats.summary());
-        }
+        Variant::Both => program.rings.check_share(&stats)?,
+        Variant::Kill => program.rings.check_some(&stats)?,
         Variant::Client | Variant::Server if stats.shunted > 0 => {
             bail!("a connection with one end was shunted: {}", stats.summary());
         }
-        _ => {}
+        Variant::Client | Variant::Server => {}
     }
     Ok(stats.summary())
 }

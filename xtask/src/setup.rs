@@ -25,6 +25,7 @@ const NEEDED: &[(&str, &str)] = &[
         "/usr/lib/python3.11/test/test_socket.py",
         "libpython3.11-testsuite",
     ),
+    ("/usr/lib/postgresql/15/bin/postgres", "postgresql-15"),
     ("/usr/bin/gdb", "gdb"),
     ("/usr/bin/strace", "strace"),
     ("/usr/bin/unshare", "util-linux"),
