@@ -3,13 +3,14 @@
 
 mod asyncio;
 mod http;
+mod inetd;
 pub(crate) mod memcached;
 pub(crate) mod nginx;
 mod postgresql;
 pub(crate) mod redis;
 mod rings;
 
-use crate::lab::Variant;
+use crate::lab::{Lab, Variant};
 use crate::process::reap_leftovers;
 use crate::report::Report;
 use crate::stats::Stats;
@@ -25,6 +26,8 @@ const MIXED: &[Variant] = &[
 ];
 
 const SHORT: Rings = Rings::Any("a connection for each request stays on TCP");
+
+const HANDED_ON: Rings = Rings::Any("a connection goes back to TCP when an exec hands it on");
 
 /// One program with one kind of load.
 struct Program {
@@ -70,6 +73,39 @@ const PROGRAMS: &[Program] = &[
         run: asyncio::run,
         rings: Rings::Nearly,
         variants: &Variant::ALL,
+    },
+    Program {
+        name: "socat",
+        run: inetd::socat,
+        rings: Rings::Floor(
+            0.6,
+            "the server has shared its end with a process that went on as cat, and sends by TCP",
+        ),
+        variants: MIXED,
+    },
+    Program {
+        name: "socat-nofork",
+        run: inetd::socat_nofork,
+        rings: HANDED_ON,
+        variants: MIXED,
+    },
+    Program {
+        name: "inetd",
+        run: inetd::at_once,
+        rings: HANDED_ON,
+        variants: MIXED,
+    },
+    Program {
+        name: "inetd-waiting",
+        run: inetd::waiting,
+        rings: HANDED_ON,
+        variants: MIXED,
+    },
+    Program {
+        name: "inetd-greeted",
+        run: inetd::greeted,
+        rings: HANDED_ON,
+        variants: MIXED,
     },
     Program {
         name: "postgresql",
@@ -132,6 +168,18 @@ pub(crate) fn script(name: &str) -> String {
         .join(name)
         .to_string_lossy()
         .into_owned()
+}
+
+/// Builds a source of `tests/programs` in the lab's directory, with the given
+/// compiler and libraries; returns the program.
+fn compile(lab: &mut Lab, name: &str, compiler: &[&str], libraries: &[&str]) -> Result<String> {
+    let program = lab.directory.join(name).to_string_lossy().into_owned();
+    let source = script(&format!("{name}.c"));
+    let mut words = compiler.to_vec();
+    words.extend(["-O2", "-Wall", "-Wextra", "-o", &program, &source]);
+    words.extend(libraries);
+    lab.prepare(60, &words)?;
+    Ok(program)
 }
 
 /// The interpreter: Debian's, whatever else is first in `PATH`.

@@ -26,6 +26,7 @@ const NEEDED: &[(&str, &str)] = &[
         "libpython3.11-testsuite",
     ),
     ("/usr/lib/postgresql/15/bin/postgres", "postgresql-15"),
+    ("/usr/bin/socat", "socat"),
     ("/usr/bin/gdb", "gdb"),
     ("/usr/bin/strace", "strace"),
     ("/usr/bin/unshare", "util-linux"),
