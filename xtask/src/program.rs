@@ -1,6 +1,7 @@
 //! Real programs, in every [`Variant`]: no error, checked payloads, and under
 //! Shunt at both ends nearly all bytes in rings.
 
+mod apache;
 mod asyncio;
 mod http;
 mod inetd;
@@ -26,6 +27,8 @@ const MIXED: &[Variant] = &[
 ];
 
 const SHORT: Rings = Rings::Any("a connection for each request stays on TCP");
+
+const SHORT_AMONG_OTHERS: Rings = Rings::Floor(0.7, "many connections are for one request");
 
 const HANDED_ON: Rings = Rings::Any("a connection goes back to TCP when an exec hands it on");
 
@@ -78,7 +81,7 @@ const PROGRAMS: &[Program] = &[
         name: "socat",
         run: inetd::socat,
         rings: Rings::Floor(
-            0.6,
+            0.5,
             "the server has shared its end with a process that went on as cat, and sends by TCP",
         ),
         variants: MIXED,
@@ -105,6 +108,18 @@ const PROGRAMS: &[Program] = &[
         name: "inetd-greeted",
         run: inetd::greeted,
         rings: HANDED_ON,
+        variants: MIXED,
+    },
+    Program {
+        name: "apache-prefork",
+        run: apache::prefork,
+        rings: SHORT_AMONG_OTHERS,
+        variants: MIXED,
+    },
+    Program {
+        name: "apache-event",
+        run: apache::event,
+        rings: SHORT_AMONG_OTHERS,
         variants: MIXED,
     },
     Program {

@@ -27,6 +27,8 @@ const NEEDED: &[(&str, &str)] = &[
     ),
     ("/usr/lib/postgresql/15/bin/postgres", "postgresql-15"),
     ("/usr/bin/socat", "socat"),
+    ("/usr/sbin/apache2", "apache2"),
+    ("/usr/sbin/php-fpm8.2", "php8.2-fpm"),
     ("/usr/bin/gdb", "gdb"),
     ("/usr/bin/strace", "strace"),
     ("/usr/bin/unshare", "util-linux"),
