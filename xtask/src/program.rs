@@ -8,8 +8,10 @@ mod inetd;
 pub(crate) mod memcached;
 pub(crate) mod nginx;
 mod postgresql;
+mod python_web;
 pub(crate) mod redis;
 mod rings;
+mod web;
 
 use crate::lab::{Lab, Variant};
 use crate::process::reap_leftovers;
@@ -120,6 +122,24 @@ const PROGRAMS: &[Program] = &[
         name: "apache-event",
         run: apache::event,
         rings: SHORT_AMONG_OTHERS,
+        variants: MIXED,
+    },
+    Program {
+        name: "gunicorn-sync",
+        run: python_web::gunicorn_sync,
+        rings: SHORT,
+        variants: MIXED,
+    },
+    Program {
+        name: "gunicorn-threads",
+        run: python_web::gunicorn_threads,
+        rings: Rings::Nearly,
+        variants: MIXED,
+    },
+    Program {
+        name: "uwsgi",
+        run: python_web::uwsgi,
+        rings: Rings::Nearly,
         variants: MIXED,
     },
     Program {

@@ -29,6 +29,12 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/socat", "socat"),
     ("/usr/sbin/apache2", "apache2"),
     ("/usr/sbin/php-fpm8.2", "php8.2-fpm"),
+    ("/usr/bin/gunicorn", "gunicorn"),
+    ("/usr/bin/uwsgi-core", "uwsgi-core"),
+    (
+        "/usr/lib/uwsgi/plugins/python3_plugin.so",
+        "uwsgi-plugin-python3",
+    ),
     ("/usr/bin/gdb", "gdb"),
     ("/usr/bin/strace", "strace"),
     ("/usr/bin/unshare", "util-linux"),

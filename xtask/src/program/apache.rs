@@ -2,7 +2,7 @@
 //! fork of the worker in one, by a daemon of Apache's in the other) and PHP
 //! behind FastCGI over TCP.
 
-use super::nginx::{check_ab, fetch, write_files};
+use super::web::{check_ab, echo, fetch, write_files};
 use crate::lab::{Lab, Side, Variant, free_ports};
 use crate::stats::Stats;
 use anyhow::{Result, bail};
@@ -155,36 +155,6 @@ SetHandler proxy:fcgi://127.0.0.1:{backend}
     let path = format!("{directory}/apache.conf");
     fs::write(&path, text)?;
     lab.serve(port, &["/usr/sbin/apache2", "-DFOREGROUND", "-f", &path])
-}
-
-/// Posts a file, which must come back as it is, also on a connection in use.
-fn echo(lab: &mut Lab, url: &str, file: &str) -> Result<()> {
-    let source = format!("@www/{file}");
-    let words = [
-        "curl",
-        "-sSf",
-        "-H",
-        "Content-Type: application/octet-stream",
-        "--data-binary",
-        &source,
-        "-o",
-        "got1",
-        url,
-        "-o",
-        "got2",
-        url,
-    ];
-    lab.client(20, &words)?;
-    let wanted = fs::read(lab.directory.join("www").join(file))?;
-    for got in ["got1", "got2"] {
-        let path = lab.directory.join(got);
-        // curl makes no file for an empty body.
-        if fs::read(&path).unwrap_or_default() != wanted {
-            bail!("{url} did not send back {file}");
-        }
-        let _ = fs::remove_file(path);
-    }
-    Ok(())
 }
 
 fn check_logs(lab: &Lab) -> Result<()> {
