@@ -32,6 +32,11 @@ const SHORT: Rings = Rings::Any("a connection for each request stays on TCP");
 
 const SHORT_AMONG_OTHERS: Rings = Rings::Floor(0.7, "many connections are for one request");
 
+const LARGE_AMONG_OTHERS: Rings = Rings::Floor(
+    0.9,
+    "some large bodies are written at once on a new connection",
+);
+
 const HANDED_ON: Rings = Rings::Any("a connection goes back to TCP when an exec hands it on");
 
 /// One program with one kind of load.
@@ -133,13 +138,13 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "gunicorn-threads",
         run: python_web::gunicorn_threads,
-        rings: Rings::Nearly,
+        rings: LARGE_AMONG_OTHERS,
         variants: MIXED,
     },
     Program {
         name: "uwsgi",
         run: python_web::uwsgi,
-        rings: Rings::Nearly,
+        rings: LARGE_AMONG_OTHERS,
         variants: MIXED,
     },
     Program {
