@@ -170,6 +170,21 @@ impl Lab {
         self.start(Some(side), words)?.1.finish(seconds, server)
     }
 
+    /// Like [`Self::client`], with something done while it runs.
+    pub(crate) fn client_meanwhile(
+        &mut self,
+        seconds: u64,
+        words: &[&str],
+        action: fn(&Self) -> Result<()>,
+    ) -> Result<String> {
+        let (name, mut client) = self.start(Some(Side::Client), words)?;
+        action(self)?;
+        if client.0.finished()?.is_some() {
+            bail!("{name} was over too early\n{}", client.0.tail());
+        }
+        client.finish(seconds, self.server_pid())
+    }
+
     /// Like [`Self::client`], for a load that must survive the end of shuntd.
     pub(crate) fn load(&mut self, seconds: u64, words: &[&str]) -> Result<String> {
         let (name, mut client) = self.start(Some(Side::Client), words)?;

@@ -3,6 +3,7 @@
 
 mod apache;
 mod asyncio;
+mod haproxy;
 mod http;
 mod inetd;
 pub(crate) mod memcached;
@@ -11,6 +12,7 @@ mod postgresql;
 mod python_web;
 pub(crate) mod redis;
 mod rings;
+mod ssh;
 mod web;
 
 use crate::lab::{Lab, Variant};
@@ -127,6 +129,21 @@ const PROGRAMS: &[Program] = &[
         name: "apache-event",
         run: apache::event,
         rings: SHORT_AMONG_OTHERS,
+        variants: MIXED,
+    },
+    Program {
+        name: "haproxy",
+        run: haproxy::run,
+        rings: Rings::Floor(
+            0.4,
+            "a listener that a reload hands on is unknown: new workers' clients stay on TCP",
+        ),
+        variants: MIXED,
+    },
+    Program {
+        name: "ssh",
+        run: ssh::run,
+        rings: HANDED_ON,
         variants: MIXED,
     },
     Program {

@@ -29,6 +29,9 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/socat", "socat"),
     ("/usr/sbin/apache2", "apache2"),
     ("/usr/sbin/php-fpm8.2", "php8.2-fpm"),
+    ("/usr/sbin/haproxy", "haproxy"),
+    ("/usr/sbin/sshd", "openssh-server"),
+    ("/usr/bin/ssh", "openssh-client"),
     ("/usr/bin/gunicorn", "gunicorn"),
     ("/usr/bin/uwsgi-core", "uwsgi-core"),
     (

@@ -2,14 +2,16 @@
 //! on each connection (ab), and files of many sizes hashed (curl).
 
 use super::web::{check_ab, check_wrk, fetch, write_files};
-use crate::lab::{Lab, Variant, free_port};
+use crate::lab::{Lab, Side, Variant, free_port};
 use crate::stats::Stats;
 use anyhow::{Result, bail};
 use rustix::process::Signal;
 use std::fs;
 
+const PROGRAM: &str = "/usr/sbin/nginx";
+
 /// The files that it serves: name and size.
-const FILES: &[(&str, usize)] = &[
+pub(super) const FILES: &[(&str, usize)] = &[
     ("empty", 0),
     ("1k", 1 << 10),
     ("100k", 100 << 10),
@@ -45,6 +47,19 @@ pub(super) fn closing(variant: Variant) -> Result<Stats> {
 
 /// Writes files and configuration and starts nginx.
 pub(crate) fn serve(lab: &mut Lab, port: u16) -> Result<()> {
+    let (directory, configuration) = configure(lab, port)?;
+    lab.serve(port, &[PROGRAM, "-p", &directory, "-c", &configuration])
+}
+
+/// The same for an nginx that is not what is tested.
+pub(super) fn serve_beside(lab: &mut Lab, side: Side, port: u16) -> Result<()> {
+    let (directory, configuration) = configure(lab, port)?;
+    let words = [PROGRAM, "-p", &directory, "-c", &configuration];
+    lab.serve_beside(side, port, Signal::QUIT, &words)
+}
+
+/// Returns the directory and the file with the configuration.
+fn configure(lab: &Lab, port: u16) -> Result<(String, String)> {
     write_files(lab, FILES)?;
     let directory = lab.directory.display();
     let configuration = format!(
@@ -60,19 +75,11 @@ http {{
     );
     let path = lab.directory.join("nginx.conf");
     fs::write(&path, configuration)?;
-    lab.serve(
-        port,
-        &[
-            "/usr/sbin/nginx",
-            "-p",
-            &directory.to_string(),
-            "-c",
-            &path.to_string_lossy(),
-        ],
-    )
+    Ok((directory.to_string(), path.to_string_lossy().into_owned()))
 }
 
-fn check_log(lab: &Lab) -> Result<()> {
+/// nginx must have had nothing to complain of.
+pub(super) fn check_log(lab: &Lab) -> Result<()> {
     let log = fs::read_to_string(lab.directory.join("error.log")).unwrap_or_default();
     let harmless = |line: &&str| !line.contains("[notice]") && !line.contains("favicon");
     if let Some(line) = log.lines().find(harmless) {
