@@ -3,15 +3,19 @@
 
 mod apache;
 mod asyncio;
+mod git;
 mod haproxy;
 mod http;
 mod inetd;
+mod mariadb;
 pub(crate) mod memcached;
+mod mosquitto;
 pub(crate) mod nginx;
 mod postgresql;
 mod python_web;
 pub(crate) mod redis;
 mod rings;
+mod rsync;
 mod ssh;
 mod web;
 
@@ -141,6 +145,24 @@ const PROGRAMS: &[Program] = &[
         variants: MIXED,
     },
     Program {
+        name: "rsync",
+        run: rsync::run,
+        rings: Rings::Nearly,
+        variants: MIXED,
+    },
+    Program {
+        name: "git-daemon",
+        run: git::run,
+        rings: HANDED_ON,
+        variants: MIXED,
+    },
+    Program {
+        name: "mosquitto",
+        run: mosquitto::run,
+        rings: Rings::Nearly,
+        variants: MIXED,
+    },
+    Program {
         name: "ssh",
         run: ssh::run,
         rings: HANDED_ON,
@@ -167,6 +189,12 @@ const PROGRAMS: &[Program] = &[
     Program {
         name: "postgresql",
         run: postgresql::run,
+        rings: Rings::Nearly,
+        variants: MIXED,
+    },
+    Program {
+        name: "mariadb",
+        run: mariadb::run,
         rings: Rings::Nearly,
         variants: MIXED,
     },

@@ -32,6 +32,12 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/sbin/haproxy", "haproxy"),
     ("/usr/sbin/sshd", "openssh-server"),
     ("/usr/bin/ssh", "openssh-client"),
+    ("/usr/bin/rsync", "rsync"),
+    ("/usr/bin/git", "git"),
+    ("/usr/sbin/mariadbd", "mariadb-server"),
+    ("/usr/bin/sysbench", "sysbench"),
+    ("/usr/sbin/mosquitto", "mosquitto"),
+    ("/usr/bin/mosquitto_pub", "mosquitto-clients"),
     ("/usr/bin/gunicorn", "gunicorn"),
     ("/usr/bin/uwsgi-core", "uwsgi-core"),
     (
