@@ -224,12 +224,17 @@ impl Lab {
         if self.variant.shunts(Side::Server) && stats.processes == 0 {
             bail!("the server left no statistics");
         }
+        stats += &self.finish_clients()?;
+        Ok(stats)
+    }
+
+    /// Sums the statistics where there is no server.
+    pub(crate) fn finish_clients(&self) -> Result<Stats> {
         let clients = Stats::read(&self.statistics(Side::Client))?;
         if self.variant.shunts(Side::Client) && clients.processes == 0 {
             bail!("the clients left no statistics");
         }
-        stats += &clients;
-        Ok(stats)
+        Ok(clients)
     }
 
     /// What the server has written so far.

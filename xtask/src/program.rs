@@ -3,12 +3,14 @@
 
 mod apache;
 mod asyncio;
+mod echo;
 mod git;
 mod haproxy;
 mod http;
 mod inetd;
 mod mariadb;
 pub(crate) mod memcached;
+mod message;
 mod mosquitto;
 pub(crate) mod nginx;
 mod postgresql;
@@ -143,6 +145,48 @@ const PROGRAMS: &[Program] = &[
             "a listener that a reload hands on is unknown: new workers' clients stay on TCP",
         ),
         variants: MIXED,
+    },
+    Program {
+        name: "node-cluster",
+        run: echo::node_cluster,
+        rings: HANDED_ON,
+        variants: MIXED,
+    },
+    Program {
+        name: "node-shared",
+        run: echo::node_shared,
+        rings: Rings::Nearly,
+        variants: MIXED,
+    },
+    Program {
+        name: "node-handle",
+        run: echo::node_handle,
+        rings: HANDED_ON,
+        variants: MIXED,
+    },
+    Program {
+        name: "java-blocking",
+        run: echo::java,
+        rings: Rings::Nearly,
+        variants: MIXED,
+    },
+    Program {
+        name: "java-nio",
+        run: echo::java_nio,
+        rings: Rings::Nearly,
+        variants: MIXED,
+    },
+    Program {
+        name: "zeromq",
+        run: message::zeromq,
+        rings: Rings::Nearly,
+        variants: MIXED,
+    },
+    Program {
+        name: "openmpi",
+        run: message::mpi,
+        rings: Rings::Nearly,
+        variants: &[Variant::Native, Variant::Both, Variant::Client],
     },
     Program {
         name: "rsync",

@@ -38,6 +38,11 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/sysbench", "sysbench"),
     ("/usr/sbin/mosquitto", "mosquitto"),
     ("/usr/bin/mosquitto_pub", "mosquitto-clients"),
+    ("/usr/bin/node", "nodejs"),
+    ("/usr/bin/javac", "default-jdk-headless"),
+    ("/usr/lib/python3/dist-packages/zmq", "python3-zmq"),
+    ("/usr/bin/mpirun", "openmpi-bin"),
+    ("/usr/bin/mpicc", "libopenmpi-dev"),
     ("/usr/bin/gunicorn", "gunicorn"),
     ("/usr/bin/uwsgi-core", "uwsgi-core"),
     (

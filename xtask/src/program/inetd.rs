@@ -1,7 +1,8 @@
 //! Servers that start a program for each connection: socat, and a super-server
 //! that hands the connection itself to a statically linked program.
 
-use super::{PYTHON, compile, script};
+use super::compile;
+use super::echo::check;
 use crate::lab::{Lab, Variant, free_port};
 use crate::stats::Stats;
 use anyhow::{Result, bail};
@@ -57,16 +58,4 @@ fn run_inetd(variant: Variant, mode: &str) -> Result<Stats> {
         _ => check(&mut lab, port, &["sum"])?,
     }
     lab.finish(Signal::TERM)
-}
-
-/// Eight clients, each with 4 MiB, which come back as they were.
-fn check(lab: &mut Lab, port: u16, options: &[&str]) -> Result<()> {
-    let (script, port) = (script("echo_check.py"), port.to_string());
-    let mut words = vec![PYTHON, &*script, &*port, "8", "4"];
-    words.extend(options);
-    let output = lab.client(60, &words)?;
-    if !output.contains("8 clients, 0 errors") {
-        bail!("echo_check: {output}");
-    }
-    Ok(())
 }
