@@ -3,7 +3,8 @@
     echo_check.py PORT CLIENTS MIB [greet] [sum]
 
 greet: the server first answers a line with "go"; sum: the CRC-32 of what it got follows its end.
-Each client sends while it receives, then shuts down its half and expects the other's end.
+Each client sends while it receives. Once it has got all but the last part it sends that, shuts down its half at
+once, and expects the rest and the other's end.
 """
 import random
 import socket
@@ -12,6 +13,7 @@ import threading
 import zlib
 
 PORT, CLIENTS, SIZE = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) << 20
+LAST = SIZE // 16
 GREET, SUM = "greet" in sys.argv[4:], "sum" in sys.argv[4:]
 errors = []
 
@@ -27,35 +29,46 @@ def read(stream, length):
     return bytes(data)
 
 
-def send(stream, data, sizes, number):
+def send(stream, data, sizes):
+    at = 0
+    while at < len(data):
+        size = sizes.choice((1, 100, 4096, 65_536, 300_000))
+        stream.sendall(data[at:at + size])
+        at += size
+
+
+def send_all(stream, data, received, number):
     try:
-        at = 0
-        while at < len(data):
-            size = sizes.choice((1, 100, 4096, 65_536, 300_000))
-            stream.sendall(data[at:at + size])
-            at += size
+        sizes = random.Random(number)
+        send(stream, data[:-LAST], sizes)
+        received.wait()
+        send(stream, data[-LAST:], sizes)
         stream.shutdown(socket.SHUT_WR)
     except OSError as error:
         errors.append(f"client {number}: send: {error!r}")
 
 
 def talk(stream, number):
-    chance = random.Random(number)
-    data = chance.randbytes(SIZE)
+    data = random.Random(number).randbytes(SIZE)
     if GREET:
         stream.sendall(b"hello\n")
         if read(stream, 3) != b"go\n":
             raise ValueError("no greeting")
-    sender = threading.Thread(target=send, args=(stream, data, chance, number))
+    received = threading.Event()
+    sender = threading.Thread(target=send_all, args=(stream, data, received, number))
     sender.start()
     try:
-        if read(stream, SIZE) != data:
+        if read(stream, SIZE - LAST) != data[:-LAST]:
             raise ValueError("other bytes than those sent")
+        received.set()
+        if read(stream, LAST) != data[-LAST:]:
+            raise ValueError("other bytes at the end than those sent")
         if SUM and read(stream, 4) != zlib.crc32(data).to_bytes(4, "big"):
             raise ValueError("the server got other bytes")
         if stream.recv(1):
             raise ValueError("bytes behind the end")
     finally:
+        received.set()
         sender.join()
 
 

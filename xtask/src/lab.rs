@@ -1,6 +1,7 @@
 //! One experiment: a server and its clients, each natively or under Shunt, in a
 //! temporary directory, bounded in time.
 
+mod daemon;
 mod port;
 mod variant;
 
@@ -8,10 +9,11 @@ pub(crate) use port::{free_port, free_ports, listening};
 pub(crate) use variant::{Side, Variant};
 
 use crate::build::artifact;
-use crate::process::{Job, comm, descendants, signal_pid};
+use crate::process::Job;
 use crate::stats::Stats;
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use rustix::process::Signal;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -83,29 +85,41 @@ impl Lab {
         })
     }
 
+    /// The words before those of a program on this side: `shunt run` and its
+    /// options, or none.
+    pub(crate) fn runner(&self, side: Side) -> Vec<OsString> {
+        if !self.variant.shunts(side) {
+            return Vec::new();
+        }
+        let shunt = match self.user {
+            Some(_) => self.directory.join("shunt"),
+            None => artifact("shunt"),
+        };
+        vec![
+            shunt.into(),
+            "run".into(),
+            format!("--upgrade={}", self.upgrade).into(),
+            "--stats".into(),
+            self.statistics(side).into(),
+            "--".into(),
+        ]
+    }
+
     /// `side` says who runs it under Shunt; none: nobody does.
     fn command(&self, side: Option<Side>, words: &[&str]) -> Command {
         // A shell that runs us in the background makes its children ignore
         // SIGINT, which Python's servers need.
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,QUIT");
-        let mut shunt = artifact("shunt");
         if let Some(user) = self.user {
             command
                 .args(["setpriv", "--clear-groups"])
                 .arg(format!("--reuid={user}"))
                 .arg(format!("--regid={user}"))
                 .arg("--");
-            shunt = self.directory.join("shunt");
-        }
-        if let Some(side) = side.filter(|&side| self.variant.shunts(side)) {
-            command
-                .arg(shunt)
-                .arg("run")
-                .arg(format!("--upgrade={}", self.upgrade));
-            command.arg("--stats").arg(self.statistics(side)).arg("--");
         }
         command
+            .args(side.map_or_else(Vec::new, |side| self.runner(side)))
             .args(words)
             .current_dir(&self.directory)
             .env("LC_ALL", "C.UTF-8");
@@ -196,7 +210,7 @@ impl Lab {
                     client.0.tail()
                 );
             }
-            kill_daemon()?;
+            daemon::kill()?;
         }
         client.finish(seconds, self.server_pid())
     }
@@ -266,30 +280,4 @@ impl Running {
         }
         Ok(self.0.output())
     }
-}
-
-/// Kills the shuntd that our programs started; nobody else's.
-fn kill_daemon() -> Result<()> {
-    let Some(pid) = daemon() else {
-        bail!("none of our processes is a shuntd: is another one serving this user?");
-    };
-    signal_pid(pid, Signal::KILL);
-    let end = Instant::now() + Duration::from_secs(5);
-    while daemon() == Some(pid) {
-        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let _ = waitpid(raw, WaitOptions::NOHANG);
-        if Instant::now() > end {
-            bail!("shuntd {pid} did not die");
-        }
-        sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// The shuntd among our descendants (also one that made itself a daemon: we are
-/// a subreaper).
-pub(crate) fn daemon() -> Option<u32> {
-    descendants(std::process::id())
-        .into_iter()
-        .find(|&pid| comm(pid) == "shuntd")
 }

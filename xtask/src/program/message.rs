@@ -1,10 +1,25 @@
 //! Libraries that carry messages: ZeroMQ and Open MPI.
 
 use super::{PYTHON, compile, script};
-use crate::lab::{Lab, Variant, free_ports};
+use crate::lab::{Lab, Side, Variant, free_ports};
 use crate::stats::Stats;
 use anyhow::{Result, bail};
 use rustix::process::Signal;
+
+const ROUNDS: &str = "400";
+const MPIRUN: &[&str] = &[
+    "mpirun",
+    "--allow-run-as-root",
+    "--oversubscribe",
+    "--bind-to",
+    "none",
+    "--mca",
+    "btl",
+    "tcp,self",
+    "--mca",
+    "btl_tcp_if_include",
+    "lo",
+];
 
 /// Requests with answers, and a stream of messages beside them.
 pub(super) fn zeromq(variant: Variant) -> Result<Stats> {
@@ -33,34 +48,20 @@ pub(super) fn zeromq(variant: Variant) -> Result<Stats> {
 pub(super) fn mpi(variant: Variant) -> Result<Stats> {
     let mut lab = Lab::new(variant)?.eager();
     let program = compile(&mut lab, "mpi_ring", &["mpicc"], &[])?;
-    let mut words = vec![
-        "mpirun",
-        "--allow-run-as-root",
-        "--oversubscribe",
-        "--bind-to",
-        "none",
-        "--mca",
-        "btl",
-        "tcp,self",
-        "--mca",
-        "btl_tcp_if_include",
-        "lo",
-        "-np",
-    ];
-    let (ranks, rounds) = if variant == Variant::Client {
-        (2, "400")
+    let (ranks, output) = if variant == Variant::Client {
+        let runner = lab.runner(Side::Client);
+        let runner = runner.iter().map(|word| word.to_string_lossy());
+        let mut words: Vec<String> = MPIRUN.iter().map(ToString::to_string).collect();
+        words.extend(["-np", "1"].map(str::to_owned));
+        words.extend(runner.map(|word| word.into_owned()));
+        words.extend([&program, ROUNDS, ":", "-np", "1", &program, ROUNDS].map(str::to_owned));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        (2, lab.prepare(40, &words)?)
     } else {
-        (4, "400")
+        let words = [MPIRUN, &["-np", "4", &program, ROUNDS]].concat();
+        (4, lab.client(40, &words)?)
     };
-    if ranks == 4 {
-        words.extend(["4", &*program, rounds]);
-    } else {
-        let plain = ["1", "env", "-u", "LD_PRELOAD", &*program, rounds];
-        words.extend(["1", &*program, rounds, ":", "-np"]);
-        words.extend(plain);
-    }
-    let output = lab.client(40, &words)?;
-    if !output.contains(&format!("{ranks} ranks, {rounds} rounds, 0 errors")) {
+    if !output.contains(&format!("{ranks} ranks, {ROUNDS} rounds, 0 errors")) {
         bail!("mpi_ring: {output}");
     }
     lab.finish_clients()
