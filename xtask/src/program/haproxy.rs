@@ -28,9 +28,9 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
     let load = ["wrk", "-t", "1", "-c", "8", "-d", "2s", &url];
     let output = lab.client_meanwhile(20, &load, reload)?;
     check_wrk(&output)?;
-    let load = ["ab", "-q", "-n", "3000", "-c", "4", &url];
+    let load = ["ab", "-q", "-n", "5000", "-c", "4", &url];
     let output = lab.client_meanwhile(20, &load, reload)?;
-    check_ab(&output, 3000)?;
+    check_ab(&output, 5000)?;
     fetch(&mut lab, port, nginx::FILES)?;
     nginx::check_log(&lab)?;
     let output = lab.server_output();
