@@ -1,67 +1,26 @@
 //! One experiment: a server and its clients, each natively or under Shunt, in a
 //! temporary directory, bounded in time.
 
+mod daemon;
+mod port;
+mod variant;
+
+pub(crate) use port::{free_port, free_ports, listening};
+pub(crate) use variant::{Side, Variant};
+
 use crate::build::artifact;
-use crate::process::{Job, comm, descendants, signal_pid};
+use crate::process::Job;
 use crate::stats::Stats;
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+use rustix::process::Signal;
+use std::ffi::OsString;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// Who runs under Shunt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Variant {
-    /// Nobody.
-    Native,
-    /// Server and clients.
-    Both,
-    /// Only the clients.
-    Client,
-    /// Only the server.
-    Server,
-    /// Both, and shuntd is killed in the middle of each load.
-    Kill,
-}
-
-impl Variant {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Native,
-        Self::Both,
-        Self::Client,
-        Self::Server,
-        Self::Kill,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Both => "both",
-            Self::Client => "client",
-            Self::Server => "server",
-            Self::Kill => "kill",
-        }
-    }
-
-    fn shunts(self, side: Side) -> bool {
-        match side {
-            Side::Server => matches!(self, Self::Both | Self::Server | Self::Kill),
-            Side::Client => matches!(self, Self::Both | Self::Client | Self::Kill),
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Side {
-    Server,
-    Client,
-}
 
 /// See the module.
 pub(crate) struct Lab {
@@ -70,7 +29,11 @@ pub(crate) struct Lab {
     /// How long shuntd lives into a load in [`Variant::Kill`].
     pub(crate) kill_after: Duration,
     upgrade: &'static str,
+    /// Whom everyone runs as, if not as us.
+    user: Option<&'static str>,
     server: Option<Job>,
+    /// Servers beside the server, and the signals that end them.
+    beside: Vec<(Job, Signal)>,
     clients: u32,
 }
 
@@ -89,7 +52,9 @@ impl Lab {
             directory,
             kill_after: Duration::from_millis(500),
             upgrade: "adaptive",
+            user: None,
             server: None,
+            beside: Vec::new(),
             clients: 0,
         })
     }
@@ -100,6 +65,19 @@ impl Lab {
         self
     }
 
+    /// Runs everyone as `user` if we are root: for servers that refuse root.
+    /// They need not be able to reach our build directory.
+    pub(crate) fn run_as(mut self, user: &'static str) -> Result<Self> {
+        if rustix::process::geteuid().is_root() {
+            for name in ["shunt", "shuntd", "libshunt.so"] {
+                fs::copy(artifact(name), self.directory.join(name))
+                    .with_context(|| format!("copy {name}"))?;
+            }
+            self.user = Some(user);
+        }
+        Ok(self)
+    }
+
     fn statistics(&self, side: Side) -> PathBuf {
         self.directory.join(match side {
             Side::Server => "server.stats",
@@ -107,19 +85,41 @@ impl Lab {
         })
     }
 
-    fn command(&self, side: Side, words: &[&str]) -> Command {
+    /// The words before those of a program on this side: `shunt run` and its
+    /// options, or none.
+    pub(crate) fn runner(&self, side: Side) -> Vec<OsString> {
+        if !self.variant.shunts(side) {
+            return Vec::new();
+        }
+        let shunt = match self.user {
+            Some(_) => self.directory.join("shunt"),
+            None => artifact("shunt"),
+        };
+        vec![
+            shunt.into(),
+            "run".into(),
+            format!("--upgrade={}", self.upgrade).into(),
+            "--stats".into(),
+            self.statistics(side).into(),
+            "--".into(),
+        ]
+    }
+
+    /// `side` says who runs it under Shunt; none: nobody does.
+    fn command(&self, side: Option<Side>, words: &[&str]) -> Command {
         // A shell that runs us in the background makes its children ignore
         // SIGINT, which Python's servers need.
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,QUIT");
-        if self.variant.shunts(side) {
+        if let Some(user) = self.user {
             command
-                .arg(artifact("shunt"))
-                .arg("run")
-                .arg(format!("--upgrade={}", self.upgrade));
-            command.arg("--stats").arg(self.statistics(side)).arg("--");
+                .args(["setpriv", "--clear-groups"])
+                .arg(format!("--reuid={user}"))
+                .arg(format!("--regid={user}"))
+                .arg("--");
         }
         command
+            .args(side.map_or_else(Vec::new, |side| self.runner(side)))
             .args(words)
             .current_dir(&self.directory)
             .env("LC_ALL", "C.UTF-8");
@@ -128,23 +128,44 @@ impl Lab {
 
     /// Starts the server and waits until it listens on `port`.
     pub(crate) fn serve(&mut self, port: u16, words: &[&str]) -> Result<()> {
-        let mut job = Job::spawn(
-            "server",
-            &self.directory,
-            &mut self.command(Side::Server, words),
-        )?;
+        let command = self.command(Some(Side::Server), words);
+        self.server = Some(self.listener("server", port, words[0], command)?);
+        Ok(())
+    }
+
+    /// Starts one more server, on the given side, that ends by `signal`.
+    pub(crate) fn serve_beside(
+        &mut self,
+        side: Side,
+        port: u16,
+        signal: Signal,
+        words: &[&str],
+    ) -> Result<()> {
+        let name = format!("beside{}", self.beside.len() + 1);
+        let command = self.command(Some(side), words);
+        let job = self.listener(&name, port, words[0], command)?;
+        self.beside.push((job, signal));
+        Ok(())
+    }
+
+    fn listener(&self, name: &str, port: u16, program: &str, mut command: Command) -> Result<Job> {
+        let mut job = Job::spawn(name, &self.directory, &mut command)?;
         let end = Instant::now() + Duration::from_secs(20);
         while !listening(port) {
             if let Some(status) = job.finished()? {
-                bail!("{} did not start ({status})\n{}", words[0], job.tail());
+                bail!("{program} did not start ({status})\n{}", job.tail());
             }
             if Instant::now() > end {
                 job.wait(Duration::ZERO, &[])?;
             }
             sleep(Duration::from_millis(10));
         }
-        self.server = Some(job);
-        Ok(())
+        Ok(job)
+    }
+
+    /// Runs what has to be done before, natively, and returns what it printed.
+    pub(crate) fn prepare(&mut self, seconds: u64, words: &[&str]) -> Result<String> {
+        self.start(None, words)?.1.finish(seconds, 0)
     }
 
     /// The server's process; 0 before there is one.
@@ -154,14 +175,30 @@ impl Lab {
 
     /// Runs a client to its end and returns what it printed; it must succeed.
     pub(crate) fn client(&mut self, seconds: u64, words: &[&str]) -> Result<String> {
-        self.start_client(words)?
-            .1
-            .finish(seconds, self.server_pid())
+        self.client_as(Side::Client, seconds, words)
+    }
+
+    /// Like [`Self::client`], for one that stands on the given side.
+    pub(crate) fn client_as(&mut self, side: Side, seconds: u64, words: &[&str]) -> Result<String> {
+        let server = self.server_pid();
+        self.start(Some(side), words)?.1.finish(seconds, server)
+    }
+
+    /// Like [`Self::client`], with something done while it runs.
+    pub(crate) fn client_meanwhile(
+        &mut self,
+        seconds: u64,
+        words: &[&str],
+        action: fn(&Self) -> Result<()>,
+    ) -> Result<String> {
+        let (_, client) = self.start(Some(Side::Client), words)?;
+        action(self)?;
+        client.finish(seconds, self.server_pid())
     }
 
     /// Like [`Self::client`], for a load that must survive the end of shuntd.
     pub(crate) fn load(&mut self, seconds: u64, words: &[&str]) -> Result<String> {
-        let (name, mut client) = self.start_client(words)?;
+        let (name, mut client) = self.start(Some(Side::Client), words)?;
         if self.variant == Variant::Kill {
             sleep(self.kill_after);
             if client.0.finished()?.is_some() {
@@ -170,23 +207,19 @@ impl Lab {
                     client.0.tail()
                 );
             }
-            kill_daemon()?;
+            daemon::kill()?;
         }
         client.finish(seconds, self.server_pid())
     }
 
-    fn start_client(&mut self, words: &[&str]) -> Result<(String, Running)> {
+    fn start(&mut self, side: Option<Side>, words: &[&str]) -> Result<(String, Running)> {
         self.clients += 1;
         let program = Path::new(words[0])
             .file_name()
             .unwrap_or_default()
             .to_string_lossy();
         let name = format!("client{}-{program}", self.clients);
-        let job = Job::spawn(
-            &name,
-            &self.directory,
-            &mut self.command(Side::Client, words),
-        )?;
+        let job = Job::spawn(&name, &self.directory, &mut self.command(side, words))?;
         Ok((name, Running(job)))
     }
 
@@ -195,16 +228,24 @@ impl Lab {
         if let Some(server) = self.server.take() {
             server.stop(signal)?;
         }
+        for (job, signal) in self.beside.drain(..) {
+            job.stop(signal)?;
+        }
         let mut stats = Stats::read(&self.statistics(Side::Server))?;
         if self.variant.shunts(Side::Server) && stats.processes == 0 {
             bail!("the server left no statistics");
         }
+        stats += &self.finish_clients()?;
+        Ok(stats)
+    }
+
+    /// Sums the statistics where there is no server.
+    pub(crate) fn finish_clients(&self) -> Result<Stats> {
         let clients = Stats::read(&self.statistics(Side::Client))?;
         if self.variant.shunts(Side::Client) && clients.processes == 0 {
             bail!("the clients left no statistics");
         }
-        stats += &clients;
-        Ok(stats)
+        Ok(clients)
     }
 
     /// What the server has written so far.
@@ -216,6 +257,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         drop(self.server.take());
+        self.beside.clear();
         if std::env::var_os("XTASK_KEEP").is_some() {
             println!("           kept {}", self.directory.display());
         } else {
@@ -235,53 +277,4 @@ impl Running {
         }
         Ok(self.0.output())
     }
-}
-
-/// Kills the shuntd that our programs started; nobody else's.
-fn kill_daemon() -> Result<()> {
-    let Some(pid) = daemon() else {
-        bail!("none of our processes is a shuntd: is another one serving this user?");
-    };
-    signal_pid(pid, Signal::KILL);
-    let end = Instant::now() + Duration::from_secs(5);
-    while daemon() == Some(pid) {
-        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let _ = waitpid(raw, WaitOptions::NOHANG);
-        if Instant::now() > end {
-            bail!("shuntd {pid} did not die");
-        }
-        sleep(Duration::from_millis(1));
-    }
-    Ok(())
-}
-
-/// The shuntd among our descendants (also one that made itself a daemon: we are
-/// a subreaper).
-pub(crate) fn daemon() -> Option<u32> {
-    descendants(std::process::id())
-        .into_iter()
-        .find(|&pid| comm(pid) == "shuntd")
-}
-
-/// A port on which nobody listens.
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// Whether somebody listens, by the kernel's table (a probe by `connect` would
-/// be a connection more).
-pub(crate) fn listening(port: u16) -> bool {
-    let wanted = format!(":{port:04X}");
-    ["/proc/self/net/tcp", "/proc/self/net/tcp6"]
-        .iter()
-        .any(|table| {
-            fs::read_to_string(table)
-                .unwrap_or_default()
-                .lines()
-                .any(|line| {
-                    let mut words = line.split_whitespace().skip(1);
-                    words.next().is_some_and(|local| local.ends_with(&wanted))
-                        && words.nth(1) == Some("0A")
-                })
-        })
 }

@@ -50,7 +50,7 @@ enum Task {
     },
     /// Run real programs natively, under Shunt, mixed, and with shuntd killed
     Programs {
-        /// Only these: redis memcached nginx http asyncio
+        /// Only these; any unknown name lists all
         names: Vec<String>,
         /// Only these variants: native both client server kill
         #[arg(long, value_delimiter = ',')]

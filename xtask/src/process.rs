@@ -110,6 +110,18 @@ impl Drop for Job {
     }
 }
 
+/// Looks until something is so; `false` if it is not within `limit`.
+pub(crate) fn wait_until(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    while !is_so() {
+        if Instant::now() > end {
+            return false;
+        }
+        sleep(TICK);
+    }
+    true
+}
+
 /// Sends a signal to one process.
 pub(crate) fn signal_pid(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {

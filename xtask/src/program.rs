@@ -1,61 +1,32 @@
 //! Real programs, in every [`Variant`]: no error, checked payloads, and under
 //! Shunt at both ends nearly all bytes in rings.
 
+mod apache;
 mod asyncio;
+mod echo;
+mod git;
+mod haproxy;
 mod http;
+mod inetd;
+mod mariadb;
 pub(crate) mod memcached;
+mod message;
+mod mosquitto;
 pub(crate) mod nginx;
+mod postgresql;
+mod python_web;
 pub(crate) mod redis;
+mod rings;
+mod rsync;
+mod ssh;
+mod table;
+mod web;
 
-use crate::lab::Variant;
+use crate::lab::{Lab, Variant};
 use crate::process::reap_leftovers;
 use crate::report::Report;
-use crate::stats::Stats;
 use anyhow::{Result, bail};
-
-/// Share of payload bytes that must go through rings.
-const RING_SHARE: f64 = 0.99;
-
-/// One program with one kind of load.
-struct Program {
-    name: &'static str,
-    run: fn(Variant) -> Result<Stats>,
-    /// Whether its connections live longer than one request.
-    lasting: bool,
-}
-
-const PROGRAMS: &[Program] = &[
-    Program {
-        name: "redis",
-        run: redis::run,
-        lasting: true,
-    },
-    Program {
-        name: "memcached",
-        run: memcached::run,
-        lasting: true,
-    },
-    Program {
-        name: "nginx-wrk",
-        run: nginx::keep_alive,
-        lasting: true,
-    },
-    Program {
-        name: "nginx-ab",
-        run: nginx::closing,
-        lasting: false,
-    },
-    Program {
-        name: "http",
-        run: http::run,
-        lasting: false,
-    },
-    Program {
-        name: "asyncio",
-        run: asyncio::run,
-        lasting: true,
-    },
-];
+use table::{PROGRAMS, Program};
 
 /// The task; no name or variant means all.
 pub(crate) fn run(names: &[String], variants: &[Variant]) -> Result<bool> {
@@ -78,13 +49,9 @@ pub(crate) fn steps(report: &mut Report, names: &[String], variants: &[Variant])
         let known: Vec<_> = PROGRAMS.iter().map(|program| program.name).collect();
         bail!("no such program; there are {}", known.join(" "));
     }
-    let variants = if variants.is_empty() {
-        &Variant::ALL[..]
-    } else {
-        variants
-    };
     for program in programs {
-        for &variant in variants {
+        let wanted = |variant: &&Variant| variants.is_empty() || variants.contains(variant);
+        for &variant in program.variants.iter().filter(wanted) {
             report.step(&format!("{} / {}", program.name, variant.name()), || {
                 judge(program, variant)
             });
@@ -97,18 +64,12 @@ fn judge(program: &Program, variant: Variant) -> Result<String> {
     let stats = (program.run)(variant)?;
     match variant {
         Variant::Native => return Ok(String::new()),
-        Variant::Both
-            if program.lasting && (stats.shunted == 0 || stats.ring_share() < RING_SHARE) =>
-        {
-            bail!("too few bytes in rings: {}", stats.summary());
-        }
-        Variant::Kill if program.lasting && stats.shunted == 0 => {
-            bail!("nothing was shunted: {}", stats.summary());
-        }
+        Variant::Both => program.rings.check_share(&stats)?,
+        Variant::Kill => program.rings.check_some(&stats)?,
         Variant::Client | Variant::Server if stats.shunted > 0 => {
             bail!("a connection with one end was shunted: {}", stats.summary());
         }
-        _ => {}
+        Variant::Client | Variant::Server => {}
     }
     Ok(stats.summary())
 }
@@ -120,6 +81,18 @@ pub(crate) fn script(name: &str) -> String {
         .join(name)
         .to_string_lossy()
         .into_owned()
+}
+
+/// Builds a source of `tests/programs` in the lab's directory, with the given
+/// compiler and libraries; returns the program.
+fn compile(lab: &mut Lab, name: &str, compiler: &[&str], libraries: &[&str]) -> Result<String> {
+    let program = lab.directory.join(name).to_string_lossy().into_owned();
+    let source = script(&format!("{name}.c"));
+    let mut words = compiler.to_vec();
+    words.extend(["-O2", "-Wall", "-Wextra", "-o", &program, &source]);
+    words.extend(libraries);
+    lab.prepare(60, &words)?;
+    Ok(program)
 }
 
 /// The interpreter: Debian's, whatever else is first in `PATH`.

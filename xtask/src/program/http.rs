@@ -1,7 +1,7 @@
 //! Python's own web server with curl.
 
 use super::PYTHON;
-use super::nginx::{fetch, write_files};
+use super::web::{fetch, write_files};
 use crate::lab::{Lab, Variant, free_port};
 use crate::stats::Stats;
 use anyhow::{Result, bail};

@@ -1,0 +1,104 @@
+//! HAProxy between web clients and nginx, reloaded again and again under load:
+//! each new worker takes over the listening sockets, the old one finishes its
+//! connections.
+
+use super::nginx;
+use super::web::{check_ab, check_wrk, fetch};
+use crate::lab::{Lab, Side, Variant, free_ports};
+use crate::process::{signal_pid, wait_until};
+use crate::stats::Stats;
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use std::fs;
+use std::time::Duration;
+
+const RELOADS: usize = 3;
+const LOADED: &str = "Loading success";
+
+pub(super) fn run(variant: Variant) -> Result<Stats> {
+    let mut lab = Lab::new(variant)?.eager();
+    let [port, backend] = free_ports()?;
+    // The web server is on the other side of the proxy, like the clients.
+    nginx::serve_beside(&mut lab, Side::Client, backend)?;
+    serve(&mut lab, port, backend)?;
+
+    let url = format!("http://127.0.0.1:{port}/1k");
+    // The connections of wrk stay with the worker that accepted them, which
+    // lives until they end; those of ab meet each worker in turn.
+    let load = ["wrk", "-t", "1", "-c", "8", "-d", "2s", &url];
+    let output = lab.client_meanwhile(20, &load, reload)?;
+    check_wrk(&output)?;
+    let load = ["ab", "-q", "-n", "5000", "-c", "4", &url];
+    let output = lab.client_meanwhile(20, &load, reload)?;
+    check_ab(&output, 5000)?;
+    fetch(&mut lab, port, nginx::FILES)?;
+    nginx::check_log(&lab)?;
+    let output = lab.server_output();
+    let expected = ["stopped (cumulated", "exited with code 0"];
+    let bad = |line: &&str| {
+        let warns = line.contains("[ALERT]") || line.contains("[WARNING]");
+        warns && !expected.iter().any(|words| line.contains(words))
+    };
+    if let Some(line) = output.lines().find(bad) {
+        bail!("haproxy: {line}");
+    }
+    lab.finish(Signal::USR1)
+}
+
+fn serve(lab: &mut Lab, port: u16, backend: u16) -> Result<()> {
+    let directory = lab.directory.to_string_lossy().into_owned();
+    let path = format!("{directory}/haproxy.cfg");
+    let configuration = format!(
+        "global
+    nbthread 2
+    stats socket {directory}/haproxy.sock mode 600 level admin expose-fd listeners
+defaults
+    mode http
+    timeout connect 10s
+    timeout client 30s
+    timeout server 30s
+    option http-keep-alive
+    option idle-close-on-response
+frontend web
+    bind 127.0.0.1:{port}
+    default_backend nginx
+backend nginx
+    http-reuse always
+    server one 127.0.0.1:{backend}
+"
+    );
+    fs::write(&path, configuration)?;
+    lab.serve(port, &["/usr/sbin/haproxy", "-W", "-db", "-f", &path])?;
+    wait_loaded(lab, 1)
+}
+
+/// Has the master start new workers, one after the other.
+fn reload(lab: &Lab) -> Result<()> {
+    for count in 1..=RELOADS {
+        let loaded = lab.server_output().matches(LOADED).count();
+        signal_pid(lab.server_pid(), Signal::USR2);
+        wait_loaded(lab, loaded + 1).with_context(|| format!("reload {count}"))?;
+    }
+    Ok(())
+}
+
+/// Waits until the master has started workers so many times and hears signals:
+/// what comes before that it forgets.
+fn wait_loaded(lab: &Lab, times: usize) -> Result<()> {
+    let ready = wait_until(Duration::from_secs(10), || {
+        lab.server_output().matches(LOADED).count() >= times && !is_deaf(lab.server_pid())
+    });
+    if !ready {
+        bail!("haproxy did not load:\n{}", lab.server_output());
+    }
+    Ok(())
+}
+
+/// Whether a process blocks SIGUSR2.
+fn is_deaf(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let blocked = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigBlk:")?.trim(), 16).ok());
+    blocked.is_none_or(|mask| mask & (1 << (Signal::USR2.as_raw() - 1)) != 0)
+}

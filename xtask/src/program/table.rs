@@ -1,0 +1,122 @@
+//! The programs, in the order of their tests.
+
+use super::rings::Rings;
+use super::{
+    apache, asyncio, echo, git, haproxy, http, inetd, mariadb, memcached, message, mosquitto,
+    nginx, postgresql, python_web, redis, rsync, ssh,
+};
+use crate::lab::Variant;
+use crate::stats::Stats;
+use anyhow::Result;
+
+/// One program with one kind of load.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) run: fn(Variant) -> Result<Stats>,
+    pub(super) rings: Rings,
+    pub(super) variants: &'static [Variant],
+}
+
+impl Program {
+    /// One that is tested in every variant.
+    const fn all(name: &'static str, run: fn(Variant) -> Result<Stats>, rings: Rings) -> Self {
+        let variants = &Variant::ALL;
+        Self {
+            name,
+            run,
+            rings,
+            variants,
+        }
+    }
+
+    /// One that is tested in every variant but `kill`, which is for those that
+    /// make much of one load.
+    const fn mixed(name: &'static str, run: fn(Variant) -> Result<Stats>, rings: Rings) -> Self {
+        let variants = &[
+            Variant::Native,
+            Variant::Both,
+            Variant::Client,
+            Variant::Server,
+        ];
+        Self {
+            name,
+            run,
+            rings,
+            variants,
+        }
+    }
+}
+
+const SHORT: Rings = Rings::Any("a connection for each request stays on TCP");
+
+const SHORT_AMONG_OTHERS: Rings = Rings::Floor(0.7, "many connections are for one request");
+
+const LARGE_AMONG_OTHERS: Rings = Rings::Floor(
+    0.9,
+    "some large bodies are written at once on a new connection",
+);
+
+const SHUT_DOWN: Rings = Rings::Floor(
+    0.9,
+    "what is sent to a peer that has shut down its half goes by TCP where it must wait",
+);
+
+const HANDED_ON: Rings =
+    Rings::Any("a connection that goes to another program or process goes back to TCP");
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program::all("redis", redis::run, Rings::Nearly),
+    Program::all("memcached", memcached::run, Rings::Nearly),
+    Program::all("nginx-wrk", nginx::keep_alive, Rings::Nearly),
+    Program::all("nginx-ab", nginx::closing, SHORT),
+    Program::all("http", http::run, SHORT),
+    Program::all("asyncio", asyncio::run, Rings::Nearly),
+    Program::mixed(
+        "socat",
+        inetd::socat,
+        Rings::Any("whom a fork has shared it with, and who went on as cat, counts for ever"),
+    ),
+    Program::mixed("socat-nofork", inetd::socat_nofork, HANDED_ON),
+    Program::mixed("inetd", inetd::at_once, HANDED_ON),
+    Program::mixed("inetd-waiting", inetd::waiting, HANDED_ON),
+    Program::mixed("inetd-greeted", inetd::greeted, HANDED_ON),
+    Program::mixed("apache-prefork", apache::prefork, SHORT_AMONG_OTHERS),
+    Program::mixed("apache-event", apache::event, SHORT_AMONG_OTHERS),
+    Program::mixed(
+        "haproxy",
+        haproxy::run,
+        Rings::Floor(
+            0.4,
+            "a listener that a reload hands on is unknown: new workers' clients stay on TCP",
+        ),
+    ),
+    Program::mixed("node-cluster", echo::node_cluster, HANDED_ON),
+    Program::mixed(
+        "node-shared",
+        echo::node_shared,
+        Rings::Any("a listener that another process has passed is unknown"),
+    ),
+    Program::mixed("node-handle", echo::node_handle, HANDED_ON),
+    Program::mixed("java-blocking", echo::java, SHUT_DOWN),
+    Program::mixed("java-nio", echo::java_nio, SHUT_DOWN),
+    Program::mixed("zeromq", message::zeromq, Rings::Nearly),
+    Program {
+        name: "openmpi",
+        run: message::mpi,
+        rings: Rings::Nearly,
+        variants: &[Variant::Native, Variant::Both, Variant::Client],
+    },
+    Program::mixed("rsync", rsync::run, Rings::Nearly),
+    Program::mixed("git-daemon", git::run, HANDED_ON),
+    Program::mixed("mosquitto", mosquitto::run, Rings::Nearly),
+    Program::mixed("ssh", ssh::run, HANDED_ON),
+    Program::mixed("gunicorn-sync", python_web::gunicorn_sync, SHORT),
+    Program::mixed(
+        "gunicorn-threads",
+        python_web::gunicorn_threads,
+        LARGE_AMONG_OTHERS,
+    ),
+    Program::mixed("uwsgi", python_web::uwsgi, LARGE_AMONG_OTHERS),
+    Program::mixed("postgresql", postgresql::run, Rings::Nearly),
+    Program::mixed("mariadb", mariadb::run, Rings::Nearly),
+];
