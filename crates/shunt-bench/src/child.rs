@@ -89,6 +89,11 @@ impl Watched {
         }
     }
 
+    /// Its process and group.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
@@ -107,7 +112,7 @@ impl Watched {
     }
 
     /// The end of what it wrote to standard error.
-    fn complaint(&self) -> String {
+    pub(crate) fn complaint(&self) -> String {
         let lines: Vec<String> = self.errors.try_iter().collect();
         let last = &lines[lines.len().saturating_sub(5)..];
         if last.is_empty() {

@@ -18,6 +18,7 @@ mod pattern;
 mod plan;
 mod report;
 mod scenario;
+mod server;
 mod side;
 mod sys;
 mod worker;

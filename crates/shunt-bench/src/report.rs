@@ -1,6 +1,7 @@
 //! What came out, and how it is shown.
 
 pub(crate) mod html;
+mod plot;
 pub(crate) mod table;
 
 use std::path::Path;

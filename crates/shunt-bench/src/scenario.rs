@@ -1,6 +1,7 @@
 //! What is measured.
 
 mod pair;
+mod request;
 mod traffic;
 
 use anyhow::Result;
@@ -60,5 +61,7 @@ pub(crate) struct Sample {
 
 /// All that can be measured here.
 pub(crate) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
-    traffic::all(quick, places)
+    let mut all = traffic::all(quick, places);
+    all.extend(request::all(quick, places));
+    all
 }

@@ -29,6 +29,19 @@ pub(crate) fn bind(command: &mut Command) {
     }
 }
 
+/// Keeps a child on a core.
+pub(crate) fn pin(command: &mut Command, core: usize) {
+    // SAFETY: zeroed is an empty set; the child makes one system call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        command.pre_exec(move || {
+            libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+            Ok(())
+        });
+    }
+}
+
 /// A descriptor that the driver has left to this process.
 pub(crate) fn inherited(number: i32) -> File {
     // SAFETY: the driver's word; nobody else here knows of it.
