@@ -1,5 +1,6 @@
 //! What is measured.
 
+mod filter;
 mod pair;
 mod request;
 mod traffic;
@@ -62,6 +63,7 @@ pub(crate) struct Sample {
 /// All that can be measured here.
 pub(crate) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
     let mut all = traffic::all(quick, places);
+    all.push(filter::scenario(quick, places));
     all.extend(request::all(quick, places));
     all
 }

@@ -7,6 +7,7 @@
 mod channel;
 mod connection;
 mod echo;
+mod filter;
 mod flow;
 mod ring;
 
@@ -48,6 +49,10 @@ pub(crate) struct Options {
 pub(crate) enum Role {
     Server,
     Client,
+    /// Of a pipeline.
+    Source,
+    Filter,
+    Sink,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,6 +63,15 @@ pub(crate) enum Work {
     Flow,
     /// A connection per request.
     Connection,
+    /// Records through a pipeline of filters.
+    Filter,
+}
+
+impl Options {
+    fn carrier_name(&self) -> String {
+        let value = self.carrier.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// What carries the bytes.
@@ -100,7 +114,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(core) = options.core {
         cores::pin(core)?;
     }
+    if options.work == Work::Filter && options.role != Role::Client {
+        if let Some(outcome) = filter::run(options)? {
+            println!("{}", serde_json::to_string(&outcome)?);
+        }
+        return Ok(());
+    }
     let outcome = match (options.role, options.carrier) {
+        (Role::Client, _) if options.work == Work::Filter => filter::join(options)?,
         (Role::Server, Carrier::Tcp | Carrier::Unix) => {
             let listener = Listener::bind(options.carrier, &options.address)?;
             println!("{}", listener.address()?);
@@ -134,6 +155,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             options,
             ring::Duplex::open(&options.address, options.yields)?,
         )?,
+        (Role::Source | Role::Filter | Role::Sink, _) => bail!("not in a pipeline"),
     };
     println!("{}", serde_json::to_string(&outcome)?);
     Ok(())
@@ -143,7 +165,7 @@ fn serve(options: &Options, channel: impl Channel) -> Result<Outcome> {
     match options.work {
         Work::Echo => echo::serve(channel, options.size),
         Work::Flow => flow::receive(channel, options.size),
-        Work::Connection => bail!("connections need a listener"),
+        Work::Connection | Work::Filter => bail!("not over one connection"),
     }
 }
 
@@ -151,7 +173,7 @@ fn ask(options: &Options, channel: impl Channel) -> Result<Outcome> {
     match options.work {
         Work::Echo => echo::ask(channel, options.size, options.milliseconds),
         Work::Flow => flow::send(channel, options.size, options.milliseconds),
-        Work::Connection => bail!("connections need a listener"),
+        Work::Connection | Work::Filter => bail!("not over one connection"),
     }
 }
 

@@ -117,11 +117,12 @@ fn start(lab: &Lab, task: &Task, under: Option<(Upgrade, &Path)>) -> Result<(Wat
     Ok((server, client))
 }
 
-fn describe(command: &mut Command, task: &Task, limit: Duration) {
+pub(super) fn describe(command: &mut Command, task: &Task, limit: Duration) {
     let work = match task.work {
         Work::Echo => "echo",
         Work::Flow => "flow",
         Work::Connection => "connection",
+        Work::Filter => "filter",
     };
     let carrier = match task.side {
         Side::Tcp | Side::Shunt => "tcp",
@@ -159,7 +160,7 @@ fn close_again(ends: &[OwnedFd]) -> Result<()> {
     Ok(())
 }
 
-fn outcome(printed: &str) -> Result<Outcome> {
+pub(super) fn outcome(printed: &str) -> Result<Outcome> {
     let line = printed.lines().last().context("a worker reports nothing")?;
     serde_json::from_str(line).with_context(|| format!("a worker reports {line:?}"))
 }

@@ -125,3 +125,33 @@ pub(super) fn connect(carrier: Carrier, address: &str) -> Result<Stream> {
         Stream::Tcp(TcpStream::connect(address)?)
     })
 }
+
+/// Standard input and output.
+pub(super) struct Standard(Stream);
+
+impl Standard {
+    /// A sink keeps its output for its report.
+    pub(super) fn open(writes: bool) -> Self {
+        Self(Stream::Pipe {
+            from: sys::inherited(0),
+            to: writes.then(|| sys::inherited(1)),
+        })
+    }
+}
+
+impl Channel for Standard {
+    #[inline]
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0.send(bytes)
+    }
+
+    #[inline]
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        self.0.receive(buffer)
+    }
+
+    /// Closes standard output.
+    fn finish(&mut self) -> Result<()> {
+        self.0.finish()
+    }
+}
