@@ -1,8 +1,10 @@
 //! Real servers: started, loaded by their usual load generators, stopped.
 
+use std::collections::HashMap;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,8 @@ pub(crate) struct Run<'a> {
     pub(crate) statistics: Option<PathBuf>,
     servers: Vec<Watched>,
     cores: [Option<usize>; 2],
+    /// For servers that refuse to run as root.
+    user: Option<&'static str>,
 }
 
 /// What a load has cost, and printed.
@@ -40,7 +44,13 @@ impl<'a> Run<'a> {
             statistics: shunted.then(|| lab.fresh("statistics")),
             servers: Vec::new(),
             cores,
+            user: None,
         }
+    }
+
+    /// From now on as another user, if this one is root.
+    pub(crate) fn become_user(&mut self, user: &'static str) {
+        self.user = rustix::process::geteuid().is_root().then_some(user);
     }
 
     /// Starts a server and waits until it listens.
@@ -87,35 +97,81 @@ impl<'a> Run<'a> {
         let under = self.statistics.as_deref();
         let under = under.map(|file| (Upgrade::Adaptive, file));
         let mut command = self.lab.command(&program, under);
-        command.args(&words[1..]).current_dir(&self.lab.directory);
+        command.args(&words[1..]);
+        if let Some(user) = self.user {
+            let inner = std::mem::replace(&mut command, Command::new("setpriv"));
+            command.arg(format!("--reuid={user}"));
+            command.arg(format!("--regid={user}"));
+            // Another user's process forgets whose death was to end it.
+            command.args(["--clear-groups", "--pdeathsig", "KILL", "--"]);
+            command.arg(inner.get_program()).args(inner.get_args());
+            command.env_remove("LD_PRELOAD");
+        }
+        command.current_dir(&self.lab.directory);
         if let Some(core) = core {
             sys::pin(&mut command, core);
         }
         Watched::start(words[0], &mut command, LIMIT)
     }
 
-    /// Seconds that all threads of all servers have run.
+    /// Seconds that the servers and all that they have started have run.
     fn cpu_of_servers(&self) -> f64 {
-        let groups: Vec<u32> = self.servers.iter().map(Watched::id).collect();
-        let mut all = 0;
+        let mut parents = HashMap::new();
         for process in numbers(Path::new("/proc")) {
-            let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
-            // proc_pid_stat(5): state, parent, group after the name in brackets.
-            let after = stat.rsplit(')').next().unwrap_or_default();
-            let group = after.split_whitespace().nth(2).and_then(|n| n.parse().ok());
-            if group.is_some_and(|group| groups.contains(&group)) {
-                for thread in numbers(&process.join("task")) {
-                    let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
-                    let ran = text.split_whitespace().next();
-                    all += ran.and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
-                }
+            if let Some(number) = process.file_name().and_then(|n| n.to_str()?.parse().ok()) {
+                parents.insert(number, Process::read(&process));
             }
         }
-        all as f64 / 1e9
+        let roots: Vec<u32> = self.servers.iter().map(Watched::id).collect();
+        let is_ours = |mut number: u32| {
+            // No chain is longer than there are processes.
+            for _ in 0..parents.len() {
+                if roots.contains(&number) {
+                    return true;
+                }
+                number = parents.get(&number).map_or(0, |process| process.parent);
+            }
+            false
+        };
+        let ours = parents.iter().filter(|&(&number, _)| is_ours(number));
+        ours.map(|(_, process)| process.seconds).sum()
     }
 }
 
-fn numbers(directory: &Path) -> impl Iterator<Item = PathBuf> {
+/// What is known of a process.
+#[derive(Default)]
+struct Process {
+    parent: u32,
+    /// That its threads have run, and the children that it has waited for.
+    seconds: f64,
+}
+
+impl Process {
+    fn read(directory: &Path) -> Self {
+        let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
+        // proc_pid_stat(5): after the name in brackets the state (3) and the parent (4);
+        // the time of children that are gone is 16 and 17, in hundredths of a second.
+        let words: Vec<&str> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
+        let word = |n: usize| words.get(n - 3).and_then(|word| word.parse::<u32>().ok());
+        let gone = word(16).unwrap_or(0) + word(17).unwrap_or(0);
+        let threads = numbers(&directory.join("task")).map(|thread| {
+            let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+            let ran = text.split_whitespace().next();
+            ran.and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0)
+        });
+        Self {
+            parent: word(4).unwrap_or(0),
+            seconds: threads.sum::<u64>() as f64 / 1e9 + f64::from(gone) / 100.0,
+        }
+    }
+}
+
+fn numbers(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit())
@@ -125,8 +181,11 @@ fn numbers(directory: &Path) -> impl Iterator<Item = PathBuf> {
 /// A program on `PATH`, or where servers lie.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let postgres = versions.flatten().map(|entry| entry.path().join("bin"));
     std::env::split_paths(&path)
         .chain([PathBuf::from("/usr/sbin")])
+        .chain(postgres)
         .map(|directory| directory.join(name))
         .find(|file| file.is_file())
 }

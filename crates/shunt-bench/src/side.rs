@@ -1,6 +1,7 @@
 //! What is compared, and how the ends of each side are started.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,6 +64,8 @@ impl Lab {
         let directory = std::env::temp_dir().join(format!("shunt-bench.{}", std::process::id()));
         fs::create_dir(&directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
+        // Servers that give up root must still reach their files.
+        fs::set_permissions(&directory, Permissions::from_mode(0o777))?;
         Ok(Self {
             bench,
             shunt,

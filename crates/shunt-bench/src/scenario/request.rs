@@ -1,6 +1,7 @@
 //! Requests to real servers, as their own load generators count them.
 
-use std::fs;
+mod nginx;
+mod postgres;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -45,14 +46,21 @@ const SERVICES: &[Service] = &[
     Service {
         label: "nginx file",
         needs: &["nginx", "wrk"],
-        run: |run, lab, demand| nginx(run, lab, demand, false),
+        run: |run, lab, demand| nginx::run(run, lab, demand, false),
         end: Signal::QUIT,
     },
     Service {
         label: "nginx proxy",
         needs: &["nginx", "wrk"],
-        run: |run, lab, demand| nginx(run, lab, demand, true),
+        run: |run, lab, demand| nginx::run(run, lab, demand, true),
         end: Signal::QUIT,
+    },
+    Service {
+        label: "PostgreSQL select",
+        needs: &["postgres", "initdb", "pgbench", "pg_isready"],
+        run: postgres::select,
+        // A fast shutdown.
+        end: Signal::INT,
     },
 ];
 
@@ -193,54 +201,4 @@ fn memcached(run: &mut Run, _: &Lab, demand: &Demand) -> Result<(Load, f64, f64)
     );
     load.cpu = load.cpu.map(|cpu| cpu * gets / (sets + gets));
     Ok((load, gets, seconds))
-}
-
-fn nginx(run: &mut Run, lab: &Lab, demand: &Demand, proxy: bool) -> Result<(Load, f64, f64)> {
-    let back = free_port()?;
-    nginx_at(run, lab, back, None)?;
-    let mut port = back;
-    if proxy {
-        port = free_port()?;
-        nginx_at(run, lab, port, Some(back))?;
-    }
-    let url = format!("http://127.0.0.1:{port}/page");
-    let c = demand.connections.to_string();
-    let time = if demand.quick { "1s" } else { "2s" };
-    let load = run.load(&["wrk", "-t", "1", "-c", &c, "-d", time, &url])?;
-    ensure!(!load.printed.contains("Non-2xx"), "{}", load.printed);
-    ensure!(!load.printed.contains("Socket errors"), "{}", load.printed);
-    let rate = number_after(&load.printed, "Requests/sec:")?;
-    let seconds = load.seconds;
-    Ok((load, rate * seconds, seconds))
-}
-
-fn nginx_at(run: &mut Run, lab: &Lab, port: u16, back: Option<u16>) -> Result<()> {
-    let home = lab.fresh("nginx");
-    fs::create_dir_all(home.join("www"))?;
-    fs::write(home.join("www/page"), "a small page\n".repeat(48))?;
-    let directory = home.display();
-    let location = match back {
-        None => format!("root {directory}/www;"),
-        Some(back) => format!(
-            "location / {{ proxy_pass http://back; proxy_http_version 1.1; \
-             proxy_set_header Connection \"\"; }} }} \
-             upstream back {{ server 127.0.0.1:{back}; keepalive 64; keepalive_requests 100000000;"
-        ),
-    };
-    let configuration = format!(
-        "daemon off; worker_processes 1; pid {directory}/pid; error_log {directory}/error.log;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000;
-    client_body_temp_path {directory}/t1; proxy_temp_path {directory}/t2;
-    fastcgi_temp_path {directory}/t3; uwsgi_temp_path {directory}/t4;
-    scgi_temp_path {directory}/t5;
-    server {{ listen 127.0.0.1:{port}; {location} }}
-}}
-"
-    );
-    let file = home.join("nginx.conf");
-    fs::write(&file, configuration)?;
-    let (file, home) = (file.to_string_lossy(), home.to_string_lossy());
-    run.serve(&["nginx", "-p", &home, "-c", &file], port)
 }
