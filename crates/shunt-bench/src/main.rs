@@ -6,6 +6,14 @@
 //! statistics must show that the bytes went through rings. Rounds visit the sides
 //! in turn, so that what else the machine does harms all of them alike.
 //!
+//! ```text
+//!   plan: for each row, rounds; in each round every side in turn
+//!    └─ scenario: what a row is (traffic, filter, request)
+//!        └─ child: a watched process ── worker echo|flow|connection|filter
+//!                                       or a real server and its load generator
+//!   report: medians of the samples as table, JSON, page
+//! ```
+//!
 //! Neighbours: it borrows the ring of `shunt-shm` for the floor, and knows of the
 //! rest of Shunt only its command.
 

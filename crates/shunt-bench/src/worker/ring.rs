@@ -52,7 +52,10 @@ impl Duplex {
     }
 
     pub(super) fn open(path: &str, yields: bool) -> Result<Self> {
-        Self::map(&File::options().read(true).write(true).open(path)?, yields)
+        let file = File::options().read(true).write(true).open(path)?;
+        // Both have it: its memory shall go with them.
+        std::fs::remove_file(path)?;
+        Self::map(&file, yields)
     }
 
     fn map(file: &File, yields: bool) -> Result<Self> {
