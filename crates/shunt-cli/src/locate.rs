@@ -32,6 +32,16 @@ pub(crate) fn daemon() -> Option<PathBuf> {
         .or_else(|| on_path(OsStr::new("shuntd")))
 }
 
+/// Where shunt-bench is: beside this executable, or in the `lib` directory of the
+/// same prefix.
+pub(crate) fn bench() -> Option<PathBuf> {
+    let directory = own_directory()?;
+    ["shunt-bench", "../lib/shunt/shunt-bench"]
+        .map(|relative| directory.join(relative))
+        .into_iter()
+        .find(|path| is_executable(path))
+}
+
 /// The file that `execvp(3)` will most likely run for this name.
 pub(crate) fn program(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {

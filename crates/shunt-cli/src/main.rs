@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)] // `sys` alone is exempt, with a reason for each block.
 
+mod bench;
 mod control;
 mod doctor;
 mod elf;
@@ -56,6 +57,17 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
+    /// Measure Shunt beside TCP, Unix sockets, pipes and a bare ring
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// See shunt-bench(1)
+        #[arg(
+            trailing_var_arg = true,
+            value_name = "OPTION",
+            allow_hyphen_values = true
+        )]
+        options: Vec<OsString>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -97,6 +109,7 @@ fn main() -> ExitCode {
         Command::Ss(json) => ss::ss(json.json),
         Command::Reasons(json) => reasons::reasons(json.json),
         Command::Doctor(json) => doctor::doctor(json.json),
+        Command::Bench { options } => bench::bench(&options),
         Command::Stats { file, json } => stats::stats(&file, json.json),
     };
     match done {

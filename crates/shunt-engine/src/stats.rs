@@ -152,7 +152,7 @@ pub(crate) fn add(socket: &Socket) {
         REASONS[reason as usize].fetch_add(1, o);
     }
     // What the kernel carried, less the doorbells.
-    let (sent, received) = tcp::carried(socket.fd(), socket.role());
+    let (sent, received) = tcp::carried(socket.fd());
     TX.add(&socket.tx, sent.saturating_sub(socket.tx.doorbells.load(o)));
     RX.add(
         &socket.rx,

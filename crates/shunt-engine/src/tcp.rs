@@ -15,9 +15,20 @@ struct Info {
     pacing: [u64; 2],
     bytes_acked: u64,
     bytes_received: u64,
+    segments: [u32; 2],
+    notsent_bytes: u32,
+    more: [u32; 3],
+    times: [u64; 4],
+    delivered: [u32; 2],
+    bytes_sent: u64,
+    bytes_retrans: u64,
 }
 
-const _: () = assert!(std::mem::offset_of!(Info, bytes_acked) == 120);
+const _: () = assert!(
+    std::mem::offset_of!(Info, bytes_acked) == 120
+        && std::mem::offset_of!(Info, notsent_bytes) == 144
+        && std::mem::offset_of!(Info, bytes_sent) == 200
+);
 
 const ESTABLISHED: u8 = 1;
 
@@ -74,8 +85,12 @@ pub(crate) fn mark(fd: c_int) -> Option<Mark> {
     })
 }
 
-/// All payload that the kernel has carried: (sent, received), for statistics.
-pub(crate) fn carried(fd: c_int, role: Role) -> (u64, u64) {
-    let received = info(fd).map_or(0, |i| i.bytes_received);
-    (written(fd, role).unwrap_or(0), received)
+/// All payload that the kernel has carried: (sent, received), for statistics. One
+/// look, since every connection pays for it when it ends: what was put on the wire
+/// for the first time, and what waits for that. (Zero before Linux 4.19.)
+pub(crate) fn carried(fd: c_int) -> (u64, u64) {
+    info(fd).map_or((0, 0), |i| {
+        let first = i.bytes_sent.saturating_sub(i.bytes_retrans);
+        (first + u64::from(i.notsent_bytes), i.bytes_received)
+    })
 }

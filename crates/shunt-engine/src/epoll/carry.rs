@@ -103,6 +103,11 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
     watch(socket);
     for (set, item, quiet) in moved {
         if quiet {
+            // There is nothing to report, but who sleeps in a plain wait stands at no
+            // door: it must come and do so, or the next message would pass it by.
+            if set.plain_sleepers.load(Ordering::SeqCst) != 0 {
+                set.kick();
+            }
             continue;
         }
         set.with(|s| {

@@ -73,6 +73,10 @@ impl Set {
 /// Takes the report of the inner set out of the program's events and hears what
 /// it has to say. Returns how many events are the program's.
 pub(super) fn take_inner(set: &'static Set, room: &mut [epoll_event], n: usize) -> usize {
+    if set.inner.load(Ordering::Acquire) < 0 {
+        // It has members, and so something to report, only once it is known here.
+        return n;
+    }
     let kept = set.with(|state| take_inner_with(set, state, room, n));
     kept.unwrap_or_else(|| {
         // In a signal handler that interrupted a change of the set: heard later.

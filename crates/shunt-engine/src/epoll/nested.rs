@@ -72,7 +72,7 @@ impl Set {
         self.each_nested(expose);
     }
 
-    pub(super) fn each_nested(&'static self, visit: impl Fn(&'static Set)) {
+    pub(super) fn each_nested(&'static self, visit: impl FnMut(&'static Set)) {
         if self.nested.load(Ordering::Acquire) == 0 {
             return;
         }

@@ -11,24 +11,39 @@ use super::set::Set;
 use super::state::State;
 use crate::stream::Conn;
 
-/// A thread is about to sleep on the set, or on something that contains it. The
-/// caller looks at the set once more before it does.
-pub(crate) fn begin_sleep(set: &'static Set) {
-    stand_at_doors(set);
+/// A thread is about to sleep on the set, or on something that contains it. `true`:
+/// shunted sockets may have news; the caller looks at the set once more before it
+/// sleeps.
+///
+/// Where nothing is shunted there is no door, nobody who would look at one, and so
+/// nothing for a barrier to pair with: such a sleep costs what it costs natively. A
+/// socket that comes later comes with the set's lock: it finds this sleeper counted,
+/// puts it at the new door (`follow`), and has it look again (`kick`), if there may
+/// have been news before.
+pub(crate) fn begin_sleep(set: &'static Set) -> bool {
+    if !stand_at_doors(set) {
+        return false;
+    }
     // Pairs with the light barrier before a waker's look at the door.
     heavy();
     set.expose_nested();
+    true
 }
 
-fn stand_at_doors(set: &'static Set) {
-    set.each_nested(stand_at_doors);
-    set.with(|state| {
+/// `true`: there are doors.
+fn stand_at_doors(set: &'static Set) -> bool {
+    let mut any = false;
+    set.each_nested(|nested| any |= stand_at_doors(nested));
+    let own = set.with(|state| {
         set.sleepers.fetch_add(1, Ordering::AcqRel);
         at_doors(set, state, |door| {
             door.sleepers.fetch_add(1, Ordering::AcqRel);
             door.naps.fetch_add(1, Ordering::AcqRel);
         });
+        !state.follows.is_empty()
     });
+    // In a signal handler that interrupted a change of the set: nobody knows.
+    any | own.unwrap_or(true)
 }
 
 /// It is awake again.

@@ -54,9 +54,10 @@ pub(crate) unsafe fn wait(
         stats::ready_call(true);
         return Outcome::Done(told as isize);
     }
-    retire_busy(set);
     let mut spin = Spin::new();
-    if set.is_shunted() {
+    let spun = set.is_shunted();
+    if spun {
+        retire_busy(set);
         loop {
             let due = is_due(set);
             let mut found = collect(set, room, due);
@@ -89,8 +90,11 @@ pub(crate) unsafe fn wait(
         if set.is_shunted() {
             control::look();
         }
-        begin_sleep(set);
-        let found = collect(set, room, false);
+        let found = if begin_sleep(set) {
+            collect(set, room, false)
+        } else {
+            0
+        };
         let n = if found > 0 {
             end_sleep(set);
             return Outcome::Done(found as isize);
@@ -102,7 +106,8 @@ pub(crate) unsafe fn wait(
             unsafe { real_wait(set.fd(), room, limit, mask, &|| end_sleep(set)) }
         };
         end_sleep(set);
-        if n.is_ok_and(|n| n > 0) {
+        // Only a wait that has spun says something of spinning.
+        if spun && n.is_ok_and(|n| n > 0) {
             spin.woke();
         }
         stats::ready_call(true);

@@ -8,6 +8,10 @@
 //! have paid, or the peer needed the processor on which this thread was spinning.
 //! The longest spin tells which: where it fails, short ones stay short for a while.
 //!
+//! What others do while this thread yields is not time that it spins: with several
+//! pairs on a core each yield lets all of them have a turn, and to sleep instead would
+//! cost this thread, and whoever must wake it, far more than the yields do.
+//!
 //! A yield that does not come back soon has given the core to a stranger. While
 //! the machine is that crowded nobody yields: who sleeps is preferred by the
 //! scheduler when it wakes, who has yielded must queue.
@@ -33,6 +37,10 @@ static REFUTED: AtomicU32 = AtomicU32::new(0);
 /// Whose yield takes so long has made way for somebody who uses up a time slice
 /// (ticks, about 0.8 ms): not for the peer, nor for other threads that wait in turn.
 const AWAY: u64 = 2_000_000;
+/// What a yield costs by itself (ticks, about 1 µs): the rest of it is another's time.
+const YIELD: u64 = 3_000;
+/// So much of others' time is not counted in one wait (ticks, about 2 ms).
+const PATIENCE: u64 = 5_000_000;
 /// Threads of this process that have yielded and not run since: with several, they
 /// make way for each other, and that is no sign of strangers.
 static YIELDING: AtomicU32 = AtomicU32::new(0);
@@ -67,6 +75,8 @@ pub(crate) struct Spin {
     start: u64,
     budget: u64,
     greedy: u64,
+    /// Time that others have used while this thread yielded (ticks).
+    away: u64,
     turns: u32,
     yielded: bool,
 }
@@ -90,6 +100,7 @@ impl Spin {
             start,
             budget: if crowded { budget.min(GREEDY) } else { budget },
             greedy: if crowded { GREEDY } else { greedy },
+            away: 0,
             turns: 0,
             yielded: false,
         }
@@ -104,7 +115,7 @@ impl Spin {
             return true;
         }
         let now = sys::ticks();
-        let spent = now.wrapping_sub(self.start);
+        let spent = now.wrapping_sub(self.start + self.away);
         if spent > self.budget {
             FAILED.store(
                 FAILED.load(Ordering::Relaxed).wrapping_add(1),
@@ -119,8 +130,13 @@ impl Spin {
             sys::sched_yield();
             let alone = YIELDING.fetch_sub(1, Ordering::Relaxed) == 1;
             let back = sys::ticks();
-            if alone && back.wrapping_sub(now) > AWAY {
-                calm_down(back);
+            let took = back.wrapping_sub(now);
+            if took > AWAY {
+                if alone {
+                    calm_down(back);
+                }
+            } else if took > YIELD && self.away < PATIENCE {
+                self.away += took - YIELD;
             }
         }
         true
@@ -130,7 +146,7 @@ impl Spin {
     /// longer spin would have paid, unless the longest has just been seen to fail.
     #[inline]
     pub(crate) fn woke(&self) {
-        let waited = sys::ticks().wrapping_sub(self.start);
+        let waited = sys::ticks().wrapping_sub(self.start + self.away);
         let refuted = REFUTED.load(Ordering::Relaxed);
         if self.budget >= LONGEST {
             if waited < 2 * LONGEST {

@@ -1,0 +1,121 @@
+//! `shunt bench`: Shunt beside native TCP, Unix sockets, pipes and a bare ring.
+//!
+//! The driver (this process, always native) starts *workers*: this program again,
+//! one per end, so that every side runs the very same code and only what carries
+//! the bytes differs. A worker for Shunt is started by `shunt run`, and its
+//! statistics must show that the bytes went through rings. Rounds visit the sides
+//! in turn, so that what else the machine does harms all of them alike.
+//!
+//! ```text
+//!   plan: for each row, rounds; in each round every side in turn
+//!    └─ scenario: what a row is (traffic, filter, request)
+//!        └─ child: a watched process ── worker echo|flow|connection|filter
+//!                                       or a real server and its load generator
+//!   report: medians of the samples as table, JSON, page
+//! ```
+//!
+//! Neighbours: it borrows the ring of `shunt-shm` for the floor, and knows of the
+//! rest of Shunt only its command.
+
+#![deny(unsafe_code)] // `sys` and the bare ring are exempt, with reasons.
+
+mod child;
+mod cores;
+mod histogram;
+mod pattern;
+mod plan;
+mod report;
+mod scenario;
+mod server;
+mod side;
+mod sys;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Measure Shunt beside TCP, Unix sockets, pipes and a bare ring.
+#[derive(Debug, Parser)]
+#[command(name = "shunt-bench", bin_name = "shunt bench", version)]
+struct Options {
+    #[command(subcommand)]
+    worker: Option<Hidden>,
+    #[command(flatten)]
+    run: RunOptions,
+}
+
+#[derive(Debug, Subcommand)]
+enum Hidden {
+    /// One end of a measurement; started by the driver.
+    #[command(hide = true)]
+    Worker(worker::Options),
+}
+
+#[derive(Debug, clap::Args)]
+struct RunOptions {
+    /// Rounds; tables show the median of them
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Fewer sizes, shorter measurements, three rounds
+    #[arg(long)]
+    quick: bool,
+    /// Only what has one of these names (may be repeated); see --list
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// List the names and stop
+    #[arg(long)]
+    list: bool,
+    /// The two cores to use, by number
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    cores: Vec<usize>,
+    /// Write every sample as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write one page with tables and plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let done = match &options.worker {
+        Some(Hidden::Worker(worker)) => worker::run(worker).map(|()| true),
+        None => drive(&options.run),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("shunt bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn drive(options: &RunOptions) -> Result<bool> {
+    let places = cores::Places::choose(&options.cores)?;
+    let scenarios = scenario::all(options.quick, &places);
+    if options.list {
+        for scenario in &scenarios {
+            println!("{:12} {}", scenario.name, scenario.title);
+        }
+        return Ok(true);
+    }
+    let rounds = if options.quick {
+        options.rounds.min(3)
+    } else {
+        options.rounds
+    };
+    let results = plan::run(scenarios, &options.only, rounds.max(1), &places)?;
+    print!("{}", report::table::text(&results));
+    if let Some(file) = &options.json {
+        report::write(file, &(serde_json::to_string_pretty(&results)? + "\n"))?;
+    }
+    if let Some(file) = &options.html {
+        report::write(file, &report::html::page(&results))?;
+    }
+    Ok(results.failures.is_empty())
+}

@@ -1,0 +1,100 @@
+//! Runs rounds in which the sides take turns.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cores::Places;
+use crate::report::{Failure, Figure, Host, Results, Table, TableRow};
+use crate::scenario::{Row, Scenario};
+use crate::side::Lab;
+
+/// Runs what is asked for.
+pub(crate) fn run(
+    scenarios: Vec<Scenario>,
+    only: &[String],
+    rounds: usize,
+    places: &Places,
+) -> Result<Results> {
+    for name in only {
+        let known = scenarios.iter().any(|s| s.name == name);
+        ensure!(known, "there is no {name:?}; see --list");
+    }
+    let lab = Lab::open()?;
+    let chosen: Vec<Scenario> = scenarios
+        .into_iter()
+        .filter(|s| only.is_empty() || only.iter().any(|name| name == s.name))
+        .collect();
+    let samples: usize = chosen
+        .iter()
+        .flat_map(|s| &s.rows)
+        .map(|r| r.entries.len())
+        .sum();
+    let bar = ProgressBar::new((samples * rounds) as u64);
+    bar.set_style(ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} {elapsed} of {duration}  {msg}",
+    )?);
+    bar.enable_steady_tick(Duration::from_millis(500));
+    let mut results = Results {
+        host: Host::look(places),
+        rounds,
+        tables: Vec::new(),
+        failures: Vec::new(),
+    };
+    for scenario in chosen {
+        let mut rows = Vec::new();
+        for row in &scenario.rows {
+            let what = format!("{} {} {}", scenario.name, row.label, row.place.name());
+            let figures = turns(&lab, row, rounds, &bar, &what, &mut results.failures);
+            rows.push(TableRow {
+                label: row.label.clone(),
+                x: row.x,
+                place: row.place,
+                figures,
+            });
+        }
+        results.tables.push(Table::new(&scenario, rows));
+    }
+    bar.finish_and_clear();
+    Ok(results)
+}
+
+/// All rounds of a row.
+fn turns(
+    lab: &Lab,
+    row: &Row,
+    rounds: usize,
+    bar: &ProgressBar,
+    what: &str,
+    failures: &mut Vec<Failure>,
+) -> Vec<Figure> {
+    let mut all = vec![Vec::new(); row.entries.len()];
+    let mut failed = vec![false; row.entries.len()];
+    for round in 0..rounds {
+        for turn in 0..row.entries.len() {
+            // Each round begins with another side, so that none always follows the same.
+            let n = (turn + round) % row.entries.len();
+            let entry = &row.entries[n];
+            bar.set_message(format!("{what} {}", entry.side.name()));
+            if !failed[n] {
+                match (entry.measure)(lab) {
+                    Ok(sample) => all[n].push(sample),
+                    Err(error) => {
+                        // Once may be told; five times would tell nothing more.
+                        failed[n] = true;
+                        failures.push(Failure {
+                            what: format!("{what} {}", entry.side.name()),
+                            why: format!("{error:#}"),
+                        });
+                    }
+                }
+            }
+            bar.inc(1);
+        }
+    }
+    let figures = row.entries.iter().zip(all);
+    figures
+        .filter_map(|(entry, samples)| Figure::of(entry.side, samples))
+        .collect()
+}

@@ -1,0 +1,136 @@
+//! One page with tables and plots that needs nothing else.
+
+use std::fmt::Write;
+
+use super::plot::plot;
+use super::table::number;
+use super::{Figure, Results, Table, TableRow};
+use crate::side::Side;
+
+const STYLE: &str = "
+body { font: 15px/1.4 system-ui, sans-serif; max-width: 70em; margin: 2em auto; padding: 0 1em; }
+table { border-collapse: collapse; margin: 1em 0; font-size: 13px; }
+td, th { padding: .15em .7em; text-align: right; border-bottom: 1px solid #ddd; }
+td:nth-child(-n+3), th:nth-child(-n+3) { text-align: left; }
+tr.shunt { font-weight: 600; background: #eef6ff; }
+.plots { display: flex; flex-wrap: wrap; gap: 1em; }
+svg text { font: 11px system-ui, sans-serif; }
+.bad { color: #b00; }
+";
+
+/// The page.
+pub(crate) fn page(results: &Results) -> String {
+    let host = &results.host;
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Shunt bench</title>\n\
+         <style>{STYLE}</style>\n<h1>Shunt {} beside the kernel</h1>\n\
+         <p>{}, {} cores, Linux {}, load {} before the run. Medians of {} rounds in which the \
+         sides took turns. <b>× tcp</b>: times better than TCP in the same place; \
+         <b>× best tcp</b>: than TCP in its best place. <b>cpu</b>: seconds of processor time per \
+         million, of client and server: speed bought by spinning shows there. <b>ring</b> is \
+         Shunt's ring without sockets and without sleeping: the floor.</p>\n",
+        host.version,
+        escape(&host.processor),
+        host.cores,
+        escape(&host.kernel),
+        escape(&host.load),
+        results.rounds
+    );
+    for table in &results.tables {
+        section(&mut page, table);
+    }
+    if !results.failures.is_empty() {
+        page.push_str("<h2>Not measured</h2>\n<ul class=\"bad\">\n");
+        for failure in &results.failures {
+            let (what, why) = (escape(&failure.what), escape(&failure.why));
+            let _ = writeln!(page, "<li>{what}: {why}</li>");
+        }
+        page.push_str("</ul>\n");
+    }
+    page + "</html>\n"
+}
+
+fn section(page: &mut String, table: &Table) {
+    let _ = writeln!(
+        page,
+        "<h2>{}</h2>\n<p>{}</p>",
+        table.name,
+        escape(table.title)
+    );
+    if !table.axis.is_empty() {
+        page.push_str("<div class=\"plots\">\n");
+        let mut places: Vec<_> = table.rows.iter().map(|row| row.place).collect();
+        places.sort();
+        places.dedup();
+        for place in places {
+            page.push_str(&plot(table, place));
+        }
+        page.push_str("</div>\n");
+    }
+    let head = [
+        "",
+        "where",
+        "side",
+        table.unit,
+        "p1",
+        "p50",
+        "p99",
+        "p99.9",
+        "cpu client",
+        "cpu server",
+        "× tcp",
+        "× best tcp",
+        "by ring",
+    ];
+    page.push_str("<table>\n<tr>");
+    for word in head {
+        let _ = write!(page, "<th>{word}</th>");
+    }
+    page.push_str("</tr>\n");
+    for row in &table.rows {
+        for figure in &row.figures {
+            line(page, table, row, figure);
+        }
+    }
+    let _ = writeln!(page, "</table>\n<p>cpu per million {}.</p>", table.item);
+}
+
+fn line(page: &mut String, table: &Table, row: &TableRow, figure: &Figure) {
+    let median = &figure.median;
+    let class = if figure.side == Side::Shunt {
+        " class=\"shunt\""
+    } else {
+        ""
+    };
+    let _ = write!(
+        page,
+        "<tr{class}><td>{}</td><td>{}</td><td>{}</td>",
+        escape(&row.label),
+        row.place.name(),
+        figure.side.name()
+    );
+    let ratio = |base: Option<f64>| base.map(|base| table.better(median.value, base));
+    let times = median
+        .times
+        .map(|t| [t.p1, t.p50, t.p99, t.p999].map(|ns| ns / 1e3));
+    let cells = std::iter::once(Some(median.value))
+        .chain(times.map_or([None; 4], |times| times.map(Some)))
+        .chain(median.cpu.map(Some))
+        .chain([
+            ratio(row.of(Side::Tcp).map(|tcp| tcp.median.value)),
+            ratio(table.best_tcp(row)),
+        ]);
+    for cell in cells {
+        let _ = write!(page, "<td>{}</td>", cell.map(number).unwrap_or_default());
+    }
+    let share = median
+        .ring_share
+        .map(|share| format!("{:.1} %", share * 100.0));
+    let _ = writeln!(page, "<td>{}</td></tr>", share.unwrap_or_default());
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}

@@ -1,0 +1,118 @@
+//! Tables for a terminal.
+
+use std::fmt::Write;
+
+use super::{Figure, Results, Table, TableRow};
+use crate::side::Side;
+
+/// All tables.
+pub(crate) fn text(results: &Results) -> String {
+    let host = &results.host;
+    let mut text = format!(
+        "{}, {} cores, Linux {}, load {} before the run; medians of {} rounds in turn\n",
+        host.processor, host.cores, host.kernel, host.load, results.rounds
+    );
+    for table in &results.tables {
+        let _ = write!(text, "\n{}: {}\n\n", table.name, table.title);
+        one(&mut text, table);
+    }
+    if !results.failures.is_empty() {
+        text.push_str("\nNot measured:\n");
+        for failure in &results.failures {
+            let _ = writeln!(text, "  {}: {}", failure.what, failure.why);
+        }
+    }
+    text
+}
+
+fn one(text: &mut String, table: &Table) {
+    let timed = table
+        .rows
+        .iter()
+        .flat_map(|row| &row.figures)
+        .any(|figure| figure.median.times.is_some());
+    let mut lines = vec![head(table, timed)];
+    for row in &table.rows {
+        for figure in &row.figures {
+            lines.push(line(table, row, figure, timed));
+        }
+    }
+    align(text, &lines);
+    let _ = writeln!(
+        text,
+        "\ncpu: seconds of processor time per million {}. × tcp: times better than TCP in the \
+         same place; × best tcp: than TCP in its best place.",
+        table.item
+    );
+}
+
+fn head(table: &Table, timed: bool) -> Vec<String> {
+    let mut head: Vec<String> = ["", "where", "side"].map(Into::into).into();
+    head.push(table.unit.into());
+    if timed {
+        head.extend(["mean µs", "p1", "p50", "p99", "p99.9"].map(Into::into));
+    }
+    head.extend(["cpu client", "cpu server", "× tcp", "× best tcp", "by ring"].map(Into::into));
+    head
+}
+
+fn line(table: &Table, row: &TableRow, figure: &Figure, timed: bool) -> Vec<String> {
+    let median = &figure.median;
+    let mut line = vec![
+        row.label.clone(),
+        row.place.name().into(),
+        figure.side.name().into(),
+        number(median.value),
+    ];
+    if timed {
+        let times = median.times.map(|t| [t.mean, t.p1, t.p50, t.p99, t.p999]);
+        line.extend(times.map_or_else(
+            || [const { String::new() }; 5],
+            |times| times.map(|ns| number(ns / 1e3)),
+        ));
+    }
+    line.extend(median.cpu.map(number));
+    let ratio = |base: Option<f64>| {
+        base.map_or_else(String::new, |base| {
+            format!("{:.2}", table.better(median.value, base))
+        })
+    };
+    line.push(ratio(row.of(Side::Tcp).map(|tcp| tcp.median.value)));
+    line.push(ratio(table.best_tcp(row)));
+    line.push(
+        median
+            .ring_share
+            .map_or_else(String::new, |share| format!("{:.1} %", share * 100.0)),
+    );
+    line
+}
+
+/// Three digits that count.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        1.0.. => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+fn align(text: &mut String, lines: &[Vec<String>]) {
+    let width = |n: usize| {
+        let of = lines.iter().map(|line| line[n].chars().count());
+        of.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    for line in lines {
+        for (n, (word, &width)) in line.iter().zip(&widths).enumerate() {
+            let gap = if n == 0 { "" } else { "  " };
+            let _ = if n < 3 {
+                write!(text, "{gap}{word:width$}")
+            } else {
+                write!(text, "{gap}{word:>width$}")
+            };
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+}

@@ -1,0 +1,69 @@
+//! What is measured.
+
+mod filter;
+mod pair;
+mod request;
+mod traffic;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::cores::{Place, Places};
+use crate::side::{Lab, Side};
+use crate::worker::Times;
+
+/// One table of the report.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// Of the values in it.
+    pub(crate) unit: &'static str,
+    /// Whether less is better.
+    pub(crate) lower: bool,
+    /// What the rows differ in.
+    pub(crate) axis: &'static str,
+    /// A million of what the processor time is for.
+    pub(crate) item: &'static str,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// Sides that are measured in turn.
+pub(crate) struct Row {
+    pub(crate) label: String,
+    /// Where it lies on the axis.
+    pub(crate) x: f64,
+    pub(crate) place: Place,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// One side of a row.
+pub(crate) struct Entry {
+    pub(crate) side: Side,
+    pub(crate) measure: Measure,
+}
+
+/// Takes one sample.
+pub(crate) type Measure = Box<dyn Fn(&Lab) -> Result<Sample>>;
+
+/// What one measurement of one side gave.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Sample {
+    /// In the table's unit.
+    pub(crate) value: f64,
+    /// Nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) times: Option<Times>,
+    /// Seconds of processor time per million items, of client and server.
+    pub(crate) cpu: [f64; 2],
+    /// The share of bytes that went through rings, under Shunt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ring_share: Option<f64>,
+}
+
+/// All that can be measured here.
+pub(crate) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
+    let mut all = traffic::all(quick, places);
+    all.push(filter::scenario(quick, places));
+    all.extend(request::all(quick, places));
+    all
+}

@@ -1,0 +1,65 @@
+//! nginx as server and as reverse proxy, asked by wrk on connections kept open.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+
+use super::Demand;
+use crate::server::{Load, Run, free_port, number_after};
+use crate::side::Lab;
+
+/// A small page from a file, or by way of a second nginx.
+pub(super) fn run(
+    run: &mut Run,
+    lab: &Lab,
+    demand: &Demand,
+    proxy: bool,
+) -> Result<(Load, f64, f64)> {
+    let back = free_port()?;
+    serve(run, lab, back, None)?;
+    let mut port = back;
+    if proxy {
+        port = free_port()?;
+        serve(run, lab, port, Some(back))?;
+    }
+    let url = format!("http://127.0.0.1:{port}/page");
+    let c = demand.connections.to_string();
+    let time = if demand.quick { "1s" } else { "2s" };
+    let load = run.load(&["wrk", "-t", "1", "-c", &c, "-d", time, &url])?;
+    ensure!(!load.printed.contains("Non-2xx"), "{}", load.printed);
+    ensure!(!load.printed.contains("Socket errors"), "{}", load.printed);
+    let rate = number_after(&load.printed, "Requests/sec:")?;
+    let seconds = load.seconds;
+    Ok((load, rate * seconds, seconds))
+}
+
+fn serve(run: &mut Run, lab: &Lab, port: u16, back: Option<u16>) -> Result<()> {
+    let home = lab.fresh("nginx");
+    fs::create_dir_all(home.join("www"))?;
+    fs::write(home.join("www/page"), "a small page\n".repeat(48))?;
+    let directory = home.display();
+    let location = match back {
+        None => format!("root {directory}/www;"),
+        Some(back) => format!(
+            "location / {{ proxy_pass http://back; proxy_http_version 1.1; \
+             proxy_set_header Connection \"\"; }} }} \
+             upstream back {{ server 127.0.0.1:{back}; keepalive 64; keepalive_requests 100000000;"
+        ),
+    };
+    let configuration = format!(
+        "daemon off; worker_processes 1; pid {directory}/pid; error_log {directory}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000;
+    client_body_temp_path {directory}/t1; proxy_temp_path {directory}/t2;
+    fastcgi_temp_path {directory}/t3; uwsgi_temp_path {directory}/t4;
+    scgi_temp_path {directory}/t5;
+    server {{ listen 127.0.0.1:{port}; {location} }}
+}}
+"
+    );
+    let file = home.join("nginx.conf");
+    fs::write(&file, configuration)?;
+    let (file, home) = (file.to_string_lossy(), home.to_string_lossy());
+    run.serve(&["nginx", "-p", &home, "-c", &file], port)
+}

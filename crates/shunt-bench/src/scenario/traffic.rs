@@ -1,0 +1,124 @@
+//! Latency, throughput, crowds of pairs, and connection rate.
+
+use super::pair::{self, Sum, Task};
+use super::{Entry, Row, Scenario};
+use crate::cores::{Place, Places};
+use crate::side::Side;
+use crate::worker::Work;
+
+const ALL: &[Side] = &[Side::Tcp, Side::Unix, Side::Pipe, Side::Ring, Side::Shunt];
+const SIZES: &[usize] = &[8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20];
+const QUICK_SIZES: &[usize] = &[8, 4 << 10, 64 << 10, 1 << 20];
+
+/// These scenarios.
+pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
+    let sizes = if quick { QUICK_SIZES } else { SIZES };
+    let milliseconds = if quick { 100 } else { 300 };
+    let task = |work, size, place, pairs| Task {
+        side: Side::Tcp,
+        work,
+        size,
+        milliseconds,
+        place,
+        cores: places.cores(place),
+        pairs,
+    };
+    let by_size = |work, value: fn(&Sum) -> f64| {
+        let mut rows = Vec::new();
+        for place in places.of_two() {
+            for &size in sizes {
+                let task = task(work, size, place, 1);
+                rows.push(row(bytes(size), size as f64, task, ALL, value));
+            }
+        }
+        rows
+    };
+    let crowd = |place| {
+        [1, 2, 4, 8, 16].map(|pairs| {
+            let label = format!("{pairs} pairs");
+            let task = task(Work::Echo, 8, place, pairs);
+            row(label, pairs as f64, task, ALL, mean_us)
+        })
+    };
+    let connections = places.of_two().into_iter().map(|place| {
+        let task = task(Work::Connection, 0, place, 1);
+        let sides = &[Side::Tcp, Side::Unix, Side::Shunt];
+        row("one request".into(), 1.0, task, sides, per_second)
+    });
+    vec![
+        Scenario {
+            name: "latency",
+            title: "Round trip, blocking calls, one pair",
+            unit: "µs",
+            lower: true,
+            axis: "message bytes",
+            item: "messages",
+            rows: by_size(Work::Echo, mean_us),
+        },
+        Scenario {
+            name: "throughput",
+            title: "Messages one way, one pair",
+            unit: "MB/s",
+            lower: false,
+            axis: "message bytes",
+            item: "messages",
+            rows: by_size(Work::Flow, |sum| sum.bytes / sum.seconds / 1e6),
+        },
+        Scenario {
+            name: "pairs",
+            title: "Round trip of 8 bytes, several pairs of processes at once",
+            unit: "µs",
+            lower: true,
+            axis: "pairs",
+            item: "messages",
+            rows: crowd(Place::One)
+                .into_iter()
+                .chain(crowd(Place::Any))
+                .collect(),
+        },
+        Scenario {
+            name: "connections",
+            title: "A connection per request of 100 bytes, answered by 400",
+            unit: "1/s",
+            lower: false,
+            axis: "",
+            item: "connections",
+            rows: connections.collect(),
+        },
+    ]
+}
+
+fn row(label: String, x: f64, task: Task, sides: &[Side], value: fn(&Sum) -> f64) -> Row {
+    let entries = sides.iter().map(|&side| {
+        let task = Task { side, ..task };
+        Entry {
+            side,
+            measure: Box::new(move |lab| {
+                let sum = pair::run(lab, &task)?;
+                Ok(sum.sample(value(&sum)))
+            }),
+        }
+    });
+    Row {
+        label,
+        x,
+        place: task.place,
+        entries: entries.collect(),
+    }
+}
+
+fn mean_us(sum: &Sum) -> f64 {
+    sum.times.map_or(0.0, |times| times.mean / 1e3)
+}
+
+fn per_second(sum: &Sum) -> f64 {
+    sum.messages / sum.seconds
+}
+
+fn bytes(size: usize) -> String {
+    match size {
+        0..1024 => format!("{size} B"),
+        1024..1_048_576 => format!("{} KiB", size >> 10),
+        _ => format!("{} MiB", size >> 20),
+    }
+}

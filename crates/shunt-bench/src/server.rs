@@ -1,0 +1,223 @@
+//! Real servers: started, loaded by their usual load generators, stopped.
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
+
+use crate::child::Watched;
+use crate::side::{Lab, Upgrade};
+use crate::sys;
+
+/// No server takes longer to start, and no load to end.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How servers and load generators of one measurement are run.
+pub(crate) struct Run<'a> {
+    lab: &'a Lab,
+    /// Where the statistics are, under Shunt.
+    pub(crate) statistics: Option<PathBuf>,
+    servers: Vec<Watched>,
+    cores: [Option<usize>; 2],
+    /// For servers that refuse to run as root.
+    user: Option<&'static str>,
+}
+
+/// What a load has cost, and printed.
+pub(crate) struct Load {
+    pub(crate) printed: String,
+    pub(crate) seconds: f64,
+    /// Processor seconds of load generator (all of it) and servers (during the load).
+    pub(crate) cpu: [f64; 2],
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(lab: &'a Lab, shunted: bool, cores: [Option<usize>; 2]) -> Self {
+        Self {
+            lab,
+            statistics: shunted.then(|| lab.fresh("statistics")),
+            servers: Vec::new(),
+            cores,
+            user: None,
+        }
+    }
+
+    /// From now on as another user, if this one is root.
+    pub(crate) fn become_user(&mut self, user: &'static str) {
+        self.user = rustix::process::geteuid().is_root().then_some(user);
+    }
+
+    /// Starts a server and waits until it listens.
+    pub(crate) fn serve(&mut self, words: &[&str], port: u16) -> Result<()> {
+        let mut server = self.start(words, self.cores[0])?;
+        let until = Instant::now() + Duration::from_secs(20);
+        while !listens(port) {
+            ensure!(
+                server.is_alive(),
+                "{} did not start{}",
+                words[0],
+                server.complaint()
+            );
+            ensure!(Instant::now() < until, "{} does not listen", words[0]);
+            sleep(Duration::from_millis(5));
+        }
+        self.servers.push(server);
+        Ok(())
+    }
+
+    /// Runs a load to its end.
+    pub(crate) fn load(&self, words: &[&str]) -> Result<Load> {
+        let (begin, children) = (Instant::now(), sys::cpu_of_children());
+        let before = self.cpu_of_servers();
+        let printed = self.start(words, self.cores[1])?.finish()?;
+        let servers = self.cpu_of_servers() - before;
+        Ok(Load {
+            printed,
+            seconds: begin.elapsed().as_secs_f64(),
+            cpu: [(sys::cpu_of_children() - children).as_secs_f64(), servers],
+        })
+    }
+
+    /// Stops the servers, so that they leave their statistics.
+    pub(crate) fn stop(&mut self, signal: Signal) -> Result<()> {
+        for server in self.servers.drain(..).rev() {
+            server.stop(signal)?;
+        }
+        Ok(())
+    }
+
+    fn start(&self, words: &[&str], core: Option<usize>) -> Result<Watched> {
+        let program = find(words[0]).with_context(|| format!("there is no {}", words[0]))?;
+        let under = self.statistics.as_deref();
+        let under = under.map(|file| (Upgrade::Adaptive, file));
+        let mut command = self.lab.command(&program, under);
+        command.args(&words[1..]);
+        if let Some(user) = self.user {
+            let inner = std::mem::replace(&mut command, Command::new("setpriv"));
+            command.arg(format!("--reuid={user}"));
+            command.arg(format!("--regid={user}"));
+            // Another user's process forgets whose death was to end it.
+            command.args(["--clear-groups", "--pdeathsig", "KILL", "--"]);
+            command.arg(inner.get_program()).args(inner.get_args());
+            command.env_remove("LD_PRELOAD");
+        }
+        command.current_dir(&self.lab.directory);
+        if let Some(core) = core {
+            sys::pin(&mut command, core);
+        }
+        Watched::start(words[0], &mut command, LIMIT)
+    }
+
+    /// Seconds that the servers and all that they have started have run.
+    fn cpu_of_servers(&self) -> f64 {
+        let mut parents = HashMap::new();
+        for process in numbers(Path::new("/proc")) {
+            if let Some(number) = process.file_name().and_then(|n| n.to_str()?.parse().ok()) {
+                parents.insert(number, Process::read(&process));
+            }
+        }
+        let roots: Vec<u32> = self.servers.iter().map(Watched::id).collect();
+        let is_ours = |mut number: u32| {
+            // No chain is longer than there are processes.
+            for _ in 0..parents.len() {
+                if roots.contains(&number) {
+                    return true;
+                }
+                number = parents.get(&number).map_or(0, |process| process.parent);
+            }
+            false
+        };
+        let ours = parents.iter().filter(|&(&number, _)| is_ours(number));
+        ours.map(|(_, process)| process.seconds).sum()
+    }
+}
+
+/// What is known of a process.
+#[derive(Default)]
+struct Process {
+    parent: u32,
+    /// That its threads have run, and the children that it has waited for.
+    seconds: f64,
+}
+
+impl Process {
+    fn read(directory: &Path) -> Self {
+        let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
+        // proc_pid_stat(5): after the name in brackets the state (3) and the parent (4);
+        // the time of children that are gone is 16 and 17, in hundredths of a second.
+        let words: Vec<&str> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .collect();
+        let word = |n: usize| words.get(n - 3).and_then(|word| word.parse::<u32>().ok());
+        let gone = word(16).unwrap_or(0) + word(17).unwrap_or(0);
+        let threads = numbers(&directory.join("task")).map(|thread| {
+            let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+            let ran = text.split_whitespace().next();
+            ran.and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0)
+        });
+        Self {
+            parent: word(4).unwrap_or(0),
+            seconds: threads.sum::<u64>() as f64 / 1e9 + f64::from(gone) / 100.0,
+        }
+    }
+}
+
+fn numbers(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit())
+        .map(|entry| entry.path())
+}
+
+/// A program on `PATH`, or where servers lie.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let postgres = versions.flatten().map(|entry| entry.path().join("bin"));
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin")])
+        .chain(postgres)
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
+}
+
+/// A port on which nobody listens.
+pub(crate) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Whether somebody listens, by the kernel's table: a probe by `connect` would be one
+/// connection more.
+fn listens(port: u16) -> bool {
+    let wanted = format!(":{port:04X}");
+    let table = fs::read_to_string("/proc/self/net/tcp").unwrap_or_default();
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("0A")
+    })
+}
+
+/// The number after a word in what a program printed.
+pub(crate) fn number_after(printed: &str, word: &str) -> Result<f64> {
+    let after = printed
+        .split_once(word)
+        .map(|(_, after)| after.trim_start());
+    let digits: String = after
+        .unwrap_or_default()
+        .chars()
+        .take_while(|c| c.is_ascii_digit() || *c == '.')
+        .collect();
+    match digits.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => bail!("no number after {word:?} in {printed:?}"),
+    }
+}

@@ -1,0 +1,75 @@
+//! Calls without a safe wrapper.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::FromRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Ends this process after so many seconds, whatever it does then.
+pub(crate) fn end_after(seconds: u32) {
+    // SAFETY: takes a number; SIGALRM's action is the default one.
+    unsafe { libc::alarm(seconds) };
+}
+
+/// Lets a child die with us, and with all that it has started in its group.
+pub(crate) fn bind(command: &mut Command) {
+    command.process_group(0);
+    // SAFETY: prctl is async-signal-safe and takes no memory.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
+
+/// Keeps a child on a core.
+pub(crate) fn pin(command: &mut Command, core: usize) {
+    // SAFETY: zeroed is an empty set; the child makes one system call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        command.pre_exec(move || {
+            libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+            Ok(())
+        });
+    }
+}
+
+/// A descriptor that the driver has left to this process.
+pub(crate) fn inherited(number: i32) -> File {
+    // SAFETY: the driver's word; nobody else here knows of it.
+    unsafe { File::from_raw_fd(number) }
+}
+
+/// Maps a file that two processes share.
+pub(crate) fn map(file: &File, bytes: usize) -> Result<*mut u8> {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping wherever the kernel likes.
+    let at = unsafe { mmap(std::ptr::null_mut(), bytes, prot, flags, file, 0)? };
+    Ok(at.cast())
+}
+
+/// Processor time of this process so far.
+pub(crate) fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Processor time of the children that have been waited for.
+pub(crate) fn cpu_of_children() -> Duration {
+    // SAFETY: zeroed is a valid rusage, and getrusage fills it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+        usage
+    };
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
