@@ -239,9 +239,13 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         socket.set_plain(Stage::Paired, Reason::PeerRefused);
         return false;
     }
-    if socket.share.is_shared() {
-        socket.set_reason(Reason::Forked);
-        return false;
+    let forked = &pair.own.options.forked;
+    if forked.load(Ordering::Acquire) == slot::SHARED {
+        if socket.share.is_unknown() || socket.share.is_shared() {
+            socket.set_reason(Reason::Forked);
+            return false;
+        }
+        forked.store(slot::INHERITED, Ordering::Release);
     }
     if let Some(reason) = socket.items.obstacle(known) {
         socket.set_reason(reason);
