@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use shunt_abi::Reason;
 
@@ -15,6 +15,8 @@ static mut PATH: [u8; 4096] = [0; 4096];
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// The file, where it had to be opened early.
 static FILE: AtomicI32 = AtomicI32::new(-1);
+/// The name of the process, since then.
+static COMM: [AtomicU8; 16] = [const { AtomicU8::new(0) }; 16];
 /// The process whose line has been written.
 static WRITTEN: AtomicI32 = AtomicI32::new(0);
 
@@ -253,8 +255,19 @@ pub(crate) fn prepare() {
         && let Some(fd) = open().map(sys::move_high)
     {
         table::enter(fd, table::Entry::Ours);
+        for (kept, byte) in COMM.iter().zip(comm()) {
+            kept.store(byte, Ordering::Relaxed);
+        }
         FILE.store(fd, Ordering::Relaxed);
     }
+}
+
+/// What the kernel calls this process.
+fn comm() -> [u8; 16] {
+    let mut comm = [0u8; 16];
+    // SAFETY: PR_GET_NAME fills 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, comm.as_mut_ptr()) };
+    comm
 }
 
 /// After an exec that failed the process goes on, and will write again.
@@ -264,9 +277,11 @@ pub(crate) fn forget_written() {
 
 fn format(line: &mut Line, pid: i32) -> std::fmt::Result {
     let get = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
-    let mut comm = [0u8; 16];
-    // SAFETY: PR_GET_NAME fills 16 bytes.
-    unsafe { libc::prctl(libc::PR_GET_NAME, comm.as_mut_ptr()) };
+    // Who has prepared for less rights may have lost this one too.
+    let comm = match FILE.load(Ordering::Relaxed) {
+        0.. => COMM.each_ref().map(|byte| byte.load(Ordering::Relaxed)),
+        _ => comm(),
+    };
     write!(line, "{{\"pid\":{pid},\"comm\":\"")?;
     for &byte in comm.iter().take_while(|&&b| b != 0) {
         match byte {
