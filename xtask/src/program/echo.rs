@@ -17,7 +17,7 @@ pub(super) fn node_shared(variant: Variant) -> Result<Stats> {
     node(variant, "shared", &[])
 }
 
-/// Connections go to a child once something has been sent on them.
+/// Connections go to a child once lines have gone back and forth on them.
 pub(super) fn node_handle(variant: Variant) -> Result<Stats> {
     node(variant, "handle", &["greet"])
 }
