@@ -83,7 +83,7 @@ fn ab(lab: &mut Lab, requests: u64, options: &[&str]) -> Result<()> {
     let count = requests.to_string();
     let mut words = vec!["ab", "-q", "-n", &*count];
     words.extend(options);
-    check_ab(&lab.client(20, &words)?, requests)
+    check_ab(&lab.client(60, &words)?, requests)
 }
 
 fn write_scripts(lab: &Lab) -> Result<()> {

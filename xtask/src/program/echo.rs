@@ -62,7 +62,7 @@ pub(super) fn check(lab: &mut Lab, port: u16, options: &[&str]) -> Result<()> {
     let (script, port) = (script("echo_check.py"), port.to_string());
     let mut words = vec![PYTHON, &*script, &*port, "8", "4"];
     words.extend(options);
-    let output = lab.client(40, &words)?;
+    let output = lab.client(60, &words)?;
     if !output.contains("8 clients, 0 errors") {
         bail!("echo_check: {output}");
     }
