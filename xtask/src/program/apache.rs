@@ -50,7 +50,7 @@ pub(super) fn event(variant: Variant) -> Result<Stats> {
 }
 
 fn run(variant: Variant, model: &str, cgi: &str, settings: &str) -> Result<Stats> {
-    let mut lab = Lab::new(variant)?.eager();
+    let mut lab = Lab::new(variant)?.eager().run_as("www-data")?;
     let [port, backend] = free_ports()?;
     write_files(&lab, FILES)?;
     write_scripts(&lab)?;
@@ -83,7 +83,7 @@ fn ab(lab: &mut Lab, requests: u64, options: &[&str]) -> Result<()> {
     let count = requests.to_string();
     let mut words = vec!["ab", "-q", "-n", &*count];
     words.extend(options);
-    check_ab(&lab.client(20, &words)?, requests)
+    check_ab(&lab.client(60, &words)?, requests)
 }
 
 fn write_scripts(lab: &Lab) -> Result<()> {
@@ -99,7 +99,7 @@ fn write_scripts(lab: &Lab) -> Result<()> {
 fn serve_php(lab: &mut Lab, port: u16) -> Result<()> {
     let configuration = format!(
         "[global]\nerror_log = php.log\n[www]\nlisten = 127.0.0.1:{port}\n\
-         user = www-data\ngroup = www-data\npm = static\npm.max_children = 8\n"
+         pm = static\npm.max_children = 8\n"
     );
     let directory = lab.directory.to_string_lossy().into_owned();
     let path = format!("{directory}/php.conf");
@@ -117,8 +117,6 @@ ServerName 127.0.0.1
 DefaultRuntimeDir {directory}
 PidFile apache.pid
 ErrorLog error.log
-User www-data
-Group www-data
 Listen 127.0.0.1:{port}
 TypesConfig /dev/null
 MaxKeepAliveRequests 0

@@ -17,7 +17,7 @@ pub(super) fn node_shared(variant: Variant) -> Result<Stats> {
     node(variant, "shared", &[])
 }
 
-/// Connections go to a child once something has been sent on them.
+/// Connections go to a child once lines have gone back and forth on them.
 pub(super) fn node_handle(variant: Variant) -> Result<Stats> {
     node(variant, "handle", &["greet"])
 }
@@ -62,7 +62,7 @@ pub(super) fn check(lab: &mut Lab, port: u16, options: &[&str]) -> Result<()> {
     let (script, port) = (script("echo_check.py"), port.to_string());
     let mut words = vec![PYTHON, &*script, &*port, "8", "4"];
     words.extend(options);
-    let output = lab.client(40, &words)?;
+    let output = lab.client(60, &words)?;
     if !output.contains("8 clients, 0 errors") {
         bail!("echo_check: {output}");
     }

@@ -22,18 +22,18 @@ git -C work add more && git -C work commit -q -m more";
 pub(super) fn run(variant: Variant) -> Result<Stats> {
     let mut lab = Lab::new(variant)?.eager();
     let port = free_port()?;
-    lab.prepare(20, &["mkdir", "served"])?;
-    lab.prepare(20, &["sh", "-e", "-c", MAKE])?;
+    lab.prepare(60, &["mkdir", "served"])?;
+    lab.prepare(60, &["sh", "-e", "-c", MAKE])?;
     serve(&mut lab, port)?;
     let url = format!("git://127.0.0.1:{port}/repository.git");
 
     for copy in ["copy1", "copy2"] {
-        lab.client(30, &["git", "clone", "-q", &url, copy])?;
+        lab.client(60, &["git", "clone", "-q", &url, copy])?;
         check(&mut lab, copy)?;
     }
-    lab.prepare(20, &["sh", "-e", "-c", COMMIT])?;
-    lab.client(30, &["git", "-C", "work", "push", "-q", &url, "main"])?;
-    lab.client(30, &["git", "-C", "copy1", "pull", "-q", "--ff-only"])?;
+    lab.prepare(60, &["sh", "-e", "-c", COMMIT])?;
+    lab.client(60, &["git", "-C", "work", "push", "-q", &url, "main"])?;
+    lab.client(60, &["git", "-C", "copy1", "pull", "-q", "--ff-only"])?;
     check(&mut lab, "copy1")?;
     check(&mut lab, "served/repository.git")?;
     let output = lab.server_output();
@@ -62,10 +62,10 @@ fn serve(lab: &mut Lab, port: u16) -> Result<()> {
 
 /// All objects must be whole, and the last commit that of `work`.
 fn check(lab: &mut Lab, repository: &str) -> Result<()> {
-    lab.prepare(20, &["git", "-C", repository, "fsck", "--strict"])?;
+    lab.prepare(60, &["git", "-C", repository, "fsck", "--strict"])?;
     let head = ["rev-parse", "main"];
-    let here = lab.prepare(20, &[&["git", "-C", "work"], &head[..]].concat())?;
-    let there = lab.prepare(20, &[&["git", "-C", repository], &head[..]].concat())?;
+    let here = lab.prepare(60, &[&["git", "-C", "work"], &head[..]].concat())?;
+    let there = lab.prepare(60, &[&["git", "-C", repository], &head[..]].concat())?;
     if here != there {
         bail!("{repository} is at {there}, not at {here}");
     }

@@ -25,11 +25,22 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
     let url = format!("http://127.0.0.1:{port}/1k");
     // The connections of wrk stay with the worker that accepted them, which
     // lives until they end; those of ab meet each worker in turn.
-    let load = ["wrk", "-t", "1", "-c", "8", "-d", "2s", &url];
-    let output = lab.client_meanwhile(20, &load, reload)?;
+    let load = [
+        "wrk",
+        "-t",
+        "1",
+        "-c",
+        "8",
+        "-d",
+        "2s",
+        "--timeout",
+        "20s",
+        &url,
+    ];
+    let output = lab.client_meanwhile(60, &load, reload)?;
     check_wrk(&output)?;
     let load = ["ab", "-q", "-n", "5000", "-c", "4", &url];
-    let output = lab.client_meanwhile(20, &load, reload)?;
+    let output = lab.client_meanwhile(60, &load, reload)?;
     check_ab(&output, 5000)?;
     fetch(&mut lab, port, nginx::FILES)?;
     nginx::check_log(&lab)?;

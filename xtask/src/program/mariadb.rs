@@ -85,7 +85,7 @@ fn sysbench(lab: &mut Lab, port: u16, load: &str, options: &[&str]) -> Result<St
         &port,
     ];
     words.extend(options);
-    lab.client(40, &words)
+    lab.client(60, &words)
 }
 
 /// sysbench must have made transactions, and no error or reconnection.
@@ -109,7 +109,7 @@ fn check_table(lab: &mut Lab, port: u16) -> Result<()> {
         client("mariadb-dump", port),
         client("mariadb", port)
     );
-    lab.client(30, &["sh", "-c", &there])?;
+    lab.client(60, &["sh", "-c", &there])?;
     let output = query(lab, port, "checksum table sbtest.sbtest1, copy.sbtest1")?;
     let sums: Vec<_> = output
         .lines()

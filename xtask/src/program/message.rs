@@ -32,7 +32,7 @@ pub(super) fn zeromq(variant: Variant) -> Result<Stats> {
     let serve = [PYTHON, &script, "serve", &numbers[0], &numbers[1]];
     lab.serve(port, &serve)?;
     let load = [PYTHON, &script, "load", &numbers[0], &numbers[1]];
-    let output = lab.client(40, &load)?;
+    let output = lab.client(60, &load)?;
     if !output.contains(", 0 errors") {
         bail!("zmq_check: {output}");
     }
@@ -56,10 +56,10 @@ pub(super) fn mpi(variant: Variant) -> Result<Stats> {
         words.extend(runner.map(|word| word.into_owned()));
         words.extend([&program, ROUNDS, ":", "-np", "1", &program, ROUNDS].map(str::to_owned));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        (2, lab.prepare(40, &words)?)
+        (2, lab.prepare(60, &words)?)
     } else {
         let words = [MPIRUN, &["-np", "4", &program, ROUNDS]].concat();
-        (4, lab.client(40, &words)?)
+        (4, lab.client(60, &words)?)
     };
     if !output.contains(&format!("{ranks} ranks, {ROUNDS} rounds, 0 errors")) {
         bail!("mpi_ring: {output}");

@@ -40,7 +40,7 @@ done
 for one in $all; do wait $one || exit; done
 for topic in 1 2; do for n in a b; do cmp topic$topic got$topic$n || exit; done; done"
     );
-    lab.client(30, &["bash", "-c", &script])?;
+    lab.client(60, &["bash", "-c", &script])?;
     let output = lab.server_output();
     if !output.trim().is_empty() {
         bail!("mosquitto: {output}");

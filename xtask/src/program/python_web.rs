@@ -86,10 +86,24 @@ fn lab(variant: Variant) -> Result<Lab> {
 fn load(lab: &mut Lab, port: u16, lasting: bool) -> Result<()> {
     let url = format!("http://127.0.0.1:{port}/1000");
     if lasting {
-        let output = lab.client(20, &["wrk", "-t", "1", "-c", "4", "-d", "2s", &url])?;
+        let output = lab.client(
+            60,
+            &[
+                "wrk",
+                "-t",
+                "1",
+                "-c",
+                "4",
+                "-d",
+                "2s",
+                "--timeout",
+                "20s",
+                &url,
+            ],
+        )?;
         check_wrk(&output)?;
     } else {
-        let output = lab.client(20, &["ab", "-q", "-n", "2000", "-c", "4", &url])?;
+        let output = lab.client(60, &["ab", "-q", "-n", "2000", "-c", "4", &url])?;
         check_ab(&output, 2000)?;
     }
     fetch(lab, port, FILES)?;

@@ -12,15 +12,15 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
     let port = free_port()?;
     serve(&mut lab, port)?;
     let module = format!("rsync://127.0.0.1:{port}/module/");
-    lab.prepare(20, &["sh", "-c", MAKE])?;
+    lab.prepare(60, &["sh", "-c", MAKE])?;
     for _ in 0..2 {
         for [from, to] in [["tree/", &*module], [&*module, "back/"]] {
             // By contents: changes within a second keep a file's time.
-            lab.client(40, &["rsync", "-a", "-c", "--delete", from, to])?;
+            lab.client(60, &["rsync", "-a", "-c", "--delete", from, to])?;
         }
-        lab.prepare(20, &["diff", "-r", "tree", "module"])?;
-        lab.prepare(20, &["diff", "-r", "tree", "back"])?;
-        lab.prepare(20, &["sh", "-c", CHANGE])?;
+        lab.prepare(60, &["diff", "-r", "tree", "module"])?;
+        lab.prepare(60, &["diff", "-r", "tree", "back"])?;
+        lab.prepare(60, &["sh", "-c", CHANGE])?;
     }
     let log = fs::read_to_string(lab.directory.join("rsync.log"))?;
     if let Some(line) = log.lines().find(|line| line.contains("error")) {

@@ -43,9 +43,9 @@ fn configure(lab: &mut Lab, port: u16) -> Result<()> {
     }
     for key in ["host", "user"] {
         let words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key];
-        lab.prepare(20, &words)?;
+        lab.prepare(60, &words)?;
     }
-    let user = lab.prepare(20, &["id", "-un"])?;
+    let user = lab.prepare(60, &["id", "-un"])?;
     let directory = lab.directory.to_string_lossy().into_owned();
     let host = fs::read_to_string(lab.directory.join("host.pub"))?;
     fs::write(lab.directory.join("known"), format!("lab {host}"))?;
@@ -89,7 +89,7 @@ fn copy(lab: &mut Lab) -> Result<()> {
     fs::write(lab.directory.join("file"), bytes)?;
     let remote = format!("lab:{}/there", lab.directory.display());
     for ends in [["file", &*remote], [&*remote, "back"]] {
-        lab.client(40, &["scp", "-q", "-F", "config", ends[0], ends[1]])?;
+        lab.client(60, &["scp", "-q", "-F", "config", ends[0], ends[1]])?;
     }
     same_hash(lab, &["file", "there", "back"])
 }
@@ -112,7 +112,7 @@ fn share(lab: &mut Lab, forward: u16, target: u16) -> Result<()> {
     let sessions = "head -c 3000000 file >part
 for n in 1 2 3 4 5 6; do ssh -F config lab cat <part >part$n & all=\"$all $!\"; done
 for one in $all; do wait $one || exit; done";
-    lab.client(40, &["sh", "-c", sessions])?;
+    lab.client(60, &["sh", "-c", sessions])?;
     same_hash(
         lab,
         &["part", "part1", "part2", "part3", "part4", "part5", "part6"],
@@ -120,7 +120,7 @@ for one in $all; do wait $one || exit; done";
     // It talks to ssh, which is a client, so it stands with the servers.
     let (clients, number) = (script("echo_check.py"), forward.to_string());
     let words = [PYTHON, &clients, &number, "4", "4"];
-    let output = lab.client_as(Side::Server, 40, &words)?;
+    let output = lab.client_as(Side::Server, 60, &words)?;
     if !output.contains("4 clients, 0 errors") {
         bail!("echo_check: {output}");
     }
@@ -128,7 +128,7 @@ for one in $all; do wait $one || exit; done";
 }
 
 fn same_hash(lab: &mut Lab, files: &[&str]) -> Result<()> {
-    let output = lab.prepare(40, &[&["sha256sum"], files].concat())?;
+    let output = lab.prepare(60, &[&["sha256sum"], files].concat())?;
     let hashes: Vec<_> = output
         .lines()
         .filter_map(|line| line.split(' ').next())

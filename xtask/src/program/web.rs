@@ -66,7 +66,7 @@ pub(super) fn echo(lab: &mut Lab, url: &str, file: &str) -> Result<()> {
         "got2",
         url,
     ];
-    lab.client(20, &words)?;
+    lab.client(60, &words)?;
     let wanted = fs::read(lab.directory.join("www").join(file))?;
     for got in ["got1", "got2"] {
         let path = lab.directory.join(got);
