@@ -46,10 +46,7 @@ pub(crate) fn short() -> Result<String> {
 
 /// The same for families. Returns its last line.
 pub(crate) fn short_family() -> Result<String> {
-    let mut command = command(true, 20, false);
-    // Programs without libshunt need the downgrade, and who is killed in a receive
-    // resets its connection.
-    command.args(["--mischief", "kills"]);
+    let mut command = command(true, 30, false);
     let mut job = Job::spawn("soak-family", &root().join("target"), &mut command)?;
     let status = job.wait(Duration::from_secs(120), &[])?;
     if !status.success() {
