@@ -99,14 +99,14 @@ fn add(
         }
         remove(set, state, socket, index);
     }
-    let item = event;
-    if socket.stage() == Stage::Attached && event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
-        // It moves at once: nobody asleep shall hear of it here.
-        event.events &= FLAGS;
+    // One that moves at once is never here: whatever its events, the kernel would
+    // report EPOLLHUP and EPOLLERR to whoever sleeps.
+    let moves =
+        socket.stage() == Stage::Attached && event.events & libc::EPOLLEXCLUSIVE as u32 == 0;
+    if !moves {
+        sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
     }
-    // The kernel judges the registration, and keeps it unless it moves.
-    sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
-    let item = state.insert(socket, fd, item);
+    let item = state.insert(socket, fd, event);
     set.tracked.fetch_add(1, Ordering::SeqCst);
     socket.items.list().push((set.index(), item));
     if socket.stage() == Stage::Attached

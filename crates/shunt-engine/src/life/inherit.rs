@@ -50,6 +50,22 @@ pub(super) fn before_program() {
     });
 }
 
+/// Before an exec of this process: what does not survive it is held by relatives
+/// only. Should the exec fail, it stays with the kernel here.
+pub(super) fn leave_the_rest() {
+    table::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
+            && matches!(socket.stage(), Stage::Candidate | Stage::Paired)
+            && !socket.share.is_unknown()
+            && !survives(fd)
+            && socket.holds() == 1
+        {
+            socket.set_plain(socket.stage(), Reason::Inherited);
+            socket.share.leave();
+        }
+    });
+}
+
 /// A `vfork` child, which works on its parent's memory with descriptors of its own,
 /// has copied one: for the program that it will be.
 pub(super) fn copied_apart(socket: &'static Socket, old: c_int, new: c_int) {

@@ -30,6 +30,9 @@ pub fn after_fork_child() {
 /// will not know of the connections up to here.
 pub fn before_exec() {
     inherit::before_program();
+    if thread::owns_memory() {
+        inherit::leave_the_rest();
+    }
     stats::write_if_any();
 }
 
