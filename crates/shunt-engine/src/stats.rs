@@ -213,11 +213,24 @@ pub(crate) fn write_if_any() {
     }
 }
 
-/// Appends this process's line, once.
-pub(crate) fn write() {
+/// Appends this process's line before it ends. Where it may write no more to any
+/// file (`RLIMIT_FSIZE`) it goes without: the signal for that is blocked, and the end
+/// comes before it is not.
+pub(crate) fn write_at_last() {
+    const TOO_LARGE: u64 = 1 << (libc::SIGXFSZ - 1);
+    if enabled() {
+        let mask = sys::block_signals(TOO_LARGE);
+        if write() {
+            sys::set_signal_mask(mask);
+        }
+    }
+}
+
+/// Appends this process's line, once. `false`: it may not.
+fn write() -> bool {
     let pid = thread::pid() as i32;
     if !enabled() || sys::getpid() as i32 != pid || WRITTEN.swap(pid, Ordering::AcqRel) == pid {
-        return;
+        return true;
     }
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         add(socket);
@@ -229,13 +242,12 @@ pub(crate) fn write() {
     let _ = format(&mut line, pid);
     let kept = FILE.load(Ordering::Relaxed);
     let fd = if kept >= 0 { Some(kept) } else { open() };
-    if let Some(fd) = fd {
-        // One write, so that lines of several processes do not mix.
-        let _ = sys::write(fd, line.bytes.as_ptr(), line.length);
-    }
+    // One write, so that lines of several processes do not mix.
+    let written = fd.is_none_or(|fd| sys::write(fd, line.bytes.as_ptr(), line.length).is_ok());
     if let Some(fd) = fd.filter(|&fd| fd != kept) {
         sys::close(fd);
     }
+    written
 }
 
 fn open() -> Option<i32> {

@@ -421,6 +421,19 @@ pub(crate) fn set_signal_mask(mask: u64) -> u64 {
     old
 }
 
+/// Adds signals to this thread's mask; returns the old one.
+pub(crate) fn block_signals(signals: u64) -> u64 {
+    let mut old = 0u64;
+    let _ = call!(
+        rt_sigprocmask,
+        libc::SIG_BLOCK,
+        &raw const signals,
+        &raw mut old,
+        8
+    );
+    old
+}
+
 /// Takes signals out of this thread's mask; returns the old one.
 pub(crate) fn unblock_signals(signals: u64) -> u64 {
     let mut old = 0u64;

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::FLAGS;
 use super::carry::{Known, move_in};
 use super::nested::nest;
 use super::place::watch;

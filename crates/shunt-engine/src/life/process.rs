@@ -46,7 +46,7 @@ pub fn before_exit() {
     if thread::owns_memory() {
         process::before_exit();
     }
-    stats::write();
+    stats::write_at_last();
 }
 
 /// Before the process changes its user, its root or its rights: afterwards it
