@@ -126,7 +126,7 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
     publish::half(stage, Recall::TAKEN);
     if unread && let Some(lent) = lent {
         // What TCP does not take now the peer sends when it comes by.
-        let _ = owed::resend(&conn.consumer(), lent);
+        let _ = owed::resend(&conn.consumer(), lent, owed::GROWTH_MS);
     }
     let resume = &own.receiving.resume_at;
     if let (Some(switched), UNKNOWN) = (switched, resume.load(Ordering::Relaxed)) {

@@ -77,6 +77,10 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
         let step = unsafe { attempt(conn, &mut cursor, flags) };
         give(token);
         let done = cursor.done();
+        // Before it sleeps, perhaps in the kernel's own call.
+        if matches!(step, Step::Empty | Step::Kernel) && owed::is_due(conn) {
+            owed::answer(conn);
+        }
         match step {
             Step::Bytes => {
                 if !peek {
@@ -101,11 +105,7 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                     continue;
                 }
             }
-            Step::Empty => {
-                if owed::is_due(conn) {
-                    owed::answer(conn);
-                }
-            }
+            Step::Empty => {}
             Step::End => return Outcome::Done(done as isize),
             Step::Failed(_) if done > 0 => return Outcome::Done(done as isize),
             Step::Failed(errno) => {
