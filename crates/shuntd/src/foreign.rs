@@ -13,7 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::process::{Resource, getrlimit};
+use rustix::net::sockopt;
+use rustix::process::{Resource, geteuid, getrlimit};
 
 /// Threads of one user's lane at most.
 const THREADS: usize = 4;
@@ -41,6 +42,16 @@ impl Foreign {
     }
 }
 
+impl Foreign {
+    /// Closes a socket at once if that can delay nobody but the daemon's own user: while
+    /// it waits in the lane, the program's own `close` does not reach the peer.
+    pub(crate) fn close_now(mut self) {
+        if self.lane.is_ours && sockopt::socket_linger(&self) == Ok(None) {
+            drop(self.fd.take());
+        }
+    }
+}
+
 impl AsFd for Foreign {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_ref().expect("only drop takes it").as_fd()
@@ -63,6 +74,8 @@ pub(crate) struct Lane {
     room: Arc<Room>,
     /// See [`WAITING`].
     limit: usize,
+    /// Its user is the daemon's, who could as well stop it.
+    is_ours: bool,
 }
 
 #[derive(Debug, Default)]
@@ -190,6 +203,7 @@ impl Lanes {
             state: Mutex::default(),
             work: Condvar::new(),
             room: Arc::clone(&self.room),
+            is_ours: uid == geteuid().as_raw(),
             limit: self.limit,
         });
         self.of.insert(uid, Arc::clone(&lane));

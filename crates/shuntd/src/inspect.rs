@@ -46,6 +46,7 @@ pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64, lane: &Arc<Lane>
     // ENOTCONN before the handshake is over, and after the connection's end.
     let peer = rustix::net::getpeername(&socket).ok().flatten();
     let plain = |address: Option<_>| address.and_then(|a| SocketAddr::try_from(a).ok());
+    socket.close_now();
     match (plain(local), plain(peer)) {
         (Some(local), Some(peer)) => Look::Found(Tuple::new(netns, local, peer)),
         _ => Look::NotConnected,
