@@ -49,16 +49,21 @@ impl Program {
 
 const SHORT: Rings = Rings::Any("a connection for each request stays on TCP");
 
-const SHORT_AMONG_OTHERS: Rings = Rings::Floor(0.7, "many connections are for one request");
+const SHORT_AMONG_OTHERS: Rings = Rings::Floor(0.5, "many connections are for one request");
 
 const LARGE_AMONG_OTHERS: Rings = Rings::Floor(
-    0.9,
+    0.6,
     "some large bodies are written at once on a new connection",
 );
 
 const SHUT_DOWN: Rings = Rings::Floor(
-    0.9,
+    0.6,
     "what is sent to a peer that has shut down its half goes by TCP where it must wait",
+);
+
+const FORKED: Rings = Rings::Floor(
+    0.9,
+    "until the parent has closed its copy a child's connection stays on TCP",
 );
 
 const HANDED_ON: Rings =
@@ -74,7 +79,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::mixed(
         "socat",
         inetd::socat,
-        Rings::Any("whom a fork has shared it with, and who went on as cat, counts for ever"),
+        Rings::Any("until the parent has closed its copy a child's connection stays on TCP"),
     ),
     Program::mixed("socat-nofork", inetd::socat_nofork, HANDED_ON),
     Program::mixed("inetd", inetd::at_once, HANDED_ON),
@@ -87,14 +92,14 @@ pub(super) const PROGRAMS: &[Program] = &[
         haproxy::run,
         Rings::Floor(
             0.4,
-            "a listener that a reload hands on is unknown: new workers' clients stay on TCP",
+            "many connections are for one request, and some come while a reload goes on",
         ),
     ),
     Program::mixed("node-cluster", echo::node_cluster, HANDED_ON),
     Program::mixed(
         "node-shared",
         echo::node_shared,
-        Rings::Any("a listener that another process has passed is unknown"),
+        Rings::Any("a client that comes before a worker has the listener stays on TCP"),
     ),
     Program::mixed("node-handle", echo::node_handle, HANDED_ON),
     Program::mixed("java-blocking", echo::java, SHUT_DOWN),
@@ -106,7 +111,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         rings: Rings::Nearly,
         variants: &[Variant::Native, Variant::Both, Variant::Client],
     },
-    Program::mixed("rsync", rsync::run, Rings::Nearly),
+    Program::mixed("rsync", rsync::run, FORKED),
     Program::mixed("git-daemon", git::run, HANDED_ON),
     Program::mixed("mosquitto", mosquitto::run, Rings::Nearly),
     Program::mixed("ssh", ssh::run, HANDED_ON),
@@ -117,6 +122,6 @@ pub(super) const PROGRAMS: &[Program] = &[
         LARGE_AMONG_OTHERS,
     ),
     Program::mixed("uwsgi", python_web::uwsgi, LARGE_AMONG_OTHERS),
-    Program::mixed("postgresql", postgresql::run, Rings::Nearly),
+    Program::mixed("postgresql", postgresql::run, FORKED),
     Program::mixed("mariadb", mariadb::run, Rings::Nearly),
 ];
