@@ -101,6 +101,74 @@ static void program_shuts(struct end *e)
     AT(S) expect(e, FD, 100, 3);
 }
 
+// Its news only has been looked at when the peer has ended and the program comes.
+static void watched_end(struct end *e, int closes)
+{
+    int ep = -1;
+    AT(S) {
+        struct epoll_event ev = {EPOLLIN, {.u32 = 7}};
+        ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    }
+    AT(C) {
+        produce(e, FD, 5000, 1);
+        if (closes) {
+            T(close(FD));
+            FD = -1;
+        } else {
+            T(shutdown(FD, SHUT_WR));
+        }
+    }
+    AT(S) {
+        struct epoll_event got = {0};
+        await_events(e, FD, POLLRDHUP);
+        T(epoll_wait(ep, &got, 1, -1));
+        struct plain p = PLAIN(FD);
+        close(ep);
+        tell_it(e, &p, RECEIVE, 5000, 1);
+        tell_it(e, &p, END, 0, 0);
+        plain_end(e, &p);
+    }
+}
+static void watched_shut(struct end *e) { watched_end(e, 0); }
+static void watched_closed(struct end *e) { watched_end(e, 1); }
+
+// The peer has gone on over TCP while what it sent before is unread.
+static void unread_before_urgent(struct end *e)
+{
+    AT(C) {
+        produce(e, FD, 5000, 1);
+        T(send(FD, "!", 1, MSG_OOB));
+        produce(e, FD, 1000, 2);
+    }
+    AT(S) {
+        await_events(e, FD, POLLPRI);
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, 5000, 1);
+        tell_it(e, &p, RECEIVE, 1000, 2);
+        plain_end(e, &p);
+    }
+    goes_on(e);
+}
+
+static void unread_before_our_end(struct end *e)
+{
+    AT(C) produce(e, FD, 5000, 1);
+    AT(S) T(shutdown(FD, SHUT_WR));
+    AT(C) {
+        T(recv(FD, (char[1]){0}, 1, 0));
+        produce(e, FD, 1000, 2);
+    }
+    AT(S) {
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, 5000, 1);
+        tell_it(e, &p, RECEIVE, 1000, 2);
+        plain_end(e, &p);
+    }
+    AT(C) produce(e, FD, 1000, 3);
+    AT(S) expect(e, FD, 1000, 3);
+}
+
 // The peer is gone; what it sent before is the program's.
 static void peer_has_closed(struct end *e, size_t n)
 {
@@ -928,14 +996,16 @@ static void by_name(struct end *e)
 }
 
 PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_shut, COLD), CASE(program_shuts, COLD),
-           CASE(closed_and_read, COLD), CASE(closed_with_few, COLD), CASE(closed_with_much, COLD),
+           CASE(watched_shut, COLD), CASE(watched_closed, COLD), CASE(unread_before_urgent, COLD),
+           CASE(unread_before_our_end, COLD), CASE(closed_and_read, COLD), CASE(closed_with_few, COLD), CASE(closed_with_much, COLD),
            CASE(stream_to_the_end, COLD), CASE(reset_empty, COLD), CASE(reset_with_few, COLD),
            CASE(shut_right_after, COLD), CASE(close_right_after, COLD), CASE(close_unread, COLD),
            CASE(abort_right_after, COLD), CASE(filter, COLD), CASE(stamps, COLD), CASE(zero_copy, COLD),
            CASE(urgent, COLD), CASE(asynchronous, COLD), CASE(watched_idle, COLD | ALL),
            CASE(watched_unread, COLD | ALL), CASE(watched_program_idle, COLD), CASE(watched_program_unread, COLD),
-           CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(io_uring, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
+           CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
            CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
            CASE(half_received, TWO | COLD),
            CASE(under_traffic, TWO | COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
-           CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(counts, COLD), CASE(all_calls, COLD), CASE(by_name, COLD))
+           CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(counts, COLD), CASE(all_calls, COLD), CASE(by_name, COLD),
+           CASE(io_uring, SPLIT | COLD)) // last: from there on all of the process stays on TCP

@@ -129,6 +129,21 @@ pub(crate) fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Resul
     Ok(unsafe { value.assume_init() })
 }
 
+/// Bytes that a TCP socket's send buffer has room for, headers included.
+pub(crate) fn send_room(fd: c_int) -> Option<u64> {
+    const SO_MEMINFO: c_int = 55;
+    const SK_MEMINFO_SNDBUF: usize = 3;
+    const SK_MEMINFO_WMEM_QUEUED: usize = 5;
+    const TCP_NOTSENT_LOWAT: c_int = 25;
+    let memory = getsockopt::<[u32; 9]>(fd, libc::SOL_SOCKET, SO_MEMINFO).ok()?;
+    let room = memory[SK_MEMINFO_SNDBUF].saturating_sub(memory[SK_MEMINFO_WMEM_QUEUED]);
+    let most = match getsockopt::<u32>(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT) {
+        Ok(0) | Err(_) => u32::MAX,
+        Ok(most) => most,
+    };
+    Some(u64::from(room.min(most)))
+}
+
 pub(crate) fn setsockopt<T>(
     fd: c_int,
     level: c_int,

@@ -47,13 +47,16 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
 }
 
 /// Nothing can be sent after this: what the peer has recalled goes now. And a peer
-/// that does not look at the connection (it neither sleeps on it nor watches it) may
-/// give it to another program, which then finds all of it in the kernel.
+/// that does not read just now may give the connection to another program, also one
+/// that only waited until there was something to read; it then finds all of it in the
+/// kernel.
 fn before_end(conn: &Conn) {
-    if conn.way_out() == Way::Ring
-        && conn.in_flight() > 0
-        && conn.pair.peer.face.wait.load(Ordering::Acquire) == 0
-    {
+    // Where a forked relative may go on, the ring stays unless nobody looks at it.
+    let stays = || {
+        conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED
+            && conn.pair.peer.face.wait.load(Ordering::Acquire) != 0
+    };
+    if conn.way_out() == Way::Ring && conn.in_flight() > 0 && !stays() {
         withdraw(conn);
     }
     if owed::is_due(conn) {

@@ -164,7 +164,8 @@ pub(super) fn withdraw(conn: &Conn) -> bool {
     let own = conn.pair.own;
     let peer = conn.pair.peer;
     let state = &own.face.state;
-    if conn.in_flight() > MOST_WITHDRAWN || is_recalled(conn) {
+    let unread = conn.in_flight();
+    if unread > MOST_WITHDRAWN || is_recalled(conn) || !has_room(conn, unread) {
         return false;
     }
     publish::set_bits(state, slot::WITHDRAWING);
@@ -187,6 +188,16 @@ pub(super) fn withdraw(conn: &Conn) -> bool {
     Way::Owing.store(&own.sending.way);
     send_owed(conn, GROWTH_MS);
     true
+}
+
+/// Whether the kernel's socket takes so many bytes at once: in the ring they outlive
+/// this side, but what it would still owe does not.
+fn has_room(conn: &Conn, bytes: u64) -> bool {
+    let Some(base) = conn.base() else {
+        return false;
+    };
+    // Its buffers' headers need some, too.
+    sys::send_room(base).is_some_and(|room| bytes + bytes / 8 <= room)
 }
 
 /// Whether the peer, which receives nothing just now, can tell doorbells from what

@@ -366,8 +366,14 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
             publish::set_bits(&conn.pair.own.face.state, slot::LEAVING);
             heavy();
             conn.tell_leaving();
-            // Doorbells are sent under this token too, so nothing is under way.
-            if let Some(offset) = tcp::written(conn.fd, conn.socket.role()) {
+            // Doorbells are sent under this token too, so nothing is under way. What
+            // the peer has not read goes first, so that it may give the connection to
+            // another program at any time.
+            let withdrawn = conn.in_flight() > 0 && owed::withdraw(conn);
+            if withdrawn {
+                conn.socket.set_reason(reason);
+                conn.socket.downgraded.store(1, Ordering::Relaxed);
+            } else if let Some(offset) = tcp::written(conn.fd, conn.socket.role()) {
                 publish::word(&conn.pair.own.output.back_at, offset + 1);
                 conn.producer().leave(offset);
                 Way::TcpAgain.store(&sending.way);
