@@ -280,11 +280,13 @@ static void killed_when_plain(struct end *e)
     }
 }
 
+#define KILLED "what a killed peer left in its ring only a program under Shunt can read"
+
 PLAIN_MAIN(CASE(child_in_recv, SPLIT | COLD), CASE(child_in_poll, SPLIT | COLD), CASE(child_in_epoll, SPLIT | COLD),
            CASE(program_child_in_recv, SPLIT | COLD), CASE(program_child_in_poll, SPLIT | COLD),
            CASE(program_child_in_epoll, SPLIT | COLD), CASE(child_puts_stream, SPLIT | COLD),
            CASE(child_runs_program, SPLIT | COLD), CASE(three_in_turns, SPLIT | COLD),
            CASE(children_at_both_ends, SPLIT | COLD), CASE(killed_after, SPLIT | COLD), CASE(stopped_idle, SPLIT | COLD),
            CASE(stopped_with_few, SPLIT | COLD), CASE(stopped_with_much, SPLIT | COLD), CASE(killed_idle, SPLIT | COLD),
-           CASE(killed_with_few, SPLIT | COLD), CASE(killed_with_more, SPLIT | COLD),
+           KNOWN(killed_with_few, SPLIT | COLD, KILLED), KNOWN(killed_with_more, SPLIT | COLD, KILLED),
            CASE(killed_when_plain, SPLIT | COLD))

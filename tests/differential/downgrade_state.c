@@ -526,6 +526,21 @@ static void peer_watches(struct end *e, int unread)
 static void peer_watches_idle(struct end *e) { peer_watches(e, 0); }
 static void peer_watches_unread(struct end *e) { peer_watches(e, 1); }
 
+// A program that sets up io_uring may make its calls there. (Whether the kernel lets
+// it depends on the machine.)
+static void io_uring(struct end *e)
+{
+    char parameters[120] = {0};
+    AT(C) produce(e, FD, 1000, 1);
+    AT(S) {
+        int ring = syscall(SYS_io_uring_setup, 1, parameters);
+        if (ring >= 0)
+            close(ring);
+        expect(e, FD, 1000, 1);
+    }
+    goes_on(e);
+}
+
 // A one-shot registration that has fired stays silent until it is armed anew.
 static void one_shot(struct end *e)
 {
@@ -919,7 +934,7 @@ PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_s
            CASE(abort_right_after, COLD), CASE(filter, COLD), CASE(stamps, COLD), CASE(zero_copy, COLD),
            CASE(urgent, COLD), CASE(asynchronous, COLD), CASE(watched_idle, COLD | ALL),
            CASE(watched_unread, COLD | ALL), CASE(watched_program_idle, COLD), CASE(watched_program_unread, COLD),
-           CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
+           CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(io_uring, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
            CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
            CASE(half_received, TWO | COLD),
            CASE(under_traffic, TWO | COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),

@@ -83,6 +83,10 @@ struct RunOptions {
     /// (adaptive, the default), as soon as it is made (eager), never (off)
     #[arg(long, value_enum)]
     upgrade: Option<Upgrade>,
+    /// Let the program use io_uring, whose connections stay on TCP (allow, the
+    /// default), or tell it that the kernel has none (deny)
+    #[arg(long, value_enum)]
+    io_uring: Option<IoUring>,
     /// Let each process append a line of statistics to this file when it ends
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
@@ -101,6 +105,12 @@ enum Upgrade {
     Adaptive,
     Eager,
     Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum IoUring {
+    Allow,
+    Deny,
 }
 
 fn main() -> ExitCode {

@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use shunt_abi::Reason;
+
 /// When connections are upgraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -15,6 +17,19 @@ pub(crate) enum Upgrade {
     Off = 2,
 }
 
+/// What the program has to do with `io_uring`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Rings {
+    /// Nothing yet.
+    None = 0,
+    /// It has set one up.
+    InUse = 1,
+    /// It is told that the kernel has none.
+    Denied = 2,
+}
+
+static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static UPGRADE: AtomicU8 = AtomicU8::new(Upgrade::Adaptive as u8);
 
 /// Reads an environment variable without allocating.
@@ -35,6 +50,9 @@ pub(crate) fn read() {
         _ => Upgrade::Adaptive,
     };
     UPGRADE.store(mode as u8, Ordering::Relaxed);
+    let denied = variable(c"SHUNT_IO_URING").map(CStr::to_bytes) == Some(b"deny");
+    let rings = if denied { Rings::Denied } else { Rings::None };
+    RINGS.store(rings as u8, Ordering::Relaxed);
 }
 
 /// When connections are upgraded.
@@ -47,7 +65,28 @@ pub(crate) fn upgrade() -> Upgrade {
     }
 }
 
-/// Switches upgrades off for the rest of this process's life.
-pub(crate) fn disable() {
-    UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
+/// Why connections are not upgraded, if they are not.
+pub(crate) fn against() -> Option<Reason> {
+    match (upgrade(), rings()) {
+        (Upgrade::Off, Rings::InUse) => Some(Reason::IoUring),
+        (Upgrade::Off, _) => Some(Reason::Disabled),
+        _ => None,
+    }
+}
+
+/// Whether the program uses `io_uring`, or may.
+pub(crate) fn rings() -> Rings {
+    match RINGS.load(Ordering::Relaxed) {
+        1 => Rings::InUse,
+        2 => Rings::Denied,
+        _ => Rings::None,
+    }
+}
+
+/// The program uses `io_uring`: upgrades are off for the rest of its life.
+pub(crate) fn use_rings() {
+    if upgrade() != Upgrade::Off {
+        RINGS.store(Rings::InUse as u8, Ordering::Relaxed);
+        UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
+    }
 }

@@ -44,7 +44,8 @@ pub(crate) use close::{
 };
 pub(crate) use downgrade::downgrade;
 pub(crate) use owed::{
-    answer as answer_recall, is_due as recall_is_due, is_withdrawn as recall_is_withdrawn,
+    answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
+    is_withdrawn as recall_is_withdrawn,
 };
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};

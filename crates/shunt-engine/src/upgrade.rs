@@ -25,13 +25,7 @@ const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
     socket.set_role(role);
     socket.set_port(port.unwrap_or(0));
-    let against = if config::upgrade() == Upgrade::Off {
-        Some(Reason::Disabled)
-    } else if fd <= 2 {
-        Some(Reason::Stdio)
-    } else {
-        None
-    };
+    let against = config::against().or((fd <= 2).then_some(Reason::Stdio));
     if let Some(reason) = against {
         socket.set_plain(Stage::Fresh, reason);
         return;

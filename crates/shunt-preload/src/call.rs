@@ -41,6 +41,15 @@ pub(crate) fn quietly(bookkeeping: impl FnOnce()) {
     set_errno(error);
 }
 
+/// The same, of a call that has an outcome.
+#[inline(always)]
+pub(crate) fn quietly_with<T>(bookkeeping: impl FnOnce() -> T) -> T {
+    let error = errno();
+    let answer = bookkeeping();
+    set_errno(error);
+    answer
+}
+
 /// Ends a hook: the engine's outcome, or what the expression gives.
 macro_rules! outcome {
     ($outcome:expr, $kernel:expr) => {

@@ -24,6 +24,9 @@ pub(super) fn prepare(options: &RunOptions, library: &Path) -> Result<Vec<CStrin
     {
         set(&mut variables, "SHUNT_UPGRADE", value.get_name().into());
     }
+    if let Some(value) = options.io_uring.and_then(|ring| ring.to_possible_value()) {
+        set(&mut variables, "SHUNT_IO_URING", value.get_name().into());
+    }
     if let Some(file) = &options.stats {
         // The program may change its directory before it writes.
         let absolute = std::path::absolute(file).context("--stats needs a file name")?;

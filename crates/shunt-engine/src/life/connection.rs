@@ -1,6 +1,6 @@
 //! From `socket` to `shutdown`.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::{c_int, sockaddr, socklen_t};
 use shunt_abi::Reason;
@@ -136,9 +136,10 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
     }
     // Only a listener that other processes can know of has shunted peers; one
     // inherited through fork is still the one that its parent registered.
-    let tcp = match table::socket(listener) {
-        Some(socket) => socket.stage() == Stage::Listener,
-        None => false,
+    let tcp = match table::look(listener) {
+        Entry::Socket(socket) => socket.stage() == Stage::Listener,
+        Entry::Other => adopt(listener),
+        Entry::Set(_) | Entry::Ours => false,
     };
     if !tcp {
         forget_stale(fd);
@@ -149,6 +150,34 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
         socket.connected.store(true, Ordering::Relaxed);
         upgrade::consider(socket, fd, Role::Acceptor, None);
     }
+}
+
+/// Takes note of a listener that came through exec or in a message, as after a
+/// reload, from a supervisor, or by socket activation. `false`: it is none of TCP.
+#[cold]
+fn adopt(listener: c_int) -> bool {
+    /// The number of one that is not, so that it need not be looked at each time.
+    static OTHER: AtomicI32 = AtomicI32::new(-1);
+    if OTHER.load(Ordering::Relaxed) == listener || config::upgrade() == Upgrade::Off {
+        return false;
+    }
+    let tcp = adopt_listener(listener);
+    if !tcp {
+        OTHER.store(listener, Ordering::Relaxed);
+    }
+    tcp
+}
+
+/// The same when it comes. `false`: it is not a listener of TCP.
+pub(super) fn adopt_listener(fd: c_int) -> bool {
+    let ask = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name);
+    if ask(libc::SO_ACCEPTCONN) != Ok(1) || ask(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
+        return false;
+    }
+    if Socket::enter(fd, Stage::Fresh).is_some() {
+        after_listen(fd);
+    }
+    table::socket(fd).is_some_and(|socket| socket.stage() == Stage::Listener)
 }
 
 /// Instead of `shutdown`.

@@ -123,10 +123,11 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
         },
         // The kernel signals what comes over the base socket.
         libc::FIOASYNC => {
-            // SAFETY: readable, as we have just seen.
-            if sys::is_readable(argument)
-                && unsafe { argument.cast::<c_int>().read_unaligned() } != 0
-            {
+            let on = sys::is_readable(argument) && {
+                // SAFETY: readable, as we have just seen.
+                unsafe { argument.cast::<c_int>().read_unaligned() != 0 }
+            };
+            if on {
                 give_up(fd, Reason::AsyncIo);
             }
             Outcome::Kernel

@@ -4,7 +4,7 @@ use shunt_abi::Reason;
 
 use super::inherit;
 use crate::config::{self, Upgrade};
-use crate::{control, process, stats, sys, thread};
+use crate::{Outcome, control, process, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 pub fn start() {
@@ -61,12 +61,17 @@ pub fn before_new_identity() {
 }
 
 /// Before `io_uring_setup` by `syscall`: its calls pass us by, so this process
-/// makes no more upgrades, and what it has goes back.
-pub fn before_io_uring() {
-    config::disable();
+/// makes no more upgrades, and what it has goes back. Or there is no such call, as its
+/// user wishes: then runtimes take epoll.
+pub fn before_io_uring() -> Outcome {
+    if config::rings() == config::Rings::Denied {
+        return Outcome::Fail(libc::ENOSYS);
+    }
+    config::use_rings();
     if thread::owns_memory() {
         inherit::give_up_all(Reason::IoUring);
     }
+    Outcome::Kernel
 }
 
 /// After a successful `unshare`. The thread's descriptors are its own now, unless

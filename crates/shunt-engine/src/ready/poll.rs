@@ -410,6 +410,10 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
             to.events |= libc::POLLOUT;
         }
     }
+    if stream::recall_is_owing(conn) {
+        // There is more to send again when the kernel has room.
+        to.events |= libc::POLLOUT;
+    }
     // A peer that was killed shows itself by the end of its stream only: what it
     // left unread, the kernel does not know of.
     if conn.socket.kernel_state.load(Ordering::Relaxed) == 0 {

@@ -127,7 +127,7 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
     publish::half(stage, Recall::TAKEN);
     if unread && let Some(lent) = lent {
         // What TCP does not take now the peer sends when it comes by.
-        let _ = owed::resend(&conn.consumer(), lent);
+        let _ = owed::resend(&conn.consumer(), lent, owed::GROWTH_MS);
     }
     taken(conn);
 }

@@ -22,7 +22,7 @@ const STEP: usize = 256 << 10;
 /// nanoseconds: a few system calls, unless it was stopped there.
 const PATIENCE: u64 = 5_000_000_000;
 /// How long the kernel's socket is given to make room, in milliseconds.
-const GROWTH_MS: i64 = 10;
+pub(super) const GROWTH_MS: i64 = 10;
 /// How long a `close` or `shutdown` waits for TCP to take what is owed.
 const LAST_PATIENCE_MS: i64 = 1000;
 
@@ -47,10 +47,19 @@ pub(crate) fn is_recalled(conn: &Conn) -> bool {
 /// Whether something is to be done about it.
 #[inline(always)]
 pub(crate) fn is_due(conn: &Conn) -> bool {
-    is_recalled(conn)
-        && (conn.way_out() != Way::TcpAgain
-            || conn.pair.own.recall.answered.load(Ordering::Relaxed) == 0)
-        || conn.way_out() == Way::Owing
+    is_asked(conn) || is_owing(conn)
+}
+
+/// Whether a recall has not been answered.
+#[inline(always)]
+pub(super) fn is_asked(conn: &Conn) -> bool {
+    is_recalled(conn) && conn.pair.own.recall.answered.load(Ordering::Relaxed) == 0
+}
+
+/// Whether something is still to be sent again.
+#[inline(always)]
+pub(crate) fn is_owing(conn: &Conn) -> bool {
+    conn.way_out() == Way::Owing
 }
 
 /// Answers a recall, and sends what the kernel takes of what is owed. Without a token.
@@ -84,14 +93,11 @@ pub(super) fn answer_at_last(conn: &Conn) {
 
 /// With the sending token.
 pub(super) fn pay(conn: &Conn) -> Debt {
-    if conn.way_out() != Way::Owing && is_due(conn) && !accept(conn) {
+    let accepts = !is_owing(conn) && is_asked(conn);
+    if accepts && !accept(conn) || !is_owing(conn) {
         return Debt::Paid;
     }
-    if conn.way_out() == Way::Owing {
-        send_owed(conn)
-    } else {
-        Debt::Paid
-    }
+    send_owed(conn, if accepts { GROWTH_MS } else { 0 })
 }
 
 /// Takes note of a recall. With the sending token. `true`: something may be owed.
@@ -179,7 +185,7 @@ pub(super) fn withdraw(conn: &Conn) -> bool {
     publish::half(&own.recall.answered, 1);
     publish::set_bits(state, slot::LEAVING | slot::WITHDRAWN);
     Way::Owing.store(&own.sending.way);
-    send_owed(conn);
+    send_owed(conn, GROWTH_MS);
     true
 }
 
@@ -255,7 +261,7 @@ fn await_peer(conn: &Conn) -> Option<u32> {
 }
 
 /// Sends what is owed, as far as the kernel takes it. With the sending token.
-fn send_owed(conn: &Conn) -> Debt {
+fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
     let recall = &conn.pair.own.recall;
     let o = Ordering::Relaxed;
     let (receiving, progress) = (Receiving::default(), Progress::default());
@@ -271,7 +277,7 @@ fn send_owed(conn: &Conn) -> Debt {
         return Debt::Paid;
     };
     let debt = if lies_in_ring(conn, &receiving) {
-        resend(&consumer, base)
+        resend(&consumer, base, patience_ms)
     } else {
         None
     };
@@ -307,14 +313,14 @@ fn lies_in_ring(conn: &Conn, receiving: &Receiving) -> bool {
 
 /// Sends what a ring holds to `fd`. An error of the connection ends it: the next
 /// call on it will say what it is. `None`: the ring is broken.
-pub(super) fn resend(consumer: &Consumer, fd: c_int) -> Option<Debt> {
+pub(super) fn resend(consumer: &Consumer, fd: c_int, patience_ms: i64) -> Option<Debt> {
     loop {
         let send = |from: *const u8, n: usize| sys::send_more(fd, from, n);
         let debt = match consumer.drain(STEP, send) {
             Ok(Ok(0)) => Some(Debt::Paid),
             Ok(Ok(_) | Err(libc::EINTR)) => continue,
             // Its buffers grow while what they hold is acknowledged.
-            Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, GROWTH_MS) != 0 => continue,
+            Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
             Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
             Ok(Err(_)) => Some(Debt::Paid),
             Err(_) => None,

@@ -77,6 +77,10 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
         let step = unsafe { attempt(conn, &mut cursor, flags) };
         give(token);
         let done = cursor.done();
+        // Before it sleeps, perhaps in the kernel's own call.
+        if matches!(step, Step::Empty | Step::Kernel) && owed::is_due(conn) {
+            owed::answer(conn);
+        }
         match step {
             Step::Bytes => {
                 if !peek {
@@ -102,9 +106,6 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                 }
             }
             Step::Empty => {
-                if owed::is_due(conn) {
-                    owed::answer(conn);
-                }
                 // Who has taken the last byte may have been killed before it told.
                 if options.forked.load(Ordering::Relaxed) == slot::SHARED {
                     conn.tell_room();

@@ -35,8 +35,11 @@ static YIELDED: AtomicU32 = AtomicU32::new(0);
 static REFUTED: AtomicU32 = AtomicU32::new(0);
 
 /// Whose yield takes so long has made way for somebody who uses up a time slice
-/// (ticks, about 0.8 ms): not for the peer, nor for other threads that wait in turn.
-const AWAY: u64 = 2_000_000;
+/// (ticks, about 1.6 ms): not for the peer, nor for others that wait in turn.
+const AWAY: u64 = 4_000_000;
+/// One such absence may be an accident, such as a process that starts; a second one
+/// before this many yields have come back sooner is none.
+const FORGET: u32 = 8;
 /// What a yield costs by itself (ticks, about 1 µs): the rest of it is another's time.
 const YIELD: u64 = 3_000;
 /// So much of others' time is not counted in one wait (ticks, about 2 ms).
@@ -44,6 +47,8 @@ const PATIENCE: u64 = 5_000_000;
 /// Threads of this process that have yielded and not run since: with several, they
 /// make way for each other, and that is no sign of strangers.
 static YIELDING: AtomicU32 = AtomicU32::new(0);
+/// Yields that must come back soon until an absence is forgotten.
+static SUSPECTED: AtomicU32 = AtomicU32::new(0);
 /// No yields for so long after that (ticks, about 10 ms), …
 const SHORT_CALM: u64 = 26_000_000;
 /// … and twice as long if it was no better then, up to this (about 1.3 s).
@@ -53,7 +58,20 @@ const LONG_CALM: u64 = SHORT_CALM << 7;
 static CALM_UNTIL: AtomicU64 = AtomicU64::new(0);
 static CALM: AtomicU64 = AtomicU64::new(0);
 
-/// The core went to a stranger: no yields for a while.
+/// Somebody else had the core while this thread yielded, for a time slice if `long`.
+fn suspect(long: bool, now: u64) {
+    let left = SUSPECTED.load(Ordering::Relaxed);
+    if long && left != 0 {
+        SUSPECTED.store(0, Ordering::Relaxed);
+        calm_down(now);
+    } else if long {
+        SUSPECTED.store(FORGET, Ordering::Relaxed);
+    } else if left != 0 {
+        SUSPECTED.store(left - 1, Ordering::Relaxed);
+    }
+}
+
+/// The core goes to strangers: no yields for a while.
 #[cold]
 fn calm_down(now: u64) {
     let last = CALM.load(Ordering::Relaxed);
@@ -131,11 +149,10 @@ impl Spin {
             let alone = YIELDING.fetch_sub(1, Ordering::Relaxed) == 1;
             let back = sys::ticks();
             let took = back.wrapping_sub(now);
-            if took > AWAY {
-                if alone {
-                    calm_down(back);
-                }
-            } else if took > YIELD && self.away < PATIENCE {
+            if alone && took > YIELD {
+                suspect(took > AWAY, back);
+            }
+            if took > YIELD && took <= AWAY && self.away < PATIENCE {
                 self.away += took - YIELD;
             }
         }

@@ -184,6 +184,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
     // Pairs with the light barrier before a waker's look at the wait word.
     heavy();
     let come = is_ready(conn, want)
+        || owed::is_asked(conn)
         || (want == Want::Data
             && conn.way_in() == Way::Tcp
             && super::recv::settle(conn)
@@ -343,6 +344,15 @@ fn take_last_bells(conn: &Conn) -> Result<(), Errno> {
 /// The real blocking call: restarts, is interrupted and is cancelled as the
 /// kernel's own receive is. `undo` in the last case.
 fn sleep_in_kernel(conn: &Conn, until: Option<u64>, undo: &impl Fn()) -> Result<(), Errno> {
+    if owed::is_owing(conn) {
+        // What the kernel has room for is sent by the attempt after this.
+        let mut either = watch(conn);
+        either.events |= libc::POLLOUT;
+        return match poll_until(&mut [either], until, undo) {
+            Err(libc::EINTR) if until.is_none() => Ok(()),
+            result => result,
+        };
+    }
     if until.is_some() {
         return poll_until(&mut [watch(conn)], until, undo);
     }

@@ -14,7 +14,7 @@ use shunt_engine::{Outcome, io, life, ready};
 
 use super::data::{engine_preadv2, engine_pwritev2};
 use super::{fd, process, ready as set, socket};
-use crate::call::{answer, outcome, quietly};
+use crate::call::{answer, outcome, quietly_with};
 use crate::next::raw::{self, SIGSET_SIZE};
 use crate::next::{self, Function};
 use crate::trampoline::forward;
@@ -240,10 +240,7 @@ unsafe extern "C-unwind" fn dispatch(
                 life::before_exit();
                 Outcome::Kernel
             }
-            libc::SYS_io_uring_setup => {
-                quietly(life::before_io_uring);
-                Outcome::Kernel
-            }
+            libc::SYS_io_uring_setup => quietly_with(life::before_io_uring),
             _ => Outcome::Kernel,
         }
     };
