@@ -343,6 +343,85 @@ static void killed_in_send(struct end *e)
     T(recv(FD, buf, 1, 0));
 }
 
+enum { KILLS = 60, TAKES = 200000 };
+
+// Counts upwards in words of 8 bytes until the peer says that it is enough.
+static void send_numbers(struct end *e)
+{
+    static uint64_t words[4096];
+    uint64_t next = 1;
+    while (recv(FD, (char[1]){0}, 1, MSG_DONTWAIT) < 0) {
+        for (int i = 0; i < 4096; i++)
+            words[i] = next++;
+        if (send(FD, words, sizeof words, MSG_NOSIGNAL) != sizeof words)
+            break;
+    }
+    T(shutdown(FD, SHUT_WR));
+}
+
+// Where in the stream of numbers `buf` begins; 0 if nowhere.
+static uint64_t place(const unsigned char *buf, size_t n)
+{
+    for (size_t shift = 0; shift < 8; shift++) {
+        uint64_t first, word;
+        memcpy(&first, buf + shift, 8);
+        size_t at = shift + 8;
+        for (uint64_t want = first + 1; at + 8 <= n; at += 8, want++) {
+            memcpy(&word, buf + at, 8);
+            if (word != want)
+                break;
+        }
+        if (at + 8 > n && first * 8 > shift)
+            return first * 8 - shift;
+    }
+    return 0;
+}
+
+// A child dies in the middle of a receive; what it had taken is lost with it, and
+// its parent goes on behind that.
+static void killed_in_receive(struct end *e)
+{
+    static unsigned char buf[TAKES];
+    int in_place = 0;
+    if (e->role == C) {
+        client_converses(e, 20);
+        send_numbers(e);
+        return;
+    }
+    converse(FD, 0, 20);
+    volatile uint64_t *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    *at = 8;
+    for (int round = 0; round < KILLS; round++) {
+        uint64_t before = *at;
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            for (unsigned i = round * 7919;; i += 104729) {
+                ssize_t r = recv(FD, buf, 1 + i % TAKES, i % 5 == 0 ? MSG_PEEK : 0);
+                if (r <= 0)
+                    _exit(1);
+                *at += i % 5 == 0 ? 0 : r;
+            }
+        }
+        for (int i = 0; *at < before + 100000 && i < 50000; i++)
+            usleep(100);
+        usleep(round * 37 % 1000);
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+        ssize_t n = recv(FD, buf, 5000, MSG_WAITALL);
+        uint64_t now = n == 5000 ? place(buf, n) : 0;
+        if (now < *at || now > *at + TAKES)
+            break;
+        in_place++;
+        *at = now + n;
+    }
+    say(e, "%d in place", in_place);
+    T(send(FD, "x", 1, 0));
+    uint64_t odd = 0;
+    for (ssize_t n; (n = recv(FD, buf, 5000, MSG_WAITALL)) > 0; *at += n)
+        odd += n >= 24 && place(buf, n) != *at;
+    say(e, "odd: %llu", (unsigned long long)odd);
+}
+
 // vfork's child runs in our memory: what it closes is closed only for itself.
 static void vfork_closes(struct end *e)
 {
@@ -533,6 +612,7 @@ DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(alternating, SPLIT | ALL 
           CASE(child_looks_away, SPLIT | COLD), CASE(child_shuts_down, SPLIT | COLD), CASE(last_holder, SPLIT | COLD),
           CASE(unread_bytes, SPLIT | COLD), CASE(grandchild, SPLIT | COLD),
           CASE(child_receives_parent_sends, SPLIT | COLD), CASE(handed_over, SPLIT | COLD),
-          CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(killed_in_send, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
+          CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(killed_in_send, SPLIT | COLD),
+          CASE(killed_in_receive, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
           CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
           CASE(fork_under_receiver, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

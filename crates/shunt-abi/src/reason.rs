@@ -64,9 +64,8 @@ reasons! {
     Blocked = 25, "BLOCKED", "A full ring had to wait where only the kernel can wake the sender, so TCP took over.";
     Protocol = 26, "PROTOCOL", "The other end wrote something impossible into shared memory; the connection was reset.";
     Edge = 27, "EDGE", "An edge-triggered set has not been waited on since the pairing, or several sets are.";
-    HolderDied = 28, "HOLDER_DIED", "A process that shared the connection by fork was killed in the middle of a receive; the connection was reset.";
+    HolderDied = 28, "HOLDER_DIED", "A process that shared the connection by fork was killed while it took bytes; how many is not known, so the connection was reset.";
     PeerLeft = 29, "PEER_LEFT", "The other end went back to TCP; its own reason says why.";
-    Requested = 30, "REQUESTED", "`shunt downgrade` asked for it.";
 }
 
 #[cfg(test)]

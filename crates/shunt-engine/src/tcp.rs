@@ -31,6 +31,8 @@ const _: () = assert!(
 );
 
 const ESTABLISHED: u8 = 1;
+const FIN_WAIT1: u8 = 4;
+const FIN_WAIT2: u8 = 5;
 
 fn info(fd: c_int) -> Option<Info> {
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
@@ -54,15 +56,29 @@ pub(crate) fn written(fd: c_int, role: Role) -> Option<u64> {
 /// Payload bytes taken from the kernel so far; `None` unless the connection is
 /// established in both directions. Nobody may be receiving.
 pub(crate) fn consumed(fd: c_int) -> Option<u64> {
+    let (state, bytes) = taken(fd)?;
+    (state == ESTABLISHED).then_some(bytes)
+}
+
+/// The same also when one or both directions have ended; `None` after a reset.
+pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
+    if sys::ready(fd, 0) & libc::POLLERR != 0 {
+        return None;
+    }
+    taken(fd).map(|(_, bytes)| bytes)
+}
+
+/// The connection's state, and the payload bytes taken. A FIN counts among those
+/// received, but not among those that wait.
+fn taken(fd: c_int) -> Option<(u8, u64)> {
     loop {
         let before = info(fd)?;
-        if before.state != ESTABLISHED {
-            return None;
-        }
         let waiting = sys::ioctl_int(fd, libc::FIONREAD).ok()?;
         let after = info(fd)?;
-        if after.bytes_received == before.bytes_received && after.state == ESTABLISHED {
-            return before.bytes_received.checked_sub(waiting as u64);
+        if after.bytes_received == before.bytes_received && after.state == before.state {
+            let open = matches!(after.state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2);
+            let payload = after.bytes_received.checked_sub(u64::from(!open))?;
+            return Some((after.state, payload.checked_sub(waiting as u64)?));
         }
     }
 }

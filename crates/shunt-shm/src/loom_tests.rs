@@ -284,3 +284,54 @@ fn a_token_excludes() {
         }
     });
 }
+
+/// Who takes the token of a dead receiver, whose stores ended somewhere, and the
+/// producer, which goes on meanwhile, see one stream.
+#[test]
+fn a_receive_is_finished_under_a_producer() {
+    for stores in 0..=6 {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(move || {
+            let shared = Shared::new(512);
+            assert_eq!(shared.write(&[1, 2, 3]), 3);
+            let mut bytes = [0; 2];
+            assert_eq!(shared.read(&mut bytes), 2);
+            let (r, p) = (&shared.receiving, &shared.progress);
+            let o = Ordering::Relaxed;
+            let old = (
+                p.bytes.load(o),
+                r.left.load(o),
+                r.read.load(o),
+                p.read.load(o),
+            );
+            let (total, mark) = (r.total.load(o), r.mark.load(o));
+            assert_eq!(shared.read(&mut bytes), 1);
+            // The dead one's last stores are not made.
+            let undo: [&dyn Fn(); 6] = [
+                &|| r.total.store(total, o),
+                &|| r.mark.store(mark, o),
+                &|| p.bytes.store(old.0, o),
+                &|| r.left.store(old.1, o),
+                &|| r.read.store(old.2, o),
+                &|| p.read.store(old.3, o),
+            ];
+            undo[stores..].iter().for_each(|undo| undo());
+            let producer = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || assert_eq!(shared.write(&[4; 8]), 8))
+            };
+            assert!(shared.consumer().repair());
+            let mut seen = Vec::new();
+            let mut bytes = [0; 16];
+            let n = shared.read(&mut bytes);
+            seen.extend_from_slice(&bytes[..n]);
+            producer.join().unwrap();
+            let n = shared.read(&mut bytes);
+            seen.extend_from_slice(&bytes[..n]);
+            let taken = if stores < 2 { 0 } else { 1 };
+            assert_eq!(seen, [3, 4, 4, 4, 4, 4, 4, 4, 4][taken..]);
+            assert_eq!(shared.progress.bytes.load(o), 11);
+        });
+    }
+}

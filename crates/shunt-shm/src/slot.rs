@@ -153,6 +153,13 @@ pub struct Receiving {
     /// Threads asleep on this connection until something arrives (low half) or
     /// there is room (high half).
     pub sleepers: AtomicU32,
+    /// 1 while bytes are handed on from where they lie in the ring: if the process
+    /// dies then, nobody knows how many were taken.
+    pub unsure: AtomicU32,
+    /// `left` and `read` in one word, moved first, for who repairs them after a death.
+    pub mark: AtomicU64,
+    /// `Progress::bytes` there, said before `mark` moves.
+    pub total: AtomicU64,
 }
 
 /// Options that the base socket must not have while it is a doorbell, and
@@ -300,6 +307,9 @@ impl Slot {
         r.left.store(0, o);
         r.way.store(0, o);
         r.sleepers.store(0, o);
+        r.unsure.store(0, o);
+        r.mark.store(0, o);
+        r.total.store(0, o);
         self.face.naps.store(0, o);
         self.options.rcvlowat.store(1, o);
         self.options.most.store(0, o);

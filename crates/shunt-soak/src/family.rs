@@ -157,10 +157,8 @@ fn round(
     let native = options.shunt.is_none();
     let chosen = Mischief {
         kills: !random.one_in(4),
-        // Natively nothing is lost. Under Shunt a connection is reset when somebody
-        // is killed in the middle of a receive, and a send may end between its
-        // parts, so there both must be asked for.
-        receivers: native && random.one_in(2),
+        receivers: random.one_in(2),
+        // Under Shunt a send may end between its parts, so there this must be asked for.
         parts: native && random.one_in(2),
         strangers: !random.one_in(3),
         plain: !random.one_in(3),

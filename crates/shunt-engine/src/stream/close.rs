@@ -10,8 +10,8 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::downgrade::withdraw;
-use super::{Conn, owed, parking, unread, wait};
+use super::downgrade::{self, withdraw};
+use super::{Conn, owed, parking, recv, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -185,9 +185,9 @@ pub(crate) fn before_reset(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
 }
 
-/// With a token that a process which shared the connection held when it died. What
-/// a sender had begun can be finished; of what a receiver had taken nothing is
-/// sure, so the connection is broken.
+/// With a token that a process which shared the connection held when it died:
+/// finishes what it had begun. What a receiver had taken is lost with it. Only if
+/// nobody can know how much that was, the connection is broken.
 #[cold]
 pub(super) fn take_over(conn: &Conn, token: &Token) {
     let own = conn.pair.own;
@@ -197,6 +197,10 @@ pub(super) fn take_over(conn: &Conn, token: &Token) {
         } else if conn.way_out() == Way::Tcp && own.output.switch_at.load(Ordering::Relaxed) != 0 {
             Way::Ring.store(&own.sending.way);
         }
+        return;
+    }
+    if conn.consumer().repair() && recv::recount(conn) {
+        downgrade::finish_recall(conn);
         return;
     }
     conn.socket.set_reason(Reason::HolderDied);

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
-use shunt_shm::atomic::heavy;
+use shunt_shm::atomic::{heavy, light};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Way};
 
@@ -98,6 +98,7 @@ fn recall(conn: &Conn) {
             _ => own.receiving.kernel_bytes.load(Ordering::Relaxed),
         };
         own.receiving.resume_at.store(resume, Ordering::Relaxed);
+        light();
         Way::TcpAgain.store(&own.receiving.way);
         publish::half(&own.recall.stage, Recall::TRYING);
         publish::set_bits(&own.face.state, slot::RECALLED);
@@ -128,12 +129,40 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
         // What TCP does not take now the peer sends when it comes by.
         let _ = owed::resend(&conn.consumer(), lent, owed::GROWTH_MS);
     }
+    taken(conn);
+}
+
+/// The peer's part has been taken, and it waits: the last step of that.
+fn taken(conn: &Conn) {
+    let (own, output) = (conn.pair.own, &conn.pair.peer.output);
+    let switched = output.switch_at.load(Ordering::Acquire).checked_sub(1);
     let resume = &own.receiving.resume_at;
     if let (Some(switched), UNKNOWN) = (switched, resume.load(Ordering::Relaxed)) {
-        let bells = peer.output.bells.load(Ordering::Acquire);
+        let bells = output.bells.load(Ordering::Acquire);
         resume.store(switched.wrapping_add(bells), Ordering::Relaxed);
     }
-    publish::half(stage, Recall::DONE);
+    publish::half(&own.recall.stage, Recall::DONE);
+}
+
+/// With the receiving token of a process that died with it, perhaps in [`recall`]
+/// or [`send_to_self`]: the peer must not wait for it.
+pub(super) fn finish_recall(conn: &Conn) {
+    if conn.way_in() != Way::TcpAgain {
+        return;
+    }
+    let own = conn.pair.own;
+    let recalled = own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
+    let stage = &own.recall.stage;
+    match stage.load(Ordering::Relaxed) {
+        Recall::TAKEN => taken(conn),
+        Recall::TRYING => publish::half(stage, Recall::ASKED),
+        // The peer has not left: so this side has.
+        Recall::NONE if !recalled && conn.pair.peer.output.back_at.load(Ordering::Acquire) == 0 => {
+            publish::half(stage, Recall::ASKED);
+        }
+        _ => return,
+    }
+    publish::set_bits(&own.face.state, slot::RECALLED);
 }
 
 fn stay_out(conn: &Conn) {

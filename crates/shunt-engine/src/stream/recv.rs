@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
-use shunt_shm::slot::Way;
+use shunt_shm::slot::{self, Way};
 
 use super::wait::{Want, timeout, wait};
 use super::{Conn, owed};
@@ -25,7 +25,7 @@ use tcp::{from_tcp, switch_offset};
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
 pub(crate) use end::closed_cleanly;
-pub(super) use tcp::settle;
+pub(super) use tcp::{recount, settle};
 pub(crate) use unread::{pump, ring_bytes, unread};
 
 /// As many buffers as one call hands over at once.
@@ -105,7 +105,12 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                     continue;
                 }
             }
-            Step::Empty => {}
+            Step::Empty => {
+                // Who has taken the last byte may have been killed before it told.
+                if options.forked.load(Ordering::Relaxed) == slot::SHARED {
+                    conn.tell_room();
+                }
+            }
             Step::End => return Outcome::Done(done as isize),
             Step::Failed(_) if done > 0 => return Outcome::Done(done as isize),
             Step::Failed(errno) => {

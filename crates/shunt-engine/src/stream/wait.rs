@@ -384,7 +384,10 @@ fn sleep_for_room(
     undo: &impl Fn(),
 ) -> Result<(), Errno> {
     // Other processes that share the connection cannot ring there.
-    let shared = conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
+    // And of a family that reads, whoever makes room may be killed before it tells.
+    let shared = [conn.pair.own, conn.pair.peer]
+        .iter()
+        .any(|side| side.options.forked.load(Ordering::Relaxed) == slot::SHARED);
     let turn = sys::now() + TURN;
     if shared && until.is_none_or(|until| until > turn) {
         return match poll_until(&mut [watch(conn), place.watch()], Some(turn), undo) {

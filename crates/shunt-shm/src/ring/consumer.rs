@@ -1,7 +1,7 @@
 //! The receiving half.
 
 use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, Stopped, WORTHWHILE};
-use crate::atomic::Ordering;
+use crate::atomic::{Ordering, light};
 use crate::publish;
 use crate::slot::{Progress, Receiving};
 
@@ -67,6 +67,8 @@ impl Consumer<'_> {
         let r = self.receiving;
         let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
         let mut left = r.left.load(Ordering::Relaxed);
+        let before = self.progress.bytes.load(Ordering::Relaxed);
+        let mut advanced = (at, left);
         let mut done = 0;
         let mut jumps = 0;
         let mut parts = parts.into_iter();
@@ -131,13 +133,12 @@ impl Consumer<'_> {
             }
             if !peek && length > 0 {
                 // Free a large frame as it is read, so that the producer goes on.
-                self.advance(at, left);
+                self.advance(at, left, before + done as u64);
+                advanced = (at, left);
             }
         }
-        if !peek {
-            self.advance(at, left);
-            let b = &self.progress.bytes;
-            b.store(b.load(Ordering::Relaxed) + done as u64, Ordering::Relaxed);
+        if !peek && advanced != (at, left) {
+            self.advance(at, left, before + done as u64);
         }
         Ok(if done == 0 {
             Found::Empty
@@ -179,26 +180,64 @@ impl Consumer<'_> {
             }
         }
         let offered = most.min(left as usize);
-        let n = match take(self.memory.at(at.offset), offered) {
+        r.unsure.store(1, Ordering::Relaxed);
+        light();
+        let taken = take(self.memory.at(at.offset), offered);
+        light();
+        let n = match taken {
             Ok(n) => n.min(offered),
-            Err(refused) => return Ok(Err(refused)),
+            Err(refused) => {
+                r.unsure.store(0, Ordering::Relaxed);
+                return Ok(Err(refused));
+            }
         };
         at.offset += n as u32;
         left -= n as u32;
         if left == 0 {
             at.offset = at.offset.next_multiple_of(8);
         }
-        self.advance(at, left);
-        let b = &self.progress.bytes;
-        b.store(b.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+        let bytes = self.progress.bytes.load(Ordering::Relaxed) + n as u64;
+        self.advance(at, left, bytes);
+        light();
+        r.unsure.store(0, Ordering::Relaxed);
         Ok(Ok(n))
     }
 
+    /// Takes everything up to `at` from the stream: final with the store of `mark`,
+    /// and what follows that is for [`Self::repair`] to finish if need be.
     #[inline(always)]
-    fn advance(&self, at: Position, left: u32) {
+    fn advance(&self, at: Position, left: u32, bytes: u64) {
+        let r = self.receiving;
+        r.total.store(bytes, Ordering::Relaxed);
+        light();
+        r.mark.store(mark(at, left), Ordering::Relaxed);
+        light();
+        self.advance_to(at, left, bytes);
+    }
+
+    #[inline(always)]
+    fn advance_to(&self, at: Position, left: u32, bytes: u64) {
+        self.progress.bytes.store(bytes, Ordering::Relaxed);
         self.receiving.left.store(left, Ordering::Relaxed);
         self.receiving.read.store(at.pack(), Ordering::Relaxed);
         publish::word(&self.progress.read, at.pack());
+    }
+
+    /// Finishes what another process had begun with the receiving token when it died:
+    /// what it had taken is gone with it, and all the rest is still there. `false`: it
+    /// was handing bytes on, and nobody knows how many.
+    #[must_use]
+    pub fn repair(&self) -> bool {
+        let r = self.receiving;
+        let last = Position::unpack(self.progress.read.load(Ordering::Relaxed));
+        let word = r.mark.load(Ordering::Relaxed);
+        let (at, left) = unmark(word, last.lap);
+        // Published last, so otherwise all of it is done. What `total` says is not yet
+        // true if the mark has not moved.
+        if at != last {
+            self.advance_to(at, left, r.total.load(Ordering::Relaxed));
+        }
+        r.unsure.swap(0, Ordering::Relaxed) == 0
     }
 
     /// Whether there is something to read or the ring has ended; mostly a look at
@@ -280,4 +319,25 @@ enum Frame {
     Data(u32),
     Jump(u32),
     Back(u64),
+}
+
+const MARK_BITS: u32 = 24;
+const MARK_MASK: u32 = (1 << MARK_BITS) - 1;
+const _: () = assert!(shunt_abi::layout::RING_BYTES < MARK_MASK as usize);
+
+/// A place in the stream in one word: the low bits of the lap, what is left of the
+/// frame, and the offset.
+#[inline(always)]
+fn mark(at: Position, left: u32) -> u64 {
+    u64::from(at.lap) << (2 * MARK_BITS) | u64::from(left) << MARK_BITS | u64::from(at.offset)
+}
+
+/// The place, which is at most a few laps after `lap`.
+fn unmark(word: u64, lap: u32) -> (Position, u32) {
+    let steps = ((word >> (2 * MARK_BITS)) as u16).wrapping_sub(lap as u16);
+    let at = Position {
+        lap: lap.wrapping_add(u32::from(steps)),
+        offset: word as u32 & MARK_MASK,
+    };
+    (at, (word >> MARK_BITS) as u32 & MARK_MASK)
 }

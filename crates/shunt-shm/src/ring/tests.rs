@@ -304,3 +304,95 @@ fn another_process_finishes_what_a_dead_one_began() {
     seen.extend(pair.read(1 << 20, false));
     assert_eq!(seen, expected);
 }
+
+/// What a receive stores, in this order.
+fn receiver_words(pair: &Pair) -> [u64; 6] {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (r, p) = (&pair.receiving, &pair.progress);
+    [
+        r.total.load(Relaxed),
+        r.mark.load(Relaxed),
+        p.bytes.load(Relaxed),
+        u64::from(r.left.load(Relaxed)),
+        r.read.load(Relaxed),
+        p.read.load(Relaxed),
+    ]
+}
+
+fn set_receiver_words(pair: &Pair, words: [u64; 6]) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (r, p) = (&pair.receiving, &pair.progress);
+    r.total.store(words[0], Relaxed);
+    r.mark.store(words[1], Relaxed);
+    p.bytes.store(words[2], Relaxed);
+    r.left.store(words[3] as u32, Relaxed);
+    r.read.store(words[4], Relaxed);
+    p.read.store(words[5], Relaxed);
+}
+
+/// A process may die between any two stores of a receive: before the second of
+/// them nothing is taken, and after it all is.
+#[test]
+fn another_process_goes_on_where_a_dead_one_received() {
+    let pair = Pair::new(64 << 10);
+    let stream = |at: u64| (at % 251) as u8;
+    let (mut sent, mut taken) = (0u64, 0u64);
+    for round in 0..20_000usize {
+        let bytes: Vec<u8> = (0..1 + round * 37 % 3000)
+            .map(|i| stream(sent + i as u64))
+            .collect();
+        sent += pair.write(&bytes) as u64;
+        let before = receiver_words(&pair);
+        // At most one frame, so that all of it moves at once.
+        let most = pair.consumer().at_hand() as usize;
+        let length = if round % 2 == 0 { most } else { 1 + most / 2 };
+        assert_eq!(pair.read(length, true).len(), length);
+        assert_eq!(receiver_words(&pair), before, "a look takes nothing");
+        assert_eq!(pair.read(length, false).len(), length);
+        let after = receiver_words(&pair);
+        let stores = round / 2 % 7;
+        let mut words = before;
+        words[..stores].copy_from_slice(&after[..stores]);
+        set_receiver_words(&pair, words);
+        assert!(pair.consumer().repair());
+        if stores >= 2 {
+            taken += length as u64;
+            assert_eq!(receiver_words(&pair), after);
+        } else {
+            assert_eq!(receiver_words(&pair)[1..], before[1..]);
+        }
+        let repaired = receiver_words(&pair);
+        assert!(pair.consumer().repair(), "once is enough");
+        assert_eq!(receiver_words(&pair), repaired);
+        assert_eq!(repaired[2], taken);
+        if round % 3 == 0 {
+            for byte in pair.read(10_000, false) {
+                assert_eq!(byte, stream(taken));
+                taken += 1;
+            }
+        }
+    }
+    assert!(super::Position::unpack(receiver_words(&pair)[4]).lap > 20);
+}
+
+/// Dying while the kernel takes bytes where they lie: nobody knows how many.
+#[test]
+fn what_a_dead_one_was_handing_on_is_not_known() {
+    let pair = Pair::new(4096);
+    pair.write(&[1; 100]);
+    let consumer = pair.consumer();
+    let took = |n: usize| {
+        let consumer = pair.consumer();
+        consumer.drain(100, move |_, _| if n == 0 { Err(()) } else { Ok(n) })
+    };
+    assert_eq!(took(30), Ok(Ok(30)));
+    assert!(consumer.repair());
+    assert_eq!(took(0), Ok(Err(())));
+    assert!(consumer.repair());
+    let dies = |_: *const u8, _: usize| {
+        assert!(!pair.consumer().repair());
+        Ok::<usize, ()>(10)
+    };
+    assert_eq!(consumer.drain(100, dies), Ok(Ok(10)));
+    assert!(consumer.repair());
+}

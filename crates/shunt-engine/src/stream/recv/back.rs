@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::iovec;
 use shunt_abi::Reason;
+use shunt_shm::atomic::light;
 use shunt_shm::slot::{Recall, Way};
 
 use super::{PARTS, Step};
@@ -18,6 +19,7 @@ use crate::{real, sys};
 pub(in crate::stream) fn follow_back(conn: &Conn, offset: u64) {
     let receiving = &conn.pair.own.receiving;
     receiving.resume_at.store(offset, Ordering::Relaxed);
+    light();
     Way::TcpAgain.store(&receiving.way);
     // Doorbells could not wait for it; payload can.
     let rcvlowat = conn.pair.own.options.rcvlowat.load(Ordering::Relaxed) as i32;

@@ -12,7 +12,7 @@ use super::{PARTS, Step};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::{Conn, owed};
-use crate::sys;
+use crate::{sys, tcp};
 
 /// The stream offset from which the peer uses the ring.
 pub(super) fn switch_offset(conn: &Conn) -> Option<u64> {
@@ -38,6 +38,27 @@ pub(in crate::stream) fn settle(conn: &Conn) -> bool {
         Way::Ring.store(&receiving.way);
     }
     conn.way_in() == Way::Ring
+}
+
+/// With the receiving token of a process that died with it: asks the kernel what was
+/// taken from the base socket. `false`: it does not know, and it matters.
+pub(in crate::stream) fn recount(conn: &Conn) -> bool {
+    let receiving = &conn.pair.own.receiving;
+    let before = receiving.kernel_bytes.load(Ordering::Relaxed);
+    let way = conn.way_in();
+    // From there on it is the program that takes them, without the token.
+    if way == Way::TcpAgain && before >= receiving.resume_at.load(Ordering::Relaxed) {
+        return true;
+    }
+    let Some(taken) = conn.base().and_then(tcp::consumed_at_last) else {
+        return way == Way::Ring;
+    };
+    receiving.kernel_bytes.store(taken, Ordering::Relaxed);
+    // It may have taken doorbells with the last payload.
+    if way == Way::Tcp && switch_offset(conn).is_some_and(|offset| taken > offset) {
+        Way::Ring.store(&receiving.way);
+    }
+    true
 }
 
 /// On TCP, and the peer may switch at any moment: what lies beyond its offset
