@@ -165,7 +165,9 @@ pub(super) fn withdraw(conn: &Conn) -> bool {
     let peer = conn.pair.peer;
     let state = &own.face.state;
     let unread = conn.in_flight();
-    if unread > MOST_WITHDRAWN || is_recalled(conn) || !has_room(conn, unread) {
+    // After our end of file nothing can follow it there.
+    let too_late = is_recalled(conn) || conn.is_shut() || is_over(conn);
+    if too_late || unread > MOST_WITHDRAWN || !has_room(conn, unread) {
         return false;
     }
     publish::set_bits(state, slot::WITHDRAWING);
@@ -188,6 +190,12 @@ pub(super) fn withdraw(conn: &Conn) -> bool {
     Way::Owing.store(&own.sending.way);
     send_owed(conn, GROWTH_MS);
     true
+}
+
+/// Whether the kernel has ended the connection, or our half of it.
+fn is_over(conn: &Conn) -> bool {
+    conn.base()
+        .is_none_or(|fd| sys::ready(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0)
 }
 
 /// Whether the kernel's socket takes so many bytes at once: in the ring they outlive
