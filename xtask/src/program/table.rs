@@ -66,6 +66,8 @@ const FORKED: Rings = Rings::Floor(
     "until the parent has closed its copy a child's connection stays on TCP",
 );
 
+const CLOSED: Rings = Rings::Floor(0.9, "what is unread when its sender closes goes by TCP");
+
 const HANDED_ON: Rings =
     Rings::Any("a connection that goes to another program or process goes back to TCP");
 
@@ -104,16 +106,16 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::mixed("node-handle", echo::node_handle, HANDED_ON),
     Program::mixed("java-blocking", echo::java, SHUT_DOWN),
     Program::mixed("java-nio", echo::java_nio, SHUT_DOWN),
-    Program::mixed("zeromq", message::zeromq, Rings::Nearly),
+    Program::mixed("zeromq", message::zeromq, CLOSED),
     Program {
         name: "openmpi",
         run: message::mpi,
-        rings: Rings::Nearly,
+        rings: CLOSED,
         variants: &[Variant::Native, Variant::Both, Variant::Client],
     },
     Program::mixed("rsync", rsync::run, FORKED),
     Program::mixed("git-daemon", git::run, HANDED_ON),
-    Program::mixed("mosquitto", mosquitto::run, Rings::Nearly),
+    Program::mixed("mosquitto", mosquitto::run, CLOSED),
     Program::mixed("ssh", ssh::run, HANDED_ON),
     Program::mixed("gunicorn-sync", python_web::gunicorn_sync, SHORT),
     Program::mixed(
@@ -123,5 +125,5 @@ pub(super) const PROGRAMS: &[Program] = &[
     ),
     Program::mixed("uwsgi", python_web::uwsgi, LARGE_AMONG_OTHERS),
     Program::mixed("postgresql", postgresql::run, FORKED),
-    Program::mixed("mariadb", mariadb::run, Rings::Nearly),
+    Program::mixed("mariadb", mariadb::run, CLOSED),
 ];
