@@ -4,7 +4,7 @@
 //! base socket, and a process sees only its own threads. So a connection that a
 //! fork has shared waits until one process holds it alone, as a server does
 //! whose parent accepts and whose children serve. A holder that was killed, or
-//! went on as another program, counts for ever: then it stays as it is.
+//! went on as another program that has the socket too, counts for ever: then it stays as it is.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
