@@ -152,14 +152,21 @@ fn take_later(token: &Token) -> Got {
     }
 }
 
+/// Whether a process held the token when it died. One in another pid namespace seems
+/// dead too.
+pub(crate) fn is_held_by_dead(token: &Token) -> bool {
+    token.holder().is_some_and(is_dead)
+}
+
+fn is_dead(holder: Holder) -> bool {
+    let process = (holder.0 >> PID_SHIFT) as u32;
+    process != pid() && sys::is_dead(process)
+}
+
 fn take_from_the_dead(token: &Token) -> bool {
-    let Some(holder) = token.holder() else {
+    let Some(holder) = token.holder().filter(|&holder| is_dead(holder)) else {
         return false;
     };
-    let process = (holder.0 >> PID_SHIFT) as u32;
-    if process == pid() || !sys::is_dead(process) {
-        return false;
-    }
     undisturbed::begin();
     let taken = token.take_over(holder, me());
     if !taken {

@@ -130,6 +130,9 @@ pub struct Sending {
     pub check: AtomicU32,
     /// The peer's `naps` for which we have rung.
     pub rung: AtomicU32,
+    /// Threads of this side's processes inside real calls that send on the attached
+    /// connection. One that is killed there counts for ever.
+    pub in_kernel: AtomicU32,
     /// Segments in flight: start and end offset of lap `n` at `n % 4`.
     pub segments: [AtomicU64; 4],
 }
@@ -196,11 +199,12 @@ pub struct Recall {
     pub answered: AtomicU32,
     /// This side's own: payload bytes left in the frame at `owed_read`.
     pub owed_left: AtomicU32,
-    /// This side's own, while its way is [`Way::Owing`]: where in its own ring
-    /// begins what is still to be sent over TCP.
+    /// This side's own, while its way is [`Way::Owing`]: where in its own ring begins
+    /// what is sent again over TCP. How much of it has been sent the kernel knows,
+    /// also when who sent it was killed.
     pub owed_read: AtomicU64,
-    /// Like `Progress::bytes`, of what was sent again.
-    pub owed_bytes: AtomicU64,
+    /// This side's own: the TCP stream offset of the first of those bytes.
+    pub owed_from: AtomicU64,
 }
 
 impl Recall {
@@ -212,7 +216,7 @@ impl Recall {
     pub const TRYING: u32 = 2;
     /// The receiver does it; the sender waits.
     pub const TAKEN: u32 = 3;
-    /// The receiver has, up to its `Receiving::read`.
+    /// The receiver has, as much of it as the kernel says.
     pub const DONE: u32 = 4;
 }
 
@@ -296,6 +300,7 @@ impl Slot {
         s.way.store(0, o);
         s.check.store(crate::ring::SMALL, o);
         s.rung.store(0, o);
+        s.in_kernel.store(0, o);
         for segment in &s.segments {
             segment.store(0, o);
         }
@@ -319,7 +324,7 @@ impl Slot {
         k.answered.store(0, o);
         k.owed_left.store(0, o);
         k.owed_read.store(0, o);
-        k.owed_bytes.store(0, o);
+        k.owed_from.store(0, o);
         crate::ring::begin(ring, &self.sending);
         publish::half(&self.face.generation, generation);
     }

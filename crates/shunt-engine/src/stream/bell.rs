@@ -148,6 +148,29 @@ impl Conn<'_> {
         sent
     }
 
+    /// With the sending token of a process that died with it: a doorbell that it has
+    /// counted may not have been sent.
+    pub(super) fn recount_bells(&self) {
+        let output = &self.pair.own.output;
+        let (Way::Ring, Some(switched)) = (
+            self.way_out(),
+            output.switch_at.load(Ordering::Relaxed).checked_sub(1),
+        ) else {
+            return;
+        };
+        // What it may have sent since is payload.
+        if output.back_at.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let sent = self
+            .base()
+            .and_then(|fd| tcp::written(fd, self.socket.role()))
+            .and_then(|written| written.checked_sub(switched));
+        if let Some(sent) = sent {
+            publish::word(&output.bells, sent);
+        }
+    }
+
     /// Before this side leaves the ring, with the sending token: a peer that
     /// waits for room must know, since no doorbell will reach it any more.
     pub(super) fn tell_leaving(&self) {

@@ -10,7 +10,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::downgrade::{self, withdraw};
+use super::downgrade;
 use super::{Conn, owed, parking, recv, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
@@ -46,6 +46,9 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
 }
 
+/// More than this the peer of an ending connection reads in the ring.
+const MOST_WITHDRAWN: u64 = 1 << 20;
+
 /// Nothing can be sent after this: what the peer has recalled goes now. And a peer
 /// that does not read just now may give the connection to another program, also one
 /// that only waited until there was something to read; it then finds all of it in the
@@ -56,8 +59,12 @@ fn before_end(conn: &Conn) {
         conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED
             && conn.pair.peer.face.wait.load(Ordering::Acquire) != 0
     };
-    if conn.way_out() == Way::Ring && conn.in_flight() > 0 && !stays() {
-        withdraw(conn);
+    let few = || (1..=MOST_WITHDRAWN).contains(&conn.in_flight());
+    if conn.is_on_ring() && few() && !stays() && conn.take(&conn.pair.own.sending.token) {
+        if conn.is_on_ring() {
+            owed::withdraw(conn);
+        }
+        give(&conn.pair.own.sending.token);
     }
     if owed::is_due(conn) {
         owed::answer_at_last(conn);
@@ -197,6 +204,8 @@ pub(super) fn take_over(conn: &Conn, token: &Token) {
         } else if conn.way_out() == Way::Tcp && own.output.switch_at.load(Ordering::Relaxed) != 0 {
             Way::Ring.store(&own.sending.way);
         }
+        conn.recount_bells();
+        owed::finish(conn);
         return;
     }
     if conn.consumer().repair() && recv::recount(conn) {
@@ -204,15 +213,20 @@ pub(super) fn take_over(conn: &Conn, token: &Token) {
         return;
     }
     conn.socket.set_reason(Reason::HolderDied);
-    before_reset(conn);
-    if let Some(fd) = conn.base() {
-        sys::reset(fd);
-    }
+    break_off(conn);
     conn.socket
         .pending_error
         .store(libc::ECONNRESET, Ordering::Relaxed);
     Way::TcpAgain.store(&own.sending.way);
     Way::TcpAgain.store(&own.receiving.way);
+}
+
+/// Bytes are lost: better that both ends are told.
+pub(super) fn break_off(conn: &Conn) {
+    before_reset(conn);
+    if let Some(fd) = conn.base() {
+        sys::reset(fd);
+    }
 }
 
 /// The last descriptor's number is about to name something else: waits until no

@@ -24,7 +24,8 @@ use shunt_shm::slot::{self, Recall, Way};
 
 use super::bell::News;
 use super::recv::{is_home, settle};
-use super::{Conn, leave_ring, owed, parking, wait};
+use super::send::leave_ring_within;
+use super::{Conn, owed, parking, wait};
 use crate::thread::{self, give};
 use crate::{control, sys};
 
@@ -52,8 +53,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     // for who uses it next.
     if sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0 {
         wake(conn);
-        withdraw(conn);
-        leave_ring(conn, reason);
+        leave_ring_within(conn, reason, PATIENCE);
     } else {
         stay_out(conn);
     }
@@ -127,7 +127,8 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
     publish::half(stage, Recall::TAKEN);
     if unread && let Some(lent) = lent {
         // What TCP does not take now the peer sends when it comes by.
-        let _ = owed::resend(&conn.consumer(), lent, owed::GROWTH_MS);
+        let there = owed::Unread::of(conn.pair.own);
+        let _ = there.resend(conn.consumer().memory, 0, lent, owed::GROWTH_MS);
     }
     taken(conn);
 }
@@ -170,17 +171,6 @@ fn stay_out(conn: &Conn) {
     if conn.take(&sending.token) {
         Way::TcpAgain.store(&sending.way);
         give(&sending.token);
-    }
-}
-
-/// What the peer has not read goes to the kernel too, if it can.
-pub(super) fn withdraw(conn: &Conn) {
-    let token = &conn.pair.own.sending.token;
-    if conn.take(token) {
-        if conn.way_out() == Way::Ring {
-            owed::withdraw(conn);
-        }
-        give(token);
     }
 }
 

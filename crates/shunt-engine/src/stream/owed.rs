@@ -8,12 +8,13 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
-use shunt_shm::ring::{Consumer, Position};
-use shunt_shm::slot::{self, Progress, Recall, Receiving, Way};
+use shunt_shm::ring::{Consumer, Found, Memory, Position};
+use shunt_shm::slot::{self, Progress, Recall, Receiving, Slot, Way};
+use shunt_shm::token::Token;
 
 use super::recv::follow_back;
 use super::{Conn, close, wait};
-use crate::thread::give;
+use crate::thread::{self, give};
 use crate::{sys, tcp};
 
 /// Bytes given to the kernel at a time.
@@ -26,9 +27,6 @@ pub(super) const GROWTH_MS: i64 = 10;
 /// How long a `close` or `shutdown` waits for TCP to take what is owed.
 const LAST_PATIENCE_MS: i64 = 1000;
 
-/// More than this the peer reads in the ring: TCP might not take it all.
-const MOST_WITHDRAWN: u64 = 1 << 20;
-
 /// What became of what is owed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Debt {
@@ -36,6 +34,23 @@ pub(super) enum Debt {
     Paid,
     /// The kernel has no room for all of it yet.
     Owed,
+}
+
+/// What came of a try to withdraw what the peer has not read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Withdrawal {
+    /// It goes, or will go, over TCP.
+    Done,
+    /// Not while the peer is in the middle of a receive.
+    PeerReceives,
+    /// The peer reads it in the ring.
+    No,
+}
+
+/// What a side had not read of its peer's ring when it read there for the last time.
+pub(super) struct Unread {
+    read: u64,
+    left: u32,
 }
 
 /// Whether the peer reads our ring no more.
@@ -116,64 +131,74 @@ fn accept(conn: &Conn) -> bool {
         conn.socket.set_reason(Reason::PeerLeft);
     }
     conn.socket.downgraded.store(1, Ordering::Relaxed);
-    let back_at = own.output.back_at.load(Ordering::Relaxed);
+    let output = &own.output;
+    let back_at = output.back_at.load(Ordering::Relaxed);
     let way = conn.way_out();
     if way == Way::Tcp || way == Way::TcpAgain && back_at == 0 {
         done(Way::TcpAgain);
         return false;
     }
-    let begins = conn
+    let written = conn
         .base()
         .and_then(|fd| tcp::written(fd, conn.socket.role()));
     // What has been sent behind the ring by TCP already cannot be overtaken.
     let behind = way == Way::TcpAgain
-        && (begins != back_at.checked_sub(1) || conn.socket.inside.has_sender());
-    let (Some(begins), false) = (begins, behind) else {
+        && (written != back_at.checked_sub(1) || own.sending.in_kernel.load(Ordering::Acquire) > 0);
+    let (Some(written), false) = (written, behind) else {
+        if behind && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
+            close::break_off(conn);
+        }
         done(Way::TcpAgain);
         return false;
     };
+    let from = if stage == Recall::ASKED {
+        written
+    } else {
+        // The peer has begun to send it where the doorbells ended.
+        let bells = output.bells.load(Ordering::Relaxed);
+        output
+            .switch_at
+            .load(Ordering::Relaxed)
+            .wrapping_sub(1)
+            .wrapping_add(bells)
+    };
+    note_unread(conn, from);
     if stage == Recall::ASKED {
         publish::set_bits(&own.face.state, slot::LEAVING);
         // Before any of it is sent: what comes from here on is payload.
-        publish::word(&own.output.back_at, begins + 1);
+        publish::word(&output.back_at, from + 1);
     }
-    note_unread(conn);
     done(Way::Owing);
     true
 }
 
-/// What the peer, which reads no more, has not read is owed.
-fn note_unread(conn: &Conn) {
-    let (recall, peer) = (&conn.pair.own.recall, conn.pair.peer);
-    let o = Ordering::Relaxed;
-    recall
-        .owed_read
-        .store(peer.receiving.read.load(Ordering::Acquire), o);
-    recall
-        .owed_left
-        .store(peer.receiving.left.load(Ordering::Acquire), o);
-    recall
-        .owed_bytes
-        .store(peer.progress.bytes.load(Ordering::Acquire), o);
+/// What the peer, which reads no more, has not read is owed, from that offset of the
+/// TCP stream on.
+fn note_unread(conn: &Conn, from: u64) {
+    let recall = &conn.pair.own.recall;
+    let unread = Unread::of(conn.pair.peer);
+    recall.owed_read.store(unread.read, Ordering::Relaxed);
+    recall.owed_left.store(unread.left, Ordering::Relaxed);
+    recall.owed_from.store(from, Ordering::Relaxed);
 }
 
 /// Sends again over TCP what the peer has not read, if it is not receiving just now
 /// and TCP takes it all: then the kernel has everything that was ever sent. With the
 /// sending token, on the ring. `false`: the peer reads it in the ring.
-pub(super) fn withdraw(conn: &Conn) -> bool {
+pub(super) fn withdraw(conn: &Conn) -> Withdrawal {
     let own = conn.pair.own;
     let peer = conn.pair.peer;
     let state = &own.face.state;
-    let unread = conn.in_flight();
     // After our end of file nothing can follow it there.
     let too_late = is_recalled(conn) || conn.is_shut() || is_over(conn);
-    if too_late || unread > MOST_WITHDRAWN || !has_room(conn, unread) {
-        return false;
+    if too_late || !has_room(conn, conn.in_flight()) {
+        return Withdrawal::No;
     }
     publish::set_bits(state, slot::WITHDRAWING);
     // Either we see its token taken, or it sees, with its token, that we withdraw.
     heavy();
-    let begins = if peer.receiving.token.is_taken() || !is_told_apart(conn) {
+    let receives = peer.receiving.token.is_taken();
+    let begins = if receives || !is_told_apart(conn) {
         None
     } else {
         conn.base()
@@ -181,15 +206,40 @@ pub(super) fn withdraw(conn: &Conn) -> bool {
     };
     let Some(begins) = begins else {
         publish::clear_bits(state, slot::WITHDRAWING);
-        return false;
+        return if receives {
+            Withdrawal::PeerReceives
+        } else {
+            Withdrawal::No
+        };
     };
-    note_unread(conn);
+    note_unread(conn, begins);
     publish::word(&own.output.back_at, begins + 1);
-    publish::half(&own.recall.answered, 1);
-    publish::set_bits(state, slot::LEAVING | slot::WITHDRAWN);
-    Way::Owing.store(&own.sending.way);
+    withdrawn(conn);
     send_owed(conn, GROWTH_MS);
-    true
+    Withdrawal::Done
+}
+
+/// Where payload begins has been published: the last step of a withdrawal.
+fn withdrawn(conn: &Conn) {
+    let own = conn.pair.own;
+    publish::half(&own.recall.answered, 1);
+    Way::Owing.store(&own.sending.way);
+    publish::set_bits(&own.face.state, slot::LEAVING | slot::WITHDRAWN);
+}
+
+/// With the sending token of a process that died with it, perhaps in [`withdraw`]
+/// or [`pay`]: the peer must not wait for it.
+pub(super) fn finish(conn: &Conn) {
+    let own = conn.pair.own;
+    let state = own.face.state.load(Ordering::Relaxed);
+    if conn.way_out() != Way::Ring || state & slot::WITHDRAWING == 0 {
+        return;
+    }
+    if own.output.back_at.load(Ordering::Relaxed) == 0 {
+        publish::clear_bits(&own.face.state, slot::WITHDRAWING);
+    } else {
+        withdrawn(conn);
+    }
 }
 
 /// Whether the kernel has ended the connection, or our half of it.
@@ -229,6 +279,7 @@ fn is_told_apart(conn: &Conn) -> bool {
 pub(super) fn follow_withdrawal(conn: &Conn) {
     let until = sys::now() + PATIENCE;
     loop {
+        let gone = has_died_with(conn, &conn.pair.peer.sending.token);
         let state = conn.pair.peer_state();
         if state & slot::WITHDRAWN != 0 {
             let peer = &conn.pair.peer.output;
@@ -244,7 +295,7 @@ pub(super) fn follow_withdrawal(conn: &Conn) {
             follow_back(conn, resume);
             return;
         }
-        if state & slot::WITHDRAWING == 0 {
+        if state & slot::WITHDRAWING == 0 || gone {
             return;
         }
         if sys::now() >= until {
@@ -262,17 +313,24 @@ pub(crate) fn is_withdrawn(conn: &Conn) -> bool {
     state & (slot::WITHDRAWING | slot::WITHDRAWN) != 0
 }
 
+/// Whether the peer's last process died with one of its tokens.
+fn has_died_with(conn: &Conn, token: &Token) -> bool {
+    const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    thread::is_held_by_dead(token) && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
+}
+
 /// How far the peer is with its recall: asked or done. `None`: it does not say.
 fn await_peer(conn: &Conn) -> Option<u32> {
-    let stage = &conn.pair.peer.recall.stage;
+    let peer = conn.pair.peer;
     let mut until = None;
     loop {
-        match stage.load(Ordering::Acquire) {
+        match peer.recall.stage.load(Ordering::Acquire) {
             now @ (Recall::ASKED | Recall::DONE) => return Some(now),
             Recall::TRYING | Recall::TAKEN => {}
             _ => return None,
         }
-        if sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE) {
+        let late = sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE);
+        if late || has_died_with(conn, &peer.receiving.token) {
             return None;
         }
         sys::sched_yield();
@@ -282,57 +340,101 @@ fn await_peer(conn: &Conn) -> Option<u32> {
 /// Sends what is owed, as far as the kernel takes it. With the sending token.
 fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
     let recall = &conn.pair.own.recall;
-    let o = Ordering::Relaxed;
-    let (receiving, progress) = (Receiving::default(), Progress::default());
-    receiving.read.store(recall.owed_read.load(o), o);
-    receiving.left.store(recall.owed_left.load(o), o);
-    progress.bytes.store(recall.owed_bytes.load(o), o);
-    let consumer = Consumer {
-        memory: conn.pair.out,
-        receiving: &receiving,
-        progress: &progress,
+    let unread = Unread {
+        read: recall.owed_read.load(Ordering::Relaxed),
+        left: recall.owed_left.load(Ordering::Relaxed),
     };
-    let Some(base) = conn.base() else {
-        return Debt::Paid;
-    };
-    let debt = if lies_in_ring(conn, &receiving) {
-        resend(&consumer, base, patience_ms)
-    } else {
-        None
-    };
-    recall.owed_read.store(receiving.read.load(o), o);
-    recall.owed_left.store(receiving.left.load(o), o);
-    recall.owed_bytes.store(progress.bytes.load(o), o);
-    match debt {
-        Some(Debt::Owed) => Debt::Owed,
-        Some(Debt::Paid) => {
-            Way::TcpAgain.store(&conn.pair.own.sending.way);
-            wait::restore_options(conn);
-            Debt::Paid
+    let debt = conn.base().map_or(Some(Debt::Paid), |base| {
+        let written = tcp::written(base, conn.socket.role());
+        let from = recall.owed_from.load(Ordering::Relaxed);
+        match written.and_then(|written| written.checked_sub(from)) {
+            Some(sent) => unread.resend(conn.pair.out, sent, base, patience_ms),
+            // It is over.
+            None => Some(Debt::Paid),
         }
-        None => {
-            close::abort(conn);
-            Way::TcpAgain.store(&conn.pair.own.sending.way);
-            Debt::Paid
+    });
+    if debt == Some(Debt::Owed) {
+        return Debt::Owed;
+    }
+    if debt.is_none() {
+        close::abort(conn);
+    }
+    Way::TcpAgain.store(&conn.pair.own.sending.way);
+    wait::restore_options(conn);
+    Debt::Paid
+}
+
+impl Unread {
+    /// As that side says.
+    pub(super) fn of(side: &Slot) -> Self {
+        Self {
+            read: side.receiving.read.load(Ordering::Acquire),
+            left: side.receiving.left.load(Ordering::Acquire),
         }
+    }
+
+    /// Whether there is any in this ring.
+    fn is_any(&self, ring: Memory) -> bool {
+        self.lies_in(ring) && {
+            let (receiving, progress) = self.parts();
+            let consumer = Consumer {
+                memory: ring,
+                receiving: &receiving,
+                progress: &progress,
+            };
+            consumer.is_ready() && !consumer.has_ended()
+        }
+    }
+
+    fn parts(&self) -> (Receiving, Progress) {
+        let receiving = Receiving::default();
+        receiving.read.store(self.read, Ordering::Relaxed);
+        receiving.left.store(self.left, Ordering::Relaxed);
+        (receiving, Progress::default())
+    }
+
+    /// Whether that side's word names a place in this ring.
+    fn lies_in(&self, ring: Memory) -> bool {
+        let at = Position::unpack(self.read).offset;
+        if self.left == 0 {
+            at.is_multiple_of(8) && at < ring.size()
+        } else {
+            at.checked_add(self.left)
+                .is_some_and(|end| end <= ring.size())
+        }
+    }
+
+    /// Sends it to `fd`, but for the first `sent` bytes. An error of the connection
+    /// ends it: the next call on it will say what it is. `None`: the ring is broken.
+    pub(super) fn resend(
+        &self,
+        ring: Memory,
+        mut sent: u64,
+        fd: c_int,
+        patience_ms: i64,
+    ) -> Option<Debt> {
+        if !self.lies_in(ring) {
+            return None;
+        }
+        let (receiving, progress) = self.parts();
+        let consumer = Consumer {
+            memory: ring,
+            receiving: &receiving,
+            progress: &progress,
+        };
+        while sent > 0 {
+            // SAFETY: to nowhere.
+            match unsafe { consumer.read(std::ptr::null_mut(), sent as usize, false) } {
+                Ok(Found::Bytes(n)) => sent -= n as u64,
+                Ok(_) => return Some(Debt::Paid),
+                Err(_) => return None,
+            }
+        }
+        drain(&consumer, fd, patience_ms)
     }
 }
 
-/// Whether the peer's word of how far it has read names a place in our ring.
-fn lies_in_ring(conn: &Conn, receiving: &Receiving) -> bool {
-    let at = Position::unpack(receiving.read.load(Ordering::Relaxed)).offset;
-    let left = receiving.left.load(Ordering::Relaxed);
-    let size = conn.pair.out.size();
-    if left == 0 {
-        at.is_multiple_of(8) && at < size
-    } else {
-        at.checked_add(left).is_some_and(|end| end <= size)
-    }
-}
-
-/// Sends what a ring holds to `fd`. An error of the connection ends it: the next
-/// call on it will say what it is. `None`: the ring is broken.
-pub(super) fn resend(consumer: &Consumer, fd: c_int, patience_ms: i64) -> Option<Debt> {
+fn drain(consumer: &Consumer, fd: c_int, patience_ms: i64) -> Option<Debt> {
     loop {
         let send = |from: *const u8, n: usize| sys::send_more(fd, from, n);
         let debt = match consumer.drain(STEP, send) {

@@ -10,7 +10,7 @@ use shunt_shm::ring::Stopped;
 use shunt_shm::slot::{self, Way};
 
 use super::close::{has_died, reset_if_died, take_error};
-use super::owed::{self, Debt};
+use super::owed::{self, Debt, Withdrawal};
 use super::wait::{Want, only_the_kernel_can_wake, wait, wait_for_kernel};
 use super::{Conn, closed_cleanly};
 use crate::iov::Cursor;
@@ -97,8 +97,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                     return Outcome::Done((cursor.done() + cursor.remaining()) as isize);
                 }
             }
-            // With the token, so that the direction cannot switch meanwhile.
-            while !conn.socket.inside.enter(SENDER) {}
+            enter_kernel(conn);
         }
         give(token);
         match step {
@@ -224,15 +223,35 @@ pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Out
     }
     let on_ring = conn.is_on_ring();
     if !on_ring {
-        while !conn.socket.inside.enter(SENDER) {}
+        enter_kernel(conn);
     }
     give(token);
     if on_ring {
         return None;
     }
     let sent = real::quietly(call);
-    conn.socket.inside.leave(SENDER);
+    leave_kernel(conn);
     Some(sent.map_or_else(Outcome::Fail, Outcome::Done))
+}
+
+/// A real call that sends is about to be made. With the sending token, so that the
+/// direction cannot switch meanwhile.
+fn enter_kernel(conn: &Conn) {
+    conn.pair
+        .own
+        .sending
+        .in_kernel
+        .fetch_add(1, Ordering::AcqRel);
+    while !conn.socket.inside.enter(SENDER) {}
+}
+
+fn leave_kernel(conn: &Conn) {
+    conn.socket.inside.leave(SENDER);
+    conn.pair
+        .own
+        .sending
+        .in_kernel
+        .fetch_sub(1, Ordering::AcqRel);
 }
 
 /// With the sending token: whether bytes go through the ring, perhaps from now on.
@@ -348,44 +367,85 @@ unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outc
             break Outcome::Done(cursor.done() as isize);
         }
     };
-    conn.socket.inside.leave(SENDER);
+    leave_kernel(conn);
     outcome
 }
 
+/// How long who leaves the ring waits for a peer that is in the middle of a receive,
+/// in nanoseconds.
+const LEAVING_PATIENCE: u64 = 5_000_000;
+
 /// Moves the outgoing direction back to TCP: what follows is the kernel's.
 pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
+    leave_ring_within(conn, reason, LEAVING_PATIENCE);
+}
+
+/// The same with more or less patience, in nanoseconds. What the peer has not read
+/// goes first, so that it may give the connection to another program at any time;
+/// unless it is receiving all this while, or TCP has no room: then it reads the ring
+/// to its end.
+pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     let sending = &conn.pair.own.sending;
-    if !conn.take(&sending.token) {
-        return;
+    let receives = || conn.pair.peer.receiving.token.is_taken() && !owed::is_recalled(conn);
+    let mut until = None;
+    loop {
+        if !conn.take(&sending.token) {
+            return;
+        }
+        let first = until.is_none();
+        let now = sys::now();
+        let may_wait = now < *until.get_or_insert(now + patience);
+        let waits = leave(conn, reason, first, may_wait);
+        give(&sending.token);
+        if !waits {
+            break;
+        }
+        while receives() && sys::now() < now + LEAVING_PATIENCE {
+            sys::sched_yield();
+        }
     }
+    super::wait::restore_options(conn);
+}
+
+/// With the sending token. `true`: the peer is receiving, which `may_wait` says to
+/// wait for.
+fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
+    let own = conn.pair.own;
     if owed::is_due(conn) {
         owed::pay(conn);
     }
     match conn.way_out() {
         Way::Ring => {
-            publish::set_bits(&conn.pair.own.face.state, slot::LEAVING);
-            heavy();
-            conn.tell_leaving();
-            // Doorbells are sent under this token too, so nothing is under way. What
-            // the peer has not read goes first, so that it may give the connection to
-            // another program at any time.
-            let withdrawn = conn.in_flight() > 0 && owed::withdraw(conn);
-            if withdrawn {
-                conn.socket.set_reason(reason);
-                conn.socket.downgraded.store(1, Ordering::Relaxed);
-            } else if let Some(offset) = tcp::written(conn.fd, conn.socket.role()) {
-                publish::word(&conn.pair.own.output.back_at, offset + 1);
-                conn.producer().leave(offset);
-                Way::TcpAgain.store(&sending.way);
-                conn.socket.set_reason(reason);
-                conn.socket.downgraded.store(1, Ordering::Relaxed);
+            if first {
+                publish::set_bits(&own.face.state, slot::LEAVING);
+                heavy();
+                conn.tell_leaving();
             }
+            // Doorbells are sent under this token too, so nothing is under way.
+            let withdrawal = if conn.in_flight() > 0 {
+                owed::withdraw(conn)
+            } else {
+                Withdrawal::No
+            };
+            match withdrawal {
+                Withdrawal::Done => {}
+                Withdrawal::PeerReceives if may_wait => return true,
+                Withdrawal::PeerReceives | Withdrawal::No => {
+                    let Some(offset) = tcp::written(conn.fd, conn.socket.role()) else {
+                        return false;
+                    };
+                    publish::word(&own.output.back_at, offset + 1);
+                    conn.producer().leave(offset);
+                    Way::TcpAgain.store(&own.sending.way);
+                }
+            }
+            conn.socket.set_reason(reason);
+            conn.socket.downgraded.store(1, Ordering::Relaxed);
         }
-        Way::Tcp => Way::TcpAgain.store(&sending.way),
+        Way::Tcp => Way::TcpAgain.store(&own.sending.way),
         Way::TcpAgain | Way::Owing => {}
     }
-    give(&sending.token);
-    super::wait::restore_options(conn);
+    false
 }
 
 /// Whether the base socket's receive queue has bytes that the program has not
