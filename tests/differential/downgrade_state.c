@@ -708,6 +708,16 @@ static void *waits(void *arg)
     return NULL;
 }
 
+// In a set that has told of what is unread.
+static void *waits_for_more(void *arg)
+{
+    struct thread *t = arg;
+    struct epoll_event got = {0};
+    t->tid = syscall(SYS_gettid);
+    t->result = epoll_wait(t->n, &got, 1, -1) == 1 ? (long)got.events : -1;
+    return NULL;
+}
+
 static void *sends(void *arg)
 {
     struct thread *t = arg;
@@ -774,6 +784,45 @@ static void under_sleepers(struct end *e, int by_program)
 }
 static void stream_under_sleepers(struct end *e) { under_sleepers(e, 0); }
 static void program_under_sleepers(struct end *e) { under_sleepers(e, 1); }
+
+// More comes, and wakes who waits for it, before what came first is read; that is
+// left to a program, or to who reads after a stream.
+static void behind_unread(struct end *e, int by_program)
+{
+    struct thread w = {0};
+    int set = -1;
+    AT(C) produce(e, FD, 1000, 1);
+    AT(S) {
+        struct epoll_event ev = {EPOLLIN | EPOLLET, {.u32 = 9}}, got = {0};
+        await_bytes(e, FD, 1000);
+        w.n = set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &ev));
+        T(epoll_wait(set, &got, 1, -1));
+        start_asleep(e, &w, waits_for_more);
+    }
+    AT(C) produce(e, FD, MUCH, 2);
+    AT(S) {
+        pthread_join(w.thread, NULL);
+        say(e, "waited for %s", events(w.result));
+        close(set);
+        struct plain p = {-1, -1, ""};
+        if (by_program)
+            p = PLAIN(FD);
+        else
+            by_stream(e);
+        if (by_program) {
+            tell_it(e, &p, RECEIVE, 1000, 1);
+            tell_it(e, &p, RECEIVE, MUCH, 2);
+            plain_end(e, &p);
+        } else {
+            expect(e, FD, 1000, 1);
+            expect(e, FD, MUCH, 2);
+        }
+    }
+    goes_on(e);
+}
+static void program_behind_unread(struct end *e) { behind_unread(e, 1); }
+static void stream_behind_unread(struct end *e) { behind_unread(e, 0); }
 
 // A receive that has some of what it waits for goes on with the rest.
 static void half_received(struct end *e)
@@ -1005,7 +1054,7 @@ PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_s
            CASE(watched_unread, COLD | ALL), CASE(watched_program_idle, COLD), CASE(watched_program_unread, COLD),
            CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
            CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
-           CASE(half_received, TWO | COLD),
+           CASE(half_received, TWO | COLD), CASE(program_behind_unread, COLD), CASE(stream_behind_unread, COLD),
            CASE(under_traffic, TWO | COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
            CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(counts, COLD), CASE(all_calls, COLD), CASE(by_name, COLD),
            CASE(io_uring, SPLIT | COLD)) // last: from there on all of the process stays on TCP

@@ -205,6 +205,12 @@ pub struct Recall {
     pub owed_read: AtomicU64,
     /// This side's own: the TCP stream offset of the first of those bytes.
     pub owed_from: AtomicU64,
+    /// 1: this side, which has its sending token, does nothing before the peer is
+    /// [`DONE`](Recall::DONE), or asks.
+    pub waits: AtomicU32,
+    /// Bytes that this side had still to read by TCP, in front of doorbells, and moved
+    /// behind these in the peer's name, before it sent what was unread in the ring.
+    pub moved: AtomicU64,
 }
 
 impl Recall {
@@ -325,6 +331,8 @@ impl Slot {
         k.owed_left.store(0, o);
         k.owed_read.store(0, o);
         k.owed_from.store(0, o);
+        k.waits.store(0, o);
+        k.moved.store(0, o);
         crate::ring::begin(ring, &self.sending);
         publish::half(&self.face.generation, generation);
     }

@@ -154,18 +154,14 @@ fn round(
 ) -> Result<(u64, u64), String> {
     let mut random = Random::new(seed);
     let shared = Shared::create(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let native = options.shunt.is_none();
-    // Under Shunt two things still fail seldom, and must be asked for: a killed receiver,
-    // and kills (or two who do it) while a family makes a connection plain.
-    let (strangers, plain) = (!random.one_in(3), native && !random.one_in(3));
-    let kills = !random.one_in(4) && (native || !strangers);
+    let (kills, strangers) = (!random.one_in(4), !random.one_in(3));
     let chosen = Mischief {
         kills,
-        receivers: native && random.one_in(2),
-        // A send may end between its parts. Both must be asked for.
-        parts: native && random.one_in(2),
+        receivers: kills && random.one_in(2),
+        // The parts of one send may be torn apart by a kill.
+        parts: kills && random.one_in(2),
         strangers,
-        plain,
+        plain: strangers && !random.one_in(3),
     };
     let mischief = options.only.unwrap_or(chosen);
     let eager = !random.one_in(4);

@@ -25,7 +25,8 @@ use shunt_shm::slot::{self, Recall, Way};
 use super::bell::News;
 use super::recv::{is_home, settle};
 use super::send::leave_ring_within;
-use super::{Conn, owed, parking, wait};
+use super::{Conn, close, owed, parking, wait};
+use crate::socket::bump;
 use crate::thread::{self, give};
 use crate::{control, sys};
 
@@ -37,8 +38,10 @@ const AGAIN: u64 = 5_000_000;
 /// After this it is given up: the peer is stopped, or there is no daemon to lend.
 const PATIENCE: u64 = 3_000_000_000;
 
-/// `Receiving::resume_at` until the peer has answered.
+/// `Receiving::resume_at` until the peer has answered: what comes are doorbells.
 pub(super) const UNKNOWN: u64 = u64::MAX;
+/// The same where payload from before the ring comes first.
+pub(super) const HELD: u64 = u64::MAX - 1;
 
 /// Makes the connection a plain kernel socket. `false`: the peer has not answered in
 /// time, so bytes in its ring are still to come. The caller holds no token.
@@ -95,7 +98,7 @@ fn recall(conn: &Conn) {
         // Payload that came by TCP before the ring is read there.
         let resume = match conn.way_in() {
             Way::Ring => UNKNOWN,
-            _ => own.receiving.kernel_bytes.load(Ordering::Relaxed),
+            _ => HELD,
         };
         own.receiving.resume_at.store(resume, Ordering::Relaxed);
         light();
@@ -115,32 +118,82 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
     publish::half(stage, Recall::TRYING);
     // Either we see its token taken, or it sees, with its token, that it is recalled.
     heavy();
-    let busy = peer.sending.token.is_taken()
+    let busy = peer.sending.token.is_taken() && peer.recall.waits.load(Ordering::Acquire) == 0
         || peer.recall.answered.load(Ordering::Acquire) != 0
         || peer.output.back_at.load(Ordering::Acquire) != 0;
     let switched = peer.output.switch_at.load(Ordering::Acquire).checked_sub(1);
     let unread = switched.is_some() && conn.consumer().is_ready();
-    if busy || unread && lent.is_none() {
+    let in_front = switched.map_or(0, |switched| in_front_of_bells(conn, switched));
+    if busy || (unread || in_front > 0) && lent.is_none() {
         publish::half(stage, Recall::ASKED);
         return;
     }
     publish::half(stage, Recall::TAKEN);
-    if unread && let Some(lent) = lent {
-        // What TCP does not take now the peer sends when it comes by.
-        let there = owed::Unread::of(conn.pair.own);
-        let _ = there.resend(conn.consumer().memory, 0, lent, owed::GROWTH_MS);
+    if let Some(lent) = lent {
+        if in_front > 0 && !move_behind(conn, in_front, lent) {
+            close::break_off(conn);
+        }
+        if unread {
+            let there = owed::Unread::of(own);
+            // What TCP does not take now the peer sends when it comes by.
+            let _ = there.resend(conn.consumer().memory, 0, lent, owed::GROWTH_MS);
+        }
     }
     taken(conn);
+}
+
+/// Bytes still to be read by TCP that doorbells follow there.
+fn in_front_of_bells(conn: &Conn, switched: u64) -> u64 {
+    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+    match conn.pair.peer.output.bells.load(Ordering::Acquire) {
+        0 => 0,
+        _ => switched.saturating_sub(taken),
+    }
+}
+
+/// Takes bytes from the head of what TCP has for us and sends them by the peer's
+/// descriptor, so that they are its tail. `false`: it cannot be done.
+fn move_behind(conn: &Conn, mut count: u64, lent: c_int) -> bool {
+    let (receiving, moved) = (&conn.pair.own.receiving, &conn.pair.own.recall.moved);
+    let mut chunk = [0u8; 4096];
+    while count > 0 {
+        let want = chunk.len().min(count as usize);
+        let n = match sys::recv(conn.fd, chunk.as_mut_ptr(), want, libc::MSG_DONTWAIT) {
+            Ok(n) if n > 0 => n,
+            Err(libc::EINTR) => continue,
+            _ => return false,
+        };
+        bump(&receiving.kernel_bytes, n as u64);
+        let mut sent = 0;
+        while sent < n {
+            match sys::send(lent, &chunk[sent..n]) {
+                Ok(more) => sent += more,
+                Err(libc::EAGAIN) if sys::poll_ms(lent, libc::POLLOUT, owed::GROWTH_MS) != 0 => {}
+                Err(libc::EINTR) => {}
+                Err(_) => return false,
+            }
+        }
+        moved.store(moved.load(Ordering::Relaxed) + n as u64, Ordering::Release);
+        count -= n as u64;
+    }
+    true
 }
 
 /// The peer's part has been taken, and it waits: the last step of that.
 fn taken(conn: &Conn) {
     let (own, output) = (conn.pair.own, &conn.pair.peer.output);
+    let (receiving, resume) = (&own.receiving, &own.receiving.resume_at);
     let switched = output.switch_at.load(Ordering::Acquire).checked_sub(1);
-    let resume = &own.receiving.resume_at;
-    if let (Some(switched), UNKNOWN) = (switched, resume.load(Ordering::Relaxed)) {
-        let bells = output.bells.load(Ordering::Acquire);
-        resume.store(switched.wrapping_add(bells), Ordering::Relaxed);
+    let bells = output.bells.load(Ordering::Acquire);
+    match (resume.load(Ordering::Relaxed), switched) {
+        (UNKNOWN | HELD, Some(switched)) if bells > 0 => {
+            resume.store(switched.wrapping_add(bells), Ordering::Relaxed);
+        }
+        (UNKNOWN | HELD, _) => {
+            let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
+            resume.store(taken, Ordering::Relaxed);
+        }
+        _ => {}
     }
     publish::half(&own.recall.stage, Recall::DONE);
 }
@@ -155,7 +208,13 @@ pub(super) fn finish_recall(conn: &Conn) {
     let recalled = own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
     let stage = &own.recall.stage;
     match stage.load(Ordering::Relaxed) {
-        Recall::TAKEN => taken(conn),
+        Recall::TAKEN => {
+            // What it had moved in part nobody can put together again.
+            if own.receiving.resume_at.load(Ordering::Relaxed) == HELD {
+                close::break_off(conn);
+            }
+            taken(conn);
+        }
         Recall::TRYING => publish::half(stage, Recall::ASKED),
         // The peer has not left: so this side has.
         Recall::NONE if !recalled && conn.pair.peer.output.back_at.load(Ordering::Acquire) == 0 => {

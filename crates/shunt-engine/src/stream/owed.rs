@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
-use shunt_shm::atomic::heavy;
+use shunt_shm::atomic::{heavy, light};
 use shunt_shm::publish;
 use shunt_shm::ring::{Consumer, Found, Memory, Position};
 use shunt_shm::slot::{self, Progress, Recall, Receiving, Slot, Way};
@@ -143,6 +143,7 @@ fn accept(conn: &Conn) -> bool {
         .and_then(|fd| tcp::written(fd, conn.socket.role()));
     // What has been sent behind the ring by TCP already cannot be overtaken.
     let behind = way == Way::TcpAgain
+        && stage == Recall::ASKED
         && (written != back_at.checked_sub(1) || own.sending.in_kernel.load(Ordering::Acquire) > 0);
     let (Some(written), false) = (written, behind) else {
         if behind && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
@@ -155,12 +156,7 @@ fn accept(conn: &Conn) -> bool {
         written
     } else {
         // The peer has begun to send it where the doorbells ended.
-        let bells = output.bells.load(Ordering::Relaxed);
-        output
-            .switch_at
-            .load(Ordering::Relaxed)
-            .wrapping_sub(1)
-            .wrapping_add(bells)
+        last_bell(conn).wrapping_add(conn.pair.peer.recall.moved.load(Ordering::Relaxed))
     };
     note_unread(conn, from);
     if stage == Recall::ASKED {
@@ -170,6 +166,13 @@ fn accept(conn: &Conn) -> bool {
     }
     done(Way::Owing);
     true
+}
+
+/// The TCP stream offset behind the last doorbell. With the sending token.
+fn last_bell(conn: &Conn) -> u64 {
+    let output = &conn.pair.own.output;
+    let switched = output.switch_at.load(Ordering::Relaxed).wrapping_sub(1);
+    switched.wrapping_add(output.bells.load(Ordering::Relaxed))
 }
 
 /// What the peer, which reads no more, has not read is owed, from that offset of the
@@ -322,11 +325,21 @@ fn has_died_with(conn: &Conn, token: &Token) -> bool {
 /// How far the peer is with its recall: asked or done. `None`: it does not say.
 fn await_peer(conn: &Conn) -> Option<u32> {
     let peer = conn.pair.peer;
+    let waits = &conn.pair.own.recall.waits;
     let mut until = None;
     loop {
         match peer.recall.stage.load(Ordering::Acquire) {
-            now @ (Recall::ASKED | Recall::DONE) => return Some(now),
-            Recall::TRYING | Recall::TAKEN => {}
+            Recall::DONE => return Some(Recall::DONE),
+            // Only the peer can get at what lies in front of doorbells.
+            Recall::ASKED if !is_in_front_of_bells(conn) => {
+                publish::half(waits, 0);
+                light();
+                // Either it sees that we wait no more, or we see that it goes on.
+                if peer.recall.stage.load(Ordering::Acquire) == Recall::ASKED {
+                    return Some(Recall::ASKED);
+                }
+            }
+            Recall::ASKED | Recall::TRYING | Recall::TAKEN => publish::half(waits, 1),
             _ => return None,
         }
         let late = sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE);
@@ -335,6 +348,19 @@ fn await_peer(conn: &Conn) -> Option<u32> {
         }
         sys::sched_yield();
     }
+}
+
+/// Whether a peer that reads no more has bytes to read by TCP that doorbells follow.
+fn is_in_front_of_bells(conn: &Conn) -> bool {
+    let output = &conn.pair.own.output;
+    let taken = conn
+        .pair
+        .peer
+        .receiving
+        .kernel_bytes
+        .load(Ordering::Acquire);
+    output.bells.load(Ordering::Relaxed) != 0
+        && taken.wrapping_add(1) < output.switch_at.load(Ordering::Relaxed)
 }
 
 /// Sends what is owed, as far as the kernel takes it. With the sending token.

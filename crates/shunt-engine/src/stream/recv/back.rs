@@ -11,7 +11,7 @@ use super::{PARTS, Step};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::Conn;
-use crate::stream::downgrade::UNKNOWN;
+use crate::stream::downgrade::{HELD, UNKNOWN};
 use crate::stream::wait::take_bells;
 use crate::{real, sys};
 
@@ -54,8 +54,12 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
 /// Whether the peer has answered our recall, or had left before it and nothing is
 /// lost by that.
 fn has_answered(conn: &Conn) -> bool {
-    conn.pair.peer.recall.answered.load(Ordering::Acquire) != 0
-        || conn.pair.peer.output.back_at.load(Ordering::Acquire) != 0 && conn.consumer().has_ended()
+    let peer = conn.pair.peer;
+    let on_ring = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) != HELD;
+    peer.recall.answered.load(Ordering::Acquire) != 0
+        || on_ring
+            && peer.output.back_at.load(Ordering::Acquire) != 0
+            && conn.consumer().has_ended()
 }
 
 /// Where payload begins, once the peer has answered our recall.
@@ -64,11 +68,12 @@ fn learn_resume(conn: &Conn) -> Option<u64> {
         return None;
     }
     let receiving = &conn.pair.own.receiving;
+    let held = receiving.resume_at.load(Ordering::Relaxed) == HELD;
     let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
     let resume = match back_at.checked_sub(1) {
-        Some(resume) => resume,
-        // It had not begun with its ring.
-        None => receiving.kernel_bytes.load(Ordering::Relaxed),
+        Some(resume) if !held => resume,
+        // It had not begun with its ring, or no doorbell lies before what it sends.
+        _ => receiving.kernel_bytes.load(Ordering::Relaxed),
     };
     receiving.resume_at.store(resume, Ordering::Relaxed);
     Some(resume)
@@ -79,8 +84,9 @@ fn learn_resume(conn: &Conn) -> Option<u64> {
 pub(super) fn after_ring(conn: &Conn) -> Step {
     let receiving = &conn.pair.own.receiving;
     let resume = match receiving.resume_at.load(Ordering::Relaxed) {
-        UNKNOWN => match learn_resume(conn) {
+        unknown @ (UNKNOWN | HELD) => match learn_resume(conn) {
             Some(resume) => resume,
+            None if unknown == HELD => return Step::Empty,
             None => {
                 return match take_bells(conn) {
                     Ok(true) => Step::End,
