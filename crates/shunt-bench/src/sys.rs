@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Ends this process after so many seconds, whatever it does then.
@@ -54,6 +55,95 @@ pub(crate) fn map(file: &File, bytes: usize) -> Result<*mut u8> {
     // SAFETY: a new mapping wherever the kernel likes.
     let at = unsafe { mmap(std::ptr::null_mut(), bytes, prot, flags, file, 0)? };
     Ok(at.cast())
+}
+
+/// An epoll set, by libc's own calls: what stands between those and the kernel is measured.
+pub(crate) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: a new descriptor, which nobody else has.
+        unsafe {
+            Ok(Self(OwnedFd::from_raw_fd(check(libc::epoll_create1(
+                libc::EPOLL_CLOEXEC,
+            ))?)))
+        }
+    }
+
+    /// Watches a descriptor for input; events name it by `number`.
+    pub(crate) fn add(&self, fd: i32, number: usize) -> Result<()> {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: number as u64,
+        };
+        let set = self.0.as_raw_fd();
+        // SAFETY: the event outlives the call.
+        unsafe {
+            check(libc::epoll_ctl(
+                set,
+                libc::EPOLL_CTL_ADD,
+                fd,
+                &raw mut event,
+            ))?
+        };
+        Ok(())
+    }
+
+    pub(crate) fn forget(&self, fd: i32) -> Result<()> {
+        let none = std::ptr::null_mut();
+        // SAFETY: takes no memory.
+        unsafe {
+            check(libc::epoll_ctl(
+                self.0.as_raw_fd(),
+                libc::EPOLL_CTL_DEL,
+                fd,
+                none,
+            ))?
+        };
+        Ok(())
+    }
+
+    /// Waits for events, some at a time: the numbers of who has any.
+    pub(crate) fn wait(&self) -> Result<impl Iterator<Item = usize> + use<>> {
+        const SOME: usize = 64;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; SOME];
+        // SAFETY: the array has as many places.
+        let count = unsafe {
+            let set = self.0.as_raw_fd();
+            check(libc::epoll_wait(set, events.as_mut_ptr(), SOME as i32, -1))?
+        };
+        Ok(events
+            .into_iter()
+            .take(count as usize)
+            .map(|event| event.u64 as usize))
+    }
+}
+
+fn check(result: i32) -> Result<i32> {
+    if result < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    Ok(result)
+}
+
+/// Lets this process have so many descriptors.
+pub(crate) fn allow_descriptors(count: usize) -> Result<()> {
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = count as u64;
+    if limit.current.is_some_and(|now| now < wanted) {
+        limit.current = Some(wanted);
+        setrlimit(Resource::Nofile, limit)
+            .with_context(|| format!("{wanted} descriptors are not allowed (ulimit -Hn)"))?;
+    }
+    Ok(())
+}
+
+/// Bytes of memory of this process, those that it shares counted by its part.
+pub(crate) fn resident() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    Ok(number.context("no Pss")?.parse::<u64>()? << 10)
 }
 
 /// Processor time of this process so far.

@@ -6,6 +6,7 @@
 
 mod channel;
 mod connection;
+mod crowd;
 mod echo;
 mod filter;
 mod flow;
@@ -65,6 +66,10 @@ pub(crate) enum Work {
     Connection,
     /// Records through a pipeline of filters.
     Filter,
+    /// Messages there and back on a few of many connections.
+    Crowd,
+    /// Many connections, and nothing else.
+    Idle,
 }
 
 impl Options {
@@ -97,6 +102,8 @@ pub(crate) struct Outcome {
     pub(crate) cpu: f64,
     /// Nanoseconds per round trip or connection, of a client.
     pub(crate) times: Option<Times>,
+    /// Bytes of memory that this end of many connections takes.
+    pub(crate) resident: u64,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -125,10 +132,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (Role::Server, Carrier::Tcp | Carrier::Unix) => {
             let listener = Listener::bind(options.carrier, &options.address)?;
             println!("{}", listener.address()?);
-            if options.work == Work::Connection {
-                connection::serve(&listener)?
-            } else {
-                serve(options, listener.accept()?)?
+            match options.work {
+                Work::Connection => connection::serve(&listener)?,
+                Work::Crowd | Work::Idle => crowd::serve(options, &listener)?,
+                _ => serve(options, listener.accept()?)?,
             }
         }
         (Role::Server, Carrier::Pipe) => {
@@ -140,14 +147,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             println!("{}", options.address);
             serve(options, ring)?
         }
-        (Role::Client, Carrier::Tcp | Carrier::Unix) => {
-            if options.work == Work::Connection {
-                connection::request(options)?
-            } else {
+        (Role::Client, Carrier::Tcp | Carrier::Unix) => match options.work {
+            Work::Connection => connection::request(options)?,
+            Work::Crowd | Work::Idle => crowd::ask(options)?,
+            _ => {
                 let stream = channel::connect(options.carrier, &options.address)?;
                 ask(options, stream)?
             }
-        }
+        },
         (Role::Client, Carrier::Pipe) => {
             ask(options, channel::Stream::inherited(&options.address)?)?
         }
@@ -165,7 +172,7 @@ fn serve(options: &Options, channel: impl Channel) -> Result<Outcome> {
     match options.work {
         Work::Echo => echo::serve(channel, options.size),
         Work::Flow => flow::receive(channel, options.size),
-        Work::Connection | Work::Filter => bail!("not over one connection"),
+        _ => bail!("not over one connection"),
     }
 }
 
@@ -173,7 +180,7 @@ fn ask(options: &Options, channel: impl Channel) -> Result<Outcome> {
     match options.work {
         Work::Echo => echo::ask(channel, options.size, options.milliseconds),
         Work::Flow => flow::send(channel, options.size, options.milliseconds),
-        Work::Connection | Work::Filter => bail!("not over one connection"),
+        _ => bail!("not over one connection"),
     }
 }
 

@@ -73,9 +73,9 @@ fn line(table: &Table, row: &TableRow, figure: &Figure, timed: bool) -> Vec<Stri
     }
     line.extend(median.cpu.map(number));
     let ratio = |base: Option<f64>| {
-        base.map_or_else(String::new, |base| {
-            format!("{:.2}", table.better(median.value, base))
-        })
+        let times = base.map(|base| table.better(median.value, base));
+        let times = times.filter(|times| times.is_finite() && *times > 0.0);
+        times.map_or_else(String::new, |times| format!("{times:.2}"))
     };
     line.push(ratio(row.of(Side::Tcp).map(|tcp| tcp.median.value)));
     line.push(ratio(table.best_tcp(row)));

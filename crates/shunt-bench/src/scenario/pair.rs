@@ -36,6 +36,8 @@ pub(super) struct Sum {
     pub(super) times: Option<Times>,
     pub(super) cpu: [f64; 2],
     pub(super) ring_share: Option<f64>,
+    /// Bytes of memory that both ends take.
+    pub(super) resident: f64,
 }
 
 impl Sum {
@@ -85,8 +87,7 @@ pub(super) fn run(lab: &Lab, task: &Task) -> Result<Sum> {
 }
 
 fn start(lab: &Lab, task: &Task, under: Option<(Upgrade, &Path)>) -> Result<(Watched, Watched)> {
-    // Much longer than any measurement, and bounded.
-    let limit = Duration::from_secs(30) + Duration::from_millis(task.milliseconds * 20);
+    let limit = limit(task);
     let [at_server, at_client] = task.cores;
     let mut ends = Vec::new();
     let mut address = match task.side {
@@ -117,12 +118,25 @@ fn start(lab: &Lab, task: &Task, under: Option<(Upgrade, &Path)>) -> Result<(Wat
     Ok((server, client))
 }
 
+/// Much longer than any measurement, and bounded.
+fn limit(task: &Task) -> Duration {
+    let connections = match task.work {
+        Work::Crowd | Work::Idle => task.size,
+        _ => 1,
+    };
+    Duration::from_secs(30)
+        + Duration::from_millis(task.milliseconds * 20)
+        + Duration::from_millis(5) * connections as u32
+}
+
 pub(super) fn describe(command: &mut Command, task: &Task, limit: Duration) {
     let work = match task.work {
         Work::Echo => "echo",
         Work::Flow => "flow",
         Work::Connection => "connection",
         Work::Filter => "filter",
+        Work::Crowd => "crowd",
+        Work::Idle => "idle",
     };
     let carrier = match task.side {
         Side::Tcp | Side::Shunt => "tcp",
@@ -173,6 +187,7 @@ fn sum(work: Work, outcomes: &[(Outcome, Outcome)], ring_share: Option<f64>) -> 
         times: None,
         cpu: [0.0; 2],
         ring_share,
+        resident: 0.0,
     };
     let mut all = Vec::new();
     for (server, client) in outcomes {
@@ -184,6 +199,7 @@ fn sum(work: Work, outcomes: &[(Outcome, Outcome)], ring_share: Option<f64>) -> 
         sum.messages += last.messages as f64;
         sum.bytes += last.bytes as f64;
         sum.seconds = f64::max(sum.seconds, last.seconds);
+        sum.resident += (client.resident + server.resident) as f64;
         sum.cpu[0] += client.cpu;
         sum.cpu[1] += server.cpu;
         all.extend(client.times);

@@ -40,6 +40,37 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
             row(label, pairs as f64, task, ALL, mean_us)
         })
     };
+    // A process has so many descriptors at most, often.
+    let many = if quick {
+        &[1, 1000][..]
+    } else {
+        &[1, 100, 1000, 10_000, 19_000][..]
+    };
+    let sides = &[Side::Tcp, Side::Unix, Side::Shunt];
+    let events = places.of_two().into_iter().flat_map(|place| {
+        many.iter().map(move |&count| {
+            let label = if count == 1 {
+                "1 connection".into()
+            } else {
+                format!("{count} connections")
+            };
+            let task = task(Work::Crowd, count, place, 1);
+            row(label, count as f64, task, sides, |sum| {
+                sum.seconds / sum.messages * 2e6
+            })
+        })
+    });
+    let idle = {
+        let count = if quick { 1000 } else { 10_000 };
+        let task = task(Work::Idle, count, Place::Any, 1);
+        row(
+            format!("{count} connections"),
+            count as f64,
+            task,
+            sides,
+            |sum| sum.resident / sum.messages / 1024.0,
+        )
+    };
     let connections = places.of_two().into_iter().map(|place| {
         let task = task(Work::Connection, 0, place, 1);
         let sides = &[Side::Tcp, Side::Unix, Side::Shunt];
@@ -75,6 +106,24 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
                 .into_iter()
                 .chain(crowd(Place::Any))
                 .collect(),
+        },
+        Scenario {
+            name: "events",
+            title: "Round trips of 8 bytes by epoll, a hundredth of all connections busy",
+            unit: "µs",
+            lower: true,
+            axis: "connections",
+            item: "messages",
+            rows: events.collect(),
+        },
+        Scenario {
+            name: "idle",
+            title: "Memory of idle connections, both ends together",
+            unit: "KiB",
+            lower: true,
+            axis: "",
+            item: "connections, in the time that one is watched",
+            rows: vec![idle],
         },
         Scenario {
             name: "connections",

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use anyhow::{Context, Result, bail};
@@ -49,6 +50,27 @@ impl Stream {
             from: sys::inherited(from.parse()?),
             to: Some(sys::inherited(to.parse()?)),
         })
+    }
+}
+
+impl Stream {
+    /// Its descriptor.
+    pub(super) fn number(&self) -> i32 {
+        match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+            Self::Pipe { from, .. } => from.as_raw_fd(),
+        }
+    }
+
+    /// Calls on it fail rather than wait.
+    pub(super) fn do_not_wait(&self) -> Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(true)?,
+            Self::Unix(stream) => stream.set_nonblocking(true)?,
+            Self::Pipe { .. } => bail!("a pipe waits"),
+        }
+        Ok(())
     }
 }
 

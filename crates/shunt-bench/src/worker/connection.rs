@@ -76,6 +76,7 @@ pub(super) fn request(options: &Options) -> Result<Outcome> {
         seconds: (before - start).as_secs_f64(),
         cpu: (sys::cpu() - cpu).as_secs_f64(),
         times: Some(Times::of(&times)),
+        ..Outcome::default()
     };
     one(BYE)?;
     Ok(outcome)

@@ -86,6 +86,7 @@ pub(super) fn ask(mut channel: impl Channel, size: usize, milliseconds: u64) -> 
         seconds: (before - start).as_secs_f64(),
         cpu,
         times: Some(Times::of(&times)),
+        ..Outcome::default()
     })
 }
 

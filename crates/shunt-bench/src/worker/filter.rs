@@ -131,5 +131,6 @@ pub(super) fn run(options: &Options) -> Result<Option<Outcome>> {
         seconds: begin.elapsed().as_secs_f64(),
         cpu: 0.0,
         times: None,
+        ..Outcome::default()
     }))
 }

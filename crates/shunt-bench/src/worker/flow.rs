@@ -32,6 +32,7 @@ pub(super) fn send(mut channel: impl Channel, size: usize, milliseconds: u64) ->
         seconds: start.elapsed().as_secs_f64(),
         cpu: (sys::cpu() - cpu).as_secs_f64(),
         times: None,
+        ..Outcome::default()
     };
     // Until the receiver has all and goes: what is unsent dies with some carriers.
     channel.receive(&mut [0])?;
@@ -68,6 +69,7 @@ pub(super) fn receive(mut channel: impl Channel, size: usize) -> Result<Outcome>
         seconds: start.elapsed().as_secs_f64(),
         cpu: (sys::cpu() - cpu).as_secs_f64(),
         times: None,
+        ..Outcome::default()
     };
     channel.finish()?;
     Ok(outcome)
