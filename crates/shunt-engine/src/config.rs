@@ -71,8 +71,8 @@ pub(crate) fn read(environment: Environment) {
         Some(b"off") => Upgrade::Off,
         _ => Upgrade::Adaptive,
     };
-    // What is so already is not written, which would copy a page.
-    if mode != upgrade() {
+    // What is so already is not written, which would take a page.
+    if mode != Upgrade::Adaptive {
         UPGRADE.store(mode as u8, Ordering::Relaxed);
     }
     if variable("SHUNT_IO_URING=") == Some(b"deny") {

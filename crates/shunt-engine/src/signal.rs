@@ -88,6 +88,7 @@ fn alone<R>(change: impl FnOnce() -> R) -> R {
 }
 
 /// Frees what other threads held when the process forked.
+#[inline]
 pub(crate) fn after_fork_child() {
     thread::signals_lock().reset();
 }

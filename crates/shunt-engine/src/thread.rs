@@ -28,6 +28,7 @@ struct Process {
 const PID_SHIFT: u32 = 42;
 
 /// Remembers the process id; at start and after a fork in the child.
+#[inline]
 pub(crate) fn learn_pid() {
     PROCESS.pid.store(sys::getpid(), Ordering::Relaxed);
 }
@@ -53,6 +54,7 @@ pub(crate) fn set_used() {
 }
 
 /// Held by who changes the table of signal handlers.
+#[inline]
 pub(crate) fn signals_lock() -> &'static Lock {
     &PROCESS.signals
 }

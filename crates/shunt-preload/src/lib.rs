@@ -45,6 +45,17 @@ unsafe extern "C" {
     fn __cxa_at_quick_exit(handler: extern "C" fn(*mut c_void), object: *mut c_void) -> c_int;
 }
 
+/// Where the code lies that every program runs, if it runs none else of ours: side by
+/// side, so that it takes one page fault.
+macro_rules! with_start {
+    ($($function:item)*) => {$(
+        #[unsafe(link_section = "shunt_start")]
+        $function
+    )*};
+}
+pub(crate) use with_start;
+
+with_start! {
 /// Run by the dynamic linker once the library and libc are usable.
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     // SAFETY: glibc gives its constructors the arguments of `main`.
@@ -60,6 +71,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         __cxa_atexit(leave, ptr::null_mut(), ptr::null_mut());
         __cxa_at_quick_exit(leave, ptr::null_mut());
     }
+}
 }
 
 // What crtbegin.o would define (`build.rs` leaves it out): the library's name for
@@ -78,6 +90,7 @@ std::arch::global_asm!(
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
+with_start! {
 /// Before any fork, by whichever road.
 extern "C" fn prepare_fork() {
     next::before_fork();
@@ -90,4 +103,5 @@ extern "C" fn forked_child() {
 
 extern "C" fn leave(_: *mut c_void) {
     life::before_exit();
+}
 }

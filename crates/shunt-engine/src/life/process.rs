@@ -40,10 +40,15 @@ pub fn after_fork_child() {
 
 /// Before any exec: the same process goes on as another program, whose own line
 /// will not know of the connections up to here.
+#[inline]
 pub fn before_exec() {
-    if !thread::is_used() {
-        return;
+    if thread::is_used() {
+        leave_for_program();
     }
+}
+
+#[cold]
+fn leave_for_program() {
     inherit::before_program();
     if thread::owns_memory() {
         inherit::leave_the_rest();
@@ -52,6 +57,7 @@ pub fn before_exec() {
 }
 
 /// After an exec that failed.
+#[inline]
 pub fn after_exec() {
     if thread::is_used() {
         stats::forget_written();
@@ -59,10 +65,15 @@ pub fn after_exec() {
 }
 
 /// Before an exit of the process by any road: the kernel will close what is open.
+#[inline]
 pub fn before_exit() {
-    if !thread::is_used() {
-        return;
+    if thread::is_used() {
+        end();
     }
+}
+
+#[cold]
+fn end() {
     if thread::owns_memory() {
         process::before_exit();
     }

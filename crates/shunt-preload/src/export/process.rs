@@ -13,7 +13,7 @@ use shunt_engine::life;
 
 use crate::call::{alias, quietly};
 use crate::trampoline::collect;
-use crate::{forked_child, next, prepare_fork};
+use crate::{forked_child, next, prepare_fork, with_start};
 
 /// Surrounds an exec, which returns only if it failed.
 #[inline(always)]
@@ -161,12 +161,14 @@ unsafe extern "C-unwind" fn clone(
     unsafe { next::clone(Some(cloned_child), stack, flags, work, parent, tls, child) }
 }
 
+with_start! {
 /// Skips all handlers.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _exit(status: c_int) -> c_int {
     life::before_exit();
     // SAFETY: no memory is involved.
     unsafe { next::_exit(status) }
+}
 }
 
 alias! {
