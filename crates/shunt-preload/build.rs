@@ -18,5 +18,19 @@ fn main() {
     // for as long as the process lives.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libshunt.so");
+
+    // Every program started under Shunt pays for what the loader does with the
+    // library, in pages above all: 0.65 µs of system calls and 2–6 µs of page fault
+    // each (see docs/decisions/0007). So no start files: their constructors and
+    // destructors do nothing for a library that stays, in pages of their own
+    // (`__dso_handle`, which they define, is ours). And few segments: constants with
+    // the code, and data that the loader relocates with the rest, where the addresses
+    // of the functions that ours stand in front of can be written anyway.
+    println!("cargo:rustc-cdylib-link-arg=-nostartfiles");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,norelro");
+    if env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
+        // An option of lld, which is Rust's linker there.
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--no-rosegment");
+    }
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -1,6 +1,6 @@
 //! A child that speaks in lines, and that cannot hang the benchmark.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -56,6 +56,14 @@ impl Watched {
                 bail!("{} ended early ({status}){}", self.name, self.complaint())
             }
         }
+    }
+
+    /// Asks for one line more.
+    pub(crate) fn ask(&mut self) -> Result<String> {
+        if let Some(input) = &mut self.start {
+            input.write_all(b"\n")?;
+        }
+        self.line()
     }
 
     /// Tells it to go.

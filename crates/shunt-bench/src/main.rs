@@ -8,8 +8,9 @@
 //!
 //! ```text
 //!   plan: for each row, rounds; in each round every side in turn
-//!    └─ scenario: what a row is (traffic, filter, request)
+//!    └─ scenario: what a row is (traffic, filter, process, sharing, request)
 //!        └─ child: a watched process ── worker echo|flow|connection|filter
+//!                                       stepper: what takes turns within a sample
 //!                                       or a real server and its load generator
 //!   report: medians of the samples as table, JSON, page
 //! ```
@@ -28,6 +29,7 @@ mod report;
 mod scenario;
 mod server;
 mod side;
+mod stepper;
 mod sys;
 mod worker;
 
@@ -42,7 +44,7 @@ use clap::{Parser, Subcommand};
 #[command(name = "shunt-bench", bin_name = "shunt bench", version)]
 struct Options {
     #[command(subcommand)]
-    worker: Option<Hidden>,
+    hidden: Option<Hidden>,
     #[command(flatten)]
     run: RunOptions,
 }
@@ -52,6 +54,9 @@ enum Hidden {
     /// One end of a measurement; started by the driver.
     #[command(hide = true)]
     Worker(worker::Options),
+    /// One of several processes that are measured by turns; started by the driver.
+    #[command(hide = true)]
+    Stepper(stepper::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -81,8 +86,9 @@ struct RunOptions {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let done = match &options.worker {
+    let done = match &options.hidden {
         Some(Hidden::Worker(worker)) => worker::run(worker).map(|()| true),
+        Some(Hidden::Stepper(stepper)) => stepper::run(stepper).map(|()| true),
         None => drive(&options.run),
     };
     match done {

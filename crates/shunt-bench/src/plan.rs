@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cores::Places;
 use crate::report::{Failure, Figure, Host, Results, Table, TableRow};
-use crate::scenario::{Row, Scenario};
+use crate::scenario::{Row, Sample, Scenario};
 use crate::side::Lab;
 
 /// Runs what is asked for.
@@ -69,32 +69,40 @@ fn turns(
     what: &str,
     failures: &mut Vec<Failure>,
 ) -> Vec<Figure> {
-    let mut all = vec![Vec::new(); row.entries.len()];
+    let mut all: Vec<Vec<Vec<Sample>>> = row
+        .entries
+        .iter()
+        .map(|entry| vec![Vec::new(); entry.sides.len()])
+        .collect();
     let mut failed = vec![false; row.entries.len()];
     for round in 0..rounds {
         for turn in 0..row.entries.len() {
             // Each round begins with another side, so that none always follows the same.
             let n = (turn + round) % row.entries.len();
             let entry = &row.entries[n];
-            bar.set_message(format!("{what} {}", entry.side.name()));
+            let what = format!("{what} {}", entry.sides.join(", "));
+            bar.set_message(what.clone());
             if !failed[n] {
                 match (entry.measure)(lab) {
-                    Ok(sample) => all[n].push(sample),
+                    Ok(samples) => {
+                        for (of_side, sample) in all[n].iter_mut().zip(samples) {
+                            of_side.push(sample);
+                        }
+                    }
                     Err(error) => {
                         // Once may be told; five times would tell nothing more.
                         failed[n] = true;
-                        failures.push(Failure {
-                            what: format!("{what} {}", entry.side.name()),
-                            why: format!("{error:#}"),
-                        });
+                        let why = format!("{error:#}");
+                        failures.push(Failure { what, why });
                     }
                 }
             }
             bar.inc(1);
         }
     }
-    let figures = row.entries.iter().zip(all);
-    figures
-        .filter_map(|(entry, samples)| Figure::of(entry.side, samples))
+    let sides = row.entries.iter().flat_map(|entry| &entry.sides);
+    sides
+        .zip(all.into_iter().flatten())
+        .filter_map(|(side, samples)| Figure::of(side, samples))
         .collect()
 }

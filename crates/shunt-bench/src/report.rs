@@ -85,13 +85,13 @@ pub(crate) struct TableRow {
 /// One side of a row: the median of its rounds, and all of them.
 #[derive(Serialize)]
 pub(crate) struct Figure {
-    pub(crate) side: Side,
+    pub(crate) side: &'static str,
     pub(crate) median: Sample,
     pub(crate) samples: Vec<Sample>,
 }
 
 impl Figure {
-    pub(crate) fn of(side: Side, samples: Vec<Sample>) -> Option<Self> {
+    pub(crate) fn of(side: &'static str, samples: Vec<Sample>) -> Option<Self> {
         let of = |part: &dyn Fn(&Sample) -> Option<f64>| {
             let mut all: Vec<f64> = samples.iter().filter_map(part).collect();
             all.sort_by(f64::total_cmp);
@@ -144,17 +144,31 @@ impl Table {
         if self.lower { b / a } else { a / b }
     }
 
-    /// Native TCP in its best placement, for what this row measures.
-    pub(crate) fn best_tcp(&self, row: &TableRow) -> Option<f64> {
+    /// What a row's sides are compared with: its first one, mostly native TCP.
+    pub(crate) fn base(&self) -> &'static str {
+        let first = self.rows.iter().find_map(|row| row.figures.first());
+        first.map_or("", |figure| figure.side)
+    }
+
+    /// The first side in its best placement, for what this row measures.
+    pub(crate) fn best_base(&self, row: &TableRow) -> Option<f64> {
         let same = self.rows.iter().filter(|r| r.label == row.label);
-        let values = same.filter_map(|r| Some(r.of(Side::Tcp)?.median.value));
+        let values = same.filter_map(|r| Some(r.figures.first()?.median.value));
         values.reduce(|a, b| if self.better(a, b) > 1.0 { a } else { b })
+    }
+
+    /// Whether processor time was measured.
+    pub(crate) fn has_cpu(&self) -> bool {
+        let mut figures = self.rows.iter().flat_map(|row| &row.figures);
+        figures.any(|figure| figure.median.cpu != [0.0; 2])
     }
 }
 
 impl TableRow {
     pub(crate) fn of(&self, side: Side) -> Option<&Figure> {
-        self.figures.iter().find(|figure| figure.side == side)
+        self.figures
+            .iter()
+            .find(|figure| figure.side == side.name())
     }
 }
 

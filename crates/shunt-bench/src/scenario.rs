@@ -2,7 +2,9 @@
 
 mod filter;
 mod pair;
+mod process;
 mod request;
+mod sharing;
 mod traffic;
 
 use anyhow::Result;
@@ -36,14 +38,24 @@ pub(crate) struct Row {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// One side of a row.
+/// One measurement of a row: of one side, or of several that take turns within it.
 pub(crate) struct Entry {
-    pub(crate) side: Side,
+    pub(crate) sides: Vec<&'static str>,
     pub(crate) measure: Measure,
 }
 
-/// Takes one sample.
-pub(crate) type Measure = Box<dyn Fn(&Lab) -> Result<Sample>>;
+/// Takes one sample of each side.
+pub(crate) type Measure = Box<dyn Fn(&Lab) -> Result<Vec<Sample>>>;
+
+impl Entry {
+    /// Of one side.
+    fn of(side: Side, measure: impl Fn(&Lab) -> Result<Sample> + 'static) -> Self {
+        Self {
+            sides: vec![side.name()],
+            measure: Box::new(move |lab| Ok(vec![measure(lab)?])),
+        }
+    }
+}
 
 /// What one measurement of one side gave.
 #[derive(Clone, Debug, Serialize)]
@@ -53,7 +65,8 @@ pub(crate) struct Sample {
     /// Nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) times: Option<Times>,
-    /// Seconds of processor time per million items, of client and server.
+    /// Seconds of processor time per million items, of client and server; zeros where
+    /// there are none.
     pub(crate) cpu: [f64; 2],
     /// The share of bytes that went through rings, under Shunt.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,6 +77,8 @@ pub(crate) struct Sample {
 pub(crate) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
     let mut all = traffic::all(quick, places);
     all.push(filter::scenario(quick, places));
+    all.push(process::scenario(quick, places));
+    all.push(sharing::scenario(quick, places));
     all.extend(request::all(quick, places));
     all
 }

@@ -80,6 +80,27 @@ impl Lab {
         self.directory.join(format!("{what}.{number}"))
     }
 
+    /// This program, natively.
+    pub(crate) fn stepper(&self) -> Command {
+        let mut command = Command::new(&self.bench);
+        command.env_remove("LD_PRELOAD").arg("stepper");
+        command
+    }
+
+    /// The same under Shunt as it is by default, without statistics.
+    pub(crate) fn stepper_under(&self) -> Command {
+        let mut command = Command::new(&self.shunt);
+        command.args(["run", "--"]).arg(&self.bench).arg("stepper");
+        command
+    }
+
+    /// The same with every connection moved at once, and statistics.
+    pub(crate) fn stepper_eager(&self, statistics: &Path) -> Command {
+        let mut command = self.command(&self.bench, Some((Upgrade::Eager, statistics)));
+        command.arg("stepper");
+        command
+    }
+
     /// A command natively, or under Shunt with its statistics in a file.
     pub(crate) fn command(&self, program: &Path, under: Option<(Upgrade, &Path)>) -> Command {
         let Some((upgrade, statistics)) = under else {

@@ -1,6 +1,7 @@
 //! Calls without a safe wrapper.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -8,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -144,6 +145,84 @@ pub(crate) fn resident() -> Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
     let number = line.and_then(|line| line.split_whitespace().next());
     Ok(number.context("no Pss")?.parse::<u64>()? << 10)
+}
+
+/// Memory that forked children share, zeroed.
+pub(crate) fn shared(bytes: usize) -> Result<*mut u8> {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a new mapping wherever the kernel likes.
+    let at = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags)? };
+    Ok(at.cast())
+}
+
+/// Forks; the child does `work` and ends.
+pub(crate) fn fork(work: impl FnOnce()) -> Result<libc::pid_t> {
+    // SAFETY: the callers' processes have one thread when they fork.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        0 => {
+            work();
+            // SAFETY: takes a number.
+            unsafe { libc::_exit(0) }
+        }
+        child => Ok(child),
+    }
+}
+
+/// Becomes another program, if it can.
+pub(crate) fn become_program(words: &[&CStr]) {
+    let words: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
+    // SAFETY: strings, and a null pointer at the end.
+    unsafe {
+        libc::execv(
+            words[0],
+            [&words[..], &[std::ptr::null()]].concat().as_ptr(),
+        )
+    };
+}
+
+/// Starts another program.
+pub(crate) fn spawn(words: &[&CStr]) -> Result<libc::pid_t> {
+    unsafe extern "C" {
+        static environ: *const *mut libc::c_char;
+    }
+    let words: Vec<_> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
+    let words = [&words[..], &[std::ptr::null_mut()]].concat();
+    let (mut child, none) = (0, std::ptr::null());
+    // SAFETY: strings, and null pointers at the ends; no actions, no attributes.
+    let error = unsafe {
+        libc::posix_spawn(
+            &raw mut child,
+            words[0],
+            none,
+            none.cast(),
+            words.as_ptr(),
+            environ,
+        )
+    };
+    anyhow::ensure!(error == 0, std::io::Error::from_raw_os_error(error));
+    Ok(child)
+}
+
+/// Waits for a child, which must end well.
+pub(crate) fn reap(child: libc::pid_t) -> Result<()> {
+    let mut status = 0;
+    // SAFETY: room for an `int`.
+    let reaped = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    anyhow::ensure!(
+        reaped == child && status == 0,
+        "a child ended with {status}"
+    );
+    Ok(())
+}
+
+/// Ends a child that would not end by itself.
+pub(crate) fn end(child: libc::pid_t) {
+    // SAFETY: takes numbers; the child has not been waited for.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
 }
 
 /// Processor time of this process so far.

@@ -1,6 +1,6 @@
 //! What `shunt run` tells the library through the environment.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use shunt_abi::Reason;
@@ -32,27 +32,52 @@ pub(crate) enum Rings {
 static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static UPGRADE: AtomicU8 = AtomicU8::new(Upgrade::Adaptive as u8);
 
-/// Reads an environment variable without allocating.
-pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: called from the constructor; the environment outlives the copy that
-    // callers make at once.
-    unsafe {
-        let value = libc::getenv(name.as_ptr());
-        (!value.is_null()).then(|| CStr::from_ptr(value))
+/// The environment that the process starts with.
+#[derive(Clone, Copy)]
+pub(crate) struct Environment(*const *const c_char);
+
+impl Environment {
+    /// # Safety
+    /// The third argument of a constructor, in that constructor.
+    pub(crate) unsafe fn new(strings: *const *const c_char) -> Self {
+        Self(strings)
+    }
+
+    /// What follows `name`, which ends in `=`. Looked for here, since libc's
+    /// `getenv` is a page that most programs need not have touched yet.
+    pub(crate) fn get(self, name: &str) -> Option<&'static CStr> {
+        let mut at = self.0;
+        // SAFETY: an array of strings that ends with a null pointer, unchanged since
+        // the process began.
+        unsafe {
+            while !(*at).is_null() {
+                let string = CStr::from_ptr(*at);
+                if string.to_bytes().starts_with(name.as_bytes()) {
+                    return Some(CStr::from_ptr((*at).add(name.len())));
+                }
+                at = at.add(1);
+            }
+        }
+        None
     }
 }
 
 /// Reads the settings.
-pub(crate) fn read() {
-    let mode = match variable(c"SHUNT_UPGRADE").map(CStr::to_bytes) {
+#[inline]
+pub(crate) fn read(environment: Environment) {
+    let variable = |name| environment.get(name).map(CStr::to_bytes);
+    let mode = match variable("SHUNT_UPGRADE=") {
         Some(b"eager") => Upgrade::Eager,
         Some(b"off") => Upgrade::Off,
         _ => Upgrade::Adaptive,
     };
-    UPGRADE.store(mode as u8, Ordering::Relaxed);
-    let denied = variable(c"SHUNT_IO_URING").map(CStr::to_bytes) == Some(b"deny");
-    let rings = if denied { Rings::Denied } else { Rings::None };
-    RINGS.store(rings as u8, Ordering::Relaxed);
+    // What is so already is not written, which would take a page.
+    if mode != Upgrade::Adaptive {
+        UPGRADE.store(mode as u8, Ordering::Relaxed);
+    }
+    if variable("SHUNT_IO_URING=") == Some(b"deny") {
+        RINGS.store(Rings::Denied as u8, Ordering::Relaxed);
+    }
 }
 
 /// When connections are upgraded.

@@ -8,9 +8,9 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::Message;
 
-use crate::sys;
 use crate::table::{self, Entry};
 use crate::thread::Lock;
+use crate::{sys, thread};
 
 mod answer;
 mod board;
@@ -54,6 +54,7 @@ pub(crate) fn ensure() -> bool {
     if FD.load(Ordering::Acquire) >= 0 {
         return true;
     }
+    thread::set_used();
     if !LOCK.take() {
         return false;
     }

@@ -8,7 +8,7 @@ use shunt_shm::slot::{self, Way};
 
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
-use crate::{control, epoll, signal, stats, table, thread, upgrade};
+use crate::{control, epoll, stats, table, thread, upgrade};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
@@ -63,7 +63,6 @@ pub(crate) fn before_exit() {
 
 /// In the child: the other threads are gone, and so is whatever they held.
 pub(crate) fn after_fork_child() {
-    thread::learn_pid();
     control::after_fork_child();
     epoll::after_fork_child();
     stream::parking::after_fork_child();
@@ -72,7 +71,6 @@ pub(crate) fn after_fork_child() {
     if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
         let _ = shunt_shm::atomic::register();
     }
-    signal::after_fork_child();
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         socket.lock.reset();
         socket.inside.after_fork_child();

@@ -58,9 +58,6 @@ const SIG_HOLD: sighandler_t = 2;
 /// process's. Relaxed: the system call that sets the disposition orders.
 static HANDLERS: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 
-/// Held by who changes an entry together with the kernel's disposition.
-static LOCK: thread::Lock = thread::Lock::new();
-
 fn slot(signal: c_int) -> Option<&'static AtomicUsize> {
     HANDLERS[1..].get(usize::try_from(signal).ok()?.checked_sub(1)?)
 }
@@ -79,20 +76,21 @@ fn owns_table() -> bool {
     thread::pid() == 0 || thread::owns_memory()
 }
 
-/// Runs `change` alone. All signals are blocked meanwhile, so no handler can
+/// Runs `change`, of an entry together with the kernel's disposition, alone. All signals are blocked meanwhile, so no handler can
 /// want the lock that its own thread holds.
 fn alone<R>(change: impl FnOnce() -> R) -> R {
     let mask = sys::set_signal_mask(!0);
-    LOCK.take();
+    thread::signals_lock().take();
     let result = change();
-    LOCK.give();
+    thread::signals_lock().give();
     sys::set_signal_mask(mask);
     result
 }
 
 /// Frees what other threads held when the process forked.
+#[inline]
 pub(crate) fn after_fork_child() {
-    LOCK.reset();
+    thread::signals_lock().reset();
 }
 
 /// What the program knows a disposition's handler as.

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use shunt_abi::Reason;
 
+use crate::config::Environment;
 use crate::socket::{Counts, Socket, Stage};
-use crate::{config, sys, table, tcp, thread};
+use crate::{sys, table, tcp, thread};
 
 /// Where the line goes: a path, copied at start because programs change their
 /// environment.
@@ -77,8 +78,8 @@ impl Sums {
 }
 
 /// Reads where to write.
-pub(crate) fn start() {
-    let Some(path) = config::variable(c"SHUNT_STATS").map(CStr::to_bytes_with_nul) else {
+pub(crate) fn start(environment: Environment) {
+    let Some(path) = environment.get("SHUNT_STATS=").map(CStr::to_bytes_with_nul) else {
         return;
     };
     if path.len() > 1 && path.len() <= 4096 {
@@ -89,6 +90,7 @@ pub(crate) fn start() {
                 .copy_from_nonoverlapping(path.as_ptr(), path.len())
         };
         ENABLED.store(true, Ordering::Release);
+        thread::set_used();
     }
 }
 

@@ -10,7 +10,7 @@ use libc::c_int;
 
 use crate::epoll::Set;
 use crate::socket::Socket;
-use crate::sys;
+use crate::{sys, thread};
 
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
@@ -152,6 +152,7 @@ pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
         if word == 0 {
             return Entry::Other;
         }
+        thread::set_used();
         let fresh = sys::map(CHUNK * size_of::<AtomicU32>()).cast();
         // A thread that was faster keeps its chunk; ours is lost, once.
         let _ = home.compare_exchange(

@@ -1,24 +1,62 @@
 //! Who we are: names of threads for tokens, the process id, and signals seen.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use shunt_shm::token::{Holder, Taken, Token};
 
 use crate::sys;
 
-static PID: AtomicU32 = AtomicU32::new(0);
+/// What every start, fork and exit looks at. In the same page as what the loader
+/// has written anyway, so that a program without sockets, and each of its forked
+/// children, copies no page for us.
+#[unsafe(link_section = ".data")]
+static PROCESS: Process = Process {
+    pid: AtomicU32::new(0),
+    used: AtomicBool::new(false),
+    signals: Lock::new(),
+};
+
+struct Process {
+    pid: AtomicU32,
+    /// There is something to know at a fork, an exec or an exit.
+    used: AtomicBool,
+    /// Held by who changes the table of signal handlers.
+    signals: Lock,
+}
 
 /// A holder's name: the process id above this bit.
 const PID_SHIFT: u32 = 42;
 
 /// Remembers the process id; at start and after a fork in the child.
+#[inline]
 pub(crate) fn learn_pid() {
-    PID.store(sys::getpid(), Ordering::Relaxed);
+    PROCESS.pid.store(sys::getpid(), Ordering::Relaxed);
 }
 
 /// The process id as last learned.
+#[inline(always)]
 pub(crate) fn pid() -> u32 {
-    PID.load(Ordering::Relaxed)
+    PROCESS.pid.load(Ordering::Relaxed)
+}
+
+/// Whether this process has ever had a descriptor of interest, or is to leave
+/// statistics. One that has not needs nothing of us when it forks or ends.
+#[inline]
+pub(crate) fn is_used() -> bool {
+    PROCESS.used.load(Ordering::Acquire)
+}
+
+/// From here on there is something to know.
+pub(crate) fn set_used() {
+    if !is_used() {
+        PROCESS.used.store(true, Ordering::Release);
+    }
+}
+
+/// Held by who changes the table of signal handlers.
+#[inline]
+pub(crate) fn signals_lock() -> &'static Lock {
+    &PROCESS.signals
 }
 
 /// Whether this is the process that the state in memory belongs to. A `vfork`
@@ -48,10 +86,7 @@ pub(crate) fn me() -> Holder {
     unsafe {
         std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
     }
-    Holder(
-        (pointer >> 4) & ((1 << PID_SHIFT) - 1)
-            | u64::from(PID.load(Ordering::Relaxed)) << PID_SHIFT,
-    )
+    Holder((pointer >> 4) & ((1 << PID_SHIFT) - 1) | u64::from(pid()) << PID_SHIFT)
 }
 
 /// A lock for rare operations, held for short and never asleep. Taking it in a

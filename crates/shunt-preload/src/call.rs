@@ -36,9 +36,7 @@ pub(crate) fn answer(result: Result<usize, Errno>) -> isize {
 /// Bookkeeping whose own failures are nobody's business.
 #[inline(always)]
 pub(crate) fn quietly(bookkeeping: impl FnOnce()) {
-    let error = errno();
-    bookkeeping();
-    set_errno(error);
+    quietly_with(bookkeeping);
 }
 
 /// The same, of a call that has an outcome.
@@ -46,7 +44,10 @@ pub(crate) fn quietly(bookkeeping: impl FnOnce()) {
 pub(crate) fn quietly_with<T>(bookkeeping: impl FnOnce() -> T) -> T {
     let error = errno();
     let answer = bookkeeping();
-    set_errno(error);
+    // Written only where need be: at a fork that would copy a page.
+    if errno() != error {
+        set_errno(error);
+    }
     answer
 }
 

@@ -23,7 +23,7 @@ mod export;
 mod next;
 mod trampoline;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
 use shunt_engine::life;
@@ -34,12 +34,32 @@ unsafe extern "C" {
         argument: *mut c_void,
         object: *mut c_void,
     ) -> c_int;
+    /// What `pthread_atfork` calls; that one is a copy in each library, and hands
+    /// over the library's name for the day on which it is unloaded, as ours is never.
+    fn __register_atfork(
+        prepare: extern "C" fn(),
+        parent: Option<extern "C" fn()>,
+        child: extern "C" fn(),
+        object: *mut c_void,
+    ) -> c_int;
     fn __cxa_at_quick_exit(handler: extern "C" fn(*mut c_void), object: *mut c_void) -> c_int;
 }
 
+/// Where the code lies that every program runs, if it runs none else of ours: side by
+/// side, so that it takes one page fault.
+macro_rules! with_start {
+    ($($function:item)*) => {$(
+        #[unsafe(link_section = "shunt_start")]
+        $function
+    )*};
+}
+pub(crate) use with_start;
+
+with_start! {
 /// Run by the dynamic linker once the library and libc are usable.
-extern "C" fn start() {
-    life::start();
+extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    // SAFETY: glibc gives its constructors the arguments of `main`.
+    unsafe { life::start(environment) };
     // Handlers rather than hooks of fork, exit and quick_exit: they also see
     // libc's own calls (`daemon`, `forkpty`, a return from `main`), and those of
     // exit run last, since they are registered first, so what the program still
@@ -47,24 +67,34 @@ extern "C" fn start() {
     // to the library's own finalisation, which comes earlier.
     // SAFETY: functions of this library, which is never unloaded.
     unsafe {
-        libc::pthread_atfork(Some(prepare_fork), Some(forked_parent), Some(forked_child));
+        __register_atfork(prepare_fork, None, forked_child, ptr::null_mut());
         __cxa_atexit(leave, ptr::null_mut(), ptr::null_mut());
         __cxa_at_quick_exit(leave, ptr::null_mut());
     }
 }
+}
+
+// What crtbegin.o would define (`build.rs` leaves it out): the library's name for
+// `__cxa_thread_atexit_impl`.
+std::arch::global_asm!(
+    ".pushsection .data.rel.ro.dso_handle,\"aw\",@progbits",
+    ".p2align 3",
+    ".hidden __dso_handle",
+    ".globl __dso_handle",
+    "__dso_handle: .quad __dso_handle",
+    ".popsection",
+);
 
 // SAFETY: the section holds pointers to functions of this type.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
+with_start! {
 /// Before any fork, by whichever road.
 extern "C" fn prepare_fork() {
+    next::before_fork();
     call::quietly(life::before_fork);
-}
-
-extern "C" fn forked_parent() {
-    call::quietly(life::after_fork_parent);
 }
 
 extern "C" fn forked_child() {
@@ -73,4 +103,5 @@ extern "C" fn forked_child() {
 
 extern "C" fn leave(_: *mut c_void) {
     life::before_exit();
+}
 }

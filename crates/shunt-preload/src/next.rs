@@ -34,12 +34,12 @@ macro_rules! next {
             /// # Safety
             /// As the libc function of this name.
             #[inline(always)]
-            // Trampolines take the cell only, and the names are libc's.
+            // Trampolines take the address only, and the names are libc's.
             #[allow(dead_code, non_snake_case)]
             pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
                 // SAFETY: the symbol has this signature.
                 let next = unsafe {
-                    mem::transmute::<Function, unsafe extern "C-unwind" fn($($type),*) -> $result>(cells::$name.get())
+                    mem::transmute::<Function, unsafe extern "C-unwind" fn($($type),*) -> $result>(address::$name())
                 };
                 // SAFETY: the caller keeps the function's contract.
                 unsafe { next($($arg),*) }
@@ -47,19 +47,27 @@ macro_rules! next {
         )*
 
         /// Where the next definitions are.
-        pub(crate) mod cells {
+        pub(crate) mod address {
             use super::*;
             $(
-                #[allow(non_upper_case_globals)]
-                pub(crate) static $name: Cell = Cell::new(
-                    // SAFETY: one NUL, at the end.
-                    unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
-                    next!(@fallback ($($arg: $type),*) -> $result $(= $kernel)?),
-                );
+                #[inline(always)]
+                // The names are libc's.
+                #[allow(non_snake_case)]
+                pub(crate) fn $name() -> Function {
+                    static CELL: Cell = Cell::new();
+                    CELL.get(|| (
+                        // SAFETY: one NUL, at the end.
+                        unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+                        next!(@fallback ($($arg: $type),*) -> $result $(= $kernel)?),
+                    ))
+                }
             )*
         }
 
-        static ALL: &[&Cell] = &[$(&cells::$name),*];
+        /// Looks everything up.
+        fn prepare_all() {
+            $(address::$name();)*
+        }
     };
     (@check $name:ident($($type:ty),*) -> $result:ty) => {
         const _: unsafe extern "C" fn($($type),*) -> $result = libc::$name;
@@ -224,6 +232,12 @@ next! {
     ) -> c_long = raw::numbered(number, [a, b, c, d, e, f]);
 }
 
+/// Does the look-ups that most children need, once for all of them.
+pub(crate) fn before_fork() {
+    address::execve();
+    address::_exit();
+}
+
 /// Does the look-ups that a child could not do: `dlsym` takes the dynamic
 /// linker's lock, which another thread may hold for ever in the child's copy.
 /// Libc's `fork` resets that lock in the child; forks past it do not.
@@ -232,9 +246,7 @@ pub(crate) fn before_bare_fork() {
     if READY.load(Ordering::Relaxed) || single_threaded() {
         return;
     }
-    for cell in ALL {
-        cell.prepare();
-    }
+    prepare_all();
     // The engine's own.
     shunt_engine::real::recv();
     shunt_engine::real::ppoll();

@@ -167,7 +167,7 @@ fn more_clients_than_a_user_may_have_are_turned_away() {
 
 /// A message of a known kind with otherwise random contents, or random bytes.
 fn noise() -> impl Strategy<Value = (Vec<u8>, bool)> {
-    let kinds = prop_oneof![1..=11_u16, 20..=22_u16, any::<u16>()];
+    let kinds = prop_oneof![1..=14_u16, 20..=22_u16, any::<u16>()];
     let shaped =
         (kinds, prop::collection::vec(any::<u8>(), MESSAGE_BYTES)).prop_map(|(kind, mut bytes)| {
             bytes[..2].copy_from_slice(&kind.to_ne_bytes());

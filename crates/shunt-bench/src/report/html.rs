@@ -25,8 +25,8 @@ pub(crate) fn page(results: &Results) -> String {
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Shunt bench</title>\n\
          <style>{STYLE}</style>\n<h1>Shunt {} beside the kernel</h1>\n\
          <p>{}, {} cores, Linux {}, load {} before the run. Medians of {} rounds in which the \
-         sides took turns. <b>× tcp</b>: times better than TCP in the same place; \
-         <b>× best tcp</b>: than TCP in its best place. <b>cpu</b>: seconds of processor time per \
+         sides took turns. <b>× tcp</b>: times better than TCP (or whatever is first) in the \
+         same place; <b>× best tcp</b>: than TCP in its best place. <b>cpu</b>: seconds of processor time per \
          million, of client and server: speed bought by spinning shows there. <b>ring</b> is \
          Shunt's ring without sockets and without sleeping: the floor.</p>\n",
         host.version,
@@ -78,8 +78,8 @@ fn section(page: &mut String, table: &Table) {
         "p99.9",
         "cpu client",
         "cpu server",
-        "× tcp",
-        "× best tcp",
+        &format!("× {}", table.base()),
+        &format!("× best {}", table.base()),
         "by ring",
     ];
     page.push_str("<table>\n<tr>");
@@ -97,7 +97,7 @@ fn section(page: &mut String, table: &Table) {
 
 fn line(page: &mut String, table: &Table, row: &TableRow, figure: &Figure) {
     let median = &figure.median;
-    let class = if figure.side == Side::Shunt {
+    let class = if figure.side == Side::Shunt.name() {
         " class=\"shunt\""
     } else {
         ""
@@ -107,7 +107,7 @@ fn line(page: &mut String, table: &Table, row: &TableRow, figure: &Figure) {
         "<tr{class}><td>{}</td><td>{}</td><td>{}</td>",
         escape(&row.label),
         row.place.name(),
-        figure.side.name()
+        figure.side
     );
     let ratio = |base: Option<f64>| base.map(|base| table.better(median.value, base));
     let times = median
@@ -117,8 +117,8 @@ fn line(page: &mut String, table: &Table, row: &TableRow, figure: &Figure) {
         .chain(times.map_or([None; 4], |times| times.map(Some)))
         .chain(median.cpu.map(Some))
         .chain([
-            ratio(row.of(Side::Tcp).map(|tcp| tcp.median.value)),
-            ratio(table.best_tcp(row)),
+            ratio(row.figures.first().map(|base| base.median.value)),
+            ratio(table.best_base(row)),
         ]);
     for cell in cells {
         let _ = write!(page, "<td>{}</td>", cell.map(number).unwrap_or_default());

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use super::{Figure, Results, Table, TableRow};
-use crate::side::Side;
 
 /// All tables.
 pub(crate) fn text(results: &Results) -> String {
@@ -40,9 +39,17 @@ fn one(text: &mut String, table: &Table) {
     align(text, &lines);
     let _ = writeln!(
         text,
-        "\ncpu: seconds of processor time per million {}. × tcp: times better than TCP in the \
-         same place; × best tcp: than TCP in its best place.",
-        table.item
+        "\n× {base}: times better than {base} in the same place; × best {base}: than {base} in \
+         its best place.{}",
+        if table.has_cpu() {
+            format!(
+                " cpu: seconds of processor time per million {}.",
+                table.item
+            )
+        } else {
+            String::new()
+        },
+        base = table.base(),
     );
 }
 
@@ -52,7 +59,15 @@ fn head(table: &Table, timed: bool) -> Vec<String> {
     if timed {
         head.extend(["mean µs", "p1", "p50", "p99", "p99.9"].map(Into::into));
     }
-    head.extend(["cpu client", "cpu server", "× tcp", "× best tcp", "by ring"].map(Into::into));
+    if table.has_cpu() {
+        head.extend(["cpu client", "cpu server"].map(Into::into));
+    }
+    let base = table.base();
+    head.extend([
+        format!("× {base}"),
+        format!("× best {base}"),
+        "by ring".into(),
+    ]);
     head
 }
 
@@ -61,7 +76,7 @@ fn line(table: &Table, row: &TableRow, figure: &Figure, timed: bool) -> Vec<Stri
     let mut line = vec![
         row.label.clone(),
         row.place.name().into(),
-        figure.side.name().into(),
+        figure.side.into(),
         number(median.value),
     ];
     if timed {
@@ -71,14 +86,16 @@ fn line(table: &Table, row: &TableRow, figure: &Figure, timed: bool) -> Vec<Stri
             |times| times.map(|ns| number(ns / 1e3)),
         ));
     }
-    line.extend(median.cpu.map(number));
+    if table.has_cpu() {
+        line.extend(median.cpu.map(number));
+    }
     let ratio = |base: Option<f64>| {
         let times = base.map(|base| table.better(median.value, base));
         let times = times.filter(|times| times.is_finite() && *times > 0.0);
         times.map_or_else(String::new, |times| format!("{times:.2}"))
     };
-    line.push(ratio(row.of(Side::Tcp).map(|tcp| tcp.median.value)));
-    line.push(ratio(table.best_tcp(row)));
+    line.push(ratio(row.figures.first().map(|base| base.median.value)));
+    line.push(ratio(table.best_base(row)));
     line.push(
         median
             .ring_share

@@ -27,10 +27,7 @@ pub(super) fn scenario(quick: bool, places: &Places) -> Scenario {
                     cores: places.cores(place),
                     pairs: 1,
                 };
-                Entry {
-                    side,
-                    measure: Box::new(move |lab| measure(lab, &task)),
-                }
+                Entry::of(side, move |lab| measure(lab, &task))
             };
             rows.push(Row {
                 label: format!("{size} B records"),

@@ -97,10 +97,8 @@ fn rows(quick: bool, places: &Places, connections: u32) -> Vec<Row> {
     for service in SERVICES.iter().filter(there) {
         for place in places.of_two().into_iter().chain([Place::Any]) {
             let cores = places.cores(place);
-            let entry = |side| Entry {
-                side,
-                measure: Box::new(move |lab| measure(lab, service, &demand, side, cores)),
-            };
+            let entry =
+                |side| Entry::of(side, move |lab| measure(lab, service, &demand, side, cores));
             rows.push(Row {
                 label: service.label.into(),
                 x: f64::from(connections),

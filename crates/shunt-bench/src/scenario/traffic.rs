@@ -140,13 +140,10 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
 fn row(label: String, x: f64, task: Task, sides: &[Side], value: fn(&Sum) -> f64) -> Row {
     let entries = sides.iter().map(|&side| {
         let task = Task { side, ..task };
-        Entry {
-            side,
-            measure: Box::new(move |lab| {
-                let sum = pair::run(lab, &task)?;
-                Ok(sum.sample(value(&sum)))
-            }),
-        }
+        Entry::of(side, move |lab| {
+            let sum = pair::run(lab, &task)?;
+            Ok(sum.sample(value(&sum)))
+        })
     });
     Row {
         label,

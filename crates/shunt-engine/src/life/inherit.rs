@@ -96,7 +96,7 @@ fn survives(fd: c_int) -> bool {
 
 /// Before libc starts another program (`posix_spawn`, `system`, `popen`).
 pub fn before_spawn() {
-    if thread::owns_memory() {
+    if thread::is_used() && thread::owns_memory() {
         before_program();
     }
 }

@@ -1,34 +1,54 @@
 //! The process: start, fork, exec, exit, and a change of its rights.
 
+use libc::c_char;
 use shunt_abi::Reason;
 
 use super::inherit;
-use crate::config::{self, Upgrade};
-use crate::{Outcome, control, process, stats, sys, thread};
+use crate::config::{self, Environment, Upgrade};
+use crate::{Outcome, control, process, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
-pub fn start() {
+///
+/// # Safety
+/// The strings are the third argument of a constructor, in that constructor.
+#[inline]
+pub unsafe fn start(environment: *const *const c_char) {
     thread::learn_pid();
-    config::read();
-    stats::start();
+    // SAFETY: the caller's promise.
+    let environment = unsafe { Environment::new(environment) };
+    config::read(environment);
+    stats::start(environment);
 }
 
 /// Before any fork; the calling thread forks.
+#[inline]
 pub fn before_fork() {
-    process::before_fork();
+    if thread::is_used() {
+        process::before_fork();
+    }
 }
 
-/// After a fork, in the parent (also when it failed).
-pub fn after_fork_parent() {}
-
 /// After a fork, in the child.
+#[inline]
 pub fn after_fork_child() {
-    process::after_fork_child();
+    thread::learn_pid();
+    signal::after_fork_child();
+    if thread::is_used() {
+        process::after_fork_child();
+    }
 }
 
 /// Before any exec: the same process goes on as another program, whose own line
 /// will not know of the connections up to here.
+#[inline]
 pub fn before_exec() {
+    if thread::is_used() {
+        leave_for_program();
+    }
+}
+
+#[cold]
+fn leave_for_program() {
     inherit::before_program();
     if thread::owns_memory() {
         inherit::leave_the_rest();
@@ -37,12 +57,23 @@ pub fn before_exec() {
 }
 
 /// After an exec that failed.
+#[inline]
 pub fn after_exec() {
-    stats::forget_written();
+    if thread::is_used() {
+        stats::forget_written();
+    }
 }
 
 /// Before an exit of the process by any road: the kernel will close what is open.
+#[inline]
 pub fn before_exit() {
+    if thread::is_used() {
+        end();
+    }
+}
+
+#[cold]
+fn end() {
     if thread::owns_memory() {
         process::before_exit();
     }

@@ -13,7 +13,7 @@ use shunt_engine::life;
 
 use crate::call::{alias, quietly};
 use crate::trampoline::collect;
-use crate::{forked_child, forked_parent, next, prepare_fork};
+use crate::{forked_child, next, prepare_fork, with_start};
 
 /// Surrounds an exec, which returns only if it failed.
 #[inline(always)]
@@ -37,8 +37,6 @@ pub(super) fn forking<T: PartialEq + From<i8>>(kernel: impl FnOnce() -> T) -> T 
     let child = kernel();
     if child == T::from(0) {
         forked_child();
-    } else {
-        forked_parent();
     }
     child
 }
@@ -160,17 +158,17 @@ unsafe extern "C-unwind" fn clone(
     let work = (&raw mut work).cast();
     prepare_bare_fork();
     // SAFETY: the caller's; `work` is in the memory that the child gets a copy of.
-    let answer = unsafe { next::clone(Some(cloned_child), stack, flags, work, parent, tls, child) };
-    forked_parent();
-    answer
+    unsafe { next::clone(Some(cloned_child), stack, flags, work, parent, tls, child) }
 }
 
+with_start! {
 /// Skips all handlers.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _exit(status: c_int) -> c_int {
     life::before_exit();
     // SAFETY: no memory is involved.
     unsafe { next::_exit(status) }
+}
 }
 
 alias! {

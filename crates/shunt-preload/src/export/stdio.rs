@@ -106,10 +106,10 @@ forward! {
 
 extern "C-unwind" fn to_dprintf(fd: c_int) -> Function {
     quietly(|| life::before_stdio_write(fd));
-    next::cells::dprintf.get()
+    next::address::dprintf()
 }
 
 extern "C-unwind" fn to_dprintf_chk(fd: c_int) -> Function {
     quietly(|| life::before_stdio_write(fd));
-    next::cells::__dprintf_chk.get()
+    next::address::__dprintf_chk()
 }

@@ -32,7 +32,7 @@ extern "C-unwind" fn choose(number: c_long, first: c_long, second: c_long) -> Fu
         // SAFETY: both are function pointers; callers give it the arguments of a `Call`.
         return unsafe { mem::transmute::<Call, Function>(dispatch) };
     }
-    next::cells::syscall.get()
+    next::address::syscall()
 }
 
 fn concerns_us(number: c_long) -> bool {

@@ -10,38 +10,29 @@ use crate::call;
 /// Any function; cast to the symbol's own type by who knows it.
 pub(crate) type Function = unsafe extern "C-unwind" fn();
 
+/// What a symbol is called, and the same service by a bare system call, where
+/// there is one. Said by the code that looks it up: pointers in memory would be
+/// the loader's to relocate whenever a program starts.
+pub(super) type Sought = (&'static CStr, Option<Function>);
+
 /// One symbol's next definition. Addresses never change once found, so all
 /// accesses are relaxed.
-pub(crate) struct Cell {
-    address: AtomicPtr<()>,
-    name: &'static CStr,
-    /// The same service by a bare system call, where there is one.
-    fallback: Option<Function>,
-}
+pub(super) struct Cell(AtomicPtr<()>);
 
 impl Cell {
-    pub(super) const fn new(name: &'static CStr, fallback: Option<Function>) -> Self {
-        Self {
-            address: AtomicPtr::new(ptr::null_mut()),
-            name,
-            fallback,
-        }
+    pub(super) const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
     }
 
     /// The next definition, looked up on first use.
     #[inline(always)]
-    pub(crate) fn get(&self) -> Function {
-        let address = self.address.load(Ordering::Relaxed);
+    pub(super) fn get(&self, sought: impl FnOnce() -> Sought) -> Function {
+        let address = self.0.load(Ordering::Relaxed);
         if address.is_null() {
-            return self.resolve();
+            return self.resolve(sought());
         }
         // SAFETY: only addresses of functions are stored.
         unsafe { mem::transmute::<*mut (), Function>(address) }
-    }
-
-    /// Makes sure that `get` needs no look-up any more.
-    pub(super) fn prepare(&self) {
-        self.get();
     }
 
     /// `dlsym` may allocate, and the program's allocator may call us back before
@@ -49,16 +40,16 @@ impl Cell {
     /// comes here from inside a look-up gets the system call instead.
     #[cold]
     #[inline(never)]
-    fn resolve(&self) -> Function {
+    fn resolve(&self, (name, fallback): Sought) -> Function {
         let guard = enter();
-        if let (Nested::Yes, Some(fallback)) = (&guard, self.fallback) {
+        if let (Nested::Yes, Some(fallback)) = (&guard, fallback) {
             return fallback;
         }
         let mut found = ptr::null_mut();
         call::quietly(|| {
             // SAFETY: a NUL-terminated name. RTLD_NEXT means the library after
             // the one that this call returns to, which is ours.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
             if found.is_null() {
                 // SAFETY: takes nothing. Takes back the message that the program
                 // would otherwise find.
@@ -66,15 +57,15 @@ impl Cell {
             }
         });
         guard.leave();
-        match (found.is_null(), self.fallback) {
+        match (found.is_null(), fallback) {
             (false, _) => {
-                self.address.store(found.cast(), Ordering::Relaxed);
+                self.0.store(found.cast(), Ordering::Relaxed);
                 // SAFETY: the symbol is a function.
                 unsafe { mem::transmute::<*mut libc::c_void, Function>(found) }
             }
             // Newer than this libc.
             (true, Some(fallback)) => {
-                self.address.store(fallback as *mut (), Ordering::Relaxed);
+                self.0.store(fallback as *mut (), Ordering::Relaxed);
                 fallback
             }
             // SAFETY: ends the process: nobody can call what does not exist.
