@@ -93,7 +93,23 @@ pub(crate) fn wait(
         }
     }
     spin.paid();
+    if want == Want::Data && conn.pair.own.face.wait.load(Ordering::Relaxed) & slot::FENCED != 0 {
+        stay_awake(conn);
+    }
     Ok(())
+}
+
+/// A wait has ended without sleep on a connection on which the peer passes a barrier
+/// with each publication. It need not any more if that goes on.
+#[cold]
+fn stay_awake(conn: &Conn) {
+    /// In a row.
+    const WAITS: u32 = 16;
+    let token = &conn.pair.own.receiving.token;
+    if conn.socket.awake.fetch_add(1, Ordering::Relaxed) >= WAITS && conn.take(token) {
+        publish::clear_bits(&conn.pair.own.face.wait, slot::FENCED);
+        give(token);
+    }
 }
 
 #[cold]
@@ -180,9 +196,17 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
         conn.ask_at();
     }
     own.face.naps.fetch_add(1, Ordering::AcqRel);
-    publish::set_bits(&own.face.wait, want.bit());
-    // Pairs with the light barrier before a waker's look at the wait word.
-    heavy();
+    match want {
+        Want::Data => {
+            conn.socket.awake.store(0, Ordering::Relaxed);
+            own.face.say_asleep();
+        }
+        Want::Room => {
+            publish::set_bits(&own.face.wait, slot::WAIT_TX);
+            // Pairs with the light barrier before a waker's look at the wait word.
+            heavy();
+        }
+    }
     let come = is_ready(conn, want)
         || owed::is_asked(conn)
         || (want == Want::Data
