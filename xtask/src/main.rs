@@ -11,6 +11,7 @@ mod build;
 mod cpython;
 mod demo;
 mod fuzz;
+mod instructions;
 mod lab;
 mod lint;
 mod netns;
@@ -70,6 +71,8 @@ enum Task {
     Bench(bench::Options),
     /// How many of redis-server's socket calls make a system call
     Strace,
+    /// How many instructions a call takes, against recorded bounds
+    Instructions(instructions::Options),
 }
 
 fn main() -> ExitCode {
@@ -129,6 +132,10 @@ fn run(task: Task) -> Result<bool> {
         Task::Strace => {
             prepare()?;
             strace::run()
+        }
+        Task::Instructions(options) => {
+            prepare()?;
+            instructions::run(&options)
         }
     }
 }

@@ -51,6 +51,7 @@ const NEEDED: &[(&str, &str)] = &[
     ),
     ("/usr/bin/gdb", "gdb"),
     ("/usr/bin/strace", "strace"),
+    ("/usr/include/valgrind/callgrind.h", "valgrind"),
     ("/usr/bin/unshare", "util-linux"),
     ("/bin/ip", "iproute2"),
     ("/usr/bin/ps", "procps"),

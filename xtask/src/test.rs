@@ -2,6 +2,7 @@
 
 use crate::build::{self, artifact, cargo, root};
 use crate::cpython;
+use crate::instructions;
 use crate::lint;
 use crate::process::{Job, check, reap_leftovers};
 use crate::program;
@@ -48,6 +49,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         Ok(String::new())
     });
     if built {
+        report.step("instructions", instructions::step);
         report.step("differential", differential);
         if !quick {
             program::steps(&mut report, &[], &[])?;

@@ -61,7 +61,19 @@ pub(crate) unsafe fn is_none(address: *const libc::sockaddr, length: u32) -> boo
 /// # Safety
 /// Nobody unmaps `address` meanwhile. A bad one is the kernel's to refuse.
 pub(crate) unsafe fn port_of(address: *const libc::sockaddr, length: u32) -> Option<u16> {
-    if (length as usize) < size_of::<libc::sockaddr_in>() || !sys::is_readable(address) {
+    if !sys::is_readable(address) {
+        return None;
+    }
+    // SAFETY: it is readable.
+    unsafe { port_in(address, length) }
+}
+
+/// The same of an address that can be read.
+///
+/// # Safety
+/// It can, if it is long enough for one of TCP/IP.
+pub(crate) unsafe fn port_in(address: *const libc::sockaddr, length: u32) -> Option<u16> {
+    if (length as usize) < size_of::<libc::sockaddr_in>() {
         return None;
     }
     // SAFETY: readable as far as the family and the port, which both families

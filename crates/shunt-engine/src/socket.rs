@@ -102,6 +102,10 @@ pub(crate) struct Socket {
     pub(crate) inside: Inside,
     /// When the kernel was last asked about this socket (ticks).
     pub(crate) looked_at: AtomicU64,
+    /// `rx.ring_bytes` when the ring was last found empty.
+    pub(crate) read_at: AtomicU64,
+    /// Waits for data that ended without sleep since the last that did.
+    pub(crate) awake: AtomicU32,
     /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`).
     pub(crate) kernel_state: AtomicU32,
     /// An error taken from the base socket that the program must still see.
@@ -153,6 +157,8 @@ impl Socket {
         socket.calls.store(0, o);
         socket.inside.clear();
         socket.looked_at.store(0, o);
+        socket.awake.store(0, o);
+        socket.read_at.store(0, o);
         socket.kernel_state.store(0, o);
         socket.pending_error.store(0, o);
         socket.reset_told.store(false, o);

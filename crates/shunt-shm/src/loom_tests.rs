@@ -4,9 +4,9 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, heavy, light};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, full, heavy, light};
 use crate::ring::{Consumer, Found, Memory, Producer, begin};
-use crate::slot::{Output, Progress, Receiving, Sending, WAIT_RX};
+use crate::slot::{FENCED, Face, Output, Progress, Receiving, Sending, WAIT_RX};
 use crate::token::{Holder, Token};
 use crate::wake::{Door, Entry, Log, Tail};
 
@@ -200,6 +200,32 @@ fn a_sleeper_is_rung() {
     });
 }
 
+/// The same where the sleeper issues no heavy barrier any more, so that the light
+/// one, which is not modelled here, means nothing.
+#[test]
+fn a_sleeper_behind_a_fence_is_rung() {
+    loom::model(|| {
+        let (shared, face) = (Shared::new(512), Arc::new(Face::default()));
+        face.wait.store(FENCED, Ordering::Relaxed);
+        let producer = {
+            let (shared, face) = (Arc::clone(&shared), Arc::clone(&face));
+            thread::spawn(move || {
+                shared.write(&[1]);
+                if face.look_again(face.wait.load(Ordering::Relaxed)) & WAIT_RX != 0 {
+                    shared.doorbell.fetch_add(1, Ordering::Release);
+                }
+            })
+        };
+        face.say_asleep();
+        let asleep = !shared.consumer().is_ready();
+        producer.join().unwrap();
+        if asleep {
+            let rung = shared.doorbell.load(Ordering::Acquire);
+            assert_ne!(rung, 0, "asleep for ever");
+        }
+    });
+}
+
 /// The same through a group's door and log: the sleeper finds the slot in the
 /// log, or is rung.
 #[test]
@@ -214,7 +240,7 @@ fn a_sleeping_set_is_rung_or_finds_the_log() {
                 (door.clone(), tail.clone(), entries.clone(), rung.clone());
             thread::spawn(move || {
                 Log::new(&tail, &*entries).append(7);
-                light();
+                full();
                 if door.sleepers.load(Ordering::Relaxed) != 0 {
                     rung.fetch_add(1, Ordering::Release);
                 }
@@ -222,7 +248,7 @@ fn a_sleeping_set_is_rung_or_finds_the_log() {
         };
         let mut head = 0;
         door.sleepers.fetch_add(1, Ordering::AcqRel);
-        heavy();
+        full();
         let found = Log::new(&tail, &*entries).next(&mut head);
         waker.join().unwrap();
         if found == Entry::Empty {

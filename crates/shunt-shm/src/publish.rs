@@ -20,10 +20,11 @@ pub fn half(at: &AtomicU32, value: u32) {
     at.store(value, Ordering::Release);
 }
 
-/// Sets bits in a half word that several threads of the owner change.
+/// Sets bits in a half word that several threads of the owner change; what was
+/// there before.
 #[inline(always)]
-pub fn set_bits(at: &AtomicU32, bits: u32) {
-    at.fetch_or(bits, Ordering::AcqRel);
+pub fn set_bits(at: &AtomicU32, bits: u32) -> u32 {
+    at.fetch_or(bits, Ordering::AcqRel)
 }
 
 /// Clears bits in a half word that several threads of the owner change.

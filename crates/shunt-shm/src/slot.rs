@@ -14,7 +14,7 @@
 //! All of a slot is written by one side only. A peer maps it read-only and
 //! checks everything it reads.
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::atomic::{AtomicU32, AtomicU64, Ordering, full, heavy};
 use crate::publish;
 use crate::token::Token;
 
@@ -63,6 +63,9 @@ pub const WAIT_TX: u32 = 2;
 pub const WATCHED: u32 = 4;
 /// `Face::wait`: an epoll set wants to know when the ring has room again.
 pub const WANT_TX: u32 = 8;
+/// `Face::wait`: who sleeps until something arrives issues no heavy barrier any more
+/// (it did when it set this): a peer passes a full one after each publication.
+pub const FENCED: u32 = 16;
 /// Shift of the group in `Face::wait`.
 pub const GROUP_SHIFT: u32 = 8;
 /// All bits of the group and its flag.
@@ -80,6 +83,31 @@ pub struct Face {
     pub wait: AtomicU32,
     /// Counts the times a thread went to sleep here: a waker rings once for each.
     pub naps: AtomicU32,
+}
+
+impl Face {
+    /// What a peer that has published makes of this word, which it has looked at.
+    #[inline]
+    #[must_use]
+    pub fn look_again(&self, wait: u32) -> u32 {
+        if wait & FENCED == 0 {
+            return wait;
+        }
+        // Pairs with the sleeper's, between its word and its look at the ring.
+        full();
+        self.wait.load(Ordering::Relaxed)
+    }
+
+    /// Says that a thread sleeps until something arrives. The caller looks at the
+    /// ring after this, and holds the receiving token.
+    pub fn say_asleep(&self) {
+        // What a peer publishes after the heavy barrier it looks at with `FENCED`.
+        if publish::set_bits(&self.wait, WAIT_RX | FENCED) & FENCED == 0 {
+            heavy();
+        } else {
+            full();
+        }
+    }
 }
 
 /// How far this side has read its peer's ring.

@@ -8,10 +8,15 @@
 //!   sleep in the kernel             set: ring the doorbell
 //! ```
 //!
-//! The heavy barrier makes one of the two looks see the other's store, so the
-//! waker needs no fence. For epoll sets of thousands of connections a waker
-//! also *logs* what it touched in the log of the set's group, so that the
-//! sleeper finds it without looking at every connection.
+//! The barriers make one of the two looks see the other's store. The heavy one
+//! interrupts every processor that runs one of our processes, so that the waker
+//! needs no fence: the bargain while sleep is rare. A side that does sleep says so
+//! ([`FENCED`](crate::slot::FENCED)) with a last heavy barrier; from then on both
+//! pass a full one. At a door it is always both: who comes there has written a log.
+//!
+//! For epoll sets of thousands of connections a waker *logs* what it touched in
+//! the log of the set's group, so that the sleeper finds it without looking at
+//! every connection.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::publish;

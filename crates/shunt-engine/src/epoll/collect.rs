@@ -18,12 +18,15 @@ pub(super) const LOOK_OFTEN: u32 = 26_000;
 /// … and less and less, down to this (about 400 µs), while there is nothing.
 const LOOK_SELDOM: u32 = 1 << 20;
 
-/// Whether it is time to look at the kernel's side.
+/// Whether it is time to look at the kernel's side; not before `earliest` (ticks), if
+/// there was nothing more at the last look.
 #[inline]
-pub(super) fn is_due(set: &Set) -> bool {
+pub(super) fn is_due(set: &Set, earliest: u64) -> bool {
     let pause = u64::from(set.pause.load(Ordering::Relaxed));
+    let now = sys::ticks();
     set.kernel_has_more.load(Ordering::Relaxed)
-        || sys::ticks().wrapping_sub(set.looked_at.load(Ordering::Relaxed)) > pause
+        || now.wrapping_sub(set.looked_at.load(Ordering::Relaxed)) > pause
+            && now.wrapping_sub(earliest) as i64 >= 0
 }
 
 /// Whether a log or the queue has something; a look without the lock, which may
@@ -166,17 +169,30 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
     set.with(|state| {
         harvest(set, state);
         hear_inner(set, state, true, None);
-        // Ask without reporting: an edge stays an edge for the real wait.
-        state.queue.iter().any(|&index| {
-            let item = &state.items[index as usize];
-            let conn = Conn::new(item.socket, item.socket.fd()).filter(|_| !item.dormant);
-            let Some(conn) = conn else {
-                return false;
-            };
-            ready::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
-        })
+        is_any_ready(state)
     })
     .unwrap_or(false)
+}
+
+/// Whether the logs tell of something that is to be reported.
+pub(super) fn has_some(set: &'static Set) -> bool {
+    set.with(|state| {
+        harvest(set, state);
+        is_any_ready(state)
+    })
+    .unwrap_or(false)
+}
+
+/// Asks without reporting: an edge stays an edge for the real wait.
+fn is_any_ready(state: &State) -> bool {
+    state.queue.iter().any(|&index| {
+        let item = &state.items[index as usize];
+        let conn = Conn::new(item.socket, item.socket.fd()).filter(|_| !item.dormant);
+        let Some(conn) = conn else {
+            return false;
+        };
+        ready::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
+    })
 }
 
 /// The events that a registration asks for, with those nobody can refuse.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use shunt_shm::atomic::heavy;
+use shunt_shm::atomic::full;
 use shunt_shm::slot;
 use shunt_shm::wake::Door;
 
@@ -24,8 +24,8 @@ pub(crate) fn begin_sleep(set: &'static Set) -> bool {
     if !stand_at_doors(set) {
         return false;
     }
-    // Pairs with the light barrier before a waker's look at the door.
-    heavy();
+    // Pairs with the one before a waker's look at the door.
+    full();
     set.expose_nested();
     true
 }

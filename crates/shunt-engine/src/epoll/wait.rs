@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t};
 
 use super::carry::bring_forward;
-use super::collect::{LOOK_OFTEN, collect, has_news, is_due};
+use super::collect::{LOOK_OFTEN, collect, has_news, has_some, is_due};
 use super::control::retire_busy;
 use super::inner::take_inner;
 use super::limit::Limit;
@@ -58,10 +58,13 @@ pub(crate) unsafe fn wait(
     let spun = set.is_shunted();
     if spun {
         retire_busy(set);
+        // Where nothing is to be reported the real call will soon look at the kernel's
+        // side, unless the spin lasts.
+        let later = spin.began().wrapping_add(u64::from(LOOK_OFTEN));
         loop {
-            let due = is_due(set);
+            let due = is_due(set, later) || is_due(set, spin.began()) && has_some(set);
             let mut found = collect(set, room, due);
-            if found == 0 && limit.is_now() && !due {
+            if found == 0 && !due && limit.is_up() {
                 found = collect(set, room, true);
             }
             if found > 0 {
@@ -78,7 +81,7 @@ pub(crate) unsafe fn wait(
             }
             // A turn at least: news that come to nothing use up the spin, too.
             let mut more = spin.turn();
-            while more && !has_news(set) && !is_due(set) {
+            while more && !has_news(set) && !is_due(set, later) {
                 more = spin.turn();
             }
             if !more {

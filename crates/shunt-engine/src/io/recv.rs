@@ -108,7 +108,13 @@ unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
         // SAFETY: the caller's promise.
         |conn| unsafe { stream::receive(&conn, parts, flags) },
         // SAFETY: the caller's promise; the header names only its buffers.
-        || unsafe { real::recvmsg()(fd, &mut header(parts), flags) },
+        || unsafe {
+            match parts {
+                // Cheaper in the kernel.
+                [one] => real::recv()(fd, one.iov_base, one.iov_len, flags),
+                _ => real::recvmsg()(fd, &mut header(parts), flags),
+            }
+        },
     )
 }
 

@@ -34,12 +34,14 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
     let Some(socket) = table::socket(fd) else {
         return;
     };
-    if !thread::owns_memory() {
+    // Only who pairs at once has anything to say before.
+    let fresh = socket.stage() == Stage::Fresh;
+    if fresh && config::upgrade() != Upgrade::Eager || !thread::owns_memory() {
         return;
     }
     // SAFETY: the caller's promise.
     unsafe {
-        if socket.stage() != Stage::Fresh {
+        if !fresh {
             if address::is_none(address, length) {
                 dissolve(socket);
             }
@@ -75,10 +77,17 @@ fn dissolve(old: &'static Socket) {
 }
 
 /// After the real `connect`; `error` is 0 or its errno.
-pub fn after_connect(fd: c_int, error: c_int) {
+pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen_t, error: c_int) {
     let Some(socket) = table::socket(fd) else {
         return;
     };
+    let begun = matches!(error, 0 | libc::EINPROGRESS | libc::EINTR);
+    if begun && socket.stage() == Stage::Fresh && thread::owns_memory() {
+        // SAFETY: the kernel has just read it.
+        if let Some(port) = unsafe { address::port_in(address, length) } {
+            upgrade::consider(socket, fd, Role::Connector, Some(port));
+        }
+    }
     match error {
         // It has been dissolved.
         0 if socket.stage() == Stage::Fresh => {}

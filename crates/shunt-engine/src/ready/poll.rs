@@ -31,6 +31,8 @@ const CANDIDATE: i16 = 2;
 const SET: i16 = 3;
 /// Not for one of the program's descriptors: the thread has a place to be woken at.
 const PLACE: i16 = 4;
+/// Beside `CONNECTION`: the kernel had something to report.
+const HEARD: i16 = 8;
 
 /// Entries on the stack; more need memory.
 const SMALL: usize = 192;
@@ -96,12 +98,14 @@ fn attached(fd: c_int) -> Option<Conn<'static>> {
     }
 }
 
-/// Fills in what shunted sockets are ready for; `usize`: how many are.
-fn look_at_shunted(fds: &mut [pollfd], look: bool) -> usize {
+/// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
+/// what the kernel reported of each, or nothing.
+fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
     let mut found = 0;
-    for one in fds {
+    for (i, one) in fds.iter_mut().enumerate() {
         if let Some(conn) = attached(one.fd) {
             let wanted = one.events as u16 as u32 | (libc::POLLERR | libc::POLLHUP) as u32;
+            let look = heard.get(i).is_some_and(|kernel| kernel.revents != 0);
             one.revents = (mask(&conn, wanted, look) & wanted) as i16;
             found += usize::from(one.revents != 0);
         }
@@ -229,7 +233,7 @@ pub(super) unsafe fn poll_with(
     };
     let mut looked = sys::ticks();
     loop {
-        let found = look_at_shunted(fds, false) + others;
+        let found = look_at_shunted(fds, &[]) + others;
         if found > 0 {
             spin.paid();
             stats::ready_call(scratch.fds.iter().any(|s| s.fd >= 0));
@@ -290,11 +294,16 @@ unsafe fn sleep(
                 real::ppoll()(array, count as nfds_t, time, sigmask) as isize
             })
         };
+        for (told, from) in scratch.told.iter_mut().zip(scratch.fds.iter()) {
+            if told.events == CONNECTION && from.revents != 0 {
+                told.events |= HEARD;
+            }
+        }
         get_out(scratch.told);
         stats::ready_call(true);
         if let (Err(errno), false) = (n, ready) {
             // A signal gives way to news that came with it, as in the kernel.
-            let found = look_at_shunted(fds, false);
+            let found = look_at_shunted(fds, &[]);
             return if errno == libc::EINTR && found > 0 {
                 Outcome::Done(found as isize)
             } else {
@@ -315,7 +324,7 @@ unsafe fn sleep(
                 found += usize::from(to.revents != 0);
             }
         }
-        found += look_at_shunted(fds, true);
+        found += look_at_shunted(fds, scratch.fds);
         if found > 0 || limit.is_up() {
             return Outcome::Done(found as isize);
         }
@@ -425,7 +434,7 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
 /// The reverse of [`get_in`], whatever the program's descriptors name by now.
 fn get_out(told: &[pollfd]) {
     for told in told {
-        match told.events {
+        match told.events & !HEARD {
             SET => {
                 if let Some(set) = table::SETS.get(told.fd as u32) {
                     epoll::end_sleep(set);
@@ -445,15 +454,18 @@ fn get_out(told: &[pollfd]) {
 }
 
 fn get_out_of(socket: &'static Socket, told: &pollfd) {
-    let shunted = told.events == CONNECTION || socket.inside.end_poll();
+    let candidate = told.events == CANDIDATE;
+    let shunted = !candidate || socket.inside.end_poll();
     let Some(conn) = Conn::new(socket, socket.fd()).filter(|_| shunted) else {
         return;
     };
-    // The upgrade has counted a candidate's poller as both.
-    if told.events == CANDIDATE || reads(told.revents) {
-        stream::awake(&conn, Want::Data);
+    // Nobody has looked what woke a candidate's poller.
+    let heard = candidate || told.events & HEARD != 0;
+    // The upgrade has counted it as both.
+    if candidate || reads(told.revents) {
+        stream::awake(&conn, Want::Data, heard);
     }
-    if told.events == CANDIDATE || writes(told.revents) {
-        stream::awake(&conn, Want::Room);
+    if candidate || writes(told.revents) {
+        stream::awake(&conn, Want::Room, heard);
     }
 }

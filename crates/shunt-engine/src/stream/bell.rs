@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use shunt_shm::atomic::{AtomicU32, light};
+use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
@@ -82,6 +82,7 @@ impl Conn<'_> {
     /// With the sending token.
     #[cold]
     fn tell(&self, wait: u32, news: News) {
+        let wait = self.pair.peer.face.look_again(wait);
         let (sleeping, watching) = match news {
             News::Data => (wait & slot::WAIT_RX != 0, wait & slot::WATCHED != 0),
             News::Room => (
@@ -93,7 +94,9 @@ impl Conn<'_> {
         if watching {
             let group = wait >> slot::GROUP_SHIFT & 0x3f;
             self.pair.link.own().log(group).append(self.pair.number);
-            light();
+            // Pairs with the sleeper's, between its place at the door and its look at
+            // the log.
+            full();
             let door = self.pair.link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);

@@ -124,6 +124,12 @@ impl Spin {
         }
     }
 
+    /// When the wait began (ticks).
+    #[inline]
+    pub(crate) fn began(&self) -> u64 {
+        self.start
+    }
+
     /// Passes a moment. `false`: the budget is spent.
     #[inline]
     pub(crate) fn turn(&mut self) -> bool {

@@ -93,7 +93,23 @@ pub(crate) fn wait(
         }
     }
     spin.paid();
+    if want == Want::Data && conn.pair.own.face.wait.load(Ordering::Relaxed) & slot::FENCED != 0 {
+        stay_awake(conn);
+    }
     Ok(())
+}
+
+/// A wait has ended without sleep on a connection on which the peer passes a barrier
+/// with each publication. It need not any more if that goes on.
+#[cold]
+fn stay_awake(conn: &Conn) {
+    /// In a row.
+    const WAITS: u32 = 16;
+    let token = &conn.pair.own.receiving.token;
+    if conn.socket.awake.fetch_add(1, Ordering::Relaxed) >= WAITS && conn.take(token) {
+        publish::clear_bits(&conn.pair.own.face.wait, slot::FENCED);
+        give(token);
+    }
 }
 
 #[cold]
@@ -123,7 +139,7 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
     conn.socket.hold();
     let come = asleep(conn, want);
     let result = if come {
-        awake(conn, want);
+        awake(conn, want, false);
         Ok(())
     } else {
         let counts = if want == Want::Data {
@@ -142,7 +158,7 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
             Err(libc::EINTR)
         } else {
             let undo = || {
-                awake(conn, want);
+                awake(conn, want, false);
                 leave();
             };
             match place {
@@ -150,7 +166,7 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
                 Some(place) => sleep_for_room(conn, place, until, seen, &undo),
             }
         };
-        awake(conn, want);
+        awake(conn, want, result.is_ok());
         // Whatever woke us, the kernel may have news.
         conn.socket.looked_at.store(0, Ordering::Relaxed);
         result
@@ -180,9 +196,17 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
         conn.ask_at();
     }
     own.face.naps.fetch_add(1, Ordering::AcqRel);
-    publish::set_bits(&own.face.wait, want.bit());
-    // Pairs with the light barrier before a waker's look at the wait word.
-    heavy();
+    match want {
+        Want::Data => {
+            conn.socket.awake.store(0, Ordering::Relaxed);
+            own.face.say_asleep();
+        }
+        Want::Room => {
+            publish::set_bits(&own.face.wait, slot::WAIT_TX);
+            // Pairs with the light barrier before a waker's look at the wait word.
+            heavy();
+        }
+    }
     let come = is_ready(conn, want)
         || owed::is_asked(conn)
         || (want == Want::Data
@@ -196,8 +220,9 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
     come
 }
 
-/// The thread sleeps no more; the last one swallows the doorbells.
-pub(crate) fn awake(conn: &Conn, want: Want) {
+/// The thread sleeps no more; the last one swallows the doorbells, if there are any:
+/// the kernel has said so (`heard`), or the peer has counted them.
+pub(crate) fn awake(conn: &Conn, want: Want, heard: bool) {
     let own = conn.pair.own;
     if conn.take(token(conn, want)) {
         let left = own
@@ -223,7 +248,9 @@ pub(crate) fn awake(conn: &Conn, want: Want) {
         }
         sys::sched_yield();
     }
-    swallow(conn);
+    if heard || any_bells(conn) {
+        swallow(conn);
+    }
 }
 
 /// Takes doorbells from the base socket's queue, unless another thread must
@@ -231,52 +258,75 @@ pub(crate) fn awake(conn: &Conn, want: Want) {
 pub(crate) fn swallow(conn: &Conn) {
     let receiving = &conn.pair.own.receiving;
     if conn.take(&receiving.token) {
-        if conn.way_in() == Way::Ring && receiving.sleepers.load(Ordering::Acquire) == 0 {
-            let _ = take_bells(conn);
+        let mut more =
+            conn.way_in() == Way::Ring && receiving.sleepers.load(Ordering::Acquire) == 0;
+        while more {
+            more = take_some_bells(conn) == Ok(Heard::Bells) && any_bells(conn);
         }
         give(&receiving.token);
     }
 }
 
+/// Whether the peer has counted doorbells that this side has not taken.
+fn any_bells(conn: &Conn) -> bool {
+    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+    sent_by_tcp(conn) != taken
+}
+
+/// Where the peer's TCP stream ends while it is on the ring, doorbells included.
+fn sent_by_tcp(conn: &Conn) -> u64 {
+    let output = &conn.pair.peer.output;
+    let switched = output.switch_at.load(Ordering::Acquire).wrapping_sub(1);
+    switched.wrapping_add(output.bells.load(Ordering::Acquire))
+}
+
 /// With the receiving token, on the ring: takes the doorbells from the base
-/// socket's queue. `Ok(true)`: end of file.
+/// socket's queue. `Ok(true)`: end of file, which may be right behind them.
 pub(super) fn take_bells(conn: &Conn) -> Result<bool, Errno> {
+    loop {
+        match take_some_bells(conn)? {
+            Heard::Bells => {}
+            Heard::Nothing => return Ok(false),
+            Heard::End => return Ok(true),
+        }
+    }
+}
+
+/// What the base socket's queue had.
+#[derive(PartialEq, Eq)]
+enum Heard {
+    Bells,
+    Nothing,
+    End,
+}
+
+/// [`take_bells`], once.
+fn take_some_bells(conn: &Conn) -> Result<Heard, Errno> {
     let Some(base) = conn.base() else {
         return Err(libc::EBADF);
     };
     let mut bells = [0u8; 64];
-    loop {
-        // Look first: if payload had followed the doorbells, the peer's word of
-        // where it begins would be there by now.
-        let peeked = match sys::recv(
-            base,
-            bells.as_mut_ptr(),
-            bells.len(),
-            libc::MSG_DONTWAIT | libc::MSG_PEEK,
-        ) {
-            Ok(n) if n > 0 && payload_follows(conn, n) => {
-                return take_last_bells(conn).map(|()| false);
-            }
-            Ok(0) => return Ok(true),
-            Ok(n) => n,
-            Err(libc::EAGAIN | libc::EINTR) => return Ok(false),
-            Err(errno) => {
-                conn.socket.pending_error.store(errno, Ordering::Relaxed);
-                return Err(errno);
-            }
-        };
-        match sys::recv(base, bells.as_mut_ptr(), peeked, libc::MSG_DONTWAIT) {
-            Ok(0) => return Ok(true),
-            Ok(n) => {
-                bump(&conn.pair.own.receiving.kernel_bytes, n as u64);
-                bump(&conn.socket.rx.doorbells, n as u64);
-                // Round again: an end of file may be right behind.
-            }
-            Err(libc::EAGAIN | libc::EINTR) => return Ok(false),
-            Err(errno) => {
-                conn.socket.pending_error.store(errno, Ordering::Relaxed);
-                return Err(errno);
-            }
+    // Look first: if payload had followed the doorbells, the peer's word of
+    // where it begins would be there by now.
+    let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    let taken = match sys::recv(base, bells.as_mut_ptr(), bells.len(), peek) {
+        Ok(n) if n > 0 && payload_follows(conn, n) => {
+            return take_last_bells(conn).map(|()| Heard::Nothing);
+        }
+        Ok(n) if n > 0 => sys::recv(base, bells.as_mut_ptr(), n, libc::MSG_DONTWAIT),
+        other => other,
+    };
+    match taken {
+        Ok(0) => Ok(Heard::End),
+        Ok(n) => {
+            bump(&conn.pair.own.receiving.kernel_bytes, n as u64);
+            bump(&conn.socket.rx.doorbells, n as u64);
+            Ok(Heard::Bells)
+        }
+        Err(libc::EAGAIN | libc::EINTR) => Ok(Heard::Nothing),
+        Err(errno) => {
+            conn.socket.pending_error.store(errno, Ordering::Relaxed);
+            Err(errno)
         }
     }
 }
@@ -294,12 +344,9 @@ pub(super) fn take_all_bells(conn: &Conn) {
             Way::Ring => !matches!(take_bells(conn), Ok(false)),
             Way::TcpAgain | Way::Owing => take_last_bells(conn).is_err_and(|e| e != libc::EAGAIN),
         };
-        let output = &conn.pair.peer.output;
-        let switched = output.switch_at.load(Ordering::Acquire).wrapping_sub(1);
-        let sent = switched.wrapping_add(output.bells.load(Ordering::Acquire));
         let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
         if over
-            || taken >= sent
+            || taken >= sent_by_tcp(conn)
             || sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE)
         {
             return;

@@ -35,7 +35,11 @@ pub(super) unsafe fn connecting(
     // SAFETY: the caller keeps the function's contract.
     quietly(|| unsafe { life::before_connect(fd, address, length) });
     let answer = kernel();
-    quietly(|| life::after_connect(fd, if answer == 0 { 0 } else { errno() }));
+    // SAFETY: as above.
+    quietly(|| unsafe {
+        let error = if answer == 0 { 0 } else { errno() };
+        life::after_connect(fd, address, length, error);
+    });
     answer
 }
 

@@ -24,6 +24,12 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
         || conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0
         || socket.kernel_state.load(Ordering::Relaxed) != 0;
     let pending = socket.pending_error.load(Ordering::Relaxed);
+    // Who has just read from the ring and asks whether there is more: the peer was
+    // there a moment ago.
+    let read = socket.rx.ring_bytes.load(Ordering::Relaxed);
+    if !ending && pending == 0 && socket.read_at.swap(read, Ordering::Relaxed) != read {
+        return None;
+    }
     let now = sys::ticks();
     let stale = now.wrapping_sub(socket.looked_at.load(Ordering::Relaxed)) > LOOK_EVERY;
     if !ending && pending == 0 && !stale {
