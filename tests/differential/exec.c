@@ -170,6 +170,64 @@ static void failed_exec(struct end *e)
     AT(S) T(recv(FD, (char[4]){0}, 4, 0));
 }
 
+// The same with bytes under way in both directions, for each way to fail.
+static void failed_exec_midway(struct end *e)
+{
+    char *argv[] = {"x", NULL};
+    for (int i = 0; i < 4; i++) {
+        AT(C) {
+            produce(e, FD, 1000, 1 + i);
+            produce(e, FD, 2000, 21 + i);
+        }
+        AT(S) {
+            produce(e, FD, 2000, 11 + i);
+            expect(e, FD, 1000, 1 + i);
+            pid_t pid = -1;
+            switch (i) {
+            case 0: T(execv("/nonexistent/program", argv)); break;
+            case 1: T(execve("/dev/null", argv, environ)); break;
+            case 2: T(posix_spawn(&pid, "/nonexistent/program", NULL, NULL, argv, environ) == ENOENT); break;
+            case 3:
+                pid = MUST(fork());
+                if (pid == 0) {
+                    execv("/nonexistent/program", argv);
+                    _exit(9);
+                }
+                int status;
+                MUST(waitpid(pid, &status, 0));
+                say(e, "exited with %d", WEXITSTATUS(status));
+            }
+            expect(e, FD, 2000, 21 + i);
+        }
+        AT(C) expect(e, FD, 2000, 11 + i);
+    }
+}
+
+// Another number for a connection, by pidfd_getfd(2) from the process itself: like dup.
+static void copied_by_pidfd(struct end *e)
+{
+    AT(C) {
+        produce(e, FD, 400, 1);
+        produce(e, FD, 600, 2);
+    }
+    AT(S) {
+        int self = MUST(syscall(SYS_pidfd_open, getpid(), 0));
+        int copy = pidfd_getfd(self, FD, 0);
+        OK(copy);
+        T(pidfd_getfd(self, 999, 0));
+        close(self);
+        expect(e, FD, 400, 1);
+        produce(e, copy, 500, 3);
+        close(FD), FD = copy;
+        expect(e, copy, 600, 2);
+        produce(e, copy, 500, 4);
+    }
+    AT(C) {
+        expect(e, FD, 500, 3);
+        expect(e, FD, 500, 4);
+    }
+}
+
 static void pass(int over, int fd)
 {
     char data = 'f';
@@ -287,6 +345,7 @@ static const struct test all_tests[] = {
     CASE(resume, SPLIT | ALL | COLD),    CASE(given_away, SPLIT | BARE | ALL),
     CASE(bystander, TWO | COLD),                CASE(failed_exec, COLD),
     CASE(passed_to_oneself, COLD),
+    CASE(failed_exec_midway, COLD),      CASE(copied_by_pidfd, COLD),
 };
 
 int main(int argc, char **argv)

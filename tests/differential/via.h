@@ -50,6 +50,7 @@
 #define epoll_pwait(f, v, n, t, m) syscall(SYS_epoll_pwait, f, v, n, t, m, 8L)
 #define epoll_pwait2(f, v, n, t, m) syscall(SYS_epoll_pwait2, f, v, n, t, m, 8L)
 #define select(...) syscall(SYS_select, __VA_ARGS__)
+#define pidfd_getfd(...) syscall(SYS_pidfd_getfd, __VA_ARGS__)
 #define close_range(...) syscall(SYS_close_range, __VA_ARGS__)
 
 // The kernel writes the remaining time back; libc's functions do not.

@@ -23,7 +23,7 @@ fn command(program: &str) -> Command {
     command
         .env("SHUNT_LIB", harmless_library())
         .env_remove("LD_PRELOAD");
-    for name in ["SHUNT_UPGRADE", "SHUNT_STATS"] {
+    for name in ["SHUNT_UPGRADE", "SHUNT_IO_URING", "SHUNT_STATS"] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());
@@ -205,4 +205,15 @@ fn reasons_and_help_are_complete() {
 fn a_reader_that_goes_away_is_no_error() {
     let out = shell("$SHUNT reasons | true; $SHUNT reasons >&-; echo done");
     assert!(!text(&out.stderr).contains("panicked"), "{out:?}");
+}
+
+#[test]
+fn io_uring_is_denied_by_an_option() {
+    let told = |options: &[&str]| {
+        let words = [options, &["--", "sh", "-c", "echo $SHUNT_IO_URING"]].concat();
+        text(&run(&words).stdout)
+    };
+    assert_eq!(told(&["--io-uring=deny"]), "deny\n");
+    assert_eq!(told(&["--io-uring=allow"]), "allow\n");
+    assert_eq!(told(&[]), "\n");
 }

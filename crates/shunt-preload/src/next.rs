@@ -165,6 +165,8 @@ next! {
     dup(old: c_int) -> c_int = sys!(Sysno::dup, old);
     dup2(old: c_int, new: c_int) -> c_int = raw::dup2(old, new);
     dup3(old: c_int, new: c_int, flags: c_int) -> c_int = sys!(Sysno::dup3, old, new, flags);
+    #[absent] pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int
+        = sys!(Sysno::pidfd_getfd, process, fd, flags);
     #[variadic] fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int
         = sys!(Sysno::fcntl, fd, command, argument);
     #[variadic] ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int

@@ -85,3 +85,25 @@ fn an_allocator_calls_before_anything_is_ready() {
         );
     }
 }
+
+#[test]
+fn io_uring_is_there_unless_its_user_denies_it() {
+    let program = build("rings", &["-O1"]);
+    let library = common::library();
+    let answer = |denied: bool| {
+        let mut command = std::process::Command::new(&program);
+        command.env("LD_PRELOAD", library);
+        if denied {
+            command.env("SHUNT_IO_URING", "deny");
+        }
+        let output = command.output().expect("the program runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert_eq!(answer(true), "Function not implemented\n");
+    // The kernel's own answer, whichever that is.
+    let native = std::process::Command::new(&program)
+        .output()
+        .expect("the program runs");
+    assert_eq!(answer(false).as_bytes(), native.stdout);
+}

@@ -3,7 +3,7 @@
 use libc::{c_int, c_uint};
 
 use super::inherit::copied_apart;
-use super::{attached, before_stdio};
+use super::{attached, before_stdio, forget_stale};
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
@@ -122,6 +122,23 @@ pub fn before_replace(old: c_int, new: c_int) {
                 closing(new, entry);
             }
         }
+    }
+}
+
+/// After a successful `pidfd_getfd`: what it has brought may be this process's own. Of
+/// another process's connection nobody here knows more than the kernel.
+pub fn after_getfd(fd: c_int) {
+    forget_stale(fd);
+    let cookie = |fd| sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok();
+    let Some(wanted) = cookie(fd) else { return };
+    let mut original = None;
+    table::each(|n, entry| {
+        if matches!(entry, Entry::Socket(_)) && n != fd && cookie(n) == Some(wanted) {
+            original = Some(n);
+        }
+    });
+    if let Some(original) = original {
+        after_dup(original, fd);
     }
 }
 

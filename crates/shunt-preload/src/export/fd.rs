@@ -67,6 +67,22 @@ pub(super) fn replacing(old: c_int, new: c_int, kernel: impl FnOnce() -> c_int) 
     copying(old, kernel)
 }
 
+/// `pidfd_getfd`: a copy from another process, or from this one.
+#[inline(always)]
+pub(super) fn fetching(kernel: impl FnOnce() -> c_int) -> c_int {
+    let fd = kernel();
+    if fd >= 0 {
+        quietly(|| life::after_getfd(fd));
+    }
+    fd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pidfd_getfd(process: c_int, fd: c_int, flags: c_uint) -> c_int {
+    // SAFETY: no memory is involved.
+    fetching(|| unsafe { next::pidfd_getfd(process, fd, flags) })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     // SAFETY: no memory is involved.

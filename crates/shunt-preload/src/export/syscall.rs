@@ -82,6 +82,7 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_close_range
             | libc::SYS_dup
             | libc::SYS_dup3
+            | libc::SYS_pidfd_getfd
             | libc::SYS_fcntl
             | libc::SYS_ioctl
             | libc::SYS_execve
@@ -229,6 +230,7 @@ unsafe extern "C-unwind" fn dispatch(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => return fd::replacing(fd, b as c_int, kernel_fd).into(),
             libc::SYS_dup3 => return fd::replacing(fd, b as c_int, kernel_fd).into(),
+            libc::SYS_pidfd_getfd => return fd::fetching(kernel_fd).into(),
             libc::SYS_fcntl => life::fcntl(fd, b as c_int, c as _),
             libc::SYS_ioctl => life::ioctl(fd, b as _, pointer(c)),
 
