@@ -79,6 +79,15 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// The only buffer, of which no byte has been passed.
+    #[inline]
+    pub(crate) fn single(&self) -> Option<(*mut u8, usize)> {
+        match self.parts {
+            [one] if self.done == 0 && one.iov_len > 0 => Some((one.iov_base.cast(), one.iov_len)),
+            _ => None,
+        }
+    }
+
     /// All buffers, of which no byte has been passed.
     pub(crate) fn all(&self) -> &'a [iovec] {
         debug_assert_eq!(self.done, 0);

@@ -34,6 +34,7 @@ mod owed;
 pub(crate) mod parking;
 mod recv;
 mod send;
+pub(crate) mod short;
 mod spin;
 mod transfer;
 mod wait;

@@ -156,6 +156,9 @@ pub struct Sending {
     pub allocated: AtomicU32,
     /// Offset from which it is worth looking whether the ring can start over.
     pub check: AtomicU32,
+    /// Offset up to which the write position may move without a look at anything:
+    /// free, backed by memory, and below `check`. 0: not known.
+    pub clear: AtomicU32,
     /// The peer's `naps` for which we have rung.
     pub rung: AtomicU32,
     /// Threads of this side's processes inside real calls that send on the attached
@@ -333,6 +336,7 @@ impl Slot {
         s.total.store(0, o);
         s.way.store(0, o);
         s.check.store(crate::ring::SMALL, o);
+        s.clear.store(0, o);
         s.rung.store(0, o);
         s.in_kernel.store(0, o);
         for segment in &s.segments {

@@ -3,7 +3,7 @@
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 
 use super::buffer::{MOST, flags_at, header, is_bad, vectored};
-use super::target::{Target, serve, target};
+use super::target::{Target, attached, serve, target};
 use crate::socket::RECEIVER;
 use crate::{Outcome, real, stream, table};
 
@@ -43,12 +43,18 @@ pub unsafe fn preadv2(
 /// `recv(2)`.
 #[inline]
 pub unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Outcome {
-    if table::socket(fd).is_none() {
+    let Some(socket) = table::socket(fd) else {
         return Outcome::Kernel;
-    }
+    };
     // With MSG_TRUNC the bytes are thrown away, so the buffer does not matter (tcp(7)).
     if is_bad(buffer, length) && flags & libc::MSG_TRUNC == 0 {
         return receive_nowhere(fd, flags);
+    }
+    // SAFETY: the caller's promise.
+    if let Some(conn) = attached(socket, fd)
+        && let Some(n) = unsafe { stream::short::receive(&conn, buffer.cast(), length, flags) }
+    {
+        return Outcome::Done(n as isize);
     }
     let part = iovec {
         iov_base: buffer,

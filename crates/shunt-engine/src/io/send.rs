@@ -4,7 +4,7 @@ use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 use shunt_abi::Reason;
 
 use super::buffer::{MOST, flags_at, header, is_bad, vectored};
-use super::target::{is_candidate, serve};
+use super::target::{attached, is_candidate, serve};
 use crate::socket::SENDER;
 use crate::{Outcome, real, stream, table, upgrade};
 
@@ -39,9 +39,9 @@ pub unsafe fn pwritev2(
 /// `send(2)`.
 #[inline]
 pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> Outcome {
-    if table::socket(fd).is_none() {
+    let Some(socket) = table::socket(fd) else {
         return Outcome::Kernel;
-    }
+    };
     if is_bad(buffer, length) {
         // The kernel finds out while it copies, after it has looked at the
         // connection: a send of nothing does the same.
@@ -50,6 +50,12 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_in
             Outcome::Done(_) => Outcome::Fail(libc::EFAULT),
             other => other,
         };
+    }
+    // SAFETY: the caller's promise.
+    if let Some(conn) = attached(socket, fd)
+        && unsafe { stream::short::send(&conn, buffer.cast(), length, flags) }
+    {
+        return Outcome::Done(length as isize);
     }
     let part = iovec {
         iov_base: buffer.cast_mut(),

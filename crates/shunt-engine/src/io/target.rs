@@ -24,12 +24,18 @@ pub(super) fn target(fd: c_int, who: u32) -> Target {
     let Some(socket) = table::socket(fd) else {
         return Target::Kernel;
     };
-    if socket.stage() == Stage::Attached
-        && let Some(conn) = Conn::new(socket, fd)
-    {
-        return Target::Shunted(conn);
+    match attached(socket, fd) {
+        Some(conn) => Target::Shunted(conn),
+        None => not_attached(socket, fd, who),
     }
-    not_attached(socket, fd, who)
+}
+
+/// The connection, if it is shunted.
+#[inline(always)]
+pub(super) fn attached(socket: &'static Socket, fd: c_int) -> Option<Conn<'static>> {
+    (socket.stage() == Stage::Attached)
+        .then(|| Conn::new(socket, fd))
+        .flatten()
 }
 
 #[cold]

@@ -147,6 +147,43 @@ impl Consumer<'_> {
         })
     }
 
+    /// Takes bytes from one frame, in few instructions, where these fill the buffer or
+    /// nothing follows. `None`: nothing has happened, also if the buffer is bad.
+    ///
+    /// # Safety
+    /// As for [`Self::read`], of a target that is not null.
+    #[inline(always)]
+    pub unsafe fn read_short(&self, target: *mut u8, length: usize) -> Option<usize> {
+        let r = self.receiving;
+        let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
+        let mut left = r.left.load(Ordering::Relaxed);
+        if left == 0 {
+            let Ok(Frame::Data(n)) = self.frame(at) else {
+                return None;
+            };
+            left = n;
+            at.offset += HEADER;
+        }
+        let n = (left as usize).min(length);
+        let mut next = Position {
+            offset: at.offset + n as u32,
+            ..at
+        };
+        left -= n as u32;
+        if left == 0 {
+            next.offset = next.offset.next_multiple_of(8);
+            if n < length && self.memory.word(next.offset).load(Ordering::Relaxed) != 0 {
+                return None;
+            }
+        }
+        // SAFETY: `frame` checked that the payload lies in the ring; the caller
+        // vouches for the target.
+        unsafe { self.memory.copy_out(at.offset, target, n) }.ok()?;
+        let before = self.progress.bytes.load(Ordering::Relaxed);
+        self.advance(next, left, before + n as u64);
+        Some(n)
+    }
+
     /// Hands over up to `most` bytes where they lie in the ring; `take` says how
     /// many it has taken, or why none. `Ok(Ok(0))`: there are none, or the ring has ended.
     ///

@@ -57,6 +57,30 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         Ok(done)
     }
 
+    /// Publishes a small message as one frame, in few instructions, where that needs no
+    /// look at the peer. `false`: nothing has happened, also if the source is bad.
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    #[inline(always)]
+    pub unsafe fn write_short(&self, source: *const u8, length: u32) -> bool {
+        let s = self.sending;
+        let mut at = Position::unpack(s.write.load(Ordering::Relaxed));
+        let end = at.offset + HEADER + length.next_multiple_of(8) + RESERVE;
+        if end > s.clear.load(Ordering::Relaxed) {
+            return false;
+        }
+        // SAFETY: `clear` says that the frame fits; the source is the caller's.
+        let copied = unsafe {
+            self.memory
+                .copy_in(at.offset + HEADER, source, length as usize)
+        };
+        if copied.is_ok() {
+            self.commit(&mut at, length as usize);
+        }
+        copied.is_ok()
+    }
+
     /// Room for one frame at the write position, at least one byte and as near
     /// to `want` as can be had at once; moves the write position to where the
     /// room is. The payload goes to `position.offset + 8` in the ring.
@@ -71,17 +95,24 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
             at = self.start_over(at)?;
         }
         let mut credit = Position::unpack(s.credit.load(Ordering::Relaxed));
-        let mut room = self.backed(at, self.extent(at, credit), want);
+        let mut extent = self.extent(at, credit);
+        let mut room = self.backed(at, extent, want);
         if room < want {
             credit = self.refresh(at)?;
-            room = self.backed(at, self.extent(at, credit), want);
+            extent = self.extent(at, credit);
+            room = self.backed(at, extent, want);
         }
         if room < want.min(WORTHWHILE as usize)
             && let Some(target) = self.best_gap(at, credit, room)
         {
             at = self.jump(at, target);
-            room = self.backed(at, self.extent(at, credit), want);
+            extent = self.extent(at, credit);
+            room = self.backed(at, extent, want);
         }
+        let end = at.offset + HEADER + extent as u32 + RESERVE;
+        let known = s.allocated.load(Ordering::Relaxed);
+        let known = known.min(s.check.load(Ordering::Relaxed));
+        s.clear.store(end.min(known), Ordering::Relaxed);
         Ok((room, at))
     }
 
@@ -93,7 +124,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     }
 
     /// Publishes `n` payload bytes that were placed where [`Self::room`] said.
-    #[inline]
+    #[inline(always)]
     pub fn commit(&self, at: &mut Position, n: usize) {
         let next = at.offset + HEADER + (n as u32).next_multiple_of(8);
         self.memory.word(next).store(0, Ordering::Relaxed);
@@ -133,6 +164,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     /// moves after that. `true`: it was leaving the ring.
     pub fn repair(&self) -> bool {
         let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        self.sending.clear.store(0, Ordering::Relaxed);
         let word = self.memory.word(at.offset).load(Ordering::Relaxed);
         let (kind, length) = ((word >> 32) as u32, word as u32);
         let next = match kind {
@@ -357,6 +389,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         };
         s.segments[next.lap as usize % 4].store(begins.pack(), Ordering::Relaxed);
         self.memory.word(target).store(0, Ordering::Relaxed);
+        s.clear.store(0, Ordering::Relaxed);
         s.check.store(target + SMALL, Ordering::Relaxed);
         publish::word(self.memory.word(at.offset), header(Kind::Jump, target));
         s.write.store(next.pack(), Ordering::Release);

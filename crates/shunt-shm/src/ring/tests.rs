@@ -58,11 +58,27 @@ impl Pair {
 
     fn write(&self, bytes: &[u8]) -> usize {
         // SAFETY: a slice is readable as far as its length.
+        if bytes.len() < 3000
+            && unsafe {
+                self.producer()
+                    .write_short(bytes.as_ptr(), bytes.len() as u32)
+            }
+        {
+            return bytes.len();
+        }
+        // SAFETY: as above.
         unsafe { self.producer().write(bytes.as_ptr(), bytes.len()) }.unwrap()
     }
 
     fn read(&self, length: usize, peek: bool) -> Vec<u8> {
         let mut bytes = vec![0; length];
+        if !peek {
+            // SAFETY: the vector has room for `length`.
+            if let Some(n) = unsafe { self.consumer().read_short(bytes.as_mut_ptr(), length) } {
+                bytes.truncate(n);
+                return bytes;
+            }
+        }
         // SAFETY: the vector has room for `length`.
         match unsafe { self.consumer().read(bytes.as_mut_ptr(), length, peek) }.unwrap() {
             Found::Bytes(n) => bytes.truncate(n),

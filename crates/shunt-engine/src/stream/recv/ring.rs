@@ -34,6 +34,17 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
             return after_ring(conn);
         }
     }
+    if !peek
+        && !discard
+        && let Some((target, length)) = cursor.single()
+        // SAFETY: the caller's promise.
+        && let Some(n) = unsafe { conn.consumer().read_short(target, length) }
+    {
+        cursor.skip(n);
+        bump(&conn.socket.rx.ring_bytes, n as u64);
+        bump(&conn.socket.rx.user_calls, 1);
+        return Step::Bytes;
+    }
     let mut looked = false;
     loop {
         // SAFETY: the caller's promise.
