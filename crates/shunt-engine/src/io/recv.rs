@@ -50,8 +50,8 @@ pub unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int)
     if is_bad(buffer, length) && flags & libc::MSG_TRUNC == 0 {
         return receive_nowhere(fd, flags);
     }
-    // SAFETY: the caller's promise.
     if let Some(conn) = attached(socket, fd)
+        // SAFETY: the caller's promise.
         && let Some(n) = unsafe { stream::short::receive(&conn, buffer.cast(), length, flags) }
     {
         return Outcome::Done(n as isize);

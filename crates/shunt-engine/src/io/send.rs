@@ -51,8 +51,8 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_in
             other => other,
         };
     }
-    // SAFETY: the caller's promise.
     if let Some(conn) = attached(socket, fd)
+        // SAFETY: the caller's promise.
         && unsafe { stream::short::send(&conn, buffer.cast(), length, flags) }
     {
         return Outcome::Done(length as isize);
