@@ -57,13 +57,9 @@ impl Pair {
     }
 
     fn write(&self, bytes: &[u8]) -> usize {
+        let (source, length) = (bytes.as_ptr(), bytes.len() as u32);
         // SAFETY: a slice is readable as far as its length.
-        if bytes.len() < 3000
-            && unsafe {
-                self.producer()
-                    .write_short(bytes.as_ptr(), bytes.len() as u32)
-            }
-        {
+        if length < 3000 && unsafe { self.producer().write_short(source, length) } {
             return bytes.len();
         }
         // SAFETY: as above.
