@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
+use shunt_shm::slot::Way;
 
 use super::inherit::give_up;
 use super::{after_dup, attached};
@@ -227,12 +228,18 @@ pub unsafe fn setsockopt(
                 return Outcome::Fail(errno);
             }
             let bounded = sys::getsockopt::<i32>(fd, level, name).unwrap_or(1);
-            let _ = sys::setsockopt(fd, level, name, &1i32);
+            if conn.way_in() != Way::TcpAgain {
+                let _ = sys::setsockopt(fd, level, name, &1i32);
+            }
             bounded
         }
         _ => i32::from(number != 0),
     };
     kept.store(number as u32, Ordering::Relaxed);
+    // No doorbell leaves any more.
+    if level == libc::IPPROTO_TCP && conn.way_out() == Way::TcpAgain {
+        return Outcome::Kernel;
+    }
     Outcome::Done(0)
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::publish;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot::{self, Recall, Way};
 
 use super::Conn;
 use crate::socket::bump;
@@ -161,8 +161,13 @@ impl Conn<'_> {
         ) else {
             return;
         };
-        // What it may have sent since is payload.
-        if output.back_at.load(Ordering::Relaxed) != 0 {
+        // What it, or the peer in its name, may have sent since is payload.
+        let spoken_for = self.pair.own.recall.waits.load(Ordering::Relaxed) != 0
+            || matches!(
+                self.pair.peer.recall.stage.load(Ordering::Acquire),
+                Recall::TAKEN | Recall::DONE
+            );
+        if spoken_for || output.back_at.load(Ordering::Relaxed) != 0 {
             return;
         }
         let sent = self

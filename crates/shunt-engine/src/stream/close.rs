@@ -11,6 +11,8 @@ use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
 use super::downgrade;
+use super::owed::Withdrawal;
+use super::send::{LEAVING_PATIENCE, await_receiver};
 use super::{Conn, owed, parking, recv, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
@@ -60,11 +62,15 @@ fn before_end(conn: &Conn) {
             && conn.pair.peer.face.wait.load(Ordering::Acquire) != 0
     };
     let few = || (1..=MOST_WITHDRAWN).contains(&conn.in_flight());
-    if conn.is_on_ring() && few() && !stays() && conn.take(&conn.pair.own.sending.token) {
-        if conn.is_on_ring() {
-            owed::withdraw(conn);
-        }
+    let mut until = None;
+    while conn.is_on_ring() && few() && !stays() && conn.take(&conn.pair.own.sending.token) {
+        let waits = conn.is_on_ring() && owed::withdraw(conn) == Withdrawal::PeerReceives;
         give(&conn.pair.own.sending.token);
+        // It may only have looked, and leave the rest to another program.
+        let patient = || sys::now() < *until.get_or_insert_with(|| sys::now() + LEAVING_PATIENCE);
+        if !waits || !await_receiver(conn, patient) {
+            break;
+        }
     }
     if owed::is_due(conn) {
         owed::answer_at_last(conn);

@@ -54,13 +54,19 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     recall(conn);
     // Of a connection that the kernel has ended nothing can be sent, and the error is
     // for who uses it next.
-    if sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0 {
+    let goes_on = sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0;
+    if goes_on {
         wake(conn);
-        leave_ring_within(conn, reason, PATIENCE);
     } else {
         stay_out(conn);
     }
+    if goes_on && !owed::is_mutual(conn) {
+        leave_ring_within(conn, reason, PATIENCE);
+    }
     let home = await_answer(conn);
+    if goes_on && conn.is_on_ring() && !owed::is_mutual(conn) {
+        leave_ring_within(conn, reason, PATIENCE);
+    }
     conn.socket.downgraded.store(1, Ordering::Relaxed);
     wait::restore_options(conn);
     if wait::any_waits_for_room(conn) {
@@ -206,18 +212,19 @@ pub(super) fn finish_recall(conn: &Conn) {
     }
     let own = conn.pair.own;
     let recalled = own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
+    let resume = own.receiving.resume_at.load(Ordering::Relaxed);
     let stage = &own.recall.stage;
     match stage.load(Ordering::Relaxed) {
         Recall::TAKEN => {
             // What it had moved in part nobody can put together again.
-            if own.receiving.resume_at.load(Ordering::Relaxed) == HELD {
+            if resume == HELD {
                 close::break_off(conn);
             }
             taken(conn);
         }
         Recall::TRYING => publish::half(stage, Recall::ASKED),
-        // The peer has not left: so this side has.
-        Recall::NONE if !recalled && conn.pair.peer.output.back_at.load(Ordering::Acquire) == 0 => {
+        // It has not followed the peer: so it was leaving.
+        Recall::NONE if !recalled && matches!(resume, UNKNOWN | HELD) => {
             publish::half(stage, Recall::ASKED);
         }
         _ => return,
@@ -245,21 +252,29 @@ fn wake(conn: &Conn) {
 
 /// Waits until what comes by TCP is payload.
 fn await_answer(conn: &Conn) -> bool {
+    const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let own = conn.pair.own;
     let start = sys::now();
     let mut borrow_at = start + ANSWER;
+    let mut nobody_lends = false;
     loop {
         // It may be waiting for ours.
-        if owed::is_due(conn) {
+        if owed::is_due(conn) && !owed::is_mutual(conn) {
             owed::answer(conn);
         }
+        let has_ended = nobody_lends && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
         if !conn.take(&own.receiving.token) {
             return false;
         }
         let home = is_home(conn);
-        give(&own.receiving.token);
         let now = sys::now();
-        if home || now - start > PATIENCE {
+        // From a peer that has ended nothing can come any more.
+        let over = home || has_ended || now - start > PATIENCE;
+        if over && !home {
+            give_up(conn);
+        }
+        give(&own.receiving.token);
+        if over {
             return home;
         }
         if now >= borrow_at {
@@ -271,9 +286,27 @@ fn await_answer(conn: &Conn) -> bool {
                     give(&own.receiving.token);
                 }
                 sys::close(lent);
+            } else {
+                nobody_lends = true;
             }
             borrow_at = sys::now() + AGAIN;
         }
         sys::sched_yield();
+    }
+}
+
+/// Whether doorbells lie behind what this side, which has recalled the stream, has
+/// still to read by TCP.
+pub(super) fn has_in_front_of_bells(conn: &Conn) -> bool {
+    let switched = conn.pair.peer.output.switch_at.load(Ordering::Acquire);
+    let held = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) == HELD;
+    held && switched != 0 && in_front_of_bells(conn, switched - 1) > 0
+}
+
+/// Nobody can answer. Doorbells would be taken for payload: better that both ends are
+/// told. With the receiving token.
+fn give_up(conn: &Conn) {
+    if has_in_front_of_bells(conn) {
+        close::break_off(conn);
     }
 }

@@ -13,7 +13,7 @@ use shunt_shm::slot::{self, Progress, Recall, Receiving, Slot, Way};
 use shunt_shm::token::Token;
 
 use super::recv::follow_back;
-use super::{Conn, close, wait};
+use super::{Conn, close, downgrade, wait};
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
@@ -85,6 +85,14 @@ pub(crate) fn answer(conn: &Conn) {
         pay(conn);
         give(token);
     }
+}
+
+/// Whether the answer must wait for the end of our own recall: each side has bytes
+/// that only it can get at, and would wait for the other to do so.
+pub(super) fn is_mutual(conn: &Conn) -> bool {
+    let asked = |side: &Slot| side.recall.stage.load(Ordering::Acquire) == Recall::ASKED;
+    let must_move = || asked(conn.pair.own) && downgrade::has_in_front_of_bells(conn);
+    is_asked(conn) && asked(conn.pair.peer) && is_in_front_of_bells(conn) && must_move()
 }
 
 /// The same before the direction is shut down: waits for the kernel, within bounds.
@@ -235,13 +243,20 @@ fn withdrawn(conn: &Conn) {
 pub(super) fn finish(conn: &Conn) {
     let own = conn.pair.own;
     let state = own.face.state.load(Ordering::Relaxed);
-    if conn.way_out() != Way::Ring || state & slot::WITHDRAWING == 0 {
-        return;
-    }
-    if own.output.back_at.load(Ordering::Relaxed) == 0 {
-        publish::clear_bits(&own.face.state, slot::WITHDRAWING);
-    } else {
-        withdrawn(conn);
+    let withdraws = state & (slot::WITHDRAWING | slot::WITHDRAWN) == slot::WITHDRAWING;
+    let begins = own.output.back_at.load(Ordering::Relaxed).checked_sub(1);
+    match (conn.way_out(), begins) {
+        (Way::Ring, None) if withdraws => {
+            publish::clear_bits(&own.face.state, slot::WITHDRAWING);
+        }
+        (Way::Ring | Way::Owing, Some(_)) if withdraws => withdrawn(conn),
+        (Way::Owing, _) => publish::half(&own.recall.answered, 1),
+        // It was leaving the ring.
+        (Way::Ring, Some(offset)) if !is_recalled(conn) => {
+            conn.producer().leave(offset);
+            Way::TcpAgain.store(&own.sending.way);
+        }
+        _ => {}
     }
 }
 
@@ -425,8 +440,9 @@ impl Unread {
         if self.left == 0 {
             at.is_multiple_of(8) && at < ring.size()
         } else {
+            // The next header follows it.
             at.checked_add(self.left)
-                .is_some_and(|end| end <= ring.size())
+                .is_some_and(|end| end <= ring.size() - 8)
         }
     }
 
@@ -439,6 +455,8 @@ impl Unread {
         fd: c_int,
         patience_ms: i64,
     ) -> Option<Debt> {
+        // A wrong word may lead into payload, and payload round in circles.
+        let most = u64::from(ring.size()).checked_sub(sent)?;
         if !self.lies_in(ring) {
             return None;
         }
@@ -456,21 +474,25 @@ impl Unread {
                 Err(_) => return None,
             }
         }
-        drain(&consumer, fd, patience_ms)
+        drain(&consumer, most, fd, patience_ms)
     }
 }
 
-fn drain(consumer: &Consumer, fd: c_int, patience_ms: i64) -> Option<Debt> {
+fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Option<Debt> {
     loop {
         let send = |from: *const u8, n: usize| sys::send_more(fd, from, n);
         let debt = match consumer.drain(STEP, send) {
             Ok(Ok(0)) => Some(Debt::Paid),
-            Ok(Ok(_) | Err(libc::EINTR)) => continue,
+            Ok(Ok(n)) if n as u64 <= most => {
+                most -= n as u64;
+                continue;
+            }
+            Ok(Err(libc::EINTR)) => continue,
             // Its buffers grow while what they hold is acknowledged.
             Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
             Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
             Ok(Err(_)) => Some(Debt::Paid),
-            Err(_) => None,
+            Ok(Ok(_)) | Err(_) => None,
         };
         // What waits for more leaves now (tcp(7)).
         let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);

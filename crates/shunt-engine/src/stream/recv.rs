@@ -110,6 +110,10 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                 if options.forked.load(Ordering::Relaxed) == slot::SHARED {
                     conn.tell_room();
                 }
+                // The stream goes on elsewhere, where nothing has come yet.
+                if done > 0 && done >= least {
+                    return Outcome::Done(done as isize);
+                }
             }
             Step::End => return Outcome::Done(done as isize),
             Step::Failed(_) if done > 0 => return Outcome::Done(done as isize),

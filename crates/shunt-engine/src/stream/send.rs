@@ -373,7 +373,7 @@ unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outc
 
 /// How long who leaves the ring waits for a peer that is in the middle of a receive,
 /// in nanoseconds.
-const LEAVING_PATIENCE: u64 = 5_000_000;
+pub(super) const LEAVING_PATIENCE: u64 = 5_000_000;
 
 /// Moves the outgoing direction back to TCP: what follows is the kernel's.
 pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
@@ -386,7 +386,6 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
 /// to its end.
 pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     let sending = &conn.pair.own.sending;
-    let receives = || conn.pair.peer.receiving.token.is_taken() && !owed::is_recalled(conn);
     let mut until = None;
     loop {
         if !conn.take(&sending.token) {
@@ -400,11 +399,20 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         if !waits {
             break;
         }
-        while receives() && sys::now() < now + LEAVING_PATIENCE {
-            sys::sched_yield();
-        }
+        await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE);
     }
     super::wait::restore_options(conn);
+}
+
+/// Waits until the peer is in the middle of no receive. `false`: it still is.
+pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
+    while conn.pair.peer.receiving.token.is_taken() && !owed::is_recalled(conn) {
+        if !patient() {
+            return false;
+        }
+        sys::sched_yield();
+    }
+    true
 }
 
 /// With the sending token. `true`: the peer is receiving, which `may_wait` says to

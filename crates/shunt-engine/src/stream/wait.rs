@@ -555,7 +555,8 @@ pub(super) fn restore_options(conn: &Conn) {
         set(libc::TCP_CORK, 1);
     }
     let least = options.rcvlowat.load(Ordering::Relaxed) as i32;
-    if least > 1 {
+    // Before the ring doorbells are still to come.
+    if least > 1 && conn.way_in() == Way::TcpAgain {
         let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &least);
     }
 }

@@ -1,0 +1,219 @@
+// A connection goes back to plain TCP where payload from before the ring lies in front
+// of doorbells, and in other moments that are seldom.
+// path: free
+// timeout: 60
+#include "diff.h"
+#include "plain.h"
+
+static void by_stream(struct end *e)
+{
+    FILE *f = fdopen(dup(FD), "r");
+    if (!f || fclose(f))
+        say(e, "no stream");
+}
+
+struct sleeper {
+    pthread_t thread;
+    volatile pid_t tid;
+    int set, bell;
+};
+
+static void *sleeps(void *arg)
+{
+    struct sleeper *t = arg;
+    struct epoll_event got = {0};
+    t->tid = syscall(SYS_gettid);
+    epoll_wait(t->set, &got, 1, -1);
+    return NULL;
+}
+
+// Sleeps in a set that is not interested in what is unread, or comes: a doorbell
+// follows it.
+static void sleep_behind(struct end *e, struct sleeper *t, int n)
+{
+    struct epoll_event end = {EPOLLRDHUP | EPOLLET, {.u32 = 9}}, in = {EPOLLIN, {.u32 = 8}};
+    await_bytes(e, FD, n);
+    t->set = MUST(epoll_create1(EPOLL_CLOEXEC));
+    t->bell = MUST(eventfd(0, EFD_CLOEXEC));
+    MUST(epoll_ctl(t->set, EPOLL_CTL_ADD, FD, &end));
+    MUST(epoll_ctl(t->set, EPOLL_CTL_ADD, t->bell, &in));
+    MUST(pthread_create(&t->thread, NULL, sleeps, t));
+    while (!t->tid)
+        nap();
+    await_sleep(e, e->pid, t->tid);
+}
+
+static void woken(struct end *e, struct sleeper *t)
+{
+    uint64_t one = 1;
+    await_bytes(e, FD, 1);
+    raw_write(t->bell, &one, sizeof one);
+    pthread_join(t->thread, NULL);
+    close(t->set);
+    close(t->bell);
+}
+
+enum { BITS = 40 };
+
+// In both directions, and both ends become plain at once.
+static void both_behind_unread(struct end *e)
+{
+    struct sleeper t = {0};
+    at_once(e);
+    for (int i = 0; i < BITS; i++)
+        produce(e, FD, 500, e->role), nap();
+    meet(e);
+    sleep_behind(e, &t, BITS * 500);
+    meet(e);
+    produce(e, FD, MUCH, e->role);
+    woken(e, &t);
+    meet(e);
+    long long start = now_ms();
+    struct plain p = PLAIN(FD);
+    if (now_ms() - start > 1500)
+        say(e, "that took long");
+    for (int i = 0; i < BITS; i++)
+        tell_it(e, &p, RECEIVE, 500, !e->role);
+    tell_it(e, &p, RECEIVE, MUCH, !e->role);
+    plain_end(e, &p);
+    meet(e);
+    goes_on(e);
+}
+
+// A lot of it.
+static void behind_lots(struct end *e, size_t lots)
+{
+    struct sleeper t = {0};
+    AT(C) produce(e, FD, lots, 1);
+    AT(S) sleep_behind(e, &t, 1000);
+    AT(C) produce(e, FD, MUCH, 2);
+    AT(S) {
+        woken(e, &t);
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, lots, 1);
+        tell_it(e, &p, RECEIVE, MUCH, 2);
+        plain_end(e, &p);
+    }
+    goes_on(e);
+}
+static void behind_200k(struct end *e) { behind_lots(e, 200000); }
+static void behind_2m(struct end *e) { behind_lots(e, 2000000); }
+
+// The sender has closed by then, or shut down.
+static void ended_behind_unread(struct end *e, int closes)
+{
+    struct sleeper t = {0};
+    AT(C) produce(e, FD, 1000, 1);
+    AT(S) sleep_behind(e, &t, 1000);
+    AT(C) {
+        produce(e, FD, MUCH, 2);
+        if (closes) {
+            close(FD);
+            FD = -1;
+        } else {
+            T(shutdown(FD, SHUT_WR));
+        }
+    }
+    AT(S) {
+        woken(e, &t);
+        long long start = now_ms();
+        struct plain p = PLAIN(FD);
+        if (now_ms() - start > 1500)
+            say(e, "that took long");
+        tell_it(e, &p, RECEIVE, 1000, 1);
+        tell_it(e, &p, RECEIVE, MUCH, 2);
+        tell_it(e, &p, END, 0, 0);
+        plain_end(e, &p);
+    }
+}
+static void closed_behind_unread(struct end *e) { ended_behind_unread(e, 1); }
+static void shut_behind_unread(struct end *e) { ended_behind_unread(e, 0); }
+
+// The sender becomes plain first, the receiver after it.
+static void plain_in_turn(struct end *e, int by_program)
+{
+    struct sleeper t = {0};
+    AT(C) produce(e, FD, 1000, 1);
+    AT(S) sleep_behind(e, &t, 1000);
+    AT(C) {
+        produce(e, FD, MUCH, 2);
+        if (by_program) {
+            struct plain p = PLAIN(FD);
+            tell_it(e, &p, SEND, 1000, 3);
+            plain_end(e, &p);
+        } else {
+            by_stream(e);
+            produce(e, FD, 1000, 3);
+        }
+    }
+    AT(S) {
+        woken(e, &t);
+        long long start = now_ms();
+        struct plain p = PLAIN(FD);
+        if (now_ms() - start > 1500)
+            say(e, "that took long");
+        tell_it(e, &p, RECEIVE, 1000, 1);
+        tell_it(e, &p, RECEIVE, MUCH, 2);
+        tell_it(e, &p, RECEIVE, 1000, 3);
+        plain_end(e, &p);
+    }
+    goes_on(e);
+}
+static void program_then_program(struct end *e) { plain_in_turn(e, 1); }
+static void stream_then_program(struct end *e) { plain_in_turn(e, 0); }
+
+// A direction leaves the ring before the other has come to it: SO_RCVLOWAT does not
+// keep doorbells out.
+static void low_water(struct end *e)
+{
+    int least = 100;
+    char buf[200], c;
+    AT(C) T(send(FD, "a", 1, 0));
+    AT(S) {
+        T(recv(FD, &c, 1, 0));
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least));
+        T(send(FD, "u", 1, MSG_OOB));
+    }
+    AT(C) await_events(e, FD, POLLPRI);
+    if (e->role == S) {
+        will_block(e);
+        T(recv(FD, buf, sizeof buf, 0));
+    } else {
+        await_blocked(e);
+        produce(e, FD, 200, 1);
+    }
+    meet(e);
+}
+
+// Options that Shunt keeps from a connection are the kernel's again when it is plain.
+static void options_when_plain(struct end *e)
+{
+    int least = 100;
+    AT(C) produce(e, FD, 10, 1);
+    AT(S) {
+        struct pollfd p = {FD, POLLIN, 0};
+        expect(e, FD, 10, 1);
+        by_stream(e);
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least));
+        T(poll(&p, 1, 0));
+    }
+    AT(C) produce(e, FD, 10, 2);
+    AT(S) {
+        struct pollfd p = {FD, POLLIN, 0};
+        await_bytes(e, FD, 10);
+        T(poll(&p, 1, 0));
+        T(recv(FD, scratch(), 200, MSG_DONTWAIT));
+    }
+    AT(C) produce(e, FD, 200, 3);
+    AT(S) {
+        struct pollfd p = {FD, POLLIN, 0};
+        T(poll(&p, 1, PATIENCE_MS));
+    }
+}
+
+#define BEHIND "what lies behind a doorbell, and is behind unread payload, nobody can send again once its sender is gone"
+
+PLAIN_MAIN(CASE(both_behind_unread, TWO | COLD), CASE(behind_200k, SPLIT | COLD), CASE(behind_2m, SPLIT | COLD),
+           KNOWN(closed_behind_unread, COLD, BEHIND), KNOWN(shut_behind_unread, COLD, BEHIND),
+           KNOWN(program_then_program, COLD, BEHIND), KNOWN(stream_then_program, COLD, BEHIND),
+           CASE(low_water, TWO | COLD), CASE(options_when_plain, COLD))
