@@ -278,16 +278,17 @@ fn await_answer(conn: &Conn) -> bool {
             return home;
         }
         if now >= borrow_at {
-            if let Some(lent) = control::borrow(conn.socket.cookie(), conn.fd) {
-                if conn.take(&own.receiving.token) {
-                    if own.recall.stage.load(Ordering::Relaxed) == Recall::ASKED {
-                        send_to_self(conn, Some(lent));
-                    }
-                    give(&own.receiving.token);
+            let lent = control::borrow(conn.socket.cookie(), conn.fd);
+            // It may only have been in an operation before: for an empty ring none is needed.
+            if conn.take(&own.receiving.token) {
+                if own.recall.stage.load(Ordering::Relaxed) == Recall::ASKED {
+                    send_to_self(conn, lent);
                 }
-                sys::close(lent);
-            } else {
-                nobody_lends = true;
+                give(&own.receiving.token);
+            }
+            match lent {
+                Some(lent) => sys::close(lent),
+                None => nobody_lends = true,
             }
             borrow_at = sys::now() + AGAIN;
         }
