@@ -211,9 +211,7 @@ static void options_when_plain(struct end *e)
     }
 }
 
-#define BEHIND "what lies behind a doorbell, and is behind unread payload, nobody can send again once its sender is gone"
-
 PLAIN_MAIN(CASE(both_behind_unread, TWO | COLD), CASE(behind_200k, SPLIT | COLD), CASE(behind_2m, SPLIT | COLD),
-           KNOWN(closed_behind_unread, COLD, BEHIND), KNOWN(shut_behind_unread, COLD, BEHIND),
-           KNOWN(program_then_program, COLD, BEHIND), KNOWN(stream_then_program, COLD, BEHIND),
+           CASE(closed_behind_unread, COLD), CASE(shut_behind_unread, COLD),
+           CASE(program_then_program, COLD), CASE(stream_then_program, COLD),
            CASE(low_water, TWO | COLD), CASE(options_when_plain, COLD))

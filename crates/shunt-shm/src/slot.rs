@@ -53,6 +53,9 @@ pub const RECALLED: u32 = 256;
 pub const WITHDRAWING: u32 = 512;
 /// `Face::state`: it does; `Output::back_at` says from where on.
 pub const WITHDRAWN: u32 = 1024;
+/// `Face::state`: with that it has sent once more what the peer had still to read by
+/// TCP, since doorbells follow it: the peer swallows the first of it.
+pub const REPEATED: u32 = 2048;
 
 /// `Face::wait`: a thread sleeps until something arrives.
 pub const WAIT_RX: u32 = 1;
@@ -242,6 +245,8 @@ pub struct Recall {
     /// Bytes that this side had still to read by TCP, in front of doorbells, and moved
     /// behind these in the peer's name, before it sent what was unread in the ring.
     pub moved: AtomicU64,
+    /// This side's own: bytes that it repeats ([`REPEATED`]), said before the first.
+    pub repeated: AtomicU64,
 }
 
 impl Recall {
@@ -365,6 +370,7 @@ impl Slot {
         k.owed_from.store(0, o);
         k.waits.store(0, o);
         k.moved.store(0, o);
+        k.repeated.store(0, o);
         crate::ring::begin(ring, &self.sending);
         publish::half(&self.face.generation, generation);
     }

@@ -72,6 +72,9 @@ fn before_end(conn: &Conn) {
             break;
         }
     }
+    if !stays() {
+        downgrade::repeat_unread(conn);
+    }
     if owed::is_due(conn) {
         owed::answer_at_last(conn);
     }

@@ -23,8 +23,9 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Way};
 
 use super::bell::News;
+use super::owed::Withdrawal;
 use super::recv::{is_home, settle};
-use super::send::leave_ring_within;
+use super::send::{await_receiver, leave_ring_within};
 use super::{Conn, close, owed, parking, wait};
 use crate::socket::bump;
 use crate::thread::{self, give};
@@ -61,6 +62,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         stay_out(conn);
     }
     if goes_on && !owed::is_mutual(conn) {
+        repeat_unread(conn);
         leave_ring_within(conn, reason, PATIENCE);
     }
     let home = await_answer(conn);
@@ -238,6 +240,34 @@ fn stay_out(conn: &Conn) {
         Way::TcpAgain.store(&sending.way);
         give(&sending.token);
     }
+}
+
+/// Where doorbells lie behind what the peer has still to read by TCP, only a copy of
+/// that behind them makes it possible for the peer to become plain later, when this
+/// side is gone: leaves the ring so.
+#[cold]
+pub(super) fn repeat_unread(conn: &Conn) {
+    let behind = || conn.is_on_ring() && owed::is_behind_unread(conn) && !owed::is_recalled(conn);
+    if !behind() {
+        return;
+    }
+    let Some(lent) = control::borrow(conn.socket.cookie(), conn.fd) else {
+        return;
+    };
+    let until = sys::now() + AGAIN;
+    while conn.take(&conn.pair.own.sending.token) {
+        let withdrawal = if behind() {
+            owed::withdraw_behind(conn, Some(lent))
+        } else {
+            Withdrawal::No
+        };
+        give(&conn.pair.own.sending.token);
+        let waits = withdrawal == Withdrawal::PeerReceives;
+        if !waits || !await_receiver(conn, || sys::now() < until) {
+            break;
+        }
+    }
+    sys::close(lent);
 }
 
 /// A peer that sleeps is to see that it is recalled.

@@ -197,6 +197,12 @@ fn note_unread(conn: &Conn, from: u64) {
 /// and TCP takes it all: then the kernel has everything that was ever sent. With the
 /// sending token, on the ring. `false`: the peer reads it in the ring.
 pub(super) fn withdraw(conn: &Conn) -> Withdrawal {
+    withdraw_behind(conn, None)
+}
+
+/// The same where doorbells lie behind what the peer has still to read by TCP: what it
+/// has there, by a descriptor of its that is lent, is repeated behind them.
+pub(super) fn withdraw_behind(conn: &Conn, lent: Option<c_int>) -> Withdrawal {
     let own = conn.pair.own;
     let peer = conn.pair.peer;
     let state = &own.face.state;
@@ -209,7 +215,11 @@ pub(super) fn withdraw(conn: &Conn) -> Withdrawal {
     // Either we see its token taken, or it sees, with its token, that we withdraw.
     heavy();
     let receives = peer.receiving.token.is_taken();
-    let begins = if receives || !is_told_apart(conn) {
+    let repeats = match lent {
+        Some(lent) if !receives && is_behind_unread(conn) => Repeat::of(conn, lent),
+        _ => None,
+    };
+    let begins = if receives || repeats.is_none() && !is_told_apart(conn) {
         None
     } else {
         conn.base()
@@ -223,8 +233,16 @@ pub(super) fn withdraw(conn: &Conn) -> Withdrawal {
             Withdrawal::No
         };
     };
-    note_unread(conn, begins);
+    let again = repeats.as_ref().map_or(0, |repeat| repeat.bytes as u64);
+    note_unread(conn, begins + again);
+    own.recall.repeated.store(again, Ordering::Relaxed);
     publish::word(&own.output.back_at, begins + 1);
+    if let Some(repeat) = repeats {
+        if !repeat.send(conn) {
+            close::break_off(conn);
+        }
+        publish::set_bits(state, slot::REPEATED);
+    }
     withdrawn(conn);
     send_owed(conn, GROWTH_MS);
     Withdrawal::Done
@@ -249,7 +267,20 @@ pub(super) fn finish(conn: &Conn) {
         (Way::Ring, None) if withdraws => {
             publish::clear_bits(&own.face.state, slot::WITHDRAWING);
         }
-        (Way::Ring | Way::Owing, Some(_)) if withdraws => withdrawn(conn),
+        (Way::Ring | Way::Owing, Some(begins)) if withdraws => {
+            let again = own.recall.repeated.load(Ordering::Relaxed);
+            let sent = conn
+                .base()
+                .and_then(|fd| tcp::written(fd, conn.socket.role()));
+            if again > 0 {
+                // The bytes that it was to repeat died with it.
+                if sent.is_none_or(|sent| sent < begins + again) {
+                    close::break_off(conn);
+                }
+                publish::set_bits(&own.face.state, slot::REPEATED);
+            }
+            withdrawn(conn);
+        }
         (Way::Owing, _) => publish::half(&own.recall.answered, 1),
         // It was leaving the ring.
         (Way::Ring, Some(offset)) if !is_recalled(conn) => {
@@ -291,6 +322,70 @@ fn is_told_apart(conn: &Conn) -> bool {
     }
 }
 
+/// Whether doorbells lie behind what the peer has still to read by TCP.
+pub(super) fn is_behind_unread(conn: &Conn) -> bool {
+    Way::load(&conn.pair.peer.receiving.way) == Way::Tcp && is_in_front_of_bells(conn)
+}
+
+/// A copy of what the peer has still to read by TCP.
+struct Repeat {
+    memory: *mut u8,
+    size: usize,
+    bytes: usize,
+}
+
+impl Drop for Repeat {
+    fn drop(&mut self) {
+        sys::unmap(self.memory, self.size);
+    }
+}
+
+impl Repeat {
+    /// More than this is not repeated.
+    const MOST: u64 = 4 << 20;
+
+    /// With a descriptor of the peer's. `None`: not all of it has arrived there, or
+    /// TCP has no room for it.
+    fn of(conn: &Conn, lent: c_int) -> Option<Self> {
+        let output = &conn.pair.own.output;
+        let taken = &conn.pair.peer.receiving.kernel_bytes;
+        let switched = output.switch_at.load(Ordering::Relaxed).checked_sub(1)?;
+        let bytes = switched.checked_sub(taken.load(Ordering::Acquire))?;
+        let all = bytes.checked_add(output.bells.load(Ordering::Relaxed))?;
+        if all > Self::MOST || !has_room(conn, bytes + conn.in_flight()) {
+            return None;
+        }
+        let size = all as usize + 1;
+        let memory = sys::map(size);
+        if memory.is_null() {
+            return None;
+        }
+        let copy = Self {
+            memory,
+            size,
+            bytes: bytes as usize,
+        };
+        let look = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let there = sys::recv(lent, memory, size, look);
+        (there == Ok(all as usize)).then_some(copy)
+    }
+
+    /// Sends it. `false`: TCP has not taken all of it.
+    fn send(&self, conn: &Conn) -> bool {
+        let mut sent = 0;
+        while let (Some(base), true) = (conn.base(), sent < self.bytes) {
+            let rest = self.memory.wrapping_add(sent);
+            match sys::send_more(base, rest, self.bytes - sent) {
+                Ok(n) => sent += n,
+                Err(libc::EINTR) => {}
+                Err(libc::EAGAIN) if sys::poll_ms(base, libc::POLLOUT, GROWTH_MS) != 0 => {}
+                Err(_) => return false,
+            }
+        }
+        sent == self.bytes
+    }
+}
+
 /// Follows a peer that has withdrawn what this side has not read. With the receiving
 /// token.
 #[cold]
@@ -305,7 +400,7 @@ pub(super) fn follow_withdrawal(conn: &Conn) {
             // Before the ring began there are no doorbells.
             let before = taken < peer.switch_at.load(Ordering::Acquire).saturating_sub(1);
             let back_at = peer.back_at.load(Ordering::Acquire);
-            let resume = if before {
+            let resume = if before && state & slot::REPEATED == 0 {
                 taken
             } else {
                 back_at.saturating_sub(1)
