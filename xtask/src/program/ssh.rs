@@ -144,7 +144,7 @@ for one in $all; do wait $one || exit; done";
 }
 
 fn same_hash(lab: &mut Lab, files: &[&str]) -> Result<()> {
-    let output = lab.prepare(60, &[&["sha256sum"], files].concat())?;
+    let output = lab.prepare(240, &[&["sha256sum"], files].concat())?;
     let hashes: Vec<_> = output
         .lines()
         .filter_map(|line| line.split(' ').next())
