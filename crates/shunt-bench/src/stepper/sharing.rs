@@ -54,7 +54,9 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let done = serve(options.count, || {
         (0..options.count).try_for_each(|_| ends.pass())
     });
-    child.map(sys::end);
+    if let Some(child) = child {
+        sys::end(child);
+    }
     done
 }
 
