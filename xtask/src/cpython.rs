@@ -1,4 +1,4 @@
-//! CPython's own network tests, natively and under Shunt: every single test
+//! CPython's own tests of networking and processes, natively and under Shunt: every single test
 //! must have the same outcome.
 
 use crate::build::{artifact, root};
@@ -42,6 +42,15 @@ const MODULES: &[(&str, bool)] = &[
     ("test_ssl", true),
     ("test_socket", false),
     ("test_asyncio", true),
+    // Programs that are families of processes.
+    ("test_fork1", false),
+    ("test_pty", false),
+    ("test_os", false),
+    ("test_signal", true),
+    ("test_subprocess", true),
+    ("test_threading", true),
+    ("test_multiprocessing_fork", true),
+    ("test_multiprocessing_spawn", true),
 ];
 
 /// Test name to outcome; subtests of one name count together.

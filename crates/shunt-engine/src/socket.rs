@@ -60,6 +60,8 @@ pub(crate) struct Counts {
     pub(crate) kernel_calls: AtomicU64,
     pub(crate) doorbells: AtomicU64,
     pub(crate) sleeps: AtomicU64,
+    /// Bytes that the kernel had carried when this process began to count: its parent's.
+    pub(crate) before: AtomicU64,
 }
 
 /// Sockets in stage [`Stage::Paired`], so that nobody looks for one in vain.
@@ -390,6 +392,7 @@ impl Counts {
             &self.kernel_calls,
             &self.doorbells,
             &self.sleeps,
+            &self.before,
         ] {
             count.store(0, Ordering::Relaxed);
         }

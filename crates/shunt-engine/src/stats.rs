@@ -132,10 +132,21 @@ pub(crate) fn add(socket: &Socket) {
     if !enabled() {
         return;
     }
+    // What the kernel carried, less the doorbells.
+    let carried = || {
+        let (sent, received) = tcp::carried(socket.fd());
+        let less = |bytes: u64, of: &Counts| {
+            bytes.saturating_sub(of.before.load(o) + of.doorbells.load(o))
+        };
+        (less(sent, &socket.tx), less(received, &socket.rx))
+    };
     if !socket.connected.load(o) {
-        // The parent's connection; what this process moved on it is its own.
-        TX.add(&socket.tx, 0);
-        RX.add(&socket.rx, 0);
+        // The parent's connection; what this process moved on it is its own. The kernel
+        // does not say who moved what: a child that only has it leaves that to the others.
+        let served = socket.rx.kernel_calls.load(o) != 0;
+        let (sent, received) = if served { carried() } else { (0, 0) };
+        TX.add(&socket.tx, sent);
+        RX.add(&socket.rx, received);
         return;
     }
     TOTAL.fetch_add(1, o);
@@ -155,13 +166,9 @@ pub(crate) fn add(socket: &Socket) {
         };
         REASONS[reason as usize].fetch_add(1, o);
     }
-    // What the kernel carried, less the doorbells.
-    let (sent, received) = tcp::carried(socket.fd());
-    TX.add(&socket.tx, sent.saturating_sub(socket.tx.doorbells.load(o)));
-    RX.add(
-        &socket.rx,
-        received.saturating_sub(socket.rx.doorbells.load(o)),
-    );
+    let (sent, received) = carried();
+    TX.add(&socket.tx, sent);
+    RX.add(&socket.rx, received);
 }
 
 /// A forked child counts for itself.
@@ -184,6 +191,11 @@ pub(crate) fn after_fork_child() {
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         socket.tx.clear();
         socket.rx.clear();
+        if enabled() {
+            let (sent, received) = tcp::carried(socket.fd());
+            socket.tx.before.store(sent, Ordering::Relaxed);
+            socket.rx.before.store(received, Ordering::Relaxed);
+        }
         // It is the parent's to count, unless the child moves bytes on it.
         socket.connected.store(false, Ordering::Relaxed);
     }

@@ -237,6 +237,8 @@ next! {
 /// Does the look-ups that most children need, once for all of them.
 pub(crate) fn before_fork() {
     address::execve();
+    address::execv();
+    address::execvp();
     address::_exit();
 }
 

@@ -11,11 +11,14 @@ use crate::stats::Stats;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-const SIZE: usize = 64 << 20;
+/// Of the file that is copied, in mebibytes: a whole gibibyte where it goes by rings.
+const SIZE: u64 = 64;
+const SIZE_BY_RINGS: u64 = 1024;
 /// Where OpenSSH, as root, confines its unprivileged process.
 const CONFINED: &str = "/run/sshd";
 
@@ -26,7 +29,7 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
     let daemon = format!("{}/sshd_config", lab.directory.display());
     lab.serve(port, &["/usr/sbin/sshd", "-D", "-e", "-f", &daemon])?;
 
-    copy(&mut lab)?;
+    copy(&mut lab, variant)?;
     share(&mut lab, forward, target)?;
     let output = lab.server_output();
     if let Some(line) = output.lines().find(|line| line.contains("rror")) {
@@ -83,15 +86,28 @@ LogLevel ERROR
 }
 
 /// A large file there and back.
-fn copy(lab: &mut Lab) -> Result<()> {
-    let mut bytes = vec![0; SIZE];
-    std::io::Read::read_exact(&mut fs::File::open("/dev/urandom")?, &mut bytes)?;
-    fs::write(lab.directory.join("file"), bytes)?;
+fn copy(lab: &mut Lab, variant: Variant) -> Result<()> {
+    let mut random = vec![0; 1 << 20];
+    fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    let mut file = fs::File::create(lab.directory.join("file"))?;
+    let size = match variant {
+        Variant::Both => SIZE_BY_RINGS,
+        _ => SIZE,
+    };
+    for number in 0..size {
+        // No two alike, so that none can take another's place.
+        random[..8].copy_from_slice(&number.to_ne_bytes());
+        file.write_all(&random)?;
+    }
     let remote = format!("lab:{}/there", lab.directory.display());
     for ends in [["file", &*remote], [&*remote, "back"]] {
-        lab.client(60, &["scp", "-q", "-F", "config", ends[0], ends[1]])?;
+        lab.client(240, &["scp", "-q", "-F", "config", ends[0], ends[1]])?;
     }
-    same_hash(lab, &["file", "there", "back"])
+    same_hash(lab, &["file", "there", "back"])?;
+    for copy in ["there", "back"] {
+        fs::remove_file(lab.directory.join(copy))?;
+    }
+    Ok(())
 }
 
 /// Six sessions at once on one connection, beside what goes through its
@@ -128,7 +144,7 @@ for one in $all; do wait $one || exit; done";
 }
 
 fn same_hash(lab: &mut Lab, files: &[&str]) -> Result<()> {
-    let output = lab.prepare(60, &[&["sha256sum"], files].concat())?;
+    let output = lab.prepare(240, &[&["sha256sum"], files].concat())?;
     let hashes: Vec<_> = output
         .lines()
         .filter_map(|line| line.split(' ').next())

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::iovec;
 use shunt_abi::Reason;
 use shunt_shm::atomic::light;
-use shunt_shm::slot::{Recall, Way};
+use shunt_shm::slot::{self, Recall, Way};
 
 use super::{PARTS, Step};
 use crate::iov::{self, Cursor};
@@ -28,7 +28,14 @@ pub(in crate::stream) fn follow_back(conn: &Conn, offset: u64) {
     }
     conn.socket.downgraded.store(1, Ordering::Relaxed);
     if conn.socket.reason() == Reason::Pending {
-        conn.socket.set_reason(Reason::Blocked);
+        let peer = conn.pair.peer_state();
+        conn.socket.set_reason(if peer & slot::RECALLED != 0 {
+            Reason::PeerLeft
+        } else if peer & slot::WITHDRAWN != 0 {
+            Reason::Ended
+        } else {
+            Reason::Blocked
+        });
     }
 }
 
