@@ -36,6 +36,8 @@ const HEARD: i16 = 8;
 
 /// Entries on the stack; more need memory.
 const SMALL: usize = 192;
+/// Entries that are filled sooner than called for: a poll of a few descriptors.
+const FEW: usize = 12;
 
 /// The memory of a call with many descriptors. No destructor: a cancelled thread
 /// runs none.
@@ -170,17 +172,20 @@ pub(super) fn with_array(
     count: usize,
     work: impl FnOnce(&mut [pollfd], Memory) -> Outcome,
 ) -> Option<Outcome> {
+    let none = Memory {
+        at: std::ptr::null_mut(),
+        bytes: 0,
+    };
+    let unused = pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    };
+    if count <= FEW {
+        return Some(work(&mut [unused; FEW][..count], none));
+    }
     if count <= SMALL {
-        let mut small = [pollfd {
-            fd: -1,
-            events: 0,
-            revents: 0,
-        }; SMALL];
-        let memory = Memory {
-            at: std::ptr::null_mut(),
-            bytes: 0,
-        };
-        return Some(work(&mut small[..count], memory));
+        return Some(work(&mut [unused; SMALL][..count], none));
     }
     let bytes = count * size_of::<pollfd>();
     let memory = Memory {
