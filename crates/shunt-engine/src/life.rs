@@ -14,6 +14,7 @@ use crate::socket::Stage;
 use crate::stream::Conn;
 use crate::table::{self, Entry};
 
+mod adopt;
 mod connection;
 mod descriptor;
 mod inherit;

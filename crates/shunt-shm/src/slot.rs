@@ -54,6 +54,10 @@ pub const WITHDRAWING: u32 = 512;
 /// `Face::state`: it does; `Output::back_at` says from where on.
 pub const WITHDRAWN: u32 = 1024;
 
+/// `Face::state`, beside [`REFUSED`]: another program or process will have this end,
+/// and may be paired in its place.
+pub const HANDED_ON: u32 = 2048;
+
 /// `Face::wait`: a thread sleeps until something arrives.
 pub const WAIT_RX: u32 = 1;
 /// `Face::wait`: a thread sleeps until the ring has room.

@@ -1,6 +1,7 @@
 //! The event loop: one thread, one epoll set. (What clients passed is
 //! closed by other threads: see [`crate::foreign`].)
 
+mod adopting;
 mod dispatch;
 mod lending;
 mod listing;
@@ -89,6 +90,8 @@ pub struct Daemon {
     links: Links,
     /// Pairs that wait for memory.
     parked: Vec<[EndId; 2]>,
+    /// Claims of sockets that came from other processes.
+    adopting: adopting::Adopting,
     /// Claims whose makers wait for an answer.
     unanswered: Vec<EndId>,
     /// Clients to be dropped as soon as the present message is done with.
@@ -130,6 +133,7 @@ impl Daemon {
             ends: Ends::default(),
             links: Links::new(),
             parked: Vec::new(),
+            adopting: adopting::Adopting::default(),
             unanswered: Vec::new(),
             doomed: Vec::new(),
         })
@@ -167,7 +171,8 @@ impl Daemon {
             // A claim that found no match is answered only when nobody's queue
             // holds the claim that it waits for.
             let left = self.left();
-            let rest = left.and_then(|left| Timespec::try_from(left).ok());
+            let next = left.into_iter().chain(self.adopting.left()).min();
+            let rest = next.and_then(|next| Timespec::try_from(next).ok());
             let timeout = if self.unanswered.is_empty() {
                 rest.as_ref()
             } else {
@@ -192,6 +197,8 @@ impl Daemon {
                 }
                 self.bury();
             }
+            self.adopt();
+            self.bury();
             if left == Some(Duration::ZERO) && events.is_empty() {
                 // Whoever knocked before this look is let in. Later ones see the
                 // address vanish, and `shunt run` starts another daemon.

@@ -26,6 +26,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Unpaired) => {
             if let Some(socket) = find(m) {
                 match Reason::from_number(m.status) {
+                    Some(Reason::Held) => upgrade::ask_later(socket),
                     Some(reason) => upgrade::refuse(socket, reason),
                     None => socket.note_answer(),
                 }
@@ -67,6 +68,5 @@ fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<(
     }
     let pair = Pair::new(link, m.slot, m.generation)?;
     pair.own.begin(m.generation, pair.out);
-    socket.set_pair(pair);
-    Some(())
+    socket.set_pair(pair).then_some(())
 }

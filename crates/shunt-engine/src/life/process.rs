@@ -2,7 +2,7 @@
 
 use shunt_abi::Reason;
 
-use super::inherit;
+use super::{adopt, inherit};
 use crate::config::{self, Upgrade};
 use crate::{Outcome, control, process, stats, sys, thread};
 
@@ -11,6 +11,7 @@ pub fn start() {
     thread::learn_pid();
     config::read();
     stats::start();
+    adopt::look_around();
 }
 
 /// Before any fork; the calling thread forks.
