@@ -97,10 +97,10 @@ pub enum Role {
 /// | Welcome | `protocol`, `status` (0, or a [`crate::Reason`] number), `index` (mail counter) |
 /// | Spare | `arena` (the client's number for it); descriptor attached |
 /// | Listen, Unlisten | `cookie`, `port` |
-/// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches |
+/// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
 /// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
 /// | Gone | `link` |
-/// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet) or a reason |
+/// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
 /// | Report | `cookie`, `status`: 0 (shunted) or a reason |
 /// | Release | `cookie` |
 /// | NeedSpare, List, End | – |
@@ -126,7 +126,7 @@ pub struct Message {
     pub generation: u32,
     /// The client's own number for one of its arenas.
     pub arena: u32,
-    /// Mail counter of the client.
+    /// Mail counter of the client, or a number of descriptors.
     pub index: u32,
     /// TCP port in host order.
     pub port: u16,
@@ -158,6 +158,13 @@ pub const FLAG_ANSWER: u32 = 1;
 pub const FLAG_NEW_LINK: u32 = 2;
 /// [`Message::flags`]: the connection's bytes move through shared memory.
 pub const FLAG_SHUNTED: u32 = 4;
+
+/// [`Message::flags`]: the client did not make the socket: it is paired once no other
+/// process has it.
+pub const FLAG_ADOPTED: u32 = 8;
+/// [`Message::flags`]: who held the other end has handed it on, so the client wants
+/// another slot.
+pub const FLAG_AGAIN: u32 = 16;
 
 /// Size of every message.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();

@@ -23,7 +23,7 @@ mod wire;
 
 pub(crate) use board::{accelerates, await_listed};
 pub(crate) use borrow::borrow;
-pub(crate) use request::{claim, claim_now, listen, release, report, unlisten};
+pub(crate) use request::{claim, claim_again, claim_now, listen, release, report, unlisten};
 
 /// After a failure, this long until the next try.
 const RETRY_NS: u64 = 1_000_000_000;

@@ -11,7 +11,6 @@
 //! *Attached* means that this side honours the rings; each direction still
 //! moves by itself (see [`crate::stream`]).
 
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
@@ -25,6 +24,9 @@ use crate::thread::Lock;
 use crate::{epoll, stats};
 
 mod inside;
+mod memory;
+
+use memory::Pairs;
 
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
 
@@ -94,12 +96,20 @@ pub(crate) struct Socket {
     fd: AtomicI32,
     /// Raised each time the object is used anew.
     life: AtomicU32,
-    pair: UnsafeCell<Option<Pair>>,
+    pairs: Pairs,
     links: Links,
     cookie: AtomicU64,
     port: AtomicU32,
     /// Data calls made while a candidate.
     pub(crate) calls: AtomicU32,
+    /// After how many of them it is claimed; 0: as the mode says.
+    pub(crate) claim_after: AtomicU32,
+    /// Another program or process made it: nobody here knows who else has it.
+    pub(crate) adopted: AtomicBool,
+    /// This process has told the daemon of it.
+    pub(crate) told: AtomicBool,
+    /// Generation of the pair whose other end was let go before it was used, or 0.
+    pub(crate) left: AtomicU32,
     /// Threads inside real calls that move bytes.
     pub(crate) inside: Inside,
     /// When the kernel was last asked about this socket (ticks).
@@ -135,10 +145,6 @@ pub(crate) struct Socket {
     pub(crate) rx: Counts,
 }
 
-// SAFETY: `pair` is written once per life, before the stage that lets others
-// read it is published; everything else is atomic or guarded by `lock`.
-unsafe impl Sync for Socket {}
-
 impl Pooled for Socket {
     fn links(&self) -> &Links {
         &self.links
@@ -157,6 +163,10 @@ impl Socket {
         socket.cookie.store(0, o);
         socket.port.store(0, o);
         socket.calls.store(0, o);
+        socket.claim_after.store(0, o);
+        socket.adopted.store(false, o);
+        socket.told.store(false, o);
+        socket.left.store(0, o);
         socket.inside.clear();
         socket.looked_at.store(0, o);
         socket.awake.store(0, o);
@@ -226,23 +236,40 @@ impl Socket {
     /// The memory of an attached (or paired) connection.
     #[inline(always)]
     pub(crate) fn pair(&self) -> Option<&Pair> {
-        // SAFETY: written before the stage was published; see `unsafe impl Sync`.
-        unsafe { (*self.pair.get()).as_ref() }
+        self.pairs.now()
     }
 
     /// Gives a claimed socket its memory. The caller holds the control lock.
-    pub(crate) fn set_pair(&self, pair: Pair) {
+    /// `false`: it has had too many.
+    pub(crate) fn set_pair(&self, pair: Pair) -> bool {
+        let former = self.pair().copied();
+        if !self.pairs.add(pair) {
+            return false;
+        }
+        if let Some(former) = former {
+            former.link.enter(former.number, None);
+        }
         pair.link.hold();
         pair.link.enter(pair.number, Some(self.index()));
-        // SAFETY: claimed sockets have no pair, nobody reads it yet, and only the
-        // holder of the control lock gives one.
-        unsafe { *self.pair.get() = Some(pair) };
         if !self.move_on(Stage::Claimed, Stage::Paired) {
-            pair.own
-                .face
-                .state
-                .fetch_or(shunt_shm::slot::REFUSED, Ordering::AcqRel);
+            let bits = crate::upgrade::refusal(self.reason());
+            pair.own.face.state.fetch_or(bits, Ordering::AcqRel);
         }
+        true
+    }
+
+    /// Whether it can be paired once more.
+    pub(crate) fn may_pair_again(&self) -> bool {
+        self.pairs.has_room()
+    }
+
+    /// How many descriptors of this process name it, as far as is known.
+    pub(crate) fn descriptors(&self) -> u32 {
+        let mut n = 0;
+        table::each(|_, entry| {
+            n += u32::from(matches!(entry, table::Entry::Socket(s) if std::ptr::eq(s, self)));
+        });
+        n
     }
 
     /// On TCP for good; `false` if it has left the stage that this was decided in.
@@ -359,28 +386,20 @@ impl Socket {
         }
         epoll::forget(self);
         stats::add(self);
-        // SAFETY: the last holder is gone; nobody reads the pair any more, and
-        // what lost a race sees another stage before it would.
-        if let Some(pair) = unsafe { (*self.pair.get()).take() } {
-            pair.link.enter(pair.number, None);
+        self.pairs.each(|pair| {
+            if pair.link.socket(pair.number) == Some(self.index()) {
+                pair.link.enter(pair.number, None);
+            }
             pair.link.unhold();
-        }
-        let known = matches!(
-            self.stage(),
-            Stage::Claimed | Stage::Paired | Stage::Attached
-        ) || self.reason_was_reported();
-        if known && !inherited {
+        });
+        self.pairs.clear();
+        if self.told.load(Ordering::Relaxed) && !inherited {
             crate::control::release(self.cookie());
         }
         note_paired(self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
         self.cookie.store(0, Ordering::Relaxed);
         table::SOCKETS.give(self);
-    }
-
-    /// Whether the daemon knows of it although it is plain.
-    fn reason_was_reported(&self) -> bool {
-        self.stage() == Stage::Plain && self.cookie() != 0
     }
 }
 

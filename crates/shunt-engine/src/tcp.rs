@@ -30,6 +30,7 @@ const _: () = assert!(
         && std::mem::offset_of!(Info, bytes_sent) == 200
 );
 
+const SIOCOUTQ: u64 = 0x5411;
 const ESTABLISHED: u8 = 1;
 const FIN_WAIT1: u8 = 4;
 const FIN_WAIT2: u8 = 5;
@@ -38,10 +39,34 @@ fn info(fd: c_int) -> Option<Info> {
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
 }
 
+/// Which end it is, if the connection is established: the connecting side's count of
+/// acknowledged bytes includes its SYN, its count of sent ones does not. (`None`
+/// before Linux 4.19, which does not count those.)
+pub(crate) fn role(fd: c_int) -> Option<Role> {
+    /// A connection on which this thread always loses the race is too busy to tell.
+    const TRIES: usize = 16;
+    let settled = || {
+        let before = info(fd)?;
+        let queued = sys::ioctl_int(fd, SIOCOUTQ).ok()? as u64;
+        let after = info(fd)?;
+        let sent = |i: &Info| i.bytes_sent.wrapping_sub(i.bytes_retrans);
+        let still = before.bytes_acked == after.bytes_acked
+            && sent(&before) == sent(&after)
+            && before.notsent_bytes == after.notsent_bytes
+            && after.state == ESTABLISHED;
+        let given = sent(&after) + u64::from(after.notsent_bytes);
+        still.then(|| (after.bytes_acked + queued).wrapping_sub(given))
+    };
+    match (0..TRIES).find_map(|_| settled())? {
+        0 => Some(Role::Acceptor),
+        1 => Some(Role::Connector),
+        _ => None,
+    }
+}
+
 /// Payload bytes given to the kernel to send so far. The connecting side's
 /// count of acknowledged bytes includes its SYN. Nobody may be sending.
 pub(crate) fn written(fd: c_int, role: Role) -> Option<u64> {
-    const SIOCOUTQ: u64 = 0x5411;
     // An acknowledgement between the two looks would count bytes twice.
     loop {
         let before = info(fd)?;

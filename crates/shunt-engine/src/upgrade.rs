@@ -10,9 +10,10 @@ use shunt_shm::slot;
 
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
+use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::stream::Want;
-use crate::{address, control, epoll, signal, sys, tcp};
+use crate::{address, control, epoll, signal, sys, table, tcp};
 
 /// Data calls after which a connection has shown that it will live (adaptive).
 /// A one-request connection makes about four at each end.
@@ -40,6 +41,16 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     if config::upgrade() == Upgrade::Eager {
         ask(socket, fd, role == Role::Acceptor);
     }
+}
+
+/// A connection that another program or process has made has come here.
+pub(crate) fn adopt(socket: &'static Socket) {
+    if let Some(reason) = config::against() {
+        socket.set_plain(Stage::Fresh, reason);
+        return;
+    }
+    socket.adopted.store(true, Ordering::Relaxed);
+    socket.move_on(Stage::Fresh, Stage::Candidate);
 }
 
 /// Why nobody is known with whom the socket could be paired. That may change: a
@@ -102,10 +113,11 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
         Stage::Candidate => {
             let calls = socket.calls.load(Ordering::Relaxed) + 1;
             socket.calls.store(calls, Ordering::Relaxed);
-            let due = config::upgrade() == Upgrade::Eager || calls >= LIVES_AFTER;
             // What a parent has connected is not counted as this process's own.
-            let connected = socket.connected.load(Ordering::Relaxed);
-            if due && (connected || !socket.share.is_unknown()) && socket.lock.try_take() {
+            let ours = socket.connected.load(Ordering::Relaxed)
+                || socket.adopted.load(Ordering::Relaxed)
+                || !socket.share.is_unknown();
+            if calls >= claim_after(socket) && ours && socket.lock.try_take() {
                 if socket.stage() == Stage::Candidate {
                     move_candidate(socket, fd, calls);
                 }
@@ -115,11 +127,81 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
         }
         Stage::Claimed => {
             control::check_mail();
-            socket.stage() == Stage::Paired && attach(socket, fd, known)
+            socket.stage() == Stage::Paired && !awaits_acceptor(socket) && attach(socket, fd, known)
         }
+        Stage::Paired if awaits_acceptor(socket) => false,
         Stage::Paired => attach(socket, fd, known),
         _ => false,
     }
+}
+
+/// After how many data calls it is claimed.
+fn claim_after(socket: &Socket) -> u32 {
+    match (
+        socket.claim_after.load(Ordering::Relaxed),
+        config::upgrade(),
+    ) {
+        (0, Upgrade::Eager) => 1,
+        (0, _) => LIVES_AFTER,
+        (calls, _) => calls,
+    }
+}
+
+/// Whether its acceptor, which was paired at once, may still hand it on to somebody
+/// else, as it has not used it.
+fn awaits_acceptor(socket: &Socket) -> bool {
+    if config::upgrade() != Upgrade::Eager || socket.role() != Role::Connector {
+        return false;
+    }
+    control::check_mail();
+    socket.pair().is_some_and(|pair| {
+        pair.peer_state() & (slot::READY | slot::REFUSED) == 0 && !is_left(socket, pair)
+    })
+}
+
+/// Whether the daemon says that the other end was let go.
+fn is_left(socket: &Socket, pair: &Pair) -> bool {
+    socket.left.load(Ordering::Relaxed) == pair.generation
+}
+
+/// Some process still has a copy of a connection that came here.
+pub(crate) fn ask_later(socket: &'static Socket) {
+    socket.set_reason(Reason::Held);
+    put_off(socket);
+    socket.move_on(Stage::Claimed, Stage::Candidate);
+}
+
+/// It is claimed when as many calls have been made once more.
+fn put_off(socket: &Socket) {
+    let calls = socket.calls.load(Ordering::Relaxed);
+    let after = if calls < GIVEN_UP_AFTER {
+        calls.saturating_mul(2).max(2)
+    } else {
+        u32::MAX
+    };
+    socket.claim_after.store(after, Ordering::Relaxed);
+}
+
+/// Looks what has come, when it is due to be claimed. `false`: not yet.
+fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
+    let names = |fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, socket));
+    if (0..=2).any(names) {
+        socket.set_reason(Reason::Stdio);
+        put_off(socket);
+        return false;
+    }
+    let Some(role) = tcp::role(fd) else {
+        socket.set_reason(Reason::NotEstablished);
+        put_off(socket);
+        return false;
+    };
+    socket.set_role(role);
+    if role == Role::Connector
+        && let Ok(peer) = sys::name(fd, true)
+    {
+        socket.set_port(address::parts(&peer).1);
+    }
+    true
 }
 
 /// Before a fork: leaves it to whoever will have the connection alone. `false`:
@@ -127,7 +209,8 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
 pub(crate) fn share(socket: &'static Socket) -> bool {
     socket.lock.take() && {
         let shared = match socket.stage() {
-            Stage::Candidate => socket.share.before_fork(),
+            // One that has been claimed stays this process's; the child's copy is plain.
+            Stage::Candidate | Stage::Claimed => socket.share.before_fork(),
             // Nobody honours its rings before one process has it alone.
             Stage::Paired if socket.items.is_empty() => share_pair(socket),
             _ => false,
@@ -155,6 +238,10 @@ fn share_pair(socket: &Socket) -> bool {
 /// its lock.
 fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
     if !socket.share.is_shared() {
+        // Not before: who shares it may be confined to few system calls.
+        if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {
+            return;
+        }
         // Also if it was the parent that connected it.
         socket.connected.store(true, Ordering::Relaxed);
     }
@@ -189,15 +276,29 @@ pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
             continue;
         }
         if let Some(pair) = socket.pair() {
-            pair.own
-                .face
-                .state
-                .fetch_or(slot::REFUSED, Ordering::AcqRel);
+            publish::set_bits(&pair.own.face.state, refusal(reason));
         }
         if matches!(stage, Stage::Claimed | Stage::Paired) {
             control::report(socket, socket.fd(), Some(reason));
         }
         return;
+    }
+}
+
+/// What a peer is told of a connection that is refused: whether to wait for the one
+/// who has it next.
+pub(crate) fn refusal(reason: Reason) -> u32 {
+    match reason {
+        Reason::Passed | Reason::Inherited | Reason::Stdio => slot::REFUSED | slot::HANDED_ON,
+        _ => slot::REFUSED,
+    }
+}
+
+/// The peer has handed its end on: whoever has it may claim it. With the lock.
+fn pair_again(socket: &'static Socket, fd: c_int) {
+    if socket.move_on(Stage::Paired, Stage::Candidate) {
+        socket.set_reason(Reason::Pending);
+        control::claim_again(socket, fd);
     }
 }
 
@@ -229,7 +330,14 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
     let Some(pair) = socket.pair() else {
         return false;
     };
-    if pair.peer_state() & slot::REFUSED != 0 {
+    let peer = pair.peer_state();
+    let alone = pair.own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
+    let handed_on = peer & slot::HANDED_ON != 0 || peer == 0 && is_left(socket, pair);
+    if handed_on && alone && socket.may_pair_again() {
+        pair_again(socket, fd);
+        return false;
+    }
+    if peer & slot::REFUSED != 0 {
         socket.set_plain(Stage::Paired, Reason::PeerRefused);
         return false;
     }
@@ -240,6 +348,10 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
             return false;
         }
         forked.store(slot::INHERITED, Ordering::Release);
+    } else if socket.share.is_shared() {
+        // Since before it was paired: the others' copies are plain.
+        socket.set_reason(Reason::Forked);
+        return false;
     }
     if let Some(reason) = socket.items.obstacle(known) {
         socket.set_reason(reason);

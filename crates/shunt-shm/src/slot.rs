@@ -57,6 +57,10 @@ pub const WITHDRAWN: u32 = 1024;
 /// TCP, since doorbells follow it: the peer swallows the first of it.
 pub const REPEATED: u32 = 2048;
 
+/// `Face::state`, beside [`REFUSED`]: another program or process will have this end,
+/// and may be paired in its place.
+pub const HANDED_ON: u32 = 2048;
+
 /// `Face::wait`: a thread sleeps until something arrives.
 pub const WAIT_RX: u32 = 1;
 /// `Face::wait`: a thread sleeps until the ring has room.

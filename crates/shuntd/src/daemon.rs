@@ -1,6 +1,7 @@
 //! The event loop: one thread, one epoll set. (What clients passed is
 //! closed by other threads: see [`crate::foreign`].)
 
+mod adopting;
 mod dispatch;
 mod lending;
 mod listing;
@@ -16,6 +17,8 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 use shunt_abi::message::{Kind, Message};
+
+use adopting::Adopting;
 
 use crate::board::Board;
 use crate::client::{Client, Counted, Passed};
@@ -43,6 +46,8 @@ const STOP: u64 = 3;
 
 /// The data of "a descriptor has become free": a listener's, so to speak.
 const ROOM: u64 = 1 << 2 | LISTENER;
+/// The data of "the processes have been looked through".
+const LOOKED: u64 = 2 << 2 | LISTENER;
 
 /// Messages taken from one client before the others get their turn.
 const BURST: usize = 64;
@@ -89,6 +94,8 @@ pub struct Daemon {
     links: Links,
     /// Pairs that wait for memory.
     parked: Vec<[EndId; 2]>,
+    /// Claims of sockets that came from other processes.
+    adopting: Adopting,
     /// Claims whose makers wait for an answer.
     unanswered: Vec<EndId>,
     /// Clients to be dropped as soon as the present message is done with.
@@ -112,6 +119,9 @@ impl Daemon {
         let lanes = Lanes::new()?;
         let room = epoll::EventData::new_u64(ROOM);
         epoll::add(&epoll, lanes.room.bell(), room, epoll::EventFlags::IN)?;
+        let adopting = Adopting::new()?;
+        let looked = epoll::EventData::new_u64(LOOKED);
+        epoll::add(&epoll, adopting.bell(), looked, epoll::EventFlags::IN)?;
         Ok(Self {
             scope,
             config,
@@ -130,6 +140,7 @@ impl Daemon {
             ends: Ends::default(),
             links: Links::new(),
             parked: Vec::new(),
+            adopting,
             unanswered: Vec::new(),
             doomed: Vec::new(),
         })
@@ -167,7 +178,8 @@ impl Daemon {
             // A claim that found no match is answered only when nobody's queue
             // holds the claim that it waits for.
             let left = self.left();
-            let rest = left.and_then(|left| Timespec::try_from(left).ok());
+            let next = left.into_iter().chain(self.adopting.left()).min();
+            let rest = next.and_then(|next| Timespec::try_from(next).ok());
             let timeout = if self.unanswered.is_empty() {
                 rest.as_ref()
             } else {
@@ -186,12 +198,15 @@ impl Daemon {
                         self.lanes.room.heard();
                         self.hear(true);
                     }
+                    LISTENER if data == LOOKED => self.adopt_found(),
                     LISTENER => self.accept(),
                     PIDFD => self.drop_client(data >> 2, "its process ended"),
                     _ => self.serve(data >> 2, flags),
                 }
                 self.bury();
             }
+            self.adopt();
+            self.bury();
             if left == Some(Duration::ZERO) && events.is_empty() {
                 // Whoever knocked before this look is let in. Later ones see the
                 // address vanish, and `shunt run` starts another daemon.

@@ -25,6 +25,8 @@ pub(crate) enum State {
     Reported,
     /// Claimed, but its addresses are not known yet (`connect` is under way).
     Unresolved,
+    /// Came from another process, which may still use its copy.
+    Adopting,
     /// Waits for the other end's claim.
     Waiting,
     /// The other end is known; memory for a link is awaited.
@@ -48,6 +50,8 @@ pub(crate) struct End {
     pub(crate) state: State,
     /// What the client reported last: 0 (shunted) or a reason.
     pub(crate) status: Option<u8>,
+    /// Slots that it had while others held the other end.
+    pub(crate) former: Vec<Seat>,
     tuple: Option<Tuple>,
     /// The user of its client.
     user: u32,
@@ -64,6 +68,7 @@ impl End {
             answer: false,
             state,
             status: None,
+            former: Vec::new(),
             tuple: None,
             user: 0,
             turn: 0,

@@ -24,6 +24,7 @@ mod daemon;
 mod diag;
 mod end;
 mod foreign;
+mod holders;
 mod inspect;
 mod link;
 mod log;

@@ -1,5 +1,7 @@
 //! What the daemon says.
 
+use std::sync::atomic::Ordering;
+
 use libc::c_int;
 use shunt_abi::message::{self, Kind, Message};
 use shunt_abi::{Reason, layout};
@@ -26,6 +28,8 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Unpaired) => {
             if let Some(socket) = find(m) {
                 match Reason::from_number(m.status) {
+                    Some(Reason::PeerLeft) => left(socket, m),
+                    Some(Reason::Held) => upgrade::ask_later(socket),
                     Some(reason) => upgrade::refuse(socket, reason),
                     None => socket.note_answer(),
                 }
@@ -61,12 +65,21 @@ fn link_of(m: &Message, passed: Option<c_int>) -> Option<&'static Link> {
     }
 }
 
+/// Who held the other end has let go of it before it was used: another process may have
+/// it. The next call on the connection sees to that.
+fn left(socket: &Socket, m: &Message) {
+    if let Some(pair) = socket.pair()
+        && (pair.link.id(), pair.number, pair.generation) == (m.link, m.slot, m.generation)
+    {
+        socket.left.store(m.generation, Ordering::Relaxed);
+    }
+}
+
 fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<()> {
     if m.slot as usize >= layout::SLOTS {
         return None;
     }
     let pair = Pair::new(link, m.slot, m.generation)?;
     pair.own.begin(m.generation, pair.out);
-    socket.set_pair(pair);
-    Some(())
+    socket.set_pair(pair).then_some(())
 }

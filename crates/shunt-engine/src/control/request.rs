@@ -50,6 +50,11 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
     }
 }
 
+/// Asks for another pairing in the place of one whose other end was handed on.
+pub(crate) fn claim_again(socket: &'static Socket, fd: c_int) {
+    claim_with(socket, fd, socket.role(), message::FLAG_AGAIN);
+}
+
 fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> bool {
     if !ensure() || !LOCK.take() {
         return false;
@@ -59,9 +64,14 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
     }
     let mut m = Message::new(Kind::Claim);
     (m.cookie, m.fd, m.role, m.flags) = (socket.cookie(), fd, role as u8, flags);
+    if socket.adopted.load(Ordering::Relaxed) {
+        m.flags |= message::FLAG_ADOPTED;
+        m.index = socket.descriptors();
+    }
     fill_addresses(&mut m, fd);
     // Another thread may have been faster.
     let sent = socket.move_on(Stage::Candidate, Stage::Claimed) && send(&m, None);
+    socket.told.store(true, Ordering::Relaxed);
     LOCK.give();
     sent
 }
@@ -79,6 +89,7 @@ pub(crate) fn report(socket: &Socket, fd: c_int, reason: Option<Reason>) {
     (m.cookie, m.fd, m.role) = (socket.cookie(), fd, socket.role() as u8);
     m.status = reason.map_or(0, |r| r as u8);
     fill_addresses(&mut m, fd);
+    socket.told.store(true, Ordering::Relaxed);
     post(&m);
 }
 
@@ -104,6 +115,7 @@ pub(super) fn tell_everything() {
                 let mut m = Message::new(Kind::Report);
                 (m.cookie, m.fd, m.role) = (socket.cookie(), fd, socket.role() as u8);
                 fill_addresses(&mut m, fd);
+                socket.told.store(true, Ordering::Relaxed);
                 send(&m, None);
             }
             // Claims are made again by the next call on the connection.

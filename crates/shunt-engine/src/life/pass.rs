@@ -3,6 +3,7 @@
 use libc::c_int;
 use shunt_abi::Reason;
 
+use super::adopt::adopt;
 use super::connection::adopt_listener;
 use super::forget_stale;
 use super::inherit::give_up;
@@ -47,8 +48,8 @@ pub(crate) unsafe fn passed(message: *const libc::msghdr) {
             if let Some(socket) = known {
                 socket.hold();
                 table::enter(fd, Entry::Socket(socket));
-            } else {
-                adopt_listener(fd);
+            } else if !adopt_listener(fd) {
+                adopt(fd);
             }
         });
     }

@@ -3,7 +3,7 @@
 use libc::c_char;
 use shunt_abi::Reason;
 
-use super::inherit;
+use super::{adopt, inherit};
 use crate::config::{self, Environment, Upgrade};
 use crate::{Outcome, control, process, signal, stats, sys, thread};
 
@@ -18,6 +18,7 @@ pub unsafe fn start(environment: *const *const c_char) {
     let environment = unsafe { Environment::new(environment) };
     config::read(environment);
     stats::start(environment);
+    adopt::look_around();
 }
 
 /// Before any fork; the calling thread forks.
@@ -110,5 +111,16 @@ pub fn before_io_uring() -> Outcome {
 pub fn after_unshare(flags: libc::c_int) {
     if flags & libc::CLONE_FILES != 0 && sys::has_threads() {
         thread::set_apart();
+    }
+}
+
+/// Before the process, or a thread of it, gives up system calls (`seccomp(2)`): ours may be
+/// among them, so what it has goes back to the kernel. Relatives may keep what is
+/// not in use yet.
+pub fn before_confinement() {
+    if thread::owns_memory() {
+        stats::prepare();
+        inherit::forget_all(Reason::Confined);
+        config::confine();
     }
 }

@@ -128,7 +128,7 @@ impl Daemon {
                 Ok(())
             }
             Kind::Release => {
-                self.forget_end(end);
+                self.release(end);
                 Ok(())
             }
             Kind::Lend => {
@@ -207,7 +207,11 @@ impl Daemon {
     /// Remembers what became of a connection, claimed or not.
     fn report(&mut self, id: EndId, message: &Message) {
         if let Some(end) = self.ends.get_mut(id) {
+            let used = end.status == Some(0);
             end.status = Some(message.status);
+            if hands_on(message.status) && !used {
+                self.withdraw(id);
+            }
         } else if self.may_add_end(id.client) {
             // Its addresses are looked up when somebody asks for the list.
             let role = role(message.role).unwrap_or(Role::Connector);
@@ -260,6 +264,14 @@ impl Daemon {
     pub(super) fn wants_answer(message: &Message) -> bool {
         message.flags & FLAG_ANSWER != 0
     }
+}
+
+/// Whether a connection goes to another program or process, as far as can be told.
+fn hands_on(status: u8) -> bool {
+    matches!(
+        Reason::from_number(status),
+        Some(Reason::Passed | Reason::Inherited | Reason::Stdio)
+    )
 }
 
 fn role(number: u8) -> Option<Role> {

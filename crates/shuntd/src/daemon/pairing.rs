@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use shunt_abi::Reason;
-use shunt_abi::message::{FLAG_NEW_LINK, Kind, Message, Role};
+use shunt_abi::message::{FLAG_ADOPTED, FLAG_AGAIN, FLAG_NEW_LINK, Kind, Message, Role};
 
 use super::{Daemon, Scope};
 use crate::client::Passed;
@@ -30,23 +30,26 @@ const OWN_RETRIES: usize = 4;
 impl Daemon {
     /// A client names one of its sockets.
     pub(super) fn claim(&mut self, id: EndId, message: &Message, role: Role) {
-        let mut status = None;
+        let (mut status, mut former) = (None, Vec::new());
         if let Some(old) = self.ends.get_mut(id) {
             match old.state {
+                State::Paired(seat) if message.flags & FLAG_AGAIN != 0 => {
+                    return self.pair_again(id, seat);
+                }
                 State::Paired(seat) => {
                     // Claimed again, perhaps because the answer was lost by an
                     // exec: the same answer once more.
                     return self.send_paired(id, seat, None);
                 }
                 State::Parked(_) => return old.answer |= Self::wants_answer(message),
-                _ => status = old.status,
+                _ => (status, former) = (old.status, std::mem::take(&mut old.former)),
             }
         } else if !self.may_add_end(id.client) {
             return self.send_unpaired(id, message.fd, Reason::NoResources as u8);
         }
         let mut end = End::new(message.fd, role, State::Unresolved);
         end.answer = Self::wants_answer(message);
-        end.status = status;
+        (end.status, end.former) = (status, former);
         self.add_end(id, end);
         let looked = match self.look(id) {
             Look::Denied => self.look_by_name(id, message),
@@ -58,7 +61,12 @@ impl Daemon {
             }
             Look::Found(tuple) => {
                 self.ends.resolve(id, tuple);
-                self.match_up(id);
+                if message.flags & FLAG_ADOPTED != 0 {
+                    self.set_state(id, State::Adopting);
+                    self.adopting.add(id, message.index);
+                } else {
+                    self.match_up(id);
+                }
             }
             Look::NotConnected => self.await_match(id),
             Look::Gone => {
@@ -67,6 +75,42 @@ impl Daemon {
             }
             Look::Denied => self.refuse(id, Reason::Policy),
             Look::NoRoom => self.refuse(id, Reason::NoResources),
+        }
+    }
+
+    /// Who held the other end has handed it on: this one waits for the next, and
+    /// keeps its slot to the end of its life, as its client may still look at it.
+    fn pair_again(&mut self, id: EndId, seat: Seat) {
+        /// More than a client asks for.
+        const MOST: usize = 8;
+        let Some(end) = self.ends.get_mut(id) else {
+            return;
+        };
+        if end.former.len() >= MOST {
+            return self.refuse(id, Reason::NoResources);
+        }
+        end.former.push(seat);
+        end.state = State::Waiting;
+        self.match_up(id);
+    }
+
+    /// A client has handed a connection on before it was used: its claim is void.
+    pub(super) fn withdraw(&mut self, id: EndId) {
+        let Some(end) = self.ends.get_mut(id) else {
+            return;
+        };
+        match end.state {
+            State::Paired(seat) => end.former.push(seat),
+            State::Parked(other) => self.unpark_pair(id, other),
+            State::Unresolved | State::Adopting | State::Waiting => {}
+            State::Reported | State::Refused => return,
+        }
+        self.ends.refuse(id);
+    }
+
+    fn set_state(&mut self, id: EndId, state: State) {
+        if let Some(end) = self.ends.get_mut(id) {
+            end.state = state;
         }
     }
 
@@ -131,7 +175,7 @@ impl Daemon {
 
     /// Pairs a resolved end if its other end is known, or turns out to be one
     /// of the unresolved ones.
-    fn match_up(&mut self, id: EndId) {
+    pub(super) fn match_up(&mut self, id: EndId) {
         if let Some(other) = self.ends.partner(id) {
             return self.pair(id, other);
         }
@@ -302,17 +346,50 @@ impl Daemon {
         let Some(end) = self.remove_end(id) else {
             return;
         };
+        for &seat in &end.former {
+            self.links.release(seat);
+        }
         match end.state {
             State::Paired(seat) => self.links.release(seat),
-            State::Parked(other) => {
-                self.parked.retain(|pair| !pair.contains(&id));
-                if let Some(end) = self.ends.get_mut(other) {
-                    end.state = State::Waiting;
-                }
-                self.answer_not_yet(other);
-            }
+            State::Parked(other) => self.unpark_pair(id, other),
             _ => {}
         }
+    }
+
+    /// A client has closed an end. Who connected it, and has not used it in shared memory,
+    /// may wait for another process that has this end now.
+    pub(super) fn release(&mut self, id: EndId) {
+        let left = self.ends.get(id).map(|end| (end.state, end.tuple()));
+        self.forget_end(id);
+        let Some((State::Paired(seat), Some(tuple))) = left else {
+            return;
+        };
+        let others = self.ends.with_tuple(tuple.flipped());
+        let waits = |id: &&EndId| {
+            self.ends.get(**id).is_some_and(|end| {
+                let same = |s: Seat| {
+                    (s.link, s.slot, s.generation) == (seat.link, seat.slot, seat.generation)
+                };
+                matches!(end.state, State::Paired(s) if same(s))
+                    && end.role == Role::Connector
+                    && end.status != Some(0)
+            })
+        };
+        if let Some(&other) = others.iter().find(waits) {
+            let mut left = Message::new(Kind::Unpaired);
+            left.cookie = other.cookie;
+            left.fd = self.ends.get(other).map_or(-1, |end| end.fd);
+            left.status = Reason::PeerLeft as u8;
+            (left.link, left.slot, left.generation) = (seat.link, seat.slot, seat.generation);
+            self.post(other.client, left, None);
+        }
+    }
+
+    /// One of two that waited for memory leaves the other.
+    fn unpark_pair(&mut self, leaving: EndId, other: EndId) {
+        self.parked.retain(|pair| !pair.contains(&leaving));
+        self.set_state(other, State::Waiting);
+        self.answer_not_yet(other);
     }
 
     fn allowed(&self, a: EndId, b: EndId) -> bool {
@@ -358,7 +435,7 @@ impl Daemon {
         self.post(id.client, paired, file.map(Passed::Arena));
     }
 
-    fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {
+    pub(super) fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {
         let mut unpaired = Message::new(Kind::Unpaired);
         unpaired.fd = fd;
         unpaired.cookie = id.cookie;

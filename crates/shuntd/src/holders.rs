@@ -1,0 +1,80 @@
+//! Which processes have a socket among their descriptors, as `/proc` says.
+//!
+//! A connection that a process did not make itself is paired only once that process
+//! alone has it: another could use its copy without knowing of the ring. Descriptors
+//! in messages that nobody has received, those of processes of other users (unless the
+//! daemon is root), and files that an `io_uring` has registered are not seen.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// Who has a socket, and by how many descriptors.
+pub(crate) type Holders = HashMap<u32, u32>;
+
+/// The holders of each of these sockets, by inode number; one process does not count.
+pub(crate) fn of(inodes: &[u64], except: Option<u32>) -> HashMap<u64, Holders> {
+    let mut found: HashMap<u64, Holders> = inodes
+        .iter()
+        .map(|inode| (*inode, Holders::new()))
+        .collect();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in processes {
+        let name = process.file_name();
+        let pid = name.to_str().and_then(|name| name.parse::<u32>().ok());
+        if let Some(pid) = pid.filter(|pid| Some(*pid) != except) {
+            look_at(&process.path().join("fd"), |inode| {
+                if let Some(holders) = found.get_mut(&inode) {
+                    *holders.entry(pid).or_default() += 1;
+                }
+            });
+        }
+    }
+    found
+}
+
+/// Calls `visit` with the inode number of every socket among a process's descriptors.
+fn look_at(descriptors: &Path, mut visit: impl FnMut(u64)) {
+    for descriptor in fs::read_dir(descriptors).into_iter().flatten().flatten() {
+        let Ok(target) = fs::read_link(descriptor.path()) else {
+            continue;
+        };
+        let inode = target
+            .as_os_str()
+            .as_bytes()
+            .strip_prefix(b"socket:[")
+            .and_then(|rest| rest.strip_suffix(b"]"))
+            .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+        if let Some(inode) = inode {
+            visit(inode);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixStream;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_childs_copies_are_counted_and_our_own_are_not() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let inode = |socket: &UnixStream| rustix::fs::fstat(socket.as_fd()).unwrap().st_ino;
+        let [own, passed] = [inode(&ours), inode(&theirs)];
+        let (out, again) = (theirs.try_clone().unwrap(), theirs);
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .stdout(Stdio::from(std::os::fd::OwnedFd::from(out)))
+            .stderr(Stdio::from(std::os::fd::OwnedFd::from(again)))
+            .spawn()
+            .unwrap();
+        let found = of(&[own, passed], Some(std::process::id()));
+        assert_eq!(found[&own], Holders::new());
+        assert_eq!(found[&passed], Holders::from([(child.id(), 2)]));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
