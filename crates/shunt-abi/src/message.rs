@@ -100,7 +100,7 @@ pub enum Role {
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
 /// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
 /// | Gone | `link` |
-/// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet) or a reason |
+/// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
 /// | Report | `cookie`, `status`: 0 (shunted) or a reason |
 /// | Release | `cookie` |
 /// | NeedSpare, List, End | – |

@@ -67,6 +67,7 @@ reasons! {
     HolderDied = 28, "HOLDER_DIED", "A process that shared the connection by fork was killed while it took bytes; how many is not known, so the connection was reset.";
     PeerLeft = 29, "PEER_LEFT", "The other end went back to TCP; its own reason says why.";
     Held = 30, "HELD", "The socket came from another process, and some process still has a copy of it.";
+    Confined = 31, "CONFINED", "The process has confined itself to few system calls (seccomp), and Shunt needs others.";
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What `shunt run` tells the library through the environment.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use shunt_abi::Reason;
 
@@ -30,6 +30,7 @@ pub(crate) enum Rings {
 }
 
 static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
+static CONFINED: AtomicBool = AtomicBool::new(false);
 static UPGRADE: AtomicU8 = AtomicU8::new(Upgrade::Adaptive as u8);
 
 /// Reads an environment variable without allocating.
@@ -68,6 +69,7 @@ pub(crate) fn upgrade() -> Upgrade {
 /// Why connections are not upgraded, if they are not.
 pub(crate) fn against() -> Option<Reason> {
     match (upgrade(), rings()) {
+        (Upgrade::Off, _) if CONFINED.load(Ordering::Relaxed) => Some(Reason::Confined),
         (Upgrade::Off, Rings::InUse) => Some(Reason::IoUring),
         (Upgrade::Off, _) => Some(Reason::Disabled),
         _ => None,
@@ -87,6 +89,14 @@ pub(crate) fn rings() -> Rings {
 pub(crate) fn use_rings() {
     if upgrade() != Upgrade::Off {
         RINGS.store(Rings::InUse as u8, Ordering::Relaxed);
+        UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
+    }
+}
+
+/// The program gives up system calls: upgrades are off for the rest of its life.
+pub(crate) fn confine() {
+    if upgrade() != Upgrade::Off {
+        CONFINED.store(true, Ordering::Relaxed);
         UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
     }
 }

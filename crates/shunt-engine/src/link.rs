@@ -80,6 +80,11 @@ impl Link {
         self.links.index()
     }
 
+    /// What the daemon calls it.
+    pub(crate) fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+
     /// Enters the socket that uses a slot (`None`: nobody).
     pub(crate) fn enter(&self, slot: u32, socket: Option<u32>) {
         self.sockets[slot as usize].store(socket.map_or(0, |s| s + 1), Ordering::Release);

@@ -35,7 +35,7 @@ pub(crate) fn before_fork() {
                         pair.link.hold();
                     }
                 }
-                Stage::Candidate | Stage::Paired if upgrade::share(socket) => {}
+                Stage::Candidate | Stage::Claimed | Stage::Paired if upgrade::share(socket) => {}
                 Stage::Candidate | Stage::Claimed | Stage::Paired => {
                     upgrade::refuse(socket, Reason::Forked)
                 }
@@ -76,6 +76,9 @@ pub(crate) fn after_fork_child() {
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         socket.lock.reset();
         socket.inside.after_fork_child();
+        socket.told.store(false, Ordering::Relaxed);
+        // The answer will be the parent's.
+        socket.set_plain(Stage::Claimed, Reason::Forked);
         // The set is shared, so a registration that moves would move for both.
         if !socket.items.is_empty() {
             socket.set_plain(Stage::Candidate, Reason::Forked);

@@ -104,6 +104,10 @@ pub(crate) struct Socket {
     pub(crate) claim_after: AtomicU32,
     /// Another program or process made it: nobody here knows who else has it.
     pub(crate) adopted: AtomicBool,
+    /// This process has told the daemon of it.
+    pub(crate) told: AtomicBool,
+    /// Generation of the pair whose other end was let go before it was used, or 0.
+    pub(crate) left: AtomicU32,
     /// Threads inside real calls that move bytes.
     pub(crate) inside: Inside,
     /// When the kernel was last asked about this socket (ticks).
@@ -155,6 +159,8 @@ impl Socket {
         socket.calls.store(0, o);
         socket.claim_after.store(0, o);
         socket.adopted.store(false, o);
+        socket.told.store(false, o);
+        socket.left.store(0, o);
         socket.inside.clear();
         socket.looked_at.store(0, o);
         socket.kernel_state.store(0, o);
@@ -379,22 +385,13 @@ impl Socket {
             pair.link.unhold();
         });
         self.pairs.clear();
-        let known = matches!(
-            self.stage(),
-            Stage::Claimed | Stage::Paired | Stage::Attached
-        ) || self.reason_was_reported();
-        if known && !inherited {
+        if self.told.load(Ordering::Relaxed) && !inherited {
             crate::control::release(self.cookie());
         }
         note_paired(self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
         self.cookie.store(0, Ordering::Relaxed);
         table::SOCKETS.give(self);
-    }
-
-    /// Whether the daemon knows of it although it is plain.
-    fn reason_was_reported(&self) -> bool {
-        self.stage() == Stage::Plain && self.cookie() != 0
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) use close::{
     before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown,
     socket_error,
 };
-pub(crate) use downgrade::downgrade;
+pub(crate) use downgrade::{downgrade, is_plain};
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,

@@ -10,6 +10,7 @@ use shunt_shm::slot;
 
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
+use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::stream::Want;
 use crate::{address, control, epoll, signal, sys, table, tcp};
@@ -126,7 +127,9 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
         }
         Stage::Claimed => {
             control::check_mail();
-            socket.stage() == Stage::Paired && attach(socket, fd, known)
+            socket.stage() == Stage::Paired
+                && !awaits_acceptor(socket)
+                && attach(socket, fd, known)
         }
         Stage::Paired if awaits_acceptor(socket) => false,
         Stage::Paired => attach(socket, fd, known),
@@ -149,11 +152,18 @@ fn claim_after(socket: &Socket) -> u32 {
 /// Whether its acceptor, which was paired at once, may still hand it on to somebody
 /// else, as it has not used it.
 fn awaits_acceptor(socket: &Socket) -> bool {
-    config::upgrade() == Upgrade::Eager
-        && socket.role() == Role::Connector
-        && socket
-            .pair()
-            .is_some_and(|pair| pair.peer_state() & (slot::READY | slot::REFUSED) == 0)
+    if config::upgrade() != Upgrade::Eager || socket.role() != Role::Connector {
+        return false;
+    }
+    control::check_mail();
+    socket.pair().is_some_and(|pair| {
+        pair.peer_state() & (slot::READY | slot::REFUSED) == 0 && !is_left(socket, pair)
+    })
+}
+
+/// Whether the daemon says that the other end was let go.
+fn is_left(socket: &Socket, pair: &Pair) -> bool {
+    socket.left.load(Ordering::Relaxed) == pair.generation
 }
 
 /// Some process still has a copy of a connection that came here.
@@ -201,7 +211,8 @@ fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
 pub(crate) fn share(socket: &'static Socket) -> bool {
     socket.lock.take() && {
         let shared = match socket.stage() {
-            Stage::Candidate => socket.share.before_fork(),
+            // One that has been claimed stays this process's; the child's copy is plain.
+            Stage::Candidate | Stage::Claimed => socket.share.before_fork(),
             // Nobody honours its rings before one process has it alone.
             Stage::Paired if socket.items.is_empty() => share_pair(socket),
             _ => false,
@@ -228,10 +239,11 @@ fn share_pair(socket: &Socket) -> bool {
 /// A connection that lives: asks for a pairing, if there may be somebody. With
 /// its lock.
 fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
-    if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {
-        return;
-    }
     if !socket.share.is_shared() {
+        // Not before: who shares it may be confined to few system calls.
+        if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {
+            return;
+        }
         // Also if it was the parent that connected it.
         socket.connected.store(true, Ordering::Relaxed);
     }
@@ -322,7 +334,8 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
     };
     let peer = pair.peer_state();
     let alone = pair.own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
-    if peer & slot::HANDED_ON != 0 && alone && socket.may_pair_again() {
+    let handed_on = peer & slot::HANDED_ON != 0 || peer == 0 && is_left(socket, pair);
+    if handed_on && alone && socket.may_pair_again() {
         pair_again(socket, fd);
         return false;
     }
@@ -337,6 +350,10 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
             return false;
         }
         forked.store(slot::INHERITED, Ordering::Release);
+    } else if socket.share.is_shared() {
+        // Since before it was paired: the others' copies are plain.
+        socket.set_reason(Reason::Forked);
+        return false;
     }
     if let Some(reason) = socket.items.obstacle(known) {
         socket.set_reason(reason);

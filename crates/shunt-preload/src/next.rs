@@ -179,6 +179,8 @@ next! {
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
     chroot(path: *const c_char) -> c_int = sys!(Sysno::chroot, path);
     unshare(flags: c_int) -> c_int = sys!(Sysno::unshare, flags);
+    #[variadic] prctl(option: c_int, second: c_ulong, third: c_ulong, fourth: c_ulong, fifth: c_ulong) -> c_int
+        = sys!(Sysno::prctl, option, second, third, fourth, fifth);
 
     // Streams.
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;

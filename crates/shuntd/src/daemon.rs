@@ -18,6 +18,8 @@ use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 use shunt_abi::message::{Kind, Message};
 
+use adopting::Adopting;
+
 use crate::board::Board;
 use crate::client::{Client, Counted, Passed};
 use crate::config::Config;
@@ -44,6 +46,8 @@ const STOP: u64 = 3;
 
 /// The data of "a descriptor has become free": a listener's, so to speak.
 const ROOM: u64 = 1 << 2 | LISTENER;
+/// The data of "the processes have been looked through".
+const LOOKED: u64 = 2 << 2 | LISTENER;
 
 /// Messages taken from one client before the others get their turn.
 const BURST: usize = 64;
@@ -91,7 +95,7 @@ pub struct Daemon {
     /// Pairs that wait for memory.
     parked: Vec<[EndId; 2]>,
     /// Claims of sockets that came from other processes.
-    adopting: adopting::Adopting,
+    adopting: Adopting,
     /// Claims whose makers wait for an answer.
     unanswered: Vec<EndId>,
     /// Clients to be dropped as soon as the present message is done with.
@@ -115,6 +119,9 @@ impl Daemon {
         let lanes = Lanes::new()?;
         let room = epoll::EventData::new_u64(ROOM);
         epoll::add(&epoll, lanes.room.bell(), room, epoll::EventFlags::IN)?;
+        let adopting = Adopting::new()?;
+        let looked = epoll::EventData::new_u64(LOOKED);
+        epoll::add(&epoll, adopting.bell(), looked, epoll::EventFlags::IN)?;
         Ok(Self {
             scope,
             config,
@@ -133,7 +140,7 @@ impl Daemon {
             ends: Ends::default(),
             links: Links::new(),
             parked: Vec::new(),
-            adopting: adopting::Adopting::default(),
+            adopting,
             unanswered: Vec::new(),
             doomed: Vec::new(),
         })
@@ -191,6 +198,7 @@ impl Daemon {
                         self.lanes.room.heard();
                         self.hear(true);
                     }
+                    LISTENER if data == LOOKED => self.adopt_found(),
                     LISTENER => self.accept(),
                     PIDFD => self.drop_client(data >> 2, "its process ended"),
                     _ => self.serve(data >> 2, flags),

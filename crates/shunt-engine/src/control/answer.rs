@@ -1,5 +1,7 @@
 //! What the daemon says.
 
+use std::sync::atomic::Ordering;
+
 use libc::c_int;
 use shunt_abi::message::{self, Kind, Message};
 use shunt_abi::{Reason, layout};
@@ -26,6 +28,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Unpaired) => {
             if let Some(socket) = find(m) {
                 match Reason::from_number(m.status) {
+                    Some(Reason::PeerLeft) => left(socket, m),
                     Some(Reason::Held) => upgrade::ask_later(socket),
                     Some(reason) => upgrade::refuse(socket, reason),
                     None => socket.note_answer(),
@@ -59,6 +62,16 @@ fn link_of(m: &Message, passed: Option<c_int>) -> Option<&'static Link> {
         Link::open(m.link, m.arena, own, Arena::open(passed?).ok()?)
     } else {
         Link::find(m.link, m.arena)
+    }
+}
+
+/// Who held the other end has let go of it before it was used: another process may have
+/// it. The next call on the connection sees to that.
+fn left(socket: &Socket, m: &Message) {
+    if let Some(pair) = socket.pair()
+        && (pair.link.id(), pair.number, pair.generation) == (m.link, m.slot, m.generation)
+    {
+        socket.left.store(m.generation, Ordering::Relaxed);
     }
 }
 

@@ -71,6 +71,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
     fill_addresses(&mut m, fd);
     // Another thread may have been faster.
     let sent = socket.move_on(Stage::Candidate, Stage::Claimed) && send(&m, None);
+    socket.told.store(true, Ordering::Relaxed);
     LOCK.give();
     sent
 }
@@ -88,6 +89,7 @@ pub(crate) fn report(socket: &Socket, fd: c_int, reason: Option<Reason>) {
     (m.cookie, m.fd, m.role) = (socket.cookie(), fd, socket.role() as u8);
     m.status = reason.map_or(0, |r| r as u8);
     fill_addresses(&mut m, fd);
+    socket.told.store(true, Ordering::Relaxed);
     post(&m);
 }
 
@@ -113,6 +115,7 @@ pub(super) fn tell_everything() {
                 let mut m = Message::new(Kind::Report);
                 (m.cookie, m.fd, m.role) = (socket.cookie(), fd, socket.role() as u8);
                 fill_addresses(&mut m, fd);
+                socket.told.store(true, Ordering::Relaxed);
                 send(&m, None);
             }
             // Claims are made again by the next call on the connection.

@@ -36,6 +36,30 @@ pub(super) fn give_up_all(reason: Reason) {
     });
 }
 
+/// Before system calls of ours may be forbidden: everything is the kernel's, and what is
+/// in no epoll set is forgotten, so that calls on it are but the program's own. What
+/// several processes have, and none of them uses in shared memory yet, the others keep.
+pub(super) fn forget_all(reason: Reason) {
+    table::each(|fd, entry| {
+        let Entry::Socket(socket) = entry else { return };
+        if socket.stage() == Stage::Paired && !socket.share.is_unknown() {
+            socket.set_plain(Stage::Paired, reason);
+        } else {
+            give_up_socket(socket, fd, reason);
+        }
+    });
+    table::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
+            && socket.stage() == Stage::Attached
+            && socket.items.is_empty()
+            && Conn::new(socket, fd).is_some_and(|conn| stream::is_plain(&conn))
+        {
+            // Held for ever: a thread may be about to use it.
+            table::enter(fd, Entry::Other);
+        }
+    });
+}
+
 /// Before an exec, or a spawn by libc: the descriptors that survive it.
 pub(super) fn before_program() {
     let own = thread::owns_memory();
@@ -55,12 +79,15 @@ pub(super) fn before_program() {
 pub(super) fn leave_the_rest() {
     table::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
-            && matches!(socket.stage(), Stage::Candidate | Stage::Paired)
+            && (is_in_use(socket) || socket.stage() == Stage::Plain)
+            && socket.stage() != Stage::Attached
             && !socket.share.is_unknown()
             && !survives(fd)
             && socket.holds() == 1
         {
-            socket.set_plain(socket.stage(), Reason::Inherited);
+            if socket.stage() != Stage::Plain {
+                socket.set_plain(socket.stage(), Reason::Inherited);
+            }
             socket.share.leave();
         }
     });

@@ -82,3 +82,14 @@ pub fn after_unshare(flags: libc::c_int) {
         thread::set_apart();
     }
 }
+
+/// Before the process, or a thread of it, gives up system calls (`seccomp(2)`): ours may be
+/// among them, so what it has goes back to the kernel. Relatives may keep what is
+/// not in use yet.
+pub fn before_confinement() {
+    if thread::owns_memory() {
+        stats::prepare();
+        inherit::forget_all(Reason::Confined);
+        config::confine();
+    }
+}

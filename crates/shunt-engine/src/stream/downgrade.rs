@@ -71,7 +71,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
 }
 
 /// Whether both directions are the kernel's already.
-fn is_plain(conn: &Conn) -> bool {
+pub(crate) fn is_plain(conn: &Conn) -> bool {
     let receiving = &conn.pair.own.receiving;
     conn.way_out() == Way::TcpAgain
         && conn.way_in() == Way::TcpAgain

@@ -1,9 +1,9 @@
-//! Changes of user and root: afterwards the process might no longer reach the
+//! Changes of user, root and rights. After a change of user or root the process might no longer reach the
 //! daemon that serves it now, so it is reached before. Servers that drop their
 //! rights before they open a socket (memcached, nginx's workers) would otherwise
 //! never be shunted.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_ulong};
 
 use libc::uid_t;
 use shunt_engine::life;
@@ -44,4 +44,20 @@ unsafe extern "C-unwind" fn chroot(path: *const c_char) -> c_int {
     quietly(life::before_new_identity);
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::chroot(path) }
+}
+
+/// Variadic in C; arguments that the option does not ask for are garbage.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prctl(
+    option: c_int,
+    second: c_ulong,
+    third: c_ulong,
+    fourth: c_ulong,
+    fifth: c_ulong,
+) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        quietly(life::before_confinement);
+    }
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::prctl(option, second, third, fourth, fifth) }
 }

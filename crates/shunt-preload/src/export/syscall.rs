@@ -14,7 +14,7 @@ use shunt_engine::{Outcome, io, life, ready};
 
 use super::data::{engine_preadv2, engine_pwritev2};
 use super::{fd, process, ready as set, socket};
-use crate::call::{answer, outcome, quietly_with};
+use crate::call::{answer, outcome, quietly, quietly_with};
 use crate::next::raw::{self, SIGSET_SIZE};
 use crate::next::{self, Function};
 use crate::trampoline::forward;
@@ -25,6 +25,10 @@ type Call =
 forward! {
     syscall through choose;
 }
+
+/// Operations of `seccomp(2)` that give system calls up.
+const STRICT: c_uint = libc::SECCOMP_SET_MODE_STRICT;
+const FILTER: c_uint = libc::SECCOMP_SET_MODE_FILTER;
 
 /// Which of the two answers call `number`.
 extern "C-unwind" fn choose(number: c_long, first: c_long, second: c_long) -> Function {
@@ -88,6 +92,8 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_execveat
             | libc::SYS_exit_group
             | libc::SYS_io_uring_setup
+            | libc::SYS_seccomp
+            | libc::SYS_prctl
     )
 }
 
@@ -240,11 +246,18 @@ unsafe extern "C-unwind" fn dispatch(
                 life::before_exit();
                 Outcome::Kernel
             }
+            libc::SYS_seccomp if matches!(fd as c_uint, STRICT | FILTER) => confining(),
+            libc::SYS_prctl if fd == libc::PR_SET_SECCOMP => confining(),
             libc::SYS_io_uring_setup => quietly_with(life::before_io_uring),
             _ => Outcome::Kernel,
         }
     };
     outcome!(outcome, kernel())
+}
+
+fn confining() -> Outcome {
+    quietly(life::before_confinement);
+    Outcome::Kernel
 }
 
 /// No mask, or one of the kernel's size: the only one that it accepts.

@@ -1,70 +1,136 @@
 //! Claims of sockets that their claimants did not make: inherited by exec, or passed
 //! in a message. Each waits until the processes have been looked through, and for a
 //! while longer if another still has the socket, as who passes one on closes its copy
-//! soon. One look serves all that wait, and looks take a tenth of the daemon's time.
+//! soon. A thread of its own looks, for all that wait at once, and rests nine times as
+//! long as that kept a core busy.
 
-use std::os::fd::AsFd;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
 use shunt_abi::Reason;
 
 use super::Daemon;
 use crate::end::{EndId, State};
-use crate::{holders, inspect};
+use crate::holders::{self, Holders};
+use crate::inspect;
 
-/// The daemon looks this many times as long as a look took elsewhere.
+/// See the module.
 const REST: u32 = 9;
-/// At least this long it looks elsewhere.
+/// At least this long it rests.
 const BREAK: Duration = Duration::from_millis(1);
 /// So long a claim waits; later its client asks again.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// A claim that waits for a look.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct Claim {
     id: EndId,
     /// How many descriptors of its claimant name the socket.
     copies: u32,
     until: Instant,
 }
 
-/// Claims that wait for a look.
-#[derive(Debug, Default)]
+/// What a look has found, and how long it kept a core busy.
+type Found = (HashMap<u64, Holders>, Duration);
+
+/// A look under way.
+#[derive(Debug)]
+struct Look {
+    /// With the inode numbers of their sockets.
+    claims: Vec<(Claim, u64)>,
+    found: Receiver<Found>,
+}
+
+/// Claims that wait.
+#[derive(Debug)]
 pub(super) struct Adopting {
-    claims: Vec<Waiting>,
+    claims: Vec<Claim>,
+    look: Option<Look>,
     rests_until: Option<Instant>,
+    bell: Arc<OwnedFd>,
 }
 
 impl Adopting {
+    /// No claims yet.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            claims: Vec::new(),
+            look: None,
+            rests_until: None,
+            bell: Arc::new(eventfd(0, flags)?),
+        })
+    }
+
+    /// Readable when a look is done.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
     /// One more claim waits.
     pub(super) fn add(&mut self, id: EndId, copies: u32) {
-        self.claims.push(Waiting {
+        self.claims.push(Claim {
             id,
             copies,
             until: Instant::now() + PATIENCE,
         });
     }
 
-    /// How long until the next look; `None`: nobody waits for one.
+    /// How long until the next look; `None`: nobody waits for one, or one is under way.
     pub(super) fn left(&self) -> Option<Duration> {
         let now = Instant::now();
         let until = self.rests_until.unwrap_or(now);
-        (!self.claims.is_empty()).then(|| until.saturating_duration_since(now))
+        let waits = !self.claims.is_empty() && self.look.is_none();
+        waits.then(|| until.saturating_duration_since(now))
     }
 }
 
 impl Daemon {
-    /// Looks who has the sockets that wait for it, if it is time.
+    /// Begins to look who has the sockets that wait for it, if it is time.
     pub(super) fn adopt(&mut self) {
         if self.adopting.left() != Some(Duration::ZERO) {
             return;
         }
-        let start = Instant::now();
         let claims: Vec<_> = std::mem::take(&mut self.adopting.claims)
             .into_iter()
             .filter_map(|claim| Some((claim, self.inode(claim.id)?)))
             .collect();
-        let found = holders::of(claims.iter().map(|claim| claim.1));
+        if claims.is_empty() {
+            return;
+        }
+        let inodes: Vec<_> = claims.iter().map(|claim| claim.1).collect();
+        let (done, found) = sync_channel(1);
+        let bell = Arc::clone(&self.adopting.bell);
+        let look = move || {
+            let holders = holders::of(inodes.into_iter());
+            let busy = clock_gettime(ClockId::ThreadCPUTime);
+            let busy = Duration::try_from(busy).unwrap_or_default();
+            let _ = done.send((holders, busy));
+            let _ = rustix::io::write(&bell, &1_u64.to_ne_bytes());
+        };
+        let thread = std::thread::Builder::new().name("shuntd-look".to_owned());
+        if thread.spawn(look).is_ok() {
+            self.adopting.look = Some(Look { claims, found });
+        } else {
+            for (claim, _) in claims {
+                self.answer_adopted(claim.id, false);
+            }
+        }
+    }
+
+    /// A look is done.
+    pub(super) fn adopt_found(&mut self) {
+        let _ = rustix::io::read(self.adopting.bell(), &mut [0; 8][..]);
+        let Some(Look { claims, found }) = self.adopting.look.take() else {
+            return;
+        };
+        // Nothing, should it have failed: then everybody asks again.
+        let (found, busy) = found.recv().unwrap_or_default();
         let now = Instant::now();
         for (claim, inode) in claims {
             let pid = self.clients.get(&claim.id.client).map(|client| client.pid);
@@ -77,10 +143,9 @@ impl Daemon {
                 self.adopting.claims.push(claim);
             }
         }
-        let rest = (now - start) * REST;
-        self.adopting.rests_until = Some(now + rest.max(BREAK));
+        self.adopting.rests_until = Some(now + (busy * REST).max(BREAK));
         self.log
-            .event(|| format!("looked through the processes in {:?}", now - start));
+            .event(|| format!("looked through the processes for {busy:?}"));
     }
 
     /// The number of the socket of a claim that still waits.
@@ -106,6 +171,9 @@ impl Daemon {
         let Some(end) = self.ends.get_mut(id) else {
             return;
         };
+        if end.state != State::Adopting {
+            return;
+        }
         if alone {
             end.state = State::Waiting;
             self.match_up(id);

@@ -346,13 +346,38 @@ impl Daemon {
         let Some(end) = self.remove_end(id) else {
             return;
         };
-        for seat in end.former {
+        for &seat in &end.former {
             self.links.release(seat);
         }
         match end.state {
-            State::Paired(seat) => self.links.release(seat),
+            State::Paired(seat) => {
+                self.links.release(seat);
+                self.tell_left(end.tuple(), seat);
+            }
             State::Parked(other) => self.unpark_pair(id, other),
             _ => {}
+        }
+    }
+
+    /// Who holds the other end, and has not used it in shared memory, may wait for
+    /// another process that has this one now.
+    fn tell_left(&mut self, tuple: Option<Tuple>, seat: Seat) {
+        let others = tuple.map_or(&[][..], |tuple| self.ends.with_tuple(tuple.flipped()));
+        let waits = |id: &&EndId| {
+            self.ends.get(**id).is_some_and(|end| {
+                let same = |s: Seat| {
+                    (s.link, s.slot, s.generation) == (seat.link, seat.slot, seat.generation)
+                };
+                matches!(end.state, State::Paired(s) if same(s)) && end.status != Some(0)
+            })
+        };
+        if let Some(&other) = others.iter().find(waits) {
+            let mut left = Message::new(Kind::Unpaired);
+            left.cookie = other.cookie;
+            left.fd = self.ends.get(other).map_or(-1, |end| end.fd);
+            left.status = Reason::PeerLeft as u8;
+            (left.link, left.slot, left.generation) = (seat.link, seat.slot, seat.generation);
+            self.post(other.client, left, None);
         }
     }
 
