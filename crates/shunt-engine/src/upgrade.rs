@@ -127,9 +127,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
         }
         Stage::Claimed => {
             control::check_mail();
-            socket.stage() == Stage::Paired
-                && !awaits_acceptor(socket)
-                && attach(socket, fd, known)
+            socket.stage() == Stage::Paired && !awaits_acceptor(socket) && attach(socket, fd, known)
         }
         Stage::Paired if awaits_acceptor(socket) => false,
         Stage::Paired => attach(socket, fd, known),

@@ -12,7 +12,7 @@ use crate::table::{self, Entry};
 use crate::{sys, upgrade};
 
 /// Inherited descriptors are looked for up to this number.
-const INHERITED: usize = 256;
+const INHERITED: usize = 1024;
 
 /// At the start of a program: takes note of the connections among its descriptors.
 /// Those below 3 are the kernel's until no such number names them.

@@ -1,0 +1,100 @@
+// A connection that nobody has used yet goes to another program under Shunt, over a
+// Unix socket or by exec, and its giver closes its copy: the other program is shunted.
+// path: shunted 20%
+// timeout: 60
+#include "diff.h"
+#include "plain.h"
+
+enum { ROUNDS = 20000, FEWER = 2000 };
+enum { KEPT = 1, TAKEN = 2, INHERITED = 4 }; // the giver's copy; the receiver's way to it
+
+static void connect_anew(struct end *e)
+{
+    int on = 1;
+    if (e->role == S) {
+        go(e);
+        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    } else {
+        await_go(e);
+        FD = tcp_socket(e->fam, SOCK_CLOEXEC);
+        MUST(tcp_connect(FD, e->fam, e->port));
+    }
+    MUST(setsockopt(FD, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+}
+
+// The other side of ECHO.
+static void ask(struct end *e, int rounds)
+{
+    unsigned char buf[32];
+    int good = 0;
+    for (int i = 0; i < rounds; i++) {
+        fill(buf, 32, i, 1);
+        put(FD, buf, 32);
+        good += get(FD, buf, 32) == 32 && check(buf, 32, i, 2) < 0;
+    }
+    say(e, "%d good", good);
+}
+
+// `giver` hands its end on; the other end talks to whoever has it.
+static void adopt(struct end *e, enum role giver, int how)
+{
+    int rounds = how & KEPT ? FEWER : ROUNDS;
+    connect_anew(e);
+    if (e->role != giver) {
+        ask(e, rounds);
+        produce(e, FD, MUCH, 3);
+        expect(e, FD, MUCH, 4);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        return;
+    }
+    struct plain p;
+    if (how & INHERITED) {
+        p = plain_on(e, FD, THERE, BY_FORK | SHUNTED);
+    } else {
+        p = plain_on(e, -1, -1, BY_FORK | SHUNTED);
+        give_to(e, &p, FD);
+    }
+    if (!(how & KEPT))
+        close(FD), FD = -1;
+    tell_it(e, &p, ECHO, rounds, 0);
+    tell_it(e, &p, RECEIVE, MUCH, 3);
+    tell_it(e, &p, SEND, MUCH, 4);
+    plain_end(e, &p);
+    if (how & KEPT)
+        close(FD), FD = -1;
+}
+static void acceptor_passes(struct end *e) { adopt(e, S, TAKEN); }
+static void acceptor_bequeaths(struct end *e) { adopt(e, S, INHERITED); }
+static void connector_passes(struct end *e) { adopt(e, C, TAKEN); }
+static void connector_bequeaths(struct end *e) { adopt(e, C, INHERITED); }
+// Nobody knows whether the giver uses its copy, so this stays TCP.
+static void acceptor_keeps(struct end *e) { adopt(e, S, TAKEN | KEPT); }
+static void connector_keeps(struct end *e) { adopt(e, C, INHERITED | KEPT); }
+
+// It goes on from hand to hand, each time before it has been used, and is used at last.
+static void from_hand_to_hand(struct end *e)
+{
+    connect_anew(e);
+    if (e->role == C) {
+        ask(e, ROUNDS);
+        T(recv(FD, (char[1]){0}, 1, 0));
+        return;
+    }
+    struct plain first = plain_on(e, -1, -1, BY_FORK | SHUNTED);
+    give_to(e, &first, FD);
+    close(FD), FD = -1;
+    order(&first, GIVE, 0, 0);
+    int fd = passed(first.leash);
+    await_report(e, &first);
+    tell_it(e, &first, DROP, 0, 0);
+    struct plain second = plain_on(e, fd, THERE, BY_FORK | SHUNTED);
+    close(fd);
+    tell_it(e, &second, ECHO, ROUNDS, 0);
+    plain_end(e, &second);
+    plain_end(e, &first);
+}
+
+PLAIN_MAIN(CASE(acceptor_passes, BARE | SPLIT | ALL), CASE(acceptor_bequeaths, BARE | SPLIT),
+           CASE(connector_passes, BARE | SPLIT), CASE(connector_bequeaths, BARE | SPLIT),
+           CASE(acceptor_keeps, BARE | SPLIT), CASE(connector_keeps, BARE | SPLIT),
+           CASE(from_hand_to_hand, BARE | SPLIT))
