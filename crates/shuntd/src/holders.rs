@@ -13,16 +13,17 @@ use std::path::Path;
 /// Who has a socket, and by how many descriptors.
 pub(crate) type Holders = HashMap<u32, u32>;
 
-/// The holders of each of these sockets, by inode number. Our own process, which
-/// holds copies for moments only, does not count.
-pub(crate) fn of(inodes: impl Iterator<Item = u64>) -> HashMap<u64, Holders> {
-    let mut found: HashMap<u64, Holders> = inodes.map(|inode| (inode, Holders::new())).collect();
+/// The holders of each of these sockets, by inode number; one process does not count.
+pub(crate) fn of(inodes: &[u64], except: Option<u32>) -> HashMap<u64, Holders> {
+    let mut found: HashMap<u64, Holders> = inodes
+        .iter()
+        .map(|inode| (*inode, Holders::new()))
+        .collect();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let own = std::process::id();
     for process in processes {
         let name = process.file_name();
         let pid = name.to_str().and_then(|name| name.parse::<u32>().ok());
-        if let Some(pid) = pid.filter(|pid| *pid != own) {
+        if let Some(pid) = pid.filter(|pid| Some(*pid) != except) {
             look_at(&process.path().join("fd"), |inode| {
                 if let Some(holders) = found.get_mut(&inode) {
                     *holders.entry(pid).or_default() += 1;
@@ -70,7 +71,7 @@ mod tests {
             .stderr(Stdio::from(std::os::fd::OwnedFd::from(again)))
             .spawn()
             .unwrap();
-        let found = of([own, passed].into_iter());
+        let found = of(&[own, passed], Some(std::process::id()));
         assert_eq!(found[&own], Holders::new());
         assert_eq!(found[&passed], Holders::from([(child.id(), 2)]));
         child.kill().unwrap();

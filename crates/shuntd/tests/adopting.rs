@@ -1,0 +1,157 @@
+//! Claims of sockets that other processes have made.
+
+mod common;
+
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+use common::{Client, Fixture, connection};
+use rustix::net::sockopt;
+use shunt_abi::Reason;
+use shunt_abi::message::{FLAG_ADOPTED, FLAG_AGAIN, Kind, Message, Role};
+
+/// A process that has a copy of the socket and does nothing.
+fn holder(socket: &TcpStream) -> Child {
+    let copy = OwnedFd::from(socket.try_clone().unwrap());
+    let mut sleep = Command::new("sleep");
+    sleep.arg("60").stdin(Stdio::from(copy)).spawn().unwrap()
+}
+
+fn adopt(client: &Client, socket: &TcpStream, copies: u32) -> u64 {
+    let mut claim = Message::new(Kind::Claim);
+    claim.fd = socket.as_raw_fd();
+    claim.cookie = sockopt::socket_cookie(socket).unwrap();
+    claim.role = Role::Acceptor as u8;
+    (claim.flags, claim.index) = (FLAG_ADOPTED, copies);
+    client.send(&claim, None);
+    claim.cookie
+}
+
+/// Two clients with two arenas each.
+fn two(daemon: &Fixture) -> [Client; 2] {
+    [daemon.client(), daemon.client()].map(|client| {
+        client.spare(1);
+        client.spare(2);
+        client
+    })
+}
+
+#[test]
+fn a_socket_that_one_process_has_is_paired() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    adopt(&b, &far, 1);
+    assert_eq!(a.expect(Kind::Paired).0.slot, b.expect(Kind::Paired).0.slot);
+}
+
+#[test]
+fn a_socket_of_which_another_process_has_a_copy_is_not() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    let mut other = holder(&far);
+    adopt(&b, &far, 1);
+    let (refusal, _) = b.expect(Kind::Unpaired);
+    assert_eq!(refusal.status, Reason::Held as u8);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    adopt(&b, &far, 1);
+    b.expect(Kind::Paired);
+    a.expect(Kind::Paired);
+}
+
+#[test]
+fn a_claim_waits_a_while_for_the_one_who_handed_it_on() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    let mut other = holder(&far);
+    adopt(&b, &far, 1);
+    b.sync();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    // Within the daemon's patience, or after it on a slow machine.
+    let (answer, _) = b.receive().unwrap();
+    if answer.kind() == Some(Kind::Unpaired) {
+        adopt(&b, &far, 1);
+        b.expect(Kind::Paired);
+    }
+    a.expect(Kind::Paired);
+}
+
+#[test]
+fn copies_that_the_claimant_does_not_know_of_count_as_anothers() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    let _copy = far.try_clone().unwrap();
+    a.claim(&near, Role::Connector, 0);
+    adopt(&b, &far, 1);
+    assert_eq!(b.expect(Kind::Unpaired).0.status, Reason::Held as u8);
+    adopt(&b, &far, 2);
+    b.expect(Kind::Paired);
+    a.expect(Kind::Paired);
+}
+
+#[test]
+fn an_end_whose_peer_was_handed_on_waits_for_the_next_holder() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let c = daemon.client();
+    c.spare(1);
+    let (near, far) = connection();
+    let near_cookie = a.claim(&near, Role::Connector, 0);
+    let far_cookie = b.claim(&far, Role::Acceptor, 0);
+    let (first, _) = a.expect(Kind::Paired);
+    b.expect(Kind::Paired);
+    a.expect(Kind::NeedSpare);
+    // b hands it on to c, unused; a has seen that in b's slot.
+    b.report(far_cookie, Reason::Passed as u8);
+    a.claim_as(&near, near_cookie, Role::Connector, FLAG_AGAIN);
+    adopt(&c, &far, 1);
+    let (second, _) = a.expect(Kind::Paired);
+    c.expect(Kind::Paired);
+    assert_ne!(
+        (first.link, first.generation),
+        (second.link, second.generation)
+    );
+}
+
+#[test]
+fn who_waits_is_told_when_the_other_end_is_let_go_unused() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    let far_cookie = b.claim(&far, Role::Acceptor, 0);
+    let (paired, _) = a.expect(Kind::Paired);
+    a.expect(Kind::NeedSpare);
+    b.release(far_cookie);
+    let (left, _) = a.expect(Kind::Unpaired);
+    assert_eq!(left.status, Reason::PeerLeft as u8);
+    assert_eq!(
+        (left.link, left.slot, left.generation),
+        (paired.link, paired.slot, paired.generation)
+    );
+}
+
+#[test]
+fn who_uses_it_in_shared_memory_is_not_told() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    let near_cookie = a.claim(&near, Role::Connector, 0);
+    let far_cookie = b.claim(&far, Role::Acceptor, 0);
+    a.expect(Kind::Paired);
+    a.expect(Kind::NeedSpare);
+    a.report(near_cookie, 0);
+    a.sync();
+    b.release(far_cookie);
+    b.sync();
+    a.expect_nothing();
+}
