@@ -145,7 +145,9 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
         forget_stale(fd);
         return;
     }
-    control::look();
+    if config::upgrade() != Upgrade::Off {
+        control::look();
+    }
     if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
         socket.connected.store(true, Ordering::Relaxed);
         upgrade::consider(socket, fd, Role::Acceptor, None);

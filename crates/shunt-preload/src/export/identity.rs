@@ -1,7 +1,7 @@
-//! Changes of user, root and rights. After a change of user or root the process might no longer reach the
-//! daemon that serves it now, so it is reached before. Servers that drop their
-//! rights before they open a socket (memcached, nginx's workers) would otherwise
-//! never be shunted.
+//! Changes of user, root and rights. After a change of user or root the process
+//! might no longer reach the daemon that serves it now, so it is reached before.
+//! Servers that drop their rights before they open a socket (memcached, nginx's
+//! workers) would otherwise never be shunted.
 
 use std::ffi::{c_char, c_int, c_ulong};
 
@@ -55,7 +55,9 @@ unsafe extern "C-unwind" fn prctl(
     fourth: c_ulong,
     fifth: c_ulong,
 ) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
+    // Without a filter it only asks whether there are filters.
+    let asks = second == libc::SECCOMP_MODE_FILTER.into() && third == 0;
+    if option == libc::PR_SET_SECCOMP && !asks {
         quietly(life::before_confinement);
     }
     // SAFETY: the caller keeps the function's contract.

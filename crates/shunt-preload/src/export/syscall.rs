@@ -246,8 +246,16 @@ unsafe extern "C-unwind" fn dispatch(
                 life::before_exit();
                 Outcome::Kernel
             }
-            libc::SYS_seccomp if matches!(fd as c_uint, STRICT | FILTER) => confining(),
-            libc::SYS_prctl if fd == libc::PR_SET_SECCOMP => confining(),
+            // Without a filter they only ask whether there are filters.
+            libc::SYS_seccomp if fd as c_uint == STRICT || fd as c_uint == FILTER && c != 0 => {
+                confining()
+            }
+            libc::SYS_prctl
+                if fd == libc::PR_SET_SECCOMP
+                    && (b as c_uint != libc::SECCOMP_MODE_FILTER || c != 0) =>
+            {
+                confining()
+            }
             libc::SYS_io_uring_setup => quietly_with(life::before_io_uring),
             _ => Outcome::Kernel,
         }
