@@ -128,7 +128,7 @@ impl Daemon {
                 Ok(())
             }
             Kind::Release => {
-                self.forget_end(end);
+                self.release(end);
                 Ok(())
             }
             Kind::Lend => {

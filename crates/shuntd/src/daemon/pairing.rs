@@ -350,25 +350,29 @@ impl Daemon {
             self.links.release(seat);
         }
         match end.state {
-            State::Paired(seat) => {
-                self.links.release(seat);
-                self.tell_left(end.tuple(), seat);
-            }
+            State::Paired(seat) => self.links.release(seat),
             State::Parked(other) => self.unpark_pair(id, other),
             _ => {}
         }
     }
 
-    /// Who holds the other end, and has not used it in shared memory, may wait for
-    /// another process that has this one now.
-    fn tell_left(&mut self, tuple: Option<Tuple>, seat: Seat) {
-        let others = tuple.map_or(&[][..], |tuple| self.ends.with_tuple(tuple.flipped()));
+    /// A client has closed an end. Who connected it, and has not used it in shared memory,
+    /// may wait for another process that has this end now.
+    pub(super) fn release(&mut self, id: EndId) {
+        let left = self.ends.get(id).map(|end| (end.state, end.tuple()));
+        self.forget_end(id);
+        let Some((State::Paired(seat), Some(tuple))) = left else {
+            return;
+        };
+        let others = self.ends.with_tuple(tuple.flipped());
         let waits = |id: &&EndId| {
             self.ends.get(**id).is_some_and(|end| {
                 let same = |s: Seat| {
                     (s.link, s.slot, s.generation) == (seat.link, seat.slot, seat.generation)
                 };
-                matches!(end.state, State::Paired(s) if same(s)) && end.status != Some(0)
+                matches!(end.state, State::Paired(s) if same(s))
+                    && end.role == Role::Connector
+                    && end.status != Some(0)
             })
         };
         if let Some(&other) = others.iter().find(waits) {
