@@ -116,7 +116,14 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::mixed("rsync", rsync::run, FORKED),
     Program::mixed("git-daemon", git::run, HANDED_ON),
     Program::mixed("mosquitto", mosquitto::run, CLOSED),
-    Program::mixed("ssh", ssh::run, HANDED_ON),
+    Program::mixed(
+        "ssh",
+        ssh::run,
+        Rings::Floor(
+            0.4,
+            "what is shunted before sshd forks a confined process goes back to TCP",
+        ),
+    ),
     Program::mixed("gunicorn-sync", python_web::gunicorn_sync, SHORT),
     Program::mixed(
         "gunicorn-threads",
