@@ -21,6 +21,7 @@ mod inherit;
 mod option;
 mod pass;
 mod process;
+mod standard;
 
 pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
@@ -33,6 +34,7 @@ pub use process::{
     after_exec, after_fork_child, after_unshare, before_confinement, before_exec, before_exit,
     before_fork, before_io_uring, before_new_identity, start,
 };
+pub(crate) use standard::are_streams_in_reach;
 
 fn attached(fd: c_int) -> Option<Conn<'static>> {
     let socket = table::socket(fd)?;

@@ -13,7 +13,7 @@ use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::stream::Want;
-use crate::{address, control, epoll, signal, sys, table, tcp};
+use crate::{address, control, epoll, life, signal, sys, table, tcp};
 
 /// Data calls after which a connection has shown that it will live (adaptive).
 /// A one-request connection makes about four at each end.
@@ -185,7 +185,7 @@ fn put_off(socket: &Socket) {
 /// Looks what has come, when it is due to be claimed. `false`: not yet.
 fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
     let names = |fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, socket));
-    if (0..=2).any(names) {
+    if names(2) || (0..=1).any(names) && life::are_streams_in_reach() {
         socket.set_reason(Reason::Stdio);
         put_off(socket);
         return false;
