@@ -60,7 +60,11 @@ fn alone(socket: &Socket) -> Option<Reason> {
         Some(Reason::Forked)
     } else if !control::ensure() {
         Some(control::why_not())
-    } else if socket.role() == Role::Connector && !control::accelerates(socket.port()) {
+    } else if socket.role() == Role::Connector
+        // The listener that another program connected it to may be gone by now.
+        && !socket.adopted.load(Ordering::Relaxed)
+        && !control::accelerates(socket.port())
+    {
         Some(Reason::PeerPlain)
     } else {
         None
