@@ -876,6 +876,60 @@ static void under_traffic(struct end *e)
     goes_on(e);
 }
 
+// `shunt downgrade`, which lies beside the library, if there is one.
+static void by_command(struct end *e)
+{
+    const char *library = getenv("LD_PRELOAD"), *end = library ? strstr(library, "libshunt.so") : NULL;
+    if (!end)
+        return;
+    const char *begin = end;
+    while (begin > library && begin[-1] != ' ' && begin[-1] != ':')
+        begin--;
+    char program[512], pid[16];
+    snprintf(program, sizeof program, "%.*sshunt", (int)(end - begin), begin);
+    snprintf(pid, sizeof pid, "%d", (int)e->pid);
+    char *argv[] = {"shunt", "downgrade", pid, NULL};
+    posix_spawn_file_actions_t acts;
+    posix_spawn_file_actions_init(&acts);
+    posix_spawn_file_actions_addopen(&acts, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&acts, 2, "/dev/null", O_WRONLY, 0);
+    pid_t child = 0;
+    errno = posix_spawn(&child, program, &acts, NULL, argv, plain_environment());
+    if (errno)
+        say(e, "not spawned: %s", errname(errno));
+    else
+        MUST(waitpid(child, NULL, 0));
+    posix_spawn_file_actions_destroy(&acts);
+}
+
+// Somebody else wishes it, while two threads converse.
+static void wished_under_traffic(struct end *e)
+{
+    struct thread t = {.e = e, .n = 3000};
+    at_once(e);
+    MUST(pthread_create(&t.thread, NULL, converses, &t));
+    if (e->role == S)
+        by_command(e);
+    pthread_join(t.thread, NULL);
+    say(e, "%ld good", t.result);
+    meet(e);
+    goes_on(e);
+}
+
+// The same while both ends have much to read: whoever waits first sees to it.
+static void wished_unread(struct end *e)
+{
+    AT(C) produce(e, FD, MUCH, 1);
+    AT(S) {
+        produce(e, FD, MUCH, 2);
+        by_command(e);
+        await_events(e, FD, POLLIN);
+        expect(e, FD, MUCH, 1);
+    }
+    AT(C) expect(e, FD, MUCH, 2);
+    goes_on(e);
+}
+
 static void *receives_all(void *arg)
 {
     struct thread *t = arg;
@@ -1055,6 +1109,6 @@ PLAIN_MAIN(CASE(peer_has_shut, COLD), CASE(we_have_shut, COLD), CASE(both_have_s
            CASE(peer_watches_idle, COLD), CASE(peer_watches_unread, COLD), CASE(one_shot, COLD), CASE(room_again, COLD),
            CASE(stream_under_sleepers, TWO | COLD), CASE(program_under_sleepers, TWO | COLD),
            CASE(half_received, TWO | COLD), CASE(program_behind_unread, COLD), CASE(stream_behind_unread, COLD),
-           CASE(under_traffic, TWO | COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
+           CASE(under_traffic, TWO | COLD), CASE(wished_under_traffic, TWO | COLD), CASE(wished_unread, COLD), CASE(under_load, TWO | COLD), CASE(daemon_closefrom, SPLIT | COLD),
            CASE(daemon_close_range, SPLIT | COLD), CASE(daemon_close, SPLIT | COLD), CASE(counts, COLD), CASE(all_calls, COLD), CASE(by_name, COLD),
            CASE(io_uring, SPLIT | COLD)) // last: from there on all of the process stays on TCP

@@ -15,6 +15,7 @@
 //!          <─────────────────────────── NeedSpare, Gone
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
 //!          <─────────────────────────── Lent (+ that descriptor)
+//!          <─────────────────────────── Downgrade (`shunt downgrade` wishes it)
 //! ```
 //!
 //! A message whose length or kind is not known is ignored by a client and ends
@@ -44,6 +45,9 @@ pub enum Kind {
     Lend = 13,
     /// It is attached; or there is none.
     Lent = 14,
+    /// A connection is to go back to TCP: `shunt downgrade` says so to the daemon, and
+    /// that to the holders of both ends.
+    Downgrade = 15,
     /// `shunt ss` asks for every connection.
     List = 20,
     /// One connection.
@@ -71,6 +75,7 @@ impl Kind {
             12 => Self::Gone,
             13 => Self::Lend,
             14 => Self::Lent,
+            15 => Self::Downgrade,
             20 => Self::List,
             21 => Self::Row,
             22 => Self::End,
@@ -106,6 +111,7 @@ pub enum Role {
 /// | NeedSpare, List, End | – |
 /// | Lend | `cookie`, `fd`: the client's own end |
 /// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason |
+/// | Downgrade | from the daemon: `cookie`, `fd`; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
 /// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -69,6 +69,7 @@ reasons! {
     Held = 30, "HELD", "The socket came from another process, and some process still has a copy of it.";
     Confined = 31, "CONFINED", "The process has confined itself to few system calls (seccomp), and Shunt needs others.";
     Ended = 32, "ENDED", "The other end closed or shut down before all was read, so TCP delivered the rest.";
+    Requested = 33, "REQUESTED", "`shunt downgrade` sent it back to TCP.";
 }
 
 #[cfg(test)]

@@ -128,6 +128,20 @@ impl Control {
         }
     }
 
+    /// Wishes the connection of a row back to TCP; returns how many of its ends have
+    /// holders that hear of it. Needs [`Self::greet`] first.
+    pub(crate) fn downgrade(&self, row: &Message) -> Result<u32> {
+        let mut wish = Message::new(Kind::Downgrade);
+        (wish.family, wish.ports, wish.addresses) = (row.family, row.ports, row.addresses);
+        self.send(&wish)?;
+        loop {
+            let message = self.receive()?;
+            if message.kind() == Some(Kind::End) {
+                return Ok(message.index);
+            }
+        }
+    }
+
     /// Somebody has stopped the daemon's process.
     fn is_stopped(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));

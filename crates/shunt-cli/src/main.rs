@@ -10,6 +10,7 @@
 mod bench;
 mod control;
 mod doctor;
+mod downgrade;
 mod elf;
 mod locate;
 mod reasons;
@@ -46,6 +47,17 @@ enum Command {
     Run(RunOptions),
     /// List the connections of programs that run under Shunt
     Ss(Json),
+    /// Send connections back to TCP
+    ///
+    /// Both ends go on as if nothing had happened. An end that sleeps follows at its
+    /// next call.
+    Downgrade {
+        /// A process id, or one end's ADDRESS:PORT as `shunt ss` shows it (may be several)
+        #[arg(required = true, value_name = "PID|CONN")]
+        which: Vec<downgrade::Which>,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Explain why a connection may stay on TCP
     Reasons(Json),
     /// Check that Shunt can work here
@@ -117,6 +129,7 @@ fn main() -> ExitCode {
     let done = match Options::parse().command {
         Command::Run(options) => return run::run(&options),
         Command::Ss(json) => ss::ss(json.json),
+        Command::Downgrade { which, json } => downgrade::downgrade(&which, json.json),
         Command::Reasons(json) => reasons::reasons(json.json),
         Command::Doctor(json) => doctor::doctor(json.json),
         Command::Bench { options } => bench::bench(&options),

@@ -11,24 +11,24 @@ use shunt_abi::message::{FLAG_SHUNTED, Message, comm_text};
 use crate::control::Control;
 
 #[derive(Serialize)]
-struct List {
-    connections: Vec<Connection>,
+pub(crate) struct List {
+    pub(crate) connections: Vec<Connection>,
 }
 
 /// One connection, seen from the accepting end.
 #[derive(Serialize)]
-struct Connection {
-    local: SocketAddr,
-    peer: SocketAddr,
+pub(crate) struct Connection {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
     /// Those known to Shunt, the accepting end's first.
-    processes: Vec<Process>,
-    path: &'static str,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) path: &'static str,
     reason: Option<String>,
 }
 
 #[derive(Clone, Serialize)]
-struct Process {
-    pid: u32,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
     comm: String,
     /// "server" (it accepted) or "client" (it connected).
     end: &'static str,
@@ -54,7 +54,7 @@ pub(crate) fn ss(json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn connection(row: &Message) -> Connection {
+pub(crate) fn connection(row: &Message) -> Connection {
     let end = |i: usize| {
         let bytes = row.addresses[i];
         let ip = if row.family == libc::AF_INET as u16 {
@@ -92,7 +92,7 @@ fn connection(row: &Message) -> Connection {
 }
 
 /// Columns as wide as their contents.
-fn table(connections: &[Connection]) -> String {
+pub(crate) fn table(connections: &[Connection]) -> String {
     let mut rows = vec![["LOCAL", "PEER", "SERVER", "CLIENT", "PATH", "REASON"].map(str::to_owned)];
     for c in connections {
         let process = |end| {

@@ -2,7 +2,7 @@
 //! except where said, and safe to lose at any moment.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
@@ -77,6 +77,17 @@ pub(crate) fn look() {
         drain();
     }
     ensure();
+}
+
+/// Some connection is wished back to TCP ([`Socket::wished`](crate::socket::Socket)).
+static WISHES: AtomicBool = AtomicBool::new(false);
+
+/// Whether there are such wishes that nobody has seen to; also looks what the daemon has
+/// sent. Two loads if there is nothing.
+#[inline]
+pub(crate) fn take_wishes() -> bool {
+    check_mail();
+    WISHES.load(Ordering::Relaxed) && WISHES.swap(false, Ordering::Acquire)
 }
 
 /// Handles what the daemon has sent since the last look: one load if nothing.

@@ -27,6 +27,7 @@ pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
 };
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range};
+pub(crate) use inherit::see_to_wishes;
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
 pub use option::{fcntl, getsockopt, ioctl, setsockopt};
 pub(crate) use pass::{passed, passing};

@@ -104,6 +104,8 @@ pub(crate) struct Socket {
     pub(crate) calls: AtomicU32,
     /// After how many of them it is claimed; 0: as the mode says.
     pub(crate) claim_after: AtomicU32,
+    /// `shunt downgrade` wishes it back to TCP.
+    pub(crate) wished: AtomicBool,
     /// Another program or process made it: nobody here knows who else has it.
     pub(crate) adopted: AtomicBool,
     /// This process has told the daemon of it.
@@ -165,6 +167,7 @@ impl Socket {
         socket.calls.store(0, o);
         socket.claim_after.store(0, o);
         socket.adopted.store(false, o);
+        socket.wished.store(false, o);
         socket.told.store(false, o);
         socket.left.store(0, o);
         socket.inside.clear();

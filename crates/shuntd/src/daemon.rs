@@ -6,6 +6,7 @@ mod dispatch;
 mod lending;
 mod listing;
 mod pairing;
+mod recalling;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

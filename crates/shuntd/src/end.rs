@@ -52,6 +52,8 @@ pub(crate) struct End {
     pub(crate) status: Option<u8>,
     /// Slots that it had while others held the other end.
     pub(crate) former: Vec<Seat>,
+    /// Its holder has been told to go back to TCP.
+    pub(crate) told: bool,
     tuple: Option<Tuple>,
     /// The user of its client.
     user: u32,
@@ -69,6 +71,7 @@ impl End {
             state,
             status: None,
             former: Vec::new(),
+            told: false,
             tuple: None,
             user: 0,
             turn: 0,

@@ -3,7 +3,7 @@
 //! A connection that a process did not make itself is paired only once that process
 //! alone has it: another could use its copy without knowing of the ring. Descriptors
 //! in messages that nobody has received, those of processes of other users (unless the
-//! daemon is root), and files that an `io_uring` has registered are not seen.
+//! daemon is root, or else the socket is not paired if it was theirs), and files that an `io_uring` has registered are not seen.
 
 use std::collections::HashMap;
 use std::fs;

@@ -35,6 +35,12 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 }
             }
         }
+        Some(Kind::Downgrade) => {
+            if let Some(socket) = find(m) {
+                socket.wished.store(true, Ordering::Relaxed);
+                super::WISHES.store(true, Ordering::Release);
+            }
+        }
         Some(Kind::NeedSpare) => stock::add(),
         Some(Kind::Gone) => {
             Link::sweep();

@@ -13,7 +13,7 @@ use super::set::Set;
 use super::sleep::{begin_sleep, end_sleep};
 use crate::stream::Spin;
 use crate::thread::signals;
-use crate::{Outcome, control, ready, real, stats, sys};
+use crate::{Outcome, control, life, ready, real, stats, sys};
 
 /// `epoll_pwait2(2)` on a tracked set.
 ///
@@ -48,7 +48,7 @@ pub(crate) unsafe fn wait(
         }
     }
     let seen = signals::now();
-    control::check_mail();
+    life::see_to_wishes();
     let told = bring_forward(set, room);
     if told > 0 {
         stats::ready_call(true);

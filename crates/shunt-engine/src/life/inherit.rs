@@ -2,6 +2,8 @@
 //! process. It may not run under Shunt, so each such connection becomes a plain
 //! kernel socket first.
 
+use std::sync::atomic::Ordering;
+
 use libc::c_int;
 use shunt_abi::Reason;
 
@@ -9,7 +11,7 @@ use super::attached;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
-use crate::{sys, thread, upgrade};
+use crate::{control, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(super) fn give_up(fd: c_int, reason: Reason) {
@@ -25,6 +27,28 @@ fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
     {
         stream::downgrade(&conn, reason);
     }
+}
+
+/// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.
+#[inline]
+pub(crate) fn see_to_wishes() {
+    if control::take_wishes() {
+        go_back();
+    }
+}
+
+#[cold]
+fn go_back() {
+    if !thread::owns_memory() {
+        return;
+    }
+    table::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
+            && socket.wished.swap(false, Ordering::Relaxed)
+        {
+            give_up_socket(socket, fd, Reason::Requested);
+        }
+    });
 }
 
 /// Everything goes back to the kernel: its calls pass us by from here on.

@@ -11,7 +11,7 @@ use crate::stream::parking::{self, Place};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
-use crate::{Outcome, control, real, stats, sys, upgrade};
+use crate::{Outcome, control, life, real, stats, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
 /// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
@@ -214,6 +214,7 @@ pub(super) unsafe fn poll_with(
     sigmask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
+    life::see_to_wishes();
     let mut spin = Spin::new();
     let mut any = false;
     for one in fds.iter_mut() {

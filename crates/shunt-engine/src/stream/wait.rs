@@ -12,6 +12,7 @@ use shunt_shm::token::Token;
 use super::parking::{self, Place};
 use super::send::{has_unread_tcp, leave_ring};
 use super::{Conn, Spin, owed};
+use crate::life;
 use crate::real;
 use crate::socket::bump;
 use crate::sys::{self, Errno};
@@ -81,6 +82,7 @@ pub(crate) fn wait(
     deadline: &mut Deadline,
     seen: Seen,
 ) -> Result<(), Errno> {
+    life::see_to_wishes();
     let mut spin = Spin::new();
     while !is_ready(conn, want) {
         if seen.interrupting_since() {

@@ -11,6 +11,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::Stat;
+use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 use shunt_abi::Reason;
 
@@ -152,18 +154,21 @@ impl Daemon {
             .event(|| format!("looked through the processes for {busy:?}"));
     }
 
-    /// The number of the socket of a claim that still waits.
+    /// The number of the socket of a claim that still waits. One that another user's
+    /// process has made may have holders that only root can see.
     fn inode(&mut self, id: EndId) -> Option<u64> {
         let end = self.ends.get(id)?;
         if end.state != State::Adopting {
             return None;
         }
         let client = self.clients.get(&id.client)?;
+        let user = geteuid();
         let copy = inspect::copy(client.pidfd.as_fd(), end.fd, id.cookie, &client.lane).ok();
         let inode = copy.and_then(|socket| {
             let stat = rustix::fs::fstat(&socket);
             socket.close_now();
-            Some(stat.ok()?.st_ino)
+            let seen = |stat: &Stat| user.is_root() || stat.st_uid == user.as_raw();
+            Some(stat.ok().filter(seen)?.st_ino)
         });
         if inode.is_none() {
             self.answer_adopted(id, false);

@@ -136,6 +136,7 @@ impl Daemon {
                 Ok(())
             }
             Kind::List => self.list(id),
+            Kind::Downgrade => self.downgrade(id, &message),
             // A second Hello, or what only a daemon says.
             Kind::Hello
             | Kind::Welcome

@@ -1,0 +1,66 @@
+//! `shunt downgrade`: tells the holders of a connection's ends that it is to go back to
+//! TCP. Only its holders' user may wish that, or root.
+
+use std::net::{IpAddr, SocketAddr};
+
+use shunt_abi::message::{Kind, Message};
+
+use super::Daemon;
+use super::dispatch::Malformed;
+use crate::end::EndId;
+use crate::tuple::FAMILIES;
+
+impl Daemon {
+    /// A client wishes it of the connection between two addresses.
+    pub(super) fn downgrade(&mut self, asker: u64, wish: &Message) -> Result<(), Malformed> {
+        let Some(client) = self.clients.get(&asker) else {
+            return Ok(());
+        };
+        if client.has_unsent() {
+            return Err(Malformed); // It has not read its last answer yet.
+        }
+        let uid = client.uid;
+        let [one, other] = addresses(wish).ok_or(Malformed)?;
+        let named: Vec<(EndId, i32)> = self
+            .ends
+            .iter()
+            .filter(|(id, end)| {
+                let ends = end.tuple().map(|tuple| (tuple.local, tuple.peer));
+                (ends == Some((one, other)) || ends == Some((other, one)))
+                    && (uid == 0 || uid == self.user(id.client))
+            })
+            .map(|(id, end)| (id, end.fd))
+            .collect();
+        let mut answer = Message::new(Kind::End);
+        answer.index = named.len() as u32;
+        for (id, fd) in named {
+            // Once is enough: who does not read its mail must not drown in it.
+            let end = self.ends.get_mut(id).filter(|end| !end.told);
+            if let Some(end) = end {
+                end.told = true;
+                let mut message = Message::new(Kind::Downgrade);
+                (message.cookie, message.fd) = (id.cookie, fd);
+                self.post(id.client, message, None);
+            }
+        }
+        self.post(asker, answer, None);
+        Ok(())
+    }
+}
+
+/// The two ends that a message names, as tuples have them.
+fn addresses(message: &Message) -> Option<[(IpAddr, u16); 2]> {
+    let address = |i: usize| {
+        let bytes = message.addresses[i];
+        let ip = match message.family {
+            family if family == FAMILIES.0 => {
+                IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]])
+            }
+            family if family == FAMILIES.1 => IpAddr::from(bytes),
+            _ => return None,
+        };
+        let address = SocketAddr::new(ip.to_canonical(), message.ports[i]);
+        Some((address.ip(), address.port()))
+    };
+    Some([address(0)?, address(1)?])
+}

@@ -1,0 +1,81 @@
+//! `shunt downgrade`: whom the daemon tells, and whom it hears.
+
+mod common;
+
+use std::net::{SocketAddr, TcpStream};
+
+use common::{Client, Fixture, connection};
+use shunt_abi::message::{Kind, Message, Role};
+
+/// Two clients, and a connection between them that has been paired.
+fn paired(daemon: &Fixture) -> ([Client; 2], [TcpStream; 2]) {
+    let clients = [daemon.client(), daemon.client()];
+    let (near, far) = connection();
+    for (n, client) in clients.iter().enumerate() {
+        drop(client.spare(n as u32 + 1));
+    }
+    clients[0].claim(&near, Role::Connector, 0);
+    clients[1].claim(&far, Role::Acceptor, 0);
+    for client in &clients {
+        client.expect(Kind::Paired);
+        client.sync();
+    }
+    (clients, [near, far])
+}
+
+fn wish(ends: [SocketAddr; 2]) -> Message {
+    let mut wish = Message::new(Kind::Downgrade);
+    wish.family = libc::AF_INET as u16;
+    for (n, end) in ends.into_iter().enumerate() {
+        let SocketAddr::V4(end) = end else {
+            panic!("IPv4")
+        };
+        wish.addresses[n][..4].copy_from_slice(&end.ip().octets());
+        wish.ports[n] = end.port();
+    }
+    wish
+}
+
+fn told(client: &Client, wish: &Message) -> u32 {
+    client.send(wish, None);
+    client.expect(Kind::End).0.index
+}
+
+#[test]
+fn both_holders_are_told_once_whoever_comes_first_in_the_wish() {
+    let daemon = Fixture::start();
+    let (clients, [near, _far]) = paired(&daemon);
+    let ends = [near.local_addr().unwrap(), near.peer_addr().unwrap()];
+    let asker = daemon.client();
+    assert_eq!(told(&asker, &wish(ends)), 2);
+    assert_eq!(told(&asker, &wish([ends[1], ends[0]])), 2);
+    for client in &clients {
+        client.expect(Kind::Downgrade);
+        client.sync();
+        client.expect_nothing();
+    }
+}
+
+#[test]
+fn other_addresses_name_nobody() {
+    let daemon = Fixture::start();
+    let (clients, [near, far]) = paired(&daemon);
+    let asker = daemon.client();
+    let own = near.local_addr().unwrap();
+    assert_eq!(told(&asker, &wish([own, own])), 0);
+    let mut elsewhere = far.local_addr().unwrap();
+    elsewhere.set_port(1);
+    assert_eq!(told(&asker, &wish([own, elsewhere])), 0);
+    for client in &clients {
+        client.sync();
+        client.expect_nothing();
+    }
+}
+
+#[test]
+fn a_wish_without_a_family_ends_its_client() {
+    let daemon = Fixture::start();
+    let asker = daemon.client();
+    asker.send(&Message::new(Kind::Downgrade), None);
+    asker.expect_closed();
+}
