@@ -120,8 +120,11 @@ pub(crate) fn use_rings() {
 
 /// The program gives up system calls: upgrades are off for the rest of its life.
 pub(crate) fn confine() {
-    if upgrade() != Upgrade::Off {
-        CONFINED.store(true, Ordering::Relaxed);
-        UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
-    }
+    CONFINED.store(true, Ordering::Relaxed);
+    UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
+}
+
+/// Whether it has: then a system call that it would not make may end it.
+pub(crate) fn is_confined() -> bool {
+    CONFINED.load(Ordering::Relaxed)
 }

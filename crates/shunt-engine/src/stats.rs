@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 
 use shunt_abi::Reason;
 
-use crate::config::Environment;
+use crate::config::{self, Environment};
 use crate::socket::{Counts, Socket, Stage};
 use crate::{sys, table, tcp, thread};
 
@@ -134,6 +134,9 @@ pub(crate) fn add(socket: &Socket) {
     }
     // What the kernel carried, less the doorbells.
     let carried = || {
+        if config::is_confined() {
+            return (0, 0);
+        }
         let (sent, received) = tcp::carried(socket.fd());
         let less = |bytes: u64, of: &Counts| {
             bytes.saturating_sub(of.before.load(o) + of.doorbells.load(o))
