@@ -20,8 +20,9 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libshunt.so");
 
     // Every program started under Shunt pays for what the loader does with the
-    // library, above all for the pages that it touches (see docs/decisions/0007). So no start files: their constructors and
-    // destructors do nothing for a library that stays, in pages of their own
+    // library, above all for the pages that it touches (see docs/decisions/0007). So
+    // no start files: their constructors and destructors do nothing for a library
+    // that stays, in pages of their own
     // (`__dso_handle`, which they define, is ours). And few segments: constants with
     // the code, and data that the loader relocates with the rest, where the addresses
     // of the functions that ours stand in front of can be written anyway.

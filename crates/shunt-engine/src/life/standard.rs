@@ -160,3 +160,37 @@ unsafe fn refers(tables: &Tables) -> bool {
             })
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_of_rust_alone_does_not_reach_them() {
+        assert!(!are_streams_in_reach());
+    }
+
+    #[test]
+    fn libc_is_among_the_objects_and_left_out() {
+        unsafe extern "C" fn is_libc(
+            info: *mut libc::dl_phdr_info,
+            _: usize,
+            _: *mut c_void,
+        ) -> c_int {
+            // SAFETY: the loader's own tables of a mapped object.
+            unsafe {
+                let Some(tables) = tables(&*info) else {
+                    return 0;
+                };
+                let name = |at: usize| CStr::from_ptr(tables.names.add(at)).to_bytes();
+                let libc = tables
+                    .soname
+                    .is_some_and(|at| name(at).starts_with(b"libc.so"));
+                c_int::from(libc && !refers(&tables))
+            }
+        }
+        // SAFETY: the callback keeps to what the loader hands it.
+        let found = unsafe { libc::dl_iterate_phdr(Some(is_libc), std::ptr::null_mut()) };
+        assert_eq!(found, 1);
+    }
+}
