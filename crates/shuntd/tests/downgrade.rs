@@ -2,26 +2,10 @@
 
 mod common;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
-use common::{Client, Fixture, connection};
-use shunt_abi::message::{Kind, Message, Role};
-
-/// Two clients, and a connection between them that has been paired.
-fn paired(daemon: &Fixture) -> ([Client; 2], [TcpStream; 2]) {
-    let clients = [daemon.client(), daemon.client()];
-    let (near, far) = connection();
-    for (n, client) in clients.iter().enumerate() {
-        drop(client.spare(n as u32 + 1));
-    }
-    clients[0].claim(&near, Role::Connector, 0);
-    clients[1].claim(&far, Role::Acceptor, 0);
-    for client in &clients {
-        client.expect(Kind::Paired);
-        client.sync();
-    }
-    (clients, [near, far])
-}
+use common::{Client, Fixture, paired};
+use shunt_abi::message::{Kind, Message};
 
 fn wish(ends: [SocketAddr; 2]) -> Message {
     let mut wish = Message::new(Kind::Downgrade);

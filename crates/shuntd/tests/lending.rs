@@ -6,7 +6,7 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use common::{ARENA_SEALS, Client, Fixture, arena_file, connection};
+use common::{ARENA_SEALS, Client, Fixture, arena_file, connection, paired};
 use rustix::net::sockopt::socket_cookie;
 use shunt_abi::message::{Kind, Message, Role};
 use shunt_abi::{Reason, layout};
@@ -22,18 +22,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let daemon = Fixture::start();
-        let clients = [daemon.client(), daemon.client()];
-        let (near, far) = connection();
-        for (n, client) in clients.iter().enumerate() {
-            drop(client.spare(n as u32 + 1));
-        }
-        clients[0].claim(&near, Role::Connector, 0);
-        clients[1].claim(&far, Role::Acceptor, 0);
-        for client in &clients {
-            client.expect(Kind::Paired);
-            client.sync(); // It is asked for more memory, too.
-        }
-        let ends = [near, far];
+        let (clients, ends) = paired(&daemon);
         Self {
             daemon,
             clients,

@@ -8,8 +8,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::atomic::{heavy, light};
 use shunt_shm::publish;
-use shunt_shm::ring::{Consumer, Found, Memory, Position};
-use shunt_shm::slot::{self, Progress, Recall, Receiving, Slot, Way};
+use shunt_shm::slot::{self, Recall, Slot, Way};
 use shunt_shm::token::Token;
 
 use super::recv::follow_back;
@@ -17,8 +16,10 @@ use super::{Conn, close, downgrade, wait};
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
-/// Bytes given to the kernel at a time.
-const STEP: usize = 256 << 10;
+mod unread;
+
+pub(super) use unread::Unread;
+
 /// How long the peer may be in the middle of sending to itself in our name, in
 /// nanoseconds: a few system calls, unless it was stopped there.
 const PATIENCE: u64 = 5_000_000_000;
@@ -45,12 +46,6 @@ pub(super) enum Withdrawal {
     PeerReceives,
     /// The peer reads it in the ring.
     No,
-}
-
-/// What a side had not read of its peer's ring when it read there for the last time.
-pub(super) struct Unread {
-    read: u64,
-    left: u32,
 }
 
 /// Whether the peer reads our ring no more.
@@ -187,15 +182,15 @@ fn last_bell(conn: &Conn) -> u64 {
 /// TCP stream on.
 fn note_unread(conn: &Conn, from: u64) {
     let recall = &conn.pair.own.recall;
-    let unread = Unread::of(conn.pair.peer);
-    recall.owed_read.store(unread.read, Ordering::Relaxed);
-    recall.owed_left.store(unread.left, Ordering::Relaxed);
+    let (read, left) = Unread::of(conn.pair.peer).words();
+    recall.owed_read.store(read, Ordering::Relaxed);
+    recall.owed_left.store(left, Ordering::Relaxed);
     recall.owed_from.store(from, Ordering::Relaxed);
 }
 
 /// Sends again over TCP what the peer has not read, if it is not receiving just now
 /// and TCP takes it all: then the kernel has everything that was ever sent. With the
-/// sending token, on the ring. `false`: the peer reads it in the ring.
+/// sending token, on the ring.
 pub(super) fn withdraw(conn: &Conn) -> Withdrawal {
     withdraw_behind(conn, None)
 }
@@ -476,10 +471,10 @@ fn is_in_front_of_bells(conn: &Conn) -> bool {
 /// Sends what is owed, as far as the kernel takes it. With the sending token.
 fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
     let recall = &conn.pair.own.recall;
-    let unread = Unread {
-        read: recall.owed_read.load(Ordering::Relaxed),
-        left: recall.owed_left.load(Ordering::Relaxed),
-    };
+    let unread = Unread::noted(
+        recall.owed_read.load(Ordering::Relaxed),
+        recall.owed_left.load(Ordering::Relaxed),
+    );
     let debt = conn.base().map_or(Some(Debt::Paid), |base| {
         let written = tcp::written(base, conn.socket.role());
         let from = recall.owed_from.load(Ordering::Relaxed);
@@ -498,99 +493,4 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
     Way::TcpAgain.store(&conn.pair.own.sending.way);
     wait::restore_options(conn);
     Debt::Paid
-}
-
-impl Unread {
-    /// As that side says.
-    pub(super) fn of(side: &Slot) -> Self {
-        Self {
-            read: side.receiving.read.load(Ordering::Acquire),
-            left: side.receiving.left.load(Ordering::Acquire),
-        }
-    }
-
-    /// Whether there is any in this ring.
-    fn is_any(&self, ring: Memory) -> bool {
-        self.lies_in(ring) && {
-            let (receiving, progress) = self.parts();
-            let consumer = Consumer {
-                memory: ring,
-                receiving: &receiving,
-                progress: &progress,
-            };
-            consumer.is_ready() && !consumer.has_ended()
-        }
-    }
-
-    fn parts(&self) -> (Receiving, Progress) {
-        let receiving = Receiving::default();
-        receiving.read.store(self.read, Ordering::Relaxed);
-        receiving.left.store(self.left, Ordering::Relaxed);
-        (receiving, Progress::default())
-    }
-
-    /// Whether that side's word names a place in this ring.
-    fn lies_in(&self, ring: Memory) -> bool {
-        let at = Position::unpack(self.read).offset;
-        if self.left == 0 {
-            at.is_multiple_of(8) && at < ring.size()
-        } else {
-            // The next header follows it.
-            at.checked_add(self.left)
-                .is_some_and(|end| end <= ring.size() - 8)
-        }
-    }
-
-    /// Sends it to `fd`, but for the first `sent` bytes. An error of the connection
-    /// ends it: the next call on it will say what it is. `None`: the ring is broken.
-    pub(super) fn resend(
-        &self,
-        ring: Memory,
-        mut sent: u64,
-        fd: c_int,
-        patience_ms: i64,
-    ) -> Option<Debt> {
-        // A wrong word may lead into payload, and payload round in circles.
-        let most = u64::from(ring.size()).checked_sub(sent)?;
-        if !self.lies_in(ring) {
-            return None;
-        }
-        let (receiving, progress) = self.parts();
-        let consumer = Consumer {
-            memory: ring,
-            receiving: &receiving,
-            progress: &progress,
-        };
-        while sent > 0 {
-            // SAFETY: to nowhere.
-            match unsafe { consumer.read(std::ptr::null_mut(), sent as usize, false) } {
-                Ok(Found::Bytes(n)) => sent -= n as u64,
-                Ok(_) => return Some(Debt::Paid),
-                Err(_) => return None,
-            }
-        }
-        drain(&consumer, most, fd, patience_ms)
-    }
-}
-
-fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Option<Debt> {
-    loop {
-        let send = |from: *const u8, n: usize| sys::send_more(fd, from, n);
-        let debt = match consumer.drain(STEP, send) {
-            Ok(Ok(0)) => Some(Debt::Paid),
-            Ok(Ok(n)) if n as u64 <= most => {
-                most -= n as u64;
-                continue;
-            }
-            Ok(Err(libc::EINTR)) => continue,
-            // Its buffers grow while what they hold is acknowledged.
-            Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
-            Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
-            Ok(Err(_)) => Some(Debt::Paid),
-            Ok(Ok(_)) | Err(_) => None,
-        };
-        // What waits for more leaves now (tcp(7)).
-        let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
-        return debt;
-    }
 }

@@ -257,3 +257,20 @@ pub fn connection() -> (TcpStream, TcpStream) {
 pub fn same_file(a: impl AsFd, b: impl AsFd) -> bool {
     rustix::fs::fstat(a).unwrap().st_ino == rustix::fs::fstat(b).unwrap().st_ino
 }
+
+/// Two clients, and a connection between them that has been paired: the connecting
+/// end is the first one's.
+pub fn paired(daemon: &Fixture) -> ([Client; 2], [TcpStream; 2]) {
+    let clients = [daemon.client(), daemon.client()];
+    let (near, far) = connection();
+    for (n, client) in clients.iter().enumerate() {
+        drop(client.spare(n as u32 + 1));
+    }
+    clients[0].claim(&near, Role::Connector, 0);
+    clients[1].claim(&far, Role::Acceptor, 0);
+    for client in &clients {
+        client.expect(Kind::Paired);
+        client.sync(); // It is asked for more memory, too.
+    }
+    (clients, [near, far])
+}
