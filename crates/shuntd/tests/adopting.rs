@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use common::{Client, Fixture, connection};
 use rustix::net::sockopt;
+use rustix::process::{Uid, geteuid};
 use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_ADOPTED, FLAG_AGAIN, Kind, Message, Role};
 
@@ -37,6 +38,17 @@ fn two(daemon: &Fixture) -> [Client; 2] {
     })
 }
 
+/// A connection whose one end has been claimed; and so has its other, of which another
+/// process has a copy.
+fn held_by_another(daemon: &Fixture) -> ([Client; 2], [TcpStream; 2], Child) {
+    let [a, b] = two(daemon);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    let other = holder(&far);
+    adopt(&b, &far, 1);
+    ([a, b], [near, far], other)
+}
+
 #[test]
 fn a_socket_that_one_process_has_is_paired() {
     let daemon = Fixture::start();
@@ -50,11 +62,7 @@ fn a_socket_that_one_process_has_is_paired() {
 #[test]
 fn a_socket_of_which_another_process_has_a_copy_is_not() {
     let daemon = Fixture::start();
-    let [a, b] = two(&daemon);
-    let (near, far) = connection();
-    a.claim(&near, Role::Connector, 0);
-    let mut other = holder(&far);
-    adopt(&b, &far, 1);
+    let ([a, b], [_near, far], mut other) = held_by_another(&daemon);
     let (refusal, _) = b.expect(Kind::Unpaired);
     assert_eq!(refusal.status, Reason::Held as u8);
     other.kill().unwrap();
@@ -67,11 +75,7 @@ fn a_socket_of_which_another_process_has_a_copy_is_not() {
 #[test]
 fn a_claim_waits_a_while_for_the_one_who_handed_it_on() {
     let daemon = Fixture::start();
-    let [a, b] = two(&daemon);
-    let (near, far) = connection();
-    a.claim(&near, Role::Connector, 0);
-    let mut other = holder(&far);
-    adopt(&b, &far, 1);
+    let ([a, b], [_near, far], mut other) = held_by_another(&daemon);
     b.sync();
     other.kill().unwrap();
     other.wait().unwrap();
@@ -120,6 +124,30 @@ fn an_end_whose_peer_was_handed_on_waits_for_the_next_holder() {
         (first.link, first.generation),
         (second.link, second.generation)
     );
+}
+
+#[test]
+fn a_socket_that_another_users_process_made_is_not_paired() {
+    if !geteuid().is_root() {
+        eprintln!("left out: only root can run the daemon as another user");
+        return;
+    }
+    let nobody = Uid::from_raw(65534);
+    let daemon = Fixture::of_user(nobody);
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    adopt(&b, &far, 1);
+    assert_eq!(b.expect(Kind::Unpaired).0.status, Reason::Held as u8);
+    let its_own = std::thread::spawn(move || {
+        rustix::thread::set_thread_res_uid(None, nobody, None).unwrap();
+        connection()
+    });
+    let (near, far) = its_own.join().unwrap();
+    a.claim(&near, Role::Connector, 0);
+    adopt(&b, &far, 1);
+    b.expect(Kind::Paired);
+    a.expect(Kind::Paired);
 }
 
 #[test]

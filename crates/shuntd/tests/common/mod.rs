@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
+use rustix::process::Uid;
 use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
 use shunt_abi::{board, layout};
 use shuntd::{Config, Daemon, Scope};
@@ -37,6 +38,18 @@ impl Fixture {
 
     /// With the text of a configuration file.
     pub fn with(config: &str) -> Self {
+        Self::begin(config, || ())
+    }
+
+    /// Its thread runs as this user, which only root can have it do.
+    pub fn of_user(user: Uid) -> Self {
+        Self::begin("", move || {
+            rustix::thread::set_thread_res_uid(None, user, None).unwrap();
+        })
+    }
+
+    /// `first`: what its thread does before all else.
+    fn begin(config: &str, first: impl FnOnce() + Send + 'static) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("shuntd-test/{}/{number}", std::process::id());
@@ -45,6 +58,7 @@ impl Fixture {
         let (config, stopped) = (Config::parse(config).unwrap(), stop.try_clone().unwrap());
         let scope = Scope::User(rustix::process::geteuid().as_raw());
         let thread = std::thread::spawn(move || {
+            first();
             Daemon::new(listener, scope, config, false)
                 .unwrap()
                 .run(stopped)
