@@ -204,7 +204,11 @@ static void failed_exec_midway(struct end *e)
 }
 
 // Another number for a connection, by pidfd_getfd(2) from the process itself: like dup.
-static void copied_by_pidfd(struct end *e)
+static int getfd_by_number(int process, int fd, unsigned flags)
+{
+    return syscall(SYS_pidfd_getfd, process, fd, flags);
+}
+static void copied(struct end *e, int (*copier)(int, int, unsigned))
 {
     AT(C) {
         produce(e, FD, 400, 1);
@@ -212,9 +216,9 @@ static void copied_by_pidfd(struct end *e)
     }
     AT(S) {
         int self = MUST(syscall(SYS_pidfd_open, getpid(), 0));
-        int copy = pidfd_getfd(self, FD, 0);
+        int copy = copier(self, FD, 0);
         OK(copy);
-        T(pidfd_getfd(self, 999, 0));
+        T(copier(self, 999, 0));
         close(self);
         expect(e, FD, 400, 1);
         produce(e, copy, 500, 3);
@@ -227,6 +231,8 @@ static void copied_by_pidfd(struct end *e)
         expect(e, FD, 500, 4);
     }
 }
+static void copied_by_pidfd(struct end *e) { copied(e, pidfd_getfd); }
+static void copied_by_pidfd_number(struct end *e) { copied(e, getfd_by_number); }
 
 static void pass(int over, int fd)
 {
@@ -345,7 +351,8 @@ static const struct test all_tests[] = {
     CASE(resume, SPLIT | ALL | COLD),    CASE(given_away, SPLIT | BARE | ALL),
     CASE(bystander, TWO | COLD),                CASE(failed_exec, COLD),
     CASE(passed_to_oneself, COLD),
-    CASE(failed_exec_midway, COLD),      CASE(copied_by_pidfd, COLD),
+    CASE(failed_exec_midway, COLD),             CASE(copied_by_pidfd, COLD),
+    CASE(copied_by_pidfd_number, COLD),
 };
 
 int main(int argc, char **argv)
