@@ -54,6 +54,37 @@ static void half_buffers(struct end *e)
     release(hole);
 }
 
+// Structures of calls by number that only the kernel may touch first.
+static void structures_by_number(struct end *e)
+{
+    char *hole = edge();
+    sigset_t mask;
+    sigemptyset(&mask);
+    struct {
+        const sigset_t *mask;
+        size_t size;
+    } right = {&mask, 8}, wrong = {&mask, 4}, none = {NULL, 4};
+    struct timespec now = {0};
+    fd_set set;
+    FD_ZERO(&set);
+#define SELECT(last) ({ FD_SET(FD, &set); syscall(SYS_pselect6, FD + 1, &set, NULL, NULL, &now, last); })
+    T(syscall(SYS_clone3, hole, 64));
+    T(syscall(SYS_clone3, hole - 8, 64));
+    T(syscall(SYS_clone3, NULL, 64));
+    T(syscall(SYS_clone3, &right, 8));
+    meet(e);
+    produce(e, FD, 100, e->role);
+    await_bytes(e, FD, 100);
+    T(SELECT(hole));
+    T(SELECT(hole - 8));
+    T(SELECT(&wrong));
+    T(SELECT(&none));
+    T(SELECT(&right));
+    T(SELECT(NULL));
+    expect(e, FD, 100, !e->role);
+    release(hole);
+}
+
 // Frames of a large transfer, the target of which ends too early.
 static void large_half_buffers(struct end *e)
 {
@@ -463,5 +494,5 @@ static void restarts(struct end *e)
     meet(e);
 }
 
-DIFF_MAIN(CASE(half_buffers, COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
+DIFF_MAIN(CASE(half_buffers, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
           CASE(deaths, 0), CASE(any_moment, COLD), CASE(restarts, TWO | COLD))

@@ -35,4 +35,5 @@ mod thread;
 mod upgrade;
 
 pub use outcome::Outcome;
+pub use sys::is_readable;
 pub use thread::signals;

@@ -7,8 +7,9 @@
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::epoll::{self, Limit, Set};
+use crate::table::Entry;
 use crate::thread::signals;
-use crate::{Outcome, table};
+use crate::{Outcome, signal, table};
 
 mod mask;
 mod poll;
@@ -25,7 +26,7 @@ unsafe fn relative(time: *const timespec) -> Result<Option<u64>, ()> {
     if time.is_null() {
         return Ok(None);
     }
-    if (time as usize) < 4096 {
+    if (time as usize) < 4096 || !signal::may_read(time, 1) {
         return Err(());
     }
     // SAFETY: the caller's promise.
@@ -46,6 +47,9 @@ fn milliseconds(timeout: c_int) -> Option<u64> {
 
 /// `poll(2)`.
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Outcome {
+    if !table::is_any() {
+        return Outcome::Kernel;
+    }
     let seen = signals::now();
     // SAFETY: the caller's promise.
     match unsafe { poll::shunted(fds, count, timeout == 0) } {
@@ -70,6 +74,9 @@ pub unsafe fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Outcome {
+    if !table::is_any() {
+        return Outcome::Kernel;
+    }
     let seen = signals::now();
     // SAFETY: the caller's promise.
     let Ok(time) = (unsafe { relative(timeout) }) else {
@@ -105,6 +112,9 @@ pub unsafe fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> Outcome {
+    if !table::is_any() || !timeout.is_null() && !signal::may_read(timeout, 1) {
+        return Outcome::Kernel;
+    }
     let time = if timeout.is_null() {
         None
     } else {
@@ -147,6 +157,9 @@ pub unsafe fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Outcome {
+    if !table::is_any() {
+        return Outcome::Kernel;
+    }
     // SAFETY: the caller's promise.
     let Ok(time) = (unsafe { relative(timeout) }) else {
         return Outcome::Kernel;
@@ -177,8 +190,12 @@ pub unsafe fn epoll_ctl(
         }
         return Outcome::Kernel;
     };
+    if matches!(table::look(fd), Entry::Other) {
+        return Outcome::Kernel;
+    }
+    let is_there = (event as usize) >= 4096 && signal::may_read(event, 1);
     // SAFETY: the caller's promise.
-    let event = ((event as usize) >= 4096).then(|| unsafe { event.read_unaligned() });
+    let event = is_there.then(|| unsafe { event.read_unaligned() });
     epoll::change(set, operation, fd, event)
 }
 

@@ -32,7 +32,7 @@ use libc::{
     SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_ERR, c_int, sigaction as Action, sighandler_t,
 };
 
-pub(crate) use guard::guard_copies;
+pub(crate) use guard::{guard_copies, may_read};
 
 use crate::{sys, thread};
 

@@ -413,9 +413,9 @@ pub(crate) fn write_now(pipe: c_int, bytes: *const u8, length: usize) -> Result<
 
 /// Whether the kernel could read the eight bytes there, which we may then read
 /// without a fault.
-pub(crate) fn is_readable<T>(at: *const T) -> bool {
+pub fn is_readable<T>(at: *const T) -> bool {
     // The set is read before the operation, which is none, is refused.
-    call!(rt_sigprocmask, usize::MAX, at, 0, 8) != Err(libc::EFAULT)
+    !at.is_null() && call!(rt_sigprocmask, usize::MAX, at, 0, 8) != Err(libc::EFAULT)
 }
 
 /// Gives memory from [`map`] back.

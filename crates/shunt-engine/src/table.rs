@@ -168,6 +168,13 @@ pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
     }
 }
 
+/// Whether any socket or epoll set has ever been entered: before that, no descriptor
+/// is of interest.
+#[inline]
+pub(crate) fn is_any() -> bool {
+    SOCKETS.is_any() || SETS.is_any()
+}
+
 /// Calls `visit` for every descriptor that is entered.
 pub(crate) fn each(mut visit: impl FnMut(c_int, Entry)) {
     for (i, home) in DESCRIPTORS.iter().enumerate() {
@@ -221,6 +228,10 @@ impl<T: Pooled> Pool<T> {
             free: AtomicU64::new(0),
             used: AtomicU32::new(0),
         }
+    }
+
+    fn is_any(&self) -> bool {
+        self.used.load(Ordering::Acquire) != 0
     }
 
     #[inline(always)]

@@ -30,6 +30,16 @@ pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, n: usize) -> usize
     }
 }
 
+/// Whether the first and the last of `n` bytes at `at` can be read. Only where a handler
+/// honours [`fix_up`] is the answer ever `false`.
+#[must_use]
+pub fn is_readable(at: *const u8, n: usize) -> bool {
+    let mut byte = 0;
+    // SAFETY: a byte of our own; a fault in reading ends the copy early.
+    let mut one = |at| unsafe { copy(&raw mut byte, at, 1) == 0 };
+    n == 0 || one(at) && one(at.wrapping_add(n - 1))
+}
+
 /// Where a thread goes on whose fault at instruction `pc` was one of a copy.
 #[must_use]
 pub fn fix_up(pc: usize) -> Option<usize> {

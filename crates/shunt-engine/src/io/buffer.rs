@@ -3,7 +3,7 @@
 use libc::{c_int, c_void, iovec, msghdr};
 
 use super::target::is_candidate;
-use crate::Outcome;
+use crate::{Outcome, signal};
 
 /// `UIO_MAXIOV`: the kernel takes no more buffers in one call.
 pub(super) const IOV_MAX: usize = 1024;
@@ -37,7 +37,7 @@ pub(super) unsafe fn list<'a>(iov: *const iovec, count: usize) -> Result<&'a [io
     if count == 0 {
         return Ok(&[]);
     }
-    if is_bad(iov.cast(), 1) {
+    if is_bad(iov.cast(), 1) || !signal::may_read(iov, count) {
         return Err(Outcome::Fail(libc::EFAULT));
     }
     // SAFETY: the caller's promise.

@@ -10,11 +10,11 @@ use super::send::transmit;
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn};
-use crate::{Outcome, life, real, sys};
+use crate::{Outcome, life, real, signal, sys, table};
 
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
-    if is_bad(message.cast(), 1) {
+    if is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
@@ -106,13 +106,13 @@ unsafe fn put_left(conn: &Conn, header: &mut msghdr) {
 
 /// `sendmsg(2)`. Also looks for descriptors being passed, on any socket.
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
-    if is_bad(message.cast(), 1) {
+    if is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
     let header = unsafe { &*message };
     let control = header.msg_controllen > 0;
-    if control && !header.msg_control.is_null() {
+    if control && !header.msg_control.is_null() && table::is_any() {
         // SAFETY: the caller's promise.
         unsafe { life::passing(message) };
     }
@@ -205,6 +205,8 @@ unsafe fn receive_each(
     const MSG_WAITFORONE: c_int = 0x10000;
     let end = if timeout.is_null() {
         None
+    } else if !signal::may_read(timeout, 1) {
+        return Outcome::Kernel;
     } else {
         // SAFETY: the caller's promise.
         let t = unsafe { *timeout };
@@ -218,8 +220,16 @@ unsafe fn receive_each(
     };
     let mut flags = flags;
     for i in 0..count as usize {
+        let one = messages.wrapping_add(i);
+        if !signal::may_read(one, 1) {
+            return if i == 0 {
+                Outcome::Kernel
+            } else {
+                Outcome::Done(i as isize)
+            };
+        }
         // SAFETY: the caller's promise.
-        let one = unsafe { &mut *messages.add(i) };
+        let one = unsafe { &mut *one };
         // SAFETY: as above.
         match unsafe { recvmsg(fd, &raw mut one.msg_hdr, flags & !MSG_WAITFORONE) } {
             Outcome::Done(n) => one.msg_len = n as c_uint,
@@ -268,8 +278,16 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
 unsafe fn send_each(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
     let count = count.min(IOV_MAX as c_uint);
     for i in 0..count as usize {
+        let one = messages.wrapping_add(i);
+        if !signal::may_read(one, 1) {
+            return if i == 0 {
+                Outcome::Kernel
+            } else {
+                Outcome::Done(i as isize)
+            };
+        }
         // SAFETY: the caller's promise.
-        let one = unsafe { &mut *messages.add(i) };
+        let one = unsafe { &mut *one };
         // SAFETY: as above.
         match unsafe { sendmsg(fd, &raw const one.msg_hdr, flags) } {
             Outcome::Done(n) => {

@@ -9,7 +9,7 @@ use super::forget_stale;
 use super::inherit::give_up;
 use crate::socket::Stage;
 use crate::table::{self, Entry};
-use crate::{sys, thread};
+use crate::{signal, sys, thread};
 
 /// Descriptors are being passed to another process.
 ///
@@ -62,12 +62,19 @@ pub(crate) unsafe fn passed(message: *const libc::msghdr) {
 unsafe fn each_passed(message: *const libc::msghdr, visit: impl Fn(c_int)) {
     // SAFETY: the caller's promise; the CMSG macros stay inside the control data.
     unsafe {
+        let (control, room) = ((*message).msg_control, (*message).msg_controllen);
+        if !signal::may_read(control.cast::<u8>(), room) {
+            return;
+        }
+        let end = control.addr().saturating_add(room);
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
             let h = *header;
             if h.cmsg_level == libc::SOL_SOCKET && h.cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header).cast::<c_int>();
-                let bytes = h.cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+                // The kernel refuses a message that is longer than its room.
+                let bytes =
+                    (header.addr().saturating_add(h.cmsg_len).min(end)).saturating_sub(data.addr());
                 for i in 0..bytes / size_of::<c_int>() {
                     visit(data.add(i).read_unaligned());
                 }

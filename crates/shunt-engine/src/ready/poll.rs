@@ -11,7 +11,7 @@ use crate::stream::parking::{self, Place};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
-use crate::{Outcome, control, life, real, stats, sys, upgrade};
+use crate::{Outcome, control, life, real, signal, stats, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
 /// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
@@ -65,7 +65,8 @@ pub(super) unsafe fn shunted<'a>(
     count: nfds_t,
     now: bool,
 ) -> Option<&'a mut [pollfd]> {
-    if count == 0 || (fds as usize) < 4096 || count > 1 << 20 {
+    let bad = (fds as usize) < 4096 || !signal::may_read(fds, count as usize);
+    if count == 0 || count > 1 << 20 || bad {
         return None;
     }
     // SAFETY: the caller's promise.

@@ -3,10 +3,10 @@
 use libc::{c_int, fd_set, pollfd, sigset_t};
 
 use super::poll;
-use crate::Outcome;
 use crate::epoll::Limit;
 use crate::table::{self, Entry};
 use crate::thread::signals;
+use crate::{Outcome, signal};
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -60,14 +60,15 @@ pub(super) unsafe fn select(
 ) -> Outcome {
     let seen = signals::now();
     let sets = sets.map(|s| Bits(s.cast()));
-    if sets.iter().any(|s| (1..4096).contains(&(s.0 as usize))) {
-        // The kernel says EFAULT.
-        return Outcome::Kernel;
-    }
     let Ok(count) = usize::try_from(count) else {
         return Outcome::Kernel;
     };
-    if count > 1 << 20 {
+    // The kernel says EFAULT.
+    let is_bad = |s: &Bits| {
+        (1..4096).contains(&s.0.addr())
+            || !s.0.is_null() && !signal::may_read(s.0, count.div_ceil(WORD))
+    };
+    if count > 1 << 20 || sets.iter().any(is_bad) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.

@@ -51,6 +51,14 @@ pub(super) fn guards(signal: c_int) -> bool {
     matches!(signal, SIGSEGV | SIGBUS) && ON.load(Ordering::Relaxed)
 }
 
+/// Whether a structure of the program's may be read, as far as its first and its last
+/// byte tell. Before [`guard_copies`] nobody can tell, and it is taken to be there.
+#[inline]
+pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
+    !ON.load(Ordering::Relaxed)
+        || shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))
+}
+
 /// Makes bad buffers harmless, from now on. At the first connection.
 pub(crate) fn guard_copies() {
     if cfg!(not(target_arch = "x86_64")) || ON.load(Ordering::Relaxed) || !owns_table() {

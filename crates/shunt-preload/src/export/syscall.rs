@@ -10,7 +10,7 @@ use std::mem;
 use std::ptr;
 
 use libc::sigset_t;
-use shunt_engine::{Outcome, io, life, ready};
+use shunt_engine::{Outcome, io, is_readable, life, ready};
 
 use super::data::{engine_preadv2, engine_pwritev2};
 use super::{fd, process, ready as set, socket};
@@ -105,12 +105,17 @@ fn forks(number: c_long, first: c_long, second: c_long) -> bool {
     let (flags, stack) = match number {
         libc::SYS_clone => (first as u64, second as u64),
         libc::SYS_clone3 => {
-            // SAFETY: null or the caller's `clone_args`, which the kernel is about to read too.
-            match unsafe {
-                ptr::with_exposed_provenance::<libc::clone_args>(first as usize).as_ref()
-            } {
-                Some(arguments) => (arguments.flags, arguments.stack),
-                None => return false,
+            let arguments = pointer::<libc::clone_args>(first);
+            // SAFETY: two of the caller's words, read with care.
+            let words = unsafe {
+                (
+                    word(&raw const (*arguments).flags),
+                    word(&raw const (*arguments).stack),
+                )
+            };
+            match words {
+                (Some(flags), Some(stack)) => (flags, stack),
+                _ => return false,
             }
         }
         _ => return false,
@@ -123,11 +128,27 @@ fn pointer<T>(argument: c_long) -> *mut T {
     ptr::with_exposed_provenance_mut(argument as usize)
 }
 
-/// What `pselect6` takes in place of a mask.
-#[repr(C)]
-struct SizedMask {
-    mask: *const sigset_t,
-    size: usize,
+/// What a program has at `at`, unless the kernel will say that nothing can be read there.
+///
+/// # Safety
+/// Nobody writes there or unmaps it meanwhile.
+unsafe fn word(at: *const u64) -> Option<u64> {
+    // SAFETY: it has just been read; alignment is the program's choice.
+    is_readable(at).then(|| unsafe { at.read_unaligned() })
+}
+
+/// The mask that `pselect6` takes with its size. `None`: one that the kernel will refuse.
+///
+/// # Safety
+/// Like [`word`].
+unsafe fn sized_mask(at: *mut u64) -> Option<*const sigset_t> {
+    if at.is_null() {
+        return Some(ptr::null());
+    }
+    // SAFETY: the caller's.
+    let (mask, size) = unsafe { (word(at)?, word(at.wrapping_add(1))?) };
+    mask_fits(mask as c_long, size as c_long)
+        .then(|| pointer::<sigset_t>(mask as c_long).cast_const())
 }
 
 unsafe extern "C-unwind" fn dispatch(
@@ -196,12 +217,12 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_ppoll if mask_fits(d, e) => {
                 ready::ppoll(pointer(a), b as _, pointer(c), pointer(d))
             }
-            libc::SYS_pselect6 => {
-                let mask = pointer::<SizedMask>(f)
-                    .as_ref()
-                    .map_or(ptr::null(), |sized| sized.mask);
-                ready::pselect(fd, pointer(b), pointer(c), pointer(d), pointer(e), mask)
-            }
+            libc::SYS_pselect6 => match sized_mask(pointer(f)) {
+                Some(mask) => {
+                    ready::pselect(fd, pointer(b), pointer(c), pointer(d), pointer(e), mask)
+                }
+                None => Outcome::Kernel,
+            },
             libc::SYS_epoll_pwait if mask_fits(e, f) => {
                 ready::epoll_wait(fd, pointer(b), c as c_int, d as c_int, pointer(e))
             }
