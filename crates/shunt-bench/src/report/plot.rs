@@ -85,7 +85,7 @@ pub(super) fn plot(table: &Table, place: Place) -> String {
     let mut ends = Vec::new();
     for side in [Side::Tcp, Side::Unix, Side::Pipe, Side::Ring, Side::Shunt] {
         let points: Vec<(f64, f64)> = rows()
-            .filter_map(|row| Some((x.at(row.x), y.at(row.of(side)?.median.value))))
+            .filter_map(|row| Some((x.at(row.x), y.at(row.of(side.name())?.median.value))))
             .collect();
         curve(&mut svg, side, &points);
         ends.extend(points.last().map(|&(_, y)| (y, side)));

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use super::Demand;
 use crate::server::{Load, Run, find, free_port, number_after};
 use crate::side::Lab;
+use crate::sys;
 
 /// Who serves if root must not.
 const USER: &str = "postgres";
@@ -52,6 +53,7 @@ fn serve(run: &mut Run, data: &Path) -> Result<u16> {
         command.status().is_ok_and(|status| status.success())
     };
     while !answers() {
+        sys::go_on()?;
         ensure!(Instant::now() < until, "PostgreSQL does not answer");
         sleep(Duration::from_millis(20));
     }
