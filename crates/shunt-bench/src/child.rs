@@ -81,6 +81,10 @@ impl Watched {
     /// Waits for its end, which must be a good one, and returns what it printed.
     pub(crate) fn finish(mut self) -> Result<String> {
         self.go();
+        while self.is_alive() && Instant::now() < self.until {
+            sys::go_on()?;
+            sleep(Duration::from_millis(1));
+        }
         let status = self.wait()?;
         if !status.success() {
             bail!("{} failed ({status}){}", self.name, self.complaint());
@@ -119,7 +123,6 @@ impl Watched {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            sys::go_on()?;
             if Instant::now() > self.until {
                 bail!("{} does not end{}", self.name, self.complaint());
             }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
+
 /// What is known of a process.
 #[derive(Default)]
 pub(crate) struct Process {
@@ -68,6 +70,31 @@ pub(crate) fn cpu_of_families(roots: &[u32]) -> [f64; 2] {
     ours.fold([0.0; 2], |[seconds, user], (_, process)| {
         [seconds + process.seconds, user + process.user]
     })
+}
+
+/// Bytes of memory of this process, those that it shares counted by its part.
+pub(crate) fn resident() -> Result<u64> {
+    resident_of(Path::new("/proc/self"))
+}
+
+/// The same of all processes of this name in our network namespace.
+pub(crate) fn resident_of_all(name: &str) -> u64 {
+    let network = |process: &Path| fs::read_link(process.join("ns/net")).ok();
+    let ours = network(Path::new("/proc/self"));
+    numbers(Path::new("/proc"))
+        .filter(|process| {
+            let found = fs::read_to_string(process.join("comm")).unwrap_or_default();
+            found.trim_end() == name && network(process) == ours
+        })
+        .filter_map(|process| resident_of(&process).ok())
+        .sum()
+}
+
+fn resident_of(process: &Path) -> Result<u64> {
+    let text = fs::read_to_string(process.join("smaps_rollup"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    Ok(number.context("no Pss")?.parse::<u64>()? << 10)
 }
 
 fn numbers(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {

@@ -25,6 +25,8 @@ pub(crate) struct Run<'a> {
     pub(crate) statistics: Option<PathBuf>,
     servers: Vec<Watched>,
     cores: [Option<usize>; 2],
+    /// What ends the servers in good order.
+    end: Signal,
     /// For servers that refuse to run as root.
     user: Option<&'static str>,
 }
@@ -40,12 +42,13 @@ pub(crate) struct Load {
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(lab: &'a Lab, shunted: bool, cores: [Option<usize>; 2]) -> Self {
+    pub(crate) fn new(lab: &'a Lab, shunted: bool, cores: [Option<usize>; 2], end: Signal) -> Self {
         Self {
             lab,
             statistics: shunted.then(|| lab.fresh("statistics")),
             servers: Vec::new(),
             cores,
+            end,
             user: None,
         }
     }
@@ -90,9 +93,9 @@ impl<'a> Run<'a> {
     }
 
     /// Stops the servers, so that they leave their statistics.
-    pub(crate) fn stop(&mut self, signal: Signal) -> Result<()> {
+    pub(crate) fn stop(&mut self) -> Result<()> {
         for server in self.servers.drain(..).rev() {
-            server.stop(signal)?;
+            server.stop(self.end)?;
         }
         Ok(())
     }
@@ -122,6 +125,13 @@ impl<'a> Run<'a> {
     fn cpu_of_servers(&self) -> [f64; 2] {
         let roots: Vec<u32> = self.servers.iter().map(Watched::id).collect();
         cpu_of_families(&roots)
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        // After an error: what a killed server has started might go on.
+        let _ = self.stop();
     }
 }
 

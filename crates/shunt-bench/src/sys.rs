@@ -165,14 +165,6 @@ pub(crate) fn allow_descriptors(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of memory of this process, those that it shares counted by its part.
-pub(crate) fn resident() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    Ok(number.context("no Pss")?.parse::<u64>()? << 10)
-}
-
 /// Memory that forked children share, zeroed.
 pub(crate) fn shared(bytes: usize) -> Result<*mut u8> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);

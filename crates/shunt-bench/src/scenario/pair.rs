@@ -13,6 +13,7 @@ use super::Sample;
 use crate::carried::Carried;
 use crate::child::Watched;
 use crate::cores::Place;
+use crate::process;
 use crate::side::{Lab, Side, Upgrade};
 use crate::worker::{Outcome, Times, Work};
 
@@ -37,7 +38,7 @@ pub(super) struct Sum {
     pub(super) times: Option<Times>,
     pub(super) cpu: [f64; 2],
     pub(super) carried: Option<Carried>,
-    /// Bytes of memory that both ends take.
+    /// Bytes of memory that both ends take, and what serves them.
     pub(super) resident: f64,
 }
 
@@ -65,6 +66,11 @@ pub(super) fn run(lab: &Lab, task: &Task) -> Result<Sum> {
         let line = client.line()?;
         ensure!(line == "ready", "the client says {line:?}");
     }
+    // Its memory counts, too, all of it.
+    let daemon = match under {
+        Some(_) if task.work == Work::Idle => process::resident_of_all("shuntd"),
+        _ => 0,
+    };
     for (_, client) in &mut pairs {
         client.go();
     }
@@ -74,7 +80,9 @@ pub(super) fn run(lab: &Lab, task: &Task) -> Result<Sum> {
         outcomes.push((outcome(&server.finish()?)?, client));
     }
     let carried = under.map(|(_, file)| Carried::mostly_by_ring(file));
-    sum(task.work, &outcomes, carried.transpose()?)
+    let mut sum = sum(task.work, &outcomes, carried.transpose()?)?;
+    sum.resident += daemon as f64;
+    Ok(sum)
 }
 
 fn start(lab: &Lab, task: &Task, under: Option<(Upgrade, &Path)>) -> Result<(Watched, Watched)> {

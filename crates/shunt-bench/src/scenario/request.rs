@@ -126,9 +126,9 @@ fn measure(
     side: Side,
     cores: [Option<usize>; 2],
 ) -> Result<Sample> {
-    let mut run = Run::new(lab, side == Side::Shunt, cores);
+    let mut run = Run::new(lab, side == Side::Shunt, cores, service.end);
     let (load, requests, seconds) = (service.run)(&mut run, lab, demand)?;
-    run.stop(service.end)?;
+    run.stop()?;
     let carried = run.statistics.as_deref().map(Carried::mostly_by_ring);
     Ok(Sample {
         value: if demand.connections == 1 {

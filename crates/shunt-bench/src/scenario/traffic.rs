@@ -142,7 +142,7 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
         },
         Scenario {
             name: "idle",
-            title: "Memory of idle connections, both ends together",
+            title: "Memory of idle connections, both ends together, and of all of shuntd",
             unit: "KiB",
             lower: true,
             axis: "",

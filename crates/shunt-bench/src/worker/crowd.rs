@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::channel::{Channel, Listener, Stream, connect};
 use super::{Options, Outcome, Work, await_start};
+use crate::process;
 use crate::sys::{self, Epoll};
 
 /// Round trips on each connection before the measured ones: so that it is moved.
@@ -18,7 +19,7 @@ const IDLE_SHARE: usize = 100;
 /// Sends back what comes on any of `options.size` connections, until all have ended.
 pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
     sys::allow_descriptors(options.size + OTHERS)?;
-    let before = sys::resident()?;
+    let before = process::resident()?;
     let set = Epoll::new()?;
     let mut streams = Vec::new();
     for number in 0..options.size {
@@ -32,7 +33,7 @@ pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
         streams.push(stream);
     }
     let mut outcome = Outcome {
-        resident: sys::resident()?.saturating_sub(before),
+        resident: process::resident()?.saturating_sub(before),
         ..Outcome::default()
     };
     let (start, cpu) = (Instant::now(), sys::cpu());
@@ -60,7 +61,7 @@ pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
 /// Makes the connections; then asks on some at a time, or leaves all of them idle.
 pub(super) fn ask(options: &Options) -> Result<Outcome> {
     sys::allow_descriptors(options.size + OTHERS)?;
-    let before = sys::resident()?;
+    let before = process::resident()?;
     let set = Epoll::new()?;
     let mut streams = Vec::new();
     for number in 0..options.size {
@@ -74,7 +75,7 @@ pub(super) fn ask(options: &Options) -> Result<Outcome> {
         watch(&set, &stream, number)?;
         streams.push(stream);
     }
-    let resident = sys::resident()?.saturating_sub(before);
+    let resident = process::resident()?.saturating_sub(before);
     await_start()?;
     let (start, cpu) = (Instant::now(), sys::cpu());
     let until = start + Duration::from_millis(options.milliseconds);

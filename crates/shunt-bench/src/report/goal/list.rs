@@ -130,10 +130,7 @@ fn servers(m: &Measured, goals: &mut Goals) {
     goals.ratio(figure, AtLeast(2.0), rate, best("load", "memcached get"));
     let figure = "nginx small file, one connection: latency";
     goals.ratio(figure, AtLeast(5.5), over_same, two("nginx file"));
-    let own = pairs(
-        m.best("requests", "nginx file", "shunt"),
-        m.best("requests", "nginx file", "own"),
-    );
+    let own = Measured::beside(&m.best("requests", "nginx file", "shunt"), "own");
     goals.ratio(figure, AtMost(1.0), "× the programs' own work", own);
     let figure = "nginx reverse proxy, one connection: latency";
     goals.ratio(

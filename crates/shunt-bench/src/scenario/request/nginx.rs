@@ -43,9 +43,9 @@ pub(super) fn run(
 /// The floor: what wrk and nginx do natively outside the kernel for a request to a file,
 /// and nginx's calls on the file; all but their calls on sockets.
 pub(super) fn own_work(lab: &Lab, demand: &Demand, cores: [Option<usize>; 2]) -> Result<Sample> {
-    let mut native = Run::new(lab, false, cores);
+    let mut native = Run::new(lab, false, cores, Signal::QUIT);
     let (load, requests, _) = run(&mut native, lab, demand, false)?;
-    native.stop(Signal::QUIT)?;
+    native.stop()?;
     let (user, file) = (load.user / requests, file_calls(lab)?);
     Ok(Sample {
         value: (user + file) * 1e6,
