@@ -75,7 +75,7 @@ struct RunOptions {
     /// Only what the goals are about, and of the tables only the one of the goals
     #[arg(long)]
     goals: bool,
-    /// Show what earlier runs have written by --json, together, and measure nothing
+    /// Show what earlier runs have written as JSON, together, and measure nothing
     #[arg(long, value_name = "FILE")]
     show: Vec<PathBuf>,
     /// List the names and stop
