@@ -17,14 +17,15 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// Of all processes that have left their line in the file.
-    pub(crate) fn read(file: &Path) -> Result<Self> {
-        Self::of(&fs::read_to_string(file).unwrap_or_default())
+    /// Of all processes that have left their line in the file; the calls of those of one
+    /// name, if there is one.
+    pub(crate) fn read(file: &Path, who: Option<&str>) -> Result<Self> {
+        Self::of(&fs::read_to_string(file).unwrap_or_default(), who)
     }
 
     /// The same, of which most must have gone by ring.
-    pub(crate) fn mostly_by_ring(file: &Path) -> Result<Self> {
-        let carried = Self::read(file)?;
+    pub(crate) fn mostly_by_ring(file: &Path, who: Option<&str>) -> Result<Self> {
+        let carried = Self::read(file, who)?;
         ensure!(
             carried.ring > 0.5,
             "only {:.0} % went by ring",
@@ -33,7 +34,7 @@ impl Carried {
         Ok(carried)
     }
 
-    fn of(text: &str) -> Result<Self> {
+    fn of(text: &str, who: Option<&str>) -> Result<Self> {
         ensure!(!text.is_empty(), "no process under Shunt left statistics");
         let (mut ring, mut bytes, mut free, mut calls) = (0.0, 0.0, 0.0, 0.0);
         for line in text.lines() {
@@ -43,6 +44,9 @@ impl Carried {
                 let by_ring = number(&line[half]["ring_bytes"]);
                 ring += by_ring;
                 bytes += by_ring + number(&line[half]["kernel_bytes"]);
+            }
+            if who.is_some_and(|name| line["comm"] != name) {
+                continue;
             }
             // What woke the peer, or slept, has called the kernel, too. A readiness call
             // that slept is among the kernel's already: the result errs on the low side.
@@ -64,9 +68,9 @@ mod tests {
 
     #[test]
     fn all_processes_count() {
-        let text = r#"{"tx":{"ring_bytes":300,"kernel_bytes":0},"rx":{"ring_bytes":0,"kernel_bytes":50},"calls":{"user":90,"kernel":10},"doorbells":{"sent":3},"sleeps":7}
-{"tx":{"ring_bytes":0,"kernel_bytes":50},"rx":{"ring_bytes":0,"kernel_bytes":0},"calls":{"user":0,"kernel":100},"doorbells":{"sent":0},"sleeps":0}"#;
-        let carried = Carried::of(text).unwrap();
+        let text = r#"{"comm":"a","tx":{"ring_bytes":300,"kernel_bytes":0},"rx":{"ring_bytes":0,"kernel_bytes":50},"calls":{"user":90,"kernel":10},"doorbells":{"sent":3},"sleeps":7}
+{"comm":"b","tx":{"ring_bytes":0,"kernel_bytes":50},"rx":{"ring_bytes":0,"kernel_bytes":0},"calls":{"user":0,"kernel":100},"doorbells":{"sent":0},"sleeps":0}"#;
+        let carried = Carried::of(text, None).unwrap();
         assert_eq!(
             carried,
             Carried {
@@ -74,10 +78,11 @@ mod tests {
                 free: 0.4
             }
         );
+        assert!((Carried::of(text, Some("a")).unwrap().free - 0.8).abs() < 1e-9);
     }
 
     #[test]
     fn no_statistics_are_an_error() {
-        assert!(Carried::of("").is_err());
+        assert!(Carried::of("", None).is_err());
     }
 }

@@ -65,7 +65,9 @@ fn measure(lab: &Lab, task: &Task) -> Result<Sample> {
     joiner.line()?;
     let outcome = outcome(&joiner.finish()?)?;
     ensure!(outcome.messages > 0, "nothing was sent");
-    let carried = under.map(|(_, file)| Carried::read(file)).transpose()?;
+    let carried = under
+        .map(|(_, file)| Carried::read(file, None))
+        .transpose()?;
     Ok(Sample {
         value: outcome.messages as f64 / outcome.seconds,
         times: None,

@@ -79,7 +79,7 @@ pub(super) fn run(lab: &Lab, task: &Task) -> Result<Sum> {
         let client = outcome(&client.finish()?)?;
         outcomes.push((outcome(&server.finish()?)?, client));
     }
-    let carried = under.map(|(_, file)| Carried::mostly_by_ring(file));
+    let carried = under.map(|(_, file)| Carried::mostly_by_ring(file, None));
     let mut sum = sum(task.work, &outcomes, carried.transpose()?)?;
     sum.resident += daemon as f64;
     Ok(sum)

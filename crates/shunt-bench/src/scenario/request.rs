@@ -129,7 +129,12 @@ fn measure(
     let mut run = Run::new(lab, side == Side::Shunt, cores, service.end);
     let (load, requests, seconds) = (service.run)(&mut run, lab, demand)?;
     run.stop()?;
-    let carried = run.statistics.as_deref().map(Carried::mostly_by_ring);
+    // The first of the programs is the server.
+    let who = Some(service.needs[0]);
+    let carried = run
+        .statistics
+        .as_deref()
+        .map(|file| Carried::mostly_by_ring(file, who));
     Ok(Sample {
         value: if demand.connections == 1 {
             seconds / requests * 1e6

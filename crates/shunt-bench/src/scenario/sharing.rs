@@ -105,7 +105,9 @@ fn measure(
     }
     let mut samples = Vec::new();
     for (turns, file) in turns::take(steppers, turns)?.into_iter().zip(files) {
-        let carried = file.as_deref().map(Carried::mostly_by_ring);
+        let carried = file
+            .as_deref()
+            .map(|file| Carried::mostly_by_ring(file, None));
         samples.push(Sample {
             carried: carried.transpose()?,
             ..turns.sample(count, |ns| ns)?
