@@ -40,8 +40,11 @@ pub(crate) fn run(
     for scenario in scenarios {
         let mut rows = Vec::new();
         for row in &scenario.rows {
+            if sys::go_on().is_err() {
+                break;
+            }
             let what = format!("{} {} {}", scenario.name, row.label, row.place.name());
-            let figures = turns(&lab, row, rounds, &bar, &what, &mut results.failures)?;
+            let figures = turns(&lab, row, rounds, &bar, &what, &mut results.failures);
             rows.push(TableRow {
                 label: row.label.clone(),
                 x: row.x,
@@ -52,6 +55,11 @@ pub(crate) fn run(
         results.tables.push(Table::new(&scenario, rows));
     }
     bar.finish_and_clear();
+    if let Err(error) = sys::go_on() {
+        // What has been measured until then is shown.
+        let (what, why) = ("the rest".into(), error.to_string());
+        results.failures.push(Failure { what, why });
+    }
     results.judge();
     Ok(results)
 }
@@ -90,7 +98,7 @@ fn turns(
     bar: &ProgressBar,
     what: &str,
     failures: &mut Vec<Failure>,
-) -> Result<Vec<Figure>> {
+) -> Vec<Figure> {
     let mut all: Vec<Vec<Vec<Sample>>> = row
         .entries
         .iter()
@@ -104,8 +112,7 @@ fn turns(
             let entry = &row.entries[n];
             let what = format!("{what} {}", entry.sides.join(", "));
             bar.set_message(what.clone());
-            sys::go_on()?;
-            if !failed[n] {
+            if !failed[n] && sys::go_on().is_ok() {
                 match (entry.measure)(lab) {
                     Ok(samples) => {
                         for (of_side, sample) in all[n].iter_mut().zip(samples) {
@@ -113,7 +120,6 @@ fn turns(
                         }
                     }
                     Err(error) => {
-                        sys::go_on()?;
                         // Once may be told; five times would tell nothing more.
                         failed[n] = true;
                         let why = format!("{error:#}");
@@ -126,8 +132,8 @@ fn turns(
     }
     let sides = row.entries.iter().flat_map(|entry| &entry.sides);
     let samples = all.into_iter().flatten();
-    Ok(sides
+    sides
         .zip(samples)
         .filter_map(|(side, samples)| Figure::of(side, samples))
-        .collect())
+        .collect()
 }

@@ -72,12 +72,12 @@ const NETPERF: &[Exchange] = &[
     },
     Exchange {
         label: "TCP_STREAM, 1 MiB",
-        request: 8 << 20,
+        request: 4 << 20,
         answer: 1,
         each: false,
         count: [1, 1],
-        items: 8,
-        value: |ns| ns / 8e3,
+        items: 4,
+        value: |ns| ns / 4e3,
     },
     Exchange {
         label: "TCP_CRR",
