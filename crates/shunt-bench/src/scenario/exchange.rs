@@ -156,7 +156,25 @@ fn measure(
     turns: usize,
 ) -> Result<Vec<Sample>> {
     let count = exchange.count[usize::from(one)];
-    let start = |step: &str, ends: &Ends, address: &str, under: Option<Upgrade>, core| {
+    let steppers = sides
+        .iter()
+        .map(|ends| start(lab, exchange, count, ends, cores));
+    let steppers: Vec<Stepper> = steppers.collect::<Result<_>>()?;
+    let all = turns::take(steppers, turns)?;
+    all.into_iter()
+        .map(|turns| turns.sample(count * exchange.items, exchange.value))
+        .collect()
+}
+
+/// A server, and a client that asks it so often in each turn.
+fn start(
+    lab: &Lab,
+    exchange: &Exchange,
+    count: u32,
+    ends: &Ends,
+    cores: [Option<usize>; 2],
+) -> Result<Stepper> {
+    let start = |step: &str, address: &str, under: Option<Upgrade>, core: Option<usize>| {
         let mut command = lab.stepper(under.map(|upgrade| (upgrade, None)));
         command
             .args(["--step", step, "--carrier", ends.carrier])
@@ -165,35 +183,21 @@ fn measure(
             .arg(format!("--request={}", exchange.request))
             .arg(format!("--answer={}", exchange.answer))
             .args(exchange.each.then_some("--each"))
-            .args(Option::map(core, |core: usize| format!("--cores={core}")));
+            .args(core.map(|core| format!("--cores={core}")));
         turns::start(&mut command)
     };
-    let steppers = sides.iter().map(|ends| {
-        let path = lab.fresh("exchange");
-        let mut server = start(
-            "answer",
-            ends,
-            &path.to_string_lossy(),
-            ends.server,
-            cores[0],
-        )?;
-        let address = server.line()?;
-        let client = start("ask", ends, &address, ends.client, cores[1])?;
-        let checked = [(client.id(), ends.client), (server.id(), ends.server)];
-        let stepper = Stepper::new(client, Some(server))?;
-        for (number, under) in checked {
-            let has = has_loaded(number, "libshunt.so");
-            ensure!(
-                has == under.is_some(),
-                "{}: wrongly under Shunt or not",
-                ends.name
-            );
-        }
-        Ok(stepper)
-    });
-    let steppers: Vec<Stepper> = steppers.collect::<Result<_>>()?;
-    let all = turns::take(steppers, turns)?;
-    all.into_iter()
-        .map(|turns| turns.sample(count * exchange.items, exchange.value))
-        .collect()
+    let path = lab.fresh("exchange");
+    let mut server = start("answer", &path.to_string_lossy(), ends.server, cores[0])?;
+    let client = start("ask", &server.line()?, ends.client, cores[1])?;
+    let expected = [(client.id(), ends.client), (server.id(), ends.server)];
+    let stepper = Stepper::new(client, Some(server))?;
+    for (number, under) in expected {
+        let is_under = has_loaded(number, "libshunt.so");
+        let side = ends.name;
+        ensure!(
+            is_under == under.is_some(),
+            "{side}: wrongly under Shunt, or not"
+        );
+    }
+    Ok(stepper)
 }
