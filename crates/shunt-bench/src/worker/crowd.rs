@@ -13,6 +13,8 @@ use crate::sys::{self, Epoll};
 const WARM_UP: u64 = 4;
 /// Descriptors of a process beside its connections.
 const OTHERS: usize = 100;
+/// The last connections have been moved by then.
+const SETTLE: Duration = Duration::from_millis(500);
 /// One connection of so many is busy.
 const IDLE_SHARE: usize = 100;
 
@@ -37,14 +39,17 @@ pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
         ..Outcome::default()
     };
     let (mut start, mut cpu) = (Instant::now(), sys::cpu());
+    let done = |outcome: &mut Outcome, start: Instant, cpu: Duration| {
+        outcome.seconds = start.elapsed().as_secs_f64();
+        outcome.cpu = (sys::cpu() - cpu).as_secs_f64();
+    };
     let mut left = streams.len();
     while left > 0 {
         for number in set.wait()? {
             let mut message = [0; 8];
             if streams[number].receive(&mut message)? == 0 {
-                if left == streams.len() {
-                    outcome.seconds = start.elapsed().as_secs_f64();
-                    outcome.cpu = (sys::cpu() - cpu).as_secs_f64();
+                if outcome.seconds == 0.0 {
+                    done(&mut outcome, start, cpu);
                 }
                 set.forget(streams[number].number())?;
                 left -= 1;
@@ -52,6 +57,9 @@ pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
             }
             if outcome.messages == 0 {
                 (start, cpu) = (Instant::now(), sys::cpu());
+            } else if options.work == Work::Idle {
+                // The end of so many connections is not idle any more.
+                done(&mut outcome, start, cpu);
             }
             streams[number].send(&message)?;
             outcome.messages += 2;
@@ -80,6 +88,9 @@ pub(super) fn ask(options: &Options) -> Result<Outcome> {
     }
     let resident = process::resident()?.saturating_sub(before);
     await_start()?;
+    if options.work == Work::Idle {
+        std::thread::sleep(SETTLE);
+    }
     // From here on the server counts.
     turn(&set, &mut streams[..1], 0)?;
     let (start, cpu) = (Instant::now(), sys::cpu());
@@ -87,6 +98,8 @@ pub(super) fn ask(options: &Options) -> Result<Outcome> {
     let mut messages = 0;
     if options.work == Work::Idle {
         std::thread::sleep(until - start);
+        // Until here.
+        turn(&set, &mut streams[..1], 1)?;
         messages = options.size as u64;
     } else {
         while Instant::now() < until {
