@@ -10,7 +10,11 @@ use crate::process;
 use crate::sys::{self, Epoll};
 
 /// Round trips on each connection before the measured ones: so that it is moved.
-const WARM_UP: u64 = 4;
+fn warm_up(work: Work) -> u64 {
+    // Nothing else follows on an idle one.
+    if work == Work::Idle { 12 } else { 4 }
+}
+
 /// Descriptors of a process beside its connections.
 const OTHERS: usize = 100;
 /// The last connections have been moved by then.
@@ -26,7 +30,7 @@ pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
     let mut streams = Vec::new();
     for number in 0..options.size {
         let mut stream = listener.accept()?;
-        for _ in 0..WARM_UP {
+        for _ in 0..warm_up(options.work) {
             let mut message = [0; 8];
             ensure!(stream.receive_all(&mut message)?, "no message");
             stream.send(&message)?;
@@ -77,7 +81,7 @@ pub(super) fn ask(options: &Options) -> Result<Outcome> {
     let mut streams = Vec::new();
     for number in 0..options.size {
         let mut stream = connect(options.carrier, &options.address)?;
-        for n in 0..WARM_UP {
+        for n in 0..warm_up(options.work) {
             stream.send(&n.to_ne_bytes())?;
             let mut answer = [0; 8];
             ensure!(stream.receive_all(&mut answer)?, "no answer");
