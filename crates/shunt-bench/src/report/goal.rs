@@ -35,9 +35,10 @@ pub(crate) struct Goal {
     pub(crate) holds: Option<bool>,
     /// Which measurement that was, and beside what.
     pub(crate) of: String,
-    /// Processor seconds per million items, of both ends together: Shunt's, and those of
-    /// what it is compared with.
-    pub(crate) cpu: Option<[f64; 2]>,
+    /// Processor seconds per million items, of both ends together, …
+    pub(crate) cpu: Option<f64>,
+    /// … and those of what it is compared with.
+    pub(crate) cpu_there: Option<f64>,
 }
 
 impl Goal {
@@ -217,7 +218,8 @@ impl Goals {
                 });
                 spot.name() + &beside.unwrap_or_default()
             }),
-            cpu: worst.map(|(_, spot, other)| [spot.cpu(), other.map_or(0.0, |other| other.cpu())]),
+            cpu: worst.map(|(_, spot, _)| spot.cpu()),
+            cpu_there: worst.and_then(|(_, _, other)| Some(other?.cpu())),
         });
     }
 }

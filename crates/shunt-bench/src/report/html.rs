@@ -71,9 +71,8 @@ fn goals(page: &mut String, goals: &[Goal]) {
             Some(false) => "<td class=\"bad\">no</td>",
             None => "<td></td>",
         });
-        for n in 0..2 {
-            let cpu = goal.cpu.map(|cpu| number(cpu[n])).unwrap_or_default();
-            let _ = write!(page, "<td>{cpu}</td>");
+        for cpu in [goal.cpu, goal.cpu_there] {
+            let _ = write!(page, "<td>{}</td>", cpu.map(number).unwrap_or_default());
         }
         page.push_str("</tr>\n");
     }

@@ -44,15 +44,15 @@ fn goals(text: &mut String, goals: &[Goal], all: bool) {
     let mut lines = vec![head.map(String::from), rule.map(String::from)];
     let shown = |goal: &&Goal| all || goal.measured.is_some();
     for goal in goals.iter().filter(shown) {
-        let cpu = |n: usize| goal.cpu.map_or_else(String::new, |cpu| number(cpu[n]));
+        let cpu = |of: Option<f64>| of.map(number).unwrap_or_default();
         lines.push([
             goal.figure.into(),
             goal.wanted.clone(),
             goal.value(),
             goal.verdict().into(),
             goal.of.clone(),
-            cpu(0),
-            cpu(1),
+            cpu(goal.cpu),
+            cpu(goal.cpu_there),
         ]);
     }
     for line in lines {

@@ -59,7 +59,7 @@ fn the_best_place_of_the_kernel_and_the_worst_of_several_count() {
     let goals = all(&tables, 3);
     let there = find(&goals, "8 B round trip, blocking", "better than TCP there");
     assert_eq!((there.measured, there.holds), (Some(110.0), Some(true)));
-    assert_eq!(there.cpu, Some([3.0, 3.0]));
+    assert_eq!((there.cpu, there.cpu_there), (Some(3.0), Some(3.0)));
     let best = find(&goals, "8 B round trip, blocking", "best place");
     assert_eq!((best.measured, best.holds), (Some(12.0), Some(false)));
     let every = find(&goals, "every size", "tcp there");
