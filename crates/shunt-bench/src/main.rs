@@ -9,7 +9,7 @@
 //! ```text
 //!   plan: for each row, rounds; in each round every side in turn
 //!    └─ scenario: what a row is (traffic, filter, exchange, process, sharing, request)
-//!        └─ child: a watched process ── worker echo|flow|connection|filter
+//!        └─ child: a watched process ── worker echo|flow|filter|crowd
 //!                                       stepper: what takes turns within a sample
 //!                                       or a real server and its load generator
 //!   report: medians of the samples as table, JSON, page
