@@ -205,7 +205,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 }
 
 /// How many cores there are.
-pub(crate) fn cores() -> usize {
+fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
 }
 
@@ -237,7 +237,7 @@ fn once(load: &Load, variant: Variant) -> Result<(Sample, Stats)> {
 }
 
 /// `"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms",…`
-pub(crate) fn redis_fields(output: &str) -> Option<(f64, f64, f64)> {
+fn redis_fields(output: &str) -> Option<(f64, f64, f64)> {
     let row = output
         .lines()
         .find(|line| line.starts_with('"') && !line.starts_with("\"test\""))?;

@@ -67,7 +67,7 @@ enum Task {
     Soak(soak::Options),
     /// Random input for what reads rings and messages
     Fuzz(fuzz::Options),
-    /// Ping-pong and redis latency, native and shunted interleaved
+    /// Run `shunt bench`: every side and real servers in turn, and the goals
     Bench(bench::Options),
     /// How many of redis-server's socket calls make a system call
     Strace,

@@ -12,6 +12,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::sys;
 
+/// How long an interruption may go unnoticed.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// A program under watch. Its whole process group is killed when this is dropped.
 pub(crate) struct Watched {
     name: String,
@@ -45,15 +48,19 @@ impl Watched {
 
     /// The next line that it prints.
     pub(crate) fn line(&mut self) -> Result<String> {
-        let left = self.until.saturating_duration_since(Instant::now());
-        match self.lines.recv_timeout(left) {
-            Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => {
-                bail!("{} hangs{}", self.name, self.complaint())
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                let status = self.wait()?;
-                bail!("{} ended early ({status}){}", self.name, self.complaint())
+        loop {
+            sys::go_on()?;
+            let left = self.until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(LOOK)) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) if left > LOOK => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("{} hangs{}", self.name, self.complaint())
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.wait()?;
+                    bail!("{} ended early ({status}){}", self.name, self.complaint())
+                }
             }
         }
     }
@@ -74,6 +81,10 @@ impl Watched {
     /// Waits for its end, which must be a good one, and returns what it printed.
     pub(crate) fn finish(mut self) -> Result<String> {
         self.go();
+        while self.is_alive() && Instant::now() < self.until {
+            sys::go_on()?;
+            sleep(Duration::from_millis(1));
+        }
         let status = self.wait()?;
         if !status.success() {
             bail!("{} failed ({status}){}", self.name, self.complaint());

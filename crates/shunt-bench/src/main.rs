@@ -8,8 +8,8 @@
 //!
 //! ```text
 //!   plan: for each row, rounds; in each round every side in turn
-//!    └─ scenario: what a row is (traffic, filter, process, sharing, request)
-//!        └─ child: a watched process ── worker echo|flow|connection|filter
+//!    └─ scenario: what a row is (traffic, filter, exchange, process, sharing, request)
+//!        └─ child: a watched process ── worker echo|flow|filter|crowd
 //!                                       stepper: what takes turns within a sample
 //!                                       or a real server and its load generator
 //!   report: medians of the samples as table, JSON, page
@@ -20,11 +20,13 @@
 
 #![deny(unsafe_code)] // `sys` and the bare ring are exempt, with reasons.
 
+mod carried;
 mod child;
 mod cores;
 mod histogram;
 mod pattern;
 mod plan;
+mod process;
 mod report;
 mod scenario;
 mod server;
@@ -61,15 +63,21 @@ enum Hidden {
 
 #[derive(Debug, clap::Args)]
 struct RunOptions {
-    /// Rounds; tables show the median of them
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Fewer sizes, shorter measurements, three rounds
+    /// Rounds; tables show the median of them [default: 5, quick 3]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Fewer sizes, shorter measurements, fewer rounds
     #[arg(long)]
     quick: bool,
-    /// Only what has one of these names (may be repeated); see --list
-    #[arg(long, value_name = "NAME")]
+    /// Only what has one of these names, or of it the rows that begin so (may be repeated)
+    #[arg(long, value_name = "NAME[:ROW]")]
     only: Vec<String>,
+    /// Only what the goals are about, and of the tables only the one of the goals
+    #[arg(long)]
+    goals: bool,
+    /// Show what earlier runs have written as JSON, together, and measure nothing
+    #[arg(long, value_name = "FILE")]
+    show: Vec<PathBuf>,
     /// List the names and stop
     #[arg(long)]
     list: bool,
@@ -110,13 +118,19 @@ fn drive(options: &RunOptions) -> Result<bool> {
         }
         return Ok(true);
     }
-    let rounds = if options.quick {
-        options.rounds.min(3)
+    let results = if options.show.is_empty() {
+        sys::hear_interruption();
+        let rounds = options.rounds.unwrap_or(if options.quick { 3 } else { 5 });
+        let mut only = options.only.clone();
+        if options.goals && only.is_empty() {
+            only = report::goal::TABLES.map(String::from).into();
+            only.retain(|name| scenarios.iter().any(|s| name.starts_with(s.name)));
+        }
+        plan::run(scenarios, &only, rounds.max(1), &places)?
     } else {
-        options.rounds
+        report::Results::read(&options.show)?
     };
-    let results = plan::run(scenarios, &options.only, rounds.max(1), &places)?;
-    print!("{}", report::table::text(&results));
+    print!("{}", report::table::text(&results, options.goals));
     if let Some(file) = &options.json {
         report::write(file, &(serde_json::to_string_pretty(&results)? + "\n"))?;
     }

@@ -9,24 +9,18 @@ use crate::cores::Places;
 use crate::report::{Failure, Figure, Host, Results, Table, TableRow};
 use crate::scenario::{Row, Sample, Scenario};
 use crate::side::Lab;
+use crate::sys;
 
 /// Runs what is asked for.
 pub(crate) fn run(
-    scenarios: Vec<Scenario>,
+    mut scenarios: Vec<Scenario>,
     only: &[String],
     rounds: usize,
     places: &Places,
 ) -> Result<Results> {
-    for name in only {
-        let known = scenarios.iter().any(|s| s.name == name);
-        ensure!(known, "there is no {name:?}; see --list");
-    }
+    choose(&mut scenarios, only)?;
     let lab = Lab::open()?;
-    let chosen: Vec<Scenario> = scenarios
-        .into_iter()
-        .filter(|s| only.is_empty() || only.iter().any(|name| name == s.name))
-        .collect();
-    let samples: usize = chosen
+    let samples: usize = scenarios
         .iter()
         .flat_map(|s| &s.rows)
         .map(|r| r.entries.len())
@@ -40,11 +34,15 @@ pub(crate) fn run(
         host: Host::look(places),
         rounds,
         tables: Vec::new(),
+        goals: Vec::new(),
         failures: Vec::new(),
     };
-    for scenario in chosen {
+    for scenario in scenarios {
         let mut rows = Vec::new();
         for row in &scenario.rows {
+            if sys::go_on().is_err() {
+                break;
+            }
             let what = format!("{} {} {}", scenario.name, row.label, row.place.name());
             let figures = turns(&lab, row, rounds, &bar, &what, &mut results.failures);
             rows.push(TableRow {
@@ -57,7 +55,39 @@ pub(crate) fn run(
         results.tables.push(Table::new(&scenario, rows));
     }
     bar.finish_and_clear();
+    if let Err(error) = sys::go_on() {
+        // What has been measured until then is shown.
+        let (what, why) = ("the rest".into(), error.to_string());
+        results.failures.push(Failure { what, why });
+    }
+    results.judge();
     Ok(results)
+}
+
+/// Leaves what is asked for: by its name, or of it the rows whose label begins with what
+/// follows a colon.
+fn choose(scenarios: &mut Vec<Scenario>, only: &[String]) -> Result<()> {
+    if only.is_empty() {
+        return Ok(());
+    }
+    let mut known = vec![false; only.len()];
+    for scenario in &mut *scenarios {
+        scenario.rows.retain(|row| {
+            let mut wanted = false;
+            for (known, name) in known.iter_mut().zip(only) {
+                let (name, label) = name.split_once(':').unwrap_or((name, ""));
+                if name == scenario.name && row.label.starts_with(label) {
+                    (*known, wanted) = (true, true);
+                }
+            }
+            wanted
+        });
+    }
+    for (known, name) in known.iter().zip(only) {
+        ensure!(known, "there is no {name:?}; see --list");
+    }
+    scenarios.retain(|scenario| !scenario.rows.is_empty());
+    Ok(())
 }
 
 /// All rounds of a row.
@@ -82,7 +112,7 @@ fn turns(
             let entry = &row.entries[n];
             let what = format!("{what} {}", entry.sides.join(", "));
             bar.set_message(what.clone());
-            if !failed[n] {
+            if !failed[n] && sys::go_on().is_ok() {
                 match (entry.measure)(lab) {
                     Ok(samples) => {
                         for (of_side, sample) in all[n].iter_mut().zip(samples) {
@@ -101,8 +131,9 @@ fn turns(
         }
     }
     let sides = row.entries.iter().flat_map(|entry| &entry.sides);
+    let samples = all.into_iter().flatten();
     sides
-        .zip(all.into_iter().flatten())
+        .zip(samples)
         .filter_map(|(side, samples)| Figure::of(side, samples))
         .collect()
 }

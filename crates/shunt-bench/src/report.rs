@@ -1,42 +1,86 @@
 //! What came out, and how it is shown.
 
+pub(crate) mod goal;
 pub(crate) mod html;
 mod plot;
 pub(crate) mod table;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::carried::Carried;
 use crate::cores::{Place, Places};
 use crate::scenario::{Sample, Scenario};
-use crate::side::Side;
 use crate::worker::Times;
+use goal::Goal;
 
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Results {
     pub(crate) host: Host,
     pub(crate) rounds: usize,
+    /// What these tables say of what Shunt is to reach.
+    #[serde(skip_deserializing)]
+    pub(crate) goals: Vec<Goal>,
     pub(crate) tables: Vec<Table>,
     pub(crate) failures: Vec<Failure>,
 }
 
+impl Results {
+    /// Reads what earlier runs have written; what two of them have measured counts by
+    /// the later one.
+    pub(crate) fn read(files: &[PathBuf]) -> Result<Self> {
+        let mut all: Option<Self> = None;
+        for file in files {
+            let what = || format!("cannot read {}", file.display());
+            let text = std::fs::read_to_string(file).with_context(what)?;
+            let results: Self = serde_json::from_str(&text).with_context(what)?;
+            all = Some(match all {
+                None => results,
+                Some(mut earlier) => {
+                    earlier.merge(results);
+                    earlier
+                }
+            });
+        }
+        let mut all = all.context("no file to read")?;
+        all.judge();
+        Ok(all)
+    }
+
+    fn merge(&mut self, later: Self) {
+        for table in later.tables {
+            match self.tables.iter_mut().find(|old| old.name == table.name) {
+                Some(old) => old.merge(table),
+                None => self.tables.push(table),
+            }
+        }
+        self.rounds = self.rounds.min(later.rounds);
+        self.failures.extend(later.failures);
+    }
+
+    /// Compares the tables with the goals.
+    pub(crate) fn judge(&mut self) {
+        self.goals = goal::all(&self.tables, self.rounds);
+    }
+}
+
 /// A measurement that could not be made.
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Failure {
     pub(crate) what: String,
     pub(crate) why: String,
 }
 
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Host {
     pub(crate) processor: String,
     pub(crate) kernel: String,
     pub(crate) cores: usize,
     /// Runnable processes before the run: what else the machine did.
     pub(crate) load: String,
-    pub(crate) version: &'static str,
+    pub(crate) version: String,
 }
 
 impl Host {
@@ -57,24 +101,24 @@ impl Host {
             kernel: read("/proc/sys/kernel/osrelease").trim().into(),
             cores: places.count,
             load: load.split_whitespace().next().unwrap_or_default().into(),
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").into(),
         }
     }
 }
 
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Table {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    pub(crate) unit: &'static str,
+    pub(crate) name: String,
+    pub(crate) title: String,
+    pub(crate) unit: String,
     /// Whether less is better.
     pub(crate) lower: bool,
-    pub(crate) axis: &'static str,
-    pub(crate) item: &'static str,
+    pub(crate) axis: String,
+    pub(crate) item: String,
     pub(crate) rows: Vec<TableRow>,
 }
 
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct TableRow {
     pub(crate) label: String,
     pub(crate) x: f64,
@@ -83,15 +127,15 @@ pub(crate) struct TableRow {
 }
 
 /// One side of a row: the median of its rounds, and all of them.
-#[derive(Serialize)]
+#[derive(Deserialize, Serialize)]
 pub(crate) struct Figure {
-    pub(crate) side: &'static str,
+    pub(crate) side: String,
     pub(crate) median: Sample,
     pub(crate) samples: Vec<Sample>,
 }
 
 impl Figure {
-    pub(crate) fn of(side: &'static str, samples: Vec<Sample>) -> Option<Self> {
+    pub(crate) fn of(side: &str, samples: Vec<Sample>) -> Option<Self> {
         let of = |part: &dyn Fn(&Sample) -> Option<f64>| {
             let mut all: Vec<f64> = samples.iter().filter_map(part).collect();
             all.sort_by(f64::total_cmp);
@@ -112,14 +156,20 @@ impl Figure {
                 p999: time(|t| t.p999)?,
             })
         };
+        let carried = || {
+            Some(Carried {
+                ring: of(&|s| Some(s.carried?.ring))?,
+                free: of(&|s| Some(s.carried?.free))?,
+            })
+        };
         let median = Sample {
             value: of(&|s| Some(s.value))?,
             times: times(),
             cpu: [0, 1].map(|end| of(&|s| Some(s.cpu[end])).unwrap_or(0.0)),
-            ring_share: of(&|s| s.ring_share),
+            carried: carried(),
         };
         Some(Self {
-            side,
+            side: side.into(),
             median,
             samples,
         })
@@ -129,12 +179,12 @@ impl Figure {
 impl Table {
     pub(crate) fn new(scenario: &Scenario, rows: Vec<TableRow>) -> Self {
         Self {
-            name: scenario.name,
-            title: scenario.title,
-            unit: scenario.unit,
+            name: scenario.name.into(),
+            title: scenario.title.into(),
+            unit: scenario.unit.into(),
             lower: scenario.lower,
-            axis: scenario.axis,
-            item: scenario.item,
+            axis: scenario.axis.into(),
+            item: scenario.item.into(),
             rows,
         }
     }
@@ -145,9 +195,9 @@ impl Table {
     }
 
     /// What a row's sides are compared with: its first one, mostly native TCP.
-    pub(crate) fn base(&self) -> &'static str {
+    pub(crate) fn base(&self) -> &str {
         let first = self.rows.iter().find_map(|row| row.figures.first());
-        first.map_or("", |figure| figure.side)
+        first.map_or("", |figure| &figure.side)
     }
 
     /// The first side in its best placement, for what this row measures.
@@ -155,6 +205,15 @@ impl Table {
         let same = self.rows.iter().filter(|r| r.label == row.label);
         let values = same.filter_map(|r| Some(r.figures.first()?.median.value));
         values.reduce(|a, b| if self.better(a, b) > 1.0 { a } else { b })
+    }
+
+    /// Takes over the rows of another one of the same name.
+    fn merge(&mut self, other: Table) {
+        for row in other.rows {
+            let same = |old: &TableRow| old.label == row.label && old.place == row.place;
+            self.rows.retain(|old| !same(old));
+            self.rows.push(row);
+        }
     }
 
     /// Whether processor time was measured.
@@ -165,10 +224,8 @@ impl Table {
 }
 
 impl TableRow {
-    pub(crate) fn of(&self, side: Side) -> Option<&Figure> {
-        self.figures
-            .iter()
-            .find(|figure| figure.side == side.name())
+    pub(crate) fn of(&self, side: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.side == side)
     }
 }
 

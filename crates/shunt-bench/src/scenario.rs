@@ -1,15 +1,18 @@
 //! What is measured.
 
+mod exchange;
 mod filter;
 mod pair;
 mod process;
 mod request;
 mod sharing;
 mod traffic;
+mod turns;
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::carried::Carried;
 use crate::cores::{Place, Places};
 use crate::side::{Lab, Side};
 use crate::worker::Times;
@@ -58,7 +61,7 @@ impl Entry {
 }
 
 /// What one measurement of one side gave.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Sample {
     /// In the table's unit.
     pub(crate) value: f64,
@@ -68,14 +71,15 @@ pub(crate) struct Sample {
     /// Seconds of processor time per million items, of client and server; zeros where
     /// there are none.
     pub(crate) cpu: [f64; 2],
-    /// The share of bytes that went through rings, under Shunt.
+    /// By which way bytes went, under Shunt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ring_share: Option<f64>,
+    pub(crate) carried: Option<Carried>,
 }
 
 /// All that can be measured here.
 pub(crate) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
     let mut all = traffic::all(quick, places);
+    all.extend(exchange::all(quick, places));
     all.push(filter::scenario(quick, places));
     all.push(process::scenario(quick, places));
     all.push(sharing::scenario(quick, places));

@@ -1,9 +1,8 @@
 //! Real servers: started, loaded by their usual load generators, stopped.
 
-use std::collections::HashMap;
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use crate::child::Watched;
+use crate::process::cpu_of_families;
 use crate::side::{Lab, Upgrade};
 use crate::sys;
 
@@ -25,6 +25,8 @@ pub(crate) struct Run<'a> {
     pub(crate) statistics: Option<PathBuf>,
     servers: Vec<Watched>,
     cores: [Option<usize>; 2],
+    /// What ends the servers in good order.
+    end: Signal,
     /// For servers that refuse to run as root.
     user: Option<&'static str>,
 }
@@ -35,15 +37,18 @@ pub(crate) struct Load {
     pub(crate) seconds: f64,
     /// Processor seconds of load generator (all of it) and servers (during the load).
     pub(crate) cpu: [f64; 2],
+    /// Those of both that were spent outside the kernel.
+    pub(crate) user: f64,
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(lab: &'a Lab, shunted: bool, cores: [Option<usize>; 2]) -> Self {
+    pub(crate) fn new(lab: &'a Lab, shunted: bool, cores: [Option<usize>; 2], end: Signal) -> Self {
         Self {
             lab,
             statistics: shunted.then(|| lab.fresh("statistics")),
             servers: Vec::new(),
             cores,
+            end,
             user: None,
         }
     }
@@ -58,6 +63,7 @@ impl<'a> Run<'a> {
         let mut server = self.start(words, self.cores[0])?;
         let until = Instant::now() + Duration::from_secs(20);
         while !listens(port) {
+            sys::go_on()?;
             ensure!(
                 server.is_alive(),
                 "{} did not start{}",
@@ -76,18 +82,20 @@ impl<'a> Run<'a> {
         let (begin, children) = (Instant::now(), sys::cpu_of_children());
         let before = self.cpu_of_servers();
         let printed = self.start(words, self.cores[1])?.finish()?;
-        let servers = self.cpu_of_servers() - before;
+        let (now, servers) = (sys::cpu_of_children(), self.cpu_of_servers());
+        let [all, user] = [0, 1].map(|n| now[n] - children[n]);
         Ok(Load {
             printed,
             seconds: begin.elapsed().as_secs_f64(),
-            cpu: [(sys::cpu_of_children() - children).as_secs_f64(), servers],
+            cpu: [all, servers[0] - before[0]],
+            user: user + servers[1] - before[1],
         })
     }
 
     /// Stops the servers, so that they leave their statistics.
-    pub(crate) fn stop(&mut self, signal: Signal) -> Result<()> {
+    pub(crate) fn stop(&mut self) -> Result<()> {
         for server in self.servers.drain(..).rev() {
-            server.stop(signal)?;
+            server.stop(self.end)?;
         }
         Ok(())
     }
@@ -95,7 +103,7 @@ impl<'a> Run<'a> {
     fn start(&self, words: &[&str], core: Option<usize>) -> Result<Watched> {
         let program = find(words[0]).with_context(|| format!("there is no {}", words[0]))?;
         let under = self.statistics.as_deref();
-        let under = under.map(|file| (Upgrade::Adaptive, file));
+        let under = under.map(|file| (Upgrade::Adaptive, Some(file)));
         let mut command = self.lab.command(&program, under);
         command.args(&words[1..]);
         if let Some(user) = self.user {
@@ -114,68 +122,17 @@ impl<'a> Run<'a> {
         Watched::start(words[0], &mut command, LIMIT)
     }
 
-    /// Seconds that the servers and all that they have started have run.
-    fn cpu_of_servers(&self) -> f64 {
-        let mut parents = HashMap::new();
-        for process in numbers(Path::new("/proc")) {
-            if let Some(number) = process.file_name().and_then(|n| n.to_str()?.parse().ok()) {
-                parents.insert(number, Process::read(&process));
-            }
-        }
+    fn cpu_of_servers(&self) -> [f64; 2] {
         let roots: Vec<u32> = self.servers.iter().map(Watched::id).collect();
-        let is_ours = |mut number: u32| {
-            // No chain is longer than there are processes.
-            for _ in 0..parents.len() {
-                if roots.contains(&number) {
-                    return true;
-                }
-                number = parents.get(&number).map_or(0, |process| process.parent);
-            }
-            false
-        };
-        let ours = parents.iter().filter(|&(&number, _)| is_ours(number));
-        ours.map(|(_, process)| process.seconds).sum()
+        cpu_of_families(&roots)
     }
 }
 
-/// What is known of a process.
-#[derive(Default)]
-struct Process {
-    parent: u32,
-    /// That its threads have run, and the children that it has waited for.
-    seconds: f64,
-}
-
-impl Process {
-    fn read(directory: &Path) -> Self {
-        let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
-        // proc_pid_stat(5): after the name in brackets the state (3) and the parent (4);
-        // the time of children that are gone is 16 and 17, in hundredths of a second.
-        let words: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .collect();
-        let word = |n: usize| words.get(n - 3).and_then(|word| word.parse::<u32>().ok());
-        let gone = word(16).unwrap_or(0) + word(17).unwrap_or(0);
-        let threads = numbers(&directory.join("task")).map(|thread| {
-            let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
-            let ran = text.split_whitespace().next();
-            ran.and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0)
-        });
-        Self {
-            parent: word(4).unwrap_or(0),
-            seconds: threads.sum::<u64>() as f64 / 1e9 + f64::from(gone) / 100.0,
-        }
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        // After an error: what a killed server has started might go on.
+        let _ = self.stop();
     }
-}
-
-fn numbers(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit())
-        .map(|entry| entry.path())
 }
 
 /// A program on `PATH`, or where servers lie.

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Serialize;
-use serde_json::Value;
 
 /// A way to carry bytes between two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -38,7 +37,7 @@ impl Side {
 }
 
 /// When `shunt run` is to move connections.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upgrade {
     Eager,
     Adaptive,
@@ -80,36 +79,30 @@ impl Lab {
         self.directory.join(format!("{what}.{number}"))
     }
 
-    /// This program, natively.
-    pub(crate) fn stepper(&self) -> Command {
-        let mut command = Command::new(&self.bench);
-        command.env_remove("LD_PRELOAD").arg("stepper");
-        command
-    }
-
-    /// The same under Shunt as it is by default, without statistics.
-    pub(crate) fn stepper_under(&self) -> Command {
-        let mut command = Command::new(&self.shunt);
-        command.args(["run", "--"]).arg(&self.bench).arg("stepper");
-        command
-    }
-
-    /// The same with every connection moved at once, and statistics.
-    pub(crate) fn stepper_eager(&self, statistics: &Path) -> Command {
-        let mut command = self.command(&self.bench, Some((Upgrade::Eager, statistics)));
+    /// This program as a stepper, natively or under Shunt. Statistics are only for those
+    /// that are not compared with native ones: they cost something.
+    pub(crate) fn stepper(&self, under: Option<(Upgrade, Option<&Path>)>) -> Command {
+        let mut command = self.command(&self.bench, under);
         command.arg("stepper");
         command
     }
 
     /// A command natively, or under Shunt with its statistics in a file.
-    pub(crate) fn command(&self, program: &Path, under: Option<(Upgrade, &Path)>) -> Command {
+    pub(crate) fn command(
+        &self,
+        program: &Path,
+        under: Option<(Upgrade, Option<&Path>)>,
+    ) -> Command {
         let Some((upgrade, statistics)) = under else {
             let mut command = Command::new(program);
             command.env_remove("LD_PRELOAD");
             return command;
         };
         let mut command = Command::new(&self.shunt);
-        command.arg("run").arg("--stats").arg(statistics);
+        command.arg("run");
+        if let Some(file) = statistics {
+            command.arg("--stats").arg(file);
+        }
         command.arg(match upgrade {
             Upgrade::Eager => "--upgrade=eager",
             Upgrade::Adaptive => "--upgrade=adaptive",
@@ -120,6 +113,7 @@ impl Lab {
 
     /// A worker, likewise.
     pub(crate) fn worker(&self, under: Option<(Upgrade, &Path)>) -> Command {
+        let under = under.map(|(upgrade, file)| (upgrade, Some(file)));
         let mut command = self.command(&self.bench, under);
         command.arg("worker");
         command
@@ -130,20 +124,4 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.directory);
     }
-}
-
-/// The share of all bytes that went through rings, by the processes' statistics.
-pub(crate) fn ring_share(file: &Path) -> Result<f64> {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    let (mut ring, mut all) = (0.0, 0.0);
-    for line in text.lines() {
-        let line: Value = serde_json::from_str(line)?;
-        for half in ["tx", "rx"] {
-            let bytes = |by: &str| line[half][by].as_f64().unwrap_or(0.0);
-            ring += bytes("ring_bytes");
-            all += bytes("ring_bytes") + bytes("kernel_bytes");
-        }
-    }
-    ensure!(!text.is_empty(), "no process under Shunt left statistics");
-    Ok(if all > 0.0 { ring / all } else { 0.0 })
 }

@@ -6,6 +6,7 @@
 //! number of operations for every line on its standard input, and prints what one
 //! of them took in nanoseconds.
 
+mod exchange;
 mod process;
 mod sharing;
 mod token;
@@ -32,6 +33,8 @@ pub(crate) struct Options {
     /// Seconds after which the stepper ends whatever happens.
     #[arg(long, default_value_t = 120)]
     pub(crate) limit: u32,
+    #[command(flatten)]
+    exchange: exchange::Options,
 }
 
 /// An operation.
@@ -67,6 +70,10 @@ pub(crate) enum Step {
     CasTurns,
     BiasedTurns,
     MonitorTurns,
+    /// Requests and their answers …
+    Ask,
+    /// … of a server.
+    Answer,
 }
 
 /// The stepper's life.
@@ -88,6 +95,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Step::CasTurns => token::turns(options, other, token::Cas::default()),
         Step::BiasedTurns => token::turns(options, other, token::Biased::new()),
         Step::MonitorTurns => token::turns(options, other, token::Monitored::new()?),
+        Step::Ask => exchange::ask(&options.exchange, options.count),
+        Step::Answer => exchange::answer(&options.exchange),
     }
 }
 

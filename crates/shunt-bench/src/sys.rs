@@ -6,12 +6,38 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Lets [`go_on`] know of Ctrl-C, a request to end, or a closed terminal, so that what was
+/// started is ended and removed in good order; the second time they do what they always do.
+pub(crate) fn hear_interruption() {
+    extern "C" fn note(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: zeroed is an empty mask; the handler only stores a word.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+            libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+/// An error once the run is to end.
+pub(crate) fn go_on() -> Result<()> {
+    anyhow::ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
+    Ok(())
+}
 
 /// Ends this process after so many seconds, whatever it does then.
 pub(crate) fn end_after(seconds: u32) {
@@ -139,14 +165,6 @@ pub(crate) fn allow_descriptors(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of memory of this process, those that it shares counted by its part.
-pub(crate) fn resident() -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    Ok(number.context("no Pss")?.parse::<u64>()? << 10)
-}
-
 /// Memory that forked children share, zeroed.
 pub(crate) fn shared(bytes: usize) -> Result<*mut u8> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
@@ -231,14 +249,16 @@ pub(crate) fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Processor time of the children that have been waited for.
-pub(crate) fn cpu_of_children() -> Duration {
+/// Processor seconds of the children that have been waited for, all in all and outside
+/// the kernel.
+pub(crate) fn cpu_of_children() -> [f64; 2] {
     // SAFETY: zeroed is a valid rusage, and getrusage fills it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
         usage
     };
-    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
-    time(usage.ru_utime) + time(usage.ru_stime)
+    let time = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    let user = time(usage.ru_utime);
+    [user + time(usage.ru_stime), user]
 }

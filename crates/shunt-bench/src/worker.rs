@@ -4,8 +4,7 @@
 //! it is connected and warm), goes when its standard input ends, and prints one
 //! line of JSON at its end.
 
-mod channel;
-mod connection;
+pub(crate) mod channel;
 mod crowd;
 mod echo;
 mod filter;
@@ -62,8 +61,6 @@ pub(crate) enum Work {
     Echo,
     /// Messages one way, as fast as they go.
     Flow,
-    /// A connection per request.
-    Connection,
     /// Records through a pipeline of filters.
     Filter,
     /// Messages there and back on a few of many connections.
@@ -133,7 +130,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let listener = Listener::bind(options.carrier, &options.address)?;
             println!("{}", listener.address()?);
             match options.work {
-                Work::Connection => connection::serve(&listener)?,
                 Work::Crowd | Work::Idle => crowd::serve(options, &listener)?,
                 _ => serve(options, listener.accept()?)?,
             }
@@ -148,7 +144,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             serve(options, ring)?
         }
         (Role::Client, Carrier::Tcp | Carrier::Unix) => match options.work {
-            Work::Connection => connection::request(options)?,
             Work::Crowd | Work::Idle => crowd::ask(options)?,
             _ => {
                 let stream = channel::connect(options.carrier, &options.address)?;

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use super::goal::Goal;
 use super::plot::plot;
-use super::table::number;
+use super::table::{number, shares};
 use super::{Figure, Results, Table, TableRow};
 use crate::side::Side;
 
@@ -36,6 +37,7 @@ pub(crate) fn page(results: &Results) -> String {
         escape(&host.load),
         results.rounds
     );
+    goals(&mut page, &results.goals);
     for table in &results.tables {
         section(&mut page, table);
     }
@@ -50,12 +52,39 @@ pub(crate) fn page(results: &Results) -> String {
     page + "</html>\n"
 }
 
+fn goals(page: &mut String, goals: &[Goal]) {
+    page.push_str(
+        "<h2>Goals</h2>\n<table>\n<tr><th>figure<th>goal<th>of<th>measured<th>holds\
+         <th>cpu<th>cpu there</tr>\n",
+    );
+    for goal in goals {
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
+            goal.figure,
+            escape(&goal.wanted),
+            escape(&goal.of),
+            goal.value()
+        );
+        page.push_str(match goal.holds {
+            Some(true) => "<td>yes</td>",
+            Some(false) => "<td class=\"bad\">no</td>",
+            None => "<td></td>",
+        });
+        for cpu in [goal.cpu, goal.cpu_there] {
+            let _ = write!(page, "<td>{}</td>", cpu.map(number).unwrap_or_default());
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table>\n");
+}
+
 fn section(page: &mut String, table: &Table) {
     let _ = writeln!(
         page,
         "<h2>{}</h2>\n<p>{}</p>",
         table.name,
-        escape(table.title)
+        escape(&table.title)
     );
     if !table.axis.is_empty() {
         page.push_str("<div class=\"plots\">\n");
@@ -71,7 +100,7 @@ fn section(page: &mut String, table: &Table) {
         "",
         "where",
         "side",
-        table.unit,
+        &table.unit,
         "p1",
         "p50",
         "p99",
@@ -81,6 +110,7 @@ fn section(page: &mut String, table: &Table) {
         &format!("× {}", table.base()),
         &format!("× best {}", table.base()),
         "by ring",
+        "no syscall",
     ];
     page.push_str("<table>\n<tr>");
     for word in head {
@@ -123,10 +153,8 @@ fn line(page: &mut String, table: &Table, row: &TableRow, figure: &Figure) {
     for cell in cells {
         let _ = write!(page, "<td>{}</td>", cell.map(number).unwrap_or_default());
     }
-    let share = median
-        .ring_share
-        .map(|share| format!("{:.1} %", share * 100.0));
-    let _ = writeln!(page, "<td>{}</td></tr>", share.unwrap_or_default());
+    let [ring, free] = shares(figure);
+    let _ = writeln!(page, "<td>{ring}</td><td>{free}</td></tr>");
 }
 
 fn escape(text: &str) -> String {

@@ -7,10 +7,13 @@ use super::table::number;
 use crate::cores::Place;
 use crate::side::Side;
 
-const WIDTH: f64 = 460.0;
+const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 300.0;
 /// Room for labels: left, right, top, bottom.
 const EDGE: [f64; 4] = [62.0, 56.0, 26.0, 40.0];
+
+/// How wide a label below is.
+const LABEL: f64 = 44.0;
 
 /// Values along an axis.
 struct Axis {
@@ -73,19 +76,25 @@ pub(super) fn plot(table: &Table, place: Place) -> String {
             number(value)
         );
     }
+    let mut free = 0.0;
     for row in rows() {
+        // No label over another.
+        if x.at(row.x) < free {
+            continue;
+        }
+        free = x.at(row.x) + LABEL;
         let _ = writeln!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             x.at(row.x),
             HEIGHT - bottom + 16.0,
-            row.label.trim_end_matches(" pairs")
+            row.label.trim_end_matches(&format!(" {}", table.axis))
         );
     }
     let mut ends = Vec::new();
     for side in [Side::Tcp, Side::Unix, Side::Pipe, Side::Ring, Side::Shunt] {
         let points: Vec<(f64, f64)> = rows()
-            .filter_map(|row| Some((x.at(row.x), y.at(row.of(side)?.median.value))))
+            .filter_map(|row| Some((x.at(row.x), y.at(row.of(side.name())?.median.value))))
             .collect();
         curve(&mut svg, side, &points);
         ends.extend(points.last().map(|&(_, y)| (y, side)));

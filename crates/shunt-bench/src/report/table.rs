@@ -2,19 +2,24 @@
 
 use std::fmt::Write;
 
+use super::goal::Goal;
 use super::{Figure, Results, Table, TableRow};
+use crate::carried::Carried;
 
-/// All tables.
-pub(crate) fn text(results: &Results) -> String {
+/// All tables, or only the one of the goals.
+pub(crate) fn text(results: &Results, only_goals: bool) -> String {
     let host = &results.host;
     let mut text = format!(
         "{}, {} cores, Linux {}, load {} before the run; medians of {} rounds in turn\n",
         host.processor, host.cores, host.kernel, host.load, results.rounds
     );
-    for table in &results.tables {
+    let tables = if only_goals { &[] } else { &results.tables[..] };
+    for table in tables {
         let _ = write!(text, "\n{}: {}\n\n", table.name, table.title);
         one(&mut text, table);
     }
+    text.push('\n');
+    goals(&mut text, &results.goals, only_goals);
     if !results.failures.is_empty() {
         text.push_str("\nNot measured:\n");
         for failure in &results.failures {
@@ -22,6 +27,41 @@ pub(crate) fn text(results: &Results) -> String {
         }
     }
     text
+}
+
+/// What Shunt is to reach, also for a page in Markdown.
+fn goals(text: &mut String, goals: &[Goal], all: bool) {
+    let head = [
+        "figure",
+        "goal",
+        "measured",
+        "holds",
+        "of",
+        "cpu",
+        "cpu there",
+    ];
+    let rule = ["---", "---", "---:", "---", "---", "---:", "---:"];
+    let mut lines = vec![head.map(String::from), rule.map(String::from)];
+    let shown = |goal: &&Goal| all || goal.measured.is_some();
+    for goal in goals.iter().filter(shown) {
+        let cpu = |of: Option<f64>| of.map(number).unwrap_or_default();
+        lines.push([
+            goal.figure.into(),
+            goal.wanted.clone(),
+            goal.value(),
+            goal.verdict().into(),
+            goal.of.clone(),
+            cpu(goal.cpu),
+            cpu(goal.cpu_there),
+        ]);
+    }
+    for line in lines {
+        let _ = writeln!(text, "| {} |", line.join(" | "));
+    }
+    text.push_str(
+        "\ncpu: seconds of processor time of both ends per million (messages, requests, …), under \
+         Shunt, and of what it is compared with.\n",
+    );
 }
 
 fn one(text: &mut String, table: &Table) {
@@ -55,7 +95,7 @@ fn one(text: &mut String, table: &Table) {
 
 fn head(table: &Table, timed: bool) -> Vec<String> {
     let mut head: Vec<String> = ["", "where", "side"].map(Into::into).into();
-    head.push(table.unit.into());
+    head.push(table.unit.clone());
     if timed {
         head.extend(["mean µs", "p1", "p50", "p99", "p99.9"].map(Into::into));
     }
@@ -67,6 +107,7 @@ fn head(table: &Table, timed: bool) -> Vec<String> {
         format!("× {base}"),
         format!("× best {base}"),
         "by ring".into(),
+        "no syscall".into(),
     ]);
     head
 }
@@ -76,7 +117,7 @@ fn line(table: &Table, row: &TableRow, figure: &Figure, timed: bool) -> Vec<Stri
     let mut line = vec![
         row.label.clone(),
         row.place.name().into(),
-        figure.side.into(),
+        figure.side.clone(),
         number(median.value),
     ];
     if timed {
@@ -96,12 +137,19 @@ fn line(table: &Table, row: &TableRow, figure: &Figure, timed: bool) -> Vec<Stri
     };
     line.push(ratio(row.figures.first().map(|base| base.median.value)));
     line.push(ratio(table.best_base(row)));
-    line.push(
-        median
-            .ring_share
-            .map_or_else(String::new, |share| format!("{:.1} %", share * 100.0)),
-    );
+    line.extend(shares(figure));
     line
+}
+
+/// Which share of the bytes went by ring, and of the calls made no system call.
+pub(super) fn shares(figure: &Figure) -> [String; 2] {
+    let share = |of: fn(&Carried) -> f64| {
+        let carried = figure.median.carried.as_ref();
+        carried.map_or_else(String::new, |carried| {
+            format!("{:.2} %", of(carried) * 100.0)
+        })
+    };
+    [share(|carried| carried.ring), share(|carried| carried.free)]
 }
 
 /// Three digits that count.

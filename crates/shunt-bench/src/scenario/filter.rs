@@ -6,9 +6,10 @@ use anyhow::{Result, ensure};
 
 use super::pair::{Task, describe, outcome};
 use super::{Entry, Row, Sample, Scenario};
+use crate::carried::Carried;
 use crate::child::Watched;
 use crate::cores::{Place, Places};
-use crate::side::{Lab, Side, Upgrade, ring_share};
+use crate::side::{Lab, Side, Upgrade};
 use crate::sys;
 use crate::worker::Work;
 
@@ -64,11 +65,13 @@ fn measure(lab: &Lab, task: &Task) -> Result<Sample> {
     joiner.line()?;
     let outcome = outcome(&joiner.finish()?)?;
     ensure!(outcome.messages > 0, "nothing was sent");
-    let ring_share = under.map(|(_, file)| ring_share(file)).transpose()?;
+    let carried = under
+        .map(|(_, file)| Carried::read(file, None))
+        .transpose()?;
     Ok(Sample {
         value: outcome.messages as f64 / outcome.seconds,
         times: None,
         cpu: [outcome.cpu / outcome.messages as f64 * 1e6, 0.0],
-        ring_share,
+        carried,
     })
 }

@@ -10,9 +10,11 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::Sample;
+use crate::carried::Carried;
 use crate::child::Watched;
 use crate::cores::Place;
-use crate::side::{Lab, Side, Upgrade, ring_share};
+use crate::process;
+use crate::side::{Lab, Side, Upgrade};
 use crate::worker::{Outcome, Times, Work};
 
 /// What a pair does.
@@ -35,8 +37,8 @@ pub(super) struct Sum {
     pub(super) seconds: f64,
     pub(super) times: Option<Times>,
     pub(super) cpu: [f64; 2],
-    pub(super) ring_share: Option<f64>,
-    /// Bytes of memory that both ends take.
+    pub(super) carried: Option<Carried>,
+    /// Bytes of memory that both ends take, and what serves them.
     pub(super) resident: f64,
 }
 
@@ -47,21 +49,15 @@ impl Sum {
             value,
             times: self.times,
             cpu: self.cpu.map(|seconds| seconds / self.messages * 1e6),
-            ring_share: self.ring_share,
+            carried: self.carried,
         }
     }
 }
 
 /// Runs the pairs.
 pub(super) fn run(lab: &Lab, task: &Task) -> Result<Sum> {
-    // Connections of one request are for the default to judge.
-    let upgrade = if task.work == Work::Connection {
-        Upgrade::Adaptive
-    } else {
-        Upgrade::Eager
-    };
     let file = lab.fresh("statistics");
-    let under = (task.side == Side::Shunt).then_some((upgrade, &*file));
+    let under = (task.side == Side::Shunt).then_some((Upgrade::Eager, &*file));
     let mut pairs = Vec::new();
     for _ in 0..task.pairs {
         pairs.push(start(lab, task, under)?);
@@ -70,6 +66,11 @@ pub(super) fn run(lab: &Lab, task: &Task) -> Result<Sum> {
         let line = client.line()?;
         ensure!(line == "ready", "the client says {line:?}");
     }
+    // Its memory counts, too, all of it.
+    let daemon = match under {
+        Some(_) if task.work == Work::Idle => process::resident_of_all("shuntd"),
+        _ => 0,
+    };
     for (_, client) in &mut pairs {
         client.go();
     }
@@ -78,12 +79,10 @@ pub(super) fn run(lab: &Lab, task: &Task) -> Result<Sum> {
         let client = outcome(&client.finish()?)?;
         outcomes.push((outcome(&server.finish()?)?, client));
     }
-    let ring_share = under.map(|(_, file)| ring_share(file)).transpose()?;
-    // One-request connections are not meant to be moved.
-    if let (Some(share), true) = (ring_share, task.work != Work::Connection) {
-        ensure!(share > 0.5, "only {:.0} % went by ring", share * 100.0);
-    }
-    sum(task.work, &outcomes, ring_share)
+    let carried = under.map(|(_, file)| Carried::mostly_by_ring(file, None));
+    let mut sum = sum(task.work, &outcomes, carried.transpose()?)?;
+    sum.resident += daemon as f64;
+    Ok(sum)
 }
 
 fn start(lab: &Lab, task: &Task, under: Option<(Upgrade, &Path)>) -> Result<(Watched, Watched)> {
@@ -133,7 +132,6 @@ pub(super) fn describe(command: &mut Command, task: &Task, limit: Duration) {
     let work = match task.work {
         Work::Echo => "echo",
         Work::Flow => "flow",
-        Work::Connection => "connection",
         Work::Filter => "filter",
         Work::Crowd => "crowd",
         Work::Idle => "idle",
@@ -179,14 +177,14 @@ pub(super) fn outcome(printed: &str) -> Result<Outcome> {
     serde_json::from_str(line).with_context(|| format!("a worker reports {line:?}"))
 }
 
-fn sum(work: Work, outcomes: &[(Outcome, Outcome)], ring_share: Option<f64>) -> Result<Sum> {
+fn sum(work: Work, outcomes: &[(Outcome, Outcome)], carried: Option<Carried>) -> Result<Sum> {
     let mut sum = Sum {
         messages: 0.0,
         bytes: 0.0,
         seconds: 0.0,
         times: None,
         cpu: [0.0; 2],
-        ring_share,
+        carried,
         resident: 0.0,
     };
     let mut all = Vec::new();

@@ -2,10 +2,12 @@
 
 use std::process::Command;
 
-use super::sharing::{self, by_turns};
-use super::{Entry, Row, Scenario};
+use anyhow::Result;
+
+use super::turns::{self, Stepper};
+use super::{Entry, Row, Sample, Scenario};
 use crate::cores::{Place, Places};
-use crate::side::Lab;
+use crate::side::{Lab, Upgrade};
 
 /// A library that comes with libc and has been empty since glibc 2.34: what no
 /// preloaded library can do without.
@@ -29,14 +31,8 @@ pub(super) fn scenario(quick: bool, places: &Places) -> Scenario {
         entries: vec![Entry {
             sides: vec!["native", "empty", "shunt"],
             measure: Box::new(move |lab| {
-                let sides = [lab.stepper(), with_empty(lab), lab.stepper_under()];
-                let commands = sides.map(|mut command| {
-                    command.args(["--step", step, "--count", "5"]);
-                    command.args(core.iter().flat_map(|core| ["--cores", core]));
-                    command
-                });
                 let turns = if quick { 40 } else { 200 };
-                sharing::samples(by_turns(commands.into(), turns)?, 1e-3)
+                measure(lab, step, core.as_deref(), turns)
             }),
         }],
     });
@@ -52,8 +48,22 @@ pub(super) fn scenario(quick: bool, places: &Places) -> Scenario {
     }
 }
 
+fn measure(lab: &Lab, step: &str, core: Option<&str>, turns: usize) -> Result<Vec<Sample>> {
+    const COUNT: u32 = 5;
+    let under = lab.stepper(Some((Upgrade::Adaptive, None)));
+    let mut steppers = Vec::new();
+    for mut command in [lab.stepper(None), with_empty(lab), under] {
+        command.args(["--step", step, "--count", &COUNT.to_string()]);
+        command.args(core.iter().flat_map(|core| ["--cores", core]));
+        steppers.push(Stepper::new(turns::start(&mut command)?, None)?);
+    }
+    let all = turns::take(steppers, turns)?.into_iter();
+    all.map(|turns| turns.sample(COUNT, |ns| ns / 1e3))
+        .collect()
+}
+
 fn with_empty(lab: &Lab) -> Command {
-    let mut command = lab.stepper();
+    let mut command = lab.stepper(None);
     command.env("LD_PRELOAD", EMPTY);
     command
 }

@@ -1,14 +1,12 @@
 //! What it costs that threads and processes may share a connection.
 
-use std::process::Command;
-use std::time::Duration;
+use anyhow::Result;
 
-use anyhow::{Context, Result, ensure};
-
+use super::turns::{self, Stepper};
 use super::{Entry, Row, Sample, Scenario};
-use crate::child::Watched;
+use crate::carried::Carried;
 use crate::cores::{Place, Places};
-use crate::side::{Lab, ring_share};
+use crate::side::{Lab, Upgrade};
 
 /// A row's sides, each with what its stepper does and whether it does so under Shunt.
 type Sides = &'static [(&'static str, &'static str, bool)];
@@ -93,70 +91,27 @@ fn measure(
     turns: usize,
 ) -> Result<Vec<Sample>> {
     let mut files = Vec::new();
-    let commands = sides.iter().map(|&(_, step, under)| {
-        let mut command = if under {
-            let file = lab.fresh("statistics");
-            let command = lab.stepper_eager(&file);
-            files.push(Some(file));
-            command
-        } else {
-            files.push(None);
-            lab.stepper()
-        };
+    let mut steppers = Vec::new();
+    for &(_, step, under) in sides {
+        let file = under.then(|| lab.fresh("statistics"));
+        let under = file.as_deref().map(|file| (Upgrade::Eager, Some(file)));
+        let mut command = lab.stepper(under);
         command.args(["--step", step, "--count", &count.to_string()]);
         if let [Some(first), Some(second)] = cores {
             command.args(["--cores", &format!("{first},{second}")]);
         }
-        command
-    });
-    let mut samples = samples(by_turns(commands.collect(), turns)?, 1.0)?;
-    for (sample, file) in samples.iter_mut().zip(files) {
-        sample.ring_share = file.map(|file| ring_share(&file)).transpose()?;
-        let share = sample.ring_share.unwrap_or(1.0);
-        ensure!(share > 0.5, "only {:.0} % went by ring", share * 100.0);
+        steppers.push(Stepper::new(turns::start(&mut command)?, None)?);
+        files.push(file);
+    }
+    let mut samples = Vec::new();
+    for (turns, file) in turns::take(steppers, turns)?.into_iter().zip(files) {
+        let carried = file
+            .as_deref()
+            .map(|file| Carried::mostly_by_ring(file, None));
+        samples.push(Sample {
+            carried: carried.transpose()?,
+            ..turns.sample(count, |ns| ns)?
+        });
     }
     Ok(samples)
-}
-
-/// Lets steppers take turns; the nanoseconds of each turn of each of them.
-pub(super) fn by_turns(commands: Vec<Command>, turns: usize) -> Result<Vec<Vec<f64>>> {
-    let mut steppers = Vec::new();
-    for mut command in commands {
-        let mut stepper = Watched::start("stepper", &mut command, Duration::from_secs(90))?;
-        let line = stepper.line()?;
-        ensure!(line == "ready", "a stepper says {line:?}");
-        // Once for what is only the first time.
-        stepper.ask()?;
-        steppers.push(stepper);
-    }
-    let mut times = vec![Vec::new(); steppers.len()];
-    for turn in 0..turns {
-        for n in 0..steppers.len() {
-            let n = (n + turn) % steppers.len();
-            let line = steppers[n].ask()?;
-            let time = line.parse::<f64>();
-            times[n].push(time.with_context(|| format!("a stepper says {line:?}"))?);
-        }
-    }
-    for stepper in steppers {
-        stepper.finish()?;
-    }
-    Ok(times)
-}
-
-/// The medians, in units of so many nanoseconds.
-pub(super) fn samples(times: Vec<Vec<f64>>, unit: f64) -> Result<Vec<Sample>> {
-    let median = |mut times: Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied()
-    };
-    let sample = |times| {
-        Ok(Sample {
-            value: median(times).context("no turns")? * unit,
-            times: None,
-            cpu: [0.0; 2],
-            ring_share: None,
-        })
-    };
-    times.into_iter().map(sample).collect()
 }

@@ -7,7 +7,17 @@ use crate::side::Side;
 use crate::worker::Work;
 
 const ALL: &[Side] = &[Side::Tcp, Side::Unix, Side::Pipe, Side::Ring, Side::Shunt];
-const SIZES: &[usize] = &[8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20];
+const SIZES: &[usize] = &[
+    8,
+    64,
+    512,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+];
 const QUICK_SIZES: &[usize] = &[8, 4 << 10, 64 << 10, 1 << 20];
 
 /// These scenarios.
@@ -33,11 +43,10 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
         }
         rows
     };
-    let crowd = |place| {
+    let crowd = |place, work, value: fn(&Sum) -> f64| {
         [1, 2, 4, 8, 16].map(|pairs| {
-            let label = format!("{pairs} pairs");
-            let task = task(Work::Echo, 8, place, pairs);
-            row(label, pairs as f64, task, ALL, mean_us)
+            let label = format!("{pairs} {}", if pairs == 1 { "pair" } else { "pairs" });
+            row(label, pairs as f64, task(work, 8, place, pairs), ALL, value)
         })
     };
     // A process has so many descriptors at most, often.
@@ -54,15 +63,23 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
             } else {
                 format!("{count} connections")
             };
-            let task = task(Work::Crowd, count, place, 1);
-            row(label, count as f64, task, sides, |sum| {
-                sum.seconds / sum.messages * 2e6
-            })
+            let value = |sum: &Sum| sum.seconds / sum.messages * 2e6;
+            let crowd = task(Work::Crowd, count, place, 1);
+            let mut row = row(label, count as f64, crowd, sides, value);
+            if count == 1 {
+                // The floor has no sets.
+                let echo = task(Work::Echo, 8, place, 1);
+                row.entries.push(entry(echo, Side::Ring, value));
+            }
+            row
         })
     });
     let idle = {
         let count = if quick { 1000 } else { 10_000 };
-        let task = task(Work::Idle, count, Place::Any, 1);
+        let task = Task {
+            milliseconds: 1000,
+            ..task(Work::Idle, count, Place::Any, 1)
+        };
         row(
             format!("{count} connections"),
             count as f64,
@@ -71,11 +88,6 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
             |sum| sum.resident / sum.messages / 1024.0,
         )
     };
-    let connections = places.of_two().into_iter().map(|place| {
-        let task = task(Work::Connection, 0, place, 1);
-        let sides = &[Side::Tcp, Side::Unix, Side::Shunt];
-        row("one request".into(), 1.0, task, sides, per_second)
-    });
     vec![
         Scenario {
             name: "latency",
@@ -102,10 +114,22 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
             lower: true,
             axis: "pairs",
             item: "messages",
-            rows: crowd(Place::One)
+            rows: [Place::One, Place::Any]
                 .into_iter()
-                .chain(crowd(Place::Any))
+                .flat_map(|place| crowd(place, Work::Echo, mean_us))
                 .collect(),
+        },
+        Scenario {
+            name: "scaling",
+            title: "Messages of 8 bytes one way, several pairs of processes at once, all together",
+            unit: "million/s",
+            lower: false,
+            axis: "pairs",
+            item: "messages",
+            rows: crowd(Place::Any, Work::Flow, |sum| {
+                sum.messages / sum.seconds / 1e6
+            })
+            .into(),
         },
         Scenario {
             name: "events",
@@ -118,47 +142,35 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
         },
         Scenario {
             name: "idle",
-            title: "Memory of idle connections, both ends together",
+            title: "Memory of idle connections, both ends together, and of all of shuntd",
             unit: "KiB",
             lower: true,
             axis: "",
             item: "connections, in the time that one is watched",
             rows: vec![idle],
         },
-        Scenario {
-            name: "connections",
-            title: "A connection per request of 100 bytes, answered by 400",
-            unit: "1/s",
-            lower: false,
-            axis: "",
-            item: "connections",
-            rows: connections.collect(),
-        },
     ]
 }
 
 fn row(label: String, x: f64, task: Task, sides: &[Side], value: fn(&Sum) -> f64) -> Row {
-    let entries = sides.iter().map(|&side| {
-        let task = Task { side, ..task };
-        Entry::of(side, move |lab| {
-            let sum = pair::run(lab, &task)?;
-            Ok(sum.sample(value(&sum)))
-        })
-    });
     Row {
         label,
         x,
         place: task.place,
-        entries: entries.collect(),
+        entries: sides.iter().map(|&side| entry(task, side, value)).collect(),
     }
+}
+
+fn entry(task: Task, side: Side, value: fn(&Sum) -> f64) -> Entry {
+    let task = Task { side, ..task };
+    Entry::of(side, move |lab| {
+        let sum = pair::run(lab, &task)?;
+        Ok(sum.sample(value(&sum)))
+    })
 }
 
 fn mean_us(sum: &Sum) -> f64 {
     sum.times.map_or(0.0, |times| times.mean / 1e3)
-}
-
-fn per_second(sum: &Sum) -> f64 {
-    sum.messages / sum.seconds
 }
 
 fn bytes(size: usize) -> String {

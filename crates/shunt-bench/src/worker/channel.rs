@@ -12,7 +12,7 @@ use super::Carrier;
 use crate::sys;
 
 /// A byte stream in both directions.
-pub(super) trait Channel {
+pub(crate) trait Channel {
     /// Sends all of it.
     fn send(&mut self, bytes: &[u8]) -> Result<()>;
     /// Receives some bytes; 0 at the end of the stream.
@@ -36,7 +36,7 @@ pub(super) trait Channel {
 }
 
 /// A kernel's stream. One type for all kinds, so that all run the same code.
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
     Pipe { from: File, to: Option<File> },
@@ -44,7 +44,7 @@ pub(super) enum Stream {
 
 impl Stream {
     /// Two pipes that the driver has left open for this process: "in,out".
-    pub(super) fn inherited(address: &str) -> Result<Self> {
+    pub(crate) fn inherited(address: &str) -> Result<Self> {
         let (from, to) = address.split_once(',').context("not two pipes")?;
         Ok(Self::Pipe {
             from: sys::inherited(from.parse()?),
@@ -55,7 +55,7 @@ impl Stream {
 
 impl Stream {
     /// Its descriptor.
-    pub(super) fn number(&self) -> i32 {
+    pub(crate) fn number(&self) -> i32 {
         match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
             Self::Unix(stream) => stream.as_raw_fd(),
@@ -64,7 +64,7 @@ impl Stream {
     }
 
     /// Calls on it fail rather than wait.
-    pub(super) fn do_not_wait(&self) -> Result<()> {
+    pub(crate) fn do_not_wait(&self) -> Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_nonblocking(true)?,
             Self::Unix(stream) => stream.set_nonblocking(true)?,
@@ -111,13 +111,13 @@ impl Channel for Stream {
     }
 }
 
-pub(super) enum Listener {
+pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, String),
 }
 
 impl Listener {
-    pub(super) fn bind(carrier: Carrier, address: &str) -> Result<Self> {
+    pub(crate) fn bind(carrier: Carrier, address: &str) -> Result<Self> {
         Ok(if carrier == Carrier::Unix {
             Self::Unix(UnixListener::bind(address)?, address.to_owned())
         } else {
@@ -125,14 +125,14 @@ impl Listener {
         })
     }
 
-    pub(super) fn address(&self) -> Result<String> {
+    pub(crate) fn address(&self) -> Result<String> {
         Ok(match self {
             Self::Tcp(listener) => listener.local_addr()?.to_string(),
             Self::Unix(_, path) => path.clone(),
         })
     }
 
-    pub(super) fn accept(&self) -> Result<Stream> {
+    pub(crate) fn accept(&self) -> Result<Stream> {
         Ok(match self {
             Self::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
             Self::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
@@ -140,7 +140,7 @@ impl Listener {
     }
 }
 
-pub(super) fn connect(carrier: Carrier, address: &str) -> Result<Stream> {
+pub(crate) fn connect(carrier: Carrier, address: &str) -> Result<Stream> {
     Ok(if carrier == Carrier::Unix {
         Stream::Unix(UnixStream::connect(address)?)
     } else {
@@ -149,11 +149,11 @@ pub(super) fn connect(carrier: Carrier, address: &str) -> Result<Stream> {
 }
 
 /// Standard input and output.
-pub(super) struct Standard(Stream);
+pub(crate) struct Standard(Stream);
 
 impl Standard {
     /// A sink keeps its output for its report.
-    pub(super) fn open(writes: bool) -> Self {
+    pub(crate) fn open(writes: bool) -> Self {
         Self(Stream::Pipe {
             from: sys::inherited(0),
             to: writes.then(|| sys::inherited(1)),

@@ -6,24 +6,31 @@ use anyhow::{Result, ensure};
 
 use super::channel::{Channel, Listener, Stream, connect};
 use super::{Options, Outcome, Work, await_start};
+use crate::process;
 use crate::sys::{self, Epoll};
 
 /// Round trips on each connection before the measured ones: so that it is moved.
-const WARM_UP: u64 = 4;
+fn warm_up(work: Work) -> u64 {
+    // Nothing else follows on an idle one.
+    if work == Work::Idle { 12 } else { 4 }
+}
+
 /// Descriptors of a process beside its connections.
 const OTHERS: usize = 100;
+/// The last connections have been moved by then.
+const SETTLE: Duration = Duration::from_millis(500);
 /// One connection of so many is busy.
 const IDLE_SHARE: usize = 100;
 
 /// Sends back what comes on any of `options.size` connections, until all have ended.
 pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
     sys::allow_descriptors(options.size + OTHERS)?;
-    let before = sys::resident()?;
+    let before = process::resident()?;
     let set = Epoll::new()?;
     let mut streams = Vec::new();
     for number in 0..options.size {
         let mut stream = listener.accept()?;
-        for _ in 0..WARM_UP {
+        for _ in 0..warm_up(options.work) {
             let mut message = [0; 8];
             ensure!(stream.receive_all(&mut message)?, "no message");
             stream.send(&message)?;
@@ -32,22 +39,31 @@ pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
         streams.push(stream);
     }
     let mut outcome = Outcome {
-        resident: sys::resident()?.saturating_sub(before),
+        resident: process::resident()?.saturating_sub(before),
         ..Outcome::default()
     };
-    let (start, cpu) = (Instant::now(), sys::cpu());
+    let (mut start, mut cpu) = (Instant::now(), sys::cpu());
+    let done = |outcome: &mut Outcome, start: Instant, cpu: Duration| {
+        outcome.seconds = start.elapsed().as_secs_f64();
+        outcome.cpu = (sys::cpu() - cpu).as_secs_f64();
+    };
     let mut left = streams.len();
     while left > 0 {
         for number in set.wait()? {
             let mut message = [0; 8];
             if streams[number].receive(&mut message)? == 0 {
-                if left == streams.len() {
-                    outcome.seconds = start.elapsed().as_secs_f64();
-                    outcome.cpu = (sys::cpu() - cpu).as_secs_f64();
+                if outcome.seconds == 0.0 {
+                    done(&mut outcome, start, cpu);
                 }
                 set.forget(streams[number].number())?;
                 left -= 1;
                 continue;
+            }
+            if outcome.messages == 0 {
+                (start, cpu) = (Instant::now(), sys::cpu());
+            } else if options.work == Work::Idle {
+                // The end of so many connections is not idle any more.
+                done(&mut outcome, start, cpu);
             }
             streams[number].send(&message)?;
             outcome.messages += 2;
@@ -60,12 +76,12 @@ pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
 /// Makes the connections; then asks on some at a time, or leaves all of them idle.
 pub(super) fn ask(options: &Options) -> Result<Outcome> {
     sys::allow_descriptors(options.size + OTHERS)?;
-    let before = sys::resident()?;
+    let before = process::resident()?;
     let set = Epoll::new()?;
     let mut streams = Vec::new();
     for number in 0..options.size {
         let mut stream = connect(options.carrier, &options.address)?;
-        for n in 0..WARM_UP {
+        for n in 0..warm_up(options.work) {
             stream.send(&n.to_ne_bytes())?;
             let mut answer = [0; 8];
             ensure!(stream.receive_all(&mut answer)?, "no answer");
@@ -74,13 +90,20 @@ pub(super) fn ask(options: &Options) -> Result<Outcome> {
         watch(&set, &stream, number)?;
         streams.push(stream);
     }
-    let resident = sys::resident()?.saturating_sub(before);
+    let resident = process::resident()?.saturating_sub(before);
     await_start()?;
+    if options.work == Work::Idle {
+        std::thread::sleep(SETTLE);
+    }
+    // From here on the server counts.
+    turn(&set, &mut streams[..1], 0)?;
     let (start, cpu) = (Instant::now(), sys::cpu());
     let until = start + Duration::from_millis(options.milliseconds);
     let mut messages = 0;
     if options.work == Work::Idle {
         std::thread::sleep(until - start);
+        // Until here.
+        turn(&set, &mut streams[..1], 1)?;
         messages = options.size as u64;
     } else {
         while Instant::now() < until {

@@ -70,7 +70,7 @@ pub(super) fn join(options: &Options) -> Result<Outcome> {
     );
     let line = String::from_utf8(printed.stdout)?;
     let mut outcome: Outcome = serde_json::from_str(line.trim()).context("the sink's report")?;
-    outcome.cpu = sys::cpu_of_children().as_secs_f64();
+    outcome.cpu = sys::cpu_of_children()[0];
     Ok(outcome)
 }
 

@@ -1,12 +1,19 @@
 //! nginx as server and as reverse proxy, asked by wrk on connections kept open.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
+use rustix::process::Signal;
 
-use super::Demand;
+use super::{Demand, Sample};
 use crate::server::{Load, Run, free_port, number_after};
 use crate::side::Lab;
+
+/// What the page consists of.
+const PAGE: &str = "a small page\n";
+const LINES: usize = 48;
 
 /// A small page from a file, or by way of a second nginx.
 pub(super) fn run(
@@ -33,10 +40,43 @@ pub(super) fn run(
     Ok((load, rate * seconds, seconds))
 }
 
+/// The floor: what wrk and nginx do natively outside the kernel for a request to a file,
+/// and nginx's calls on the file; all but their calls on sockets.
+pub(super) fn own_work(lab: &Lab, demand: &Demand, cores: [Option<usize>; 2]) -> Result<Sample> {
+    let mut native = Run::new(lab, false, cores, Signal::QUIT);
+    let (load, requests, _) = run(&mut native, lab, demand, false)?;
+    native.stop()?;
+    let (user, file) = (load.user / requests, file_calls(lab)?);
+    Ok(Sample {
+        value: (user + file) * 1e6,
+        times: None,
+        cpu: [user * 1e6, file * 1e6],
+        carried: None,
+    })
+}
+
+/// Seconds of what nginx does with a small file for each request.
+fn file_calls(lab: &Lab) -> Result<f64> {
+    const TIMES: u32 = 5_000;
+    let path = lab.fresh("page");
+    fs::write(&path, PAGE.repeat(LINES))?;
+    let mut buffer = [0; PAGE.len() * LINES];
+    let start = Instant::now();
+    for _ in 0..TIMES {
+        let mut file = File::open(&path)?;
+        ensure!(
+            file.metadata()?.len() == buffer.len() as u64,
+            "another file"
+        );
+        file.read_exact(&mut buffer)?;
+    }
+    Ok((start.elapsed() / TIMES).as_secs_f64())
+}
+
 fn serve(run: &mut Run, lab: &Lab, port: u16, back: Option<u16>) -> Result<()> {
     let home = lab.fresh("nginx");
     fs::create_dir_all(home.join("www"))?;
-    fs::write(home.join("www/page"), "a small page\n".repeat(48))?;
+    fs::write(home.join("www/page"), PAGE.repeat(LINES))?;
     let directory = home.display();
     let location = match back {
         None => format!("root {directory}/www;"),

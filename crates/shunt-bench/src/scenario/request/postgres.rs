@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use super::Demand;
 use crate::server::{Load, Run, find, free_port, number_after};
 use crate::side::Lab;
+use crate::sys;
 
 /// Who serves if root must not.
 const USER: &str = "postgres";
@@ -52,6 +53,7 @@ fn serve(run: &mut Run, data: &Path) -> Result<u16> {
         command.status().is_ok_and(|status| status.success())
     };
     while !answers() {
+        sys::go_on()?;
         ensure!(Instant::now() < until, "PostgreSQL does not answer");
         sleep(Duration::from_millis(20));
     }
@@ -61,7 +63,7 @@ fn serve(run: &mut Run, data: &Path) -> Result<u16> {
 /// Makes the tables, natively and once.
 fn prepare(lab: &Lab, data: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(data);
-    let mut run = Run::new(lab, false, [None; 2]);
+    let mut run = Run::new(lab, false, [None; 2], Signal::INT);
     run.become_user(USER);
     let name = data.to_string_lossy();
     let how = ["--no-sync", "--auth=trust", "--username=bench", "-D", &name];
@@ -69,7 +71,7 @@ fn prepare(lab: &Lab, data: &Path) -> Result<()> {
     let port = serve(&mut run, data)?.to_string();
     let words = ["pgbench", "-h", "127.0.0.1", "-p", &port, "-U", "bench"];
     run.load(&[&words[..], &["--initialize", "--quiet", SCALE, "postgres"]].concat())?;
-    run.stop(Signal::INT)?;
+    run.stop()?;
     fs::write(data.join("prepared"), "")?;
     Ok(())
 }
