@@ -31,14 +31,15 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
         socket.set_plain(Stage::Fresh, reason);
         return;
     }
-    let alone = alone(socket);
-    if let (Some(reason), Upgrade::Eager) = (alone, config::upgrade()) {
+    let eager = config::upgrade() == Upgrade::Eager;
+    // Until it has shown that it will live, nobody need be asked for it.
+    if let Some(reason) = eager.then(|| alone(socket)).flatten() {
         socket.set_plain(Stage::Fresh, reason);
         return;
     }
-    socket.set_reason(alone.unwrap_or(Reason::Pending));
+    socket.set_reason(Reason::Pending);
     socket.move_on(Stage::Fresh, Stage::Candidate);
-    if config::upgrade() == Upgrade::Eager {
+    if eager {
         ask(socket, fd, role == Role::Acceptor);
     }
 }
