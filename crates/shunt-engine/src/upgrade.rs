@@ -15,12 +15,13 @@ use crate::socket::{Socket, Stage};
 use crate::stream::Want;
 use crate::{address, control, epoll, life, signal, sys, table, tcp};
 
-/// Data calls after which a connection has shown that it will live (adaptive).
-/// A one-request connection makes about four at each end.
-const LIVES_AFTER: u32 = 5;
+/// Data calls after which a connection has shown that it will live (adaptive): about two
+/// for each request. By then it has lost by waiting what an upgrade costs, as measured in
+/// docs/decisions/0011-when-to-upgrade.md.
+const LIVES_AFTER: u32 = 24;
 
 /// Data calls after which nobody will come any more to pair a connection with.
-const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
+const GIVEN_UP_AFTER: u32 = 5120;
 
 /// A socket is about to connect to `port`, or has been accepted.
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
@@ -31,14 +32,15 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
         socket.set_plain(Stage::Fresh, reason);
         return;
     }
-    let alone = alone(socket);
-    if let (Some(reason), Upgrade::Eager) = (alone, config::upgrade()) {
+    let eager = config::upgrade() == Upgrade::Eager;
+    // Until it has shown that it will live, nobody need be asked for it.
+    if let Some(reason) = eager.then(|| alone(socket)).flatten() {
         socket.set_plain(Stage::Fresh, reason);
         return;
     }
-    socket.set_reason(alone.unwrap_or(Reason::Pending));
+    socket.set_reason(Reason::Pending);
     socket.move_on(Stage::Fresh, Stage::Candidate);
-    if config::upgrade() == Upgrade::Eager {
+    if eager {
         ask(socket, fd, role == Role::Acceptor);
     }
 }
