@@ -11,6 +11,7 @@ mod file;
 mod message;
 mod recv;
 mod send;
+pub mod short;
 mod target;
 
 pub use file::{sendfile, splice};

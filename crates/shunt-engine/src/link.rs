@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use shunt_abi::layout;
 use shunt_shm::arena::Arena;
-use shunt_shm::ring::Memory;
+use shunt_shm::ring::{Consumer, Memory};
 use shunt_shm::slot::Slot;
 
 use crate::table::{Links, Pool, Pooled};
@@ -23,6 +23,8 @@ pub(crate) struct Link {
     users: AtomicU32,
     /// The peer process is dead: no new connection will come.
     gone: AtomicBool,
+    /// A fork has copied it: another process may write our arena.
+    shared: AtomicBool,
     /// Socket index + 1 by slot.
     sockets: [AtomicU32; layout::SLOTS],
 }
@@ -46,6 +48,7 @@ impl Link {
         link.id.store(id, Ordering::Relaxed);
         link.own_number.store(own_number, Ordering::Relaxed);
         link.gone.store(false, Ordering::Relaxed);
+        link.shared.store(false, Ordering::Relaxed);
         link.users.store(0, Ordering::Relaxed);
         for slot in &link.sockets {
             slot.store(0, Ordering::Relaxed);
@@ -106,6 +109,19 @@ impl Link {
     /// Counts one less.
     pub(crate) fn unhold(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Before a fork: each link is two processes' from now on.
+    pub(crate) fn share_all() {
+        for link in LINKS.each() {
+            link.shared.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether another process may write our arena.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
     }
 
     /// The peer process is dead; the memory goes when the last user has gone.
@@ -171,6 +187,16 @@ impl Pair {
             out: memory(&own),
             inward: memory(&peer),
         })
+    }
+
+    /// The receiving half.
+    #[inline(always)]
+    pub(crate) fn consumer(&self) -> Consumer<'static> {
+        Consumer {
+            memory: self.inward,
+            receiving: &self.own.receiving,
+            progress: &self.own.progress,
+        }
     }
 
     /// The peer's state bits; none before it has begun this generation.

@@ -88,11 +88,7 @@ impl<'a> Conn<'a> {
 
     #[inline(always)]
     pub(crate) fn consumer(&self) -> Consumer<'a> {
-        Consumer {
-            memory: self.pair.inward,
-            receiving: &self.pair.own.receiving,
-            progress: &self.pair.own.progress,
-        }
+        self.pair.consumer()
     }
 
     /// Takes a token of this connection; `false` in a signal handler that
@@ -163,6 +159,10 @@ impl<'a> Conn<'a> {
     /// like `sk_stream_is_writeable` in the kernel.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
+        // Mostly there is plenty, and no need to fetch the line that the peer writes.
+        if self.pair.own.options.most.load(Ordering::Relaxed) == 0 && self.producer().had_room() {
+            return true;
+        }
         let most = self.most();
         self.in_flight() <= most - most / 3 && self.producer().has_room()
     }

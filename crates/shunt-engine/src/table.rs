@@ -28,12 +28,17 @@ pub(crate) enum Entry {
     Ours,
 }
 
-const KIND_SHIFT: u32 = 30;
-const SOCKET: u32 = 1 << KIND_SHIFT;
-const SET: u32 = 2 << KIND_SHIFT;
-const OURS: u32 = 3 << KIND_SHIFT;
+/// An entry is one word: the object's address with its kind in the low bits, which
+/// are zero in an address, or [`OURS`] alone.
+type Cell = AtomicPtr<()>;
 
-static DESCRIPTORS: [AtomicPtr<AtomicU32>; CHUNKS] =
+const SOCKET: usize = 1;
+const SET: usize = 2;
+const OURS: usize = 3;
+const KIND: usize = 3;
+const _: () = assert!(align_of::<Socket>() > KIND && align_of::<Set>() > KIND);
+
+static DESCRIPTORS: [AtomicPtr<Cell>; CHUNKS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS];
 
 /// All sockets.
@@ -42,7 +47,7 @@ pub(crate) static SOCKETS: Pool<Socket> = Pool::new();
 pub(crate) static SETS: Pool<Set> = Pool::new();
 
 #[inline(always)]
-fn cell(fd: c_int) -> Option<&'static AtomicU32> {
+fn cell(fd: c_int) -> Option<&'static Cell> {
     let fd = fd as u32 as usize;
     if fd >= CHUNK * CHUNKS {
         return None;
@@ -55,48 +60,73 @@ fn cell(fd: c_int) -> Option<&'static AtomicU32> {
     Some(unsafe { &*chunk.add(fd % CHUNK) })
 }
 
-fn decode(word: u32) -> Entry {
-    let index = word & !OURS;
-    match word & OURS {
-        SOCKET => SOCKETS.get(index).map_or(Entry::Other, Entry::Socket),
-        SET => SETS.get(index).map_or(Entry::Other, Entry::Set),
+/// The object in an entry, if it is of this kind.
+///
+/// # Safety
+/// Entries of this kind name objects of this type.
+#[inline(always)]
+unsafe fn object<T>(word: *mut (), kind: usize) -> Option<&'static T> {
+    if word.addr() & KIND != kind {
+        return None;
+    }
+    // SAFETY: pooled objects are never freed, and the kind says which this is.
+    Some(unsafe { &*word.byte_sub(kind).cast::<T>() })
+}
+
+#[inline(always)]
+fn as_socket(word: *mut ()) -> Option<&'static Socket> {
+    // SAFETY: `enter` writes it so.
+    unsafe { object(word, SOCKET) }
+}
+
+#[inline(always)]
+fn as_set(word: *mut ()) -> Option<&'static Set> {
+    // SAFETY: `enter` writes it so.
+    unsafe { object(word, SET) }
+}
+
+fn decode(word: *mut ()) -> Entry {
+    match word.addr() & KIND {
         OURS => Entry::Ours,
-        _ => Entry::Other,
+        _ => as_socket(word)
+            .map(Entry::Socket)
+            .or_else(|| as_set(word).map(Entry::Set))
+            .unwrap_or(Entry::Other),
+    }
+}
+
+fn encode(entry: Entry) -> *mut () {
+    fn tagged<T>(object: &'static T, kind: usize) -> *mut () {
+        // SAFETY: inside the object, which is larger.
+        unsafe { std::ptr::from_ref(object).byte_add(kind).cast_mut().cast() }
+    }
+    match entry {
+        Entry::Other => std::ptr::null_mut(),
+        Entry::Socket(socket) => tagged(socket, SOCKET),
+        Entry::Set(set) => tagged(set, SET),
+        Entry::Ours => std::ptr::without_provenance_mut(OURS),
     }
 }
 
 /// What `fd` is.
 #[inline(always)]
 pub(crate) fn look(fd: c_int) -> Entry {
-    match cell(fd) {
-        Some(cell) => match cell.load(Ordering::Acquire) {
-            0 => Entry::Other,
-            word => decode(word),
-        },
-        None => Entry::Other,
+    match cell(fd).map(|cell| cell.load(Ordering::Acquire)) {
+        Some(word) if !word.is_null() => decode(word),
+        _ => Entry::Other,
     }
 }
 
 /// The socket that `fd` is, if it is one.
 #[inline(always)]
 pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
-    let word = cell(fd)?.load(Ordering::Acquire);
-    if word & OURS == SOCKET {
-        SOCKETS.get(word & !OURS)
-    } else {
-        None
-    }
+    as_socket(cell(fd)?.load(Ordering::Acquire))
 }
 
 /// The epoll set that `fd` is, if it is one.
 #[inline(always)]
 pub(crate) fn set(fd: c_int) -> Option<&'static Set> {
-    let word = cell(fd)?.load(Ordering::Acquire);
-    if word & OURS == SET {
-        SETS.get(word & !OURS)
-    } else {
-        None
-    }
+    as_set(cell(fd)?.load(Ordering::Acquire))
 }
 
 /// The socket that `fd` is, held until it is given back with `unhold`.
@@ -141,19 +171,14 @@ pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
     if index >= CHUNK * CHUNKS {
         return Entry::Other;
     }
-    let word = match entry {
-        Entry::Other => 0,
-        Entry::Socket(socket) => SOCKET | socket.index(),
-        Entry::Set(set) => SET | set.index(),
-        Entry::Ours => OURS,
-    };
+    let word = encode(entry);
     let home = &DESCRIPTORS[index / CHUNK];
     if home.load(Ordering::Acquire).is_null() {
-        if word == 0 {
+        if word.is_null() {
             return Entry::Other;
         }
         thread::set_used();
-        let fresh = sys::map(CHUNK * size_of::<AtomicU32>()).cast();
+        let fresh = sys::map(CHUNK * size_of::<Cell>()).cast();
         // A thread that was faster keeps its chunk; ours is lost, once.
         let _ = home.compare_exchange(
             std::ptr::null_mut(),

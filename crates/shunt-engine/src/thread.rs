@@ -1,10 +1,14 @@
 //! Who we are: names of threads for tokens, the process id, and signals seen.
 
+use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use shunt_shm::token::{Holder, Taken, Token};
 
+use self::signals::Words;
 use crate::sys;
+
+pub(crate) mod undisturbed;
 
 /// What every start, fork and exit looks at. In the same page as what the loader
 /// has written anyway, so that a program without sockets, and each of its forked
@@ -31,6 +35,8 @@ const PID_SHIFT: u32 = 42;
 #[inline]
 pub(crate) fn learn_pid() {
     PROCESS.pid.store(sys::getpid(), Ordering::Relaxed);
+    // SAFETY: this thread's own words.
+    unsafe { (*signals::here()).name = 0 };
 }
 
 /// The process id as last learned.
@@ -71,10 +77,40 @@ pub(crate) fn set_apart() {
     signals::set_apart();
 }
 
+unsafe extern "C" {
+    /// glibc's (`<sys/single_threaded.h>`).
+    static mut __libc_single_threaded: c_char;
+}
+
+/// Whether this process has no other thread. It can only come to have one by what
+/// this thread does next.
+#[inline(always)]
+pub(crate) fn is_only_one() -> bool {
+    // SAFETY: glibc keeps it valid, and writes it only while there is one thread, or
+    // what it was already.
+    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
+}
+
+/// This process is about to get a thread that libc does not know of.
+pub(crate) fn set_several() {
+    // SAFETY: as above; it is always right to say that there may be other threads.
+    unsafe { (&raw mut __libc_single_threaded).write_volatile(0) };
+}
+
 /// This thread's name: its thread pointer and the process id. Unique among the
 /// threads that can meet at a token, and free to read.
 #[inline(always)]
-pub(crate) fn me() -> Holder {
+fn name(words: *mut Words) -> Holder {
+    // SAFETY: this thread's own words.
+    match unsafe { (*words).name } {
+        0 => learn_name(words),
+        name => Holder(name),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn learn_name(words: *mut Words) -> Holder {
     let pointer: u64;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the first word of the thread control block is its own address (psABI).
@@ -86,7 +122,10 @@ pub(crate) fn me() -> Holder {
     unsafe {
         std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
     }
-    Holder((pointer >> 4) & ((1 << PID_SHIFT) - 1) | u64::from(pid()) << PID_SHIFT)
+    let name = (pointer >> 4) & ((1 << PID_SHIFT) - 1) | u64::from(pid()) << PID_SHIFT;
+    // SAFETY: this thread's own words.
+    unsafe { (*words).name = name };
+    Holder(name)
 }
 
 /// A lock for rare operations, held for short and never asleep. Taking it in a
@@ -101,13 +140,19 @@ impl Lock {
     }
 
     /// Takes it, waiting for another thread; `false` if this thread has it.
+    #[inline]
     pub(crate) fn take(&self) -> bool {
+        if is_only_one() {
+            return self.try_take();
+        }
         take(&self.0) != Got::Nothing
     }
 
     /// Takes it if nobody has it.
+    #[inline]
     pub(crate) fn try_take(&self) -> bool {
-        try_take(&self.0)
+        // No other process has it: it is in our own memory.
+        Held::try_take(&self.0, || true).is_some()
     }
 
     pub(crate) fn give(&self) {
@@ -135,15 +180,15 @@ pub(crate) enum Got {
 /// until it is given back ([`undisturbed`]).
 #[inline]
 pub(crate) fn take(token: &Token) -> Got {
-    undisturbed::begin();
-    match token.try_take(me()) {
+    let words = undisturbed::begin();
+    match token.try_take(name(words)) {
         Ok(()) => Got::Token,
         Err(Taken::ByUs) => {
-            undisturbed::end();
+            undisturbed::end(words);
             Got::Nothing
         }
         Err(Taken::ByOther(_)) => {
-            undisturbed::end();
+            undisturbed::end(words);
             take_later(token)
         }
     }
@@ -152,19 +197,52 @@ pub(crate) fn take(token: &Token) -> Got {
 /// Takes a token if it is free.
 #[inline]
 pub(crate) fn try_take(token: &Token) -> bool {
-    undisturbed::begin();
-    let taken = token.try_take(me()).is_ok();
+    let words = undisturbed::begin();
+    let taken = token.try_take(name(words)).is_ok();
     if !taken {
-        undisturbed::end();
+        undisturbed::end(words);
     }
     taken
+}
+
+/// A token that this thread holds for one short operation.
+#[must_use]
+pub(crate) struct Held<'a> {
+    token: &'a Token,
+    words: *mut Words,
+}
+
+impl<'a> Held<'a> {
+    /// Takes a token if it is free. `alone`: whether no other process can want it.
+    #[inline(always)]
+    pub(crate) fn try_take(token: &'a Token, alone: impl FnOnce() -> bool) -> Option<Self> {
+        let words = undisturbed::begin();
+        let me = name(words);
+        let taken = if is_only_one() && alone() {
+            token.try_take_alone(me)
+        } else {
+            token.try_take(me).is_ok()
+        };
+        if taken {
+            return Some(Self { token, words });
+        }
+        undisturbed::end(words);
+        None
+    }
+
+    /// Gives it back.
+    #[inline(always)]
+    pub(crate) fn give(self) {
+        self.token.give();
+        undisturbed::end(self.words);
+    }
 }
 
 /// Gives a token back.
 #[inline(always)]
 pub(crate) fn give(token: &Token) {
     token.give();
-    undisturbed::end();
+    undisturbed::end(signals::here());
 }
 
 #[cold]
@@ -202,112 +280,12 @@ fn take_from_the_dead(token: &Token) -> bool {
     let Some(holder) = token.holder().filter(|&holder| is_dead(holder)) else {
         return false;
     };
-    undisturbed::begin();
-    let taken = token.take_over(holder, me());
+    let words = undisturbed::begin();
+    let taken = token.take_over(holder, name(words));
     if !taken {
-        undisturbed::end();
+        undisturbed::end(words);
     }
     taken
-}
-
-/// The program's signal handlers are put off while this thread is in the middle
-/// of an operation: they may use the connection that it is about, or leave by
-/// `siglongjmp` and never come back.
-///
-/// The handler that the kernel knows ([`crate::signal`]) sends a signal that comes
-/// in such a moment to the thread again, with all signals blocked that a fault
-/// does not raise; [`end`](undisturbed::end) unblocks them, and it is delivered as
-/// if it had come then.
-pub(crate) mod undisturbed {
-    use std::sync::atomic::{Ordering, compiler_fence};
-
-    use libc::c_int;
-
-    use super::signals::{Words, here};
-    use crate::sys;
-
-    /// Signals that faults raise: blocked, they would kill.
-    const FAULTS: u64 = bit(libc::SIGSEGV)
-        | bit(libc::SIGBUS)
-        | bit(libc::SIGFPE)
-        | bit(libc::SIGILL)
-        | bit(libc::SIGTRAP);
-
-    const fn bit(signal: c_int) -> u64 {
-        1 << (signal - 1)
-    }
-
-    fn change(by: i32) -> *mut Words {
-        let words = here();
-        // SAFETY: this thread's own words; handlers leave the depth as they find it.
-        unsafe {
-            let depth = &raw mut (*words).depth;
-            depth.write_volatile(depth.read_volatile() + by);
-        }
-        words
-    }
-
-    /// From here on handlers wait. Nests.
-    #[inline(always)]
-    pub(super) fn begin() {
-        change(1);
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// They may come again, those that waited at once.
-    #[inline(always)]
-    pub(super) fn end() {
-        compiler_fence(Ordering::SeqCst);
-        let words = change(-1);
-        // SAFETY: this thread's own words.
-        unsafe {
-            if (&raw const (*words).put_off).read_volatile() && (*words).depth == 0 {
-                let_come(words);
-            }
-        }
-    }
-
-    #[cold]
-    fn let_come(words: *mut Words) {
-        // SAFETY: this thread's own words; the signals that change them are blocked.
-        unsafe {
-            (&raw mut (*words).put_off).write_volatile(false);
-            sys::set_signal_mask((*words).mask);
-        }
-    }
-
-    /// In a handler: whether the program's has to wait.
-    pub(crate) fn has_begun() -> bool {
-        // SAFETY: this thread's own words.
-        unsafe { (*here()).depth > 0 }
-    }
-
-    /// In a handler: sends the signal again, to come later. `info` if the
-    /// program's handler asked for it.
-    ///
-    /// # Safety
-    /// The kernel's arguments to the running handler.
-    pub(crate) unsafe fn put_off(
-        signal: c_int,
-        info: Option<*const libc::siginfo_t>,
-        context: *mut libc::c_void,
-    ) {
-        let words = here();
-        // SAFETY: this thread's own words, and the caller's promise: the kernel's
-        // part of the mask is its first word.
-        unsafe {
-            let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
-            if !(*words).put_off {
-                (*words).mask = *mask;
-                (&raw mut (*words).put_off).write_volatile(true);
-            }
-            *mask |= !FAULTS;
-        }
-        match info {
-            Some(info) => sys::send_signal(signal, info),
-            None => sys::send_plain_signal(signal),
-        }
-    }
 }
 
 /// Signal handlers that have run on this thread since it started: all in the
@@ -345,19 +323,21 @@ pub mod signals {
         apart: bool,
         /// The mask to come back to then.
         pub(super) mask: u64,
+        /// The thread's name at tokens ([`super::name`]); 0: not known yet.
+        pub(super) name: u64,
     }
 
-    const _: () = assert!(size_of::<Words>() == 24);
+    const _: () = assert!(size_of::<Words>() == 32);
 
     std::arch::global_asm!(
         ".section .tbss.shunt_signals,\"awT\",@nobits",
         ".p2align 3",
         ".type shunt_signals_seen, @object",
-        ".size shunt_signals_seen, 24",
+        ".size shunt_signals_seen, 32",
         ".hidden shunt_signals_seen",
         ".globl shunt_signals_seen",
         "shunt_signals_seen:",
-        ".zero 24",
+        ".zero 32",
         ".text",
     );
 

@@ -18,12 +18,11 @@ pub(super) const LOOK_OFTEN: u32 = 26_000;
 /// … and less and less, down to this (about 400 µs), while there is nothing.
 const LOOK_SELDOM: u32 = 1 << 20;
 
-/// Whether it is time to look at the kernel's side; not before `earliest` (ticks), if
-/// there was nothing more at the last look.
+/// Whether it is time, `now` (ticks), to look at the kernel's side; not before
+/// `earliest`, if there was nothing more at the last look.
 #[inline]
-pub(super) fn is_due(set: &Set, earliest: u64) -> bool {
+pub(super) fn is_due(set: &Set, now: u64, earliest: u64) -> bool {
     let pause = u64::from(set.pause.load(Ordering::Relaxed));
-    let now = sys::ticks();
     set.kernel_has_more.load(Ordering::Relaxed)
         || now.wrapping_sub(set.looked_at.load(Ordering::Relaxed)) > pause
             && now.wrapping_sub(earliest) as i64 >= 0
@@ -33,16 +32,25 @@ pub(super) fn is_due(set: &Set, earliest: u64) -> bool {
 /// be wrong for a moment.
 #[inline]
 pub(super) fn has_news(set: &'static Set) -> bool {
-    set.with(|state| {
-        !state.queue.is_empty()
-            || state.follows.iter().any(|f| {
-                let peer = f.link.peer();
-                let mut heads = f.heads;
-                peer.log(set.group()).next(&mut heads[0]) != LogEntry::Empty
-                    || peer.log(SHARED).next(&mut heads[1]) != LogEntry::Empty
-            })
-    })
-    .unwrap_or(false)
+    set.with(|state| is_told(set, state)).unwrap_or(false)
+}
+
+/// The same for about as long as a peer that is awake takes to answer, without the
+/// pauses and the care of a real wait: each would cost more than the answer.
+pub(super) fn has_news_soon(set: &'static Set) -> bool {
+    const LOOKS: u32 = 32;
+    set.with(|state| (0..LOOKS).any(|_| is_told(set, state)))
+        .unwrap_or(false)
+}
+
+fn is_told(set: &'static Set, state: &State) -> bool {
+    !state.queue.is_empty()
+        || state.follows.iter().any(|f| {
+            let peer = f.link.peer();
+            let mut heads = f.heads;
+            peer.log(set.group()).next(&mut heads[0]) != LogEntry::Empty
+                || peer.log(SHARED).next(&mut heads[1]) != LogEntry::Empty
+        })
 }
 
 /// Gathers what is ready: from the kernel's side if `look`, then shunted items.

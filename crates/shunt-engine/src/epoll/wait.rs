@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t};
 
 use super::carry::bring_forward;
-use super::collect::{LOOK_OFTEN, collect, has_news, has_some, is_due};
+use super::collect::{LOOK_OFTEN, collect, has_news, has_news_soon, has_some, is_due};
 use super::control::retire_busy;
 use super::inner::take_inner;
 use super::limit::Limit;
@@ -60,9 +60,11 @@ pub(crate) unsafe fn wait(
         retire_busy(set);
         // Where nothing is to be reported the real call will soon look at the kernel's
         // side, unless the spin lasts.
-        let later = spin.began().wrapping_add(u64::from(LOOK_OFTEN));
+        let mut now = spin.began();
+        let later = now.wrapping_add(u64::from(LOOK_OFTEN));
+        let mut glanced = false;
         loop {
-            let due = is_due(set, later) || is_due(set, spin.began()) && has_some(set);
+            let due = is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
             let mut found = collect(set, room, due);
             if found == 0 && !due && limit.is_up() {
                 found = collect(set, room, true);
@@ -79,10 +81,15 @@ pub(crate) unsafe fn wait(
             if seen.any_since() {
                 return Outcome::Fail(libc::EINTR);
             }
+            if !std::mem::replace(&mut glanced, true) && has_news_soon(set) {
+                continue;
+            }
             // A turn at least: news that come to nothing use up the spin, too.
             let mut more = spin.turn();
-            while more && !has_news(set) && !is_due(set, later) {
+            now = sys::ticks();
+            while more && !has_news(set) && !is_due(set, now, later) {
                 more = spin.turn();
+                now = sys::ticks();
             }
             if !more {
                 break;

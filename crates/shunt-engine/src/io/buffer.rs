@@ -18,7 +18,8 @@ const USER_END: usize = (1 << 47) - 4096;
 /// a copy of ours would be a crash.
 #[inline(always)]
 pub(super) fn is_bad(base: *const c_void, length: usize) -> bool {
-    length > 0 && ((base as usize) < 4096 || (base as usize).saturating_add(length) > USER_END)
+    let room = USER_END.wrapping_sub(base as usize);
+    length > 0 && (room > USER_END - 4096 || length > room)
 }
 
 /// The same of any buffer of a list.

@@ -3,12 +3,12 @@
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 
 use super::buffer::{MOST, flags_at, header, is_bad, vectored};
-use super::target::{Target, attached, serve, target};
+use super::short;
+use super::target::{Target, serve, target};
 use crate::socket::RECEIVER;
-use crate::{Outcome, real, stream, table};
+use crate::{Outcome, real, stream};
 
-/// `read(2)`.
-#[inline]
+/// `read(2)`, likewise.
 pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> Outcome {
     if length == 0 {
         // Zero at once, unlike recv (socket.c: "Match SYS5 behaviour"); the real
@@ -40,21 +40,11 @@ pub unsafe fn preadv2(
     unsafe { vectored(fd, iov, count, |fd, parts| receive(fd, parts, flags)) }
 }
 
-/// `recv(2)`.
-#[inline]
+/// `recv(2)`, beyond what [`short::recv`] does.
 pub unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Outcome {
-    let Some(socket) = table::socket(fd) else {
-        return Outcome::Kernel;
-    };
     // With MSG_TRUNC the bytes are thrown away, so the buffer does not matter (tcp(7)).
     if is_bad(buffer, length) && flags & libc::MSG_TRUNC == 0 {
         return receive_nowhere(fd, flags);
-    }
-    if let Some(conn) = attached(socket, fd)
-        // SAFETY: the caller's promise.
-        && let Some(n) = unsafe { stream::short::receive(&conn, buffer.cast(), length, flags) }
-    {
-        return Outcome::Done(n as isize);
     }
     let part = iovec {
         iov_base: buffer,
@@ -74,16 +64,21 @@ pub unsafe fn recvfrom(
     address: *mut sockaddr,
     address_length: *mut socklen_t,
 ) -> Outcome {
+    // SAFETY: the caller's promise.
+    let any = || unsafe {
+        match short::recv(fd, buffer, length, flags) {
+            Some(outcome) => outcome,
+            None => recv(fd, buffer, length, flags),
+        }
+    };
     if address.is_null() {
-        // SAFETY: the caller's promise.
-        return unsafe { recv(fd, buffer, length, flags) };
+        return any();
     }
     serve(
         fd,
         RECEIVER,
         |_| {
-            // SAFETY: the caller's promise.
-            let outcome = unsafe { recv(fd, buffer, length, flags) };
+            let outcome = any();
             if !matches!(outcome, Outcome::Done(_)) {
                 return outcome;
             }

@@ -4,12 +4,12 @@ use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 use shunt_abi::Reason;
 
 use super::buffer::{MOST, flags_at, header, is_bad, vectored};
-use super::target::{attached, is_candidate, serve};
+use super::short;
+use super::target::{is_candidate, serve};
 use crate::socket::SENDER;
 use crate::{Outcome, real, stream, table, upgrade};
 
-/// `write(2)`.
-#[inline]
+/// `write(2)`, likewise.
 pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome {
     // SAFETY: the caller's promise.
     unsafe { send(fd, buffer, length, 0) }
@@ -36,12 +36,8 @@ pub unsafe fn pwritev2(
     unsafe { vectored(fd, iov, count, |fd, parts| transmit(fd, parts, flags)) }
 }
 
-/// `send(2)`.
-#[inline]
+/// `send(2)`, beyond what [`short::send`] does.
 pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> Outcome {
-    let Some(socket) = table::socket(fd) else {
-        return Outcome::Kernel;
-    };
     if is_bad(buffer, length) {
         // The kernel finds out while it copies, after it has looked at the
         // connection: a send of nothing does the same.
@@ -50,12 +46,6 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_in
             Outcome::Done(_) => Outcome::Fail(libc::EFAULT),
             other => other,
         };
-    }
-    if let Some(conn) = attached(socket, fd)
-        // SAFETY: the caller's promise.
-        && unsafe { stream::short::send(&conn, buffer.cast(), length, flags) }
-    {
-        return Outcome::Done(length as isize);
     }
     let part = iovec {
         iov_base: buffer.cast_mut(),
@@ -86,7 +76,12 @@ pub unsafe fn sendto(
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
-    unsafe { send(fd, buffer, length, flags) }
+    unsafe {
+        match short::send(fd, buffer, length, flags) {
+            Some(outcome) => outcome,
+            None => send(fd, buffer, length, flags),
+        }
+    }
 }
 
 /// # Safety

@@ -9,10 +9,51 @@ use shunt_shm::slot::{self, Way};
 use crate::stream::{self, Conn};
 use crate::sys;
 
-/// The poll (and epoll: the same numbers) events of `conn`. If room is `wanted`
+const READABLE: u32 = (POLLIN | POLLRDNORM) as u32;
+const WRITABLE: u32 = (POLLOUT | POLLWRNORM) as u32;
+
+/// The poll (and epoll: the same numbers) events of `conn`, as far as `wanted` asks
+/// for them and those that nobody can refuse. If room is wanted
 /// and there is none, the peer is asked to tell when there is. The kernel is
 /// asked if `look`, or if it alone knows.
 pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
+    if !look && is_as_usual(conn) {
+        let readable = conn.consumer().at_hand() > 0 && enough(conn);
+        let writable =
+            asks_for_room(conn, wanted) && (has_room(conn) || ask_for_room(conn, wanted));
+        return if readable { READABLE } else { 0 } | if writable { WRITABLE } else { 0 };
+    }
+    any_mask(conn, wanted, look)
+}
+
+/// Both directions are on their rings, and nobody is about to leave them or has ended.
+#[inline]
+fn is_as_usual(conn: &Conn) -> bool {
+    const LEAVES: u32 = slot::SHUT_WR
+        | slot::SHUT_RD
+        | slot::CLOSED
+        | slot::LEAVING
+        | slot::RECALLED
+        | slot::WITHDRAWING
+        | slot::WITHDRAWN;
+    let (socket, own) = (conn.socket, conn.pair.own);
+    conn.way_in() == Way::Ring
+        && conn.way_out() == Way::Ring
+        && (conn.pair.peer_state() | own.face.state.load(Ordering::Relaxed)) & LEAVES == 0
+        && socket.kernel_state.load(Ordering::Relaxed) == 0
+        && socket.pending_error.load(Ordering::Relaxed) == 0
+}
+
+/// Whether the program waits for room, or has: then the peer may be told that it need
+/// not any more, once there is some.
+#[inline]
+fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
+    let wait = &conn.pair.own.face.wait;
+    wanted & WRITABLE != 0 || wait.load(Ordering::Relaxed) & slot::WANT_TX != 0
+}
+
+/// The same, whatever there may be to know.
+fn any_mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     let socket = conn.socket;
     if conn.way_in() != Way::Ring
         || conn.consumer().has_ended()
@@ -57,13 +98,14 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     };
     let error = socket.pending_error.load(Ordering::Relaxed) != 0;
     if readable || error {
-        ready |= POLLIN | POLLRDNORM;
+        ready |= READABLE as i16;
     }
     if error && !stream::closed_cleanly(conn) {
         ready |= POLLERR;
     }
     ready |= kernel & POLLPRI;
     let writable = match out {
+        _ if !asks_for_room(conn, wanted) => false,
         Way::Ring => {
             shut || kernel & (POLLHUP | POLLERR) != 0
                 || has_room(conn)
@@ -73,7 +115,7 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
         Way::Owing => false,
     };
     if writable {
-        ready |= POLLOUT | POLLWRNORM;
+        ready |= WRITABLE as i16;
     }
     ready as u16 as u32
 }
@@ -103,7 +145,7 @@ fn honest(conn: &Conn, kernel: i16, shut: bool) -> i16 {
 /// The connection has no room: asks the peer to tell when it has, and looks once
 /// more.
 fn ask_for_room(conn: &Conn, wanted: u32) -> bool {
-    wanted & (POLLOUT | POLLWRNORM) as u32 != 0
+    wanted & WRITABLE != 0
         && stream::ask_for_room(conn)
         && (conn.way_out() == Way::Ring || sys::ready(conn.fd, POLLOUT) & POLLOUT != 0)
 }

@@ -2,13 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
+use libc::c_int;
 use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Way};
 
 use super::Conn;
-use crate::socket::bump;
-use crate::thread::give;
+use crate::link::Pair;
+use crate::socket::{Socket, bump};
+use crate::thread::{give, is_only_one};
 use crate::{sys, tcp};
 
 /// What has happened.
@@ -28,7 +30,7 @@ impl Conn<'_> {
         light();
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
         if wait != 0 {
-            self.tell(wait, News::Data);
+            tell_data_slowly(self.socket, self.pair, self.fd, wait);
         }
     }
 
@@ -39,11 +41,10 @@ impl Conn<'_> {
         light();
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
         if wait & (slot::WAIT_TX | slot::WANT_TX) != 0 {
-            self.tell_room_slowly(wait);
+            tell_room_slowly(self.socket, self.pair, self.fd, wait);
         }
     }
 
-    #[cold]
     fn tell_room_slowly(&self, wait: u32) {
         let read = self.pair.own.progress.bytes.load(Ordering::Relaxed);
         let asked = self.pair.peer.output.room_at.load(Ordering::Acquire);
@@ -93,7 +94,9 @@ impl Conn<'_> {
         let mut rung = false;
         if watching {
             let group = wait >> slot::GROUP_SHIFT & 0x3f;
-            self.pair.link.own().log(group).append(self.pair.number);
+            let link = self.pair.link;
+            let alone = is_only_one() && !link.is_shared();
+            link.own().log(group).append(self.pair.number, alone);
             // Pairs with the sleeper's, between its place at the door and its look at
             // the log.
             full();
@@ -245,4 +248,16 @@ impl Conn<'_> {
         }
         false
     }
+}
+
+// By values, which stay in registers as long as there is nobody to tell.
+
+#[cold]
+fn tell_data_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) {
+    Conn { socket, pair, fd }.tell(wait, News::Data);
+}
+
+#[cold]
+fn tell_room_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) {
+    Conn { socket, pair, fd }.tell_room_slowly(wait);
 }

@@ -6,7 +6,7 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
 use super::wait::{Want, timeout, wait};
-use super::{Conn, owed};
+use super::{Conn, owed, short};
 use crate::iov::Cursor;
 use crate::sys::{self, Errno};
 use crate::thread::{give, signals};
@@ -147,6 +147,13 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
             } else {
                 Outcome::Fail(errno)
             };
+        }
+        // What has come is mostly one message.
+        if let Some((target, length)) = cursor.single()
+            // SAFETY: the caller's promise.
+            && let Some(outcome) = unsafe { short::receive(*conn, target, length, flags) }
+        {
+            return outcome;
         }
     }
 }

@@ -4,19 +4,51 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use shunt_engine::{Outcome, io};
+use shunt_engine::Outcome;
+use shunt_engine::io::{self, short};
 
-use crate::call::{alias, export};
+use crate::call::{alias, export, fail, outcome};
+use crate::next;
+
+/// Exported functions that mostly move one short message: that is tried in a few
+/// instructions, without a frame on the stack, before everything else.
+macro_rules! export_short {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty = $short:expr, $engine:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+            #[inline(never)]
+            unsafe extern "C-unwind" fn otherwise($($arg: $type),*) -> $result {
+                // SAFETY: as for `export`.
+                unsafe { outcome!($engine($($arg),*), next::$name($($arg),*)) }
+            }
+            // SAFETY: as for `export`.
+            unsafe {
+                match $short {
+                    Some(Outcome::Done(n)) => n,
+                    Some(Outcome::Fail(error)) => fail(error),
+                    _ => otherwise($($arg),*),
+                }
+            }
+        }
+    )*};
+}
+
+export_short! {
+    read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t
+        = short::recv(fd, buffer, length, 0), io::read;
+    write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t
+        = short::send(fd, buffer, length, 0), io::write;
+    recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t
+        = short::recv(fd, buffer, length, flags), io::recv;
+    send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t
+        = short::send(fd, buffer, length, flags), io::send;
+}
 
 export! {
-    read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t = io::read;
-    write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t = io::write;
     readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = io::readv;
     writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = io::writev;
     preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = engine_preadv2;
     pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = engine_pwritev2;
-    recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t = io::recv;
-    send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t = io::send;
     recvfrom(
         fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int,
         address: *mut sockaddr, address_length: *mut socklen_t,

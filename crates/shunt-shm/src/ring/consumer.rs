@@ -1,6 +1,6 @@
 //! The receiving half.
 
-use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, Stopped, WORTHWHILE};
+use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, Stopped, WORTHWHILE, header};
 use crate::atomic::{Ordering, light};
 use crate::publish;
 use crate::slot::{Progress, Receiving};
@@ -148,20 +148,23 @@ impl Consumer<'_> {
     }
 
     /// Takes bytes from one frame, in few instructions, where these fill the buffer or
-    /// nothing follows. `None`: nothing has happened, also if the buffer is bad.
+    /// nothing follows. `None`, as if the buffer is bad: nothing has happened.
     ///
     /// # Safety
     /// As for [`Self::read`], of a target that is not null.
     #[inline(always)]
-    pub unsafe fn read_short(&self, target: *mut u8, length: usize) -> Option<usize> {
+    pub unsafe fn read_short(
+        &self,
+        target: *mut u8,
+        length: usize,
+    ) -> Option<Result<usize, BadBuffer>> {
         let r = self.receiving;
         let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
         let mut left = r.left.load(Ordering::Relaxed);
         if left == 0 {
-            let Ok(Frame::Data(n)) = self.frame(at) else {
-                return None;
-            };
-            left = n;
+            // SAFETY: where no frame is begun, our own position is that of a header.
+            let word = unsafe { self.memory.word_within(at.offset) }.load(Ordering::Acquire);
+            left = self.payload(at, word)?;
             at.offset += HEADER;
         }
         let n = (left as usize).min(length);
@@ -171,17 +174,29 @@ impl Consumer<'_> {
         };
         left -= n as u32;
         if left == 0 {
-            next.offset = next.offset.next_multiple_of(8);
-            if n < length && self.memory.word(next.offset).load(Ordering::Relaxed) != 0 {
+            next.offset = (next.offset + 7) & !7;
+            // SAFETY: behind a frame there is a header.
+            let behind = || unsafe { self.memory.word_within(next.offset) };
+            if n < length && behind().load(Ordering::Relaxed) != 0 {
                 return None;
             }
         }
-        // SAFETY: `frame` checked that the payload lies in the ring; the caller
-        // vouches for the target.
-        unsafe { self.memory.copy_out(at.offset, target, n) }.ok()?;
+        // SAFETY: the payload lies in the ring; the caller vouches for the target.
+        if let Err(bad) = unsafe { self.memory.copy_out_within(at.offset, target, n) } {
+            return Some(Err(bad));
+        }
         let before = self.progress.bytes.load(Ordering::Relaxed);
         self.advance(next, left, before + n as u64);
-        Some(n)
+        Some(Ok(n))
+    }
+
+    /// Length of the payload behind the header `word` at `at`, if that is one of a
+    /// payload that lies in the ring, with a header behind it.
+    #[inline(always)]
+    fn payload(&self, at: Position, word: u64) -> Option<u32> {
+        let length = word.wrapping_sub(header(Kind::Data, 0));
+        let most = self.memory.size().saturating_sub(at.offset + 2 * HEADER);
+        (length.wrapping_sub(1) < u64::from(most)).then_some(length as u32)
     }
 
     /// Hands over up to `most` bytes where they lie in the ring; `take` says how
@@ -287,6 +302,7 @@ impl Consumer<'_> {
 
     /// Bytes to read in the frame at hand: never none while [`Self::is_ready`] has
     /// payload to offer. Needs no token, like that.
+    #[inline]
     #[must_use]
     pub fn at_hand(&self) -> u32 {
         match self.receiving.left.load(Ordering::Relaxed) {
@@ -341,7 +357,7 @@ impl Consumer<'_> {
         let (kind, length) = ((word >> 32) as u32, word as u32);
         let room = size - at.offset - HEADER;
         match kind {
-            1 if length > 0 && length <= room.saturating_sub(HEADER) => Ok(Frame::Data(length)),
+            1 => self.payload(at, word).map(Frame::Data).ok_or(Fault),
             2 if length % 8 == 0 && length <= size - WORTHWHILE => Ok(Frame::Jump(length)),
             3 if room >= 16 => Ok(Frame::Back(
                 self.memory.word(at.offset + HEADER).load(Ordering::Relaxed),

@@ -48,13 +48,31 @@ impl Memory {
         unsafe { &*self.words.add(offset as usize / 8) }
     }
 
+    /// The word at a byte offset that is known to be in the ring.
+    ///
+    /// # Safety
+    /// It is below the size, and a multiple of 8.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn word_within(&self, offset: u32) -> &AtomicU64 {
+        debug_assert!(offset < self.size && offset.is_multiple_of(8));
+        // SAFETY: the caller's promise.
+        unsafe { &*self.words.add(offset as usize / 8) }
+    }
+
     /// Where the byte at `offset` is, for system calls that fill or drain the ring.
     #[cfg(not(loom))]
     #[must_use]
     pub fn at(&self, offset: u32) -> *mut u8 {
         assert!(offset <= self.size);
         // SAFETY: inside or one past the end.
-        unsafe { self.words.cast::<u8>().cast_mut().add(offset as usize) }
+        unsafe { self.start().add(offset as usize) }
+    }
+
+    #[cfg(not(loom))]
+    #[inline(always)]
+    fn start(&self) -> *mut u8 {
+        self.words.cast::<u8>().cast_mut()
     }
 
     /// Copies into the ring.
@@ -74,9 +92,28 @@ impl Memory {
         n: usize,
     ) -> Result<(), BadBuffer> {
         assert!(offset as usize + n <= self.size as usize);
-        #[cfg(not(loom))]
         // SAFETY: checked bounds; the caller vouches for the rest.
-        if unsafe { crate::copy::copy(self.at(offset), source, n) } != 0 {
+        unsafe { self.copy_in_within(offset, source, n) }
+    }
+
+    /// The same where nobody need look whether it fits.
+    ///
+    /// # Errors
+    /// As for [`Self::copy_in`].
+    ///
+    /// # Safety
+    /// As for [`Self::copy_in`], and `offset + n` is at most the size.
+    #[inline(always)]
+    pub unsafe fn copy_in_within(
+        &self,
+        offset: u32,
+        source: *const u8,
+        n: usize,
+    ) -> Result<(), BadBuffer> {
+        debug_assert!(offset as usize + n <= self.size as usize);
+        #[cfg(not(loom))]
+        // SAFETY: the caller's promise.
+        if unsafe { crate::copy::copy(self.start().add(offset as usize), source, n) } != 0 {
             return Err(BadBuffer);
         }
         #[cfg(loom)]
@@ -115,9 +152,28 @@ impl Memory {
     #[inline(always)]
     pub unsafe fn copy_out(&self, offset: u32, target: *mut u8, n: usize) -> Result<(), BadBuffer> {
         assert!(offset as usize + n <= self.size as usize);
-        #[cfg(not(loom))]
         // SAFETY: checked bounds; the caller vouches for the target.
-        if unsafe { crate::copy::copy(target, self.at(offset), n) } != 0 {
+        unsafe { self.copy_out_within(offset, target, n) }
+    }
+
+    /// The same where nobody need look whether it is there.
+    ///
+    /// # Errors
+    /// As for [`Self::copy_out`].
+    ///
+    /// # Safety
+    /// As for [`Self::copy_out`], and `offset + n` is at most the size.
+    #[inline(always)]
+    pub unsafe fn copy_out_within(
+        &self,
+        offset: u32,
+        target: *mut u8,
+        n: usize,
+    ) -> Result<(), BadBuffer> {
+        debug_assert!(offset as usize + n <= self.size as usize);
+        #[cfg(not(loom))]
+        // SAFETY: the caller's promise.
+        if unsafe { crate::copy::copy(target, self.start().add(offset as usize), n) } != 0 {
             return Err(BadBuffer);
         }
         #[cfg(loom)]

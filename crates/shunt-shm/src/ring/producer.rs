@@ -1,7 +1,7 @@
 //! The sending half.
 
 use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, SMALL, Stopped, WORTHWHILE, header};
-use crate::atomic::Ordering;
+use crate::atomic::{AtomicU64, Ordering};
 use crate::publish;
 use crate::slot::{Output, Progress, Sending};
 
@@ -58,27 +58,36 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     }
 
     /// Publishes a small message as one frame, in few instructions, where that needs no
-    /// look at the peer. `false`: nothing has happened, also if the source is bad.
+    /// look at the peer. `None`, as if the source is bad: nothing has happened.
     ///
     /// # Safety
     /// As for [`Self::write`].
     #[inline(always)]
-    pub unsafe fn write_short(&self, source: *const u8, length: u32) -> bool {
+    pub unsafe fn write_short(
+        &self,
+        source: *const u8,
+        length: u32,
+    ) -> Option<Result<(), BadBuffer>> {
         let s = self.sending;
-        let mut at = Position::unpack(s.write.load(Ordering::Relaxed));
-        let end = at.offset + HEADER + length.next_multiple_of(8) + RESERVE;
-        if end > s.clear.load(Ordering::Relaxed) {
-            return false;
-        }
-        // SAFETY: `clear` says that the frame fits; the source is the caller's.
-        let copied = unsafe {
-            self.memory
-                .copy_in(at.offset + HEADER, source, length as usize)
+        let at = Position::unpack(s.write.load(Ordering::Relaxed));
+        let next = Position {
+            offset: at.offset + HEADER + ((length + 7) & !7),
+            ..at
         };
-        if copied.is_ok() {
-            self.commit(&mut at, length as usize);
+        if next.offset + RESERVE > s.clear.load(Ordering::Relaxed) {
+            return None;
         }
-        copied.is_ok()
+        // SAFETY: `clear` says that the frame and the header behind it lie in the ring,
+        // and that they are free; the source is the caller's.
+        unsafe {
+            let payload = at.offset + HEADER;
+            let copied = self.memory.copy_in_within(payload, source, length as usize);
+            if copied.is_ok() {
+                let behind = self.memory.word_within(next.offset);
+                self.publish(self.memory.word_within(at.offset), behind, length, next);
+            }
+            Some(copied)
+        }
     }
 
     /// Room for one frame at the write position, at least one byte and as near
@@ -126,16 +135,27 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     /// Publishes `n` payload bytes that were placed where [`Self::room`] said.
     #[inline(always)]
     pub fn commit(&self, at: &mut Position, n: usize) {
-        let next = at.offset + HEADER + (n as u32).next_multiple_of(8);
-        self.memory.word(next).store(0, Ordering::Relaxed);
+        let next = Position {
+            offset: at.offset + HEADER + (n as u32).next_multiple_of(8),
+            ..*at
+        };
+        let behind = self.memory.word(next.offset);
+        self.publish(self.memory.word(at.offset), behind, n as u32, next);
+        *at = next;
+    }
+
+    /// Publishes the frame of `n` bytes at `here`; what follows begins at `next`, with
+    /// the header `behind`.
+    #[inline(always)]
+    fn publish(&self, here: &AtomicU64, behind: &AtomicU64, n: u32, next: Position) {
+        behind.store(0, Ordering::Relaxed);
         // Said first, for `repair`.
-        let total = self.output.bytes.load(Ordering::Relaxed) + n as u64;
+        let total = self.output.bytes.load(Ordering::Relaxed) + u64::from(n);
         self.sending.total.store(total, Ordering::Relaxed);
-        publish::word(self.memory.word(at.offset), header(Kind::Data, n as u32));
+        publish::word(here, header(Kind::Data, n));
         // After the frame: who believes the count finds the bytes.
         publish::word(&self.output.bytes, total);
-        at.offset = next;
-        self.sending.write.store(at.pack(), Ordering::Release);
+        self.sending.write.store(next.pack(), Ordering::Release);
     }
 
     /// Tells the consumer that the stream goes on over TCP at this offset.
@@ -196,9 +216,21 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     /// Counts what frames take, not their payload: small ones are mostly header.
     pub fn has_room(&self) -> bool {
         let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
-        let Ok(credit) = self.credit(at) else {
-            return true;
-        };
+        self.credit(at)
+            .map_or(true, |credit| self.is_roomy(at, credit))
+    }
+
+    /// Whether half of the ring was free when the peer's credit was last read: no look
+    /// at what the peer writes. There may be room if not.
+    pub fn had_room(&self) -> bool {
+        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        let credit = Position::unpack(self.sending.credit.load(Ordering::Relaxed));
+        self.is_possible(at, credit)
+            && self.taken(at, credit) <= self.memory.size() / 2
+            && self.extent(at, credit) >= WORTHWHILE as usize
+    }
+
+    fn is_roomy(&self, at: Position, credit: Position) -> bool {
         let size = self.memory.size();
         self.taken(at, credit) <= size - size / 3
             && (self.extent(at, credit) >= WORTHWHILE as usize
@@ -228,14 +260,18 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
 
     fn credit(&self, at: Position) -> Result<Position, Fault> {
         let credit = Position::unpack(self.peer.read.load(Ordering::Acquire));
-        let laps = at.lap.wrapping_sub(credit.lap);
-        if laps > 3
-            || credit.offset > self.memory.size()
-            || (laps == 0 && credit.offset > at.offset)
-        {
-            return Err(Fault);
+        if self.is_possible(at, credit) {
+            Ok(credit)
+        } else {
+            Err(Fault)
         }
-        Ok(credit)
+    }
+
+    fn is_possible(&self, at: Position, credit: Position) -> bool {
+        let laps = at.lap.wrapping_sub(credit.lap);
+        laps <= 3
+            && credit.offset <= self.memory.size()
+            && (laps != 0 || credit.offset <= at.offset)
     }
 
     /// Start and end of a lap in flight before `at`'s, as far as it is unread.

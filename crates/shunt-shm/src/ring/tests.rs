@@ -59,19 +59,23 @@ impl Pair {
     fn write(&self, bytes: &[u8]) -> usize {
         let (source, length) = (bytes.as_ptr(), bytes.len() as u32);
         // SAFETY: a slice is readable as far as its length.
-        if length < 3000 && unsafe { self.producer().write_short(source, length) } {
+        let short = || unsafe { self.producer().write_short(source, length) };
+        if length < 3000 && short() == Some(Ok(())) {
             return bytes.len();
         }
         // SAFETY: as above.
-        unsafe { self.producer().write(bytes.as_ptr(), bytes.len()) }.unwrap()
+        let written = unsafe { self.producer().write(bytes.as_ptr(), bytes.len()) }.unwrap();
+        assert!(!self.producer().had_room() || self.producer().has_room());
+        written
     }
 
     fn read(&self, length: usize, peek: bool) -> Vec<u8> {
         let mut bytes = vec![0; length];
         if !peek {
             // SAFETY: the vector has room for `length`.
-            if let Some(n) = unsafe { self.consumer().read_short(bytes.as_mut_ptr(), length) } {
-                bytes.truncate(n);
+            let short = unsafe { self.consumer().read_short(bytes.as_mut_ptr(), length) };
+            if let Some(n) = short {
+                bytes.truncate(n.unwrap());
                 return bytes;
             }
         }

@@ -38,7 +38,7 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
         && !discard
         && let Some((target, length)) = cursor.single()
         // SAFETY: the caller's promise.
-        && let Some(n) = unsafe { conn.consumer().read_short(target, length) }
+        && let Some(Ok(n)) = unsafe { conn.consumer().read_short(target, length) }
     {
         cursor.skip(n);
         bump(&conn.socket.rx.ring_bytes, n as u64);

@@ -1,0 +1,43 @@
+//! The one branch of every short call: done in a few instructions if all is as usual,
+//! otherwise left to the functions beside this one.
+
+use libc::{c_int, c_void, size_t};
+
+use super::buffer::is_bad;
+use super::target::attached;
+use crate::stream::short;
+use crate::{Outcome, table};
+
+/// Does what [`send`](super::send) and [`write`](super::write) do with a short message.
+/// `None`: nothing has been done.
+#[inline(always)]
+pub unsafe fn send(
+    fd: c_int,
+    buffer: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> Option<Outcome> {
+    let conn = attached(table::socket(fd)?, fd)?;
+    if is_bad(buffer, length) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { short::send(conn, buffer.cast(), length, flags) }
+}
+
+/// Does what [`recv`](super::recv) and [`read`](super::read) do where a message is
+/// there. `None`: nothing has been done.
+#[inline(always)]
+pub unsafe fn recv(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> Option<Outcome> {
+    let conn = attached(table::socket(fd)?, fd)?;
+    if is_bad(buffer, length) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { short::receive(conn, buffer.cast(), length, flags) }
+}

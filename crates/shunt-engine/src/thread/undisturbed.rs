@@ -1,0 +1,105 @@
+//! The program's signal handlers are put off while this thread is in the middle
+//! of an operation: they may use the connection that it is about, or leave by
+//! `siglongjmp` and never come back.
+//!
+//! The handler that the kernel knows ([`crate::signal`]) sends a signal that comes
+//! in such a moment to the thread again, with all signals blocked that a fault
+//! does not raise; [`end`] unblocks them, and it is delivered as
+//! if it had come then.
+
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use libc::c_int;
+
+use super::signals::{Words, here};
+use crate::sys;
+
+/// Signals that faults raise: blocked, they would kill.
+const FAULTS: u64 = bit(libc::SIGSEGV)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGTRAP);
+
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// # Safety
+/// This thread's own words.
+#[inline(always)]
+unsafe fn change(words: *mut Words, by: i32) {
+    // SAFETY: the caller's promise; handlers leave the depth as they find it.
+    unsafe {
+        let depth = &raw mut (*words).depth;
+        depth.write_volatile(depth.read_volatile() + by);
+    }
+}
+
+/// From here on handlers wait, until [`end`] is given the same words. Nests.
+#[inline(always)]
+pub(super) fn begin() -> *mut Words {
+    let words = here();
+    // SAFETY: this thread's.
+    unsafe { change(words, 1) };
+    compiler_fence(Ordering::SeqCst);
+    words
+}
+
+/// They may come again, those that waited at once. The words are this thread's.
+#[inline(always)]
+pub(super) fn end(words: *mut Words) {
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: the caller's promise.
+    unsafe {
+        change(words, -1);
+        if (&raw const (*words).put_off).read_volatile() {
+            let_come(words);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn let_come(words: *mut Words) {
+    // SAFETY: this thread's own words; the signals that change them are blocked.
+    unsafe {
+        if (*words).depth == 0 {
+            (&raw mut (*words).put_off).write_volatile(false);
+            sys::set_signal_mask((*words).mask);
+        }
+    }
+}
+
+/// In a handler: whether the program's has to wait.
+pub(crate) fn has_begun() -> bool {
+    // SAFETY: this thread's own words.
+    unsafe { (*here()).depth > 0 }
+}
+
+/// In a handler: sends the signal again, to come later. `info` if the
+/// program's handler asked for it.
+///
+/// # Safety
+/// The kernel's arguments to the running handler.
+pub(crate) unsafe fn put_off(
+    signal: c_int,
+    info: Option<*const libc::siginfo_t>,
+    context: *mut libc::c_void,
+) {
+    let words = here();
+    // SAFETY: this thread's own words, and the caller's promise: the kernel's
+    // part of the mask is its first word.
+    unsafe {
+        let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
+        if !(*words).put_off {
+            (*words).mask = *mask;
+            (&raw mut (*words).put_off).write_volatile(true);
+        }
+        *mask |= !FAULTS;
+    }
+    match info {
+        Some(info) => sys::send_signal(signal, info),
+        None => sys::send_plain_signal(signal),
+    }
+}
