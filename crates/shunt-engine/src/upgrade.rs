@@ -15,13 +15,12 @@ use crate::socket::{Socket, Stage};
 use crate::stream::Want;
 use crate::{address, control, epoll, life, signal, sys, table, tcp};
 
-/// Data calls after which a connection has shown that it will live (adaptive): about two
-/// for each request. By then it has lost by waiting what an upgrade costs, as measured in
-/// docs/decisions/0011-when-to-upgrade.md.
-const LIVES_AFTER: u32 = 24;
+/// Data calls after which a connection has shown that it will live (adaptive).
+/// A one-request connection makes about four at each end.
+const LIVES_AFTER: u32 = 5;
 
 /// Data calls after which nobody will come any more to pair a connection with.
-const GIVEN_UP_AFTER: u32 = 5120;
+const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
 
 /// A socket is about to connect to `port`, or has been accepted.
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
