@@ -19,7 +19,6 @@ use shunt_abi::message::Role;
 
 use crate::link::Pair;
 use crate::share::Share;
-use crate::stream::Rest;
 use crate::table::{self, Links, Pooled};
 use crate::thread::Lock;
 use crate::{epoll, stats};
@@ -121,8 +120,6 @@ pub(crate) struct Socket {
     pub(crate) read_at: AtomicU64,
     /// Waits for data that ended without sleep since the last that did.
     pub(crate) awake: AtomicU32,
-    /// How threads that wait for data sleep.
-    pub(crate) rest: Rest,
     /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`).
     pub(crate) kernel_state: AtomicU32,
     /// An error taken from the base socket that the program must still see.
@@ -176,7 +173,6 @@ impl Socket {
         socket.inside.clear();
         socket.looked_at.store(0, o);
         socket.awake.store(0, o);
-        socket.rest.clear();
         socket.read_at.store(0, o);
         socket.kernel_state.store(0, o);
         socket.pending_error.store(0, o);

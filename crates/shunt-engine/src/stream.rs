@@ -30,7 +30,6 @@ use crate::{sys, table};
 mod bell;
 mod close;
 mod downgrade;
-mod nap;
 mod owed;
 pub(crate) mod parking;
 mod recv;
@@ -45,7 +44,6 @@ pub(crate) use close::{
     socket_error,
 };
 pub(crate) use downgrade::{downgrade, is_plain};
-pub(crate) use nap::{LONGEST_NAP, Rest, nap};
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,

@@ -222,31 +222,6 @@ pub(crate) fn futex_wait(word: &AtomicU32, value: u32, nanoseconds: u64) {
     let _ = call!(futex, word.as_ptr(), operation, value, &raw const time);
 }
 
-/// Sleeps while `word`, which another process writes, is `value`, so many nanoseconds
-/// at most.
-pub(crate) fn shared_futex_wait(
-    word: &AtomicU32,
-    value: u32,
-    nanoseconds: i64,
-) -> Result<usize, Errno> {
-    let time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: nanoseconds,
-    };
-    call!(
-        futex,
-        word.as_ptr(),
-        libc::FUTEX_WAIT,
-        value,
-        &raw const time
-    )
-}
-
-/// Wakes everybody who sleeps there, in any process.
-pub(crate) fn shared_futex_wake(word: &AtomicU32) {
-    let _ = call!(futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
-}
-
 /// Wakes everybody who sleeps there.
 pub(crate) fn futex_wake_all(word: &AtomicU32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;

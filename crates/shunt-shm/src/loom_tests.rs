@@ -216,7 +216,7 @@ fn a_sleeper_behind_a_fence_is_rung() {
                 }
             })
         };
-        face.say_asleep(WAIT_RX);
+        face.say_asleep();
         let asleep = !shared.consumer().is_ready();
         producer.join().unwrap();
         if asleep {

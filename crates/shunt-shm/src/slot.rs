@@ -5,7 +5,7 @@
 //! 0     face       rarely  after every publication (stays in its cache)
 //! 1     progress   by recv when its ring looks full
 //! 2     output     by send for exact counts, seldom
-//! 3     sending    by send who takes a nap (this side's own, shared by fork)
+//! 3     sending    by send never (this side's own, shared by fork)
 //! 4     receiving  by recv never
 //! 5     options    rarely  never
 //! 6     recall     seldom  when this side has recalled the stream
@@ -73,9 +73,6 @@ pub const WANT_TX: u32 = 8;
 /// `Face::wait`: who sleeps until something arrives issues no heavy barrier any more
 /// (it did when it set this): a peer passes a full one after each publication.
 pub const FENCED: u32 = 16;
-/// `Face::wait`: a thread sleeps lightly until something arrives: on the peer's
-/// [`Sending::woken`], for a short time.
-pub const NAPPING: u32 = 32;
 /// Shift of the group in `Face::wait`.
 pub const GROUP_SHIFT: u32 = 8;
 /// All bits of the group and its flag.
@@ -108,12 +105,11 @@ impl Face {
         self.wait.load(Ordering::Relaxed)
     }
 
-    /// Says that a thread sleeps until something arrives, deeply ([`WAIT_RX`]) or
-    /// lightly ([`NAPPING`]). The caller looks at the ring after this, and holds the
-    /// receiving token.
-    pub fn say_asleep(&self, how: u32) {
+    /// Says that a thread sleeps until something arrives. The caller looks at the
+    /// ring after this, and holds the receiving token.
+    pub fn say_asleep(&self) {
         // What a peer publishes after the heavy barrier it looks at with `FENCED`.
-        if publish::set_bits(&self.wait, how | FENCED) & FENCED == 0 {
+        if publish::set_bits(&self.wait, WAIT_RX | FENCED) & FENCED == 0 {
             heavy();
         } else {
             full();
@@ -172,8 +168,6 @@ pub struct Sending {
     pub clear: AtomicU32,
     /// The peer's `naps` for which we have rung.
     pub rung: AtomicU32,
-    /// The peer's `naps` for which we have woken who sleeps lightly, on this word.
-    pub woken: AtomicU32,
     /// Threads of this side's processes inside real calls that send on the attached
     /// connection. One that is killed there counts for ever.
     pub in_kernel: AtomicU32,
@@ -353,7 +347,6 @@ impl Slot {
         s.check.store(crate::ring::SMALL, o);
         s.clear.store(0, o);
         s.rung.store(0, o);
-        s.woken.store(0, o);
         s.in_kernel.store(0, o);
         for segment in &s.segments {
             segment.store(0, o);

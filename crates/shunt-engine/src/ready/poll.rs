@@ -260,35 +260,12 @@ pub(super) unsafe fn poll_with(
             others = look_at_others(fds, scratch).unwrap_or(0);
         }
     }
-    if sigmask.is_null() && nap(fds, limit, seen) && look_at_shunted(fds, &[]) > 0 {
-        spin.woke();
-        stats::ready_call(true);
-        return Outcome::Done(1);
-    }
     // SAFETY: the caller's promise.
     let outcome = unsafe { sleep(fds, scratch, limit, sigmask, seen) };
     if matches!(outcome, Outcome::Done(1..)) {
         spin.woke();
     }
     outcome
-}
-
-/// A light sleep, if only one connection is waited for, and only until something
-/// arrives. `true`: that may be so.
-fn nap(fds: &[pollfd], limit: Limit, seen: Seen) -> bool {
-    let &[pollfd { fd, events, .. }] = fds else {
-        return false;
-    };
-    let long = || {
-        limit
-            .left()
-            .is_none_or(|left| left.tv_sec > 0 || left.tv_nsec > stream::LONGEST_NAP)
-    };
-    reads(events)
-        && !writes(events)
-        && !limit.is_now()
-        && long()
-        && attached(fd).is_some_and(|conn| stream::nap(&conn, seen))
 }
 
 /// Sleeps in the real call, on base sockets in place of shunted ones.

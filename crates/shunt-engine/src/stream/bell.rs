@@ -68,7 +68,7 @@ impl Conn<'_> {
     /// that waits for more data than is there must make do with that.
     pub(super) fn tell_full(&self) {
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
-        if wait & (slot::WAIT_RX | slot::NAPPING | slot::WATCHED) != 0 {
+        if wait & (slot::WAIT_RX | slot::WATCHED) != 0 {
             self.tell(wait, News::Data);
         }
     }
@@ -115,20 +115,6 @@ impl Conn<'_> {
         if sleeping && !rung {
             let naps = self.pair.peer.face.naps.load(Ordering::Acquire);
             self.ring_once(&self.pair.own.sending.rung, naps);
-        }
-        if wait & slot::NAPPING != 0 && news == News::Data {
-            self.end_nap();
-        }
-    }
-
-    /// Wakes who sleeps lightly on the other side, if it has not been done for this nap.
-    /// With the sending token.
-    fn end_nap(&self) {
-        let naps = self.pair.peer.face.naps.load(Ordering::Acquire);
-        let woken = &self.pair.own.sending.woken;
-        if woken.load(Ordering::Relaxed) != naps {
-            publish::half(woken, naps);
-            sys::shared_futex_wake(woken);
         }
     }
 
@@ -202,15 +188,6 @@ impl Conn<'_> {
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
         if wait & (slot::WAIT_TX | slot::WANT_TX) != 0 {
             self.tell(wait, News::Room);
-        }
-        self.tell_ending();
-    }
-
-    /// After what only the kernel will tell the peer, with the sending token: a thread
-    /// that sleeps lightly is to sleep there.
-    pub(super) fn tell_ending(&self) {
-        if self.pair.peer.face.wait.load(Ordering::Relaxed) & slot::NAPPING != 0 {
-            self.end_nap();
         }
     }
 

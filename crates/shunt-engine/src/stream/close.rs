@@ -32,7 +32,6 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
     if sending {
         publish::set_bits(&own.face.state, slot::SHUT_WR);
-        conn.tell_ending();
     }
     // With the token: who finds the ring shut asks the kernel, which must know.
     let result = sys::shutdown(conn.fd, how);
@@ -114,7 +113,6 @@ pub(crate) fn before_close(conn: &Conn) {
         &own.face.state,
         slot::CLOSED | if resets { slot::UNREAD } else { 0 },
     );
-    conn.tell_ending();
     give(&own.sending.token);
     // From here on nobody rings for us who has not yet counted the doorbell.
     heavy();

@@ -11,7 +11,7 @@ use shunt_shm::token::Token;
 
 use super::parking::{self, Place};
 use super::send::{has_unread_tcp, leave_ring};
-use super::{Conn, Spin, nap, owed};
+use super::{Conn, Spin, owed};
 use crate::life;
 use crate::real;
 use crate::socket::bump;
@@ -54,7 +54,7 @@ fn token<'a>(conn: &Conn<'a>, want: Want) -> &'a Token {
     }
 }
 
-pub(super) fn is_ready(conn: &Conn, want: Want) -> bool {
+fn is_ready(conn: &Conn, want: Want) -> bool {
     match want {
         // On TCP the kernel wakes us; look at the ring once the peer has switched.
         Want::Data if conn.way_in() != Way::Ring => false,
@@ -89,11 +89,7 @@ pub(crate) fn wait(
             return Err(libc::EINTR);
         }
         if conn.way_in() == Way::Tcp && want == Want::Data || !spin.turn() {
-            let result = if want == Want::Data && nap::nap(conn, seen) {
-                Ok(())
-            } else {
-                sleep(conn, want, deadline, seen)
-            };
+            let result = sleep(conn, want, deadline, seen);
             spin.woke();
             return result;
         }
@@ -205,7 +201,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
     match want {
         Want::Data => {
             conn.socket.awake.store(0, Ordering::Relaxed);
-            own.face.say_asleep(slot::WAIT_RX);
+            own.face.say_asleep();
         }
         Want::Room => {
             publish::set_bits(&own.face.wait, slot::WAIT_TX);
