@@ -23,8 +23,6 @@ pub(crate) struct Link {
     users: AtomicU32,
     /// The peer process is dead: no new connection will come.
     gone: AtomicBool,
-    /// A fork has copied it: another process may write our arena.
-    shared: AtomicBool,
     /// Socket index + 1 by slot.
     sockets: [AtomicU32; layout::SLOTS],
 }
@@ -48,7 +46,6 @@ impl Link {
         link.id.store(id, Ordering::Relaxed);
         link.own_number.store(own_number, Ordering::Relaxed);
         link.gone.store(false, Ordering::Relaxed);
-        link.shared.store(false, Ordering::Relaxed);
         link.users.store(0, Ordering::Relaxed);
         for slot in &link.sockets {
             slot.store(0, Ordering::Relaxed);
@@ -109,19 +106,6 @@ impl Link {
     /// Counts one less.
     pub(crate) fn unhold(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Before a fork: each link is two processes' from now on.
-    pub(crate) fn share_all() {
-        for link in LINKS.each() {
-            link.shared.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether another process may write our arena.
-    #[inline]
-    pub(crate) fn is_shared(&self) -> bool {
-        self.shared.load(Ordering::Relaxed)
     }
 
     /// The peer process is dead; the memory goes when the last user has gone.

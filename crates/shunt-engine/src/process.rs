@@ -6,7 +6,6 @@ use shunt_abi::Reason;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
-use crate::link::Link;
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
 use crate::{control, epoll, stats, table, thread, upgrade};
@@ -18,7 +17,6 @@ pub(crate) fn before_fork() {
     if !thread::owns_memory() {
         return;
     }
-    Link::share_all();
     table::each(|_, entry| {
         if let table::Entry::Socket(socket) = entry {
             match socket.stage() {

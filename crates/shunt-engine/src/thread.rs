@@ -1,6 +1,5 @@
 //! Who we are: names of threads for tokens, the process id, and signals seen.
 
-use std::ffi::c_char;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use shunt_shm::token::{Holder, Taken, Token};
@@ -77,26 +76,6 @@ pub(crate) fn set_apart() {
     signals::set_apart();
 }
 
-unsafe extern "C" {
-    /// glibc's (`<sys/single_threaded.h>`).
-    static mut __libc_single_threaded: c_char;
-}
-
-/// Whether this process has no other thread. It can only come to have one by what
-/// this thread does next.
-#[inline(always)]
-pub(crate) fn is_only_one() -> bool {
-    // SAFETY: glibc keeps it valid, and writes it only while there is one thread, or
-    // what it was already.
-    unsafe { (&raw const __libc_single_threaded).read_volatile() != 0 }
-}
-
-/// This process is about to get a thread that libc does not know of.
-pub(crate) fn set_several() {
-    // SAFETY: as above; it is always right to say that there may be other threads.
-    unsafe { (&raw mut __libc_single_threaded).write_volatile(0) };
-}
-
 /// This thread's name: its thread pointer and the process id. Unique among the
 /// threads that can meet at a token, and free to read.
 #[inline(always)]
@@ -142,17 +121,13 @@ impl Lock {
     /// Takes it, waiting for another thread; `false` if this thread has it.
     #[inline]
     pub(crate) fn take(&self) -> bool {
-        if is_only_one() {
-            return self.try_take();
-        }
         take(&self.0) != Got::Nothing
     }
 
     /// Takes it if nobody has it.
     #[inline]
     pub(crate) fn try_take(&self) -> bool {
-        // No other process has it: it is in our own memory.
-        Held::try_take(&self.0, || true).is_some()
+        try_take(&self.0)
     }
 
     pub(crate) fn give(&self) {
@@ -213,17 +188,11 @@ pub(crate) struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// Takes a token if it is free. `alone`: whether no other process can want it.
+    /// Takes a token if it is free.
     #[inline(always)]
-    pub(crate) fn try_take(token: &'a Token, alone: impl FnOnce() -> bool) -> Option<Self> {
+    pub(crate) fn try_take(token: &'a Token) -> Option<Self> {
         let words = undisturbed::begin();
-        let me = name(words);
-        let taken = if is_only_one() && alone() {
-            token.try_take_alone(me)
-        } else {
-            token.try_take(me).is_ok()
-        };
-        if taken {
+        if token.try_take(name(words)).is_ok() {
             return Some(Self { token, words });
         }
         undisturbed::end(words);

@@ -4,7 +4,7 @@
 //! It is taken for one operation and never held asleep. Taking a free token is
 //! one uncontended compare-and-swap.
 
-use crate::atomic::{AtomicU64, Ordering, light};
+use crate::atomic::{AtomicU64, Ordering};
 
 /// Names a thread of a process; never zero. Threads that could meet at one
 /// token have different names.
@@ -51,19 +51,6 @@ impl Token {
             Err(holder) if holder == me.0 => Err(Taken::ByUs),
             Err(holder) => Err(Taken::ByOther(Holder(holder))),
         }
-    }
-
-    /// Takes the token if it is free, without a locked instruction: for the only thread
-    /// of the only process that has this side. A peer that looks at it
-    /// ([`Self::is_taken`]) comes with a heavy barrier, with which ours pairs.
-    #[inline(always)]
-    pub fn try_take_alone(&self, me: Holder) -> bool {
-        let free = self.0.load(Ordering::Relaxed) == 0;
-        if free {
-            self.0.store(me.0, Ordering::Relaxed);
-            light();
-        }
-        free
     }
 
     /// Gives the token back; only its holder may. Pairs with the acquire of the

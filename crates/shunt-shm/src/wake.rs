@@ -71,18 +71,10 @@ impl<'a> Log<'a> {
     }
 
     /// Appends a slot. An entry carries its own number, so a reader knows
-    /// whether it is there yet. `alone`: nobody else can append just now, so this need
-    /// not wait, as a locked instruction does, until all published before has arrived.
+    /// whether it is there yet.
     #[inline]
-    pub fn append(&self, slot: u32, alone: bool) {
-        let next = &self.tail.next;
-        let n = if alone {
-            let n = next.load(Ordering::Relaxed);
-            next.store(n.wrapping_add(1), Ordering::Relaxed);
-            n
-        } else {
-            next.fetch_add(1, Ordering::Relaxed)
-        };
+    pub fn append(&self, slot: u32) {
+        let n = self.tail.next.fetch_add(1, Ordering::Relaxed);
         let entry = (n.wrapping_add(1) << 32) | u64::from(slot);
         publish::word(&self.entries[n as usize & (self.entries.len() - 1)], entry);
     }
@@ -143,10 +135,10 @@ mod tests {
         let (tail, entries) = (Tail::default(), entries());
         let log = Log::new(&tail, &entries);
         let mut head = 0;
-        (0..20).for_each(|slot| log.append(slot, true));
+        (0..20).for_each(|slot| log.append(slot));
         assert_eq!(log.next(&mut head), Entry::Lost);
         assert_eq!((head, log.next(&mut head)), (20, Entry::Empty));
-        log.append(7, true);
+        log.append(7);
         assert_eq!(log.next(&mut head), Entry::Slot(7));
     }
 

@@ -29,11 +29,6 @@ pub fn before_fork() {
     }
 }
 
-/// Before a `clone` that makes a thread, not a process.
-pub fn before_bare_thread() {
-    thread::set_several();
-}
-
 /// After a fork, in the child.
 #[inline]
 pub fn after_fork_child() {

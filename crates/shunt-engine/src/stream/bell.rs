@@ -10,7 +10,7 @@ use shunt_shm::slot::{self, Recall, Way};
 use super::Conn;
 use crate::link::Pair;
 use crate::socket::{Socket, bump};
-use crate::thread::{give, is_only_one};
+use crate::thread::give;
 use crate::{sys, tcp};
 
 /// What has happened.
@@ -95,8 +95,7 @@ impl Conn<'_> {
         if watching {
             let group = wait >> slot::GROUP_SHIFT & 0x3f;
             let link = self.pair.link;
-            let alone = is_only_one() && !link.is_shared();
-            link.own().log(group).append(self.pair.number, alone);
+            link.own().log(group).append(self.pair.number);
             // Pairs with the sleeper's, between its place at the door and its look at
             // the log.
             full();

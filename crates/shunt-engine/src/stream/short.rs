@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_shm::ring::BadBuffer;
-use shunt_shm::slot::{self, Slot, Way};
+use shunt_shm::slot::{self, Way};
 
 use super::{Conn, owed};
 use crate::Outcome;
@@ -35,7 +35,7 @@ pub(crate) unsafe fn send(
     if length.wrapping_sub(1) >= SHORT || flags & !ANY_WAY != 0 {
         return None;
     }
-    let token = Held::try_take(&own.sending.token, || is_unshared(own))?;
+    let token = Held::try_take(&own.sending.token)?;
     let as_usual = Way::load(&own.sending.way) == Way::Ring
         && conn.pair.peer_state() & ELSEWHERE == 0
         && !conn.is_shut()
@@ -86,7 +86,7 @@ pub(crate) unsafe fn receive(
 #[inline(always)]
 unsafe fn receive_now(conn: Conn, target: *mut u8, length: usize) -> Option<Outcome> {
     let (socket, own) = (conn.socket, conn.pair.own);
-    let token = Held::try_take(&own.receiving.token, || is_unshared(own))?;
+    let token = Held::try_take(&own.receiving.token)?;
     let as_usual = Way::load(&own.receiving.way) == Way::Ring
         && !owed::is_withdrawn(&conn)
         && own.options.rcvlowat.load(Ordering::Relaxed) == 1;
@@ -119,10 +119,4 @@ fn is_coming(pair: &Pair) -> bool {
         && own.face.wait.load(Ordering::Relaxed) & slot::FENCED == 0;
     let consumer = pair.consumer();
     waits && !consumer.is_ready() && (0..LOOKS).any(|_| consumer.is_ready())
-}
-
-/// Whether no other process can want the tokens of this side.
-#[inline(always)]
-fn is_unshared(own: &Slot) -> bool {
-    own.options.forked.load(Ordering::Relaxed) == slot::UNFORKED
 }

@@ -148,9 +148,6 @@ unsafe extern "C-unwind" fn clone(
 ) -> c_int {
     let (Some(function), 0) = (main, flags & libc::CLONE_VM) else {
         // A thread or a `vfork`, on a stack of its own.
-        if flags & libc::CLONE_VFORK == 0 {
-            life::before_bare_thread();
-        }
         // SAFETY: the caller keeps the function's contract.
         return unsafe { next::clone(main, stack, flags, argument, parent, tls, child) };
     };
