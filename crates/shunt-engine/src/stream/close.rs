@@ -12,7 +12,7 @@ use shunt_shm::token::Token;
 
 use super::downgrade;
 use super::owed::Withdrawal;
-use super::send::{LEAVING_PATIENCE, await_receiver};
+use super::send::await_receiver;
 use super::{Conn, owed, parking, recv, unread, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
@@ -50,6 +50,9 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
 
 /// More than this the peer of an ending connection reads in the ring.
 const MOST_WITHDRAWN: u64 = 1 << 20;
+/// How long who ends the stream waits for a peer that is in the middle of a receive, in
+/// nanoseconds: long enough for one that waits for a crowded core.
+const ENDING_PATIENCE: u64 = 1_000_000_000;
 
 /// Nothing can be sent after this: what the peer has recalled goes now. And a peer
 /// that does not read just now may give the connection to another program, also one
@@ -67,13 +70,13 @@ fn before_end(conn: &Conn) {
         let waits = conn.is_on_ring() && owed::withdraw(conn) == Withdrawal::PeerReceives;
         give(&conn.pair.own.sending.token);
         // It may only have looked, and leave the rest to another program.
-        let patient = || sys::now() < *until.get_or_insert_with(|| sys::now() + LEAVING_PATIENCE);
+        let patient = || sys::now() < *until.get_or_insert_with(|| sys::now() + ENDING_PATIENCE);
         if !waits || !await_receiver(conn, patient) {
             break;
         }
     }
     if !stays() {
-        downgrade::repeat_unread(conn);
+        downgrade::repeat_unread(conn, ENDING_PATIENCE);
     }
     if owed::is_due(conn) {
         owed::answer_at_last(conn);

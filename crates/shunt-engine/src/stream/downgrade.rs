@@ -62,7 +62,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         stay_out(conn);
     }
     if goes_on && !owed::is_mutual(conn) {
-        repeat_unread(conn);
+        repeat_unread(conn, PATIENCE);
         leave_ring_within(conn, reason, PATIENCE);
     }
     let home = await_answer(conn);
@@ -244,9 +244,10 @@ fn stay_out(conn: &Conn) {
 
 /// Where doorbells lie behind what the peer has still to read by TCP, only a copy of
 /// that behind them makes it possible for the peer to become plain later, when this
-/// side is gone: leaves the ring so.
+/// side is gone: leaves the ring so. Waits so many nanoseconds for a peer that is in the
+/// middle of a receive.
 #[cold]
-pub(super) fn repeat_unread(conn: &Conn) {
+pub(super) fn repeat_unread(conn: &Conn, patience: u64) {
     let behind = || conn.is_on_ring() && owed::is_behind_unread(conn) && !owed::is_recalled(conn);
     if !behind() {
         return;
@@ -254,7 +255,7 @@ pub(super) fn repeat_unread(conn: &Conn) {
     let Some(lent) = control::borrow(conn.socket.cookie(), conn.fd) else {
         return;
     };
-    let until = sys::now() + AGAIN;
+    let until = sys::now() + patience;
     while conn.take(&conn.pair.own.sending.token) {
         let withdrawal = if behind() {
             owed::withdraw_behind(conn, Some(lent))

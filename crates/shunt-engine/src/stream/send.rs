@@ -373,7 +373,7 @@ unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outc
 
 /// How long who leaves the ring waits for a peer that is in the middle of a receive,
 /// in nanoseconds.
-pub(super) const LEAVING_PATIENCE: u64 = 5_000_000;
+const LEAVING_PATIENCE: u64 = 5_000_000;
 
 /// Moves the outgoing direction back to TCP: what follows is the kernel's.
 pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
