@@ -94,6 +94,9 @@ fn serve(options: &Options) -> Result<ExitCode> {
             }
             let whom = number.map_or("this host".to_owned(), |uid| format!("user {uid}"));
             eprintln!("shuntd: another shuntd already serves {whom}");
+            // The end of the process closes it: who started this one goes on
+            // when it is gone, not while it still seems to serve.
+            std::mem::forget(ready);
             return Ok(ExitCode::from(ALREADY));
         }
         Err(error) => return Err(error).context("cannot listen for clients"),
