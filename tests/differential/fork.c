@@ -422,28 +422,49 @@ static void killed_in_receive(struct end *e)
     say(e, "odd: %llu", (unsigned long long)odd);
 }
 
-// vfork's child runs in our memory: what it closes is closed only for itself.
-static void vfork_closes(struct end *e)
+// fork(2) past libc.
+static pid_t raw_fork(void)
 {
-    AT(S) {
-        int status = 0;
-        pid_t pid = vfork();
-        if (pid == 0) {
-            close(FD);
-            close(e->lfd);
-            _exit(3);
-        }
-        MUST(waitpid(pid, &status, 0));
-        say(e, "child exited with %d", WEXITSTATUS(status));
-        T(fcntl(FD, F_GETFD));
-    }
-    AT(C) T(send(FD, "abc", 3, 0));
-    AT(S) {
-        T(recv(FD, (char[8]){0}, 8, 0));
-        T(send(FD, "def", 3, 0));
-    }
-    AT(C) T(recv(FD, (char[8]){0}, 8, 0));
+    long pid;
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : "=a"(pid) : "0"((long)SYS_fork) : "rcx", "r11", "memory");
+#else
+    register long number __asm__("x8") = SYS_clone;
+    register long flags __asm__("x0") = SIGCHLD;
+    register long b __asm__("x1") = 0, c __asm__("x2") = 0, d __asm__("x3") = 0, f __asm__("x4") = 0;
+    __asm__ volatile("svc 0" : "+r"(flags) : "r"(number), "r"(b), "r"(c), "r"(d), "r"(f) : "memory");
+    pid = flags;
+#endif
+    return pid;
 }
+
+// What a child closes is closed only for itself, also where it runs in our memory.
+#define CHILD_CLOSES(name, make) \
+    static void name(struct end *e) \
+    { \
+        AT(S) { \
+            int status = 0; \
+            pid_t pid = make; \
+            if (pid == 0) { \
+                close(FD); \
+                close(e->lfd); \
+                _exit(3); \
+            } \
+            MUST(waitpid(pid, &status, 0)); \
+            say(e, "child exited with %d", WEXITSTATUS(status)); \
+            T(fcntl(FD, F_GETFD)); \
+        } \
+        AT(C) T(send(FD, "abc", 3, 0)); \
+        AT(S) { \
+            T(recv(FD, (char[8]){0}, 8, 0)); \
+            T(send(FD, "def", 3, 0)); \
+        } \
+        AT(C) T(recv(FD, (char[8]){0}, 8, 0)); \
+    }
+
+CHILD_CLOSES(vfork_closes, vfork())
+CHILD_CLOSES(numbered_vfork_closes, syscall(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0))
+CHILD_CLOSES(raw_child_closes, raw_fork())
 
 static void vfork_rearranges(struct end *e)
 {
@@ -614,5 +635,6 @@ DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(alternating, SPLIT | ALL 
           CASE(child_receives_parent_sends, SPLIT | COLD), CASE(handed_over, SPLIT | COLD),
           CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(killed_in_send, SPLIT | COLD),
           CASE(killed_in_receive, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
+          CASE(raw_child_closes, COLD | ALL), CASE(numbered_vfork_closes, COLD | ALL),
           CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
           CASE(fork_under_receiver, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

@@ -183,6 +183,11 @@ impl Pair {
         }
     }
 
+    /// Whether the peer's words are of this connection, and not of the one before it.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.peer.state(self.generation).is_some()
+    }
+
     /// The peer's state bits; none before it has begun this generation.
     #[inline(always)]
     pub(crate) fn peer_state(&self) -> u32 {

@@ -50,7 +50,7 @@ pub(crate) use owed::{
 };
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};
-pub(crate) use spin::Spin;
+pub(crate) use spin::{Spin, shares_core};
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use wait::{Want, asleep, awake, swallow};
 

@@ -278,6 +278,16 @@ pub(crate) fn map_shared(bytes: usize) -> *mut u8 {
         .map_or(std::ptr::null_mut(), |at| at as *mut u8)
 }
 
+/// Memory that forked children find zeroed; null if there is none.
+pub(crate) fn map_wiped_on_fork(bytes: usize) -> *mut u8 {
+    let at = map(bytes);
+    if !at.is_null() && call!(madvise, at, bytes, libc::MADV_WIPEONFORK).is_err() {
+        unmap(at, bytes);
+        return std::ptr::null_mut();
+    }
+    at
+}
+
 /// Moves a descriptor of ours to a high number, close-on-exec, out of the
 /// program's way: below 1024 if the limit is low, so that no `select` is hurt.
 pub(crate) fn move_high(fd: c_int) -> c_int {

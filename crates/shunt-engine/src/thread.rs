@@ -1,13 +1,16 @@
 //! Who we are: names of threads for tokens, the process id, and signals seen.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use shunt_shm::token::{Holder, Taken, Token};
 
 use self::signals::Words;
 use crate::sys;
 
+mod owner;
 pub(crate) mod undisturbed;
+
+pub(crate) use owner::{lend_memory, owns_memory};
 
 /// What every start, fork and exit looks at. In the same page as what the loader
 /// has written anyway, so that a program without sockets, and each of its forked
@@ -16,6 +19,8 @@ pub(crate) mod undisturbed;
 static PROCESS: Process = Process {
     pid: AtomicU32::new(0),
     used: AtomicBool::new(false),
+    lent: AtomicBool::new(false),
+    mark: AtomicPtr::new(std::ptr::null_mut()),
     signals: Lock::new(),
 };
 
@@ -23,6 +28,10 @@ struct Process {
     pid: AtomicU32,
     /// There is something to know at a fork, an exec or an exit.
     used: AtomicBool,
+    /// Another process may run on this memory.
+    lent: AtomicBool,
+    /// What [`owner`] knows the process by; null: nothing yet.
+    mark: AtomicPtr<AtomicU32>,
     /// Held by who changes the table of signal handlers.
     signals: Lock,
 }
@@ -34,6 +43,10 @@ const PID_SHIFT: u32 = 42;
 #[inline]
 pub(crate) fn learn_pid() {
     PROCESS.pid.store(sys::getpid(), Ordering::Relaxed);
+    if PROCESS.lent.load(Ordering::Relaxed) {
+        // To this process's parent's children.
+        PROCESS.lent.store(false, Ordering::Relaxed);
+    }
     // SAFETY: this thread's own words.
     unsafe { (*signals::here()).name = 0 };
 }
@@ -54,6 +67,7 @@ pub(crate) fn is_used() -> bool {
 /// From here on there is something to know.
 pub(crate) fn set_used() {
     if !is_used() {
+        owner::make_mark();
         PROCESS.used.store(true, Ordering::Release);
     }
 }
@@ -62,13 +76,6 @@ pub(crate) fn set_used() {
 #[inline]
 pub(crate) fn signals_lock() -> &'static Lock {
     &PROCESS.signals
-}
-
-/// Whether this is the process that the state in memory belongs to. A `vfork`
-/// child, and a thread after `unshare(CLONE_FILES)`, runs in its parent's memory
-/// with descriptors of its own: what it does to them must leave no trace.
-pub(crate) fn owns_memory() -> bool {
-    sys::getpid() == pid() && !signals::is_apart()
 }
 
 /// This thread has descriptors of its own from now on.

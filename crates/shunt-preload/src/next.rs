@@ -226,6 +226,7 @@ next! {
     system(command: *const c_char) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
     #[absent] _Fork() -> pid_t;
+    #[absent] vfork() -> pid_t;
     #[variadic] clone(
         main: Option<extern "C-unwind" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int,
         argument: *mut c_void, parent: *mut pid_t, tls: *mut c_void, child: *mut pid_t,

@@ -37,8 +37,9 @@ const HEADER: u32 = 8;
 /// A gap below this is not worth a jump.
 const WORTHWHILE: u32 = 256;
 
-/// A ring that is drained past this offset starts over.
-pub const SMALL: u32 = 4096;
+/// A ring that is drained past this offset starts over: messages of up to some 450 bytes
+/// stay in one page.
+pub const SMALL: u32 = 4096 - 512;
 
 /// A lap and an offset, packed into one word so that they change together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

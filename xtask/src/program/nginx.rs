@@ -7,6 +7,7 @@ use crate::stats::Stats;
 use anyhow::{Result, bail};
 use rustix::process::Signal;
 use std::fs;
+use std::time::Duration;
 
 const PROGRAM: &str = "/usr/sbin/nginx";
 
@@ -35,6 +36,8 @@ pub(super) fn keep_alive(variant: Variant) -> Result<Stats> {
 /// A connection for each request.
 pub(super) fn closing(variant: Variant) -> Result<Stats> {
     let mut lab = Lab::new(variant)?;
+    // A fast machine needs less than half a second for all of it.
+    lab.kill_after = Duration::from_millis(100);
     let port = free_port()?;
     serve(&mut lab, port)?;
     let url = format!("http://127.0.0.1:{port}/1k");

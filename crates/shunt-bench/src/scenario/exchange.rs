@@ -104,7 +104,9 @@ const WEB: Exchange = Exchange {
 pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
     let row = |exchange: Exchange, sides: &'static [Ends], place| {
         let cores = places.cores(place);
-        let turns = if quick { 60 } else { 200 };
+        // The kernel remembers a connection for a minute or two, and where it can remember
+        // no more new ones wait for seconds.
+        let turns = if quick || exchange.each { 60 } else { 200 };
         let one = place != Place::Two;
         Row {
             label: exchange.label.into(),

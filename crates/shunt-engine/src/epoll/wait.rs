@@ -11,7 +11,7 @@ use super::inner::take_inner;
 use super::limit::Limit;
 use super::set::Set;
 use super::sleep::{begin_sleep, end_sleep};
-use crate::stream::Spin;
+use crate::stream::{Spin, shares_core};
 use crate::thread::signals;
 use crate::{Outcome, control, life, ready, real, stats, sys};
 
@@ -62,7 +62,7 @@ pub(crate) unsafe fn wait(
         // side, unless the spin lasts.
         let mut now = spin.began();
         let later = now.wrapping_add(u64::from(LOOK_OFTEN));
-        let mut glanced = false;
+        let mut glanced = !spin.is_hopeful() || shares_core();
         loop {
             let due = is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
             let mut found = collect(set, room, due);

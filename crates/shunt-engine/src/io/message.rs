@@ -220,16 +220,11 @@ unsafe fn receive_each(
     };
     let mut flags = flags;
     for i in 0..count as usize {
-        let one = messages.wrapping_add(i);
-        if !signal::may_read(one, 1) {
-            return if i == 0 {
-                Outcome::Kernel
-            } else {
-                Outcome::Done(i as isize)
-            };
-        }
         // SAFETY: the caller's promise.
-        let one = unsafe { &mut *one };
+        let one = match unsafe { message_at(messages, i) } {
+            Ok(one) => one,
+            Err(outcome) => return outcome,
+        };
         // SAFETY: as above.
         match unsafe { recvmsg(fd, &raw mut one.msg_hdr, flags & !MSG_WAITFORONE) } {
             Outcome::Done(n) => one.msg_len = n as c_uint,
@@ -258,6 +253,20 @@ unsafe fn receive_each(
     Outcome::Done(count as isize)
 }
 
+/// One of many messages, or how the call ends where there is none.
+///
+/// # Safety
+/// Nobody else uses the message meanwhile.
+unsafe fn message_at<'a>(messages: *mut mmsghdr, i: usize) -> Result<&'a mut mmsghdr, Outcome> {
+    let one = messages.wrapping_add(i);
+    match i {
+        // SAFETY: as far as can be told it is there.
+        _ if signal::may_read(one, 1) => Ok(unsafe { &mut *one }),
+        0 => Err(Outcome::Kernel),
+        done => Err(Outcome::Done(done as isize)),
+    }
+}
+
 /// `sendmmsg(2)`.
 pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
     if is_bad(messages.cast(), 1) {
@@ -278,16 +287,11 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
 unsafe fn send_each(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
     let count = count.min(IOV_MAX as c_uint);
     for i in 0..count as usize {
-        let one = messages.wrapping_add(i);
-        if !signal::may_read(one, 1) {
-            return if i == 0 {
-                Outcome::Kernel
-            } else {
-                Outcome::Done(i as isize)
-            };
-        }
         // SAFETY: the caller's promise.
-        let one = unsafe { &mut *one };
+        let one = match unsafe { message_at(messages, i) } {
+            Ok(one) => one,
+            Err(outcome) => return outcome,
+        };
         // SAFETY: as above.
         match unsafe { sendmsg(fd, &raw const one.msg_hdr, flags) } {
             Outcome::Done(n) => {

@@ -8,7 +8,7 @@ use super::target::{Target, serve, target};
 use crate::socket::RECEIVER;
 use crate::{Outcome, real, stream};
 
-/// `read(2)`, likewise.
+/// `read(2)`, beyond what [`short::recv`] does.
 pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> Outcome {
     if length == 0 {
         // Zero at once, unlike recv (socket.c: "Match SYS5 behaviour"); the real

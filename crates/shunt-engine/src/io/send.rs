@@ -9,7 +9,7 @@ use super::target::{is_candidate, serve};
 use crate::socket::SENDER;
 use crate::{Outcome, real, stream, table, upgrade};
 
-/// `write(2)`, likewise.
+/// `write(2)`, beyond what [`short::send`] does.
 pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome {
     // SAFETY: the caller's promise.
     unsafe { send(fd, buffer, length, 0) }

@@ -41,6 +41,9 @@ pub(super) fn attached(socket: &'static Socket, fd: c_int) -> Option<Conn<'stati
 #[cold]
 fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
     stats::kernel_call(socket);
+    if socket.stage() == Stage::Plain {
+        return Target::Kernel;
+    }
     while matches!(
         socket.stage(),
         Stage::Candidate | Stage::Claimed | Stage::Paired

@@ -29,6 +29,12 @@ pub fn before_fork() {
     }
 }
 
+/// Before a child is made that runs on this memory (`vfork(2)`, `CLONE_VM`).
+#[inline]
+pub fn before_lending() {
+    thread::lend_memory();
+}
+
 /// After a fork, in the child.
 #[inline]
 pub fn after_fork_child() {

@@ -24,7 +24,7 @@ use shunt_shm::slot::{self, Recall, Way};
 
 use super::bell::News;
 use super::owed::Withdrawal;
-use super::recv::{is_home, settle};
+use super::recv::{is_home, settle, switch_offset};
 use super::send::{await_receiver, leave_ring_within};
 use super::{Conn, close, owed, parking, wait};
 use crate::socket::bump;
@@ -126,10 +126,13 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
     publish::half(stage, Recall::TRYING);
     // Either we see its token taken, or it sees, with its token, that it is recalled.
     heavy();
-    let busy = peer.sending.token.is_taken() && peer.recall.waits.load(Ordering::Acquire) == 0
-        || peer.recall.answered.load(Ordering::Acquire) != 0
-        || peer.output.back_at.load(Ordering::Acquire) != 0;
-    let switched = peer.output.switch_at.load(Ordering::Acquire).checked_sub(1);
+    let takes_part =
+        || peer.sending.token.is_taken() && peer.recall.waits.load(Ordering::Acquire) == 0;
+    let busy = conn.pair.has_begun()
+        && (takes_part()
+            || peer.recall.answered.load(Ordering::Acquire) != 0
+            || peer.output.back_at.load(Ordering::Acquire) != 0);
+    let switched = switch_offset(conn);
     let unread = switched.is_some() && conn.consumer().is_ready();
     let in_front = switched.map_or(0, |switched| in_front_of_bells(conn, switched));
     if busy || (unread || in_front > 0) && lent.is_none() {
@@ -191,7 +194,7 @@ fn move_behind(conn: &Conn, mut count: u64, lent: c_int) -> bool {
 fn taken(conn: &Conn) {
     let (own, output) = (conn.pair.own, &conn.pair.peer.output);
     let (receiving, resume) = (&own.receiving, &own.receiving.resume_at);
-    let switched = output.switch_at.load(Ordering::Acquire).checked_sub(1);
+    let switched = switch_offset(conn);
     let bells = output.bells.load(Ordering::Acquire);
     match (resume.load(Ordering::Relaxed), switched) {
         (UNKNOWN | HELD, Some(switched)) if bells > 0 => {
@@ -330,9 +333,8 @@ fn await_answer(conn: &Conn) -> bool {
 /// Whether doorbells lie behind what this side, which has recalled the stream, has
 /// still to read by TCP.
 pub(super) fn has_in_front_of_bells(conn: &Conn) -> bool {
-    let switched = conn.pair.peer.output.switch_at.load(Ordering::Acquire);
     let held = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) == HELD;
-    held && switched != 0 && in_front_of_bells(conn, switched - 1) > 0
+    held && switch_offset(conn).is_some_and(|switched| in_front_of_bells(conn, switched) > 0)
 }
 
 /// Nobody can answer. Doorbells would be taken for payload: better that both ends are

@@ -20,12 +20,12 @@ mod unread;
 
 use back::{after_ring, rest_from_tcp};
 use ring::from_ring;
-use tcp::{from_tcp, switch_offset};
+use tcp::from_tcp;
 
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
 pub(crate) use end::closed_cleanly;
-pub(super) use tcp::{recount, settle};
+pub(super) use tcp::{recount, settle, switch_offset};
 pub(crate) use unread::{pump, ring_bytes, unread};
 
 /// As many buffers as one call hands over at once.

@@ -12,7 +12,7 @@ use shunt_shm::slot::{self, Way};
 use super::close::{has_died, reset_if_died, take_error};
 use super::owed::{self, Debt, Withdrawal};
 use super::wait::{Want, only_the_kernel_can_wake, wait, wait_for_kernel};
-use super::{Conn, closed_cleanly};
+use super::{Conn, closed_cleanly, spin};
 use crate::iov::Cursor;
 use crate::socket::{SENDER, bump};
 use crate::sys;
@@ -25,6 +25,8 @@ enum Step {
     Done,
     /// The ring is full.
     Full,
+    /// There is room, but the peer has much to read already; all is written, or not.
+    Ahead { done: bool },
     /// The kernel must do it.
     Kernel,
     /// The program's buffer is bad.
@@ -63,12 +65,10 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             && owed::pay(conn) == Debt::Owed
         {
             give(token);
-            let now = flags & libc::MSG_DONTWAIT != 0
-                || conn.pair.own.options.nonblock.load(Ordering::Relaxed) != 0;
-            let waited = if now {
-                Err(libc::EAGAIN)
-            } else {
+            let waited = if may_wait(conn, flags) {
                 wait_for_kernel(conn, &mut deadline, seen)
+            } else {
+                Err(libc::EAGAIN)
             };
             match waited {
                 Ok(()) => continue,
@@ -106,10 +106,16 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             Step::Kernel => return unsafe { through_kernel(conn, &mut cursor, flags) },
             Step::BadBuffer if cursor.done() == 0 => return Outcome::Fail(libc::EFAULT),
             Step::BadBuffer => return Outcome::Done(cursor.done() as isize),
+            Step::Ahead { done } => {
+                spin::make_way();
+                if done {
+                    return Outcome::Done(cursor.done() as isize);
+                }
+                continue;
+            }
             Step::Full => {}
         }
-        let nonblock = conn.pair.own.options.nonblock.load(Ordering::Relaxed) != 0;
-        if nonblock || flags & libc::MSG_DONTWAIT != 0 {
+        if !may_wait(conn, flags) {
             if ask_for_room(conn) {
                 continue;
             }
@@ -279,9 +285,8 @@ pub(super) fn allowed(conn: &Conn) -> usize {
 /// suddenly have some. A sender that blocks knows nothing.
 #[cold]
 fn must_stay_full(conn: &Conn, flags: c_int) -> bool {
-    let now = flags & libc::MSG_DONTWAIT != 0
-        || conn.pair.own.options.nonblock.load(Ordering::Relaxed) != 0;
-    now && conn.pair.peer_state() & slot::READY != 0
+    !may_wait(conn, flags)
+        && conn.pair.peer_state() & slot::READY != 0
         && sys::ready(conn.fd, libc::POLLOUT) & libc::POLLOUT == 0
 }
 
@@ -294,49 +299,89 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
     if !goes_by_ring(conn, flags) {
         return Step::Kernel;
     }
-    let before = cursor.done();
-    let written = if cursor.remaining() > 0 {
-        // SAFETY: the caller's promise.
-        unsafe { fill(conn, cursor) }
-    } else {
-        Ok(())
-    };
-    let n = cursor.done() - before;
-    if n > 0 {
-        bump(&conn.socket.tx.ring_bytes, n as u64);
-        conn.tell_data();
-    }
-    bump(&conn.socket.tx.user_calls, 1);
-    match written {
-        Err(Stopped::Fault) => {
-            super::close::abort(conn);
-            Step::Kernel
+    let step = loop {
+        let before = cursor.done();
+        let written = if cursor.remaining() > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { fill(conn, cursor) }
+        } else {
+            Ok(Filled::All)
+        };
+        let n = cursor.done() - before;
+        if n > 0 {
+            bump(&conn.socket.tx.ring_bytes, n as u64);
+            conn.tell_data();
         }
-        Err(Stopped::BadBuffer(_)) => Step::BadBuffer,
-        Ok(()) if cursor.remaining() == 0 => Step::Done,
-        Ok(()) => Step::Full,
-    }
+        break match written {
+            Err(Stopped::Fault) => {
+                super::close::abort(conn);
+                Step::Kernel
+            }
+            Err(Stopped::BadBuffer(_)) => Step::BadBuffer,
+            Ok(filled) => match (filled, cursor.remaining() == 0) {
+                (Filled::All, false) => Step::Full,
+                (_, done) if is_ahead(conn, n) && may_wait(conn, flags) => Step::Ahead { done },
+                (_, true) => Step::Done,
+                (Filled::Part, false) => continue,
+            },
+        };
+    };
+    bump(&conn.socket.tx.user_calls, 1);
+    step
+}
+
+/// So much of a large message is published before the peer is told, so that one that
+/// sleeps wakes in time to copy while the rest is written.
+const PART: usize = 64 << 10;
+
+/// A sender that may wait makes way for its peer whenever so much more is in flight: on
+/// one core the peer reads it while it is still in the cache.
+const AHEAD: u64 = 256 << 10;
+
+/// Whether `n` more bytes have made it so much; looked at once in as many, since the
+/// peer writes what it has read.
+#[inline]
+fn is_ahead(conn: &Conn, n: usize) -> bool {
+    let written = conn.pair.own.output.bytes.load(Ordering::Relaxed);
+    written / AHEAD != written.saturating_sub(n as u64) / AHEAD && conn.in_flight() > AHEAD / 2
+}
+
+fn may_wait(conn: &Conn, flags: c_int) -> bool {
+    flags & libc::MSG_DONTWAIT == 0 && conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0
+}
+
+/// How far [`fill`] has come.
+enum Filled {
+    /// To the end of the message, or as far as there is room.
+    All,
+    /// There may be room for more.
+    Part,
 }
 
 /// # Safety
 /// The cursor's parts are readable.
 #[inline]
-unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<(), Stopped> {
+unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<Filled, Stopped> {
     let producer = conn.producer();
+    let mut left = PART;
     while let Some((base, length)) = cursor.part() {
+        if left == 0 {
+            return Ok(Filled::Part);
+        }
         let want = length.min(allowed(conn));
         // SAFETY: the caller's promise.
-        let written = unsafe { producer.write(base, want) };
+        let written = unsafe { producer.write(base, want.min(left)) };
         if let Err(Stopped::BadBuffer(n)) = written {
             cursor.advance(n);
         }
         let n = written?;
         cursor.advance(n);
-        if n < length {
+        if n < length.min(left) {
             break;
         }
+        left -= n;
     }
-    Ok(())
+    Ok(Filled::All)
 }
 
 /// The rest goes the kernel's way, blocking as the kernel blocks. The caller has

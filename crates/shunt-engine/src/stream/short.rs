@@ -7,7 +7,7 @@ use libc::c_int;
 use shunt_shm::ring::BadBuffer;
 use shunt_shm::slot::{self, Way};
 
-use super::{Conn, owed};
+use super::{Conn, owed, shares_core};
 use crate::Outcome;
 use crate::link::Pair;
 use crate::socket::bump;
@@ -41,10 +41,12 @@ pub(crate) unsafe fn send(
         && !conn.is_shut()
         && own.options.most.load(Ordering::Relaxed) == 0
         && socket.kernel_state.load(Ordering::Relaxed) == 0;
-    // SAFETY: the caller's promise.
-    let sent = as_usual
-        .then(|| unsafe { conn.producer().write_short(source, length as u32) })
-        .flatten();
+    let sent = if as_usual {
+        // SAFETY: the caller's promise.
+        unsafe { conn.producer().write_short(source, length as u32) }
+    } else {
+        None
+    };
     if sent == Some(Ok(())) {
         bump(&socket.tx.ring_bytes, length as u64);
         bump(&socket.tx.user_calls, 1);
@@ -90,10 +92,12 @@ unsafe fn receive_now(conn: Conn, target: *mut u8, length: usize) -> Option<Outc
     let as_usual = Way::load(&own.receiving.way) == Way::Ring
         && !owed::is_withdrawn(&conn)
         && own.options.rcvlowat.load(Ordering::Relaxed) == 1;
-    // SAFETY: the caller's promise.
-    let got = as_usual
-        .then(|| unsafe { conn.consumer().read_short(target, length) })
-        .flatten();
+    let got = if as_usual {
+        // SAFETY: the caller's promise.
+        unsafe { conn.consumer().read_short(target, length) }
+    } else {
+        None
+    };
     if let Some(Ok(n)) = got {
         bump(&socket.rx.ring_bytes, n as u64);
         bump(&socket.rx.user_calls, 1);
@@ -118,5 +122,5 @@ fn is_coming(pair: &Pair) -> bool {
         // A real wait may take this flag back.
         && own.face.wait.load(Ordering::Relaxed) & slot::FENCED == 0;
     let consumer = pair.consumer();
-    waits && !consumer.is_ready() && (0..LOOKS).any(|_| consumer.is_ready())
+    waits && !consumer.is_ready() && !shares_core() && (0..LOOKS).any(|_| consumer.is_ready())
 }

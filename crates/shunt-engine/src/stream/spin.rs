@@ -24,13 +24,32 @@ use crate::sys;
 const LONGEST: u64 = 130_000;
 /// Looking without yielding, in ticks (about 4 µs).
 const GREEDY: u64 = 10_000;
-/// Every so many waits a full spin is tried although the last ones failed.
+/// A spin of less (ticks, about 0.8 µs) is not begun.
+const LEAST: u64 = LONGEST >> 6;
+/// Every so many waits a full spin is tried although the last ones failed, …
 const PROBE: u32 = 64;
+/// … and less and less often, down to this.
+const SELDOM: u32 = 16 * PROBE;
+/// So many sleeps, nearly in a row, that a spin would have spared are no accident.
+const SHORT: u32 = 4;
 
 /// Failed spins in a row, process-wide: a hint, so races do not matter.
 static FAILED: AtomicU32 = AtomicU32::new(0);
-/// Spins that ended only after yielding, in a row: both ends share a core.
+/// Sleeps in a row, or nearly, that ended within the longest spin.
+static SPARED: AtomicU32 = AtomicU32::new(0);
+/// Spins that ended only after yielding, in a row or nearly: both ends share a core.
 static YIELDED: AtomicU32 = AtomicU32::new(0);
+/// From so many on that is believed: who waits yields at once. …
+const SHARING: u32 = 4;
+/// … But every so many waits it looks first, as these show when it is so no more, …
+const LOOK_FIRST: u32 = 64;
+/// … for as long as an answer takes from another core, by a peer that yields, too (ticks,
+/// about 1.5 µs).
+const ANSWER: u64 = 4_000;
+/// So many are remembered: few answers without a yield refute them.
+const MOST_YIELDED: u32 = 16;
+/// Waits since it is believed.
+static AT_ONCE: AtomicU32 = AtomicU32::new(0);
 /// Waits during which a short sleep is no reason to spin longer.
 static REFUTED: AtomicU32 = AtomicU32::new(0);
 
@@ -88,6 +107,65 @@ fn calm_down(now: u64) {
     CALM_UNTIL.store(now.wrapping_add(calm), Ordering::Relaxed);
 }
 
+/// Whether a full spin is tried after so many that failed in a row.
+fn is_probe(failed: u32) -> bool {
+    let every = if failed < SELDOM {
+        // 64, 128, 256, …
+        failed.next_power_of_two().max(PROBE)
+    } else {
+        SELDOM
+    };
+    failed.is_multiple_of(every)
+}
+
+fn is_crowded(now: u64) -> bool {
+    (CALM_UNTIL.load(Ordering::Relaxed).wrapping_sub(now) as i64) > 0
+}
+
+/// Yields the processor; for how long (ticks).
+fn yield_now(now: u64) -> u64 {
+    YIELDING.fetch_add(1, Ordering::Relaxed);
+    sys::sched_yield();
+    let alone = YIELDING.fetch_sub(1, Ordering::Relaxed) == 1;
+    let back = sys::ticks();
+    let took = back.wrapping_sub(now);
+    if alone && took > YIELD {
+        suspect(took > AWAY, back);
+    }
+    took
+}
+
+/// Lets others have the processor for a turn, unless strangers want it.
+#[cold]
+pub(super) fn make_way() {
+    let now = sys::ticks();
+    if !is_crowded(now) {
+        yield_now(now);
+    }
+}
+
+/// Notes that a spin was in vain, or not begun; `false`.
+fn failed() -> bool {
+    let failed = FAILED.load(Ordering::Relaxed);
+    FAILED.store(failed.wrapping_add(1), Ordering::Relaxed);
+    false
+}
+
+/// Whether both ends seem to share a core: an answer comes after a yield, not before.
+#[inline]
+pub(crate) fn shares_core() -> bool {
+    YIELDED.load(Ordering::Relaxed) >= SHARING
+}
+
+/// Whether to yield before the first look.
+fn is_at_once() -> bool {
+    shares_core() && {
+        let waits = AT_ONCE.load(Ordering::Relaxed).wrapping_add(1);
+        AT_ONCE.store(waits, Ordering::Relaxed);
+        !waits.is_multiple_of(LOOK_FIRST)
+    }
+}
+
 /// One wait's spin.
 pub(crate) struct Spin {
     start: u64,
@@ -97,23 +175,25 @@ pub(crate) struct Spin {
     away: u64,
     turns: u32,
     yielded: bool,
+    at_once: bool,
 }
 
 impl Spin {
     pub(crate) fn new() -> Self {
         let failed = FAILED.load(Ordering::Relaxed);
-        let budget = if failed.is_multiple_of(PROBE) {
+        let budget = if is_probe(failed) {
             LONGEST
         } else {
             LONGEST >> failed.min(16)
         };
-        let greedy = if YIELDED.load(Ordering::Relaxed) >= 4 {
-            500
-        } else {
-            GREEDY
-        };
         let start = sys::ticks();
-        let crowded = (CALM_UNTIL.load(Ordering::Relaxed).wrapping_sub(start) as i64) > 0;
+        let crowded = is_crowded(start);
+        let at_once = !crowded && is_at_once();
+        let greedy = match () {
+            () if at_once => 0,
+            () if shares_core() => ANSWER,
+            () => GREEDY,
+        };
         Self {
             start,
             budget: if crowded { budget.min(GREEDY) } else { budget },
@@ -121,6 +201,7 @@ impl Spin {
             away: 0,
             turns: 0,
             yielded: false,
+            at_once,
         }
     }
 
@@ -130,34 +211,32 @@ impl Spin {
         self.start
     }
 
+    /// Whether it is worth beginning: a look or two cost nothing beside it.
+    #[inline]
+    pub(crate) fn is_hopeful(&self) -> bool {
+        self.budget >= LEAST
+    }
+
     /// Passes a moment. `false`: the budget is spent.
     #[inline]
     pub(crate) fn turn(&mut self) -> bool {
         self.turns += 1;
-        if !self.turns.is_multiple_of(8) {
+        if !self.is_hopeful() {
+            return failed();
+        }
+        if !self.turns.is_multiple_of(8) && !self.at_once {
             std::hint::spin_loop();
             return true;
         }
         let now = sys::ticks();
         let spent = now.wrapping_sub(self.start + self.away);
         if spent > self.budget {
-            FAILED.store(
-                FAILED.load(Ordering::Relaxed).wrapping_add(1),
-                Ordering::Relaxed,
-            );
-            return false;
+            return failed();
         }
         if spent > self.greedy {
             self.yielded = true;
             self.turns |= 7;
-            YIELDING.fetch_add(1, Ordering::Relaxed);
-            sys::sched_yield();
-            let alone = YIELDING.fetch_sub(1, Ordering::Relaxed) == 1;
-            let back = sys::ticks();
-            let took = back.wrapping_sub(now);
-            if alone && took > YIELD {
-                suspect(took > AWAY, back);
-            }
+            let took = yield_now(now);
             if took > YIELD && took <= AWAY && self.away < PATIENCE {
                 self.away += took - YIELD;
             }
@@ -167,6 +246,7 @@ impl Spin {
 
     /// A sleep has ended. If the whole wait was no longer than a spin may be, a
     /// longer spin would have paid, unless the longest has just been seen to fail.
+    /// One such sleep may be an accident where others are long.
     #[inline]
     pub(crate) fn woke(&self) {
         let waited = sys::ticks().wrapping_sub(self.start + self.away);
@@ -177,7 +257,10 @@ impl Spin {
             }
         } else if refuted > 0 {
             REFUTED.store(refuted - 1, Ordering::Relaxed);
-        } else if self.budget > 0 && waited < LONGEST {
+        } else if waited >= LONGEST {
+            SPARED.store(SPARED.load(Ordering::Relaxed) / 2, Ordering::Relaxed);
+        } else if SPARED.fetch_add(1, Ordering::Relaxed) + 1 >= SHORT {
+            SPARED.store(0, Ordering::Relaxed);
             FAILED.store(0, Ordering::Relaxed);
         }
     }
@@ -196,8 +279,10 @@ impl Spin {
             REFUTED.store(0, Ordering::Relaxed);
         }
         let yielded = YIELDED.load(Ordering::Relaxed);
-        if self.yielded {
-            YIELDED.store((yielded + 1).min(1000), Ordering::Relaxed);
+        if self.at_once {
+            // It says nothing of what a look would have shown.
+        } else if self.yielded {
+            YIELDED.store((yielded + 1).min(MOST_YIELDED), Ordering::Relaxed);
         } else if yielded != 0 {
             YIELDED.store(yielded / 2, Ordering::Relaxed);
         }

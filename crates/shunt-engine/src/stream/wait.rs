@@ -370,7 +370,7 @@ fn take_last_bells(conn: &Conn) -> Result<(), Errno> {
     let base = conn.base().ok_or(libc::EBADF)?;
     // The peer's word: it may say one thing now and another then.
     let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
-    let Some(begins) = back_at.checked_sub(1) else {
+    let Some(begins) = back_at.checked_sub(1).filter(|_| conn.pair.has_begun()) else {
         return Ok(());
     };
     let mut bell = [0u8; 64];

@@ -2,8 +2,6 @@
 //!
 //! Not exported, on purpose:
 //! * `fork`: handlers registered at start see it, and libc's own forks too.
-//! * `vfork`: its child returns twice through whoever called it. It runs on its
-//!   parent's memory; the engine tells it by its process number.
 //! * `exit`, `quick_exit`: handlers registered at start run after all others.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -12,7 +10,8 @@ use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use shunt_engine::life;
 
 use crate::call::{alias, quietly};
-use crate::trampoline::collect;
+use crate::next::Function;
+use crate::trampoline::{collect, forward};
 use crate::{forked_child, next, prepare_fork, with_start};
 
 /// Surrounds an exec, which returns only if it failed.
@@ -120,6 +119,17 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
     forking(|| unsafe { next::_Fork() })
 }
 
+forward! {
+    vfork through to_vfork;
+    __vfork through to_vfork;
+}
+
+/// The child runs on its parent's memory, and returns through whoever called, first.
+extern "C-unwind" fn to_vfork() -> Function {
+    life::before_lending();
+    next::address::vfork()
+}
+
 type Main = extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// What a cloned child is to do once it knows that it is a child.
@@ -148,6 +158,9 @@ unsafe extern "C-unwind" fn clone(
 ) -> c_int {
     let (Some(function), 0) = (main, flags & libc::CLONE_VM) else {
         // A thread or a `vfork`, on a stack of its own.
+        if flags & libc::CLONE_THREAD == 0 {
+            life::before_lending();
+        }
         // SAFETY: the caller keeps the function's contract.
         return unsafe { next::clone(main, stack, flags, argument, parent, tls, child) };
     };

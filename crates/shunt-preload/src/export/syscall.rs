@@ -32,9 +32,13 @@ const FILTER: c_uint = libc::SECCOMP_SET_MODE_FILTER;
 
 /// Which of the two answers call `number`.
 extern "C-unwind" fn choose(number: c_long, first: c_long, second: c_long) -> Function {
-    if concerns_us(number) || forks(number, first, second) {
+    let forks = forks(number, first, second);
+    if concerns_us(number) || forks == Forks::Copy {
         // SAFETY: both are function pointers; callers give it the arguments of a `Call`.
         return unsafe { mem::transmute::<Call, Function>(dispatch) };
+    }
+    if forks == Forks::Lend {
+        life::before_lending();
     }
     next::address::syscall()
 }
@@ -98,11 +102,23 @@ fn concerns_us(number: c_long) -> bool {
     )
 }
 
-/// Whether the call makes a child with a copy of this memory and this stack.
-/// With shared memory it is a thread or a `vfork`, with another stack it returns
-/// there: neither can return to us, so libc's `syscall` gets them.
-fn forks(number: c_long, first: c_long, second: c_long) -> bool {
+/// What becomes of this memory in a child that a call makes.
+#[derive(PartialEq, Eq)]
+enum Forks {
+    /// It gets a copy, and returns here.
+    Copy,
+    /// It runs on it, which is a `vfork`.
+    Lend,
+    /// There is no child, it is a thread, or it returns elsewhere: on a stack of its own.
+    No,
+}
+
+/// Of children with the same stack those with a copy can return through us. A `vfork`
+/// cannot, so libc's `syscall` makes it.
+fn forks(number: c_long, first: c_long, second: c_long) -> Forks {
     let (flags, stack) = match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => return Forks::Lend,
         libc::SYS_clone => (first as u64, second as u64),
         libc::SYS_clone3 => {
             let arguments = pointer::<libc::clone_args>(first);
@@ -115,12 +131,17 @@ fn forks(number: c_long, first: c_long, second: c_long) -> bool {
             };
             match words {
                 (Some(flags), Some(stack)) => (flags, stack),
-                _ => return false,
+                _ => return Forks::No,
             }
         }
-        _ => return false,
+        _ => return Forks::No,
     };
-    flags & libc::CLONE_VM as u64 == 0 && stack == 0
+    let has = |flag: c_int| flags & flag as u64 != 0;
+    match stack {
+        _ if has(libc::CLONE_VM) && !has(libc::CLONE_THREAD) => Forks::Lend,
+        0 if !has(libc::CLONE_VM) => Forks::Copy,
+        _ => Forks::No,
+    }
 }
 
 /// An argument that is a pointer.

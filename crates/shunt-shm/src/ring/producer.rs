@@ -58,7 +58,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     }
 
     /// Publishes a small message as one frame, in few instructions, where that needs no
-    /// look at the peer. `None`, as if the source is bad: nothing has happened.
+    /// look at the peer. `None`: nothing has happened, and neither where the source is bad.
     ///
     /// # Safety
     /// As for [`Self::write`].
@@ -320,7 +320,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
             return n;
         }
         let size = self.memory.size() as usize;
-        let target = end.next_power_of_two().max(8192).min(size);
+        let target = end.next_power_of_two().max(4096).min(size);
         if (self.populate)(target) {
             self.sending
                 .allocated

@@ -139,6 +139,9 @@ fn servers(m: &Measured, goals: &mut Goals) {
         over_best,
         best("requests", "nginx proxy"),
     );
+    let figure = "PostgreSQL select, one connection";
+    let one = best("requests", "PostgreSQL select");
+    goals.ratio(figure, AtLeast(1.23), over_best, one);
     let figure = "PostgreSQL select, 50 connections";
     goals.ratio(
         figure,

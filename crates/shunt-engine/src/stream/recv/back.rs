@@ -63,10 +63,11 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
 fn has_answered(conn: &Conn) -> bool {
     let peer = conn.pair.peer;
     let on_ring = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) != HELD;
-    peer.recall.answered.load(Ordering::Acquire) != 0
-        || on_ring
-            && peer.output.back_at.load(Ordering::Acquire) != 0
-            && conn.consumer().has_ended()
+    conn.pair.has_begun()
+        && (peer.recall.answered.load(Ordering::Acquire) != 0
+            || on_ring
+                && peer.output.back_at.load(Ordering::Acquire) != 0
+                && conn.consumer().has_ended())
 }
 
 /// Where payload begins, once the peer has answered our recall.

@@ -15,14 +15,11 @@ use crate::stream::{Conn, owed};
 use crate::{sys, tcp};
 
 /// The stream offset from which the peer uses the ring.
-pub(super) fn switch_offset(conn: &Conn) -> Option<u64> {
-    conn.pair.peer.state(conn.pair.generation)?;
-    conn.pair
-        .peer
-        .output
-        .switch_at
-        .load(Ordering::Acquire)
-        .checked_sub(1)
+pub(in crate::stream) fn switch_offset(conn: &Conn) -> Option<u64> {
+    let begun = conn.pair.has_begun();
+    let switch_at = &conn.pair.peer.output.switch_at;
+    let switched = begun.then(|| switch_at.load(Ordering::Acquire));
+    switched?.checked_sub(1)
 }
 
 /// Moves the incoming direction to the ring if the program has read everything
