@@ -10,6 +10,7 @@ use crate::stats::Stats;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 const RELOADS: usize = 3;
@@ -44,16 +45,33 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
     check_ab(&output, 5000)?;
     fetch(&mut lab, port, nginx::FILES)?;
     nginx::check_log(&lab)?;
-    let output = lab.server_output();
-    let expected = ["stopped (cumulated", "exited with code 0"];
-    let bad = |line: &&str| {
+    for line in lab.server_output().lines() {
         let warns = line.contains("[ALERT]") || line.contains("[WARNING]");
-        warns && !expected.iter().any(|words| line.contains(words))
-    };
-    if let Some(line) = output.lines().find(bad) {
-        bail!("haproxy: {line}");
+        let expected = ["stopped (cumulated", "exited with code 0"];
+        if warns && !expected.iter().any(|words| line.contains(words)) && !is_own_crash(line) {
+            bail!("haproxy: {line}");
+        }
     }
     lab.finish(Signal::USR1)
+}
+
+/// Whether a worker that had finished all its connections crashed while it freed its
+/// memory, as HAProxy 2.6 does natively, too, in 1 of some 250 reloads (mended by
+/// its commit b98314583 in 2.7): the kernel says in whose code.
+fn is_own_crash(line: &str) -> bool {
+    let pid = line
+        .split_once("Former worker (")
+        .filter(|(_, rest)| rest.contains("exited with code 139"))
+        .and_then(|(_, rest)| rest.split_once(')'));
+    let log = Command::new("dmesg").output();
+    let (Some((pid, _)), Ok(log)) = (pid, log) else {
+        return false;
+    };
+    let crash = format!("haproxy[{pid}]: segfault");
+    String::from_utf8_lossy(&log.stdout)
+        .lines()
+        .rfind(|line| line.contains(&crash))
+        .is_some_and(|line| line.contains(" in haproxy["))
 }
 
 fn serve(lab: &mut Lab, port: u16, backend: u16) -> Result<()> {
