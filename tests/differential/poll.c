@@ -522,6 +522,46 @@ static void conversation(struct end *e)
     say(e, "%d bad", bad);
 }
 
+// What was readable stays so until it is read, whatever the sender does next.
+static void stays_readable(struct end *e)
+{
+    enum { TURNS = 10, ANSWER = 1259 };
+    char c = 0, answer[ANSWER];
+    int vanished = 0, bad = 0;
+    memset(answer, 'a', sizeof answer);
+    for (int i = 0; i < 400; i++) {
+        if (e->role == S) {
+            FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+            for (int turn = 0; turn < TURNS; turn++)
+                bad += read(FD, &c, 1) != 1 || write(FD, &c, 1) != 1;
+            bad += read(FD, &c, 1) != 1 || write(FD, answer, ANSWER) != ANSWER;
+            if (i & 1)
+                bad += shutdown(FD, SHUT_WR) != 0;
+            close(FD);
+            continue;
+        }
+        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        bad += tcp_connect(FD, e->fam, e->port) != 0;
+        for (int turn = 0; turn < TURNS; turn++)
+            bad += write(FD, &c, 1) != 1 || read(FD, &c, 1) != 1;
+        bad += write(FD, &c, 1) != 1;
+        for (int got = 0; got < ANSWER;) {
+            struct pollfd p = {FD, POLLIN, 0};
+            bad += poll(&p, 1, 5000) != 1;
+            int n = recv(FD, answer, ANSWER, MSG_DONTWAIT);
+            vanished += n < 0 && errno == EAGAIN;
+            if (n < 0 && errno != EAGAIN || n == 0) {
+                bad++;
+                break;
+            }
+            got += n > 0 ? n : 0;
+        }
+        close(FD);
+    }
+    FD = -1;
+    say(e, "%d bad, %d vanished", bad, vanished);
+}
+
 #ifndef VIA_SYSCALL
 extern int __poll(struct pollfd *, nfds_t, int);
 extern int __select(int, fd_set *, fd_set *, fd_set *, struct timeval *);
@@ -548,4 +588,4 @@ DIFF_MAIN(CASE(idle, ALL | COLD), CASE(readable, ALL | COLD), CASE(half_closed, 
           CASE(full_wakes, TWO | COLD), CASE(mixed, COLD), CASE(each_wakes, TWO | COLD), CASE(time_limits, COLD),
           CASE(bad_arguments, 0), CASE(masks, COLD), CASE(high_number, 0), CASE(large_set, 0),
           CASE(number_reused, TWO | COLD), CASE(set_reused, COLD),
-          CASE(conversation, TWO | ALL | COLD), CASE(aliases, 0))
+          CASE(conversation, TWO | ALL | COLD), CASE(stays_readable, TWO | BARE), CASE(aliases, 0))
