@@ -522,27 +522,30 @@ static void conversation(struct end *e)
     say(e, "%d bad", bad);
 }
 
-// What was readable stays so until it is read, whatever the sender does next.
+// What was readable stays so until it is read, whatever the sender does before and next.
 static void stays_readable(struct end *e)
 {
-    enum { TURNS = 10, ANSWER = 1259 };
+    enum { HEAD = 216, ANSWER = 1240 };
     char c = 0, answer[ANSWER];
     int vanished = 0, bad = 0;
     memset(answer, 'a', sizeof answer);
     for (int i = 0; i < 400; i++) {
+        int turns = i % 3 ? 0 : 10;
         if (e->role == S) {
             FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
-            for (int turn = 0; turn < TURNS; turn++)
+            for (int turn = 0; turn < turns; turn++)
                 bad += read(FD, &c, 1) != 1 || write(FD, &c, 1) != 1;
-            bad += read(FD, &c, 1) != 1 || write(FD, answer, ANSWER) != ANSWER;
+            bad += read(FD, &c, 1) != 1 || send(FD, answer, HEAD, MSG_MORE) != HEAD;
+            bad += write(FD, answer + HEAD, ANSWER - HEAD) != ANSWER - HEAD;
             if (i & 1)
                 bad += shutdown(FD, SHUT_WR) != 0;
+            bad += i & 2 && read(FD, &c, 1) != 0;
             close(FD);
             continue;
         }
         FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
         bad += tcp_connect(FD, e->fam, e->port) != 0;
-        for (int turn = 0; turn < TURNS; turn++)
+        for (int turn = 0; turn < turns; turn++)
             bad += write(FD, &c, 1) != 1 || read(FD, &c, 1) != 1;
         bad += write(FD, &c, 1) != 1;
         for (int got = 0; got < ANSWER;) {
@@ -550,7 +553,7 @@ static void stays_readable(struct end *e)
             bad += poll(&p, 1, 5000) != 1;
             int n = recv(FD, answer, ANSWER, MSG_DONTWAIT);
             vanished += n < 0 && errno == EAGAIN;
-            if (n < 0 && errno != EAGAIN || n == 0) {
+            if ((n < 0 && errno != EAGAIN) || n == 0) {
                 bad++;
                 break;
             }

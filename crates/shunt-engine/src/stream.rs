@@ -48,7 +48,7 @@ pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,
 };
-pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
+pub(crate) use recv::{at_mark, closed_cleanly, leaves_unread, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, leave_ring, send};
 pub(crate) use spin::{Spin, shares_core};
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};

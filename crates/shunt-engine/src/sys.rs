@@ -160,6 +160,11 @@ pub(crate) fn setsockopt<T>(
     )
 }
 
+/// Has the kernel send what waits for more (`TCP_NODELAY` in `tcp(7)`).
+pub(crate) fn push(fd: c_int) {
+    let _ = setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+}
+
 /// `getsockname` or `getpeername`.
 pub(crate) fn name(fd: c_int, peer: bool) -> Result<libc::sockaddr_storage, Errno> {
     let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();

@@ -206,6 +206,8 @@ impl Conn<'_> {
         let Some(written) = tcp::written(self.fd, self.socket.role()) else {
             return false;
         };
+        // What `MSG_MORE` holds back would wait for a doorbell, which may not be needed.
+        sys::push(self.fd);
         publish::word(&own.output.switch_at, written + 1);
         Way::Ring.store(&own.sending.way);
         // A fork has said that it would not switch.

@@ -13,7 +13,7 @@ use shunt_shm::token::Token;
 use super::downgrade;
 use super::owed::Withdrawal;
 use super::send::await_receiver;
-use super::{Conn, owed, parking, recv, unread, wait};
+use super::{Conn, leaves_unread, owed, parking, recv, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -119,7 +119,7 @@ pub(crate) fn before_close(conn: &Conn) {
     give(&own.sending.token);
     // From here on nobody rings for us who has not yet counted the doorbell.
     heavy();
-    let lost = unread(conn) > 0;
+    let lost = leaves_unread(conn);
     if lost && !resets {
         publish::set_bits(&own.face.state, slot::UNREAD);
         // TCP resets a connection whose data was thrown away (RFC 2525, 2.17).

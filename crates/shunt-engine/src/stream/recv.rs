@@ -26,7 +26,7 @@ pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
 pub(crate) use end::closed_cleanly;
 pub(super) use tcp::{recount, settle, switch_offset};
-pub(crate) use unread::{pump, ring_bytes, unread};
+pub(crate) use unread::{leaves_unread, pump, ring_bytes, unread};
 
 /// As many buffers as one call hands over at once.
 const PARTS: usize = 16;

@@ -116,8 +116,7 @@ fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Opt
             Ok(Err(_)) => Some(Debt::Paid),
             Ok(Ok(_)) | Err(_) => None,
         };
-        // What waits for more leaves now (tcp(7)).
-        let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+        sys::push(fd);
         return debt;
     }
 }

@@ -67,10 +67,17 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
             // The queue first: a doorbell in it follows the offset.
             let queued = queued();
             let before = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
-            match switch_offset(conn) {
-                Some(offset) => offset.saturating_sub(before).min(queued) + ring(),
-                None => queued,
+            match switch_offset(conn).map(|offset| offset.saturating_sub(before)) {
+                // What comes before the ring may not have arrived yet.
+                Some(first) if first <= queued => first + ring(),
+                _ => queued,
             }
         }
     }
+}
+
+/// Whether the peer has sent what nobody has received, arrived or not.
+pub(crate) fn leaves_unread(conn: &Conn) -> bool {
+    let before_ring = || conn.way_in() == Way::Tcp && switch_offset(conn).is_some();
+    unread(conn) > 0 || before_ring() && ring_bytes(conn) > 0
 }
