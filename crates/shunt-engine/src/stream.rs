@@ -30,12 +30,14 @@ use crate::{sys, table};
 mod bell;
 mod close;
 mod downgrade;
+mod leave;
 mod owed;
 pub(crate) mod parking;
 mod recv;
 mod send;
 pub(crate) mod short;
 mod spin;
+mod swallow;
 mod transfer;
 mod wait;
 
@@ -44,15 +46,17 @@ pub(crate) use close::{
     socket_error,
 };
 pub(crate) use downgrade::{downgrade, is_plain};
+pub(crate) use leave::leave_ring;
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,
 };
 pub(crate) use recv::{at_mark, closed_cleanly, pump, receive, ring_bytes, unread};
-pub(crate) use send::{ask_for_room, leave_ring, send};
+pub(crate) use send::{ask_for_room, send};
 pub(crate) use spin::{Spin, shares_core};
+pub(crate) use swallow::swallow;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
-pub(crate) use wait::{Want, asleep, awake, swallow};
+pub(crate) use wait::{Want, asleep, awake};
 
 /// An attached connection, by one of its descriptors.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use shunt_shm::slot::{self, Recall, Slot, Way};
 use shunt_shm::token::Token;
 
 use super::recv::follow_back;
-use super::{Conn, close, downgrade, wait};
+use super::{Conn, close, downgrade, leave};
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
@@ -491,6 +491,6 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
         close::abort(conn);
     }
     Way::TcpAgain.store(&conn.pair.own.sending.way);
-    wait::restore_options(conn);
+    leave::restore_options(conn);
     Debt::Paid
 }
