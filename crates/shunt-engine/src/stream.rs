@@ -23,7 +23,7 @@ use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
 use crate::link::Pair;
-use crate::socket::Socket;
+use crate::socket::{Socket, Stage};
 use crate::thread::{self, Got};
 use crate::{sys, table};
 
@@ -74,6 +74,14 @@ impl<'a> Conn<'a> {
             pair: socket.pair()?,
             fd,
         })
+    }
+
+    /// The connection of a socket, if it is shunted.
+    #[inline(always)]
+    pub(crate) fn attached(socket: &'static Socket, fd: c_int) -> Option<Conn<'static>> {
+        (socket.stage() == Stage::Attached)
+            .then(|| Conn::new(socket, fd))
+            .flatten()
     }
 
     #[inline(always)]

@@ -78,8 +78,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             };
             match waited {
                 Ok(()) => continue,
-                Err(errno) if cursor.done() == 0 => return Outcome::Fail(errno),
-                Err(_) => return Outcome::Done(cursor.done() as isize),
+                Err(errno) => return cursor.done_or(errno),
             }
         }
         if let Step::Kernel = step {
@@ -92,11 +91,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                 Before::Go => {}
                 Before::Fail(errno) => {
                     give(token);
-                    return if cursor.done() == 0 {
-                        Outcome::Fail(errno)
-                    } else {
-                        Outcome::Done(cursor.done() as isize)
-                    };
+                    return cursor.done_or(errno);
                 }
                 Before::Lost => {
                     give(token);
@@ -110,8 +105,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             Step::Done => return Outcome::Done(cursor.done() as isize),
             // SAFETY: the caller's promise.
             Step::Kernel => return unsafe { through_kernel(conn, &mut cursor, flags) },
-            Step::BadBuffer if cursor.done() == 0 => return Outcome::Fail(libc::EFAULT),
-            Step::BadBuffer => return Outcome::Done(cursor.done() as isize),
+            Step::BadBuffer => return cursor.done_or(libc::EFAULT),
             Step::Ahead { done } => {
                 spin::make_way();
                 if done {
@@ -125,15 +119,10 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             if ask_for_room(conn) {
                 continue;
             }
-            return match cursor.done() {
-                0 => Outcome::Fail(libc::EAGAIN),
-                n => Outcome::Done(n as isize),
-            };
+            return cursor.done_or(libc::EAGAIN);
         }
-        match wait(conn, Want::Room, &mut deadline, seen) {
-            Ok(()) => {}
-            Err(errno) if cursor.done() == 0 => return Outcome::Fail(errno),
-            Err(_) => return Outcome::Done(cursor.done() as isize),
+        if let Err(errno) = wait(conn, Want::Room, &mut deadline, seen) {
+            return cursor.done_or(errno);
         }
     }
 }

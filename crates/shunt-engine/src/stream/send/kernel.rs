@@ -137,8 +137,7 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
         let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags) });
         conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
         match sent {
-            Err(errno) if cursor.done() == 0 => break Outcome::Fail(errno),
-            Err(_) => break Outcome::Done(cursor.done() as isize),
+            Err(errno) => break cursor.done_or(errno),
             Ok(n) => cursor.skip(n as usize),
         }
         if sent != Ok(crate::iov::total(&rest[..count]) as isize) || cursor.remaining() == 0 {
