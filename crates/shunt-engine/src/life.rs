@@ -1,7 +1,7 @@
 //! Birth, sharing and death of descriptors and processes.
 //!
 //! `before_…` and `after_…` functions surround the real call; the others answer
-//! with an [`Outcome`]. None of them disturbs `errno`.
+//! with an [`Outcome`](crate::Outcome). None of them disturbs `errno`.
 //!
 //! # Safety
 //! Here and in the modules below, pointers are the program's own, valid as the

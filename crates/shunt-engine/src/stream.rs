@@ -11,7 +11,7 @@
 //! While a direction is on the ring, bytes on the base socket in that direction
 //! are doorbells: their value means nothing and the receiver swallows them.
 //! The sender decides both moves; the receiver follows at the exact offset. It may
-//! also *recall* the stream ([`downgrade`]): then what it has not read of the ring
+//! also *recall* the stream ([`downgrade`](mod@downgrade)): then what it has not read of the ring
 //! is sent again over TCP ([`owed`]), before what follows.
 
 use std::sync::atomic::Ordering;

@@ -7,7 +7,7 @@ use super::buffer::is_bad;
 use crate::stream::{Conn, short};
 use crate::{Outcome, table};
 
-/// Does what [`send`](super::send) and [`write`](super::write) do with a short message.
+/// Does what [`send`](super::send()) and [`write`](super::write) do with a short message.
 /// `None`: nothing has been done.
 #[inline(always)]
 pub unsafe fn send(
@@ -21,7 +21,7 @@ pub unsafe fn send(
     unsafe { short::send(conn, buffer.cast(), length, flags) }
 }
 
-/// Does what [`recv`](super::recv) and [`read`](super::read) do where a message is
+/// Does what [`recv`](super::recv()) and [`read`](super::read) do where a message is
 /// there. `None`: nothing has been done.
 #[inline(always)]
 pub unsafe fn recv(

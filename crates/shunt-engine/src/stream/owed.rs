@@ -1,6 +1,6 @@
 //! Bytes in our ring that the peer will not read there: it has recalled them
-//! ([`super::downgrade`] is the other side of this), or this side withdraws them. They
-//! are sent again over TCP, before anything that follows.
+//! ([`downgrade`](mod@super::downgrade) is the other side of this), or this side withdraws
+//! them. They are sent again over TCP, before anything that follows.
 
 use std::sync::atomic::Ordering;
 
