@@ -1,6 +1,7 @@
 // Connections that other programs inherit, and that other processes are given.
 // path: free
 #include "diff.h"
+#include "pass.h"
 
 static void asks(struct end *e, const char *text, const char *answer)
 {
@@ -233,41 +234,6 @@ static void copied(struct end *e, int (*copier)(int, int, unsigned))
 }
 static void copied_by_pidfd(struct end *e) { copied(e, pidfd_getfd); }
 static void copied_by_pidfd_number(struct end *e) { copied(e, getfd_by_number); }
-
-static void pass(int over, int fd)
-{
-    char data = 'f';
-    union {
-        struct cmsghdr h;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec v = {&data, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    sendmsg(over, &m, 0);
-}
-
-static int passed(int over)
-{
-    char data;
-    int fd = -1;
-    union {
-        struct cmsghdr h;
-        char room[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec v = {&data, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    if (recvmsg(over, &m, MSG_CMSG_CLOEXEC) == 1) {
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        if (c && c->cmsg_type == SCM_RIGHTS)
-            memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    }
-    return fd;
-}
 
 // Forked before the connection exists, given it afterwards.
 static void given_away(struct end *e)

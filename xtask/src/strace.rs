@@ -4,6 +4,7 @@
 use crate::build::artifact;
 use crate::lab::free_port;
 use crate::process::{Job, comm, descendants, reap_leftovers, signal_pid};
+use crate::program::redis;
 use crate::stats::Stats;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -65,17 +66,7 @@ fn measure(directory: &std::path::Path) -> Result<bool> {
         .arg(&stats_file)
         .args(["--", "strace", "-f", "-c", "-o"])
         .arg(&count_file);
-    server.args([
-        "redis-server",
-        "--port",
-        &number,
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--appendonly",
-        "no",
-    ]);
+    server.args(redis::server(&number));
     let mut server = Job::spawn("redis", directory, &mut server)?;
     let end = Instant::now() + Duration::from_secs(20);
     while !crate::lab::listening(port) {

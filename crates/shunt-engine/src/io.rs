@@ -1,4 +1,4 @@
-//! Byte input and output. Every function answers [`Outcome::Kernel`] for a
+//! Byte input and output. Every function answers [`Kernel`](crate::Outcome::Kernel) for a
 //! descriptor that is not shunted, at the cost of one table look-up.
 //!
 //! # Safety

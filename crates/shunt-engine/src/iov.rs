@@ -2,6 +2,8 @@
 
 use libc::iovec;
 
+use crate::Outcome;
+
 /// A position in a list of buffers.
 pub(crate) struct Cursor<'a> {
     parts: &'a [iovec],
@@ -25,6 +27,16 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     pub(crate) fn done(&self) -> usize {
         self.done
+    }
+
+    /// How a call ends that can go no further: with the bytes passed, or with this
+    /// error if there are none.
+    #[inline(always)]
+    pub(crate) fn done_or(&self, errno: i32) -> Outcome {
+        match self.done {
+            0 => Outcome::Fail(errno),
+            n => Outcome::Done(n as isize),
+        }
     }
 
     /// Bytes to go.

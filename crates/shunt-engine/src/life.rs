@@ -1,7 +1,7 @@
 //! Birth, sharing and death of descriptors and processes.
 //!
 //! `before_…` and `after_…` functions surround the real call; the others answer
-//! with an [`Outcome`]. None of them disturbs `errno`.
+//! with an [`Outcome`](crate::Outcome). None of them disturbs `errno`.
 //!
 //! # Safety
 //! Here and in the modules below, pointers are the program's own, valid as the
@@ -10,7 +10,6 @@
 
 use libc::c_int;
 
-use crate::socket::Stage;
 use crate::stream::Conn;
 use crate::table::{self, Entry};
 
@@ -38,12 +37,7 @@ pub use process::{
 pub(crate) use standard::are_streams_in_reach;
 
 fn attached(fd: c_int) -> Option<Conn<'static>> {
-    let socket = table::socket(fd)?;
-    if socket.stage() == Stage::Attached {
-        Conn::new(socket, fd)
-    } else {
-        None
-    }
+    Conn::attached(table::socket(fd)?, fd)
 }
 
 /// A number that the kernel has just handed out names nothing that we know:

@@ -11,7 +11,7 @@
 //! While a direction is on the ring, bytes on the base socket in that direction
 //! are doorbells: their value means nothing and the receiver swallows them.
 //! The sender decides both moves; the receiver follows at the exact offset. It may
-//! also *recall* the stream ([`downgrade`]): then what it has not read of the ring
+//! also *recall* the stream ([`downgrade`](mod@downgrade)): then what it has not read of the ring
 //! is sent again over TCP ([`owed`]), before what follows.
 
 use std::sync::atomic::Ordering;
@@ -23,19 +23,21 @@ use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
 use crate::link::Pair;
-use crate::socket::Socket;
+use crate::socket::{Socket, Stage};
 use crate::thread::{self, Got};
 use crate::{sys, table};
 
 mod bell;
 mod close;
 mod downgrade;
+mod leave;
 mod owed;
 pub(crate) mod parking;
 mod recv;
 mod send;
 pub(crate) mod short;
 mod spin;
+mod swallow;
 mod transfer;
 mod wait;
 
@@ -44,15 +46,17 @@ pub(crate) use close::{
     socket_error,
 };
 pub(crate) use downgrade::{downgrade, is_plain};
+pub(crate) use leave::leave_ring;
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,
 };
 pub(crate) use recv::{at_mark, closed_cleanly, leaves_unread, pump, receive, ring_bytes, unread};
-pub(crate) use send::{ask_for_room, leave_ring, send};
+pub(crate) use send::{ask_for_room, send};
 pub(crate) use spin::{Spin, shares_core};
+pub(crate) use swallow::swallow;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
-pub(crate) use wait::{Want, asleep, awake, swallow};
+pub(crate) use wait::{Want, asleep, awake};
 
 /// An attached connection, by one of its descriptors.
 #[derive(Clone, Copy)]
@@ -70,6 +74,14 @@ impl<'a> Conn<'a> {
             pair: socket.pair()?,
             fd,
         })
+    }
+
+    /// The connection of a socket, if it is shunted.
+    #[inline(always)]
+    pub(crate) fn attached(socket: &'static Socket, fd: c_int) -> Option<Conn<'static>> {
+        (socket.stage() == Stage::Attached)
+            .then(|| Conn::new(socket, fd))
+            .flatten()
     }
 
     #[inline(always)]

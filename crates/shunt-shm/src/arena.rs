@@ -27,7 +27,6 @@ const MADV_POPULATE_WRITE: usize = 23;
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     base: *mut u8,
-    writable: bool,
 }
 
 // SAFETY: an arena is plain shared memory; everything in it that threads touch
@@ -111,7 +110,6 @@ impl Arena {
         let _ = unsafe { syscall!(Sysno::madvise, base, layout::ARENA_BYTES, MADV_DONTDUMP) };
         Ok(Self {
             base: base as *mut u8,
-            writable,
         })
     }
 
@@ -121,22 +119,13 @@ impl Arena {
     /// `base` is the [`Self::address`] of an arena from [`Self::create`], still mapped.
     #[must_use]
     pub unsafe fn from_own_address(base: *mut u8) -> Self {
-        Self {
-            base,
-            writable: true,
-        }
+        Self { base }
     }
 
     /// Takes the mapping away.
     pub fn unmap(self) {
         // SAFETY: the caller has no address in it any more.
         let _ = unsafe { syscall!(Sysno::munmap, self.base, layout::ARENA_BYTES) };
-    }
-
-    /// Whether this process writes it.
-    #[must_use]
-    pub fn is_own(&self) -> bool {
-        self.writable
     }
 
     /// Where it is mapped; names it within the process.

@@ -105,16 +105,6 @@ impl<'a> Log<'a> {
         Entry::Empty
     }
 
-    /// Moves `head` past entries that were reserved but not written (their
-    /// writer is slow, or dead). Returns whether there were any: then the reader
-    /// looks at every slot.
-    pub fn skip_holes(&self, head: &mut u64) -> bool {
-        let end = self.tail.next.load(Ordering::Acquire);
-        let behind = *head != end;
-        *head = end;
-        behind
-    }
-
     /// Where a reader that knows the present state starts.
     #[must_use]
     pub fn end(&self) -> u64 {

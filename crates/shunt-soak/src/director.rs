@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let mut director = Director {
         options,
         directory: directory.clone(),
-        random: Random::new(options.seed),
+        random: Random::new(options.common.seed),
         workers: BTreeMap::new(),
         next: 0,
         lines,
@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         started: 0,
         failures: Vec::new(),
     };
-    println!("seed {}", options.seed);
+    println!("seed {}", options.common.seed);
     let result = director.soak();
     let workers: Vec<u64> = director.workers.keys().copied().collect();
     for id in workers {
@@ -102,7 +102,7 @@ impl Director<'_> {
         let start = Instant::now();
         let mut report = start + Duration::from_secs(10);
         let mut kill = start + Duration::from_secs(2);
-        while start.elapsed() < self.options.time && self.failures.is_empty() {
+        while start.elapsed() < self.options.common.time && self.failures.is_empty() {
             self.look()?;
             self.replace()?;
             let now = Instant::now();

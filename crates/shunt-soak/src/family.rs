@@ -14,8 +14,9 @@
 //! taken so that natively nothing can go wrong (`way`).
 
 use crate::director::{descendants, print_stacks, signal, sum_of};
+use crate::options::Common;
 use crate::random::Random;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -34,44 +35,19 @@ use shared::{Shared, phase};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Options {
-    time: Duration,
-    seed: u64,
-    shunt: Option<PathBuf>,
+    common: Common,
     only: Option<Mischief>,
 }
 
 fn parse(arguments: &[String]) -> Result<Options, String> {
-    let clock = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    let mut options = Options {
-        time: Duration::from_secs(60),
-        seed: u64::from(clock.subsec_nanos()) ^ clock.as_secs(),
-        shunt: None,
-        only: None,
-    };
-    let mut native = false;
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or(format!("{word} needs a value"));
-        let number = |text: &String| {
-            text.parse::<u64>()
-                .map_err(|_| format!("{text} is not a number"))
-        };
-        match word.as_str() {
-            "--seconds" => options.time = Duration::from_secs(number(value()?)?),
-            "--minutes" => options.time = Duration::from_secs(60 * number(value()?)?),
-            "--seed" => options.seed = number(value()?)?,
-            "--shunt" => options.shunt = Some(PathBuf::from(value()?)),
-            "--native" => native = true,
-            "--mischief" => options.only = Some(mischief(value()?)?),
-            _ => return Err(format!("unknown argument {word}")),
+    let mut only = None;
+    let common = Common::parse(arguments, Duration::from_secs(60), |word, words| {
+        if word == "--mischief" {
+            only = Some(mischief(words.value(word)?)?);
         }
-    }
-    if native == options.shunt.is_some() {
-        return Err("give either --shunt PATH or --native".into());
-    }
-    Ok(options)
+        Ok(word == "--mischief")
+    })?;
+    Ok(Options { common, only })
 }
 
 fn mischief(text: &str) -> Result<Mischief, String> {
@@ -111,8 +87,8 @@ fn rounds(options: &Options, directory: &Path) -> Result<(), String> {
     let start = Instant::now();
     let (mut rounds, mut records, mut events) = (0, 0, 0);
     let mut said = Instant::now();
-    while start.elapsed() < options.time {
-        let seed = options.seed.wrapping_add(rounds);
+    while start.elapsed() < options.common.time {
+        let seed = options.common.seed.wrapping_add(rounds);
         let file = directory.join(format!("round.{rounds}"));
         let done = round(options, directory, &file, seed)
             .map_err(|text| format!("round {rounds}: {text}; begin there with --seed {seed}"))?;
@@ -128,7 +104,7 @@ fn rounds(options: &Options, directory: &Path) -> Result<(), String> {
             );
         }
     }
-    if options.shunt.is_some() {
+    if options.common.shunt.is_some() {
         let stats = std::fs::read_to_string(directory.join("stats")).unwrap_or_default();
         let ring = sum_of(&stats, "\"ring_bytes\":");
         let kernel = sum_of(&stats, "\"kernel_bytes\":");
@@ -206,7 +182,7 @@ fn round(
 
 fn command(options: &Options, directory: &Path, eager: bool) -> Result<Command, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let Some(shunt) = &options.shunt else {
+    let Some(shunt) = &options.common.shunt else {
         return Ok(Command::new(program));
     };
     let mut command = Command::new(shunt);

@@ -19,6 +19,7 @@ mod connection;
 mod director;
 mod event;
 mod family;
+mod options;
 mod process;
 mod random;
 mod server;

@@ -33,20 +33,22 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
 
 /// Starts redis without any files.
 pub(crate) fn serve(lab: &mut Lab, port: &str) -> Result<()> {
-    lab.serve(
-        port.parse()?,
-        &[
-            "redis-server",
-            "--port",
-            port,
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ],
-    )
+    lab.serve(port.parse()?, &server(port))
+}
+
+/// The command that does.
+pub(crate) fn server(port: &str) -> [&str; 9] {
+    [
+        "redis-server",
+        "--port",
+        port,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
 }
 
 /// Every test must have printed its rate and nothing else.

@@ -87,9 +87,10 @@ pub unsafe fn splice(
     length: size_t,
     flags: c_uint,
 ) -> Outcome {
-    // SAFETY: the caller's promise.
-    let real =
-        |length| unsafe { real::splice()(input, input_offset, out, out_offset, length, flags) };
+    let real = |length| {
+        // SAFETY: the caller's promise.
+        unsafe { real::splice()(input, input_offset, out, out_offset, length, flags) }
+    };
     let into = is_candidate(out);
     if !into && !is_candidate(input) {
         return Outcome::Kernel;

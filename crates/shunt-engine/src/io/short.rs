@@ -4,11 +4,10 @@
 use libc::{c_int, c_void, size_t};
 
 use super::buffer::is_bad;
-use super::target::attached;
-use crate::stream::short;
+use crate::stream::{Conn, short};
 use crate::{Outcome, table};
 
-/// Does what [`send`](super::send) and [`write`](super::write) do with a short message.
+/// Does what [`send`](super::send()) and [`write`](super::write) do with a short message.
 /// `None`: nothing has been done.
 #[inline(always)]
 pub unsafe fn send(
@@ -17,15 +16,12 @@ pub unsafe fn send(
     length: size_t,
     flags: c_int,
 ) -> Option<Outcome> {
-    let conn = attached(table::socket(fd)?, fd)?;
-    if is_bad(buffer, length) {
-        return None;
-    }
+    let conn = usual(fd, buffer, length)?;
     // SAFETY: the caller's promise.
     unsafe { short::send(conn, buffer.cast(), length, flags) }
 }
 
-/// Does what [`recv`](super::recv) and [`read`](super::read) do where a message is
+/// Does what [`recv`](super::recv()) and [`read`](super::read) do where a message is
 /// there. `None`: nothing has been done.
 #[inline(always)]
 pub unsafe fn recv(
@@ -34,10 +30,14 @@ pub unsafe fn recv(
     length: size_t,
     flags: c_int,
 ) -> Option<Outcome> {
-    let conn = attached(table::socket(fd)?, fd)?;
-    if is_bad(buffer, length) {
-        return None;
-    }
+    let conn = usual(fd, buffer, length)?;
     // SAFETY: the caller's promise.
     unsafe { short::receive(conn, buffer.cast(), length, flags) }
+}
+
+/// The connection, if it is shunted and there may be such a buffer.
+#[inline(always)]
+fn usual(fd: c_int, buffer: *const c_void, length: size_t) -> Option<Conn<'static>> {
+    let conn = Conn::attached(table::socket(fd)?, fd)?;
+    (!is_bad(buffer, length)).then_some(conn)
 }

@@ -24,18 +24,10 @@ pub(super) fn target(fd: c_int, who: u32) -> Target {
     let Some(socket) = table::socket(fd) else {
         return Target::Kernel;
     };
-    match attached(socket, fd) {
+    match Conn::attached(socket, fd) {
         Some(conn) => Target::Shunted(conn),
         None => not_attached(socket, fd, who),
     }
-}
-
-/// The connection, if it is shunted.
-#[inline(always)]
-pub(super) fn attached(socket: &'static Socket, fd: c_int) -> Option<Conn<'static>> {
-    (socket.stage() == Stage::Attached)
-        .then(|| Conn::new(socket, fd))
-        .flatten()
 }
 
 #[cold]

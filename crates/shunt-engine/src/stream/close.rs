@@ -11,9 +11,9 @@ use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
 use super::downgrade;
+use super::leave::await_receiver;
 use super::owed::Withdrawal;
-use super::send::await_receiver;
-use super::{Conn, leaves_unread, owed, parking, recv, wait};
+use super::{Conn, leaves_unread, owed, parking, recv, swallow, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -100,7 +100,7 @@ pub(crate) fn before_close(conn: &Conn) {
     // A forked relative may go on using the connection; if none does, a doorbell
     // left in the queue would turn the kernel's FIN into a reset.
     if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
-        wait::swallow(conn);
+        swallow::swallow(conn);
         return;
     }
     let linger: libc::linger = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER)
@@ -131,7 +131,7 @@ pub(crate) fn before_close(conn: &Conn) {
     } else if !resets && conn.take(&own.receiving.token) {
         // A doorbell that is in the queue, or arrives later, would make the
         // kernel's FIN a reset, and what it has still to send would be lost.
-        wait::take_all_bells(conn);
+        swallow::take_all_bells(conn);
         give(&own.receiving.token);
     }
 }

@@ -23,9 +23,9 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Way};
 
 use super::bell::News;
+use super::leave::{self, await_receiver, leave_ring_within};
 use super::owed::Withdrawal;
 use super::recv::{is_home, settle, switch_offset};
-use super::send::{await_receiver, leave_ring_within};
 use super::{Conn, close, owed, parking, wait};
 use crate::socket::bump;
 use crate::thread::{self, give};
@@ -70,7 +70,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         leave_ring_within(conn, reason, PATIENCE);
     }
     conn.socket.downgraded.store(1, Ordering::Relaxed);
-    wait::restore_options(conn);
+    leave::restore_options(conn);
     if wait::any_waits_for_room(conn) {
         parking::ring();
     }

@@ -1,6 +1,6 @@
 //! Bytes in our ring that the peer will not read there: it has recalled them
-//! ([`super::downgrade`] is the other side of this), or this side withdraws them. They
-//! are sent again over TCP, before anything that follows.
+//! ([`downgrade`](mod@super::downgrade) is the other side of this), or this side withdraws
+//! them. They are sent again over TCP, before anything that follows.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Slot, Way};
 use shunt_shm::token::Token;
 
-use super::{Conn, close, downgrade, wait};
+use super::{Conn, close, downgrade, leave};
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
@@ -290,6 +290,6 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
         close::abort(conn);
     }
     Way::TcpAgain.store(&conn.pair.own.sending.way);
-    wait::restore_options(conn);
+    leave::restore_options(conn);
     Debt::Paid
 }

@@ -121,8 +121,7 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                 conn.socket.pending_error.store(0, Ordering::Relaxed);
                 return Outcome::Fail(errno);
             }
-            Step::BadBuffer if done == 0 => return Outcome::Fail(libc::EFAULT),
-            Step::BadBuffer => return Outcome::Done(done as isize),
+            Step::BadBuffer => return cursor.done_or(libc::EFAULT),
             Step::Kernel if done == 0 => return Outcome::Kernel,
             Step::Kernel => {
                 let now = flags & libc::MSG_DONTWAIT != 0
@@ -133,20 +132,11 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                 return Outcome::Done(cursor.done() as isize);
             }
         }
-        let done = cursor.done();
         if flags & libc::MSG_DONTWAIT != 0 || options.nonblock.load(Ordering::Relaxed) != 0 {
-            return if done > 0 {
-                Outcome::Done(done as isize)
-            } else {
-                Outcome::Fail(libc::EAGAIN)
-            };
+            return cursor.done_or(libc::EAGAIN);
         }
         if let Err(errno) = wait(conn, Want::Data, &mut deadline, seen) {
-            return if done > 0 {
-                Outcome::Done(done as isize)
-            } else {
-                Outcome::Fail(errno)
-            };
+            return cursor.done_or(errno);
         }
         // What has come is mostly one message.
         if let Some((target, length)) = cursor.single()

@@ -1,4 +1,5 @@
-//! Sending.
+//! How a send goes: one attempt after another, into the ring or through the kernel
+//! ([`kernel`]).
 
 use std::sync::atomic::Ordering;
 
@@ -9,15 +10,20 @@ use shunt_shm::publish;
 use shunt_shm::ring::Stopped;
 use shunt_shm::slot::{self, Way};
 
-use super::close::{has_died, reset_if_died, take_error};
-use super::owed::{self, Debt, Withdrawal};
-use super::wait::{Want, only_the_kernel_can_wake, wait, wait_for_kernel};
-use super::{Conn, closed_cleanly, spin};
+use super::close::has_died;
+use super::leave::{leave_ring, only_the_kernel_can_wake};
+use super::owed::{self, Debt};
+use super::wait::{Want, wait, wait_for_kernel};
+use super::{Conn, spin};
 use crate::iov::Cursor;
-use crate::socket::{SENDER, bump};
-use crate::sys;
+use crate::socket::bump;
 use crate::thread::{give, signals};
-use crate::{Outcome, real, tcp};
+use crate::{Outcome, sys};
+
+mod kernel;
+
+use kernel::{Before, before_kernel, enter_kernel, through_kernel};
+pub(super) use kernel::{by_kernel, is_lost};
 
 /// What one attempt came to.
 enum Step {
@@ -72,8 +78,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             };
             match waited {
                 Ok(()) => continue,
-                Err(errno) if cursor.done() == 0 => return Outcome::Fail(errno),
-                Err(_) => return Outcome::Done(cursor.done() as isize),
+                Err(errno) => return cursor.done_or(errno),
             }
         }
         if let Step::Kernel = step {
@@ -86,11 +91,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                 Before::Go => {}
                 Before::Fail(errno) => {
                     give(token);
-                    return if cursor.done() == 0 {
-                        Outcome::Fail(errno)
-                    } else {
-                        Outcome::Done(cursor.done() as isize)
-                    };
+                    return cursor.done_or(errno);
                 }
                 Before::Lost => {
                     give(token);
@@ -104,8 +105,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             Step::Done => return Outcome::Done(cursor.done() as isize),
             // SAFETY: the caller's promise.
             Step::Kernel => return unsafe { through_kernel(conn, &mut cursor, flags) },
-            Step::BadBuffer if cursor.done() == 0 => return Outcome::Fail(libc::EFAULT),
-            Step::BadBuffer => return Outcome::Done(cursor.done() as isize),
+            Step::BadBuffer => return cursor.done_or(libc::EFAULT),
             Step::Ahead { done } => {
                 spin::make_way();
                 if done {
@@ -119,15 +119,10 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             if ask_for_room(conn) {
                 continue;
             }
-            return match cursor.done() {
-                0 => Outcome::Fail(libc::EAGAIN),
-                n => Outcome::Done(n as isize),
-            };
+            return cursor.done_or(libc::EAGAIN);
         }
-        match wait(conn, Want::Room, &mut deadline, seen) {
-            Ok(()) => {}
-            Err(errno) if cursor.done() == 0 => return Outcome::Fail(errno),
-            Err(_) => return Outcome::Done(cursor.done() as isize),
+        if let Err(errno) = wait(conn, Want::Room, &mut deadline, seen) {
+            return cursor.done_or(errno);
         }
     }
 }
@@ -154,110 +149,6 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
         give(&conn.pair.own.sending.token);
     }
     room
-}
-
-/// What must be known before the kernel sends.
-enum Before {
-    /// Nothing.
-    Go,
-    /// An error of the connection that was taken from the kernel.
-    Fail(sys::Errno),
-    /// The bytes go to a peer that has closed: TCP takes them, and a reset comes back.
-    Lost,
-}
-
-/// With the sending token.
-fn before_kernel(conn: &Conn, payload: bool) -> Before {
-    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    if !closed
-        && conn.way_out() == Way::Tcp
-        && conn.socket.pending_error.load(Ordering::Relaxed) == 0
-    {
-        return Before::Go;
-    }
-    reset_if_died(conn);
-    match take_error(conn) {
-        // With SIGPIPE: the kernel says it again.
-        Some(libc::EPIPE) => return Before::Go,
-        Some(errno) => return Before::Fail(errno),
-        None => {}
-    }
-    if !payload || conn.is_shut() {
-        return Before::Go;
-    }
-    let by_doorbell = reset_by_doorbell(conn);
-    conn.socket.sent_late.store(true, Ordering::Relaxed);
-    if by_doorbell {
-        // Its reset has come already, in answer to a doorbell.
-        conn.socket
-            .pending_error
-            .store(libc::EPIPE, Ordering::Relaxed);
-        return Before::Lost;
-    }
-    Before::Go
-}
-
-/// Whether what is sent now is [`Before::Lost`].
-pub(super) fn is_lost(conn: &Conn) -> bool {
-    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    if !closed && !has_died(conn) || conn.is_shut() {
-        return false;
-    }
-    reset_if_died(conn);
-    conn.socket.pending_error.load(Ordering::Relaxed) == 0 && reset_by_doorbell(conn)
-}
-
-/// The peer has closed, and the base socket's reset is only the answer to a doorbell.
-fn reset_by_doorbell(conn: &Conn) -> bool {
-    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    (closed || has_died(conn))
-        && closed_cleanly(conn)
-        && sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0
-}
-
-/// Makes a real call that sends, so that the direction cannot switch meanwhile;
-/// `None`: it is on the ring, where the bytes would be taken for doorbells.
-pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Outcome> {
-    let token = &conn.pair.own.sending.token;
-    if !conn.take(token) {
-        return Some(Outcome::Fail(libc::EAGAIN));
-    }
-    // Behind what the peer has recalled.
-    if owed::is_due(conn) && owed::pay(conn) == Debt::Owed {
-        give(token);
-        return Some(Outcome::Fail(libc::EAGAIN));
-    }
-    let on_ring = conn.is_on_ring();
-    if !on_ring {
-        enter_kernel(conn);
-    }
-    give(token);
-    if on_ring {
-        return None;
-    }
-    let sent = real::quietly(call);
-    leave_kernel(conn);
-    Some(sent.map_or_else(Outcome::Fail, Outcome::Done))
-}
-
-/// A real call that sends is about to be made. With the sending token, so that the
-/// direction cannot switch meanwhile.
-fn enter_kernel(conn: &Conn) {
-    conn.pair
-        .own
-        .sending
-        .in_kernel
-        .fetch_add(1, Ordering::AcqRel);
-    while !conn.socket.inside.enter(SENDER) {}
-}
-
-fn leave_kernel(conn: &Conn) {
-    conn.socket.inside.leave(SENDER);
-    conn.pair
-        .own
-        .sending
-        .in_kernel
-        .fetch_sub(1, Ordering::AcqRel);
 }
 
 /// With the sending token: whether bytes go through the ring, perhaps from now on.
@@ -382,139 +273,4 @@ unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<Filled, Stopped> {
         left -= n;
     }
     Ok(Filled::All)
-}
-
-/// The rest goes the kernel's way, blocking as the kernel blocks. The caller has
-/// entered `inside` as a sender.
-///
-/// # Safety
-/// The cursor's parts are readable.
-unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outcome {
-    let outcome = loop {
-        let mut rest = [iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        }; 64];
-        let count = cursor.copy_rest(&mut rest);
-        // SAFETY: all-zero is a valid header.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = rest.as_mut_ptr();
-        message.msg_iovlen = count;
-        // SAFETY: the caller's promise.
-        let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags) });
-        conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
-        match sent {
-            Err(errno) if cursor.done() == 0 => break Outcome::Fail(errno),
-            Err(_) => break Outcome::Done(cursor.done() as isize),
-            Ok(n) => cursor.skip(n as usize),
-        }
-        if sent != Ok(crate::iov::total(&rest[..count]) as isize) || cursor.remaining() == 0 {
-            break Outcome::Done(cursor.done() as isize);
-        }
-    };
-    leave_kernel(conn);
-    outcome
-}
-
-/// How long who leaves the ring waits for a peer that is in the middle of a receive,
-/// in nanoseconds.
-const LEAVING_PATIENCE: u64 = 5_000_000;
-
-/// Moves the outgoing direction back to TCP: what follows is the kernel's.
-pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
-    leave_ring_within(conn, reason, LEAVING_PATIENCE);
-}
-
-/// The same with more or less patience, in nanoseconds. What the peer has not read
-/// goes first, so that it may give the connection to another program at any time;
-/// unless it is receiving all this while, or TCP has no room: then it reads the ring
-/// to its end.
-pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
-    let sending = &conn.pair.own.sending;
-    let mut until = None;
-    loop {
-        if !conn.take(&sending.token) {
-            return;
-        }
-        let first = until.is_none();
-        let now = sys::now();
-        let may_wait = now < *until.get_or_insert(now + patience);
-        let waits = leave(conn, reason, first, may_wait);
-        give(&sending.token);
-        if !waits {
-            break;
-        }
-        await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE);
-    }
-    super::wait::restore_options(conn);
-}
-
-/// Waits until the peer is in the middle of no receive. `false`: it still is.
-pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
-    while conn.pair.peer.receiving.token.is_taken() && !owed::is_recalled(conn) {
-        if !patient() {
-            return false;
-        }
-        sys::sched_yield();
-    }
-    true
-}
-
-/// With the sending token. `true`: the peer is receiving, which `may_wait` says to
-/// wait for.
-fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
-    let own = conn.pair.own;
-    if owed::is_due(conn) {
-        owed::pay(conn);
-    }
-    match conn.way_out() {
-        Way::Ring => {
-            if first {
-                publish::set_bits(&own.face.state, slot::LEAVING);
-                heavy();
-                conn.tell_leaving();
-            }
-            // Doorbells are sent under this token too, so nothing is under way.
-            let withdrawal = if conn.in_flight() > 0 {
-                owed::withdraw(conn)
-            } else {
-                Withdrawal::No
-            };
-            match withdrawal {
-                Withdrawal::Done => {}
-                Withdrawal::PeerReceives if may_wait => return true,
-                Withdrawal::PeerReceives | Withdrawal::No => {
-                    let Some(offset) = tcp::written(conn.fd, conn.socket.role()) else {
-                        return false;
-                    };
-                    publish::word(&own.output.back_at, offset + 1);
-                    conn.producer().leave(offset);
-                    Way::TcpAgain.store(&own.sending.way);
-                }
-            }
-            conn.socket.set_reason(reason);
-            conn.socket.downgraded.store(1, Ordering::Relaxed);
-        }
-        Way::Tcp => Way::TcpAgain.store(&own.sending.way),
-        Way::TcpAgain | Way::Owing => {}
-    }
-    false
-}
-
-/// Whether the base socket's receive queue has bytes that the program has not
-/// read and that we may not take.
-pub(super) fn has_unread_tcp(conn: &Conn) -> bool {
-    // The peer may have moved to the ring since we last received: what lies there
-    // then is a doorbell.
-    let token = &conn.pair.own.receiving.token;
-    if conn.way_in() == Way::Tcp && conn.take(token) {
-        super::recv::settle(conn);
-        give(token);
-    }
-    match conn.way_in() {
-        Way::Ring => false,
-        Way::Tcp | Way::TcpAgain | Way::Owing => {
-            sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n > 0)
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! One small message on a connection that is on its rings, in as few instructions as
-//! may be. Whatever else there may be to do, [`super::send`] and [`super::recv`] do.
+//! may be. Whatever else there may be to do, [`send`](mod@super::send) and
+//! [`recv`](mod@super::recv) do.
 
 use std::sync::atomic::Ordering;
 

@@ -47,8 +47,8 @@ export_short! {
 export! {
     readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = io::readv;
     writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = io::writev;
-    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = engine_preadv2;
-    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = engine_pwritev2;
+    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = io::preadv2;
+    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = io::pwritev2;
     recvfrom(
         fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int,
         address: *mut sockaddr, address_length: *mut socklen_t,
@@ -78,35 +78,4 @@ alias! {
     sendfile64 = sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     preadv64v2 = preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     pwritev64v2 = pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
-}
-
-/// Offset −1 means "at the current position": the only one that a socket has.
-#[inline(always)]
-pub(super) unsafe fn engine_preadv2(
-    fd: c_int,
-    iov: *const iovec,
-    count: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> Outcome {
-    if offset != -1 {
-        return Outcome::Kernel;
-    }
-    // SAFETY: the caller keeps the function's contract.
-    unsafe { io::preadv2(fd, iov, count, offset, flags) }
-}
-
-#[inline(always)]
-pub(super) unsafe fn engine_pwritev2(
-    fd: c_int,
-    iov: *const iovec,
-    count: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> Outcome {
-    if offset != -1 {
-        return Outcome::Kernel;
-    }
-    // SAFETY: the caller keeps the function's contract.
-    unsafe { io::pwritev2(fd, iov, count, offset, flags) }
 }

@@ -12,7 +12,6 @@ use std::ptr;
 use libc::sigset_t;
 use shunt_engine::{Outcome, io, is_readable, life, ready};
 
-use super::data::{engine_preadv2, engine_pwritev2};
 use super::{fd, process, ready as set, socket};
 use crate::call::{answer, outcome, quietly, quietly_with};
 use crate::next::raw::{self, SIGSET_SIZE};
@@ -195,8 +194,8 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_readv => io::readv(fd, pointer(b), c as c_int),
             libc::SYS_writev => io::writev(fd, pointer(b), c as c_int),
             // The offset comes in two halves, of which the first has all bits.
-            libc::SYS_preadv2 => engine_preadv2(fd, pointer(b), c as c_int, d, f as c_int),
-            libc::SYS_pwritev2 => engine_pwritev2(fd, pointer(b), c as c_int, d, f as c_int),
+            libc::SYS_preadv2 => io::preadv2(fd, pointer(b), c as c_int, d, f as c_int),
+            libc::SYS_pwritev2 => io::pwritev2(fd, pointer(b), c as c_int, d, f as c_int),
             libc::SYS_recvfrom => io::recvfrom(
                 fd,
                 pointer(b),

@@ -64,9 +64,9 @@ fn copies_every_size_and_nothing_beside_it() {
     for n in (0..700).chain([1023, 1024, 2047, 3071, 3072, 3073, 4096, 8000]) {
         for (from, to) in [(0, 0), (1, 8), (8, 3), (5, 16)] {
             let mut target = vec![0xee; n + 100];
+            let (target_at, source_at) = (target.as_mut_ptr(), source.as_ptr());
             // SAFETY: both buffers reach beyond offset and length.
-            let missing =
-                unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), n) };
+            let missing = unsafe { copy(target_at.add(to), source_at.add(from), n) };
             assert_eq!(missing, 0);
             assert_eq!(
                 &target[to..to + n],

@@ -1,63 +1,43 @@
 //! The command line.
 
-use std::path::PathBuf;
+use crate::options::{Common, Words};
 use std::time::Duration;
 
 /// What to run, and for how long.
 pub(crate) struct Options {
-    pub(super) time: Duration,
-    pub(super) seed: u64,
+    pub(super) common: Common,
     pub(super) servers: usize,
     pub(super) clients: usize,
-    pub(super) shunt: Option<PathBuf>,
     pub(super) json: bool,
 }
 
 impl Options {
     pub(crate) fn parse(arguments: &[String]) -> Result<Self, String> {
-        let clock = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        let mut options = Self {
-            time: Duration::from_secs(600),
-            seed: u64::from(clock.subsec_nanos()) ^ clock.as_secs(),
-            servers: 3,
-            clients: 8,
-            shunt: None,
-            json: false,
-        };
-        let mut native = false;
-        let mut words = arguments.iter();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} needs a value"));
-            let number = |text: &String| {
-                text.parse::<u64>()
-                    .map_err(|_| format!("{text} is not a number"))
-            };
-            match word.as_str() {
-                "--minutes" => options.time = Duration::from_secs(60 * number(value()?)?),
-                "--seconds" => options.time = Duration::from_secs(number(value()?)?),
-                "--seed" => options.seed = number(value()?)?,
-                "--servers" => {
-                    options.servers = usize::try_from(number(value()?)?).unwrap_or(1).max(1)
-                }
-                "--clients" => {
-                    options.clients = usize::try_from(number(value()?)?).unwrap_or(1).max(1)
-                }
-                "--shunt" => options.shunt = Some(PathBuf::from(value()?)),
-                "--native" => native = true,
-                "--json" => options.json = true,
-                _ => return Err(format!("unknown argument {word}")),
+        let (mut servers, mut clients, mut json) = (3, 8, false);
+        let ten_minutes = Duration::from_secs(600);
+        let common = Common::parse(arguments, ten_minutes, |word, words| {
+            match word {
+                "--servers" => servers = at_least_one(word, words)?,
+                "--clients" => clients = at_least_one(word, words)?,
+                "--json" => json = true,
+                _ => return Ok(false),
             }
-        }
-        if native == options.shunt.is_some() {
-            return Err("give either --shunt PATH or --native".into());
-        }
-        Ok(options)
+            Ok(true)
+        })?;
+        Ok(Self {
+            common,
+            servers,
+            clients,
+            json,
+        })
     }
 
     /// A check of the soak itself, without Shunt.
     pub(super) fn is_native(&self) -> bool {
-        self.shunt.is_none()
+        self.common.shunt.is_none()
     }
+}
+
+fn at_least_one(word: &str, words: &mut Words) -> Result<usize, String> {
+    Ok(usize::try_from(words.number(word)?).unwrap_or(1).max(1))
 }

@@ -60,7 +60,7 @@ impl Director<'_> {
                  \"shunted\":{shunted},\"ring_bytes\":{ring},\"kernel_bytes\":{kernel},\
                  \"begin\":{{\"processes\":{},\"descriptors\":{},\"memory_kb\":{}}},\
                  \"end\":{{\"processes\":{},\"descriptors\":{},\"memory_kb\":{}}}}}",
-                self.options.seed,
+                self.options.common.seed,
                 self.connections,
                 self.bytes,
                 self.started,
@@ -85,7 +85,7 @@ impl Director<'_> {
         } else {
             Err(format!(
                 "{failures} failures; repeat with --seed {}",
-                self.options.seed
+                self.options.common.seed
             ))
         }
     }

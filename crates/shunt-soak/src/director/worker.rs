@@ -32,6 +32,7 @@ impl Director<'_> {
         // One in eight stays plain, so that mixed pairs occur.
         let wrap = self
             .options
+            .common
             .shunt
             .as_ref()
             .filter(|_| self.next < 2 || !self.random.one_in(8));

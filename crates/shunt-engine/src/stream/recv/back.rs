@@ -12,7 +12,7 @@ use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::Conn;
 use crate::stream::downgrade::{HELD, UNKNOWN};
-use crate::stream::wait::take_bells;
+use crate::stream::swallow::take_bells;
 use crate::{real, sys};
 
 /// The peer has left the ring: its bytes go on over TCP from `offset`.

@@ -9,7 +9,7 @@ use crate::epoll;
 use crate::socket::bump;
 use crate::stream::Conn;
 use crate::stream::close::{reset_if_died, take_error};
-use crate::stream::wait::take_bells;
+use crate::stream::swallow::take_bells;
 use crate::sys::{self, Errno};
 
 /// The kernel is asked about an empty ring at least this often (ticks, about
@@ -18,6 +18,7 @@ const LOOK_EVERY: u64 = 100_000;
 
 /// Asks the kernel about a connection whose ring is empty: rarely, and at once
 /// when the peer says that it is closing. `None`: nothing new.
+#[inline]
 pub(super) fn look(conn: &Conn) -> Option<Step> {
     let socket = conn.socket;
     let ending = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
@@ -39,7 +40,13 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
     if pending != 0 {
         return Some(failure(conn, pending));
     }
-    bump(&socket.rx.kernel_calls, 1);
+    ask_kernel(conn)
+}
+
+/// What [`look`] does where it is time to.
+#[cold]
+fn ask_kernel(conn: &Conn) -> Option<Step> {
+    bump(&conn.socket.rx.kernel_calls, 1);
     let heard = if conn.pair.own.receiving.sleepers.load(Ordering::Acquire) == 0
         && !epoll::may_sleep(conn)
     {

@@ -1,0 +1,156 @@
+//! When and how does the outgoing direction leave the ring and go back to TCP?
+
+use std::sync::atomic::Ordering;
+
+use shunt_abi::Reason;
+use shunt_shm::atomic::heavy;
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Way};
+
+use super::Conn;
+use super::owed::{self, Withdrawal};
+use crate::thread::give;
+use crate::{sys, tcp};
+
+/// A sender that must wait, but that no doorbell can reach (the peer has shut
+/// down its sending half or left the ring, or unread TCP data lies before any
+/// doorbell), goes back to TCP and waits there.
+pub(crate) fn only_the_kernel_can_wake(conn: &Conn) -> bool {
+    let closing = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
+        || sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR)
+            != 0;
+    if closing {
+        leave_ring(conn, Reason::HalfClosed);
+    } else if conn.pair.peer_state() & slot::LEAVING != 0 || has_unread_tcp(conn) {
+        leave_ring(conn, Reason::Blocked);
+    } else {
+        return false;
+    }
+    conn.way_out() != Way::Ring
+}
+
+/// Whether the base socket's receive queue has bytes that the program has not
+/// read and that we may not take.
+fn has_unread_tcp(conn: &Conn) -> bool {
+    // The peer may have moved to the ring since we last received: what lies there
+    // then is a doorbell.
+    let token = &conn.pair.own.receiving.token;
+    if conn.way_in() == Way::Tcp && conn.take(token) {
+        super::recv::settle(conn);
+        give(token);
+    }
+    match conn.way_in() {
+        Way::Ring => false,
+        Way::Tcp | Way::TcpAgain | Way::Owing => {
+            sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n > 0)
+        }
+    }
+}
+
+/// How long who leaves the ring waits for a peer that is in the middle of a receive,
+/// in nanoseconds.
+const LEAVING_PATIENCE: u64 = 5_000_000;
+
+/// Moves the outgoing direction back to TCP: what follows is the kernel's.
+pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
+    leave_ring_within(conn, reason, LEAVING_PATIENCE);
+}
+
+/// The same with more or less patience, in nanoseconds. What the peer has not read
+/// goes first, so that it may give the connection to another program at any time;
+/// unless it is receiving all this while, or TCP has no room: then it reads the ring
+/// to its end.
+pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
+    let sending = &conn.pair.own.sending;
+    let mut until = None;
+    loop {
+        if !conn.take(&sending.token) {
+            return;
+        }
+        let first = until.is_none();
+        let now = sys::now();
+        let may_wait = now < *until.get_or_insert(now + patience);
+        let waits = leave(conn, reason, first, may_wait);
+        give(&sending.token);
+        if !waits {
+            break;
+        }
+        await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE);
+    }
+    restore_options(conn);
+}
+
+/// Waits until the peer is in the middle of no receive. `false`: it still is.
+pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
+    while conn.pair.peer.receiving.token.is_taken() && !owed::is_recalled(conn) {
+        if !patient() {
+            return false;
+        }
+        sys::sched_yield();
+    }
+    true
+}
+
+/// With the sending token. `true`: the peer is receiving, which `may_wait` says to
+/// wait for.
+fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
+    let own = conn.pair.own;
+    if owed::is_due(conn) {
+        owed::pay(conn);
+    }
+    match conn.way_out() {
+        Way::Ring => {
+            if first {
+                publish::set_bits(&own.face.state, slot::LEAVING);
+                heavy();
+                conn.tell_leaving();
+            }
+            // Doorbells are sent under this token too, so nothing is under way.
+            let withdrawal = if conn.in_flight() > 0 {
+                owed::withdraw(conn)
+            } else {
+                Withdrawal::No
+            };
+            match withdrawal {
+                Withdrawal::Done => {}
+                Withdrawal::PeerReceives if may_wait => return true,
+                Withdrawal::PeerReceives | Withdrawal::No => {
+                    let Some(offset) = tcp::written(conn.fd, conn.socket.role()) else {
+                        return false;
+                    };
+                    publish::word(&own.output.back_at, offset + 1);
+                    conn.producer().leave(offset);
+                    Way::TcpAgain.store(&own.sending.way);
+                }
+            }
+            conn.socket.set_reason(reason);
+            conn.socket.downgraded.store(1, Ordering::Relaxed);
+        }
+        Way::Tcp => Way::TcpAgain.store(&own.sending.way),
+        Way::TcpAgain | Way::Owing => {}
+    }
+    false
+}
+
+/// Once a direction carries payload over TCP again, the program's own options
+/// apply to it.
+pub(super) fn restore_options(conn: &Conn) {
+    if conn.way_in() == Way::Ring {
+        return;
+    }
+    let options = &conn.pair.own.options;
+    let set = |name, value: i32| {
+        let _ = sys::setsockopt(conn.fd, libc::IPPROTO_TCP, name, &value);
+    };
+    if options.nodelay.load(Ordering::Relaxed) == 0 {
+        set(libc::TCP_NODELAY, 0);
+    }
+    if conn.way_out() == Way::TcpAgain && options.cork.load(Ordering::Relaxed) != 0 {
+        set(libc::TCP_CORK, 1);
+    }
+    let least = options.rcvlowat.load(Ordering::Relaxed) as i32;
+    // Before the ring doorbells are still to come.
+    if least > 1 && conn.way_in() == Way::TcpAgain {
+        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &least);
+    }
+}

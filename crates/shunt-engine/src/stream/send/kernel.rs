@@ -1,0 +1,149 @@
+//! What must be seen to where the kernel sends, and not the ring?
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+use shunt_shm::slot::{self, Way};
+
+use crate::iov::Cursor;
+use crate::socket::SENDER;
+use crate::stream::close::{has_died, reset_if_died, take_error};
+use crate::stream::owed::{self, Debt};
+use crate::stream::{Conn, closed_cleanly};
+use crate::thread::give;
+use crate::{Outcome, real, sys};
+
+/// What must be known before the kernel sends.
+pub(super) enum Before {
+    /// Nothing.
+    Go,
+    /// An error of the connection that was taken from the kernel.
+    Fail(sys::Errno),
+    /// The bytes go to a peer that has closed: TCP takes them, and a reset comes back.
+    Lost,
+}
+
+/// With the sending token.
+pub(super) fn before_kernel(conn: &Conn, payload: bool) -> Before {
+    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
+    if !closed
+        && conn.way_out() == Way::Tcp
+        && conn.socket.pending_error.load(Ordering::Relaxed) == 0
+    {
+        return Before::Go;
+    }
+    reset_if_died(conn);
+    match take_error(conn) {
+        // With SIGPIPE: the kernel says it again.
+        Some(libc::EPIPE) => return Before::Go,
+        Some(errno) => return Before::Fail(errno),
+        None => {}
+    }
+    if !payload || conn.is_shut() {
+        return Before::Go;
+    }
+    let by_doorbell = reset_by_doorbell(conn);
+    conn.socket.sent_late.store(true, Ordering::Relaxed);
+    if by_doorbell {
+        // Its reset has come already, in answer to a doorbell.
+        conn.socket
+            .pending_error
+            .store(libc::EPIPE, Ordering::Relaxed);
+        return Before::Lost;
+    }
+    Before::Go
+}
+
+/// Whether what is sent now is [`Before::Lost`].
+pub(in crate::stream) fn is_lost(conn: &Conn) -> bool {
+    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
+    if !closed && !has_died(conn) || conn.is_shut() {
+        return false;
+    }
+    reset_if_died(conn);
+    conn.socket.pending_error.load(Ordering::Relaxed) == 0 && reset_by_doorbell(conn)
+}
+
+/// The peer has closed, and the base socket's reset is only the answer to a doorbell.
+fn reset_by_doorbell(conn: &Conn) -> bool {
+    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
+    (closed || has_died(conn))
+        && closed_cleanly(conn)
+        && sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0
+}
+
+/// Makes a real call that sends, so that the direction cannot switch meanwhile;
+/// `None`: it is on the ring, where the bytes would be taken for doorbells.
+pub(in crate::stream) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Outcome> {
+    let token = &conn.pair.own.sending.token;
+    if !conn.take(token) {
+        return Some(Outcome::Fail(libc::EAGAIN));
+    }
+    // Behind what the peer has recalled.
+    if owed::is_due(conn) && owed::pay(conn) == Debt::Owed {
+        give(token);
+        return Some(Outcome::Fail(libc::EAGAIN));
+    }
+    let on_ring = conn.is_on_ring();
+    if !on_ring {
+        enter_kernel(conn);
+    }
+    give(token);
+    if on_ring {
+        return None;
+    }
+    let sent = real::quietly(call);
+    leave_kernel(conn);
+    Some(sent.map_or_else(Outcome::Fail, Outcome::Done))
+}
+
+/// A real call that sends is about to be made. With the sending token, so that the
+/// direction cannot switch meanwhile.
+pub(super) fn enter_kernel(conn: &Conn) {
+    conn.pair
+        .own
+        .sending
+        .in_kernel
+        .fetch_add(1, Ordering::AcqRel);
+    while !conn.socket.inside.enter(SENDER) {}
+}
+
+fn leave_kernel(conn: &Conn) {
+    conn.socket.inside.leave(SENDER);
+    conn.pair
+        .own
+        .sending
+        .in_kernel
+        .fetch_sub(1, Ordering::AcqRel);
+}
+
+/// The rest goes the kernel's way, blocking as the kernel blocks. The caller has
+/// entered `inside` as a sender.
+///
+/// # Safety
+/// The cursor's parts are readable.
+pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outcome {
+    let outcome = loop {
+        let mut rest = [iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; 64];
+        let count = cursor.copy_rest(&mut rest);
+        // SAFETY: all-zero is a valid header.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = rest.as_mut_ptr();
+        message.msg_iovlen = count;
+        // SAFETY: the caller's promise.
+        let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags) });
+        conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
+        match sent {
+            Err(errno) => break cursor.done_or(errno),
+            Ok(n) => cursor.skip(n as usize),
+        }
+        if sent != Ok(crate::iov::total(&rest[..count]) as isize) || cursor.remaining() == 0 {
+            break Outcome::Done(cursor.done() as isize);
+        }
+    };
+    leave_kernel(conn);
+    outcome
+}

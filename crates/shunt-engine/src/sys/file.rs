@@ -1,0 +1,100 @@
+//! What is asked of files and pipes, at the other end of a `sendfile` or a `splice`.
+
+use libc::c_int;
+
+use super::{Errno, fcntl, read, ready, write};
+
+pub(crate) fn pread(
+    fd: c_int,
+    buffer: *mut u8,
+    length: usize,
+    offset: i64,
+) -> Result<usize, Errno> {
+    call!(pread64, fd, buffer, length, offset)
+}
+
+/// Where a file's offset stands; `None` if it has none (a pipe).
+pub(crate) fn position(fd: c_int) -> Option<i64> {
+    call!(lseek, fd, 0, libc::SEEK_CUR).ok().map(|at| at as i64)
+}
+
+pub(crate) fn move_position(fd: c_int, by: i64) {
+    let _ = call!(lseek, fd, by, libc::SEEK_CUR);
+}
+
+/// Whether a descriptor is a regular file or a block device.
+pub(crate) fn is_file(fd: c_int) -> bool {
+    matches!(file_type(fd), libc::S_IFREG | libc::S_IFBLK)
+}
+
+/// Whether a descriptor is an end of a pipe.
+pub(crate) fn is_pipe(fd: c_int) -> bool {
+    file_type(fd) == libc::S_IFIFO
+}
+
+/// Whether it was opened for this: `O_RDONLY` or `O_WRONLY`.
+pub(crate) fn is_open_for(fd: c_int, access: c_int) -> bool {
+    fcntl(fd, libc::F_GETFL, 0).is_ok_and(
+        |flags| matches!(flags as c_int & libc::O_ACCMODE, a if a == access || a == libc::O_RDWR),
+    )
+}
+
+/// `S_IFREG` and its like; 0 if the descriptor is bad.
+fn file_type(fd: c_int) -> libc::mode_t {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    let done = call!(fstat, fd, stat.as_mut_ptr());
+    if done.is_ok() {
+        // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
+        unsafe { stat.assume_init() }.st_mode & libc::S_IFMT
+    } else {
+        0
+    }
+}
+
+const RWF_NOWAIT: c_int = 8;
+
+/// Reads what a pipe has at this moment, whether it is blocking or not.
+pub(crate) fn read_now(pipe: c_int, buffer: *mut u8, length: usize) -> Result<usize, Errno> {
+    let part = libc::iovec {
+        iov_base: buffer.cast(),
+        iov_len: length,
+    };
+    match call!(
+        preadv2,
+        pipe,
+        &raw const part,
+        1,
+        usize::MAX,
+        usize::MAX,
+        RWF_NOWAIT
+    ) {
+        // Before Linux 6.4.
+        Err(libc::EOPNOTSUPP) if ready(pipe, libc::POLLIN) == 0 => Err(libc::EAGAIN),
+        Err(libc::EOPNOTSUPP) => read(pipe, buffer, length),
+        other => other,
+    }
+}
+
+/// Writes what fits into a pipe at this moment, whether it is blocking or not.
+pub(crate) fn write_now(pipe: c_int, bytes: *const u8, length: usize) -> Result<usize, Errno> {
+    let part = libc::iovec {
+        iov_base: bytes.cast_mut().cast(),
+        iov_len: length,
+    };
+    match call!(
+        pwritev2,
+        pipe,
+        &raw const part,
+        1,
+        usize::MAX,
+        usize::MAX,
+        RWF_NOWAIT
+    ) {
+        // Before Linux 6.4. So much never blocks if there is any room (`pipe(7)`).
+        Err(libc::EOPNOTSUPP) if ready(pipe, libc::POLLOUT) & libc::POLLOUT == 0 => {
+            Err(libc::EAGAIN)
+        }
+        Err(libc::EOPNOTSUPP) => write(pipe, bytes, length.min(libc::PIPE_BUF)),
+        other => other,
+    }
+}

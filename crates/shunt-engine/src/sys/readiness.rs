@@ -1,0 +1,92 @@
+//! What is ready, as the kernel sees it, and sleeping until something is.
+
+use std::sync::atomic::AtomicU32;
+
+use libc::{c_int, pollfd};
+
+use super::Errno;
+
+/// What the kernel says is ready now; 0 if it says nothing.
+pub(crate) fn ready(fd: c_int, events: i16) -> i16 {
+    let mut one = pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let _ = call!(ppoll, &raw mut one, 1, &raw const none, 0, 0);
+    one.revents
+}
+
+/// Polls without waiting.
+pub(crate) fn poll_now(fds: &mut [pollfd]) -> Result<usize, Errno> {
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    call!(ppoll, fds.as_mut_ptr(), fds.len(), &raw const none, 0, 0)
+}
+
+/// Polls up to so many milliseconds.
+pub(crate) fn poll_ms(fd: c_int, events: i16, milliseconds: i64) -> i16 {
+    let mut one = pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let time = libc::timespec {
+        tv_sec: milliseconds / 1000,
+        tv_nsec: milliseconds % 1000 * 1_000_000,
+    };
+    let _ = call!(ppoll, &raw mut one, 1, &raw const time, 0, 0);
+    one.revents
+}
+
+pub(crate) fn epoll_create() -> Result<c_int, Errno> {
+    call!(epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| fd as c_int)
+}
+
+pub(crate) fn epoll_ctl(
+    set: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut libc::epoll_event,
+) -> Result<usize, Errno> {
+    call!(epoll_ctl, set, operation, fd, event)
+}
+
+/// Takes kernel events without waiting.
+pub(crate) fn epoll_now(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    most: usize,
+) -> Result<usize, Errno> {
+    call!(epoll_pwait, set, events, most, 0, 0, 8)
+}
+
+pub(crate) fn eventfd() -> Result<c_int, Errno> {
+    call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(|fd| fd as c_int)
+}
+
+/// Sleeps while `word` is `value`, so many nanoseconds at most.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    let time = libc::timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let _ = call!(futex, word.as_ptr(), operation, value, &raw const time);
+}
+
+/// Wakes everybody who sleeps there.
+pub(crate) fn futex_wake_all(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let _ = call!(futex, word.as_ptr(), operation, i32::MAX);
+}
+
+pub(crate) fn sched_yield() {
+    let _ = call!(sched_yield);
+}
