@@ -21,7 +21,7 @@ mod stock;
 mod wait;
 mod wire;
 
-pub(crate) use board::{accelerates, await_listed};
+pub(crate) use board::{accelerates, await_listed, has_mail};
 pub(crate) use borrow::borrow;
 pub(crate) use request::{claim, claim_again, claim_now, listen, release, report, unlisten};
 

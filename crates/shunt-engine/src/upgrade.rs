@@ -109,6 +109,24 @@ fn local(fd: c_int) -> Result<(), Reason> {
     Ok(())
 }
 
+/// A data call on a socket, which stays what it is: counted, if it is, and there is no
+/// more to do.
+#[inline(always)]
+pub(crate) fn stays(socket: &Socket) -> bool {
+    match socket.stage() {
+        Stage::Claimed => !control::has_mail(),
+        Stage::Candidate => {
+            let calls = socket.calls.load(Ordering::Relaxed) + 1;
+            let stays = calls < claim_after(socket);
+            if stays {
+                socket.calls.store(calls, Ordering::Relaxed);
+            }
+            stays
+        }
+        _ => false,
+    }
+}
+
 /// A data or readiness call on a socket that is not attached: counts it, and
 /// moves the socket on if it can be. `true` if it is attached now.
 #[cold]

@@ -26,7 +26,7 @@ pub(super) fn adopt(board: *mut u8, mailbox: u32) {
 
 /// Whether the daemon may have sent something that nobody has read.
 #[inline]
-pub(super) fn has_mail() -> bool {
+pub(crate) fn has_mail() -> bool {
     mail().is_none_or(|mail| mail != SEEN.load(Ordering::Relaxed))
         && !BOARD.load(Ordering::Acquire).is_null()
 }

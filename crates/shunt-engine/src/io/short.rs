@@ -4,6 +4,8 @@
 use libc::{c_int, c_void, size_t};
 
 use super::buffer::is_bad;
+use super::target::meanwhile;
+use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{Conn, short};
 use crate::{Outcome, table};
 
@@ -33,6 +35,23 @@ pub unsafe fn recv(
     let conn = usual(fd, buffer, length)?;
     // SAFETY: the caller's promise.
     unsafe { short::receive(conn, buffer.cast(), length, flags) }
+}
+
+/// Makes the real call that sends at once, if `fd` is not shunted and nothing is due
+/// to change that. `None`: nothing has been done.
+#[inline(always)]
+pub fn sends_meanwhile(fd: c_int, flags: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
+    if flags & libc::MSG_OOB != 0 {
+        // It is to be known of.
+        return None;
+    }
+    meanwhile(fd, SENDER, call)
+}
+
+/// The same of one that receives.
+#[inline(always)]
+pub fn receives_meanwhile(fd: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
+    meanwhile(fd, RECEIVER, call)
 }
 
 /// The connection, if it is shunted and there may be such a buffer.

@@ -8,6 +8,9 @@ use crate::socket::{Socket, Stage};
 use crate::stream::Conn;
 use crate::{Outcome, real, stats, table, upgrade};
 
+/// So many bytes in one call show as much as a call does.
+const LARGE: isize = 32 << 10;
+
 /// What to do for a call on a descriptor.
 pub(super) enum Target {
     /// Leave it to the real function.
@@ -57,6 +60,31 @@ fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
     }
 }
 
+/// Makes the real call at once where there is nothing else to do: `fd` is the kernel's,
+/// or may be shunted one day, but not yet. `None`: nothing has been done.
+#[inline(always)]
+pub(super) fn meanwhile(fd: c_int, who: u32, call: impl FnOnce() -> isize) -> Option<isize> {
+    let Some(socket) = table::socket(fd) else {
+        return Some(call());
+    };
+    match socket.stage() {
+        Stage::Attached => return None,
+        Stage::Plain => {
+            stats::kernel_call(socket);
+            return Some(call());
+        }
+        _ if !upgrade::stays(socket) || !socket.inside.enter(who) => return None,
+        _ => {}
+    }
+    // Nobody changes the stage to attached while we are in.
+    if socket.stage() == Stage::Attached {
+        socket.inside.leave(who);
+        return None;
+    }
+    stats::kernel_call(socket);
+    Some(counted(socket, who, call))
+}
+
 /// Serves one call on `fd` by `who`: from shared memory, or by the kernel while
 /// the socket knows that a thread is inside. The one branch of every call.
 #[inline(always)]
@@ -69,24 +97,26 @@ pub(super) fn serve(
     match target(fd, who) {
         Target::Kernel => Outcome::Kernel,
         Target::Shunted(conn) => shunted(conn),
-        Target::Counted(socket) => counted(socket, who, real),
+        Target::Counted(socket) => match counted(socket, who, real) {
+            n if n < 0 => Outcome::Fail(real::errno()),
+            n => Outcome::Done(n),
+        },
     }
 }
 
 /// A real call of a thread that is inside, and leaves after it. The thread may
 /// be cancelled there; then the socket stays on TCP.
-fn counted(socket: &'static Socket, who: u32, call: impl FnOnce() -> isize) -> Outcome {
+#[inline(always)]
+fn counted(socket: &'static Socket, who: u32, call: impl FnOnce() -> isize) -> isize {
     let n = call();
     socket.inside.leave(who);
     // A connection that moves much in few calls lives too.
-    socket
-        .calls
-        .fetch_add((n.max(0) >> 15) as u32, Ordering::Relaxed);
-    if n < 0 {
-        Outcome::Fail(real::errno())
-    } else {
-        Outcome::Done(n)
+    if n >= LARGE {
+        socket
+            .calls
+            .fetch_add((n / LARGE) as u32, Ordering::Relaxed);
     }
+    n
 }
 
 /// Whether `fd` is a socket that is (or may be about to be) shunted.

@@ -13,20 +13,26 @@ use crate::next;
 /// Exported functions that mostly move one short message: that is tried in a few
 /// instructions, without a frame on the stack, before everything else.
 macro_rules! export_short {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty = $short:expr, $engine:expr;)*) => {$(
+    ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),*) -> $result:ty
+        = $short:expr, $meanwhile:expr, $engine:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+        pub(super) unsafe extern "C-unwind" fn $name($fd: c_int, $($arg: $type),*) -> $result {
             #[inline(never)]
-            unsafe extern "C-unwind" fn otherwise($($arg: $type),*) -> $result {
+            unsafe extern "C-unwind" fn otherwise($fd: c_int, $($arg: $type),*) -> $result {
                 // SAFETY: as for `export`.
-                unsafe { outcome!($engine($($arg),*), next::$name($($arg),*)) }
+                unsafe {
+                    match $meanwhile(|| next::$name($fd, $($arg),*)) {
+                        Some(n) => n,
+                        None => outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)),
+                    }
+                }
             }
             // SAFETY: as for `export`.
             unsafe {
                 match $short {
                     Some(Outcome::Done(n)) => n,
                     Some(Outcome::Fail(error)) => fail(error),
-                    _ => otherwise($($arg),*),
+                    _ => otherwise($fd, $($arg),*),
                 }
             }
         }
@@ -35,13 +41,13 @@ macro_rules! export_short {
 
 export_short! {
     read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t
-        = short::recv(fd, buffer, length, 0), io::read;
+        = short::recv(fd, buffer, length, 0), |call| short::receives_meanwhile(fd, call), io::read;
     write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t
-        = short::send(fd, buffer, length, 0), io::write;
+        = short::send(fd, buffer, length, 0), |call| short::sends_meanwhile(fd, 0, call), io::write;
     recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t
-        = short::recv(fd, buffer, length, flags), io::recv;
+        = short::recv(fd, buffer, length, flags), |call| short::receives_meanwhile(fd, call), io::recv;
     send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t
-        = short::send(fd, buffer, length, flags), io::send;
+        = short::send(fd, buffer, length, flags), |call| short::sends_meanwhile(fd, flags, call), io::send;
 }
 
 export! {
