@@ -67,8 +67,8 @@ pub unsafe fn recvfrom(
     // SAFETY: the caller's promise.
     let any = || unsafe {
         match short::recv(fd, buffer, length, flags) {
+            None | Some(Outcome::Kernel) => recv(fd, buffer, length, flags),
             Some(outcome) => outcome,
-            None => recv(fd, buffer, length, flags),
         }
     };
     if address.is_null() {

@@ -78,8 +78,8 @@ pub unsafe fn sendto(
     // SAFETY: the caller's promise.
     unsafe {
         match short::send(fd, buffer, length, flags) {
+            None | Some(Outcome::Kernel) => send(fd, buffer, length, flags),
             Some(outcome) => outcome,
-            None => send(fd, buffer, length, flags),
         }
     }
 }

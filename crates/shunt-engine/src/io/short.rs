@@ -5,12 +5,12 @@ use libc::{c_int, c_void, size_t};
 
 use super::buffer::is_bad;
 use super::target::meanwhile;
-use crate::socket::{RECEIVER, SENDER};
+use crate::socket::{RECEIVER, SENDER, Stage};
 use crate::stream::{Conn, short};
 use crate::{Outcome, table};
 
 /// Does what [`send`](super::send()) and [`write`](super::write) do with a short message.
-/// `None`: nothing has been done.
+/// Otherwise nothing has been done: [`Outcome::Kernel`] says that it is not shunted.
 #[inline(always)]
 pub unsafe fn send(
     fd: c_int,
@@ -18,13 +18,16 @@ pub unsafe fn send(
     length: size_t,
     flags: c_int,
 ) -> Option<Outcome> {
-    let conn = usual(fd, buffer, length)?;
+    let conn = match usual(fd, buffer, length) {
+        Ok(conn) => conn,
+        Err(outcome) => return outcome,
+    };
     // SAFETY: the caller's promise.
     unsafe { short::send(conn, buffer.cast(), length, flags) }
 }
 
 /// Does what [`recv`](super::recv()) and [`read`](super::read) do where a message is
-/// there. `None`: nothing has been done.
+/// there. Otherwise likewise.
 #[inline(always)]
 pub unsafe fn recv(
     fd: c_int,
@@ -32,13 +35,16 @@ pub unsafe fn recv(
     length: size_t,
     flags: c_int,
 ) -> Option<Outcome> {
-    let conn = usual(fd, buffer, length)?;
+    let conn = match usual(fd, buffer, length) {
+        Ok(conn) => conn,
+        Err(outcome) => return outcome,
+    };
     // SAFETY: the caller's promise.
     unsafe { short::receive(conn, buffer.cast(), length, flags) }
 }
 
-/// Makes the real call that sends at once, if `fd` is not shunted and nothing is due
-/// to change that. `None`: nothing has been done.
+/// Makes the real call that sends at once, if `fd` is not shunted and nothing is due to
+/// change that. `None`: nothing has been done.
 #[inline(always)]
 pub fn sends_meanwhile(fd: c_int, flags: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
     if flags & libc::MSG_OOB != 0 {
@@ -54,9 +60,21 @@ pub fn receives_meanwhile(fd: c_int, call: impl FnOnce() -> isize) -> Option<isi
     meanwhile(fd, RECEIVER, call)
 }
 
-/// The connection, if it is shunted and there may be such a buffer.
+/// The connection, if there may be such a buffer, or what is said where `fd` is not
+/// shunted.
 #[inline(always)]
-fn usual(fd: c_int, buffer: *const c_void, length: size_t) -> Option<Conn<'static>> {
-    let conn = Conn::attached(table::socket(fd)?, fd)?;
-    (!is_bad(buffer, length)).then_some(conn)
+fn usual(
+    fd: c_int,
+    buffer: *const c_void,
+    length: size_t,
+) -> Result<Conn<'static>, Option<Outcome>> {
+    let socket = table::socket(fd).ok_or(Some(Outcome::Kernel))?;
+    if socket.stage() != Stage::Attached {
+        return Err(Some(Outcome::Kernel));
+    }
+    let conn = Conn::new(socket, fd).ok_or(None)?;
+    if is_bad(buffer, length) {
+        return Err(None);
+    }
+    Ok(conn)
 }

@@ -11,7 +11,7 @@ use crate::call::{alias, export, fail, outcome};
 use crate::next;
 
 /// Exported functions that mostly move one short message: that is tried in a few
-/// instructions, without a frame on the stack, before everything else.
+/// instructions before everything else; and where nothing is shunted, the real call.
 macro_rules! export_short {
     ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),*) -> $result:ty
         = $short:expr, $meanwhile:expr, $engine:expr;)*) => {$(
@@ -20,10 +20,15 @@ macro_rules! export_short {
             #[inline(never)]
             unsafe extern "C-unwind" fn otherwise($fd: c_int, $($arg: $type),*) -> $result {
                 // SAFETY: as for `export`.
+                unsafe { outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)) }
+            }
+            #[inline(never)]
+            unsafe extern "C-unwind" fn meanwhile($fd: c_int, $($arg: $type),*) -> $result {
+                // SAFETY: as for `export`.
                 unsafe {
                     match $meanwhile(|| next::$name($fd, $($arg),*)) {
                         Some(n) => n,
-                        None => outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)),
+                        None => otherwise($fd, $($arg),*),
                     }
                 }
             }
@@ -32,7 +37,8 @@ macro_rules! export_short {
                 match $short {
                     Some(Outcome::Done(n)) => n,
                     Some(Outcome::Fail(error)) => fail(error),
-                    _ => otherwise($fd, $($arg),*),
+                    Some(Outcome::Kernel) => meanwhile($fd, $($arg),*),
+                    None => otherwise($fd, $($arg),*),
                 }
             }
         }
