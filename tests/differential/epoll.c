@@ -792,6 +792,132 @@ static void data_while_asleep(struct end *e)
     }
 }
 
+// A set that has found something in many waits without sleep looks at its sockets
+// itself, and has the peer tell again before it sleeps.
+static void after_many_waits(struct end *e)
+{
+    static const unsigned kinds[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLOUT | EPOLLET | EPOLLRDHUP,
+                                     EPOLLIN | EPOLLONESHOT, EPOLLIN | EPOLLOUT};
+    char buf[8];
+    for (int k = 0; k < 5; k++) {
+        int ep = -1, other = -1, found = 0, pipes[2];
+        int oneshot = kinds[k] & EPOLLONESHOT;
+        if (e->role == S) {
+            ep = set_of(), other = set_of();
+            if (pipe(pipes) < 0)
+                abort();
+            T(add(ep, FD, kinds[k], MAGIC + k));
+            T(add(ep, pipes[0], EPOLLIN, 1));
+        }
+        for (int i = 0; i < 100; i++) {
+            AT(C) send(FD, "abc", 3, 0);
+            AT(S) {
+                struct epoll_event got[4] = {{0}};
+                await_bytes(e, FD, 3);
+                found += epoll_wait(ep, got, 4, 0) == 1 && got[0].data.u64 == MAGIC + k;
+                recv(FD, buf, 8, 0);
+                if (oneshot)
+                    mod(ep, FD, kinds[k], MAGIC + k);
+            }
+        }
+        AT(S) {
+            say(e, "%d found", found);
+            NOW(ep);
+        }
+        AT(C) T(send(FD, "ab", 2, 0));
+        AT(S) {
+            await_bytes(e, FD, 2);
+            NOW(ep);
+            NOW(ep);
+        }
+        AT(C) T(send(FD, "c", 1, 0));
+        AT(S) {
+            await_bytes(e, FD, 3);
+            NOW(ep);
+            T(recv(FD, buf, 1, 0));
+            NOW(ep);
+            // What the kernel has is found soon, however busy the socket is.
+            T(write(pipes[1], "x", 1));
+            struct epoll_event got[4] = {{0}};
+            for (long long end = now_ms() + PATIENCE_MS; got[0].data.u64 != 1 && now_ms() < end;)
+                if (epoll_wait(ep, got, 4, 0) == 2 && got[1].data.u64 == 1)
+                    got[0] = got[1];
+            T(got[0].data.u64 == 1);
+        }
+        AT(C) T(send(FD, "d", 1, 0));
+        AT(S) {
+            await_bytes(e, FD, 3);
+            T(recv(FD, buf, 8, 0));
+            T(read(pipes[0], buf, 8));
+            NOW(ep);
+            NOW(ep);
+            // In a second set, and modified.
+            T(add(other, FD, EPOLLIN, 5));
+            NOW(other);
+        }
+        AT(C) T(send(FD, "ef", 2, 0));
+        AT(S) {
+            await_bytes(e, FD, 2);
+            NOW(other);
+            NOW(ep);
+            T(mod(ep, FD, EPOLLIN | (kinds[k] ^ EPOLLET), 9));
+            NOW(ep);
+            NOW(ep);
+            T(recv(FD, buf, 8, 0));
+            NOW(ep);
+            T(mod(ep, FD, kinds[k], 8));
+            NOW(ep);
+        }
+        // It sleeps, and then sleeps again.
+        for (int i = 0; i < 2; i++) {
+            if (e->role == S) {
+                T(mod(ep, FD, EPOLLIN | EPOLLET, 7));
+                will_block(e);
+                SOON(ep);
+            } else {
+                await_blocked(e);
+                T(send(FD, "ghi", 3, 0));
+            }
+            AT(S) T(recv(FD, buf, 8, 0));
+        }
+        AT(S) close(ep), close(other), close(pipes[0]), close(pipes[1]);
+    }
+}
+
+// The same until the peer has ended.
+static void end_after_many_waits(struct end *e)
+{
+    char buf[8];
+    static int level, edge;
+    AT(S) {
+        level = set_of(), edge = set_of();
+        add(level, FD, EPOLLIN | EPOLLRDHUP, 1);
+        add(edge, FD, EPOLLIN | EPOLLRDHUP | EPOLLET, 2);
+    }
+    for (int i = 0; i < 100; i++) {
+        AT(C) send(FD, "abc", 3, 0);
+        AT(S) {
+            struct epoll_event got[2];
+            await_bytes(e, FD, 3);
+            MUST(epoll_wait(level, got, 2, 0) == 1 && epoll_wait(edge, got, 2, 0) == 1);
+            recv(FD, buf, 8, 0);
+        }
+    }
+    AT(C) {
+        T(send(FD, "last", 4, 0));
+        T(shutdown(FD, SHUT_WR));
+    }
+    AT(S) {
+        await_events(e, FD, POLLRDHUP);
+        NOW(level);
+        NOW(edge);
+        T(recv(FD, buf, 8, 0));
+        NOW(level);
+        T(recv(FD, buf, 8, 0));
+        close(level), close(edge);
+    }
+}
+
 // Exclusive registrations in two sets: a sleeper is woken and none is lost.
 static void exclusive(struct end *e)
 {
@@ -1189,5 +1315,6 @@ DIFF_MAIN(CASE(left_alone, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD
           CASE(close_removes, COLD), CASE(reset_and_end, ALL | COLD), CASE(end_after_data, COLD),
           CASE(before_connect, BARE | ALL), CASE(across_warm_up, BARE | ALL), CASE(rotation, 0), CASE(masks, COLD),
           CASE(time_limits, COLD), CASE(changed_while_asleep, COLD), CASE(data_while_asleep, TWO | ALL | COLD),
+          CASE(after_many_waits, TWO), CASE(end_after_many_waits, COLD),
           CASE(exclusive, COLD), CASE(mixture, COLD), CASE(no_starvation, TWO | COLD), CASE(one_at_a_time, COLD), CASE(many, BARE), CASE(crowd, COLD),
           CASE(several_waiters, TWO | COLD), CASE(edge_loop, TWO | COLD), CASE(edge_conversation, TWO | COLD))

@@ -25,6 +25,11 @@ static void one_recv(void) { must(recv(far, bytes, SIZE, 0) == SIZE); }
 
 static void recv_nothing(void) { must(recv(far, bytes, SIZE, MSG_DONTWAIT) == -1); }
 
+static void send_and_recv(void) {
+    one_send();
+    one_recv();
+}
+
 static void poll_ready(void) {
     struct pollfd one = {.fd = far, .events = POLLIN};
     must(poll(&one, 1, -1) == 1);
@@ -79,6 +84,7 @@ int main(void) {
     count("send", NULL, one_send, one_recv);
     count("recv", one_send, one_recv, NULL);
     count("recv_nothing", NULL, recv_nothing, NULL);
+    count("recv_no_more", send_and_recv, recv_nothing, NULL);
     count("poll_ready", one_send, poll_ready, one_recv);
     set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};

@@ -22,6 +22,7 @@ mod collect;
 mod control;
 mod inner;
 mod limit;
+mod near;
 mod nested;
 mod place;
 mod set;
@@ -44,3 +45,9 @@ const SHARED: u32 = shunt_abi::layout::GROUPS as u32 - 1;
 /// Bits of a registration that are not events.
 const FLAGS: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
+
+/// The events that a registration asks for, with those nobody can refuse.
+#[inline]
+fn wanted(events: u32) -> u32 {
+    events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
+}

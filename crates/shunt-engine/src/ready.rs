@@ -15,7 +15,7 @@ mod mask;
 mod poll;
 mod select;
 
-pub(crate) use mask::mask;
+pub(crate) use mask::{is_as_usual, leaves_ring, mask, may_be};
 
 /// A `timespec` in nanoseconds; `None` if it is null. An invalid one is the
 /// kernel's to refuse.

@@ -115,6 +115,15 @@ impl<'a> Conn<'a> {
         }
     }
 
+    /// The peer need not pass a barrier with each publication any more.
+    pub(crate) fn unfence(&self) {
+        let (wait, token) = (&self.pair.own.face.wait, &self.pair.own.receiving.token);
+        if wait.load(Ordering::Relaxed) & slot::FENCED != 0 && self.take(token) {
+            publish::clear_bits(wait, slot::FENCED);
+            thread::give(token);
+        }
+    }
+
     /// The base socket, with a token: a descriptor that names it. Another thread
     /// may have closed ours, and its number may name anything by now; who closes
     /// it waits for the tokens ([`close::let_go`]). `None`: all are closed.

@@ -7,8 +7,8 @@ use shunt_shm::wake::Entry as LogEntry;
 
 use super::inner::{hear_inner, take_inner_with};
 use super::set::Set;
-use super::state::State;
-use super::{FLAGS, SHARED};
+use super::state::{Follow, State};
+use super::{FLAGS, near, wanted};
 use crate::stream::Conn;
 use crate::{ready, sys};
 
@@ -28,33 +28,36 @@ pub(super) fn is_due(set: &Set, now: u64, earliest: u64) -> bool {
             && now.wrapping_sub(earliest) as i64 >= 0
 }
 
-/// Whether a log or the queue has something; a look without the lock, which may
-/// be wrong for a moment.
+/// Whether there may be something; a look without the lock, which may be wrong
+/// for a moment.
 #[inline]
 pub(super) fn has_news(set: &'static Set) -> bool {
-    set.with(|state| is_told(set, state)).unwrap_or(false)
+    set.with(|state| is_told(state)).unwrap_or(false)
 }
 
-/// The same for about as long as a peer that is awake takes to answer, without the
-/// pauses and the care of a real wait: each would cost more than the answer.
-pub(super) fn has_news_soon(set: &'static Set) -> bool {
-    const LOOKS: u32 = 32;
-    set.with(|state| (0..LOOKS).any(|_| is_told(set, state)))
-        .unwrap_or(false)
-}
-
-fn is_told(set: &'static Set, state: &State) -> bool {
+#[inline]
+fn is_told(state: &State) -> bool {
+    let is_empty = |follow: &Follow, i: usize| {
+        let mut head = follow.heads[i];
+        follow.logs[i].next(&mut head) == LogEntry::Empty
+    };
     !state.queue.is_empty()
-        || state.follows.iter().any(|f| {
-            let peer = f.link.peer();
-            let mut heads = f.heads;
-            peer.log(set.group()).next(&mut heads[0]) != LogEntry::Empty
-                || peer.log(SHARED).next(&mut heads[1]) != LogEntry::Empty
-        })
+        || near::has_news(state)
+        || state
+            .follows
+            .iter()
+            .any(|f| !is_empty(f, 0) || !is_empty(f, 1))
 }
 
-/// Gathers what is ready: from the kernel's side if `look`, then shunted items.
-pub(super) fn collect(set: &'static Set, room: &mut [epoll_event], look: bool) -> usize {
+/// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where
+/// there is nothing it looks again, so many times, without the pauses and the care of a
+/// real wait: each would cost more than the answer.
+pub(super) fn collect(
+    set: &'static Set,
+    room: &mut [epoll_event],
+    look: bool,
+    patience: u32,
+) -> usize {
     if look {
         set.expose_nested();
     }
@@ -62,7 +65,7 @@ pub(super) fn collect(set: &'static Set, room: &mut [epoll_event], look: bool) -
         let mut found = 0;
         if look {
             set.looked_at.store(sys::ticks(), Ordering::Relaxed);
-            harvest(set, state);
+            harvest(state);
             // Neither side may starve the other.
             let ours = state.queue.len();
             let share = match (ours, room.len()) {
@@ -84,8 +87,18 @@ pub(super) fn collect(set: &'static Set, room: &mut [epoll_event], look: bool) -
                 set.pause.store(pause, Ordering::Relaxed);
             }
         }
-        harvest(set, state);
+        harvest(state);
         found += deliver(state, &mut room[found..]);
+        // Of many logs each look takes long.
+        let looks = patience / state.follows.len().max(1) as u32;
+        if found == 0 && (0..looks).any(|_| is_told(state)) {
+            harvest(state);
+            found = deliver(state, room);
+        }
+        state.awake += u32::from(found > 0);
+        if near::is_due(state) || !state.busy.is_empty() {
+            set.chores.store(true, Ordering::Relaxed);
+        }
         // Level-triggered items stay queued: with others asleep, one of them may
         // have room for what we leave.
         if found == room.len() && !state.queue.is_empty() {
@@ -97,18 +110,15 @@ pub(super) fn collect(set: &'static Set, room: &mut [epoll_event], look: bool) -
 }
 
 /// Follows the logs of all links.
-fn harvest(set: &'static Set, state: &mut State) {
-    let groups = [set.group(), SHARED];
+fn harvest(state: &mut State) {
+    near::harvest(state);
     for f in 0..state.follows.len() {
-        let link = state.follows[f].link;
-        for (i, group) in groups.into_iter().enumerate() {
-            let log = link.peer().log(group);
+        for i in 0..state.follows[f].logs.len() {
             // Bounded, so that a fast or hostile writer cannot keep us here.
             for _ in 0..shunt_abi::layout::LOG_ENTRIES {
-                let mut head = state.follows[f].heads[i];
-                let entry = log.next(&mut head);
-                state.follows[f].heads[i] = head;
-                match entry {
+                let follow = &mut state.follows[f];
+                let link = follow.link;
+                match follow.logs[i].next(&mut follow.heads[i]) {
                     LogEntry::Empty => break,
                     LogEntry::Slot(slot) => {
                         state.fresh = true;
@@ -147,6 +157,10 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
         let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
             continue;
         };
+        if item.near && item.events & libc::EPOLLET as u32 != 0 {
+            // Before the look at what is there: better an edge too many than one too few.
+            item.end = conn.consumer().end();
+        }
         let mask = ready::mask(&conn, wanted(item.events), look) & wanted(item.events);
         if mask == 0 {
             continue;
@@ -175,7 +189,7 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
         return false;
     }
     set.with(|state| {
-        harvest(set, state);
+        harvest(state);
         hear_inner(set, state, true, None);
         is_any_ready(state)
     })
@@ -185,7 +199,7 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
 /// Whether the logs tell of something that is to be reported.
 pub(super) fn has_some(set: &'static Set) -> bool {
     set.with(|state| {
-        harvest(set, state);
+        harvest(state);
         is_any_ready(state)
     })
     .unwrap_or(false)
@@ -201,9 +215,4 @@ fn is_any_ready(state: &State) -> bool {
         };
         ready::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
     })
-}
-
-/// The events that a registration asks for, with those nobody can refuse.
-fn wanted(events: u32) -> u32 {
-    events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
 }

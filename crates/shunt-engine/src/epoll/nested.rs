@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::collect::has_ready;
+use super::near;
 use super::set::Set;
 use crate::{Outcome, sys};
 
@@ -50,6 +51,7 @@ pub(crate) fn expose(set: &'static Set) {
     if !set.is_shunted() {
         return;
     }
+    near::leave(set);
     let kick = set.kick.load(Ordering::Relaxed);
     let mut count = 1u64;
     if has_ready(set) {

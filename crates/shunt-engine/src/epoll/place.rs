@@ -37,6 +37,18 @@ impl ItemList {
 /// A socket whose registrations are all dormant stays as it is. `true`: the
 /// peer has been told something new.
 pub(super) fn watch(socket: &'static Socket) -> bool {
+    let told = say_watched(socket);
+    if told {
+        // Pairs with the light barrier before a peer's look at the wait word: what
+        // it publishes from now on is logged; what came before is seen by the look
+        // that the caller makes next.
+        heavy();
+    }
+    told
+}
+
+/// The same without the barrier.
+pub(super) fn say_watched(socket: &'static Socket) -> bool {
     let Some(pair) = socket.pair() else {
         return false;
     };
@@ -46,7 +58,11 @@ pub(super) fn watch(socket: &'static Socket) -> bool {
         let Some(set) = table::SETS.get(set) else {
             continue;
         };
-        let state = set.with(|s| (s.items[item as usize].moved, s.items[item as usize].dormant));
+        let state = set.with(|s| {
+            let item = &s.items[item as usize];
+            // One that is near is looked at directly.
+            (item.moved && !item.near, item.dormant)
+        });
         dormant |= state == Some((true, true));
         if state == Some((true, false)) {
             let this = set.group();
@@ -74,10 +90,6 @@ pub(super) fn watch(socket: &'static Socket) -> bool {
     ) {
         old = now;
     }
-    // Pairs with the light barrier before a peer's look at the wait word: what
-    // it publishes from now on is logged; what came before is seen by the look
-    // that the caller makes next.
-    heavy();
     true
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Set {
     pub(super) pause: AtomicU32,
     /// The last look there brought as much as was asked for: there may be more.
     pub(super) kernel_has_more: AtomicBool,
+    /// There is something to do for its sockets, before the next wait.
+    pub(super) chores: AtomicBool,
     lock: Lock,
     state: UnsafeCell<Option<Box<State>>>,
 }
@@ -70,6 +72,7 @@ impl Set {
         set.looked_at.store(0, o);
         set.pause.store(0, o);
         set.kernel_has_more.store(false, o);
+        set.chores.store(false, o);
         set.lock.reset();
         // SAFETY: a free object is nobody's.
         unsafe { *set.state.get() = None };

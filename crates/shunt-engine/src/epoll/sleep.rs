@@ -7,6 +7,7 @@ use shunt_shm::slot;
 use shunt_shm::wake::Door;
 
 use super::SHARED;
+use super::near;
 use super::set::Set;
 use super::state::State;
 use crate::stream::Conn;
@@ -42,6 +43,7 @@ fn stand_at_doors(set: &'static Set) -> bool {
         });
         !state.follows.is_empty()
     });
+    near::leave(set);
     // In a signal handler that interrupted a change of the set: nobody knows.
     any | own.unwrap_or(true)
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
+use shunt_shm::wake::Log;
 
 use super::SHARED;
 use super::set::Set;
@@ -25,6 +26,12 @@ pub(super) struct Item {
     /// Taken out by the program, but still in the inner set: programs that take
     /// interest in turns put it back at once, which then costs nothing.
     pub(super) dormant: bool,
+    /// Looked at directly; its peer need not log ([`super::near`]).
+    pub(super) near: bool,
+    /// The end of the stream when it was last looked at, if it is near and wants edges.
+    pub(super) end: u64,
+    /// It was near and is not as usual any more.
+    pub(super) odd: bool,
     /// What happened to the socket while dormant.
     pub(super) idle_news: u32,
     /// The kernel has news about its socket.
@@ -42,7 +49,9 @@ pub(super) struct Item {
 /// A link whose logs the set reads.
 pub(super) struct Follow {
     pub(super) link: &'static Link,
-    /// How far the log of our group, and of the shared one, is read.
+    /// The log of our group, and the shared one.
+    pub(super) logs: [Log<'static>; 2],
+    /// How far they are read.
     pub(super) heads: [u64; 2],
     members: u32,
 }
@@ -56,6 +65,9 @@ pub(super) struct State {
     by_socket: Vec<u32>,
     pub(super) queue: VecDeque<u32>,
     pub(super) follows: Vec<Follow>,
+    /// Items that are looked at directly, and the waits in a row without sleep.
+    pub(super) near: Vec<u32>,
+    pub(super) awake: u32,
     /// Sets of the program inside this one.
     pub(super) nested: Vec<&'static Set>,
     /// A log has told of something since the set was last exposed.
@@ -137,6 +149,9 @@ impl State {
             moved: false,
             queued: false,
             dormant: false,
+            near: false,
+            end: 0,
+            odd: false,
             idle_news: 0,
             look: false,
             armed: true,
@@ -170,6 +185,7 @@ impl State {
         if queued {
             self.queue.retain(|&i| i != index);
         }
+        self.near.retain(|&i| i != index);
         if self.by_socket[socket] == index + 1 {
             self.by_socket[socket] = next;
         } else {
@@ -190,13 +206,11 @@ impl State {
             return;
         }
         link.hold();
-        let heads = [
-            link.peer().log(set.group()).end(),
-            link.peer().log(SHARED).end(),
-        ];
+        let logs = [set.group(), SHARED].map(|group| link.peer().log(group));
         self.follows.push(Follow {
             link,
-            heads,
+            logs,
+            heads: logs.map(|log| log.end()),
             members: 1,
         });
         // Threads already asleep on the set stand at this door too.

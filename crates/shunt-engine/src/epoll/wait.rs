@@ -5,15 +5,19 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event, sigset_t};
 
 use super::carry::bring_forward;
-use super::collect::{LOOK_OFTEN, collect, has_news, has_news_soon, has_some, is_due};
+use super::collect::{LOOK_OFTEN, collect, has_news, has_some, is_due};
 use super::control::retire_busy;
 use super::inner::take_inner;
 use super::limit::Limit;
+use super::near;
 use super::set::Set;
 use super::sleep::{begin_sleep, end_sleep};
 use crate::stream::{Spin, shares_core};
 use crate::thread::signals;
 use crate::{Outcome, control, life, ready, real, stats, sys};
+
+/// A wait looks so often at once, for about as long as a peer that is awake takes to answer.
+const LOOKS: u32 = 64;
 
 /// `epoll_pwait2(2)` on a tracked set.
 ///
@@ -57,17 +61,25 @@ pub(crate) unsafe fn wait(
     let mut spin = Spin::new();
     let spun = set.is_shunted();
     if spun {
-        retire_busy(set);
         // Where nothing is to be reported the real call will soon look at the kernel's
         // side, unless the spin lasts.
         let mut now = spin.began();
         let later = now.wrapping_add(u64::from(LOOK_OFTEN));
-        let mut glanced = !spin.is_hopeful() || shares_core();
+        let mut looks = match limit.is_now() || !spin.is_hopeful() || shares_core() {
+            true => 0,
+            false => LOOKS,
+        };
         loop {
+            if set.chores.load(Ordering::Relaxed) {
+                see_to_chores(set);
+            }
             let due = is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
-            let mut found = collect(set, room, due);
+            let mut found = collect(set, room, due, std::mem::take(&mut looks));
+            if found == 0 && set.chores.load(Ordering::Relaxed) {
+                continue;
+            }
             if found == 0 && !due && limit.is_up() {
-                found = collect(set, room, true);
+                found = collect(set, room, true, 0);
             }
             if found > 0 {
                 spin.paid();
@@ -80,9 +92,6 @@ pub(crate) unsafe fn wait(
             }
             if seen.any_since() {
                 return Outcome::Fail(libc::EINTR);
-            }
-            if !std::mem::replace(&mut glanced, true) && has_news_soon(set) {
-                continue;
             }
             // A turn at least: news that come to nothing use up the spin, too.
             let mut more = spin.turn();
@@ -101,7 +110,7 @@ pub(crate) unsafe fn wait(
             control::look();
         }
         let found = if begin_sleep(set) {
-            collect(set, room, false)
+            collect(set, room, false, 0)
         } else {
             0
         };
@@ -126,7 +135,7 @@ pub(crate) unsafe fn wait(
             Err(errno) => {
                 // News that came with the signal go first, as in the kernel.
                 let found = if errno == libc::EINTR && set.is_shunted() {
-                    collect(set, room, false)
+                    collect(set, room, false, 0)
                 } else {
                     0
                 };
@@ -146,7 +155,7 @@ pub(crate) unsafe fn wait(
         }
         let found = kept
             + if set.is_shunted() && kept < room.len() {
-                collect(set, &mut room[kept..], false)
+                collect(set, &mut room[kept..], false, 0)
             } else {
                 0
             };
@@ -157,6 +166,13 @@ pub(crate) unsafe fn wait(
             return Outcome::Done(0);
         }
     }
+}
+
+#[cold]
+fn see_to_chores(set: &'static Set) {
+    set.chores.store(false, Ordering::Relaxed);
+    retire_busy(set);
+    near::review(set);
 }
 
 /// A wait while the set holds nothing of ours: as real as can be, but another

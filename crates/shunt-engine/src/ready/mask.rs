@@ -17,31 +17,59 @@ const WRITABLE: u32 = (POLLOUT | POLLWRNORM) as u32;
 /// and there is none, the peer is asked to tell when there is. The kernel is
 /// asked if `look`, or if it alone knows.
 pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
+    mask_asking(conn, wanted, look, true)
+}
+
+/// The same for who asks the peer before it sleeps, not with each look: an answer that
+/// could be missed would cost a barrier.
+pub(super) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
+    mask_asking(conn, wanted, look, false)
+}
+
+#[inline(always)]
+fn mask_asking(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     if !look && is_as_usual(conn) {
         let readable = conn.consumer().at_hand() > 0 && enough(conn);
         let writable =
-            asks_for_room(conn, wanted) && (has_room(conn) || ask_for_room(conn, wanted));
+            asks_for_room(conn, wanted) && (has_room(conn) || asks && ask_for_room(conn, wanted));
         return if readable { READABLE } else { 0 } | if writable { WRITABLE } else { 0 };
     }
-    any_mask(conn, wanted, look)
+    any_mask(conn, wanted, look, asks)
+}
+
+/// Whether there is something of what was `wanted` and not there before, while all is
+/// as usual; `since`: not even what was there at that end of the stream.
+#[inline]
+pub(crate) fn may_be(conn: &Conn, wanted: u32, since: Option<u64>) -> bool {
+    let is_there = || match since {
+        Some(end) => conn.consumer().is_past(end),
+        None => conn.consumer().at_hand() > 0,
+    };
+    let asked = conn.pair.own.face.wait.load(Ordering::Relaxed) & slot::WANT_TX != 0;
+    wanted & READABLE != 0 && is_there() || asked && conn.has_room()
 }
 
 /// Both directions are on their rings, and nobody is about to leave them or has ended.
 #[inline]
-fn is_as_usual(conn: &Conn) -> bool {
-    const LEAVES: u32 = slot::SHUT_WR
-        | slot::SHUT_RD
-        | slot::CLOSED
-        | slot::LEAVING
-        | slot::RECALLED
-        | slot::WITHDRAWING
-        | slot::WITHDRAWN;
-    let (socket, own) = (conn.socket, conn.pair.own);
-    conn.way_in() == Way::Ring
-        && conn.way_out() == Way::Ring
-        && (conn.pair.peer_state() | own.face.state.load(Ordering::Relaxed)) & LEAVES == 0
-        && socket.kernel_state.load(Ordering::Relaxed) == 0
-        && socket.pending_error.load(Ordering::Relaxed) == 0
+pub(crate) fn is_as_usual(conn: &Conn) -> bool {
+    const ENDS: u32 = slot::SHUT_WR | slot::SHUT_RD | slot::CLOSED;
+    !is_off_ring(conn, ENDS)
+        && conn.socket.kernel_state.load(Ordering::Relaxed) == 0
+        && conn.socket.pending_error.load(Ordering::Relaxed) == 0
+}
+
+/// A direction is not on its ring, or about to leave it.
+pub(crate) fn leaves_ring(conn: &Conn) -> bool {
+    is_off_ring(conn, 0)
+}
+
+#[inline(always)]
+fn is_off_ring(conn: &Conn, or: u32) -> bool {
+    const LEAVES: u32 = slot::LEAVING | slot::RECALLED | slot::WITHDRAWING | slot::WITHDRAWN;
+    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+    conn.way_in() != Way::Ring
+        || conn.way_out() != Way::Ring
+        || (conn.pair.peer_state() | own) & (LEAVES | or) != 0
 }
 
 /// Whether the program waits for room, or has: then the peer may be told that it need
@@ -53,7 +81,7 @@ fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
 }
 
 /// The same, whatever there may be to know.
-fn any_mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
+fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     let socket = conn.socket;
     if conn.way_in() != Way::Ring
         || conn.consumer().has_ended()
@@ -109,7 +137,7 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
         Way::Ring => {
             shut || kernel & (POLLHUP | POLLERR) != 0
                 || has_room(conn)
-                || ask_for_room(conn, wanted)
+                || asks && ask_for_room(conn, wanted)
         }
         Way::Tcp | Way::TcpAgain => kernel & POLLOUT != 0,
         Way::Owing => false,

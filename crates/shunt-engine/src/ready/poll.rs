@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 
-use super::mask::{enough, mask};
+use super::mask::{enough, mask_at_a_glance};
 use crate::epoll::{self, Known, Limit};
 use crate::socket::{Socket, Stage};
 use crate::stream::parking::{self, Place};
@@ -93,12 +93,7 @@ pub(super) unsafe fn shunted<'a>(
 }
 
 fn attached(fd: c_int) -> Option<Conn<'static>> {
-    let socket = table::socket(fd)?;
-    if socket.stage() == Stage::Attached {
-        Conn::new(socket, fd)
-    } else {
-        None
-    }
+    Conn::attached(table::socket(fd)?, fd)
 }
 
 /// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
@@ -109,7 +104,7 @@ fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
         if let Some(conn) = attached(one.fd) {
             let wanted = one.events as u16 as u32 | (libc::POLLERR | libc::POLLHUP) as u32;
             let look = heard.get(i).is_some_and(|kernel| kernel.revents != 0);
-            one.revents = (mask(&conn, wanted, look) & wanted) as i16;
+            one.revents = (mask_at_a_glance(&conn, wanted, look) & wanted) as i16;
             found += usize::from(one.revents != 0);
         }
     }

@@ -11,7 +11,8 @@ use shunt_shm::slot::{self, Way};
 use super::{Conn, owed, shares_core};
 use crate::Outcome;
 use crate::link::Pair;
-use crate::socket::bump;
+use crate::ready;
+use crate::socket::{Socket, bump};
 use crate::thread::Held;
 
 /// A message up to this is short: copying it takes less than all the rest.
@@ -77,11 +78,39 @@ pub(crate) unsafe fn receive(
     // SAFETY: the caller's promise.
     unsafe {
         let received = receive_now(conn, target, length);
-        if received.is_none() && flags & libc::MSG_DONTWAIT == 0 && is_coming(conn.pair) {
+        if received.is_some() {
+            return received;
+        }
+        if flags & libc::MSG_DONTWAIT == 0 && is_coming(conn.pair) {
             return receive_now(conn, target, length);
         }
-        received
+        is_all(conn.socket, conn.pair, flags).then_some(Outcome::Fail(libc::EAGAIN))
     }
+}
+
+/// Who has just read, and may not wait, asks whether that is all: the peer was there a
+/// moment ago, so nobody else need be asked.
+#[inline(never)]
+fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
+    let read = socket.rx.ring_bytes.load(Ordering::Relaxed);
+    if socket.read_at.load(Ordering::Relaxed) == read {
+        return false;
+    }
+    let options = &pair.own.options;
+    let conn = Conn {
+        socket,
+        pair,
+        fd: -1,
+    };
+    let is_all = (flags & libc::MSG_DONTWAIT != 0 || options.nonblock.load(Ordering::Relaxed) != 0)
+        && options.forked.load(Ordering::Relaxed) == slot::UNFORKED
+        && ready::is_as_usual(&conn)
+        && !pair.consumer().is_ready();
+    if is_all {
+        socket.read_at.store(read, Ordering::Relaxed);
+        bump(&socket.rx.user_calls, 1);
+    }
+    is_all
 }
 
 /// # Safety

@@ -109,10 +109,8 @@ pub(crate) fn wait(
 fn stay_awake(conn: &Conn) {
     /// In a row.
     const WAITS: u32 = 16;
-    let token = &conn.pair.own.receiving.token;
-    if conn.socket.awake.fetch_add(1, Ordering::Relaxed) >= WAITS && conn.take(token) {
-        publish::clear_bits(&conn.pair.own.face.wait, slot::FENCED);
-        give(token);
+    if conn.socket.awake.fetch_add(1, Ordering::Relaxed) >= WAITS {
+        conn.unfence();
     }
 }
 

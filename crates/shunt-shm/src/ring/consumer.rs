@@ -320,6 +320,49 @@ impl Consumer<'_> {
         self.receiving.left.load(Ordering::Relaxed) == 0 && self.next_kind() == Kind::Back as u32
     }
 
+    /// How far the stream is read, for [`Self::is_past`].
+    #[inline]
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.receiving.read.load(Ordering::Relaxed)
+    }
+
+    /// The place behind all that is there, or behind the first of many frames. Needs
+    /// no token.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        const FRAMES: u32 = 16;
+        let last = Position::unpack(self.receiving.read.load(Ordering::Relaxed));
+        // One word, while another thread may be reading.
+        let (mut at, left) = unmark(self.receiving.mark.load(Ordering::Relaxed), last.lap);
+        at.offset = (at.offset + left).next_multiple_of(8);
+        for _ in 0..FRAMES {
+            if at.offset >= self.memory.size() {
+                break;
+            }
+            match self.frame(at) {
+                Ok(Frame::Data(n)) => at.offset = (at.offset + HEADER + n).next_multiple_of(8),
+                Ok(Frame::Jump(offset)) => {
+                    at = Position {
+                        lap: at.lap.wrapping_add(1),
+                        offset,
+                    };
+                }
+                _ => break,
+            }
+        }
+        at.pack()
+    }
+
+    /// Whether something has come since this was the end. Needs no token.
+    #[inline]
+    #[must_use]
+    pub fn is_past(&self, end: u64) -> bool {
+        let (read, end) = (Position::unpack(self.position()), Position::unpack(end));
+        let laps = read.lap.wrapping_sub(end.lap) as i32;
+        laps > 0 || laps == 0 && read.offset > end.offset || self.header_at(end.offset).0 != 0
+    }
+
     /// Kind of the next frame that is no jump, 0 if it is not there yet: a jump
     /// alone is nothing to read.
     #[inline(always)]
@@ -330,7 +373,11 @@ impl Consumer<'_> {
     /// Kind and length of that frame.
     #[inline(always)]
     fn next_header(&self) -> (u32, u32) {
-        let mut offset = Position::unpack(self.receiving.read.load(Ordering::Relaxed)).offset;
+        self.header_at(Position::unpack(self.position()).offset)
+    }
+
+    #[inline(always)]
+    fn header_at(&self, mut offset: u32) -> (u32, u32) {
         for _ in 0..=MOST_JUMPS {
             if !offset.is_multiple_of(8) || offset >= self.memory.size() {
                 return (0, 0);

@@ -221,6 +221,43 @@ fn a_jump_alone_is_nothing_to_read() {
     assert!(pair.consumer().is_ready());
 }
 
+/// Through several laps, with what is there read at once, in part, or not at all.
+#[test]
+fn what_comes_behind_an_end_is_past_it() {
+    let pair = Pair::new(64 << 10);
+    let mut end = pair.consumer().end();
+    for round in 0..20_000usize {
+        assert!(!pair.consumer().is_past(end), "round {round}");
+        assert_eq!(
+            pair.write(&[1; 3000][..1 + round * 37 % 3000]),
+            1 + round * 37 % 3000
+        );
+        assert!(pair.consumer().is_past(end), "round {round}");
+        if round % 3 == 0 {
+            while !pair.read(1 + round % 5000, false).is_empty() {}
+            assert!(pair.consumer().is_past(end), "round {round}");
+        } else {
+            pair.read(round % 1000, false);
+        }
+        end = pair.consumer().end();
+        if round % 2 == 0 {
+            pair.read(round % 100, false);
+        }
+    }
+    assert!(super::Position::unpack(end).lap > 20);
+}
+
+#[test]
+fn an_end_is_some_frames_away_at_most() {
+    let pair = Pair::new(64 << 10);
+    (0..100).for_each(|_| assert_eq!(pair.write(&[1; 8]), 8));
+    let end = pair.consumer().end();
+    assert!(pair.consumer().is_past(end));
+    assert_eq!(pair.read(800, false).len(), 800);
+    let end = pair.consumer().end();
+    assert!(!pair.consumer().is_past(end));
+}
+
 #[test]
 fn a_ring_of_jumps_alone_is_a_fault() {
     let pair = Pair::new(4096);

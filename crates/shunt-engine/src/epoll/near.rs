@@ -1,0 +1,205 @@
+//! Members that are looked at directly, as long as nobody sleeps.
+//!
+//! ```text
+//!                                     watched                 near
+//!  what the peer of a member does     log entry, barrier,     nothing
+//!  after a message                    look at the door
+//!  where a wait looks                 the log, then the ring  the ring
+//! ```
+//!
+//! A wait that finds a message by the log gets two cache lines from the sender's core,
+//! one after the other. In a set of few members that has not slept for a while all are
+//! near: their wait words say nothing, and each look is at every one of them. Before a
+//! thread sleeps, here or on something that contains the set, they are watched again.
+//!
+//! An edge is whatever has come behind the end that the stream had at the last report.
+
+use std::sync::atomic::Ordering;
+
+use shunt_shm::atomic::heavy;
+use shunt_shm::slot;
+
+use super::place::say_watched;
+use super::set::Set;
+use super::state::{Item, State};
+use super::wanted;
+use crate::ready;
+use crate::socket::Socket;
+use crate::stream::Conn;
+
+/// After so many waits in a row without sleep it is seen who may be near.
+const WAITS: u32 = 32;
+/// With more members the looks would cost more than the logs.
+const MOST: usize = 4;
+/// A set that has had many has places for many, and would be long to look through.
+const PLACES: usize = 64;
+
+/// Sockets whose peers are to be told that they are near, or not any more.
+type Moved = [Option<&'static Socket>; 2 * MOST];
+
+/// Whether it is time to [`review`].
+pub(super) fn is_due(state: &State) -> bool {
+    state.awake >= WAITS
+}
+
+/// Chooses who is near. With no lock.
+pub(super) fn review(set: &'static Set) {
+    choose(set, |state| {
+        let few = set.moved.load(Ordering::Relaxed) as usize <= MOST;
+        let asleep = set.sleepers.load(Ordering::Relaxed) != 0
+            || set.plain_sleepers.load(Ordering::SeqCst) != 0;
+        is_due(state) && few && !asleep && state.items.len() <= PLACES
+    });
+}
+
+/// Nobody is near any more: a thread is about to sleep, which is counted already, or
+/// something contains the set. The caller looks at the set after this. With no lock.
+pub(super) fn leave(set: &'static Set) {
+    choose(set, |_| false);
+}
+
+fn choose(set: &'static Set, may: impl FnOnce(&State) -> bool) {
+    let mut moved = Moved::default();
+    let mut places = moved.iter_mut();
+    let mut note = |socket| {
+        if let Some(place) = places.next() {
+            *place = Some(socket);
+        }
+    };
+    let any = set.with(|state| {
+        let may = may(state);
+        state.awake = 0;
+        let mut any = false;
+        for &index in &state.near {
+            let item = &mut state.items[index as usize];
+            let stays = may && item.near && !item.odd && (item.dormant || may_be_near(item));
+            // Also where another thread is just about to do the rest: this one may not
+            // sleep before it is done.
+            if !stays {
+                item.near = false;
+                note(item.socket);
+                any = true;
+            }
+        }
+        let candidates = if may { &mut state.items[..] } else { &mut [] };
+        for (index, item) in candidates.iter_mut().enumerate() {
+            if !item.near && !item.odd && may_be_near(item) {
+                item.near = true;
+                item.end = item.socket.pair().map_or(0, |p| p.consumer().position());
+                note(item.socket);
+                state.near.push(index as u32);
+                any = true;
+            }
+        }
+        any
+    });
+    if any != Some(true) {
+        return;
+    }
+    for socket in moved.into_iter().flatten() {
+        if socket.lock.take() {
+            say_watched(socket);
+            if let Some(conn) = Conn::new(socket, socket.fd()) {
+                conn.unfence();
+            }
+            socket.lock.give();
+        }
+    }
+    // As in `watch`; and a relative may have said so just now.
+    heavy();
+    // What came before that; what comes after it is logged.
+    set.with(|state| {
+        for i in (0..state.near.len()).rev() {
+            let index = state.near[i];
+            let item = &mut state.items[index as usize];
+            if !item.near {
+                state.near.swap_remove(i);
+                item.odd = false;
+                if has_some(item) {
+                    state.fresh = true;
+                    state.enqueue(index, false);
+                }
+            }
+        }
+    });
+}
+
+fn may_be_near(item: &Item) -> bool {
+    if !item.live || !item.moved || item.dormant {
+        return false;
+    }
+    let edge = item.events & libc::EPOLLET as u32 != 0;
+    Conn::new(item.socket, item.socket.fd()).is_some_and(|conn| {
+        ready::is_as_usual(&conn)
+            // What is there has been reported, or has not.
+            && (item.near || !edge || conn.consumer().at_hand() == 0)
+            // Relatives share the wait word, but not the set.
+            && conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::UNFORKED
+    })
+}
+
+/// Whether a member that is near may have something to report.
+#[inline]
+pub(super) fn has_news(state: &State) -> bool {
+    state
+        .near
+        .iter()
+        .any(|&index| news(&state.items[index as usize]) != News::None)
+}
+
+/// Queues those that may.
+#[inline]
+pub(super) fn harvest(state: &mut State) {
+    for i in 0..state.near.len() {
+        let index = state.near[i];
+        let item = &mut state.items[index as usize];
+        match news(item) {
+            News::None => {}
+            News::Some => {
+                state.fresh = true;
+                state.enqueue(index, false);
+            }
+            News::Odd => {
+                // Looked at once it is watched again.
+                item.odd = true;
+                state.awake = WAITS;
+            }
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum News {
+    None,
+    Some,
+    /// The connection is not as usual: there is more to know than this module looks at.
+    Odd,
+}
+
+#[inline]
+fn news(item: &Item) -> News {
+    if item.queued || item.dormant || item.odd {
+        return News::None;
+    }
+    let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
+        return News::None;
+    };
+    if !ready::is_as_usual(&conn) {
+        News::Odd
+    } else if is_ready(item, &conn) {
+        News::Some
+    } else {
+        News::None
+    }
+}
+
+fn is_ready(item: &Item, conn: &Conn) -> bool {
+    let edge = item.events & libc::EPOLLET as u32 != 0;
+    ready::may_be(conn, wanted(item.events), edge.then_some(item.end))
+}
+
+/// Whether a log would have told of something. Of ends the kernel tells.
+fn has_some(item: &Item) -> bool {
+    Conn::new(item.socket, item.socket.fd())
+        .is_some_and(|conn| is_ready(item, &conn) || ready::leaves_ring(&conn))
+}
