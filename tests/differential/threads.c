@@ -480,8 +480,63 @@ static void alternate_stack(struct end *e)
     }
 }
 
+struct receiver {
+    int fd, got;
+    char c;
+    _Atomic pid_t tid;
+    pthread_t thread;
+};
+
+static void *receives_one(void *arg)
+{
+    struct receiver *r = arg;
+    r->tid = gettid();
+    r->got = recv(r->fd, &r->c, 1, 0);
+    return NULL;
+}
+
+static void await_receiver(struct end *e, struct receiver *r)
+{
+    MUST(pthread_create(&r->thread, NULL, receives_one, r));
+    while (!r->tid)
+        sched_yield();
+    await_sleep(e, getpid(), r->tid);
+}
+
+// A thread goes on receiving on a connection that another has closed; its return says nothing
+// about the one that was made meanwhile.
+static void closed_under_receiver(struct end *e)
+{
+    AT(S) {
+        int client[2], server[2];
+        struct receiver a = {0}, b = {0};
+        for (int i = 0; i < 2; i++) {
+            client[i] = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+            MUST(tcp_connect(client[i], e->fam, e->port));
+            server[i] = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+            if (i == 0) {
+                a.fd = server[i];
+                await_receiver(e, &a);
+                close(server[i]);
+            }
+        }
+        T(send(client[0], "x", 1, 0));
+        MUST(pthread_join(a.thread, NULL));
+        struct pollfd p[2] = {{client[1], POLLIN, 0}, {server[1], POLLIN, 0}};
+        T(poll(p, 2, 50));
+        b.fd = client[1];
+        await_receiver(e, &b);
+        T(send(server[1], "y", 1, 0));
+        MUST(pthread_join(b.thread, NULL));
+        say(e, "%d %c, %d %c", a.got, a.c, b.got, b.c);
+        close(client[0]);
+        close(client[1]);
+        close(server[1]);
+    }
+}
+
 DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
           CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD),
           CASE(shut_down_under_sender, TWO | BARE | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
-          CASE(small_stack_files, TWO | COLD), CASE(alternate_stack, TWO | COLD))
+          CASE(small_stack_files, TWO | COLD), CASE(alternate_stack, TWO | COLD), CASE(closed_under_receiver, BARE))

@@ -378,12 +378,47 @@ impl Socket {
         }
     }
 
+    /// A thread is about to make a real call on `fd` that moves bytes. `false`: it may not
+    /// just now, or `fd` is another socket by now; look again.
+    #[inline(always)]
+    pub(crate) fn go_in(&'static self, fd: c_int, who: u32) -> bool {
+        let entered = self.inside.enter(who);
+        let is_it = table::socket(fd).is_some_and(|socket| std::ptr::eq(socket, self));
+        if entered && is_it {
+            return true;
+        }
+        self.go_out(who);
+        if !entered {
+            crate::sys::sched_yield();
+        }
+        false
+    }
+
+    /// The same with a token of the connection, which keeps it from ending.
+    pub(crate) fn go_in_attached(&'static self, who: u32) {
+        while !self.inside.enter(who) {
+            self.go_out(who);
+            crate::sys::sched_yield();
+        }
+    }
+
+    /// It has made it.
+    #[inline(always)]
+    pub(crate) fn go_out(&'static self, who: u32) {
+        if self.inside.leave(who) {
+            self.bury();
+        }
+    }
+
     fn end(&'static self) {
         // A relative that still uses the slot would meet its next user there.
         let inherited = self.pair().is_some_and(|pair| {
             pair.own.options.forked.load(Ordering::Acquire) == shunt_shm::slot::SHARED
                 && (self.share.is_unknown() || self.share.is_shared())
         });
+        if inherited {
+            self.told.store(false, Ordering::Relaxed);
+        }
         if self.inside.is_empty() {
             self.share.leave();
         }
@@ -393,14 +428,23 @@ impl Socket {
             if pair.link.socket(pair.number) == Some(self.index()) {
                 pair.link.enter(pair.number, None);
             }
-            pair.link.unhold();
         });
-        self.pairs.clear();
-        if self.told.load(Ordering::Relaxed) && !inherited {
-            crate::control::release(self.cookie());
-        }
         note_paired(self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
+        if self.inside.retire() {
+            self.bury();
+        }
+    }
+
+    /// Nobody is inside a real call either, as after a `close` under a thread that
+    /// receives: its memory is another socket's from here on.
+    #[cold]
+    fn bury(&'static self) {
+        self.pairs.each(|pair| pair.link.unhold());
+        self.pairs.clear();
+        if self.told.load(Ordering::Relaxed) {
+            crate::control::release(self.cookie());
+        }
         self.cookie.store(0, Ordering::Relaxed);
         table::SOCKETS.give(self);
     }

@@ -55,9 +55,9 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
     lab.finish(Signal::USR1)
 }
 
-/// Whether a worker that had finished all its connections crashed while it freed its
-/// memory, as HAProxy 2.6 does natively, too, in 1 of some 250 reloads (mended by
-/// its commit b98314583 in 2.7): the kernel says in whose code.
+/// Whether a former worker crashed in HAProxy's own code, as the kernel says. Version 2.6
+/// does so natively, too, while it frees its memory at the very end, in 1 of some 250
+/// reloads (mended by its commit b98314583 in 2.7).
 fn is_own_crash(line: &str) -> bool {
     let pid = line
         .split_once("Former worker (")

@@ -125,7 +125,7 @@ pub(super) fn receive_nowhere(fd: c_int, flags: c_int) -> Outcome {
     match target(fd, RECEIVER) {
         Target::Counted(socket) => {
             // It takes nothing, so it need not be counted.
-            socket.inside.leave(RECEIVER);
+            socket.go_out(RECEIVER);
             Outcome::Kernel
         }
         Target::Shunted(conn) => {

@@ -44,14 +44,20 @@ fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
         Stage::Candidate | Stage::Claimed | Stage::Paired
     ) {
         upgrade::progress(socket, fd, crate::epoll::Known::Nothing);
-        if socket.stage() == Stage::Attached || !socket.inside.enter(who) {
+        if socket.stage() == Stage::Attached {
             break;
+        }
+        if !socket.go_in(fd, who) {
+            match table::socket(fd) {
+                Some(now) if std::ptr::eq(now, socket) => continue,
+                _ => return target(fd, who),
+            }
         }
         // Nobody changes the stage to attached while we are in.
         if socket.stage() != Stage::Attached {
             return Target::Counted(socket);
         }
-        socket.inside.leave(who);
+        socket.go_out(who);
     }
     match Conn::new(socket, fd) {
         Some(conn) if socket.stage() == Stage::Attached => Target::Shunted(conn),
@@ -73,12 +79,12 @@ pub(super) fn meanwhile(fd: c_int, who: u32, call: impl FnOnce() -> isize) -> Op
             stats::kernel_call(socket);
             return Some(call());
         }
-        _ if !upgrade::stays(socket) || !socket.inside.enter(who) => return None,
+        _ if !upgrade::stays(socket) || !socket.go_in(fd, who) => return None,
         _ => {}
     }
     // Nobody changes the stage to attached while we are in.
     if socket.stage() == Stage::Attached {
-        socket.inside.leave(who);
+        socket.go_out(who);
         return None;
     }
     stats::kernel_call(socket);
@@ -109,13 +115,13 @@ pub(super) fn serve(
 #[inline(always)]
 fn counted(socket: &'static Socket, who: u32, call: impl FnOnce() -> isize) -> isize {
     let n = call();
-    socket.inside.leave(who);
     // A connection that moves much in few calls lives too.
     if n >= LARGE {
         socket
             .calls
             .fetch_add((n / LARGE) as u32, Ordering::Relaxed);
     }
+    socket.go_out(who);
     n
 }
 

@@ -100,9 +100,9 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     let shut = own & slot::SHUT_WR != 0;
     // The kernel ends what it would receive; and a peer that leaves the ring may
     // do so for urgent data, which overtakes what is in it.
-    let asks = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
+    let unsure = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
     let kernel =
-        if look || closing || asks || known || shut || inward != Way::Ring || out != Way::Ring {
+        if look || closing || unsure || known || shut || inward != Way::Ring || out != Way::Ring {
             let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
             socket.kernel_state.store(
                 (kernel & (POLLRDHUP | POLLHUP | POLLERR)) as u32,

@@ -21,21 +21,40 @@ const POLLER: u64 = 1 << 32;
 const MOVERS: u64 = POLLER - 1;
 /// Who polled before the upgrade is counted in the slot since, as a sleeper.
 const ATTACHED: u64 = 1 << 63;
+/// The last descriptor is closed: the last mover to leave sees to the rest.
+const GONE: u64 = 1 << 62;
+/// What is no count.
+const FLAGS: u64 = ATTACHED | GONE;
 
 impl Inside {
-    /// Goes in. `false`: a change is under way; look at the stage again.
-    pub(crate) fn enter(&self, who: u32) -> bool {
+    /// Goes in. `false`: a change is under way; leave again.
+    #[inline(always)]
+    pub(super) fn enter(&self, who: u32) -> bool {
         // Sequentially consistent with `shut`: one of the two sees the other.
-        if self.0.fetch_add(u64::from(who), Ordering::SeqCst) & SHUT == 0 {
-            return true;
-        }
-        self.leave(who);
-        crate::sys::sched_yield();
-        false
+        self.0.fetch_add(u64::from(who), Ordering::SeqCst) & SHUT == 0
     }
 
-    pub(crate) fn leave(&self, who: u32) {
-        self.0.fetch_sub(u64::from(who), Ordering::SeqCst);
+    /// `true`: the socket has ended meanwhile, and nobody else is in.
+    #[inline(always)]
+    pub(super) fn leave(&self, who: u32) -> bool {
+        let before = self.0.fetch_sub(u64::from(who), Ordering::SeqCst);
+        before & GONE != 0 && self.is_deserted()
+    }
+
+    /// The socket ends. `true`: nobody is in; otherwise one who leaves is told so.
+    pub(super) fn retire(&self) -> bool {
+        self.0.fetch_or(GONE, Ordering::SeqCst);
+        self.is_deserted()
+    }
+
+    /// Told to one thread, once.
+    #[cold]
+    fn is_deserted(&self) -> bool {
+        let change =
+            |now: u64| (now & GONE != 0 && now & MOVERS & !SHUT == 0).then_some(now & !GONE);
+        self.0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, change)
+            .is_ok()
     }
 
     /// Keeps everyone out, if nobody moves bytes. Returns how many poll.
@@ -47,7 +66,7 @@ impl Inside {
                 .0
                 .compare_exchange(now, now | SHUT, Ordering::SeqCst, Ordering::SeqCst)
                 .is_ok())
-        .then_some(((now & !ATTACHED) >> POLLER.trailing_zeros()) as u32)
+        .then_some(((now & !FLAGS) >> POLLER.trailing_zeros()) as u32)
     }
 
     pub(crate) fn open(&self, attached: bool) {
@@ -100,11 +119,13 @@ impl Inside {
 
     /// Whether no thread is inside.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.load(Ordering::SeqCst) & !ATTACHED == 0
+        self.0.load(Ordering::SeqCst) & !FLAGS == 0
     }
 
+    /// For the next socket. Who came too late for the last one may still be about to
+    /// leave.
     pub(crate) fn clear(&self) {
-        self.0.store(0, Ordering::SeqCst);
+        self.0.fetch_and(!FLAGS, Ordering::SeqCst);
     }
 
     /// In a forked child: the other threads are gone.

@@ -203,11 +203,14 @@ impl Conn<'_> {
         {
             return false;
         }
-        let Some(written) = tcp::written(self.fd, self.socket.role()) else {
+        let Some(base) = self.base() else {
+            return false;
+        };
+        let Some(written) = tcp::written(base, self.socket.role()) else {
             return false;
         };
         // What `MSG_MORE` holds back would wait for a doorbell, which may not be needed.
-        sys::push(self.fd);
+        sys::push(base);
         publish::word(&own.output.switch_at, written + 1);
         Way::Ring.store(&own.sending.way);
         // A fork has said that it would not switch.

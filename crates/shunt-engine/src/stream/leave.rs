@@ -115,7 +115,10 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
                 Withdrawal::Done => {}
                 Withdrawal::PeerReceives if may_wait => return true,
                 Withdrawal::PeerReceives | Withdrawal::No => {
-                    let Some(offset) = tcp::written(conn.fd, conn.socket.role()) else {
+                    let Some(offset) = conn
+                        .base()
+                        .and_then(|base| tcp::written(base, conn.socket.role()))
+                    else {
                         return false;
                     };
                     publish::word(&own.output.back_at, offset + 1);

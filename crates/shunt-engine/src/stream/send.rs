@@ -90,6 +90,10 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             match before_kernel(conn, cursor.remaining() > 0) {
                 Before::Go => {}
                 Before::Fail(errno) => {
+                    if cursor.done() > 0 {
+                        // The next call says so.
+                        conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                    }
                     give(token);
                     return cursor.done_or(errno);
                 }

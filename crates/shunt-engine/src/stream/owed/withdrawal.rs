@@ -11,7 +11,7 @@ use shunt_shm::slot::{self, Way};
 use super::{
     GROWTH_MS, PATIENCE, has_died_with, is_behind_unread, is_recalled, note_unread, send_owed,
 };
-use crate::stream::recv::follow_back;
+use crate::stream::recv::{follow_back, ring_bytes};
 use crate::stream::{Conn, close};
 use crate::{sys, tcp, thread};
 
@@ -200,7 +200,7 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
                 back_at.saturating_sub(1)
             };
             if was_readable {
-                await_arrival(conn, resume.saturating_sub(taken), until);
+                await_arrival(conn, resume.saturating_sub(taken));
             }
             follow_back(conn, resume);
             return;
@@ -216,21 +216,31 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
     }
 }
 
-/// The program may have been told that there is something to read: it finds it, here by
-/// TCP behind so many doorbells, as soon as the peer has sent it again and the kernel has
-/// carried it over.
-fn await_arrival(conn: &Conn, bells: u64, until: u64) {
+/// How long what is on its way may take, in nanoseconds: mostly it has come already.
+const ON_ITS_WAY: u64 = 50_000_000;
+
+/// The program may have been told how much there is to read: it finds it, here by TCP
+/// behind so many doorbells, as soon as the peer has sent it again and the kernel has
+/// carried it over. A peer that was stopped meanwhile is not waited for longer.
+fn await_arrival(conn: &Conn, bells: u64) {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    let Some(base) = conn.base() else {
+        return;
+    };
+    let until = sys::now() + ON_ITS_WAY;
+    let promised = ring_bytes(conn).max(1);
     let sending = &conn.pair.peer.sending;
-    let has_arrived = || {
-        sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|queued| queued as u64 > bells)
-            || sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
-    };
-    let is_coming = || match sending.token.is_taken() {
-        true => !thread::is_held_by_dead(&sending.token),
-        false => Way::load(&sending.way) != Way::Owing,
-    };
-    while !has_arrived() && is_coming() && sys::now() < until {
+    loop {
+        // First: then what it had sent by now is among what is seen after it.
+        let sends = sending.token.is_taken() && !thread::is_held_by_dead(&sending.token);
+        let owes = !sends && Way::load(&sending.way) == Way::Owing;
+        let queued = sys::ioctl_int(base, libc::FIONREAD).map_or(u64::MAX, |n| n as u64);
+        // There may be no room for all of it at once.
+        let least = bells.saturating_add(if sends { promised } else { 1 });
+        let ended = || sys::ready(base, libc::POLLRDHUP) & ENDED != 0;
+        if queued >= least || owes || ended() || sys::now() >= until {
+            return;
+        }
         sys::sched_yield();
     }
 }

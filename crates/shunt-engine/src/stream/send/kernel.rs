@@ -105,16 +105,16 @@ pub(super) fn enter_kernel(conn: &Conn) {
         .sending
         .in_kernel
         .fetch_add(1, Ordering::AcqRel);
-    while !conn.socket.inside.enter(SENDER) {}
+    conn.socket.go_in_attached(SENDER);
 }
 
 fn leave_kernel(conn: &Conn) {
-    conn.socket.inside.leave(SENDER);
     conn.pair
         .own
         .sending
         .in_kernel
         .fetch_sub(1, Ordering::AcqRel);
+    conn.socket.go_out(SENDER);
 }
 
 /// The rest goes the kernel's way, blocking as the kernel blocks. The caller has
@@ -133,8 +133,14 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = rest.as_mut_ptr();
         message.msg_iovlen = count;
+        // Who has sent something hears of an end by the next call, without a signal.
+        let silent = if cursor.done() > 0 {
+            libc::MSG_NOSIGNAL
+        } else {
+            0
+        };
         // SAFETY: the caller's promise.
-        let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags) });
+        let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags | silent) });
         conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
         match sent {
             Err(errno) => break cursor.done_or(errno),
