@@ -507,32 +507,35 @@ static void await_receiver(struct end *e, struct receiver *r)
 // about the one that was made meanwhile.
 static void closed_under_receiver(struct end *e)
 {
+    struct receiver a = {0}, b = {0};
+    int first = -1;
+    AT(C) {
+        first = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(first, e->fam, e->port));
+    }
     AT(S) {
-        int client[2], server[2];
-        struct receiver a = {0}, b = {0};
-        for (int i = 0; i < 2; i++) {
-            client[i] = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
-            MUST(tcp_connect(client[i], e->fam, e->port));
-            server[i] = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
-            if (i == 0) {
-                a.fd = server[i];
-                await_receiver(e, &a);
-                close(server[i]);
-            }
-        }
-        T(send(client[0], "x", 1, 0));
+        a.fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        await_receiver(e, &a);
+        close(a.fd);
+    }
+    AT(C) {
+        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(FD, e->fam, e->port));
+    }
+    AT(S) FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    AT(C) T(send(first, "x", 1, 0));
+    AT(S) {
         MUST(pthread_join(a.thread, NULL));
-        struct pollfd p[2] = {{client[1], POLLIN, 0}, {server[1], POLLIN, 0}};
-        T(poll(p, 2, 50));
-        b.fd = client[1];
+        T(poll(&(struct pollfd){FD, POLLIN, 0}, 1, 50));
+        b.fd = FD;
         await_receiver(e, &b);
-        T(send(server[1], "y", 1, 0));
+    }
+    AT(C) T(send(FD, "y", 1, 0));
+    AT(S) {
         MUST(pthread_join(b.thread, NULL));
         say(e, "%d %c, %d %c", a.got, a.c, b.got, b.c);
-        close(client[0]);
-        close(client[1]);
-        close(server[1]);
     }
+    AT(C) close(first);
 }
 
 DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
