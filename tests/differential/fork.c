@@ -676,7 +676,43 @@ static void child_connects(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(alternating, SPLIT | ALL | COLD), CASE(both_fork, SPLIT | COLD),
+// What a child does with its copy of an epoll set is nothing to its parent, as long as it
+// only closes it.
+static void child_closes_set(struct end *e)
+{
+    enum { TURNS = 60 };
+    char c = 0;
+    struct epoll_event ev = {.events = EPOLLIN};
+    int bad = 0, ep = e->role == S ? MUST(epoll_create1(0)) : -1;
+    if (e->role == S)
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev) + 1);
+    for (int i = 0; i < TURNS; i++) {
+        if (e->role == C) {
+            bad += send(FD, &c, 1, 0) != 1 || recv(FD, &c, 1, 0) != 1;
+            continue;
+        }
+        bad += epoll_wait(ep, &ev, 1, 5000) != 1 || recv(FD, &c, 1, 0) != 1 || send(FD, &c, 1, 0) != 1;
+        if (i % 20 != 0)
+            continue;
+        pid_t pid = fork();
+        if (pid == 0) {
+            close(ep);
+            _exit(0);
+        }
+        bad += waitpid(pid, NULL, 0) != pid;
+    }
+    if (e->role == S) {
+        will_block(e);
+        bad += epoll_wait(ep, &ev, 1, 5000) != 1 || recv(FD, &c, 1, 0) != 1;
+        close(ep);
+    } else {
+        await_blocked(e);
+        bad += send(FD, &c, 1, 0) != 1;
+    }
+    say(e, "%d bad", bad);
+}
+
+DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(child_closes_set, SPLIT | COLD), CASE(alternating, SPLIT | ALL | COLD), CASE(both_fork, SPLIT | COLD),
           CASE(child_looks_away, SPLIT | COLD), CASE(child_shuts_down, SPLIT | COLD), CASE(last_holder, SPLIT | COLD),
           CASE(unread_bytes, SPLIT | COLD), CASE(grandchild, SPLIT | COLD),
           CASE(child_receives_parent_sends, SPLIT | COLD), CASE(handed_over, SPLIT | COLD),

@@ -86,8 +86,15 @@ fn add(
     fd: c_int,
     mut event: epoll_event,
 ) -> Result<(), i32> {
-    if state.find(socket, fd).is_some() {
-        return Err(libc::EEXIST);
+    if let Some(index) = state.find(socket, fd) {
+        let item = &mut state.items[index as usize];
+        if item.moved {
+            return Err(libc::EEXIST);
+        }
+        // A relative since a fork may have taken it out: the kernel knows.
+        sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
+        (item.events, item.data, item.armed) = (event.events, event.u64, true);
+        return Ok(());
     }
     if let Some(index) = state.find_dormant(socket, fd) {
         if event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {

@@ -76,21 +76,27 @@ pub(super) fn say_watched(socket: &'static Socket) -> bool {
     if group.is_none() && dormant {
         return false;
     }
-    let bits = group.map_or(0, |g| slot::WATCHED | g << slot::GROUP_SHIFT);
+    // Relatives since a fork say it by the same word: none takes back what another says.
+    let alone = pair.own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
+    let change = |old: u32| {
+        let bits = match group {
+            Some(g) if !alone && old & slot::WATCHED != 0 && old & slot::WATCH_MASK != said(g) => {
+                said(SHARED)
+            }
+            Some(g) => said(g),
+            None if alone => 0,
+            None => old & slot::WATCH_MASK,
+        };
+        (old & slot::WATCH_MASK != bits).then_some(old & !slot::WATCH_MASK | bits)
+    };
     let wait = &pair.own.face.wait;
-    let mut old = wait.load(Ordering::Relaxed);
-    if old & slot::WATCH_MASK == bits {
-        return false;
-    }
-    while let Err(now) = wait.compare_exchange(
-        old,
-        old & !slot::WATCH_MASK | bits,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    ) {
-        old = now;
-    }
-    true
+    wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change)
+        .is_ok()
+}
+
+/// The bits that name a group.
+fn said(group: u32) -> u32 {
+    slot::WATCHED | group << slot::GROUP_SHIFT
 }
 
 /// The last descriptor of a socket is about to be closed while the daemon may
