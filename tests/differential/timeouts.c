@@ -14,12 +14,13 @@ static void limit(struct end *e, int option, int ms)
         say(e, "setsockopt: %s", errname(errno));
 }
 
-// Make the call and say whether it took at least so long.
+// Make the call and say whether it took about so long at least. The kernel counts ticks from
+// the last that it has seen, which may be some milliseconds ago on a busy virtual machine.
 #define TIMED(call, ms) \
     do { \
         long long start_ = now_ms(); \
         TELL(#call, call, 0); \
-        say(e, "at least %d ms: %d", ms, now_ms() - start_ >= (ms) - 1); \
+        say(e, "at least about %d ms: %d", ms, now_ms() - start_ >= (ms) / 2); \
     } while (0)
 
 static void receive_limit(struct end *e)
@@ -28,23 +29,23 @@ static void receive_limit(struct end *e)
     struct iovec v = {buf, 8};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
     AT(S) {
-        limit(e, SO_RCVTIMEO, 15);
+        limit(e, SO_RCVTIMEO, 30);
         struct timeval t;
         socklen_t n = sizeof t;
         T(getsockopt(FD, SOL_SOCKET, SO_RCVTIMEO, &t, &n));
         say(e, "long enough %d, length %u", t.tv_usec >= 16000, n);
-        TIMED(recv(FD, buf, 8, 0), 15);
-        TIMED(read(FD, buf, 8), 15);
-        TIMED(readv(FD, &v, 1), 15);
-        TIMED(recvmsg(FD, &m, 0), 15);
-        TIMED(recv(FD, buf, 8, MSG_PEEK), 15);
-        TIMED(recv(FD, buf, 8, MSG_WAITALL), 15);
+        TIMED(recv(FD, buf, 8, 0), 30);
+        TIMED(read(FD, buf, 8), 30);
+        TIMED(readv(FD, &v, 1), 30);
+        TIMED(recvmsg(FD, &m, 0), 30);
+        TIMED(recv(FD, buf, 8, MSG_PEEK), 30);
+        TIMED(recv(FD, buf, 8, MSG_WAITALL), 30);
         T(recv(FD, buf, 8, MSG_DONTWAIT));
     }
     AT(C) T(send(FD, "abc", 3, 0));
     AT(S) {
-        TIMED(recv(FD, buf, 8, MSG_WAITALL), 15);
-        TIMED(recv(FD, buf, 8, 0), 15);
+        TIMED(recv(FD, buf, 8, MSG_WAITALL), 30);
+        TIMED(recv(FD, buf, 8, 0), 30);
         limit(e, SO_RCVTIMEO, 0);
     }
     AT(C) T(send(FD, "de", 2, 0));
