@@ -402,7 +402,7 @@ impl Socket {
         }
     }
 
-    /// It has made it.
+    /// Its call has returned.
     #[inline(always)]
     pub(crate) fn go_out(&'static self, who: u32) {
         if self.inside.leave(who) {

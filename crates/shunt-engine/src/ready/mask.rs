@@ -20,8 +20,8 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     mask_asking(conn, wanted, look, true)
 }
 
-/// The same for who asks the peer before it sleeps, not with each look: an answer that
-/// could be missed would cost a barrier.
+/// The same without asking the peer, which takes a barrier: for a caller that looks again
+/// and again, and asks before it sleeps.
 pub(super) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
     mask_asking(conn, wanted, look, false)
 }

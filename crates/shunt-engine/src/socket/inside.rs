@@ -133,3 +133,32 @@ impl Inside {
         self.0.fetch_and(ATTACHED, Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_to_leave_is_told_once() {
+        let inside = Inside::default();
+        assert!(inside.enter(RECEIVER) && inside.enter(SENDER));
+        assert!(!inside.retire());
+        assert!(!inside.leave(SENDER));
+        assert!(inside.leave(RECEIVER));
+        // Who came too late does not end it again, nor miscounts the next socket.
+        assert!(inside.enter(RECEIVER));
+        inside.clear();
+        assert!(inside.shut().is_none());
+        assert!(!inside.leave(RECEIVER));
+        assert_eq!(inside.shut(), Some(0));
+    }
+
+    #[test]
+    fn a_socket_that_nobody_is_in_ends_at_once() {
+        let inside = Inside::default();
+        assert!(inside.retire());
+        inside.clear();
+        assert!(inside.begin_poll() && !inside.is_empty());
+        assert!(!inside.end_poll() && inside.is_empty());
+    }
+}
