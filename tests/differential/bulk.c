@@ -189,6 +189,30 @@ static void after_reset(struct end *e, int pipes)
 static void file_after_reset(struct end *e) { after_reset(e, 0); }
 static void pipe_after_reset(struct end *e) { after_reset(e, 1); }
 
+// A reset in the middle of a message: what was sent counts, the next call says so, and only
+// the one after that comes with SIGPIPE.
+static void reset_under_sender(struct end *e)
+{
+    enum { MUCH = 32 << 20 };
+    if (e->role == S) {
+        char *much = calloc(1, MUCH);
+        will_block(e);
+        sigpipes = 0;
+        ssize_t n = send(FD, much, MUCH, 0);
+        say(e, "a part: %d, SIGPIPE: %d", n > 0 && n < MUCH, sigpipes);
+        T(send(FD, much, MUCH, 0));
+        T(send(FD, much, MUCH, 0));
+        free(much);
+    } else {
+        struct linger now = {1, 0};
+        setsockopt(FD, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+        await_blocked(e);
+        for (int i = 0; i < 20; i++)
+            MUST(recv(FD, scratch(), SCRATCH, 0));
+        close(FD), FD = -1;
+    }
+}
+
 static void after_close(struct end *e, int pipes)
 {
     AT(C) close(FD), FD = -1;
@@ -475,7 +499,7 @@ static void both_ways(struct end *e)
 
 DIFF_MAIN(CASE(whole_file, TWO | COLD), CASE(parts_of_a_file, ALL | COLD), CASE(sendfile_large, 0),
           CASE(devices, ALL | COLD), CASE(sendfile_counts, COLD), CASE(ended_file_when_full, COLD),
-          CASE(wrong_ends, COLD), CASE(file_after_reset, COLD),
+          CASE(wrong_ends, COLD), CASE(reset_under_sender, TWO | COLD), CASE(file_after_reset, COLD),
           CASE(pipe_after_reset, COLD), CASE(file_after_close, COLD), CASE(pipe_after_close, COLD),
           CASE(file_is_the_socket, COLD), CASE(file_when_full, COLD), CASE(file_to_ended, 0), CASE(pipes, ALL | COLD), CASE(splice_sleeps, TWO | COLD),
           CASE(spliced_echo, SPLIT | COLD), CASE(thousand_pieces, COLD), CASE(one_way, TWO | COLD),

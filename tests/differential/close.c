@@ -822,6 +822,46 @@ static void killed_under_receiver(struct end *e)
     }
 }
 
+// A process that is killed in its sleep, and a peer that does nothing but send: it is told
+// before long.
+static void killed_asleep(struct end *e, int by_epoll)
+{
+    char buf[16];
+    if (e->role == C) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            close(e->ctl);
+            int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
+            MUST(tcp_connect(fd, e->fam, e->port));
+            struct epoll_event ev = {EPOLLIN, {.u64 = 0}};
+            int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+            MUST(epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev));
+            for (;;) {
+                if (by_epoll)
+                    MUST(epoll_wait(ep, &ev, 1, -1));
+                MUST(recv(fd, buf, sizeof buf, 0));
+            }
+        }
+        await_go(e);
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+        go(e);
+    } else {
+        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        for (int i = 0; i < 60; i++, nap())
+            MUST(send(FD, "record", 6, 0));
+        go(e);
+        await_go(e);
+        int told = 0;
+        for (int i = 0; i < 400 && !told; i++, nap())
+            told = send(FD, "record", 6, MSG_NOSIGNAL) < 0;
+        say(e, "told: %d", told);
+    }
+}
+
+static void killed_in_recv(struct end *e) { killed_asleep(e, 0); }
+static void killed_in_epoll(struct end *e) { killed_asleep(e, 1); }
+
 // Close at once after connecting, before and after the other side accepts.
 static void close_unused(struct end *e)
 {
@@ -869,4 +909,5 @@ DIFF_MAIN(CASE(half_close, ALL | COLD), CASE(half_close_by_server, ALL | COLD), 
           CASE(killed, SPLIT | BARE | ALL), CASE(killed_unread, SPLIT | BARE), CASE(killed_full, SPLIT | BARE),
           CASE(exited, SPLIT | BARE), CASE(exited_unread, SPLIT | BARE), CASE(exited_full, SPLIT | BARE),
           CASE(returned, SPLIT | BARE), CASE(returned_full, SPLIT | BARE), CASE(killed_under_receiver, SPLIT | BARE),
+          CASE(killed_in_recv, SPLIT | BARE), CASE(killed_in_epoll, SPLIT | BARE),
           CASE(close_unused, BARE | ALL), CASE(close_twice, COLD))

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   program's set (kernel) ── pipe, listener, TCP sockets…     as registered
-//!        │
+//!        ├── call (datagrams): a peer wakes a sleeper of this process
 //!        └── inner set (kernel) ── base sockets of shunted     edge-triggered,
 //!                 │                connections                 for doorbells, FIN, RST
 //!                 └── kick (eventfd): wakes a sleeper of this process
@@ -17,6 +17,7 @@
 //! ready queue when something happens to its socket; a wait takes items from
 //! the queue, asks each socket what is ready, and puts level-triggered ones back.
 
+mod call;
 mod carry;
 mod collect;
 mod control;
@@ -30,6 +31,7 @@ mod sleep;
 mod state;
 mod wait;
 
+pub(crate) use call::{call, is_address, retire_all as retire_calls};
 pub(crate) use carry::{Known, carry};
 pub(crate) use control::change;
 pub(crate) use inner::make_way;
@@ -41,7 +43,7 @@ pub(crate) use sleep::{begin_sleep, end_sleep, may_sleep};
 pub(crate) use wait::wait;
 
 /// The group of connections that are in several sets.
-const SHARED: u32 = shunt_abi::layout::GROUPS as u32 - 1;
+pub(crate) const SHARED: u32 = shunt_abi::layout::GROUPS as u32 - 1;
 /// Bits of a registration that are not events.
 const FLAGS: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;

@@ -36,4 +36,4 @@ mod upgrade;
 
 pub use outcome::Outcome;
 pub use sys::is_readable;
-pub use thread::signals;
+pub use thread::{is_alone, not_alone, signals};

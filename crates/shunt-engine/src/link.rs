@@ -135,6 +135,11 @@ impl Link {
     }
 }
 
+/// Whether this process has links.
+pub(crate) fn any() -> bool {
+    LINKS.each().any(|link| link.in_use.load(Ordering::Acquire))
+}
+
 /// One connection's memory: both slots and both rings.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair {

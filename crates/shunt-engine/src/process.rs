@@ -43,6 +43,8 @@ pub(crate) fn before_fork() {
             }
         }
     });
+    // One could take the other's calls.
+    epoll::retire_calls();
     // Who sleeps until there is room has to look from time to time from now on.
     stream::parking::ring();
 }

@@ -96,14 +96,17 @@ pub(crate) struct Socket {
     fd: AtomicI32,
     /// Raised each time the object is used anew.
     life: AtomicU32,
-    pairs: Pairs,
-    links: Links,
-    cookie: AtomicU64,
-    port: AtomicU32,
+    // In this line: what a call looks at that the kernel serves.
     /// Data calls made while a candidate.
     pub(crate) calls: AtomicU32,
     /// After how many of them it is claimed; 0: as the mode says.
     pub(crate) claim_after: AtomicU32,
+    /// Threads inside real calls that move bytes.
+    pub(crate) inside: Inside,
+    pairs: Pairs,
+    links: Links,
+    cookie: AtomicU64,
+    port: AtomicU32,
     /// `shunt downgrade` wishes it back to TCP.
     pub(crate) wished: AtomicBool,
     /// Another program or process made it: nobody here knows who else has it.
@@ -112,14 +115,16 @@ pub(crate) struct Socket {
     pub(crate) told: AtomicBool,
     /// Generation of the pair whose other end was let go before it was used, or 0.
     pub(crate) left: AtomicU32,
-    /// Threads inside real calls that move bytes.
-    pub(crate) inside: Inside,
     /// When the kernel was last asked about this socket (ticks).
     pub(crate) looked_at: AtomicU64,
     /// `rx.ring_bytes` when the ring was last found empty.
     pub(crate) read_at: AtomicU64,
+    /// Bytes written to the ring when it was last asked whether the peer is behind.
+    pub(crate) looked_ahead: AtomicU64,
     /// Waits for data that ended without sleep since the last that did.
     pub(crate) awake: AtomicU32,
+    /// `rx.user_calls` at that one.
+    pub(crate) slept_at: AtomicU64,
     /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`).
     pub(crate) kernel_state: AtomicU32,
     /// An error taken from the base socket that the program must still see.
@@ -173,6 +178,8 @@ impl Socket {
         socket.inside.clear();
         socket.looked_at.store(0, o);
         socket.awake.store(0, o);
+        socket.slept_at.store(0, o);
+        socket.looked_ahead.store(0, o);
         socket.read_at.store(0, o);
         socket.kernel_state.store(0, o);
         socket.pending_error.store(0, o);

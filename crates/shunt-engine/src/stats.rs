@@ -31,6 +31,8 @@ static RX: Sums = Sums::new();
 static READY_USER: AtomicU64 = AtomicU64::new(0);
 static READY_KERNEL: AtomicU64 = AtomicU64::new(0);
 static READY_SLEEPS: AtomicU64 = AtomicU64::new(0);
+/// Calls of sleeping sets sent, and received.
+static CALLS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 struct Sums {
     ring: AtomicU64,
@@ -108,6 +110,16 @@ pub(crate) fn kernel_call(socket: &Socket) {
     }
 }
 
+/// A peer's sleeping set has been called: a doorbell of another kind.
+pub(crate) fn calls() {
+    CALLS[0].fetch_add(1, Ordering::Relaxed);
+}
+
+/// One of ours has been.
+pub(crate) fn called() {
+    CALLS[1].fetch_add(1, Ordering::Relaxed);
+}
+
 /// A readiness call on shunted descriptors.
 #[inline]
 pub(crate) fn ready_call(by_kernel: bool) {
@@ -183,6 +195,8 @@ pub(crate) fn after_fork_child() {
         &READY_USER,
         &READY_KERNEL,
         &READY_SLEEPS,
+        &CALLS[0],
+        &CALLS[1],
     ] {
         sum.store(0, Ordering::Relaxed);
     }
@@ -344,7 +358,7 @@ fn format(line: &mut Line, pid: i32) -> std::fmt::Result {
         "}},\"tx\":{{\"ring_bytes\":{tr},\"kernel_bytes\":{tk}}},\"rx\":{{\"ring_bytes\":{rr},\"kernel_bytes\":{rk}}},\
          \"calls\":{{\"user\":{user},\"kernel\":{kernel}}},\
          \"doorbells\":{{\"sent\":{},\"received\":{}}},\"sleeps\":{sleeps}}}",
-        get(&TX.doorbells),
-        get(&RX.doorbells)
+        get(&TX.doorbells) + get(&CALLS[0]),
+        get(&RX.doorbells) + get(&CALLS[1])
     )
 }

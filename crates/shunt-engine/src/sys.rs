@@ -38,8 +38,8 @@ pub(crate) use signal::{
     block_signals, send_plain_signal, send_signal, set_default, set_signal_mask, unblock_signals,
 };
 pub(crate) use socket::{
-    connect, getsockopt, name, push, recv, recvmsg, reset, send, send_more, send_room, sendmsg,
-    setsockopt, shutdown, socket,
+    bind, connect, datagram_socket, getsockopt, name, push, recv, recvmsg, reset, send, send_more,
+    send_room, send_to, sendmsg, setsockopt, shutdown, socket,
 };
 
 pub(crate) fn read(fd: c_int, buffer: *mut u8, length: usize) -> Result<usize, Errno> {
@@ -60,6 +60,13 @@ pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize,
 
 pub(crate) fn ioctl(fd: c_int, request: usize, argument: usize) -> Result<usize, Errno> {
     call!(ioctl, fd, request, argument)
+}
+
+/// A number that nobody can guess, and not 0.
+pub(crate) fn random() -> Result<u64, Errno> {
+    let mut number = 0u64;
+    call!(getrandom, &raw mut number, size_of::<u64>(), 0)?;
+    Ok(number | 1)
 }
 
 /// `FIONREAD`, `SIOCOUTQ` and the like.

@@ -2,13 +2,17 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+use shunt_shm::slot::{self, Options};
 use shunt_shm::token::{Holder, Taken, Token};
 
 use self::signals::Words;
 use crate::sys;
 
+pub(crate) mod alone;
 mod owner;
 pub(crate) mod undisturbed;
+
+pub use alone::{is_alone, not_alone};
 
 pub(crate) use owner::{lend_memory, owns_memory};
 
@@ -20,6 +24,7 @@ static PROCESS: Process = Process {
     pid: AtomicU32::new(0),
     used: AtomicBool::new(false),
     lent: AtomicBool::new(false),
+    joined: AtomicBool::new(false),
     mark: AtomicPtr::new(std::ptr::null_mut()),
     signals: Lock::new(),
 };
@@ -30,6 +35,8 @@ struct Process {
     used: AtomicBool,
     /// Another process may run on this memory.
     lent: AtomicBool,
+    /// A thread that libc knows nothing of may run on it at the same time.
+    joined: AtomicBool,
     /// What [`owner`] knows the process by; null: nothing yet.
     mark: AtomicPtr<AtomicU32>,
     /// Held by who changes the table of signal handlers.
@@ -195,11 +202,17 @@ pub(crate) struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// Takes a token if it is free.
+    /// Takes a token if it is free, of a connection that a fork shares or not.
     #[inline(always)]
-    pub(crate) fn try_take(token: &'a Token) -> Option<Self> {
+    pub(crate) fn try_take(token: &'a Token, options: &Options) -> Option<Self> {
         let words = undisturbed::begin();
-        if token.try_take(name(words)).is_ok() {
+        // From here on no signal handler can fork, nor make a thread.
+        let taken = if options.forked.load(Ordering::Relaxed) != slot::SHARED && is_alone() {
+            token.try_take_alone(name(words))
+        } else {
+            token.try_take(name(words)).is_ok()
+        };
+        if taken {
             return Some(Self { token, words });
         }
         undisturbed::end(words);

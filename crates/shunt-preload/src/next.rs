@@ -250,7 +250,7 @@ pub(crate) fn before_fork() {
 /// Libc's `fork` resets that lock in the child; forks past it do not.
 pub(crate) fn before_bare_fork() {
     static READY: AtomicBool = AtomicBool::new(false);
-    if READY.load(Ordering::Relaxed) || single_threaded() {
+    if READY.load(Ordering::Relaxed) || shunt_engine::is_alone() {
         return;
     }
     prepare_all();
@@ -262,19 +262,4 @@ pub(crate) fn before_bare_fork() {
     shunt_engine::real::recvmsg();
     shunt_engine::real::sigaction();
     READY.store(true, Ordering::Relaxed);
-}
-
-/// Whether this thread is the process's only one, as far as libc knows.
-fn single_threaded() -> bool {
-    static CELL: std::sync::atomic::AtomicPtr<c_char> =
-        std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-    let mut flag = CELL.load(Ordering::Relaxed);
-    if flag.is_null() {
-        let name = c"__libc_single_threaded".as_ptr();
-        // SAFETY: a NUL-terminated name. Missing before glibc 2.32.
-        flag = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name) }.cast();
-        CELL.store(flag, Ordering::Relaxed);
-    }
-    // SAFETY: libc's variable of type char, if any.
-    !flag.is_null() && unsafe { flag.read_volatile() } != 0
 }

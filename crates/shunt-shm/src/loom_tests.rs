@@ -216,7 +216,7 @@ fn a_sleeper_behind_a_fence_is_rung() {
                 }
             })
         };
-        face.say_asleep();
+        face.say_asleep(true);
         let asleep = !shared.consumer().is_ready();
         producer.join().unwrap();
         if asleep {

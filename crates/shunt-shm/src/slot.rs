@@ -106,13 +106,22 @@ impl Face {
     }
 
     /// Says that a thread sleeps until something arrives. The caller looks at the
-    /// ring after this, and holds the receiving token.
-    pub fn say_asleep(&self) {
-        // What a peer publishes after the heavy barrier it looks at with `FENCED`.
-        if publish::set_bits(&self.wait, WAIT_RX | FENCED) & FENCED == 0 {
-            heavy();
+    /// ring after this, and holds the receiving token. `soon`: it will sleep again
+    /// before long, so that the peer had better pass a barrier with each publication
+    /// than both the heavy one with each sleep.
+    pub fn say_asleep(&self, soon: bool) {
+        let fenced = if soon {
+            // What a peer publishes after the heavy barrier it looks at with `FENCED`.
+            publish::set_bits(&self.wait, WAIT_RX | FENCED) & FENCED != 0
         } else {
+            publish::clear_bits(&self.wait, FENCED);
+            publish::set_bits(&self.wait, WAIT_RX);
+            false
+        };
+        if fenced {
             full();
+        } else {
+            heavy();
         }
     }
 }
@@ -143,6 +152,8 @@ pub struct Output {
     pub room_at: AtomicU64,
     /// Doorbells given to the base socket so far, each counted before it is sent.
     pub bells: AtomicU64,
+    /// Those of them that the kernel has taken for sure: so many bytes are no payload.
+    pub rung: AtomicU64,
 }
 
 /// This side's own state of its sending half; guarded by the token.
@@ -168,6 +179,8 @@ pub struct Sending {
     pub clear: AtomicU32,
     /// The peer's `naps` for which we have rung.
     pub rung: AtomicU32,
+    /// The same of a door behind which not everybody has this connection.
+    pub rung_at_door: AtomicU32,
     /// Threads of this side's processes inside real calls that send on the attached
     /// connection. One that is killed there counts for ever.
     pub in_kernel: AtomicU32,
@@ -338,6 +351,7 @@ impl Slot {
         self.output.bytes.store(0, o);
         self.output.room_at.store(0, o);
         self.output.bells.store(0, o);
+        self.output.rung.store(0, o);
         let s = &self.sending;
         s.token.reset();
         s.write.store(0, o);
@@ -347,6 +361,7 @@ impl Slot {
         s.check.store(crate::ring::SMALL, o);
         s.clear.store(0, o);
         s.rung.store(0, o);
+        s.rung_at_door.store(0, o);
         s.in_kernel.store(0, o);
         for segment in &s.segments {
             segment.store(0, o);

@@ -4,7 +4,7 @@
 //! It is taken for one operation and never held asleep. Taking a free token is
 //! one uncontended compare-and-swap.
 
-use crate::atomic::{AtomicU64, Ordering};
+use crate::atomic::{AtomicU64, Ordering, light};
 
 /// Names a thread of a process; never zero. Threads that could meet at one
 /// token have different names.
@@ -51,6 +51,22 @@ impl Token {
             Err(holder) if holder == me.0 => Err(Taken::ByUs),
             Err(holder) => Err(Taken::ByOther(Holder(holder))),
         }
+    }
+
+    /// [`Self::try_take`] where no other thread can be at the token: without a locked
+    /// instruction, which would wait until all that this thread has stored is in
+    /// memory. `false` if somebody holds it.
+    ///
+    /// What is done under the token is not ordered before looks at it by other
+    /// processes, unless these pass [`heavy`](crate::atomic::heavy) first.
+    #[inline(always)]
+    pub fn try_take_alone(&self, me: Holder) -> bool {
+        let free = self.0.load(Ordering::Acquire) == 0;
+        if free {
+            self.0.store(me.0, Ordering::Relaxed);
+            light();
+        }
+        free
     }
 
     /// Gives the token back; only its holder may. Pairs with the acquire of the

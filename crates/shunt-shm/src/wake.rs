@@ -30,7 +30,18 @@ pub struct Door {
     pub sleepers: AtomicU32,
     /// Counts changes of who sleeps: a waker rings once for each.
     pub naps: AtomicU32,
+    /// Where a datagram wakes them all, [`NOWHERE`] or [`MANY`]. Written before they are
+    /// counted.
+    pub address: AtomicU64,
+    /// What the datagram says, so that it is heard.
+    pub secret: AtomicU64,
 }
+
+/// [`Door::address`]: they are woken on any of their connections.
+pub const NOWHERE: u64 = 0;
+/// [`Door::address`]: of those behind the door not all have the same connections, so each
+/// connection's waker rings for itself.
+pub const MANY: u64 = 2;
 
 /// How far a log is written. Alone on its cache line.
 #[derive(Debug, Default)]

@@ -62,33 +62,27 @@ pub(super) fn collect(
         set.expose_nested();
     }
     set.with(|state| {
-        let mut found = 0;
+        let (mut found, mut share) = (0, room.len());
         if look {
             set.looked_at.store(sys::ticks(), Ordering::Relaxed);
             harvest(state);
             // Neither side may starve the other.
             let ours = state.queue.len();
-            let share = match (ours, room.len()) {
+            share = match (ours, room.len()) {
                 (0, n) => n,
                 (_, 1) => usize::from(state.kernel_first),
                 (_, n) => n - ours.min(n / 2),
             };
             state.kernel_first = !state.kernel_first;
-            if share > 0 {
-                let n = sys::epoll_now(set.fd(), room.as_mut_ptr(), share).unwrap_or(0);
-                set.kernel_has_more.store(n == share, Ordering::Relaxed);
-                found = take_inner_with(set, state, room, n);
-                let pause = set.pause.load(Ordering::Relaxed);
-                let pause = if n > 0 {
-                    LOOK_OFTEN
-                } else {
-                    (pause * 2).clamp(LOOK_OFTEN, LOOK_SELDOM)
-                };
-                set.pause.store(pause, Ordering::Relaxed);
-            }
+            found = ask_kernel(set, state, &mut room[..share]);
         }
         harvest(state);
         found += deliver(state, &mut room[found..]);
+        if share == 0 && found == 0 {
+            // It was our turn, but there was nothing.
+            found = ask_kernel(set, state, room);
+            found += deliver(state, &mut room[found..]);
+        }
         // Of many logs each look takes long.
         let looks = patience / state.follows.len().max(1) as u32;
         if found == 0 && (0..looks).any(|_| is_told(state)) {
@@ -107,6 +101,36 @@ pub(super) fn collect(
         found
     })
     .unwrap_or(0)
+}
+
+/// Asks for what the kernel has. Reports of our own, which it takes out, are no reason to
+/// leave out the program's where there is room for few.
+fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) -> usize {
+    /// A report may come back while it is heard.
+    const REPORTS: u32 = 3;
+    let (mut found, mut heard) = (0, false);
+    for _ in 0..REPORTS {
+        let left = &mut room[found..];
+        if left.is_empty() {
+            break;
+        }
+        let n = sys::epoll_now(set.fd(), left.as_mut_ptr(), left.len()).unwrap_or(0);
+        set.kernel_has_more
+            .store(n == left.len(), Ordering::Relaxed);
+        heard |= n > 0;
+        let is_full = n == left.len();
+        let kept = take_inner_with(set, state, left, n);
+        found += kept;
+        if !is_full || kept == n {
+            break;
+        }
+    }
+    let pause = match set.pause.load(Ordering::Relaxed) {
+        _ if heard => LOOK_OFTEN,
+        pause => (pause * 2).clamp(LOOK_OFTEN, LOOK_SELDOM),
+    };
+    set.pause.store(pause, Ordering::Relaxed);
+    found
 }
 
 /// Follows the logs of all links.
@@ -189,8 +213,9 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
         return false;
     }
     set.with(|state| {
-        harvest(state);
+        // In this order: a call that is heard says nothing but that a log has news.
         hear_inner(set, state, true, None);
+        harvest(state);
         is_any_ready(state)
     })
     .unwrap_or(false)

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
+use super::call;
 use super::set::Set;
 use super::state::State;
 use crate::stream::{self, Conn};
@@ -58,6 +59,11 @@ impl Set {
         std::ptr::from_ref(self) as u64
     }
 
+    /// How it reports the socket by which it is called.
+    pub(super) fn call_magic(&self) -> u64 {
+        self.magic() + 1
+    }
+
     /// Wakes a thread of this process that sleeps on the set.
     pub(super) fn kick(&self) {
         let kick = self.kick.load(Ordering::Relaxed);
@@ -70,8 +76,7 @@ impl Set {
     }
 }
 
-/// Takes the report of the inner set out of the program's events and hears what
-/// it has to say. Returns how many events are the program's.
+/// Takes our own reports out of the program's events and hears what they have to say. Returns how many events are the program's.
 pub(super) fn take_inner(set: &'static Set, room: &mut [epoll_event], n: usize) -> usize {
     if set.inner.load(Ordering::Acquire) < 0 {
         // It has members, and so something to report, only once it is known here.
@@ -80,13 +85,13 @@ pub(super) fn take_inner(set: &'static Set, room: &mut [epoll_event], n: usize) 
     let kept = set.with(|state| take_inner_with(set, state, room, n));
     kept.unwrap_or_else(|| {
         // In a signal handler that interrupted a change of the set: heard later.
-        leave_out(set, room, n).unwrap_or(n)
+        let n = leave_out(set.call_magic(), room, n).unwrap_or(n);
+        leave_out(set.magic(), room, n).unwrap_or(n)
     })
 }
 
-/// Takes the report out of the events; returns how many are left, if it was there.
-fn leave_out(set: &Set, room: &mut [epoll_event], n: usize) -> Option<usize> {
-    let magic = set.magic();
+/// Takes a report out of the events; returns how many are left, if it was there.
+fn leave_out(magic: u64, room: &mut [epoll_event], n: usize) -> Option<usize> {
     let at = room[..n].iter().position(|e| e.u64 == magic)?;
     room.copy_within(at + 1..n, at);
     Some(n - 1)
@@ -99,10 +104,15 @@ pub(super) fn take_inner_with(
     room: &mut [epoll_event],
     n: usize,
 ) -> usize {
-    let Some(left) = leave_out(set, room, n) else {
-        return n;
-    };
-    hear_inner(set, state, false, None);
+    let mut left = n;
+    if let Some(others) = leave_out(set.call_magic(), room, left) {
+        call::hear(set);
+        left = others;
+    }
+    if let Some(others) = leave_out(set.magic(), room, left) {
+        hear_inner(set, state, false, None);
+        left = others;
+    }
     left
 }
 
@@ -114,6 +124,9 @@ pub(super) fn hear_inner(
     leave_kick: bool,
     except: Option<u32>,
 ) {
+    // Calls that are still there would make the set look ready to whatever contains it;
+    // but somebody may send them without end.
+    let _ = (0..16).all(|_| call::hear(set));
     let inner = set.inner.load(Ordering::Acquire);
     let mut events = [epoll_event { events: 0, u64: 0 }; 64];
     loop {
@@ -158,11 +171,12 @@ pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.
 pub(crate) fn make_way(fd: c_int) {
+    call::make_way(fd);
     for set in table::SETS
         .each()
         .filter(|s| s.live.load(Ordering::Acquire))
     {
-        for ours in [&set.inner, &set.kick] {
+        for ours in [&set.inner, &set.kick, &set.call] {
             if ours.load(Ordering::Acquire) != fd {
                 continue;
             }

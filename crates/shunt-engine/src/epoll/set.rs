@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use super::SHARED;
 use super::place::watch;
 use super::state::State;
+use super::{SHARED, call};
 use crate::sys;
 use crate::table::{self, Entry, Links, Pooled};
 use crate::thread::Lock;
@@ -20,6 +20,12 @@ pub(crate) struct Set {
     fd: AtomicI32,
     pub(super) inner: AtomicI32,
     pub(super) kick: AtomicI32,
+    /// Where peers call it, by which socket, and how often it slept before it had one
+    /// ([`call`]).
+    pub(super) address: AtomicU64,
+    pub(super) secret: AtomicU64,
+    pub(super) call: AtomicI32,
+    pub(super) slept: AtomicU32,
     /// Items, and those of them that are served here.
     pub(super) tracked: AtomicU32,
     pub(super) moved: AtomicU32,
@@ -62,6 +68,7 @@ impl Set {
         set.fd.store(fd, o);
         set.inner.store(-1, o);
         set.kick.store(-1, o);
+        call::begin(set);
         set.holds.store(1, o);
         set.tracked.store(0, o);
         set.moved.store(0, o);
@@ -185,7 +192,7 @@ impl Set {
                 follow.link.unhold();
             }
         }
-        for fd in [&self.inner, &self.kick] {
+        for fd in [&self.inner, &self.kick, &self.call] {
             let fd = fd.swap(-1, Ordering::AcqRel);
             if fd >= 0 {
                 table::enter(fd, Entry::Other);
@@ -203,4 +210,5 @@ pub(crate) fn after_fork_child() {
         set.sleepers.store(0, Ordering::Relaxed);
         set.plain_sleepers.store(0, Ordering::Relaxed);
     }
+    call::after_fork_child();
 }

@@ -6,10 +6,10 @@ use shunt_shm::atomic::full;
 use shunt_shm::slot;
 use shunt_shm::wake::Door;
 
-use super::SHARED;
 use super::near;
 use super::set::Set;
 use super::state::State;
+use super::{SHARED, call};
 use crate::stream::Conn;
 
 /// A thread is about to sleep on the set, or on something that contains it. `true`:
@@ -37,6 +37,9 @@ fn stand_at_doors(set: &'static Set) -> bool {
     set.each_nested(|nested| any |= stand_at_doors(nested));
     let own = set.with(|state| {
         set.sleepers.fetch_add(1, Ordering::AcqRel);
+        if !state.follows.is_empty() {
+            call::tell_doors(set, state);
+        }
         at_doors(set, state, |door| {
             door.sleepers.fetch_add(1, Ordering::AcqRel);
             door.naps.fetch_add(1, Ordering::AcqRel);

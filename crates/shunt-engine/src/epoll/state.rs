@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_shm::wake::Log;
 
-use super::SHARED;
 use super::set::Set;
+use super::{SHARED, call};
 use crate::link::Link;
 use crate::socket::Socket;
 
@@ -215,6 +215,7 @@ impl State {
         });
         // Threads already asleep on the set stand at this door too.
         let asleep = set.sleepers.load(Ordering::Acquire);
+        call::tell_door(set, link.own().door(set.group()));
         for group in [set.group(), SHARED] {
             link.own()
                 .door(group)
@@ -238,6 +239,11 @@ impl State {
                         .fetch_sub(asleep, Ordering::AcqRel);
                 }
                 link.unhold();
+            }
+            if self.follows.is_empty() {
+                // A call that is still in its socket would make the set look ready.
+                let again = set.call.load(Ordering::Relaxed).min(-1);
+                call::close(set, again);
             }
         }
     }

@@ -155,7 +155,9 @@ pub(crate) unsafe fn wait(
         }
         let found = kept
             + if set.is_shunted() && kept < room.len() {
-                collect(set, &mut room[kept..], false, 0)
+                // Reports of our own may have been where the program's would have been.
+                let look = n == room.len() && limit.is_up();
+                collect(set, &mut room[kept..], look, 0)
             } else {
                 0
             };

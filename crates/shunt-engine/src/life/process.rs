@@ -5,7 +5,7 @@ use shunt_abi::Reason;
 
 use super::{adopt, inherit};
 use crate::config::{self, Environment, Upgrade};
-use crate::{Outcome, control, process, signal, stats, sys, thread};
+use crate::{Outcome, control, epoll, process, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 ///
@@ -127,6 +127,7 @@ pub fn before_confinement() {
     if thread::owns_memory() {
         stats::prepare();
         inherit::forget_all(Reason::Confined);
+        epoll::retire_calls();
         config::confine();
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::thread::alone::add;
+
 /// Counts threads inside real calls on a socket: receiving and sending, so that
 /// no direction changes its way under one of them, and polling, so that the
 /// upgrade knows whom to wake.
@@ -31,13 +33,13 @@ impl Inside {
     #[inline(always)]
     pub(super) fn enter(&self, who: u32) -> bool {
         // Sequentially consistent with `shut`: one of the two sees the other.
-        self.0.fetch_add(u64::from(who), Ordering::SeqCst) & SHUT == 0
+        add(&self.0, u64::from(who)) & SHUT == 0
     }
 
     /// `true`: the socket has ended meanwhile, and nobody else is in.
     #[inline(always)]
     pub(super) fn leave(&self, who: u32) -> bool {
-        let before = self.0.fetch_sub(u64::from(who), Ordering::SeqCst);
+        let before = add(&self.0, u64::from(who).wrapping_neg());
         before & GONE != 0 && self.is_deserted()
     }
 

@@ -6,12 +6,13 @@ use libc::c_int;
 use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Way};
+use shunt_shm::wake;
 
 use super::Conn;
 use crate::link::Pair;
 use crate::socket::{Socket, bump};
 use crate::thread::give;
-use crate::{sys, tcp};
+use crate::{epoll, sys, tcp};
 
 /// What has happened.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,6 +93,8 @@ impl Conn<'_> {
             ),
         };
         let mut rung = false;
+        // Somebody has been woken for this nap, and has not come.
+        let mut overdue = false;
         if watching {
             let group = wait >> slot::GROUP_SHIFT & 0x3f;
             let link = self.pair.link;
@@ -99,12 +102,25 @@ impl Conn<'_> {
             // Pairs with the sleeper's, between its place at the door and its look at
             // the log.
             full();
-            let door = self.pair.link.peer().door(group);
+            let door = link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);
                 rung = if self.pair.peer.options.forked.load(Ordering::Acquire) == slot::UNFORKED {
+                    let address = door.address.load(Ordering::Acquire);
                     // Any connection's doorbell wakes the set: one ring per nap.
-                    self.ring_once(&self.pair.link.own().tail(group).rung, naps)
+                    let told = if group == epoll::SHARED || address == wake::MANY {
+                        &self.pair.own.sending.rung_at_door
+                    } else {
+                        &link.own().tail(group).rung
+                    };
+                    overdue = told.load(Ordering::Relaxed) == naps;
+                    let called = !overdue
+                        && epoll::is_address(address)
+                        && epoll::call(address, door.secret.load(Ordering::Relaxed));
+                    if called {
+                        told.store(naps, Ordering::Relaxed);
+                    }
+                    !called && self.ring_once(told, naps)
                 } else {
                     // Relatives have sets of their own behind the same door.
                     self.ring_bell()
@@ -113,7 +129,25 @@ impl Conn<'_> {
         }
         if sleeping && !rung {
             let naps = self.pair.peer.face.naps.load(Ordering::Acquire);
-            self.ring_once(&self.pair.own.sending.rung, naps);
+            overdue |= !self.ring_once(&self.pair.own.sending.rung, naps);
+        }
+        if overdue {
+            self.look_at_sleeper();
+        }
+    }
+
+    /// Who has been rung and has not come may have been killed. The kernel knows, and is
+    /// asked now and then: with what it says the next call is the kernel's.
+    fn look_at_sleeper(&self) {
+        /// Ticks, about 1 ms.
+        const SELDOM: u64 = 2_600_000;
+        const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        let (now, looked_at) = (sys::ticks(), &self.socket.looked_at);
+        if now.wrapping_sub(looked_at.load(Ordering::Relaxed)) > SELDOM {
+            looked_at.store(now, Ordering::Relaxed);
+            let ended = self.base().map_or(0, |base| sys::ready(base, ENDED)) & ENDED;
+            let state = &self.socket.kernel_state;
+            state.fetch_or(ended as u32, Ordering::Relaxed);
         }
     }
 
@@ -146,7 +180,9 @@ impl Conn<'_> {
         publish::word(bells, before + 1);
         light();
         let sent = self.pair.peer_state() & slot::CLOSED == 0 && sys::send(base, &[0]).is_ok();
-        if !sent {
+        if sent {
+            publish::word(&self.pair.own.output.rung, before + 1);
+        } else {
             publish::word(bells, before);
         }
         bump(&self.socket.tx.doorbells, u64::from(sent));

@@ -189,6 +189,21 @@ pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
     }
 }
 
+/// Keeps an error for the program's next call, if it is one that the kernel tells only
+/// once: of the connection, not of a call.
+pub(super) fn keep_error(conn: &Conn, errno: Errno) {
+    let once = [
+        libc::ECONNRESET,
+        libc::ETIMEDOUT,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+    ];
+    if once.contains(&errno) {
+        let pending = &conn.socket.pending_error;
+        let _ = pending.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 /// `SO_ERROR`.
 pub(crate) fn socket_error(conn: &Conn) -> Errno {
     if conn.socket.pending_error.load(Ordering::Relaxed) == 0 {

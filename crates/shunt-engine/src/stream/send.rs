@@ -215,7 +215,7 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
             Err(Stopped::BadBuffer(_)) => Step::BadBuffer,
             Ok(filled) => match (filled, cursor.remaining() == 0) {
                 (Filled::All, false) => Step::Full,
-                (_, done) if is_ahead(conn, n) && may_wait(conn, flags) => Step::Ahead { done },
+                (_, done) if may_wait(conn, flags) && is_ahead(conn) => Step::Ahead { done },
                 (_, true) => Step::Done,
                 (Filled::Part, false) => continue,
             },
@@ -233,12 +233,17 @@ const PART: usize = 64 << 10;
 /// one core the peer reads it while it is still in the cache.
 const AHEAD: u64 = 256 << 10;
 
-/// Whether `n` more bytes have made it so much; looked at once in as many, since the
-/// peer writes what it has read.
+/// Whether so much more has been written since the last look, and the peer is behind;
+/// not looked at each time, since the peer writes what it has read.
 #[inline]
-fn is_ahead(conn: &Conn, n: usize) -> bool {
+fn is_ahead(conn: &Conn) -> bool {
     let written = conn.pair.own.output.bytes.load(Ordering::Relaxed);
-    written / AHEAD != written.saturating_sub(n as u64) / AHEAD && conn.in_flight() > AHEAD / 2
+    let looked_at = &conn.socket.looked_ahead;
+    if written.wrapping_sub(looked_at.load(Ordering::Relaxed)) < AHEAD {
+        return false;
+    }
+    looked_at.store(written, Ordering::Relaxed);
+    conn.in_flight() > AHEAD / 2
 }
 
 fn may_wait(conn: &Conn, flags: c_int) -> bool {

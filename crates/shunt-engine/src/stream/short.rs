@@ -37,7 +37,7 @@ pub(crate) unsafe fn send(
     if length.wrapping_sub(1) >= SHORT || flags & !ANY_WAY != 0 {
         return None;
     }
-    let token = Held::try_take(&own.sending.token)?;
+    let token = Held::try_take(&own.sending.token, &own.options)?;
     let as_usual = Way::load(&own.sending.way) == Way::Ring
         && conn.pair.peer_state() & ELSEWHERE == 0
         && !conn.is_shut()
@@ -118,7 +118,7 @@ fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
 #[inline(always)]
 unsafe fn receive_now(conn: Conn, target: *mut u8, length: usize) -> Option<Outcome> {
     let (socket, own) = (conn.socket, conn.pair.own);
-    let token = Held::try_take(&own.receiving.token)?;
+    let token = Held::try_take(&own.receiving.token, &own.options)?;
     let as_usual = Way::load(&own.receiving.way) == Way::Ring
         && !owed::is_withdrawn(&conn)
         && own.options.rcvlowat.load(Ordering::Relaxed) == 1;

@@ -56,9 +56,12 @@ static REFUTED: AtomicU32 = AtomicU32::new(0);
 /// Whose yield takes so long has made way for somebody who uses up a time slice
 /// (ticks, about 1.6 ms): not for the peer, nor for others that wait in turn.
 const AWAY: u64 = 4_000_000;
-/// One such absence may be an accident, such as a process that starts; a second one
-/// before this many yields have come back sooner is none.
+/// Such an absence is forgotten after this many yields that have come back sooner.
 const FORGET: u32 = 8;
+/// So many that are not forgotten may be accidents, such as processes that start. …
+const ACCIDENTS: u32 = 3;
+/// … Where strangers have wanted the core a moment ago, one may.
+const ACCIDENTS_LATER: u32 = 1;
 /// What a yield costs by itself (ticks, about 1 µs): the rest of it is another's time.
 const YIELD: u64 = 3_000;
 /// So much of others' time is not counted in one wait (ticks, about 2 ms).
@@ -79,29 +82,44 @@ static CALM: AtomicU64 = AtomicU64::new(0);
 
 /// Somebody else had the core while this thread yielded, for a time slice if `long`.
 fn suspect(long: bool, now: u64) {
-    let left = SUSPECTED.load(Ordering::Relaxed);
-    if long && left != 0 {
+    let suspected = SUSPECTED.load(Ordering::Relaxed);
+    if !long {
+        if suspected != 0 {
+            SUSPECTED.store(suspected - 1, Ordering::Relaxed);
+        }
+        return;
+    }
+    let accidents = if was_calm_lately(now) {
+        ACCIDENTS_LATER
+    } else {
+        ACCIDENTS
+    };
+    let suspected = suspected + FORGET;
+    if suspected > accidents * FORGET {
         SUSPECTED.store(0, Ordering::Relaxed);
         calm_down(now);
-    } else if long {
-        SUSPECTED.store(FORGET, Ordering::Relaxed);
-    } else if left != 0 {
-        SUSPECTED.store(left - 1, Ordering::Relaxed);
+    } else {
+        SUSPECTED.store(suspected, Ordering::Relaxed);
     }
+}
+
+/// Whether the last calm, if there was one, ended less than four times its length ago, or
+/// has not.
+fn was_calm_lately(now: u64) -> bool {
+    let since = now.wrapping_sub(CALM_UNTIL.load(Ordering::Relaxed)) as i64;
+    since <= 4 * CALM.load(Ordering::Relaxed) as i64
 }
 
 /// The core goes to strangers: no yields for a while.
 #[cold]
 fn calm_down(now: u64) {
-    let last = CALM.load(Ordering::Relaxed);
-    let since = now.wrapping_sub(CALM_UNTIL.load(Ordering::Relaxed));
-    if (since as i64) < 0 {
+    if is_crowded(now) {
         return; // Another thread has just said so.
     }
-    let calm = if since > 4 * last {
-        SHORT_CALM
+    let calm = if was_calm_lately(now) {
+        (2 * CALM.load(Ordering::Relaxed)).min(LONG_CALM)
     } else {
-        (2 * last).min(LONG_CALM)
+        SHORT_CALM
     };
     CALM.store(calm, Ordering::Relaxed);
     CALM_UNTIL.store(now.wrapping_add(calm), Ordering::Relaxed);

@@ -39,6 +39,16 @@ fn sent_by_tcp(conn: &Conn) -> u64 {
     switched.wrapping_add(output.bells.load(Ordering::Acquire))
 }
 
+/// How many of them this side has not taken that the peer has rung for sure.
+fn bells_for_sure(conn: &Conn) -> u64 {
+    let output = &conn.pair.peer.output;
+    let Some(switched) = output.switch_at.load(Ordering::Acquire).checked_sub(1) else {
+        return 0;
+    };
+    let rung = switched.wrapping_add(output.rung.load(Ordering::Acquire));
+    rung.saturating_sub(conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed))
+}
+
 /// With the receiving token, on the ring: takes the doorbells from the base
 /// socket's queue. `Ok(true)`: end of file, which may be right behind them.
 pub(super) fn take_bells(conn: &Conn) -> Result<bool, Errno> {
@@ -65,15 +75,20 @@ fn take_some_bells(conn: &Conn) -> Result<Heard, Errno> {
         return Err(libc::EBADF);
     };
     let mut bells = [0u8; 64];
-    // Look first: if payload had followed the doorbells, the peer's word of
-    // where it begins would be there by now.
-    let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-    let taken = match sys::recv(base, bells.as_mut_ptr(), bells.len(), peek) {
-        Ok(n) if n > 0 && payload_follows(conn, n) => {
-            return take_last_bells(conn).map(|()| Heard::Nothing);
+    let sure = bells_for_sure(conn).min(bells.len() as u64) as usize;
+    let taken = if sure > 0 {
+        sys::recv(base, bells.as_mut_ptr(), sure, libc::MSG_DONTWAIT)
+    } else {
+        // Look first: if payload had followed the doorbells, the peer's word of
+        // where it begins would be there by now.
+        let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+        match sys::recv(base, bells.as_mut_ptr(), bells.len(), peek) {
+            Ok(n) if n > 0 && payload_follows(conn, n) => {
+                return take_last_bells(conn).map(|()| Heard::Nothing);
+            }
+            Ok(n) if n > 0 => sys::recv(base, bells.as_mut_ptr(), n, libc::MSG_DONTWAIT),
+            other => other,
         }
-        Ok(n) if n > 0 => sys::recv(base, bells.as_mut_ptr(), n, libc::MSG_DONTWAIT),
-        other => other,
     };
     match taken {
         Ok(0) => Ok(Heard::End),

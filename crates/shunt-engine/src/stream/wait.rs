@@ -109,9 +109,17 @@ pub(crate) fn wait(
 fn stay_awake(conn: &Conn) {
     /// In a row.
     const WAITS: u32 = 16;
-    if conn.socket.awake.fetch_add(1, Ordering::Relaxed) >= WAITS {
+    if conn.socket.awake.fetch_add(1, Ordering::Relaxed) >= WAITS || has_streamed(conn) {
         conn.unfence();
     }
+}
+
+/// Whether so much has come since the last sleep that the peer's barriers with each
+/// message cost more than a heavy one before the next sleep will.
+fn has_streamed(conn: &Conn) -> bool {
+    const MESSAGES: u64 = 1000;
+    let calls = conn.socket.rx.user_calls.load(Ordering::Relaxed);
+    calls.wrapping_sub(conn.socket.slept_at.load(Ordering::Relaxed)) >= MESSAGES
 }
 
 #[cold]
@@ -200,8 +208,11 @@ pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
     own.face.naps.fetch_add(1, Ordering::AcqRel);
     match want {
         Want::Data => {
-            conn.socket.awake.store(0, Ordering::Relaxed);
-            own.face.say_asleep();
+            own.face.say_asleep(!has_streamed(conn));
+            let socket = conn.socket;
+            let calls = socket.rx.user_calls.load(Ordering::Relaxed);
+            socket.slept_at.store(calls, Ordering::Relaxed);
+            socket.awake.store(0, Ordering::Relaxed);
         }
         Want::Room => {
             publish::set_bits(&own.face.wait, slot::WAIT_TX);

@@ -18,6 +18,34 @@ pub(crate) fn connect(
     call!(connect, fd, std::ptr::from_ref(address), length)
 }
 
+/// A datagram socket between processes that never blocks.
+pub(crate) fn datagram_socket() -> Result<c_int, Errno> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    socket(libc::AF_UNIX, kind)
+}
+
+pub(crate) fn bind(fd: c_int, name: &libc::sockaddr_un, length: usize) -> Result<usize, Errno> {
+    call!(bind, fd, std::ptr::from_ref(name), length)
+}
+
+/// Sends a datagram to `name` without blocking.
+pub(crate) fn send_to(
+    fd: c_int,
+    bytes: &[u8],
+    name: &libc::sockaddr_un,
+    length: usize,
+) -> Result<usize, Errno> {
+    call!(
+        sendto,
+        fd,
+        bytes.as_ptr(),
+        bytes.len(),
+        libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        std::ptr::from_ref(name),
+        length
+    )
+}
+
 /// Takes up to `length` bytes without blocking.
 pub(crate) fn recv(
     fd: c_int,

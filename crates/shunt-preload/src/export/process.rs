@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
-use shunt_engine::life;
+use shunt_engine::{life, not_alone};
 
 use crate::call::{alias, quietly};
 use crate::next::Function;
@@ -158,6 +158,9 @@ unsafe extern "C-unwind" fn clone(
 ) -> c_int {
     let (Some(function), 0) = (main, flags & libc::CLONE_VM) else {
         // A thread or a `vfork`, on a stack of its own.
+        if flags & libc::CLONE_VFORK == 0 {
+            not_alone();
+        }
         if flags & libc::CLONE_THREAD == 0 {
             life::before_lending();
         }

@@ -10,7 +10,7 @@ use std::mem;
 use std::ptr;
 
 use libc::sigset_t;
-use shunt_engine::{Outcome, io, is_readable, life, ready};
+use shunt_engine::{Outcome, io, is_readable, life, not_alone, ready};
 
 use super::{fd, process, ready as set, socket};
 use crate::call::{answer, outcome, quietly, quietly_with};
@@ -136,6 +136,9 @@ fn forks(number: c_long, first: c_long, second: c_long) -> Forks {
         _ => return Forks::No,
     };
     let has = |flag: c_int| flags & flag as u64 != 0;
+    if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
+        not_alone();
+    }
     match stack {
         _ if has(libc::CLONE_VM) && !has(libc::CLONE_THREAD) => Forks::Lend,
         0 if !has(libc::CLONE_VM) => Forks::Copy,

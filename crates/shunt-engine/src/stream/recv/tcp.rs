@@ -71,11 +71,6 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     if conn.way_in() != Way::Tcp {
         return after_ring(conn);
     }
-    // Taken from the kernel by a call that had bytes to return.
-    let pending = conn.socket.pending_error.load(Ordering::Relaxed);
-    if pending != 0 {
-        return failure(conn, pending);
-    }
     let receiving = &conn.pair.own.receiving;
     let before = receiving.kernel_bytes.load(Ordering::Relaxed);
     let mut rest = [iovec {
@@ -109,7 +104,15 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         Ok(0) if settle(conn) => return unsafe { from_ring(conn, cursor, flags) },
         Ok(0) => return last(conn),
         Ok(n) => n,
-        Err(libc::EAGAIN) => return Step::Empty,
+        Err(libc::EAGAIN) => {
+            // Taken from the kernel by a call that had bytes to return; behind what was
+            // in the queue, as in the kernel.
+            let pending = conn.socket.pending_error.load(Ordering::Relaxed);
+            return match pending {
+                0 => Step::Empty,
+                errno => failure(conn, errno),
+            };
+        }
         Err(errno) => {
             if settle(conn) {
                 conn.socket.pending_error.store(errno, Ordering::Relaxed);

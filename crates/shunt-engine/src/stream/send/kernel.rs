@@ -7,7 +7,7 @@ use shunt_shm::slot::{self, Way};
 
 use crate::iov::Cursor;
 use crate::socket::SENDER;
-use crate::stream::close::{has_died, reset_if_died, take_error};
+use crate::stream::close::{has_died, keep_error, reset_if_died, take_error};
 use crate::stream::owed::{self, Debt};
 use crate::stream::{Conn, closed_cleanly};
 use crate::thread::give;
@@ -143,7 +143,12 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
         let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags | silent) });
         conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
         match sent {
-            Err(errno) => break cursor.done_or(errno),
+            Err(errno) => {
+                if cursor.done() > 0 {
+                    keep_error(conn, errno);
+                }
+                break cursor.done_or(errno);
+            }
             Ok(n) => cursor.skip(n as usize),
         }
         if sent != Ok(crate::iov::total(&rest[..count]) as isize) || cursor.remaining() == 0 {
