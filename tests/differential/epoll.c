@@ -1054,6 +1054,40 @@ static void one_at_a_time(struct end *e)
     }
 }
 
+// Nothing is told twice by one wait, whose room is about what there is to tell while the
+// connection's end arrives.
+static void once_in_a_wait(struct end *e)
+{
+    enum { PIPES = 2, ROOM = PIPES + 2 };
+    int ep = -1, p[PIPES][2];
+    AT(S) {
+        ep = set_of();
+        for (int i = 0; i < PIPES; i++) {
+            MUST(pipe2(p[i], O_CLOEXEC));
+            MUST(write(p[i][1], "x", 1));
+            add(ep, p[i][0], EPOLLIN, i);
+        }
+        add(ep, FD, EPOLLIN, PIPES);
+    }
+    AT(C) shutdown(FD, SHUT_WR);
+    AT(S) {
+        int seen[PIPES + 1] = {0}, twice = 0;
+        long long end = now_ms() + PATIENCE_MS;
+        while (seen[PIPES] < 4 && now_ms() < end) {
+            struct epoll_event ev[ROOM];
+            int n = MUST(epoll_wait(ep, ev, ROOM, 0)), now[PIPES + 1] = {0};
+            for (int i = 0; i < n; i++) {
+                twice += now[ev[i].data.u64]++;
+                seen[ev[i].data.u64]++;
+            }
+        }
+        say(e, "all seen %d, twice %d", seen[0] && seen[1] && seen[2] >= 4, twice);
+        for (int i = 0; i < PIPES; i++)
+            close(p[i][0]), close(p[i][1]);
+        close(ep);
+    }
+}
+
 // Two hundred connections with reproducible activity.
 enum { MANY = 200 };
 static void many(struct end *e)
@@ -1305,7 +1339,7 @@ static void left_alone(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(left_alone, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD), CASE(edge_both, ALL),
+DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD), CASE(edge_both, ALL),
           CASE(edge_both_in_the_middle, ONLY_COLD),
           CASE(edge_full, COLD),
           CASE(level_full, COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 

@@ -103,25 +103,23 @@ pub(super) fn collect(
     .unwrap_or(0)
 }
 
-/// Asks for what the kernel has. Reports of our own, which it takes out, are no reason to
-/// leave out the program's where there is room for few.
+/// Asks for what the kernel has. Where it has told of nothing but our own reports, which
+/// are taken out, it is asked again: they are no reason to leave out the program's. Not
+/// where something is left, which it would tell twice.
 fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) -> usize {
     /// A report may come back while it is heard.
     const REPORTS: u32 = 3;
     let (mut found, mut heard) = (0, false);
+    if room.is_empty() {
+        return 0;
+    }
     for _ in 0..REPORTS {
-        let left = &mut room[found..];
-        if left.is_empty() {
-            break;
-        }
-        let n = sys::epoll_now(set.fd(), left.as_mut_ptr(), left.len()).unwrap_or(0);
-        set.kernel_has_more
-            .store(n == left.len(), Ordering::Relaxed);
+        let n = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()).unwrap_or(0);
+        let is_full = n == room.len();
+        set.kernel_has_more.store(is_full, Ordering::Relaxed);
         heard |= n > 0;
-        let is_full = n == left.len();
-        let kept = take_inner_with(set, state, left, n);
-        found += kept;
-        if !is_full || kept == n {
+        found = take_inner_with(set, state, room, n);
+        if !is_full || found > 0 {
             break;
         }
     }

@@ -156,7 +156,7 @@ pub(crate) unsafe fn wait(
         let found = kept
             + if set.is_shunted() && kept < room.len() {
                 // Reports of our own may have been where the program's would have been.
-                let look = n == room.len() && limit.is_up();
+                let look = kept == 0 && n == room.len() && limit.is_up();
                 collect(set, &mut room[kept..], look, 0)
             } else {
                 0
