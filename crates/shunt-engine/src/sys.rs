@@ -24,12 +24,13 @@ mod signal;
 mod socket;
 
 pub(crate) use clock::{now, ticks};
+
 pub(crate) use file::{
     is_file, is_open_for, is_pipe, move_position, position, pread, read_now, write_now,
 };
 pub use memory::is_readable;
 pub(crate) use memory::{map, map_shared, map_wiped_on_fork, unmap};
-pub(crate) use process::{exit, getpid, has_threads, is_dead};
+pub(crate) use process::{core, exit, getpid, has_threads, is_dead};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
     ready, sched_yield,

@@ -90,6 +90,9 @@ pub struct Face {
     pub wait: AtomicU32,
     /// Counts the times a thread went to sleep here: a waker rings once for each.
     pub naps: AtomicU32,
+    /// 1 + the core on which a thread last waited for something to arrive, so that a
+    /// peer that waits on the same one makes way for it at once; 0: not known.
+    pub core: AtomicU32,
 }
 
 impl Face {
@@ -378,6 +381,7 @@ impl Slot {
         r.mark.store(0, o);
         r.total.store(0, o);
         self.face.naps.store(0, o);
+        self.face.core.store(0, o);
         self.options.rcvlowat.store(1, o);
         self.options.most.store(0, o);
         self.options.forked.store(0, o);

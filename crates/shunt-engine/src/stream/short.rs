@@ -8,12 +8,13 @@ use libc::c_int;
 use shunt_shm::ring::BadBuffer;
 use shunt_shm::slot::{self, Way};
 
-use super::{Conn, owed, shares_core};
+use super::spin::{self, Peer, shares_core};
+use super::{Conn, owed};
 use crate::Outcome;
 use crate::link::Pair;
 use crate::ready;
 use crate::socket::{Socket, bump};
-use crate::thread::Held;
+use crate::thread::{Held, is_alone};
 
 /// A message up to this is short: copying it takes less than all the rest.
 const SHORT: usize = 2048;
@@ -81,7 +82,7 @@ pub(crate) unsafe fn receive(
         if received.is_some() {
             return received;
         }
-        if flags & libc::MSG_DONTWAIT == 0 && is_coming(conn.pair) {
+        if flags & libc::MSG_DONTWAIT == 0 && is_coming(conn.socket, conn.pair) {
             return receive_now(conn, target, length);
         }
         is_all(conn.socket, conn.pair, flags).then_some(Outcome::Fail(libc::EAGAIN))
@@ -142,15 +143,33 @@ unsafe fn receive_now(conn: Conn, target: *mut u8, length: usize) -> Option<Outc
     })
 }
 
-/// Looks at an empty ring for about as long as a peer that is awake takes to answer,
-/// without the pauses and the care of a real wait: each would cost more than the answer.
+/// Looks at an empty ring for about as long as a peer that is awake takes to answer, or
+/// makes way once for a peer on the same core, without the pauses and the care of a real
+/// wait: each would cost more than the answer.
 #[inline(never)]
-fn is_coming(pair: &Pair) -> bool {
+fn is_coming(socket: &'static Socket, pair: &Pair) -> bool {
     const LOOKS: u32 = 64;
+    /// Where others want the core, a real wait looks so often how long this goes on.
+    const BURST: u64 = 32;
     let own = pair.own;
     let waits = own.options.nonblock.load(Ordering::Relaxed) == 0
         // A real wait may take this flag back.
         && own.face.wait.load(Ordering::Relaxed) & slot::FENCED == 0;
     let consumer = pair.consumer();
-    waits && !consumer.is_ready() && !shares_core() && (0..LOOKS).any(|_| consumer.is_ready())
+    if !waits || consumer.is_ready() {
+        return false;
+    }
+    let looks = || (0..LOOKS).any(|_| consumer.is_ready());
+    match spin::compare(
+        own.face.core.load(Ordering::Relaxed),
+        pair.peer.face.core.load(Ordering::Relaxed),
+    ) {
+        // Another thread may end the connection meanwhile: a real wait is safe from that.
+        Peer::Here => is_alone() && spin::give_turn() && consumer.is_ready(),
+        Peer::Elsewhere if spin::is_wanted() => {
+            socket.rx.user_calls.load(Ordering::Relaxed) % BURST != 0 && looks()
+        }
+        Peer::Elsewhere => looks(),
+        Peer::Somewhere => !shares_core() && looks(),
+    }
 }

@@ -16,7 +16,7 @@
 //! the machine is that crowded nobody yields: who sleeps is preferred by the
 //! scheduler when it wakes, who has yielded must queue.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::sys;
 
@@ -48,6 +48,16 @@ const LOOK_FIRST: u32 = 64;
 const ANSWER: u64 = 4_000;
 /// So many are remembered: few answers without a yield refute them.
 const MOST_YIELDED: u32 = 16;
+/// Other threads have run while this process yielded last: its cores are wanted.
+static OTHERS: AtomicBool = AtomicBool::new(false);
+/// When this process yielded last (ticks).
+static YIELDED_AT: AtomicU64 = AtomicU64::new(0);
+/// Then a peer that is known to wait on another core is looked for so long (ticks, about
+/// 0.8 µs), …
+const GLANCE: u64 = 2_000;
+/// … and two ends that run at the same time on two cores keep
+/// these for no longer (ticks, about 10 µs).
+const BURST: u64 = 26_000;
 /// Waits since it is believed.
 static AT_ONCE: AtomicU32 = AtomicU32::new(0);
 /// Waits during which a short sleep is no reason to spin longer.
@@ -147,6 +157,11 @@ fn yield_now(now: u64) -> u64 {
     let alone = YIELDING.fetch_sub(1, Ordering::Relaxed) == 1;
     let back = sys::ticks();
     let took = back.wrapping_sub(now);
+    YIELDED_AT.store(back, Ordering::Relaxed);
+    let others = took > YIELD;
+    if OTHERS.load(Ordering::Relaxed) != others {
+        OTHERS.store(others, Ordering::Relaxed);
+    }
     if alone && took > YIELD {
         suspect(took > AWAY, back);
     }
@@ -175,13 +190,48 @@ pub(crate) fn shares_core() -> bool {
     YIELDED.load(Ordering::Relaxed) >= SHARING
 }
 
-/// Whether to yield before the first look.
+/// Whether to yield before the first look at ends that share a core.
 fn is_at_once() -> bool {
-    shares_core() && {
-        let waits = AT_ONCE.load(Ordering::Relaxed).wrapping_add(1);
-        AT_ONCE.store(waits, Ordering::Relaxed);
-        !waits.is_multiple_of(LOOK_FIRST)
+    let waits = AT_ONCE.load(Ordering::Relaxed).wrapping_add(1);
+    AT_ONCE.store(waits, Ordering::Relaxed);
+    !waits.is_multiple_of(LOOK_FIRST)
+}
+
+/// Where the peer was when it last waited.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// On this thread's core: it can do nothing before this thread makes way.
+    Here,
+    /// On another.
+    Elsewhere,
+    /// Nobody has said.
+    Somewhere,
+}
+
+/// Of what two ends say of their cores, each 1 + its number, or 0.
+#[inline]
+pub(super) fn compare(own: u32, peer: u32) -> Peer {
+    match (own, peer) {
+        (0, _) | (_, 0) => Peer::Somewhere,
+        (own, peer) if own == peer => Peer::Here,
+        _ => Peer::Elsewhere,
     }
+}
+
+/// Whether other threads want this process's cores.
+#[inline]
+pub(super) fn is_wanted() -> bool {
+    OTHERS.load(Ordering::Relaxed)
+}
+
+/// Yields once to a peer on this core, unless that has been in vain or strangers want it.
+pub(super) fn give_turn() -> bool {
+    let now = sys::ticks();
+    let may = FAILED.load(Ordering::Relaxed) == 0 && !is_crowded(now);
+    if may {
+        yield_now(now);
+    }
+    may
 }
 
 /// One wait's spin.
@@ -192,12 +242,21 @@ pub(crate) struct Spin {
     /// Time that others have used while this thread yielded (ticks).
     away: u64,
     turns: u32,
+    peer: Peer,
     yielded: bool,
     at_once: bool,
 }
 
 impl Spin {
+    /// Of a wait for any of several peers.
+    #[inline]
     pub(crate) fn new() -> Self {
+        Self::for_peer(Peer::Somewhere)
+    }
+
+    /// Of a wait for one peer.
+    #[inline(always)]
+    pub(crate) fn for_peer(peer: Peer) -> Self {
         let failed = FAILED.load(Ordering::Relaxed);
         let budget = if is_probe(failed) {
             LONGEST
@@ -206,18 +265,24 @@ impl Spin {
         };
         let start = sys::ticks();
         let crowded = is_crowded(start);
-        let at_once = !crowded && is_at_once();
-        let greedy = match () {
-            () if at_once => 0,
-            () if shares_core() => ANSWER,
-            () => GREEDY,
+        let (at_once, look) = match peer {
+            Peer::Here => (true, 0),
+            Peer::Elsewhere if is_wanted() => {
+                let since = start.wrapping_sub(YIELDED_AT.load(Ordering::Relaxed));
+                (since > BURST, GLANCE)
+            }
+            Peer::Somewhere if shares_core() => (!crowded && is_at_once(), ANSWER),
+            _ => (false, GREEDY),
         };
+        let at_once = at_once && !crowded;
+        let greedy = if at_once { 0 } else { look };
         Self {
             start,
             budget: if crowded { budget.min(GREEDY) } else { budget },
             greedy: if crowded { GREEDY } else { greedy },
             away: 0,
             turns: 0,
+            peer,
             yielded: false,
             at_once,
         }
@@ -255,6 +320,11 @@ impl Spin {
             self.yielded = true;
             self.turns |= 7;
             let took = yield_now(now);
+            if self.peer == Peer::Here && took <= YIELD {
+                // Nobody else is here: neither is the peer.
+                self.at_once = false;
+                self.greedy = spent + GREEDY;
+            }
             if took > YIELD && took <= AWAY && self.away < PATIENCE {
                 self.away += took - YIELD;
             }
@@ -297,7 +367,7 @@ impl Spin {
             REFUTED.store(0, Ordering::Relaxed);
         }
         let yielded = YIELDED.load(Ordering::Relaxed);
-        if self.at_once {
+        if self.at_once || self.peer != Peer::Somewhere {
             // It says nothing of what a look would have shown.
         } else if self.yielded {
             YIELDED.store((yielded + 1).min(MOST_YIELDED), Ordering::Relaxed);
@@ -310,6 +380,15 @@ impl Spin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_two_numbers_say_where_the_peer_is() {
+        assert!(compare(3, 3) == Peer::Here);
+        assert!(compare(3, 4) == Peer::Elsewhere);
+        for unknown in [compare(0, 0), compare(3, 0), compare(0, 3)] {
+            assert!(unknown == Peer::Somewhere);
+        }
+    }
 
     /// Both ends on one processor: whatever the spin, the answer comes after it.
     #[test]

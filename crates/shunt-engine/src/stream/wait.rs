@@ -9,8 +9,9 @@ use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
 use super::leave::only_the_kernel_can_wake;
+use super::spin::{self, Peer, Spin};
 use super::swallow::{any_bells, swallow};
-use super::{Conn, Spin, owed, parking};
+use super::{Conn, owed, parking};
 use crate::life;
 use crate::sys::{self, Errno};
 use crate::thread::{give, signals::Seen};
@@ -85,7 +86,7 @@ pub(crate) fn wait(
     seen: Seen,
 ) -> Result<(), Errno> {
     life::see_to_wishes();
-    let mut spin = Spin::new();
+    let mut spin = Spin::for_peer(where_peer(conn, want));
     while !is_ready(conn, want) {
         if seen.interrupting_since() {
             return Err(libc::EINTR);
@@ -101,6 +102,23 @@ pub(crate) fn wait(
         stay_awake(conn);
     }
     Ok(())
+}
+
+/// Where the peer is that this thread is about to wait for; says where this thread is.
+fn where_peer(conn: &Conn, want: Want) -> Peer {
+    if want == Want::Room {
+        return Peer::Somewhere;
+    }
+    let own = &conn.pair.own.face.core;
+    let core = if conn.socket.items.is_empty() {
+        sys::core() + 1
+    } else {
+        0
+    };
+    if own.load(Ordering::Relaxed) != core {
+        own.store(core, Ordering::Relaxed);
+    }
+    spin::compare(core, conn.pair.peer.face.core.load(Ordering::Relaxed))
 }
 
 /// A wait has ended without sleep on a connection on which the peer passes a barrier

@@ -35,3 +35,10 @@ pub(crate) fn is_dead(process: u32) -> bool {
 pub(crate) fn exit(status: c_int) {
     let _ = call!(exit_group, status);
 }
+
+/// The number of the core on which this thread runs; 0 where nobody knows.
+#[inline]
+pub(crate) fn core() -> u32 {
+    // SAFETY: no arguments; reads the thread's restartable-sequences area, if it has one.
+    unsafe { libc::sched_getcpu() }.max(0) as u32
+}
