@@ -167,7 +167,8 @@ fn is_coming(socket: &'static Socket, pair: &Pair) -> bool {
         // Another thread may end the connection meanwhile: a real wait is safe from that.
         Peer::Here => is_alone() && spin::give_turn() && consumer.is_ready(),
         Peer::Elsewhere if spin::is_wanted() => {
-            socket.rx.user_calls.load(Ordering::Relaxed) % BURST != 0 && looks()
+            let calls = socket.rx.user_calls.load(Ordering::Relaxed);
+            !calls.is_multiple_of(BURST) && looks()
         }
         Peer::Elsewhere => looks(),
         Peer::Somewhere => !shares_core() && looks(),
