@@ -972,7 +972,7 @@ static void mixture(struct end *e)
     AT(C) T(send(FD, "abc", 3, 0));
     AT(S) {
         await_bytes(e, FD, 3);
-        // Next to a shunted socket the kernel is asked about others every 0.4 ms.
+        // Next to a shunted socket the kernel is asked about others every 0.6 ms.
         nap();
         NOW(ep);
         T(recv(FD, (char[8]){0}, 8, 0));
@@ -992,7 +992,7 @@ static long own_microseconds(void)
 }
 
 // Under constant traffic on the connection, the events of a pipe still come, each of them
-// before the thread has run for long (0.4 ms, with a margin).
+// before the thread has run for long (0.6 ms, with a margin).
 static void no_starvation(struct end *e)
 {
     enum { LATE = 5000 };

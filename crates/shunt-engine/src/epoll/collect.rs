@@ -15,8 +15,8 @@ use crate::{ready, sys};
 /// While shunted sockets keep a set busy, the kernel's side of it is looked at
 /// at least this often (ticks, about 10 µs), …
 pub(super) const LOOK_OFTEN: u32 = 26_000;
-/// … and less and less, down to this (about 400 µs), while there is nothing.
-const LOOK_SELDOM: u32 = 1 << 20;
+/// … and less and less, down to this (about 600 µs), while there is nothing.
+const LOOK_SELDOM: u32 = 3 << 19;
 
 /// Whether it is time, `now` (ticks), to look at the kernel's side; not before
 /// `earliest`, if there was nothing more at the last look.
