@@ -108,6 +108,15 @@ impl Face {
         self.wait.load(Ordering::Relaxed)
     }
 
+    /// Who waits on the connection waits for other things, too.
+    #[inline]
+    pub fn forget_core(&self) {
+        // The peer has the line in its cache: written only where need be.
+        if self.core.load(Ordering::Relaxed) != 0 {
+            self.core.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Says that a thread sleeps until something arrives. The caller looks at the
     /// ring after this, and holds the receiving token. `soon`: it will sleep again
     /// before long, so that the peer had better pass a barrier with each publication

@@ -147,7 +147,7 @@ pub(crate) unsafe fn wait(
             }
         };
         let kept = take_inner(set, room, n);
-        if kept == room.len() {
+        if n == room.len() {
             set.kernel_has_more.store(true, Ordering::Relaxed);
         }
         if kept > 0 {

@@ -215,7 +215,11 @@ pub(super) unsafe fn poll_with(
     let mut any = false;
     for one in fds.iter_mut() {
         one.revents = 0;
-        any |= attached(one.fd).is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
+        let conn = attached(one.fd);
+        if let Some(conn) = &conn {
+            conn.pair.own.face.forget_core();
+        }
+        any |= conn.is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
     }
     let (array, told) = scratch.split_at_mut(fds.len() + 1);
     array[fds.len()].fd = -1;

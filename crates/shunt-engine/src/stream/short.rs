@@ -9,12 +9,15 @@ use shunt_shm::ring::BadBuffer;
 use shunt_shm::slot::{self, Way};
 
 use super::spin::{self, Peer, shares_core};
+use super::wait::{Want, timeout};
 use super::{Conn, owed};
 use crate::Outcome;
 use crate::link::Pair;
 use crate::ready;
-use crate::socket::{Socket, bump};
+use crate::socket::{Socket, Stage, bump};
+use crate::thread::signals::{self, Seen};
 use crate::thread::{Held, is_alone};
+use crate::{sys, table};
 
 /// A message up to this is short: copying it takes less than all the rest.
 const SHORT: usize = 2048;
@@ -82,8 +85,12 @@ pub(crate) unsafe fn receive(
         if received.is_some() {
             return received;
         }
-        if flags & libc::MSG_DONTWAIT == 0 && is_coming(conn.socket, conn.pair) {
-            return receive_now(conn, target, length);
+        if flags & libc::MSG_DONTWAIT == 0 {
+            match look(conn.pair) {
+                Looked::InVain => {}
+                Looked::Come => return receive_now(conn, target, length),
+                Looked::Signalled(seen) => return after_signal(conn, target, length, seen),
+            }
         }
         is_all(conn.socket, conn.pair, flags).then_some(Outcome::Fail(libc::EAGAIN))
     }
@@ -143,34 +150,67 @@ unsafe fn receive_now(conn: Conn, target: *mut u8, length: usize) -> Option<Outc
     })
 }
 
+/// What a look at an empty ring came to.
+enum Looked {
+    InVain,
+    /// There is a message.
+    Come,
+    /// A signal handler has run since.
+    Signalled(Seen),
+}
+
 /// Looks at an empty ring for about as long as a peer that is awake takes to answer, or
 /// makes way once for a peer on the same core, without the pauses and the care of a real
 /// wait: each would cost more than the answer.
 #[inline(never)]
-fn is_coming(socket: &'static Socket, pair: &Pair) -> bool {
+fn look(pair: &Pair) -> Looked {
     const LOOKS: u32 = 64;
-    /// Where others want the core, a real wait looks so often how long this goes on.
-    const BURST: u64 = 32;
     let own = pair.own;
     let waits = own.options.nonblock.load(Ordering::Relaxed) == 0
         // A real wait may take this flag back.
         && own.face.wait.load(Ordering::Relaxed) & slot::FENCED == 0;
     let consumer = pair.consumer();
     if !waits || consumer.is_ready() {
-        return false;
+        return Looked::InVain;
     }
-    let looks = || (0..LOOKS).any(|_| consumer.is_ready());
-    match spin::compare(
-        own.face.core.load(Ordering::Relaxed),
-        pair.peer.face.core.load(Ordering::Relaxed),
-    ) {
-        // Another thread may end the connection meanwhile: a real wait is safe from that.
-        Peer::Here => is_alone() && spin::give_turn() && consumer.is_ready(),
-        Peer::Elsewhere if spin::is_wanted() => {
-            let calls = socket.rx.user_calls.load(Ordering::Relaxed);
-            !calls.is_multiple_of(BURST) && looks()
+    let told = own.face.core.load(Ordering::Relaxed);
+    let comes = match spin::compare(told, pair.peer.face.core.load(Ordering::Relaxed)) {
+        // Another thread might end the connection meanwhile, or this one have moved: for
+        // a real wait.
+        Peer::Here if !is_alone() || told != sys::core() => false,
+        Peer::Here => {
+            let seen = signals::now();
+            let yielded = spin::give_turn();
+            if seen.any_since() {
+                return Looked::Signalled(seen);
+            }
+            yielded && consumer.is_ready()
         }
-        Peer::Elsewhere => looks(),
-        Peer::Somewhere => !shares_core() && looks(),
+        Peer::Elsewhere if spin::is_wanted() && spin::is_burst_over(sys::ticks()) => false,
+        Peer::Somewhere if shares_core() => false,
+        _ => (0..LOOKS).any(|_| consumer.is_ready()),
+    };
+    if comes { Looked::Come } else { Looked::InVain }
+}
+
+/// A handler ran while this thread made way, so that it may have waited already: what has
+/// come goes first, as in the kernel. The handler may have ended the connection.
+///
+/// # Safety
+/// As for [`receive`].
+#[cold]
+unsafe fn after_signal(conn: Conn, target: *mut u8, length: usize, seen: Seen) -> Option<Outcome> {
+    let now = table::socket(conn.fd).filter(|now| now.stage() == Stage::Attached);
+    let now = now.and_then(|now| Conn::new(now, conn.fd));
+    let mut is_limited = false;
+    if let Some(now) = now.filter(|now| std::ptr::eq(now.pair, conn.pair)) {
+        // SAFETY: the caller's promise.
+        let received = unsafe { receive_now(now, target, length) };
+        if received.is_some() {
+            return received;
+        }
+        // A call with a timeout is never restarted (signal(7)).
+        is_limited = timeout(&now, Want::Data).is_some();
     }
+    (seen.interrupting_since() || is_limited).then_some(Outcome::Fail(libc::EINTR))
 }

@@ -224,6 +224,12 @@ pub(super) fn is_wanted() -> bool {
     OTHERS.load(Ordering::Relaxed)
 }
 
+/// Whether a burst of short waits has gone on for long enough.
+#[inline]
+pub(super) fn is_burst_over(now: u64) -> bool {
+    now.wrapping_sub(YIELDED_AT.load(Ordering::Relaxed)) > BURST
+}
+
 /// Yields once to a peer on this core, unless that has been in vain or strangers want it.
 pub(super) fn give_turn() -> bool {
     let now = sys::ticks();
@@ -267,10 +273,7 @@ impl Spin {
         let crowded = is_crowded(start);
         let (at_once, look) = match peer {
             Peer::Here => (true, 0),
-            Peer::Elsewhere if is_wanted() => {
-                let since = start.wrapping_sub(YIELDED_AT.load(Ordering::Relaxed));
-                (since > BURST, GLANCE)
-            }
+            Peer::Elsewhere if is_wanted() => (is_burst_over(start), GLANCE),
             Peer::Somewhere if shares_core() => (!crowded && is_at_once(), ANSWER),
             _ => (false, GREEDY),
         };

@@ -14,7 +14,7 @@ use super::swallow::{any_bells, swallow};
 use super::{Conn, owed, parking};
 use crate::life;
 use crate::sys::{self, Errno};
-use crate::thread::{give, signals::Seen};
+use crate::thread::{give, is_alone, signals::Seen};
 
 mod kernel;
 
@@ -104,21 +104,23 @@ pub(crate) fn wait(
     Ok(())
 }
 
-/// Where the peer is that this thread is about to wait for; says where this thread is.
+/// Where the peer is that this thread is about to wait for; says where this thread is. Of
+/// several threads, or of who waits for other things too, that would say little.
 fn where_peer(conn: &Conn, want: Want) -> Peer {
     if want == Want::Room {
         return Peer::Somewhere;
     }
     let own = &conn.pair.own.face.core;
-    let core = if conn.socket.items.is_empty() {
-        sys::core() + 1
+    let here = sys::core();
+    let core = if is_alone() && conn.socket.items.is_empty() {
+        here
     } else {
         0
     };
     if own.load(Ordering::Relaxed) != core {
         own.store(core, Ordering::Relaxed);
     }
-    spin::compare(core, conn.pair.peer.face.core.load(Ordering::Relaxed))
+    spin::compare(here, conn.pair.peer.face.core.load(Ordering::Relaxed))
 }
 
 /// A wait has ended without sleep on a connection on which the peer passes a barrier

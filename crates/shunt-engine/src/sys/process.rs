@@ -36,9 +36,11 @@ pub(crate) fn exit(status: c_int) {
     let _ = call!(exit_group, status);
 }
 
-/// The number of the core on which this thread runs; 0 where nobody knows.
+/// 1 + the number of the core on which this thread runs; 0 where nobody knows. Where libc has
+/// registered restartable sequences it is a load from the thread's own memory.
 #[inline]
 pub(crate) fn core() -> u32 {
-    // SAFETY: no arguments; reads the thread's restartable-sequences area, if it has one.
-    unsafe { libc::sched_getcpu() }.max(0) as u32
+    // SAFETY: no arguments.
+    let core = crate::real::quietly(|| unsafe { libc::sched_getcpu() as isize });
+    core.map_or(0, |core| core as u32 + 1)
 }
