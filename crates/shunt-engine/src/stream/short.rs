@@ -86,10 +86,10 @@ pub(crate) unsafe fn receive(
             return received;
         }
         if flags & libc::MSG_DONTWAIT == 0 {
-            match look(conn.pair) {
+            match look(conn.socket, conn.pair, conn.fd) {
                 Looked::InVain => {}
                 Looked::Come => return receive_now(conn, target, length),
-                Looked::Signalled(seen) => return after_signal(conn, target, length, seen),
+                Looked::Interrupted => return Some(Outcome::Fail(libc::EINTR)),
             }
         }
         is_all(conn.socket, conn.pair, flags).then_some(Outcome::Fail(libc::EAGAIN))
@@ -155,15 +155,15 @@ enum Looked {
     InVain,
     /// There is a message.
     Come,
-    /// A signal handler has run since.
-    Signalled(Seen),
+    /// A signal handler has run, so that the call ends.
+    Interrupted,
 }
 
 /// Looks at an empty ring for about as long as a peer that is awake takes to answer, or
 /// makes way once for a peer on the same core, without the pauses and the care of a real
 /// wait: each would cost more than the answer.
 #[inline(never)]
-fn look(pair: &Pair) -> Looked {
+fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
     const LOOKS: u32 = 64;
     let own = pair.own;
     let waits = own.options.nonblock.load(Ordering::Relaxed) == 0
@@ -182,7 +182,7 @@ fn look(pair: &Pair) -> Looked {
             let seen = signals::now();
             let yielded = spin::give_turn();
             if seen.any_since() {
-                return Looked::Signalled(seen);
+                return after_signal(socket, pair, fd, seen);
             }
             yielded && consumer.is_ready()
         }
@@ -195,22 +195,23 @@ fn look(pair: &Pair) -> Looked {
 
 /// A handler ran while this thread made way, so that it may have waited already: what has
 /// come goes first, as in the kernel. The handler may have ended the connection.
-///
-/// # Safety
-/// As for [`receive`].
 #[cold]
-unsafe fn after_signal(conn: Conn, target: *mut u8, length: usize, seen: Seen) -> Option<Outcome> {
-    let now = table::socket(conn.fd).filter(|now| now.stage() == Stage::Attached);
-    let now = now.and_then(|now| Conn::new(now, conn.fd));
+fn after_signal(socket: &'static Socket, pair: &Pair, fd: c_int, seen: Seen) -> Looked {
+    let now = table::socket(fd).filter(|now| std::ptr::eq(*now, socket));
+    let now = now.filter(|now| now.stage() == Stage::Attached);
     let mut is_limited = false;
-    if let Some(now) = now.filter(|now| std::ptr::eq(now.pair, conn.pair)) {
-        // SAFETY: the caller's promise.
-        let received = unsafe { receive_now(now, target, length) };
-        if received.is_some() {
-            return received;
+    if let Some(now) = now.and_then(|now| Conn::new(now, fd))
+        && std::ptr::eq(now.pair, pair)
+    {
+        if now.consumer().is_ready() {
+            return Looked::Come;
         }
         // A call with a timeout is never restarted (signal(7)).
         is_limited = timeout(&now, Want::Data).is_some();
     }
-    (seen.interrupting_since() || is_limited).then_some(Outcome::Fail(libc::EINTR))
+    if seen.interrupting_since() || is_limited {
+        Looked::Interrupted
+    } else {
+        Looked::InVain
+    }
 }
