@@ -2,6 +2,7 @@
 // without libshunt, over a Unix socket.
 // path: free
 // timeout: 60
+// variant: mmsg -DBY_MMSG
 #include "diff.h"
 #include "plain.h"
 
@@ -252,4 +253,4 @@ PLAIN_MAIN(CASE(idle_kept, COLD | ALL), CASE(idle_closed, COLD), CASE(few_kept, 
            CASE(full_both, COLD), CASE(other_full_both, COLD), CASE(lies_between, COLD), CASE(other_lies_between, COLD),
            CASE(twenty_passes, COLD), CASE(other_twenty_passes, COLD), CASE(given_back, COLD),
            CASE(other_given_back, COLD), CASE(both_pass, COLD), CASE(peer_sleeps, TWO | COLD),
-           KNOWN(taken_by_pidfd, COLD, "nobody tells libshunt that another process copies a descriptor"))
+           KNOWN(taken_by_pidfd, COLD | PIDFD, "nobody tells libshunt that another process copies a descriptor"))

@@ -317,8 +317,8 @@ static const struct test all_tests[] = {
     CASE(resume, SPLIT | ALL | COLD),    CASE(given_away, SPLIT | BARE | ALL),
     CASE(bystander, TWO | COLD),                CASE(failed_exec, COLD),
     CASE(passed_to_oneself, COLD),
-    CASE(failed_exec_midway, COLD),             CASE(copied_by_pidfd, COLD),
-    CASE(copied_by_pidfd_number, COLD),
+    CASE(failed_exec_midway, COLD),             CASE(copied_by_pidfd, COLD | PIDFD),
+    CASE(copied_by_pidfd_number, COLD | PIDFD),
 };
 
 int main(int argc, char **argv)

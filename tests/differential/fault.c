@@ -21,6 +21,27 @@ static char *edge(void)
 
 static void release(char *edge) { munmap(edge - 3 * page, 4 * page); }
 
+// In a process that has TCP sockets, of which none is shunted yet.
+static void bad_messages(struct end *e)
+{
+    int pair[2];
+    char byte = 'x', *hole = edge();
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = hole, .msg_controllen = 64};
+    struct mmsghdr many = {m, 0};
+    socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
+    T(sendmsg(pair[0], &m, 0));
+    T(sendmsg(pair[0], (struct msghdr *)hole, 0));
+    T(recvmsg(pair[1], (struct msghdr *)hole, MSG_DONTWAIT));
+    T(sendmmsg(pair[0], &many, 1, 0));
+    T(sendmmsg(pair[0], (struct mmsghdr *)hole, 1, 0));
+    T(recvmmsg(pair[1], (struct mmsghdr *)hole, 1, MSG_DONTWAIT, NULL));
+    T(poll((struct pollfd *)hole, 1, 0));
+    close(pair[0]);
+    close(pair[1]);
+    release(hole);
+}
+
 static void half_buffers(struct end *e)
 {
     char *hole = edge(), buf[64];
@@ -494,5 +515,5 @@ static void restarts(struct end *e)
     meet(e);
 }
 
-DIFF_MAIN(CASE(half_buffers, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
+DIFF_MAIN(CASE(bad_messages, BARE), CASE(half_buffers, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
           CASE(deaths, 0), CASE(any_moment, COLD), CASE(restarts, TWO | COLD))

@@ -712,7 +712,36 @@ static void ignored_sigpipe(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limit_by_dup, 0),
+static pid_t receiver;
+
+static void *receive_until_late(void *end)
+{
+    struct end *e = end;
+    char c;
+    __atomic_store_n(&receiver, gettid(), __ATOMIC_RELEASE);
+    ssize_t n = recv(FD, &c, 1, 0);
+    say(e, "%zd %s", n, n < 0 ? strerror(errno) : "");
+    return NULL;
+}
+
+// A call that waits holds the connection, whoever closes its descriptor meanwhile.
+static void closed_under_limit(struct end *e)
+{
+    AT(S) {
+        pthread_t waits;
+        limit(e, SO_RCVTIMEO, 300);
+        receiver = 0;
+        pthread_create(&waits, NULL, receive_until_late, e);
+        while (!__atomic_load_n(&receiver, __ATOMIC_ACQUIRE))
+            sched_yield();
+        await_sleep(e, getpid(), receiver);
+        T(close(FD));
+        pthread_join(waits, NULL);
+        FD = -1;
+    }
+}
+
+DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limit_by_dup, 0), CASE(closed_under_limit, SPLIT),
           CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(interrupted, COLD), CASE(restarted, TWO | COLD),
           CASE(ignored, TWO), CASE(send_interrupted, 0), CASE(full_send_interrupted, 0),
           CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),

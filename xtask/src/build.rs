@@ -1,6 +1,6 @@
 //! The release build, and the check that libshunt.so stays light.
 
-use crate::process::check;
+use crate::progress;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,22 +34,27 @@ pub(crate) fn cargo() -> Command {
 /// Fetches every dependency, also those of tests, so that later steps need no
 /// network. Without one, what is here must do.
 pub(crate) fn fetch() {
-    if check(cargo().args(["fetch", "--quiet"])).is_err() {
+    progress::step("fetching crates");
+    if progress::run(cargo().arg("fetch")).is_err() {
         eprintln!("xtask: going on with the dependencies that are here");
     }
 }
 
-/// Builds and checks.
+/// Builds everything and checks. This program itself is left out: cargo built it
+/// when it was called.
 pub(crate) fn run() -> Result<()> {
-    // This program itself is left out: cargo built it when it was called.
-    check(cargo().args([
-        "build",
-        "--release",
-        "--quiet",
-        "--workspace",
-        "--exclude",
-        "xtask",
-    ]))?;
+    progress::step("building");
+    build(&["--workspace", "--exclude", "xtask"])
+}
+
+/// Builds and checks what users run.
+pub(crate) fn product() -> Result<()> {
+    progress::step("building shunt, shuntd and libshunt.so");
+    build(&["-p", "shunt-cli", "-p", "shuntd", "-p", "shunt-preload"])
+}
+
+fn build(packages: &[&str]) -> Result<()> {
+    progress::run(cargo().args(["build", "--release"]).args(packages))?;
     check_dependencies(&artifact("libshunt.so"))
 }
 

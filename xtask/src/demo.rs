@@ -1,11 +1,18 @@
 //! redis, memcached and nginx, natively and under Shunt in turns, side by side.
 
+use crate::build::artifact;
 use crate::lab::{Lab, Variant, free_port};
-use crate::process::reap_leftovers;
+use crate::process::{check, reap_leftovers};
 use crate::program::{memcached, nginx, redis};
+use crate::progress;
 use crate::stats::{Stats, median};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+/// Below this share of the bytes in rings a row says why.
+const NEARLY_ALL: f64 = 0.99;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -48,7 +55,7 @@ const LOADS: &[Load] = &[
             "-c",
             "1",
             "-n",
-            "40000",
+            "20000",
             "--csv",
         ],
         parse: redis_csv,
@@ -65,7 +72,7 @@ const LOADS: &[Load] = &[
             "-c",
             "1",
             "-n",
-            "40000",
+            "20000",
             "--csv",
         ],
         parse: redis_csv,
@@ -82,7 +89,7 @@ const LOADS: &[Load] = &[
             "-c",
             "50",
             "-n",
-            "200000",
+            "100000",
             "--csv",
         ],
         parse: redis_csv,
@@ -113,7 +120,7 @@ const LOADS: &[Load] = &[
             "memcslap",
             "--servers=127.0.0.1:PORT",
             "--concurrency=1",
-            "--execute-number=30000",
+            "--execute-number=15000",
             "--test=get",
         ],
         parse: |output| memcslap(output, 1.0),
@@ -125,7 +132,7 @@ const LOADS: &[Load] = &[
             "memcslap",
             "--servers=127.0.0.1:PORT",
             "--concurrency=16",
-            "--execute-number=5000",
+            "--execute-number=3000",
             "--test=set",
         ],
         parse: |output| memcslap(output, 16.0),
@@ -140,7 +147,7 @@ const LOADS: &[Load] = &[
             "-c",
             "1",
             "-d",
-            "3s",
+            "1s",
             "--latency",
             "http://127.0.0.1:PORT/1k",
         ],
@@ -156,7 +163,7 @@ const LOADS: &[Load] = &[
             "-c",
             "64",
             "-d",
-            "3s",
+            "1s",
             "--latency",
             "http://127.0.0.1:PORT/1k",
         ],
@@ -166,6 +173,17 @@ const LOADS: &[Load] = &[
 
 /// The task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.rounds == 0 {
+        bail!("no rounds, no medians");
+    }
+    doctor()?;
+    let mut rows = Vec::new();
+    let mut named = BTreeSet::new();
+    for load in LOADS {
+        rows.push(row(load, options.rounds, &mut named)?);
+    }
+    progress::step("done\n");
+    progress::done();
     println!(
         "{} rounds, native and shunted in turn, on {} cores\n",
         options.rounds,
@@ -175,33 +193,96 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         "| load | native req/s | shunt req/s | rate | native µs | shunt µs | latency | bytes in rings |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|");
-    for load in LOADS {
-        let (mut native, mut shunted) = (Vec::new(), Vec::new());
-        let mut stats = Stats::default();
-        for _ in 0..options.rounds {
-            native.push(once(load, Variant::Native)?.0);
-            let (sample, more) = once(load, Variant::Both)?;
-            shunted.push(sample);
-            stats += &more;
-        }
-        let of = |samples: &[Sample], field: fn(&Sample) -> f64| {
-            median(&samples.iter().map(field).collect::<Vec<_>>())
-        };
-        let (rate, shunted_rate) = (of(&native, |s| s.rate), of(&shunted, |s| s.rate));
-        let (latency, shunted_latency) = (of(&native, |s| s.latency), of(&shunted, |s| s.latency));
-        println!(
-            "| {} | {rate:.0} | {shunted_rate:.0} | {:.2}× | {latency:.1} | {shunted_latency:.1} | {:.2}× | {:.2} % |",
-            load.name,
-            shunted_rate / rate,
-            shunted_latency / latency,
-            stats.ring_share() * 100.0
-        );
-    }
+    println!("{}", rows.join("\n"));
     println!(
         "\nLatency is the median as the client prints it (memcslap: the mean, from its run time)."
     );
+    explain(&named)?;
     reap_leftovers();
     Ok(true)
+}
+
+/// Shows what `shunt doctor` says of this machine, with a shuntd started first.
+fn doctor() -> Result<()> {
+    progress::step("shunt doctor:");
+    let shunt = || Command::new(artifact("shunt"));
+    check(shunt().args(["run", "true"]))?;
+    // What it finds wrong is shown; the table tells what comes of it.
+    shunt().arg("doctor").stdin(Stdio::null()).status()?;
+    Ok(())
+}
+
+/// Measures one load; returns its row of the table.
+fn row(load: &Load, rounds: usize, named: &mut BTreeSet<String>) -> Result<String> {
+    let (mut native, mut shunted) = (Vec::new(), Vec::new());
+    let mut stats = Stats::default();
+    for round in 1..=rounds {
+        progress::step(&format!("{}, {round} of {rounds}", load.name));
+        native.push(once(load, Variant::Native)?.0);
+        let (sample, more) = once(load, Variant::Both)?;
+        shunted.push(sample);
+        stats += &more;
+    }
+    let of = |samples: &[Sample], field: fn(&Sample) -> f64| {
+        median(&samples.iter().map(field).collect::<Vec<_>>())
+    };
+    let (rate, shunted_rate) = (of(&native, |s| s.rate), of(&shunted, |s| s.rate));
+    let (latency, shunted_latency) = (of(&native, |s| s.latency), of(&shunted, |s| s.latency));
+    Ok(format!(
+        "| {} | {rate:.0} | {shunted_rate:.0} | {:.2}× | {latency:.1} | {shunted_latency:.1} | {:.2}× | {:.2} %{} |",
+        load.name,
+        shunted_rate / rate,
+        shunted_latency / latency,
+        stats.ring_share() * 100.0,
+        cause(&stats, named)
+    ))
+}
+
+/// Why connections of a load were not shunted, where that shows in the share; the
+/// names are added to those that the table explains.
+fn cause(stats: &Stats, named: &mut BTreeSet<String>) -> String {
+    if stats.ring_share() >= NEARLY_ALL {
+        return String::new();
+    }
+    if stats.reasons.is_empty() {
+        return format!(
+            "; {} of {} connections were shunted, no reason was counted",
+            stats.shunted, stats.connections
+        );
+    }
+    named.extend(stats.reasons.keys().cloned());
+    let counted = stats
+        .reasons
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"));
+    format!("; {}", counted.collect::<Vec<_>>().join(", "))
+}
+
+/// Prints what `shunt reasons` says of the reasons in the table.
+fn explain(named: &BTreeSet<String>) -> Result<()> {
+    if named.is_empty() {
+        return Ok(());
+    }
+    let listed = Command::new(artifact("shunt")).arg("reasons").output()?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    println!("\nEnds that stayed on TCP, and why:");
+    for name in named {
+        println!("  {name}: {}", explanation(&listed, name));
+    }
+    Ok(())
+}
+
+/// What `shunt reasons` says of one: lines of number, name and text.
+fn explanation<'a>(listed: &'a str, name: &str) -> &'a str {
+    let of = |line: &'a str| {
+        let (_, rest) = line.trim_start().split_once(' ')?;
+        let (found, text) = rest.trim_start().split_once(' ')?;
+        (found == name).then(|| text.trim())
+    };
+    listed
+        .lines()
+        .find_map(of)
+        .unwrap_or("see shunt-reasons(7)")
 }
 
 /// How many cores there are.
@@ -291,6 +372,13 @@ fn wrk(output: &str) -> Option<Sample> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn reasons_are_explained() {
+        let listed = " 1  PENDING          Not yet.\n10  INHERITED        Through exec.\n";
+        assert_eq!(super::explanation(listed, "PENDING"), "Not yet.");
+        assert_eq!(super::explanation(listed, "INHERITED"), "Through exec.");
+    }
+
     #[test]
     fn outputs_are_read() {
         let sample =

@@ -6,8 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod bench;
 mod build;
+mod capability;
 mod cpython;
 mod demo;
 mod fuzz;
@@ -15,8 +17,10 @@ mod instructions;
 mod lab;
 mod lint;
 mod netns;
+mod newcomer;
 mod process;
 mod program;
+mod progress;
 mod report;
 mod setup;
 mod soak;
@@ -26,6 +30,7 @@ mod test;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use setup::Need;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -63,6 +68,8 @@ enum Task {
     Differential,
     /// Run redis, memcached and nginx natively and under Shunt, side by side
     Demo(demo::Options),
+    /// The demo (and the tests) of a fresh clone, here and in a default container
+    Newcomer(newcomer::Options),
     /// Randomised soak with kills, checksums and a leak check
     Soak(soak::Options),
     /// Random input for what reads rings and messages
@@ -88,19 +95,27 @@ fn main() -> ExitCode {
 
 /// Runs one task; `false` means that something under test failed.
 fn run(task: Task) -> Result<bool> {
-    if !matches!(task, Task::Setup | Task::Build | Task::Lint) {
-        if !netns::private() && !prepared() {
-            // What needs the network comes first: there is none inside.
-            setup::run()?;
+    progress::start();
+    match &task {
+        Task::Setup | Task::Build | Task::Lint | Task::Newcomer(_) => {}
+        _ if prepared() || netns::private() => netns::enter()?,
+        Task::Demo(_) => {
+            // All that needs the network, and the build, before a namespace has none.
+            setup::run(Need::Demo)?;
+            build::product()?;
+            netns::enter()?;
+        }
+        _ => {
+            setup::run(Need::Everything)?;
             build::fetch();
             if matches!(task, Task::Test { .. }) {
                 lint::components();
             }
+            netns::enter()?;
         }
-        netns::enter()?;
     }
     match task {
-        Task::Setup => setup::run().map(|()| true),
+        Task::Setup => setup::run(Need::Everything).map(|()| true),
         Task::Build => build::run().map(|()| true),
         Task::Lint => lint::run(),
         Task::Test { quick } => test::run(quick),
@@ -116,10 +131,8 @@ fn run(task: Task) -> Result<bool> {
             prepare()?;
             test::differential_alone()
         }
-        Task::Demo(options) => {
-            prepare()?;
-            demo::run(&options)
-        }
+        Task::Demo(options) => demo::run(&options),
+        Task::Newcomer(options) => newcomer::run(&options),
         Task::Soak(options) => {
             prepare()?;
             soak::run(&options)
@@ -151,6 +164,6 @@ fn prepare() -> Result<()> {
     if prepared() {
         return Ok(());
     }
-    setup::run()?;
+    setup::run(Need::Everything)?;
     build::run()
 }

@@ -8,6 +8,8 @@ pub(crate) struct Report {
     started: Instant,
     passed: u32,
     failed: Vec<String>,
+    /// Name and reason.
+    skipped: Vec<(String, String)>,
 }
 
 impl Report {
@@ -16,6 +18,7 @@ impl Report {
             started: Instant::now(),
             passed: 0,
             failed: Vec::new(),
+            skipped: Vec::new(),
         }
     }
 
@@ -42,13 +45,27 @@ impl Report {
         }
     }
 
+    /// Leaves out one step that this machine cannot run.
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        println!("           skip   {name}: {reason}");
+        self.skipped.push((name.to_owned(), reason.to_owned()));
+    }
+
     /// Prints the last line; true if nothing failed.
     pub(crate) fn finish(self) -> bool {
         for name in &self.failed {
             println!("failed: {name}");
         }
         println!("total time {:.0} s", self.started.elapsed().as_secs_f64());
-        println!("{} passed, {} failed", self.passed, self.failed.len());
+        for (name, reason) in &self.skipped {
+            println!("skipped: {name}: {reason}");
+        }
+        println!(
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped.len()
+        );
         self.failed.is_empty()
     }
 }

@@ -1,13 +1,27 @@
 //! Installs what the tests and the demo run, from Debian's own packages.
 
+use crate::progress;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-/// (a file that proves its presence, the Debian 12 package that has it).
-const NEEDED: &[(&str, &str)] = &[
+/// A file that proves its presence, and the Debian 12 package that has it.
+type Package = (&'static str, &'static str);
+
+/// What a task needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// The demo: the build and three servers with their loads.
+    Demo,
+    /// The proof that a newcomer's two commands work: what makes a bare system.
+    Newcomer,
+    /// Tests and measurements.
+    Everything,
+}
+
+const DEMO: &[Package] = &[
     ("/usr/bin/gcc", "gcc"),
     ("/usr/include/stdio.h", "libc6-dev"),
     ("/usr/bin/readelf", "binutils"),
@@ -17,6 +31,14 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/memcslap", "libmemcached-tools"),
     ("/usr/sbin/nginx", "nginx-light"),
     ("/usr/bin/wrk", "wrk"),
+];
+
+const NEWCOMER: &[Package] = &[
+    ("/usr/sbin/debootstrap", "debootstrap"),
+    ("/usr/bin/git", "git"),
+];
+
+const TESTS: &[Package] = &[
     ("/usr/bin/ab", "apache2-utils"),
     ("/usr/bin/curl", "curl"),
     ("/usr/bin/openssl", "openssl"),
@@ -57,11 +79,14 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/ps", "procps"),
 ];
 
+/// The command that installs packages, without their names.
+pub(crate) const INSTALL: &str = "apt-get install --no-install-recommends";
+
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs what is missing; says nothing when nothing is.
-pub(crate) fn run() -> Result<()> {
-    let missing = missing();
+pub(crate) fn run(need: Need) -> Result<()> {
+    let missing = missing(need);
     if missing.is_empty() {
         return Ok(());
     }
@@ -72,53 +97,48 @@ pub(crate) fn run() -> Result<()> {
         );
     }
     if !rustix::process::geteuid().is_root() {
-        bail!("missing programs; as root run:\n    apt-get install --no-install-recommends {list}");
+        bail!(
+            "programs are missing; run this as root, then the same command again:\n    {INSTALL} {list}"
+        );
     }
-    println!("installing {list}");
+    progress::step(&format!("installing {list}"));
     let quiet = KeepServicesOff::new()?;
     if apt(&missing).is_err() {
         // A fresh machine has no package lists, an old one stale ones.
-        let mut update = Command::new("apt-get");
-        let _ = update
-            .args(["update", "-q"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .status();
-        if let Err(text) = apt(&missing) {
-            bail!("apt-get could not install: {list}\n{text}");
-        }
+        let _ = progress::run(Command::new("apt-get").args(["update", "-q"]));
+        apt(&missing).with_context(|| format!("apt-get could not install {list}"))?;
     }
     drop(quiet);
-    let left = self::missing();
+    let left = self::missing(need);
     if !left.is_empty() {
         bail!("still missing after installation: {}", left.join(" "));
     }
     Ok(())
 }
 
-fn missing() -> Vec<&'static str> {
-    NEEDED
+fn missing(need: Need) -> Vec<&'static str> {
+    let lists: &[&[Package]] = match need {
+        Need::Demo => &[DEMO],
+        Need::Newcomer => &[DEMO, NEWCOMER],
+        Need::Everything => &[DEMO, TESTS],
+    };
+    lists
         .iter()
+        .copied()
+        .flatten()
         .filter(|(file, _)| !Path::new(file).exists())
         .map(|&(_, package)| package)
         .collect()
 }
 
-/// Installs; the error is what apt-get said.
-fn apt(packages: &[&str]) -> Result<(), String> {
-    let output = Command::new("apt-get")
-        .args(["install", "-y", "-q", "--no-install-recommends"])
+fn apt(packages: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command
+        .args(INSTALL.split(' ').skip(1))
+        .args(["-y", "-q"])
         .args(packages)
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(String::from_utf8_lossy(&output.stderr)
-        .trim_end()
-        .to_owned())
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    progress::run(&mut command)
 }
 
 /// While this lives, packages do not start their services (Debian's

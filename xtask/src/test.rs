@@ -1,6 +1,8 @@
 //! Everything that CI runs, in the order of what fails soonest.
 
+use crate::answers;
 use crate::build::{self, artifact, cargo, root};
+use crate::capability::Capabilities;
 use crate::cpython;
 use crate::instructions;
 use crate::lint;
@@ -16,7 +18,11 @@ use std::time::Duration;
 /// The task.
 pub(crate) fn run(quick: bool) -> Result<bool> {
     let mut report = Report::new();
-    if !report.step("setup", || setup::run().map(|()| String::new())) {
+    let here = Capabilities::probe();
+    println!("this machine: {}", here.summary());
+    if !report.step("setup", || {
+        setup::run(setup::Need::Everything).map(|()| String::new())
+    }) {
         return Ok(report.finish());
     }
     let built = report.step("build", || build::run().map(|()| String::new()));
@@ -51,6 +57,8 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
     if built {
         report.step("instructions", instructions::step);
         report.step("differential", differential);
+        skips(&mut report, &here);
+        answers::steps(&mut report);
         if !quick {
             program::steps(&mut report, &[], &[])?;
             cpython::steps(&mut report, &cpython::Options::default())?;
@@ -60,6 +68,30 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
     }
     reap_leftovers();
     Ok(report.finish())
+}
+
+/// What the steps so far have left out by themselves, for lack of something here.
+fn skips(report: &mut Report, here: &Capabilities) {
+    let parts = [
+        (
+            here.ipv6,
+            "differential / v6",
+            "no ::1; cases that would run there alone ran on IPv4",
+        ),
+        (
+            here.pidfd_getfd,
+            "differential / copied_by_pidfd, taken_by_pidfd",
+            "pidfd_getfd is refused",
+        ),
+        (
+            here.namespaces,
+            "unit tests / shunt and shuntd together",
+            "no namespaces to be had",
+        ),
+    ];
+    for (_, name, reason) in parts.into_iter().filter(|&(there, ..)| !there) {
+        report.skip(name, reason);
+    }
 }
 
 /// The differential suite as a task of its own.

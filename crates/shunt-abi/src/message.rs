@@ -5,6 +5,8 @@
 //! client                               shuntd
 //!   Hello  ───────────────────────────>
 //!          <─────────────────────────── Welcome (+ board fd)
+//!   Counters (+ region fd) ───────────>         what the process counts
+//!   Statistics (+ file fd) ───────────>         where its line goes if it is killed
 //!   Spare  (+ arena fd) ──────────────>         memory for a link to come
 //!   Listen / Unlisten ────────────────>         directory of listeners
 //!   Claim  ───────────────────────────>         "descriptor 7, cookie c"
@@ -48,12 +50,19 @@ pub enum Kind {
     /// A connection is to go back to TCP: `shunt downgrade` says so to the daemon, and
     /// that to the holders of both ends.
     Downgrade = 15,
+    /// The client's counters region, see [`crate::counters`].
+    Counters = 16,
+    /// The statistics file, open for appending: shuntd writes the client's line to it if
+    /// the client dies without.
+    Statistics = 17,
     /// `shunt ss` asks for every connection.
     List = 20,
     /// One connection.
     Row = 21,
     /// The list is complete.
     End = 22,
+    /// One listener.
+    Listener = 23,
 }
 
 impl Kind {
@@ -76,9 +85,12 @@ impl Kind {
             13 => Self::Lend,
             14 => Self::Lent,
             15 => Self::Downgrade,
+            16 => Self::Counters,
+            17 => Self::Statistics,
             20 => Self::List,
             21 => Self::Row,
             22 => Self::End,
+            23 => Self::Listener,
             _ => return None,
         })
     }
@@ -100,6 +112,7 @@ pub enum Role {
 /// |---|---|
 /// | Hello | `protocol`, `name` (the process's `comm`) |
 /// | Welcome | `protocol`, `status` (0, or a [`crate::Reason`] number), `index` (mail counter) |
+/// | Counters, Statistics | descriptor attached |
 /// | Spare | `arena` (the client's number for it); descriptor attached |
 /// | Listen, Unlisten | `cookie`, `port` |
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
@@ -112,7 +125,8 @@ pub enum Role {
 /// | Lend | `cookie`, `fd`: the client's own end |
 /// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason |
 /// | Downgrade | from the daemon: `cookie`, `fd`; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
-/// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted |
+/// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted, `bytes` |
+/// | Listener | the first of `family`, `addresses`, `ports` and `pids`; `name` |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Message {
@@ -156,6 +170,8 @@ pub struct Message {
     pub name: [u8; 16],
     /// `comm` of the peer, zero padded.
     pub peer_name: [u8; 16],
+    /// Payload sent by the [first, second] end: [through rings, through the kernel].
+    pub bytes: [[u64; 2]; 2],
 }
 
 /// [`Message::flags`]: the client waits for an answer to this claim.
@@ -175,7 +191,7 @@ pub const FLAG_AGAIN: u32 = 16;
 /// Size of every message.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();
 
-const _: () = assert!(MESSAGE_BYTES == 128);
+const _: () = assert!(MESSAGE_BYTES == 160);
 
 impl Message {
     /// A message of this kind with all other fields zero.

@@ -38,7 +38,7 @@ macro_rules! reasons {
 
 reasons! {
     Pending = 1, "PENDING", "The other end has not been paired yet.";
-    PeerPlain = 2, "PEER_PLAIN", "The other end does not run under Shunt.";
+    PeerPlain = 2, "PEER_PLAIN", "The other end does not run under Shunt, or stays on TCP for a reason of its own.";
     NotLocal = 3, "NOT_LOCAL", "The other end is on another host.";
     ShortLived = 4, "SHORT_LIVED", "The connection ended before it had shown that it would live.";
     Disabled = 5, "DISABLED", "Upgrades are switched off (--upgrade=off).";
@@ -70,6 +70,8 @@ reasons! {
     Confined = 31, "CONFINED", "The process has confined itself to few system calls (seccomp), and Shunt needs others.";
     Ended = 32, "ENDED", "The other end closed or shut down before all was read, so TCP delivered the rest.";
     Requested = 33, "REQUESTED", "`shunt downgrade` sent it back to TCP.";
+    NoProof = 34, "NO_PROOF", "shuntd may not look at the process's sockets (pidfd_getfd is refused), so it cannot tell whether the claim is true.";
+    OtherUser = 35, "OTHER_USER", "The process has changed its user; shuntd serves another one.";
 }
 
 #[cfg(test)]

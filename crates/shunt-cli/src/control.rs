@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ use shunt_abi::message::{Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
+use crate::sys;
+
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -22,8 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: OwnedFd,
-    /// The daemon's process.
-    pub(crate) pid: i32,
+    /// The daemon's process; `None` if it lives in a process namespace that we cannot see.
+    pub(crate) pid: Option<NonZeroU32>,
     /// It serves the whole host, not one user.
     pub(crate) host: bool,
 }
@@ -43,18 +46,14 @@ impl Control {
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).ok()?;
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).ok()?;
         rustix::net::connect(&socket, &address).ok()?;
-        let owner = sockopt::socket_peercred(&socket).ok()?;
-        let trusted = owner.uid.is_root() || (!host && owner.uid == user);
-        trusted.then_some(Self {
-            socket,
-            pid: owner.pid.as_raw_nonzero().get(),
-            host,
-        })
+        let (pid, owner) = sys::peer_credentials(&socket).ok()?;
+        let trusted = owner == 0 || (!host && owner == user.as_raw());
+        trusted.then_some(Self { socket, pid, host })
     }
 
     /// Who has the address of the user's own daemon without being it: user and
-    /// process. Any user may take any abstract name.
-    pub(crate) fn usurper() -> Option<(u32, i32)> {
+    /// process, where that can be seen. Any user may take any abstract name.
+    pub(crate) fn usurper() -> Option<(u32, Option<NonZeroU32>)> {
         let user = rustix::process::geteuid();
         let name = shunt_abi::control_name(Some(user.as_raw()));
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
@@ -62,9 +61,9 @@ impl Control {
         let kind = SocketType::SEQPACKET;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
         rustix::net::connect(&socket, &address).ok()?;
-        let owner = sockopt::socket_peercred(&socket).ok()?;
-        let trusted = owner.uid.is_root() || owner.uid == user;
-        (!trusted).then(|| (owner.uid.as_raw(), owner.pid.as_raw_nonzero().get()))
+        let (pid, owner) = sys::peer_credentials(&socket).ok()?;
+        let trusted = owner == 0 || owner == user.as_raw();
+        (!trusted).then_some((owner, pid))
     }
 
     /// Every daemon that serves this user.
@@ -90,13 +89,13 @@ impl Control {
         );
         if welcome.protocol != PROTOCOL {
             bail!(
-                "shuntd (pid {}) speaks version {}, this is version {PROTOCOL}: restart it",
-                self.pid,
+                "{} speaks version {}, this is version {PROTOCOL}: restart it",
+                self.name(),
                 welcome.protocol
             );
         }
         if let Some(reason) = Reason::from_number(welcome.status) {
-            bail!("shuntd (pid {}) refuses us: {}", self.pid, reason.text());
+            bail!("{} refuses us: {}", self.name(), reason.text());
         }
         Ok(())
     }
@@ -114,14 +113,14 @@ impl Control {
         matches!(got, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET))
     }
 
-    /// Every connection that the daemon knows. Needs [`Self::greet`] first.
+    /// Every connection and listener that the daemon knows. Needs [`Self::greet`] first.
     pub(crate) fn list(&self) -> Result<Vec<Message>> {
         self.send(&Message::new(Kind::List))?;
         let mut rows = Vec::new();
         loop {
             let message = self.receive()?;
             match message.kind() {
-                Some(Kind::Row) => rows.push(message),
+                Some(Kind::Row | Kind::Listener) => rows.push(message),
                 Some(Kind::End) => return Ok(rows),
                 _ => {}
             }
@@ -142,9 +141,18 @@ impl Control {
         }
     }
 
-    /// Somebody has stopped the daemon's process.
+    /// The daemon in a message.
+    fn name(&self) -> String {
+        match self.pid {
+            Some(pid) => format!("shuntd (pid {pid})"),
+            None => "shuntd (of another PID namespace)".into(),
+        }
+    }
+
+    /// Somebody has stopped the daemon's process, as far as can be seen from here.
     fn is_stopped(&self) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        let Some(pid) = self.pid else { return false };
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         // The name before it is in parentheses and may contain some.
         status.is_ok_and(|text| {
             let state = text
@@ -156,14 +164,16 @@ impl Control {
 
     /// Why the daemon does not answer, and what to do.
     fn silence(&self) -> String {
-        let pid = self.pid;
-        if self.is_stopped() {
-            format!("shuntd (pid {pid}) is stopped: `kill -CONT {pid}` lets it go on")
-        } else {
-            format!(
-                "shuntd (pid {pid}) does not answer: if it is not just busy, `kill {pid}` ends it \
+        let name = self.name();
+        match self.pid {
+            Some(pid) if self.is_stopped() => {
+                format!("{name} is stopped: `kill -CONT {pid}` lets it go on")
+            }
+            Some(pid) => format!(
+                "{name} does not answer: if it is not just busy, `kill {pid}` ends it \
                  and the next `shunt run` starts another"
-            )
+            ),
+            None => format!("{name} does not answer: look at it there"),
         }
     }
 
@@ -184,18 +194,10 @@ impl Control {
         let flags = RecvFlags::CMSG_CLOEXEC;
         let got = match rustix::net::recvmsg(&self.socket, slices, &mut control, flags) {
             Err(rustix::io::Errno::AGAIN) => bail!(self.silence()),
-            got => got.with_context(|| format!("cannot hear shuntd (pid {})", self.pid))?,
+            got => got.with_context(|| format!("cannot hear {}", self.name()))?,
         };
-        ensure!(
-            got.bytes != 0,
-            "shuntd (pid {}) closed the connection",
-            self.pid
-        );
-        Message::parse(&bytes[..got.bytes]).with_context(|| {
-            format!(
-                "shuntd (pid {}) is of another version: restart it",
-                self.pid
-            )
-        })
+        ensure!(got.bytes != 0, "{} closed the connection", self.name());
+        Message::parse(&bytes[..got.bytes])
+            .with_context(|| format!("{} is of another version: restart it", self.name()))
     }
 }

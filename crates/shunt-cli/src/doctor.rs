@@ -1,19 +1,27 @@
 //! `shunt doctor`: whether Shunt can work here and, if not, what to do.
 
+mod daemon;
+
+use std::borrow::Cow;
 use std::fmt::Write;
+use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Resource};
 use rustix::thread::MembarrierQuery;
 use serde::Serialize;
+use shunt_abi::layout::ARENA_BYTES;
 
 use crate::control::Control;
-use crate::{elf, locate};
+use crate::library::{self, Fault};
+use crate::{elf, sys};
 
-/// What a check found: a detail, or what is wrong and what to do.
-type Found = Result<String, (String, &'static str)>;
+/// What a check found: a detail, which also says what Shunt has to do without, or what
+/// is wrong and what to do.
+type Found = Result<String, Fault>;
 
 #[derive(Serialize)]
 struct Report {
@@ -27,17 +35,20 @@ struct Check {
     ok: bool,
     detail: String,
     /// What to do, if it failed.
-    advice: Option<&'static str>,
+    advice: Option<Cow<'static, str>>,
 }
 
 /// Runs every check; the exit status is 1 if one failed.
 pub(crate) fn doctor(json: bool) -> Result<ExitCode> {
+    // A limit that is too small is an error to report, not the end.
+    sys::ignore_file_size_signal();
     let checks: Vec<_> = [
-        ("shuntd", daemon as fn() -> Found),
+        ("shuntd", daemon::check as fn() -> Found),
         ("library", library),
         ("membarrier", membarrier),
         ("sealed memory", seals),
         ("pidfd_getfd", pidfd_getfd),
+        ("limits", limits),
     ]
     .into_iter()
     .map(|(name, check)| match check() {
@@ -47,11 +58,11 @@ pub(crate) fn doctor(json: bool) -> Result<ExitCode> {
             detail,
             advice: None,
         },
-        Err((detail, advice)) => Check {
+        Err(fault) => Check {
             name,
             ok: false,
-            detail,
-            advice: Some(advice),
+            detail: fault.what,
+            advice: Some(fault.advice),
         },
     })
     .collect();
@@ -66,7 +77,7 @@ pub(crate) fn doctor(json: bool) -> Result<ExitCode> {
         for check in &report.checks {
             let verdict = if check.ok { "ok" } else { "FAIL" };
             writeln!(text, "{verdict:<5} {:<14} {}", check.name, check.detail)?;
-            if let Some(advice) = check.advice {
+            if let Some(advice) = &check.advice {
                 writeln!(text, "      {:<14} -> {advice}", "")?;
             }
         }
@@ -79,50 +90,28 @@ pub(crate) fn doctor(json: bool) -> Result<ExitCode> {
     })
 }
 
-fn daemon() -> Found {
-    let daemons = Control::all();
-    if daemons.is_empty() {
-        let advice =
-            "`shunt run -- CMD` starts one; to see it fail, run `shuntd --verbose` by hand";
-        return Err(("no daemon answers".into(), advice));
-    }
-    let mut lines = Vec::new();
-    for daemon in daemons {
-        let advice = "stop it; the next `shunt run` starts this version's";
-        daemon
-            .greet("shunt-doctor")
-            .map_err(|error| (format!("{error:#}"), advice))?;
-        let serves = if daemon.host { "the host" } else { "this user" };
-        lines.push(format!(
-            "pid {} serves {serves}, protocol {}",
-            daemon.pid,
-            shunt_abi::PROTOCOL
-        ));
-    }
-    Ok(lines.join("; "))
-}
-
 /// The library must load nothing that its host program does not have anyway.
 fn library() -> Found {
-    let advice = "install libshunt.so beside shunt or in ../lib, or set SHUNT_LIB";
-    let file = locate::library().ok_or(("libshunt.so not found".into(), advice))?;
-    let bytes =
-        std::fs::read(&file).map_err(|error| (format!("{}: {error}", file.display()), advice))?;
-    let advice = "reinstall Shunt: this file is not a complete build";
-    let Some(elf) = elf::parse(&bytes).filter(|elf| elf.machine == elf::MACHINE) else {
-        return Err((
-            format!("{} is not a library for this machine", file.display()),
-            advice,
-        ));
-    };
+    let file = library::find()?;
+    let name = file.display();
+    let bytes = std::fs::read(&file).map_err(|error| {
+        let advice = "let its user read it, or set SHUNT_LIB to another copy";
+        Fault::new(format!("{name}: {error}"), advice)
+    })?;
+    let needed = elf::parse(&bytes).map(|elf| elf.needed).unwrap_or_default();
     let light = |name: &String| name.starts_with("libc.so.") || name.starts_with("ld-linux");
-    if let Some(heavy) = elf.needed.iter().find(|name| !light(name)) {
-        return Err((format!("{} needs {heavy}", file.display()), advice));
+    if let Some(heavy) = needed.iter().find(|name| !light(name)) {
+        let advice = "install all parts of Shunt anew: this file is not a complete build";
+        return Err(Fault::new(format!("{name} needs {heavy}"), advice));
     }
+    let reduced = library::closed_at(&file).map(|closed| {
+        let closed = closed.display();
+        format!("; reduced: {closed} is closed to other users, whose programs use plain TCP")
+    });
+    let needed = needed.join(", ");
     Ok(format!(
-        "{} needs {}",
-        file.display(),
-        elf.needed.join(", ")
+        "{name} needs {needed}{}",
+        reduced.unwrap_or_default()
     ))
 }
 
@@ -131,43 +120,101 @@ fn membarrier() -> Found {
     if rustix::thread::membarrier_query().contains(needed) {
         return Ok("global expedited barriers".into());
     }
-    let advice = "Linux 4.16 or later, and a seccomp filter that allows membarrier";
-    Err((
-        "the kernel refuses membarrier(GLOBAL_EXPEDITED)".into(),
-        advice,
+    Err(Fault::new(
+        "the kernel refuses membarrier(GLOBAL_EXPEDITED)",
+        "use Linux 4.16 or later, and a seccomp filter (of a container) that allows membarrier",
     ))
 }
 
 fn seals() -> Found {
-    let advice = "Linux 5.1 or later, and a seccomp filter that allows memfd_create";
-    let failed = |error: rustix::io::Errno| (format!("memfd: {error}"), advice);
+    let advice =
+        "use Linux 5.1 or later, and a seccomp filter (of a container) that allows memfd_create";
+    let failed = |error: rustix::io::Errno| Fault::new(format!("sealed memfd: {error}"), advice);
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("shunt-doctor", flags).map_err(failed)?;
-    rustix::fs::ftruncate(&file, 4096).map_err(failed)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(failed)?;
     if rustix::io::write(&file, b"x").is_ok() || rustix::fs::ftruncate(&file, 1).is_ok() {
-        return Err(("a sealed memfd can still be changed".into(), advice));
+        return Err(Fault::new("a sealed memfd can still be changed", advice));
     }
     Ok("memfd seals hold".into())
 }
 
-/// How shuntd verifies that a process holds the socket that it claims.
+/// How shuntd verifies that a process holds the socket that it claims. A child asks for
+/// a descriptor of ours: like shuntd, it is no ancestor of the process that it asks.
 fn pidfd_getfd() -> Found {
-    let advice = "a seccomp filter must allow pidfd_open and pidfd_getfd (Linux 5.6)";
+    let advice = "use Linux 5.6 or later, and a seccomp filter (of a container) that allows \
+                  pidfd_open and pidfd_getfd";
+    let failed = |error: rustix::io::Errno| Fault::new(format!("cannot be tried: {error}"), advice);
+    let mine = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).map_err(failed)?;
+    let number = mine.as_raw_fd();
     let own = rustix::process::getpid();
-    let copied = rustix::process::pidfd_open(own, PidfdFlags::empty())
-        .and_then(|own| rustix::process::pidfd_getfd(own, 1, PidfdGetfdFlags::empty()));
-    if let Err(error) = copied {
-        return Err((format!("the kernel refuses it: {error}"), advice));
+    let copy = move || {
+        let own = rustix::process::pidfd_open(own, PidfdFlags::empty())?;
+        rustix::process::pidfd_getfd(own, number, PidfdGetfdFlags::empty())?;
+        Ok(())
+    };
+    let Err(error) = sys::in_child(copy) else {
+        return Ok("allowed".into());
+    };
+    if Control::connect(true).is_some() {
+        return Ok(format!("{error}, which does not bind root's shuntd"));
     }
-    // We may copy from ourselves whatever Yama says; shuntd is not our parent.
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    Ok(match scope.trim() {
-        "" | "0" => "allowed".into(),
-        _ if Control::connect(true).is_some() => {
-            "Yama restricts it, which does not bind root's daemon".into()
-        }
-        scope => format!("Yama (ptrace_scope {scope}) restricts it: shuntd asks sock_diag instead"),
+    // shuntd's second way, by `sock_diag(7)`.
+    let kind = SocketType::DGRAM;
+    rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        kind,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )
+    .map_err(|_| Fault::new(format!("{error}, and sock_diag(7) is refused, too"), advice))?;
+    let why = if error.raw_os_error() == Some(libc::EPERM) && is_restricted() {
+        "Yama (kernel.yama.ptrace_scope) refuses it".into()
+    } else {
+        error.to_string()
+    };
+    Ok(format!(
+        "{why}; reduced: shuntd asks sock_diag(7), which tells the user, not the process"
+    ))
+}
+
+/// Whether only an ancestor may look into a process of the same user.
+fn is_restricted() -> bool {
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .is_ok_and(|scope| scope.trim() != "0")
+}
+
+/// What the programs started from here inherit.
+fn limits() -> Found {
+    let limit = |resource| {
+        rustix::process::getrlimit(resource)
+            .current
+            .unwrap_or(u64::MAX)
+    };
+    let arena = ARENA_BYTES as u64;
+    let gib = arena.div_ceil(1 << 30);
+    if limit(Resource::Fsize) < arena {
+        return Err(Fault::new(
+            format!("files may not be as long as shared memory ({gib} GiB, hardly any of it used)"),
+            "`ulimit -f unlimited` in the shell that starts the programs",
+        ));
+    }
+    // Two for each process at the other end.
+    if limit(Resource::As) < 2 * arena {
+        return Err(Fault::new(
+            format!("a process may not have the addresses for shared memory (2 times {gib} GiB)"),
+            "`ulimit -v unlimited` in the shell that starts the programs",
+        ));
+    }
+    let descriptors = limit(Resource::Nofile);
+    let reduced = if descriptors < 64 {
+        "; reduced: Shunt's own are among those of the program"
+    } else {
+        ""
+    };
+    Ok(match descriptors {
+        u64::MAX => "none that matters".into(),
+        some => format!("{some} descriptors{reduced}"),
     })
 }

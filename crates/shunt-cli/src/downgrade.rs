@@ -1,5 +1,6 @@
 //! `shunt downgrade`: connections go back to TCP.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -10,7 +11,7 @@ use anyhow::{Result, bail};
 use shunt_abi::message::Message;
 
 use crate::control::Control;
-use crate::ss::{Connection, List, connection, table};
+use crate::ss::{Connection, connection, table};
 
 /// Ends that make calls have followed within this time.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -38,7 +39,7 @@ impl FromStr for Which {
 impl Which {
     fn names(self, connection: &Connection) -> bool {
         match self {
-            Self::Process(pid) => connection.processes.iter().any(|p| p.pid == pid),
+            Self::Process(pid) => connection.processes.iter().any(|p| p.pid == Some(pid)),
             Self::End(end) => end == connection.local || end == connection.peer,
         }
     }
@@ -71,9 +72,9 @@ pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
     connections.sort_by_key(|c| (c.local, c.peer));
     let later = connections.iter().filter(|c| c.path == "shm").count();
     if json {
-        crate::print_json(&List { connections })?;
+        crate::print_json(&BTreeMap::from([("connections", connections)]))?;
     } else {
-        crate::print(&table(&connections))?;
+        crate::print(&table(&connections, &[]))?;
         if later > 0 {
             eprintln!("shunt: {later} of them follow at the next call of one of their ends");
         }

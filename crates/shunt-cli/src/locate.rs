@@ -5,23 +5,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where libshunt.so is: `$SHUNT_LIB`, beside this executable, or in the `lib`
-/// directory of the same prefix.
+/// Where libshunt.so is installed: beside this executable, or in the `lib` directory of
+/// the same prefix.
 pub(crate) fn library() -> Option<PathBuf> {
-    let named = std::env::var_os("SHUNT_LIB").map(PathBuf::from);
-    let beside = own_directory().into_iter().flat_map(|directory| {
-        [
-            "libshunt.so",
-            "../lib/shunt/libshunt.so",
-            "../lib/libshunt.so",
-        ]
-        .map(|relative| directory.join(relative))
-    });
-    let found = named
-        .into_iter()
-        .chain(beside)
-        .find(|path| path.is_file())?;
-    std::fs::canonicalize(found).ok()
+    let directory = own_directory()?;
+    [
+        "libshunt.so",
+        "../lib/shunt/libshunt.so",
+        "../lib/libshunt.so",
+    ]
+    .map(|relative| directory.join(relative))
+    .into_iter()
+    .find(|path| path.exists())
 }
 
 /// Where shuntd is: beside this executable or on `PATH`.

@@ -12,6 +12,7 @@ mod control;
 mod doctor;
 mod downgrade;
 mod elf;
+mod library;
 mod locate;
 mod reasons;
 mod run;
@@ -46,7 +47,14 @@ enum Command {
     /// be executed, 125 if Shunt itself is not complete.
     Run(RunOptions),
     /// List the connections of programs that run under Shunt
-    Ss(Json),
+    ///
+    /// With options, those for which all of them hold.
+    Ss {
+        #[command(flatten)]
+        filter: ss::Filter,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Send connections back to TCP
     ///
     /// Both ends go on as if nothing had happened. An end that sleeps follows at its
@@ -103,12 +111,9 @@ struct RunOptions {
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        required = true,
-        value_name = "CMD",
-        allow_hyphen_values = true
-    )]
+    ///
+    /// Everything behind its name is its own.
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -128,7 +133,7 @@ enum IoUring {
 fn main() -> ExitCode {
     let done = match Options::parse().command {
         Command::Run(options) => return run::run(&options),
-        Command::Ss(json) => ss::ss(json.json),
+        Command::Ss { filter, json } => ss::ss(&filter, json.json),
         Command::Downgrade { which, json } => downgrade::downgrade(&which, json.json),
         Command::Reasons(json) => reasons::reasons(json.json),
         Command::Doctor(json) => doctor::doctor(json.json),

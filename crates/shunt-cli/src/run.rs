@@ -1,5 +1,6 @@
 //! `shunt run`: becomes the program, with libshunt in its environment.
 
+mod chain;
 mod environment;
 mod program;
 mod start;
@@ -8,7 +9,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-use crate::{RunOptions, Upgrade, locate, sys};
+use crate::{RunOptions, Upgrade, library, sys};
 
 /// As `env(1)` and `timeout(1)`: our own failure, not executable, not found.
 const FAILED: u8 = 125;
@@ -17,39 +18,48 @@ const NOT_FOUND: u8 = 127;
 
 /// Runs the program. Returns only if it could not be started.
 pub(crate) fn run(options: &RunOptions) -> ExitCode {
-    let Some(library) = locate::library() else {
-        eprintln!(
-            "shunt: libshunt.so is neither beside shunt nor in ../lib: install it or set SHUNT_LIB"
-        );
-        return ExitCode::from(FAILED);
+    let library = match library::find() {
+        Ok(library) => library,
+        Err(fault) => {
+            eprintln!("shunt: {fault}");
+            return ExitCode::from(FAILED);
+        }
     };
-    let environment = match environment::prepare(options, &library) {
+    // What cannot load libshunt still runs, on TCP; its user should know.
+    let outlook = chain::outlook(&options.command, &library);
+    let preloaded = (!outlook.refuses).then_some(library.as_path());
+    let environment = match environment::prepare(options, preloaded) {
         Ok(environment) => environment,
         Err(error) => {
             eprintln!("shunt: {error:#}");
             return ExitCode::from(FAILED);
         }
     };
-    let name = &options.command[0];
-    // What cannot load libshunt still runs, on TCP; its user should know.
-    if let Some(obstacle) = locate::program(name).and_then(|file| program::obstacle(&file)) {
-        eprintln!(
-            "shunt: {} {obstacle}: it will use plain TCP",
-            name.display()
-        );
+    if let Some(warning) = outlook.warning {
+        eprintln!("shunt: {warning}");
     }
-    if !is_off(
+    let off = is_off(
         options.upgrade,
         std::env::var_os("SHUNT_UPGRADE").as_deref(),
-    ) && let Err(error) = start::ensure_daemon()
+    );
+    // It also writes the statistics of processes that are killed.
+    let counted = options.stats.is_some() || std::env::var_os("SHUNT_STATS").is_some();
+    if (!off || counted)
+        && let Err(error) = start::ensure_daemon()
     {
-        eprintln!("shunt: no shuntd: {error:#}; connections will use plain TCP");
+        let lost = if off {
+            "a process that is killed will be missing in the statistics"
+        } else {
+            "connections will use plain TCP"
+        };
+        eprintln!("shunt: no shuntd: {error:#}; {lost}");
     }
     let arguments: Option<Vec<_>> = options
         .command
         .iter()
         .map(|a| CString::new(a.as_bytes()).ok())
         .collect();
+    let name = &options.command[0];
     let Some(arguments) = arguments else {
         return ExitCode::from(FAILED);
     };

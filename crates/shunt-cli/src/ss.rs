@@ -1,18 +1,47 @@
 //! `shunt ss`: each connection, its path, and why.
 
+mod filter;
+
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
 use shunt_abi::Reason;
-use shunt_abi::message::{FLAG_SHUNTED, Message, comm_text};
+use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, comm_text};
 
 use crate::control::Control;
+
+pub(crate) use filter::Filter;
 
 #[derive(Serialize)]
 pub(crate) struct List {
     pub(crate) connections: Vec<Connection>,
+    pub(crate) listeners: Vec<Listener>,
+}
+
+/// A socket that a program under Shunt listens on.
+#[derive(Serialize)]
+pub(crate) struct Listener {
+    local: SocketAddr,
+    /// `None`: it lives in a PID namespace that shuntd cannot see.
+    pid: Option<u32>,
+    comm: String,
+}
+
+/// Payload by direction.
+#[derive(Clone, Copy, Serialize)]
+struct Bytes {
+    /// From the server's end.
+    to_client: Way,
+    to_server: Way,
+}
+
+/// Payload by path.
+#[derive(Clone, Copy, Serialize)]
+struct Way {
+    ring: u64,
+    kernel: u64,
 }
 
 /// One connection, seen from the accepting end.
@@ -24,49 +53,84 @@ pub(crate) struct Connection {
     pub(crate) processes: Vec<Process>,
     pub(crate) path: &'static str,
     reason: Option<String>,
+    bytes: Bytes,
 }
 
 #[derive(Clone, Serialize)]
 pub(crate) struct Process {
-    pub(crate) pid: u32,
+    /// `None`: it lives in a PID namespace that shuntd cannot see.
+    pub(crate) pid: Option<u32>,
     comm: String,
     /// "server" (it accepted) or "client" (it connected).
     end: &'static str,
 }
 
-/// Prints the connections of every daemon that serves this user.
-pub(crate) fn ss(json: bool) -> Result<ExitCode> {
+/// Prints the connections of every daemon that serves this user, as far as `filter` shows them.
+pub(crate) fn ss(filter: &Filter, json: bool) -> Result<ExitCode> {
     let daemons = Control::all();
     if daemons.is_empty() {
         bail!("no shuntd answers, so nothing runs under Shunt here: `shunt run -- CMD` starts one");
     }
-    let mut connections = Vec::new();
+    let (mut connections, mut listeners) = (Vec::new(), Vec::new());
     for daemon in daemons {
         daemon.greet("shunt-ss")?;
-        connections.extend(daemon.list()?.iter().map(connection));
+        let rows = daemon.list()?;
+        let of = |kind| rows.iter().filter(move |row| row.kind() == Some(kind));
+        connections.extend(of(Kind::Row).map(connection));
+        listeners.extend(of(Kind::Listener).map(listener));
     }
+    connections.retain(|connection| filter.shows(connection));
     connections.sort_by_key(|c| (c.local, c.peer));
+    listeners.retain(|listener| filter.shows_listener(listener));
+    listeners.sort_by_key(|l| (l.local, l.pid));
     if json {
-        crate::print_json(&List { connections })?;
+        crate::print_json(&List {
+            connections,
+            listeners,
+        })?;
     } else {
-        crate::print(&table(&connections))?;
+        crate::print(&table(&connections, &listeners))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn end(row: &Message, i: usize) -> SocketAddr {
+    let bytes = row.addresses[i];
+    let ip = if row.family == libc::AF_INET as u16 {
+        IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]])
+    } else {
+        IpAddr::from(bytes)
+    };
+    SocketAddr::new(ip, row.ports[i])
+}
+
+/// A process id, if the daemon sees the process.
+fn known(pid: u32) -> Option<u32> {
+    (pid != 0).then_some(pid)
+}
+
+/// A process id for people.
+fn shown(pid: Option<u32>) -> String {
+    pid.map_or("?".to_owned(), |pid| pid.to_string())
+}
+
+fn listener(row: &Message) -> Listener {
+    Listener {
+        local: end(row, 0),
+        pid: known(row.pids[0]),
+        comm: comm_text(&row.name),
+    }
+}
+
 pub(crate) fn connection(row: &Message) -> Connection {
-    let end = |i: usize| {
-        let bytes = row.addresses[i];
-        let ip = if row.family == libc::AF_INET as u16 {
-            IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]])
-        } else {
-            IpAddr::from(bytes)
-        };
-        SocketAddr::new(ip, row.ports[i])
+    let way = |i: usize| Way {
+        ring: row.bytes[i][0],
+        kernel: row.bytes[i][1],
     };
     let process = |pid: u32, comm: &[u8; 16], end| {
-        (pid != 0).then(|| Process {
-            pid,
+        // Who has introduced itself has a name, also where its process is not seen.
+        (pid != 0 || comm[0] != 0).then(|| Process {
+            pid: known(pid),
             comm: comm_text(comm),
             end,
         })
@@ -77,8 +141,8 @@ pub(crate) fn connection(row: &Message) -> Connection {
             .map_or_else(|| format!("REASON_{status}"), |r| r.name().to_owned())
     };
     Connection {
-        local: end(0),
-        peer: end(1),
+        local: end(row, 0),
+        peer: end(row, 1),
         processes: [
             process(row.pids[0], &row.name, "server"),
             process(row.pids[1], &row.peer_name, "client"),
@@ -88,35 +152,68 @@ pub(crate) fn connection(row: &Message) -> Connection {
         .collect(),
         path: if shunted { "shm" } else { "tcp" },
         reason: (!shunted).then(|| name(row.status)),
+        bytes: Bytes {
+            to_client: way(0),
+            to_server: way(1),
+        },
     }
 }
 
-/// Columns as wide as their contents.
-pub(crate) fn table(connections: &[Connection]) -> String {
-    let mut rows = vec![["LOCAL", "PEER", "SERVER", "CLIENT", "PATH", "REASON"].map(str::to_owned)];
+/// Columns as wide as their contents: connections, and listeners if there are any.
+pub(crate) fn table(connections: &[Connection], listeners: &[Listener]) -> String {
+    let heads = [
+        "LOCAL",
+        "PEER",
+        "SERVER",
+        "CLIENT",
+        "PATH",
+        "TO-CLIENT",
+        "TO-SERVER",
+        "REASON",
+    ];
+    // A name is whatever a program calls itself.
+    let printable = |comm: &str| comm.replace(|ch: char| ch.is_control(), "?");
+    let none = || "-".to_owned();
+    let mut rows = vec![heads.map(str::to_owned)];
     for c in connections {
         let process = |end| {
             let found = c.processes.iter().find(|process| process.end == end);
-            // A name is whatever a program calls itself.
-            let printable = |p: &Process| p.comm.replace(|ch: char| ch.is_control(), "?");
-            found.map_or_else(|| "-".to_owned(), |p| format!("{}/{}", printable(p), p.pid))
+            found.map_or_else(none, |p| format!("{}/{}", printable(&p.comm), shown(p.pid)))
         };
+        // Through rings + through the kernel.
+        let bytes = |way: Way| format!("{}+{}", way.ring, way.kernel);
         rows.push([
             c.local.to_string(),
             c.peer.to_string(),
             process("server"),
             process("client"),
             c.path.to_owned(),
+            bytes(c.bytes.to_client),
+            bytes(c.bytes.to_server),
             c.reason.clone().unwrap_or_default(),
         ]);
     }
-    let mut widths = [0; 6];
+    for l in listeners {
+        let holder = format!("{}/{}", printable(&l.comm), shown(l.pid));
+        let (local, path) = (l.local.to_string(), "listen".to_owned());
+        rows.push([
+            local,
+            "*".to_owned(),
+            holder,
+            none(),
+            path,
+            none(),
+            none(),
+            String::new(),
+        ]);
+    }
+    let mut widths = [0; 8];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let line = |row: &[String; 6]| {
+    let line = |row: &[String; 8]| {
         let cells: Vec<_> = row
             .iter()
             .zip(widths)
@@ -130,7 +227,6 @@ pub(crate) fn table(connections: &[Connection]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use shunt_abi::message::Kind;
 
     fn row() -> Message {
         let mut row = Message::new(Kind::Row);
@@ -139,6 +235,7 @@ mod tests {
         row.addresses[1][..4].copy_from_slice(&[127, 0, 0, 1]);
         row.ports = [6379, 40_000];
         row.pids = [7, 0];
+        row.bytes[0] = [7, 1];
         row.name[..5].copy_from_slice(b"re\x1bis");
         row
     }
@@ -152,6 +249,8 @@ mod tests {
         assert_eq!(json["peer"], "127.0.0.1:40000");
         assert_eq!(json["path"], "shm");
         assert!(json["reason"].is_null());
+        assert_eq!(json["bytes"]["to_client"]["ring"], 7);
+        assert_eq!(json["bytes"]["to_server"]["kernel"], 0);
         assert_eq!(json["processes"].as_array().unwrap().len(), 1);
     }
 
@@ -159,12 +258,19 @@ mod tests {
     fn the_table_names_reasons_and_prints_no_control_characters() {
         let (mut known, mut newer) = (row(), row());
         (known.status, newer.status) = (Reason::PeerPlain as u8, 200);
-        let text = table(&[connection(&known), connection(&newer)]);
+        let text = table(
+            &[connection(&known), connection(&newer)],
+            &[listener(&known)],
+        );
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines[1],
-            "127.0.0.1:6379  127.0.0.1:40000  re?is/7  -       tcp   PEER_PLAIN"
+            "127.0.0.1:6379  127.0.0.1:40000  re?is/7  -       tcp     7+1        0+0        PEER_PLAIN"
         );
-        assert!(lines[2].ends_with("tcp   REASON_200"));
+        assert!(lines[2].ends_with("REASON_200"));
+        assert_eq!(
+            lines[3],
+            "127.0.0.1:6379  *                re?is/7  -       listen  -          -"
+        );
     }
 }

@@ -5,6 +5,9 @@
 use std::convert::Infallible;
 use std::ffi::{CString, c_char, c_int};
 use std::io;
+use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr::{null, null_mut};
@@ -103,4 +106,59 @@ pub(crate) fn detach(command: &mut Command, kept: c_int) {
     };
     // SAFETY: see above; the closure allocates nothing and takes no lock.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// The user that stands for all whom a user namespace does not map
+/// (`user_namespaces(7)`; the kernel's default).
+pub(crate) const OVERFLOW_UID: u32 = 65534;
+
+/// `SO_PEERCRED`: process and user of the other end. No process: it lives in a PID
+/// namespace that we cannot see, for which rustix's type has no value.
+pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<(Option<NonZeroU32>, u32)> {
+    let mut found = MaybeUninit::<libc::ucred>::zeroed();
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: there is room for `length` bytes and the kernel writes no more; a C struct
+    // of integers, zeroed before.
+    let found = unsafe {
+        let done = libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            found.as_mut_ptr().cast(),
+            &raw mut length,
+        );
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        found.assume_init()
+    };
+    Ok((NonZeroU32::new(found.pid.cast_unsigned()), found.uid))
+}
+
+/// Asks something in a child of this process: what it may do to its parent is what an
+/// unrelated process of the same user may.
+pub(crate) fn in_child(
+    mut question: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) -> io::Result<()> {
+    /// Says yes, so that nothing is executed; no question of ours ends in it.
+    const YES: c_int = libc::ECANCELED;
+    let mut command = Command::new("/proc/self/exe");
+    // SAFETY: the questions are system calls; nothing is allocated, no lock taken.
+    unsafe {
+        command.pre_exec(move || {
+            question()?;
+            Err(io::Error::from_raw_os_error(YES))
+        });
+    }
+    match command.spawn() {
+        Err(error) if error.raw_os_error() == Some(YES) => Ok(()),
+        Err(error) => Err(error),
+        Ok(mut child) => child.wait().map(drop),
+    }
+}
+
+/// Makes a file size limit an error like others.
+pub(crate) fn ignore_file_size_signal() {
+    // SAFETY: no handler is involved.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

@@ -2,10 +2,18 @@
 //! daemon's name is confined to it, and in a process namespace of their own:
 //! nothing outlives the test.
 
+mod common;
+
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
+
+/// Says so also where the harness captures what tests print.
+fn skip(why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {}", why.trim());
+}
 
 /// Runs a shell script there; `None` where namespaces are not allowed.
 fn isolated(script: &str) -> Option<Output> {
@@ -28,17 +36,15 @@ fn isolated(script: &str) -> Option<Output> {
             .args(["timeout", "60", "sh", "-c", script])
             .stdin(Stdio::null());
         command.env("SHUNT", SHUNT).env_remove("LD_PRELOAD");
-        // Any library does: these tests have no connections.
-        command.env("SHUNT_LIB", "/proc/self/exe").output()
+        // These tests have no connections.
+        let library = common::library(shunt_abi::PROTOCOL);
+        command.env("SHUNT_LIB", library).output()
     };
     if !unshare("true").is_ok_and(|out| out.status.success()) {
-        eprintln!("skipped: no namespaces here");
+        skip("no namespaces here");
         return None;
     }
-    let script = format!(
-        "export SHUNT_LIB=$(ls -d /lib*/*/libc.so.6 /lib*/libc.so.6 2>/dev/null | head -1)\n{script}"
-    );
-    Some(unshare(&script).unwrap())
+    Some(unshare(script).unwrap())
 }
 
 fn stdout(script: &str) -> Option<String> {
@@ -95,7 +101,7 @@ fn the_daemon_is_nobodys_child_and_holds_nothing_of_its_starters() {
 }
 
 #[test]
-fn ss_and_doctor_need_a_daemon_and_say_so() {
+fn ss_needs_a_daemon_and_says_so() {
     let Some(out) = isolated("$SHUNT ss") else {
         return;
     };
@@ -104,14 +110,110 @@ fn ss_and_doctor_need_a_daemon_and_say_so() {
         String::from_utf8_lossy(&out.stderr).contains("no shuntd answers"),
         "{out:?}"
     );
-    let Some(out) = isolated("$SHUNT doctor") else {
+}
+
+#[test]
+fn doctor_is_content_on_a_fresh_machine() {
+    let Some(out) = stdout("$SHUNT doctor; echo $?") else {
         return;
     };
-    assert_eq!(out.status.code(), Some(1));
+    assert!(out.contains("none runs yet; `shunt run` starts "), "{out}");
+    assert!(!out.contains("->") && out.ends_with("\n0\n"), "{out}");
+    // Unless there is nothing to start.
+    let script =
+        "cp $SHUNT /tmp/alone-$$; PATH=/usr/bin:/bin /tmp/alone-$$ doctor; rm /tmp/alone-$$";
+    let out = stdout(script).unwrap();
+    assert_advice(&out, "shuntd", "install shuntd beside shunt");
+    let script = "mkdir /tmp/old-$$; cp $SHUNT /tmp/old-$$/shunt
+        printf '#!/bin/sh\necho shuntd 0.0.9\n' >/tmp/old-$$/shuntd; chmod +x /tmp/old-$$/shuntd
+        /tmp/old-$$/shunt doctor; rm -r /tmp/old-$$";
+    let out = stdout(script).unwrap();
+    assert!(out.contains("\"shuntd 0.0.9\""), "{out}");
+    assert_advice(&out, "shuntd", "from one version");
+}
+
+/// One check failed, and one thing is to be done.
+fn assert_advice(report: &str, check: &str, advice: &str) {
+    assert_eq!(report.matches("FAIL ").count(), 1, "{report}");
+    assert!(report.contains(&format!("FAIL  {check}")), "{report}");
+    let given: Vec<_> = report.lines().filter(|line| line.contains("->")).collect();
+    assert!(given.len() == 1 && given[0].contains(advice), "{report}");
+}
+
+#[test]
+fn doctor_has_one_advice_for_each_thing_that_is_wrong() {
+    let stopped = "$SHUNT run true; pid=$(DAEMONS); kill -STOP $pid; $SHUNT doctor";
+    let cases = [
+        (stopped, "shuntd", "-> `kill -CONT "),
+        ("SHUNT_LIB=/no/such $SHUNT doctor", "library", "or unset it"),
+        (
+            "(ulimit -f 100; $SHUNT doctor)",
+            "limits",
+            "`ulimit -f unlimited`",
+        ),
+        (
+            "(ulimit -v 900000; $SHUNT doctor)",
+            "limits",
+            "`ulimit -v unlimited`",
+        ),
+    ];
+    for (script, check, advice) in cases {
+        let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {
+            return;
+        };
+        assert_eq!(out.status.code(), Some(1), "{out:?}");
+        assert_advice(&String::from_utf8(out.stdout).unwrap(), check, advice);
+    }
+}
+
+#[test]
+fn doctor_tries_what_the_kernel_allows() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let refuse = directory.join("refuse");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/refuse.c");
+    let built = Command::new("cc")
+        .arg("-o")
+        .args([&refuse, &source])
+        .status()
+        .expect("a C compiler is installed");
+    assert!(built.success());
+    let doctor = |call: i64| isolated(&format!("{} {call} $SHUNT doctor", refuse.display()));
+    for (call, check, advice) in [
+        (libc::SYS_membarrier, "membarrier", "allows membarrier"),
+        (
+            libc::SYS_memfd_create,
+            "sealed memory",
+            "allows memfd_create",
+        ),
+    ] {
+        let Some(out) = doctor(call) else { return };
+        assert_eq!(out.status.code(), Some(1), "{out:?}");
+        assert_advice(&String::from_utf8(out.stdout).unwrap(), check, advice);
+    }
+    // shuntd has another way.
+    let out = doctor(libc::SYS_pidfd_getfd).unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let report = String::from_utf8(out.stdout).unwrap();
     assert!(
-        String::from_utf8_lossy(&out.stdout).contains("FAIL  shuntd"),
-        "{out:?}"
+        report.contains("reduced: shuntd asks sock_diag(7)"),
+        "{report}"
     );
+}
+
+#[test]
+fn a_daemon_of_another_version_is_told_of_and_does_no_harm() {
+    let script = r#"
+        perl -MSocket -e '
+            socket(S, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+            bind(S, pack("Sa*", AF_UNIX, "\0shunt/7/user/0")) or die;
+            listen(S, 5); system("$ENV{SHUNT} doctor"); print $? >> 8, "\n"'
+    "#;
+    let Some(out) = stdout(script) else { return };
+    assert!(
+        out.contains("one of another version runs beside it (@shunt/7/user/0)"),
+        "{out}"
+    );
+    assert!(out.ends_with("\n0\n"), "{out}");
 }
 
 #[test]
@@ -119,8 +221,11 @@ fn ss_lists_and_doctor_is_content_once_there_is_one() {
     let script =
         "$SHUNT run true; $SHUNT ss; $SHUNT ss --json | tr -d ' \\n'; echo; $SHUNT doctor --json";
     let Some(out) = stdout(script) else { return };
-    let (head, doctor) = out.split_once("{\"connections\":[]}\n").expect(&out);
-    assert_eq!(head, "LOCAL  PEER  SERVER  CLIENT  PATH  REASON\n");
+    let (head, doctor) = out
+        .split_once("{\"connections\":[],\"listeners\":[]}\n")
+        .expect(&out);
+    let columns = "LOCAL  PEER  SERVER  CLIENT  PATH  TO-CLIENT  TO-SERVER  REASON\n";
+    assert_eq!(head, columns);
     let report: serde_json::Value = serde_json::from_str(doctor).unwrap();
     assert_eq!(report["checks"][0]["name"], "shuntd");
     assert_eq!(report["checks"][0]["ok"], true, "{report}");
@@ -169,6 +274,7 @@ fn who_has_taken_the_daemons_address_is_named() {
             read holder || exit 77
             $SHUNT run true
             ${SHUNT}d
+            $SHUNT doctor
             kill $holder
         }
     "#;
@@ -178,16 +284,54 @@ fn who_has_taken_the_daemons_address_is_named() {
         .args(["--net", "--pid", "--fork", "--mount-proc", "--kill-child"])
         .args(["timeout", "60", "sh", "-c", &script])
         .env("SHUNT", directory.join("shunt"))
-        .env("SHUNT_LIB", "/lib/x86_64-linux-gnu/libc.so.6")
+        .env("SHUNT_LIB", common::library(shunt_abi::PROTOCOL))
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .output()
         .unwrap();
     let error = String::from_utf8_lossy(&out.stderr);
     if error.contains("unshare:") || out.status.code() == Some(77) {
-        eprintln!("skipped: {error}");
+        skip(&error);
         return;
     }
-    let named = error.matches("of user 65534 has taken the address");
+    let named = error.matches("has taken the address");
     assert_eq!(named.count(), 2, "{error}");
+    let report = String::from_utf8_lossy(&out.stdout);
+    assert_advice(&report, "shuntd", "that process must end");
+}
+
+#[test]
+fn a_daemon_of_another_pid_namespace_is_found_and_no_process_is_named() {
+    let script = r#"
+        $SHUNT run true
+        inside='$SHUNT ss; $SHUNT doctor; $SHUNT run true; exit 0'
+        unshare --pid --fork --mount-proc sh -c "$inside"
+        DAEMONS | wc -l
+    "#;
+    let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {
+        return;
+    };
+    let (text, error) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    assert!(error.is_empty(), "{error}");
+    assert!(text.starts_with("LOCAL"), "{text}");
+    assert!(
+        text.contains("a process of another PID namespace serves this user"),
+        "{text}"
+    );
+    assert!(text.trim_end().ends_with("\n1"), "a second daemon: {text}");
+}
+
+#[test]
+fn filters_that_do_not_exist_are_named() {
+    let Some(out) =
+        isolated("$SHUNT run true; $SHUNT ss --path tcp --port 1; $SHUNT ss --reason NONE")
+    else {
+        return;
+    };
+    assert_eq!(out.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(error.contains("`shunt reasons` lists all"), "{error}");
 }

@@ -1,21 +1,18 @@
 //! `shunt run` as its user and the program that it becomes see it.
 
+mod common;
+
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 
-/// A library that any program may preload: the one it has anyway.
+/// A library that any program may preload.
 fn harmless_library() -> String {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let path = maps.lines().find_map(|line| {
-        let path = line.split_whitespace().last()?;
-        path.ends_with("/libc.so.6").then(|| path.to_owned())
-    });
-    std::fs::canonicalize(path.expect("no libc"))
-        .unwrap()
-        .display()
-        .to_string()
+    static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| common::library(shunt_abi::PROTOCOL));
+    LIBRARY.display().to_string()
 }
 
 fn command(program: &str) -> Command {
@@ -120,17 +117,134 @@ fn a_statistics_file_that_cannot_be_written_is_reported_before_anything_runs() {
 }
 
 #[test]
+fn an_option_that_does_not_exist_is_no_program() {
+    let wrong: [&[&str]; 8] = [
+        &["run", "--stat", "file"],
+        &["run", "--upgrade=eager", "-x", "echo"],
+        &["run", "--upgrade=often", "echo"],
+        &["run", "--stats", "file"],
+        &["ss", "--jsn"],
+        &["doctor", "now"],
+        &["stats", "--jsn", "file"],
+        &["downgrade", "--all"],
+    ];
+    for arguments in wrong {
+        let out = command(SHUNT).args(arguments).output().unwrap();
+        assert_eq!(out.status.code(), Some(2), "{arguments:?}: {out:?}");
+        assert!(out.stdout.is_empty(), "{arguments:?}: {out:?}");
+    }
+    let out = command(SHUNT).args(wrong[0]).output().unwrap();
+    let hint = text(&out.stderr);
+    assert!(
+        hint.contains("a similar argument exists: '--stats'"),
+        "{hint}"
+    );
+    // Behind `--` all is the program's.
+    assert_eq!(run(&["--", "--stat"]).status.code(), Some(127));
+    assert_eq!(text(&run(&["--", "echo", "--", "-x"]).stdout), "-- -x\n");
+}
+
+#[test]
+fn with_a_wrong_library_nothing_runs() {
+    let directory = std::env::temp_dir().join(format!("shunt-wrong-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let file = directory.join(name);
+        std::fs::write(&file, bytes).unwrap();
+        file
+    };
+    let good = std::fs::read(harmless_library()).unwrap();
+    let mut foreign = good.clone();
+    foreign[18] = 8; // MIPS
+    let wrong = [
+        (PathBuf::from("/no/such"), "does not exist"),
+        (directory.clone(), "is not a file"),
+        (file("text", b"no library\n"), "is not a library"),
+        (file("half", &good[..good.len() / 8]), "is damaged"),
+        (
+            file("foreign", &foreign),
+            "is a library for another kind of machine",
+        ),
+        (SHUNT.into(), "is not a libshunt.so"),
+        (common::library(7), "speaks version 7 of Shunt's protocol"),
+    ];
+    for (library, why) in wrong {
+        let out = command(SHUNT)
+            .env("SHUNT_LIB", &library)
+            .args(["run", "--upgrade=off", "echo", "ran"])
+            .output()
+            .unwrap();
+        let error = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(125), "{out:?}");
+        assert!(
+            out.stdout.is_empty() && error.lines().count() == 1,
+            "{out:?}"
+        );
+        let named = format!("SHUNT_LIB names {}, which {why}", library.display());
+        assert!(
+            error.contains(&named) && error.contains("unset it"),
+            "{error}"
+        );
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn who_cleans_the_environment_is_told_once() {
+    let out = run(&["nice", "env", "-i", "echo", "ran"]);
+    assert_eq!(text(&out.stdout), "ran\n");
+    let warning = text(&out.stderr);
+    assert_eq!(warning.lines().count(), 1, "{warning}");
+    assert!(
+        warning.starts_with("shunt: env cleans its environment: what it starts will use plain TCP"),
+        "{warning}"
+    );
+    assert_eq!(text(&run(&["env", "A=b", "echo", "-i"]).stderr), "");
+}
+
+#[test]
+fn a_program_of_another_libc_runs_without_the_library() {
+    let directory = std::env::temp_dir().join(format!("shunt-musl-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let program = directory.join("program");
+    std::fs::write(directory.join("program.c"), MUSL).unwrap();
+    let built = Command::new("musl-gcc")
+        .arg("-o")
+        .args([&program, &directory.join("program.c")])
+        .status();
+    if built.is_ok_and(|status| status.success()) {
+        let out = run(&["nice", program.to_str().unwrap()]);
+        assert_eq!(text(&out.stdout), "(none)\n");
+        assert!(text(&out.stderr).contains("is linked to musl"), "{out:?}");
+    } else {
+        eprintln!("skipped: musl-gcc is not installed");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+const MUSL: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) { const char *p = getenv("LD_PRELOAD"); puts(p ? p : "(none)"); }
+"#;
+
+#[test]
 fn without_the_library_nothing_runs() {
-    let out = command(SHUNT)
-        .env("SHUNT_LIB", "/no/such")
-        .args(["run", "true"])
+    let directory = std::env::temp_dir().join(format!("shunt-alone-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let alone = directory.join("shunt");
+    std::fs::copy(Path::new(SHUNT), &alone).unwrap();
+    let out = command(alone.to_str().unwrap())
+        .env_remove("SHUNT_LIB")
+        .args(["run", "echo", "ran"])
         .output()
         .unwrap();
-    // A build directory may hold the real one.
-    if !out.status.success() {
-        assert_eq!(out.status.code(), Some(125));
-        assert!(text(&out.stderr).contains("SHUNT_LIB"), "{out:?}");
-    }
+    assert_eq!(out.status.code(), Some(125));
+    assert!(
+        out.stdout.is_empty() && text(&out.stderr).contains("SHUNT_LIB"),
+        "{out:?}"
+    );
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The connection to shuntd: rare, never waited for on an application's path
 //! except where said, and safe to lose at any moment.
 
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
@@ -163,24 +162,12 @@ fn intact() -> Option<c_int> {
     if fd < 0 {
         return None;
     }
-    if inode(fd) != INODE.load(Ordering::Relaxed) {
+    if sys::inode(fd) != INODE.load(Ordering::Relaxed) {
         table::enter(fd, Entry::Other);
         FD.store(-1, Ordering::Release);
         return None;
     }
     Some(fd)
-}
-
-fn inode(fd: c_int) -> u64 {
-    let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the kernel writes one `stat`, for which there is room.
-    let done = unsafe { syscalls::syscall!(syscalls::Sysno::fstat, fd, stat.as_mut_ptr()) };
-    if done.is_ok() {
-        // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
-        unsafe { stat.assume_init() }.st_ino
-    } else {
-        0
-    }
 }
 
 /// Sends with the lock held. A daemon that does not read is a daemon lost.

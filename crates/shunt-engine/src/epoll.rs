@@ -38,9 +38,9 @@ pub(crate) use inner::make_way;
 pub(crate) use limit::Limit;
 pub(crate) use nested::expose;
 pub(crate) use place::{ItemList, forget, part};
-pub(crate) use set::{Set, after_fork_child};
+pub(crate) use set::{Set, User, after_fork_child};
 pub(crate) use sleep::{begin_sleep, end_sleep, may_sleep};
-pub(crate) use wait::wait;
+pub(crate) use wait::{wait, wait_unknown};
 
 /// The group of connections that are in several sets.
 pub(crate) const SHARED: u32 = shunt_abi::layout::GROUPS as u32 - 1;

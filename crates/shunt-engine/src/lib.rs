@@ -9,7 +9,7 @@
 //! * [`control`], [`upgrade`], [`tcp`]: from a kernel connection to a shunted one.
 //! * [`stream`]: the bytes of an attached connection.
 //! * [`epoll`], [`ready`]: readiness.
-//! * [`process`], [`signal`], [`stats`], [`thread`], [`config`]: the process around it.
+//! * [`process`], [`signal`], [`stats`], [`region`], [`thread`], [`config`]: the process around it.
 
 mod address;
 mod config;
@@ -23,6 +23,7 @@ mod outcome;
 mod process;
 pub mod ready;
 pub mod real;
+mod region;
 mod share;
 pub mod signal;
 mod socket;

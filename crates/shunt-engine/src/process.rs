@@ -8,7 +8,7 @@ use shunt_shm::slot::{self, Way};
 
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
-use crate::{control, epoll, stats, table, thread, upgrade};
+use crate::{control, epoll, region, stats, table, thread, upgrade};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
@@ -65,6 +65,7 @@ pub(crate) fn before_exit() {
 
 /// In the child: the other threads are gone, and so is whatever they held.
 pub(crate) fn after_fork_child() {
+    region::after_fork_child();
     control::after_fork_child();
     epoll::after_fork_child();
     stream::parking::after_fork_child();
@@ -84,4 +85,5 @@ pub(crate) fn after_fork_child() {
             socket.set_plain(Stage::Candidate, Reason::Forked);
         }
     }
+    stats::announce();
 }

@@ -8,7 +8,7 @@ use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timev
 
 use crate::epoll::{self, Limit, Set};
 use crate::table::Entry;
-use crate::thread::signals;
+use crate::thread::{is_alone, signals};
 use crate::{Outcome, signal, table};
 
 mod mask;
@@ -182,7 +182,7 @@ pub unsafe fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> Outcome {
-    let Some(set) = table::set(set) else {
+    let Some(user) = epoll::User::of(set) else {
         // A set that we do not know (inherited through exec): what it watches
         // must stay with the kernel.
         if let Some(socket) = table::socket(fd) {
@@ -191,12 +191,15 @@ pub unsafe fn epoll_ctl(
         return Outcome::Kernel;
     };
     if matches!(table::look(fd), Entry::Other) {
+        user.leave();
         return Outcome::Kernel;
     }
     let is_there = (event as usize) >= 4096 && signal::may_read(event, 1);
     // SAFETY: the caller's promise.
     let event = is_there.then(|| unsafe { event.read_unaligned() });
-    epoll::change(set, operation, fd, event)
+    let outcome = epoll::change(user.set(), operation, fd, event);
+    user.leave();
+    outcome
 }
 
 /// `epoll_wait` and `epoll_pwait` (a null mask: no change); milliseconds.
@@ -207,11 +210,34 @@ pub unsafe fn epoll_wait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> Outcome {
-    let Some(set) = table::set(set) else {
-        return Outcome::Kernel;
+    let limit = Limit::new(milliseconds(timeout));
+    let Some(user) = epoll::User::of(set) else {
+        // SAFETY: the caller's promise.
+        return unsafe { unknown(set, events, most, limit, mask) };
     };
     // SAFETY: the caller's promise.
-    unsafe { epoll::wait(set, events, most, Limit::new(milliseconds(timeout)), mask) }
+    let outcome = unsafe { epoll::wait(user, events, most, limit, mask) };
+    user.leave();
+    outcome
+}
+
+/// A wait on a number that names no set that we know.
+///
+/// # Safety
+/// As for `epoll_pwait2`.
+#[cold]
+unsafe fn unknown(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    limit: Limit,
+    mask: *const sigset_t,
+) -> Outcome {
+    if !table::SETS.is_any() || is_alone() {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { epoll::wait_unknown(set, events, most, limit, mask) }
 }
 
 /// `epoll_pwait2`; a null timeout: for ever.
@@ -222,13 +248,17 @@ pub unsafe fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Outcome {
-    let Some(set) = table::set(set) else {
-        return Outcome::Kernel;
-    };
     // SAFETY: the caller's promise.
     let Ok(time) = (unsafe { relative(timeout) }) else {
         return Outcome::Kernel;
     };
+    let limit = Limit::new(time);
+    let Some(user) = epoll::User::of(set) else {
+        // SAFETY: the caller's promise.
+        return unsafe { unknown(set, events, most, limit, mask) };
+    };
     // SAFETY: the caller's promise.
-    unsafe { epoll::wait(set, events, most, Limit::new(time), mask) }
+    let outcome = unsafe { epoll::wait(user, events, most, limit, mask) };
+    user.leave();
+    outcome
 }

@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, O
 
 use libc::c_int;
 use shunt_abi::Reason;
+use shunt_abi::counters::Record;
 use shunt_abi::message::Role;
 
 use crate::link::Pair;
+use crate::region::{self, Shown};
 use crate::share::Share;
 use crate::table::{self, Links, Pooled};
 use crate::thread::Lock;
@@ -29,42 +31,7 @@ mod memory;
 use memory::Pairs;
 
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
-
-/// How far a socket has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Stage {
-    /// Not in use.
-    Free = 0,
-    /// Made by `socket`.
-    Fresh = 1,
-    /// It listens.
-    Listener = 2,
-    /// Connected (or connecting), not yet claimed.
-    Candidate = 3,
-    /// The daemon has been asked to pair it.
-    Claimed = 4,
-    /// Memory is there; not used yet.
-    Paired = 5,
-    /// The rings are honoured.
-    Attached = 6,
-    /// On kernel TCP for good; the reason says why.
-    Plain = 7,
-}
-
-/// Counts of one direction; written under its token (or, before the upgrade,
-/// by whoever calls), read at the end.
-#[derive(Default)]
-#[repr(C, align(64))]
-pub(crate) struct Counts {
-    pub(crate) ring_bytes: AtomicU64,
-    pub(crate) user_calls: AtomicU64,
-    pub(crate) kernel_calls: AtomicU64,
-    pub(crate) doorbells: AtomicU64,
-    pub(crate) sleeps: AtomicU64,
-    /// Bytes that the kernel had carried when this process began to count: its parent's.
-    pub(crate) before: AtomicU64,
-}
+pub(crate) use shunt_abi::counters::{Counts, Stage};
 
 /// Sockets in stage [`Stage::Paired`], so that nobody looks for one in vain.
 static PAIRED: AtomicU32 = AtomicU32::new(0);
@@ -138,18 +105,16 @@ pub(crate) struct Socket {
     pub(crate) sndbuf: AtomicU32,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,
-    /// A direction went back to TCP.
-    pub(crate) downgraded: AtomicU8,
-    /// `connect` came back, or `accept` made it: totals count it.
-    pub(crate) connected: AtomicBool,
     /// Other processes that have it since a fork.
     pub(crate) share: Share,
     /// Guards attaching and the registrations.
     pub(crate) lock: Lock,
     /// Registrations in epoll sets; guarded by `lock`.
     pub(crate) items: epoll::ItemList,
-    pub(crate) tx: Counts,
-    pub(crate) rx: Counts,
+    /// What others may see of it.
+    pub(crate) record: Shown<Record>,
+    pub(crate) tx: Shown<Counts>,
+    pub(crate) rx: Shown<Counts>,
 }
 
 impl Pooled for Socket {
@@ -161,8 +126,15 @@ impl Pooled for Socket {
 impl Socket {
     /// A new socket object for `fd`, entered in the table.
     pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
+        if !region::ensure() {
+            return None;
+        }
         let socket = table::SOCKETS.take()?;
         let o = Ordering::Relaxed;
+        let record = region::record(socket.index())?;
+        socket.record.set(record);
+        socket.tx.set(&record.tx);
+        socket.rx.set(&record.rx);
         socket.life.fetch_add(1, o);
         socket.reason.store(Reason::Pending as u8, o);
         socket.answered.store(false, o);
@@ -187,20 +159,36 @@ impl Socket {
         socket.sent_late.store(false, o);
         socket.sndbuf.store(0, o);
         socket.tells_left.store(false, o);
-        socket.downgraded.store(0, o);
-        socket.connected.store(false, o);
+        record.downgraded.store(0, o);
+        record.connected.store(0, o);
+        record.cookie.store(0, o);
+        record.port.store(0, o);
+        record.fd.store(fd, o);
+        record.reason.store(Reason::Pending as u8, o);
         socket.share.clear();
         socket.lock.reset();
         for counts in [&socket.tx, &socket.rx] {
             counts.clear();
         }
         socket.holds.store(1, o);
-        socket.stage.store(stage as u8, Ordering::Release);
+        socket.set_stage(stage);
         // Whatever the number named before is gone: its close passed us by.
         if let table::Entry::Socket(stale) = table::enter(fd, table::Entry::Socket(socket)) {
             stale.unhold();
         }
         Some(socket)
+    }
+
+    /// Writes what is known of it into its record, which is new: after a fork.
+    pub(crate) fn show(&self) {
+        let o = Ordering::Relaxed;
+        let _ = region::record(self.index());
+        self.record.cookie.store(self.cookie(), o);
+        self.record.fd.store(self.fd(), o);
+        self.record.port.store(self.port.load(o), o);
+        self.record.reason.store(self.reason.load(o), o);
+        self.record.role.store(self.role.load(o), o);
+        self.record.stage.store(self.stage.load(o), o);
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -209,20 +197,12 @@ impl Socket {
 
     #[inline(always)]
     pub(crate) fn stage(&self) -> Stage {
-        match self.stage.load(Ordering::Acquire) {
-            1 => Stage::Fresh,
-            2 => Stage::Listener,
-            3 => Stage::Candidate,
-            4 => Stage::Claimed,
-            5 => Stage::Paired,
-            6 => Stage::Attached,
-            7 => Stage::Plain,
-            _ => Stage::Free,
-        }
+        Stage::from_number(self.stage.load(Ordering::Acquire))
     }
 
     pub(crate) fn set_stage(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Release);
+        self.record.stage.store(stage as u8, Ordering::Relaxed);
     }
 
     /// Moves on from a stage, if it is still in it: another thread may have been
@@ -234,8 +214,25 @@ impl Socket {
             .is_ok();
         if moved {
             note_paired(from, to);
+            self.record.stage.store(to as u8, Ordering::Relaxed);
         }
         moved
+    }
+
+    /// `connect` came back, or `accept` made it: totals count it.
+    pub(crate) fn set_connected(&self, connected: bool) {
+        self.record
+            .connected
+            .store(u8::from(connected), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.record.connected.load(Ordering::Relaxed) != 0
+    }
+
+    /// A direction went back to TCP.
+    pub(crate) fn note_downgrade(&self) {
+        self.record.downgraded.store(1, Ordering::Relaxed);
     }
 
     /// Whether the object is in use.
@@ -261,6 +258,9 @@ impl Socket {
         }
         pair.link.hold();
         pair.link.enter(pair.number, Some(self.index()));
+        if self.reason() == Reason::PeerPlain {
+            self.set_reason(Reason::Pending); // Its peer has claimed it after all.
+        }
         if !self.move_on(Stage::Claimed, Stage::Paired) {
             let bits = crate::upgrade::refusal(self.reason());
             pair.own.face.state.fetch_or(bits, Ordering::AcqRel);
@@ -287,7 +287,7 @@ impl Socket {
         if !self.move_on(from, Stage::Plain) {
             return false;
         }
-        self.reason.store(reason as u8, Ordering::Relaxed);
+        self.set_reason(reason);
         true
     }
 
@@ -298,6 +298,7 @@ impl Socket {
 
     pub(crate) fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u8, Ordering::Relaxed);
+        self.record.reason.store(reason as u8, Ordering::Relaxed);
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -310,6 +311,7 @@ impl Socket {
 
     pub(crate) fn set_role(&self, role: Role) {
         self.role.store(role as u8, Ordering::Relaxed);
+        self.record.role.store(role as u8, Ordering::Relaxed);
     }
 
     /// The kernel's name for it (`SO_COOKIE`), 0 if not asked yet.
@@ -319,6 +321,7 @@ impl Socket {
 
     pub(crate) fn set_cookie(&self, cookie: u64) {
         self.cookie.store(cookie, Ordering::Relaxed);
+        self.record.cookie.store(cookie, Ordering::Relaxed);
     }
 
     /// The port a listener listens on.
@@ -328,6 +331,7 @@ impl Socket {
 
     pub(crate) fn set_port(&self, port: u16) {
         self.port.store(u32::from(port), Ordering::Relaxed);
+        self.record.port.store(u32::from(port), Ordering::Relaxed);
     }
 
     /// Whether the daemon has answered that nobody claims the other end.
@@ -336,6 +340,11 @@ impl Socket {
     }
 
     pub(crate) fn note_answer(&self) {
+        // An eager connector would have claimed it. If another does so later, the
+        // pairing is the answer.
+        if self.stage() == Stage::Claimed && self.role() == Role::Acceptor {
+            self.set_reason(Reason::PeerPlain);
+        }
         self.answered.store(true, Ordering::Release);
     }
 
@@ -381,6 +390,7 @@ impl Socket {
             });
             if let Some(other) = other {
                 self.fd.store(other, Ordering::Relaxed);
+                self.record.fd.store(other, Ordering::Relaxed);
             }
         }
     }
@@ -454,21 +464,6 @@ impl Socket {
         }
         self.cookie.store(0, Ordering::Relaxed);
         table::SOCKETS.give(self);
-    }
-}
-
-impl Counts {
-    pub(crate) fn clear(&self) {
-        for count in [
-            &self.ring_bytes,
-            &self.user_calls,
-            &self.kernel_calls,
-            &self.doorbells,
-            &self.sleeps,
-            &self.before,
-        ] {
-            count.store(0, Ordering::Relaxed);
-        }
     }
 }
 

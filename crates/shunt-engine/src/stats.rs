@@ -1,83 +1,23 @@
 //! Counters, and the line that each process appends to the statistics file.
 
 use std::ffi::CStr;
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use shunt_abi::Reason;
+use shunt_abi::counters::Header;
+use shunt_abi::message::Role;
 
 use crate::config::{self, Environment};
-use crate::socket::{Counts, Socket, Stage};
-use crate::{sys, table, tcp, thread};
+use crate::socket::{Socket, Stage};
+use crate::{control, region, sys, table, tcp, thread, upgrade};
 
 /// Where the line goes: a path, copied at start because programs change their
 /// environment.
 static mut PATH: [u8; 4096] = [0; 4096];
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// The file, where it had to be opened early.
+/// The file, opened while the process still may, and its inode.
 static FILE: AtomicI32 = AtomicI32::new(-1);
-/// The name of the process, since then.
-static COMM: [AtomicU8; 16] = [const { AtomicU8::new(0) }; 16];
-/// The process whose line has been written.
-static WRITTEN: AtomicI32 = AtomicI32::new(0);
-
-static TOTAL: AtomicU64 = AtomicU64::new(0);
-static SHUNTED: AtomicU64 = AtomicU64::new(0);
-static DOWNGRADED: AtomicU64 = AtomicU64::new(0);
-static REASONS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-static TX: Sums = Sums::new();
-static RX: Sums = Sums::new();
-/// Readiness calls answered without, and with, a system call.
-static READY_USER: AtomicU64 = AtomicU64::new(0);
-static READY_KERNEL: AtomicU64 = AtomicU64::new(0);
-static READY_SLEEPS: AtomicU64 = AtomicU64::new(0);
-/// Calls of sleeping sets sent, and received.
-static CALLS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-struct Sums {
-    ring: AtomicU64,
-    kernel: AtomicU64,
-    user_calls: AtomicU64,
-    kernel_calls: AtomicU64,
-    doorbells: AtomicU64,
-    sleeps: AtomicU64,
-}
-
-impl Sums {
-    const fn new() -> Self {
-        Self {
-            ring: AtomicU64::new(0),
-            kernel: AtomicU64::new(0),
-            user_calls: AtomicU64::new(0),
-            kernel_calls: AtomicU64::new(0),
-            doorbells: AtomicU64::new(0),
-            sleeps: AtomicU64::new(0),
-        }
-    }
-
-    fn add(&self, counts: &Counts, carried: u64) {
-        let o = Ordering::Relaxed;
-        self.ring.fetch_add(counts.ring_bytes.load(o), o);
-        self.kernel.fetch_add(carried, o);
-        self.user_calls.fetch_add(counts.user_calls.load(o), o);
-        self.kernel_calls.fetch_add(counts.kernel_calls.load(o), o);
-        self.doorbells.fetch_add(counts.doorbells.load(o), o);
-        self.sleeps.fetch_add(counts.sleeps.load(o), o);
-    }
-
-    fn clear(&self) {
-        for sum in [
-            &self.ring,
-            &self.kernel,
-            &self.user_calls,
-            &self.kernel_calls,
-            &self.doorbells,
-            &self.sleeps,
-        ] {
-            sum.store(0, Ordering::Relaxed);
-        }
-    }
-}
+static INODE: AtomicU64 = AtomicU64::new(0);
 
 /// Reads where to write.
 pub(crate) fn start(environment: Environment) {
@@ -91,9 +31,36 @@ pub(crate) fn start(environment: Environment) {
                 .cast::<u8>()
                 .copy_from_nonoverlapping(path.as_ptr(), path.len())
         };
+        if !region::ensure() {
+            return;
+        }
         ENABLED.store(true, Ordering::Release);
         thread::set_used();
+        if let Some(fd) = open().map(sys::move_high) {
+            table::enter(fd, table::Entry::Ours);
+            INODE.store(sys::inode(fd), Ordering::Relaxed);
+            FILE.store(fd, Ordering::Relaxed);
+        }
     }
+}
+
+/// Makes this process known to the daemon, which writes its line should it be killed.
+/// At start and in each forked child, so that none is missed.
+pub(crate) fn announce() {
+    if enabled() && !config::is_confined() {
+        control::ensure();
+    }
+}
+
+/// The file, if the program has not closed it behind our back.
+pub(crate) fn file() -> Option<i32> {
+    let fd = FILE.load(Ordering::Relaxed);
+    (fd >= 0 && sys::inode(fd) == INODE.load(Ordering::Relaxed)).then_some(fd)
+}
+
+/// The program wants this number: ours moves.
+pub(crate) fn make_way(fd: i32) {
+    sys::make_way(&FILE, fd);
 }
 
 /// Whether anybody will read the counts that cost something.
@@ -102,22 +69,56 @@ pub(crate) fn enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
 
+/// Adds one to a count of the whole process.
+fn count(which: impl FnOnce(&Header) -> &AtomicU64) {
+    if let Some(header) = region::header() {
+        which(header).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// A data call on a socket that the kernel serves.
 #[inline]
 pub(crate) fn kernel_call(socket: &Socket) {
     if enabled() {
-        socket.rx.kernel_calls.fetch_add(1, Ordering::Relaxed);
+        let calls = socket.rx.kernel_calls.fetch_add(1, Ordering::Relaxed);
+        if calls < 16 || calls.is_multiple_of(16) {
+            look(socket);
+        }
+    }
+}
+
+/// Notes what the kernel has carried: nobody can ask it any more once the process has
+/// been killed.
+pub(crate) fn look(socket: &Socket) {
+    if enabled() && !config::is_confined() {
+        let (sent, received) = tcp::carried(socket.fd());
+        socket.tx.kernel_bytes.store(sent, Ordering::Relaxed);
+        socket.rx.kernel_bytes.store(received, Ordering::Relaxed);
+        note_plain_peer(socket);
+    }
+}
+
+/// A peer under Shunt claims its end once it has made a handful of calls. Who has sent more
+/// messages, and has not, stays on TCP; should its claim come after all, the pairing says so.
+fn note_plain_peer(socket: &Socket) {
+    const SURELY: u32 = 2 * upgrade::LIVES_AFTER;
+    if socket.stage() == Stage::Claimed
+        && socket.role() == Role::Acceptor
+        && socket.reason() == Reason::Pending
+        && tcp::messages_received(socket.fd()) >= SURELY
+    {
+        socket.set_reason(Reason::PeerPlain);
     }
 }
 
 /// A peer's sleeping set has been called: a doorbell of another kind.
 pub(crate) fn calls() {
-    CALLS[0].fetch_add(1, Ordering::Relaxed);
+    count(|header| &header.calls[0]);
 }
 
 /// One of ours has been.
 pub(crate) fn called() {
-    CALLS[1].fetch_add(1, Ordering::Relaxed);
+    count(|header| &header.calls[1]);
 }
 
 /// A readiness call on shunted descriptors.
@@ -125,96 +126,61 @@ pub(crate) fn called() {
 pub(crate) fn ready_call(by_kernel: bool) {
     if enabled() {
         if by_kernel {
-            &READY_KERNEL
+            count(|header| &header.ready_kernel);
         } else {
-            &READY_USER
+            count(|header| &header.ready_user);
         }
-        .fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A readiness call went to sleep.
 pub(crate) fn ready_sleep() {
-    READY_SLEEPS.fetch_add(1, Ordering::Relaxed);
+    count(|header| &header.ready_sleeps);
 }
 
-/// Adds what a socket has done, at the end of its life or of the process.
+/// Adds what a socket has done to the sums, at the end of its life.
 pub(crate) fn add(socket: &Socket) {
-    let o = Ordering::Relaxed;
-    if !enabled() {
-        return;
-    }
-    // What the kernel carried, less the doorbells.
-    let carried = || {
-        if config::is_confined() {
-            return (0, 0);
+    if enabled()
+        && let Some(header) = region::header()
+    {
+        if !config::is_confined() {
+            note_plain_peer(socket);
         }
-        let (sent, received) = tcp::carried(socket.fd());
-        let less = |bytes: u64, of: &Counts| {
-            bytes.saturating_sub(of.before.load(o) + of.doorbells.load(o))
-        };
-        (less(sent, &socket.tx), less(received, &socket.rx))
-    };
-    if !socket.connected.load(o) {
-        // The parent's connection; what this process moved on it is its own. The kernel
-        // does not say who moved what: a child that only has it leaves that to the others.
-        let served = socket.rx.kernel_calls.load(o) != 0;
-        let (sent, received) = if served { carried() } else { (0, 0) };
-        TX.add(&socket.tx, sent);
-        RX.add(&socket.rx, received);
-        return;
+        let (shunted, carried) = (has_been_shunted(socket), carried(socket));
+        header.add(&socket.record, shunted, carried);
     }
-    TOTAL.fetch_add(1, o);
-    let shunted = socket.pair().is_some_and(|p| {
-        use shunt_shm::slot::Way;
-        Way::load(&p.own.sending.way) == Way::Ring
-            || Way::load(&p.own.receiving.way) == Way::Ring
-            || socket.tx.ring_bytes.load(o) + socket.rx.ring_bytes.load(o) > 0
-    });
-    let downgraded = socket.downgraded.load(o) != 0;
-    SHUNTED.fetch_add(u64::from(shunted), o);
-    DOWNGRADED.fetch_add(u64::from(downgraded), o);
-    if !shunted || downgraded {
-        let reason = match (socket.reason(), socket.stage()) {
-            (Reason::Pending, Stage::Candidate) => Reason::ShortLived,
-            (reason, _) => reason,
-        };
-        REASONS[reason as usize].fetch_add(1, o);
-    }
-    let (sent, received) = carried();
-    TX.add(&socket.tx, sent);
-    RX.add(&socket.rx, received);
 }
 
-/// A forked child counts for itself.
+/// Payload that the kernel carried (sent, received).
+fn carried(socket: &Socket) -> (u64, u64) {
+    if config::is_confined() {
+        return (0, 0);
+    }
+    let (sent, received) = tcp::carried(socket.fd());
+    (socket.tx.payload(sent), socket.rx.payload(received))
+}
+
+fn has_been_shunted(socket: &Socket) -> bool {
+    use shunt_shm::slot::Way;
+    let on_ring = |pair: &crate::link::Pair| {
+        Way::load(&pair.own.sending.way) == Way::Ring
+            || Way::load(&pair.own.receiving.way) == Way::Ring
+    };
+    socket
+        .pair()
+        .is_some_and(|pair| on_ring(pair) || socket.record.has_used_rings())
+}
+
+/// A forked child counts for itself, in a region that is empty yet. What it has inherited
+/// is the parent's to count, unless the child moves bytes on it.
 pub(crate) fn after_fork_child() {
-    for sum in [
-        &TOTAL,
-        &SHUNTED,
-        &DOWNGRADED,
-        &READY_USER,
-        &READY_KERNEL,
-        &READY_SLEEPS,
-        &CALLS[0],
-        &CALLS[1],
-    ] {
-        sum.store(0, Ordering::Relaxed);
-    }
-    for reason in &REASONS {
-        reason.store(0, Ordering::Relaxed);
-    }
-    TX.clear();
-    RX.clear();
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
-        socket.tx.clear();
-        socket.rx.clear();
+        socket.show();
         if enabled() {
             let (sent, received) = tcp::carried(socket.fd());
             socket.tx.before.store(sent, Ordering::Relaxed);
             socket.rx.before.store(received, Ordering::Relaxed);
         }
-        // It is the parent's to count, unless the child moves bytes on it.
-        socket.connected.store(false, Ordering::Relaxed);
     }
 }
 
@@ -238,10 +204,15 @@ impl std::fmt::Write for Line {
 pub(crate) fn write_if_any() {
     let any = table::SOCKETS
         .each()
-        .any(|s| s.is_live() && s.connected.load(Ordering::Relaxed));
-    if any || TOTAL.load(Ordering::Relaxed) > 0 {
+        .any(|s| s.is_live() && s.is_connected());
+    let Some(header) = region::header().filter(|_| is_own()) else {
+        return;
+    };
+    if any || header.total.load(Ordering::Relaxed) > 0 {
         write();
     }
+    // Nobody need write a line for a process that has none until it is another program.
+    header.written.store(1, Ordering::Release);
 }
 
 /// Appends this process's line before it ends. Where it may write no more to any
@@ -257,26 +228,44 @@ pub(crate) fn write_at_last() {
     }
 }
 
+/// Whether this is the process whose counts these are, not a `vfork` child of it.
+fn is_own() -> bool {
+    enabled() && sys::getpid() == thread::pid()
+}
+
 /// Appends this process's line, once. `false`: it may not.
 fn write() -> bool {
-    let pid = thread::pid() as i32;
-    if !enabled() || sys::getpid() as i32 != pid || WRITTEN.swap(pid, Ordering::AcqRel) == pid {
+    let Some(header) = region::header().filter(|_| is_own()) else {
+        return true;
+    };
+    if header.written.swap(1, Ordering::AcqRel) != 0 {
         return true;
     }
+    if !config::is_confined() {
+        header.set_comm(&sys::comm());
+    }
+    let sums = header.copy();
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
-        add(socket);
+        sums.add(&socket.record, has_been_shunted(socket), carried(socket));
     }
     let mut line = Line {
         bytes: [0; 4096],
         length: 0,
     };
-    let _ = format(&mut line, pid);
-    let kept = FILE.load(Ordering::Relaxed);
-    let fd = if kept >= 0 { Some(kept) } else { open() };
+    let _ = sums.write_line(&mut line, thread::pid());
+    let kept = file();
+    let Some(fd) = kept.or_else(open) else {
+        // The daemon may have the file still.
+        header.written.store(0, Ordering::Release);
+        return true;
+    };
     // One write, so that lines of several processes do not mix.
-    let written = fd.is_none_or(|fd| sys::write(fd, line.bytes.as_ptr(), line.length).is_ok());
-    if let Some(fd) = fd.filter(|&fd| fd != kept) {
+    let written = sys::write(fd, line.bytes.as_ptr(), line.length).is_ok();
+    if kept.is_none() {
         sys::close(fd);
+    }
+    if !written {
+        header.written.store(0, Ordering::Release);
     }
     written
 }
@@ -291,74 +280,9 @@ fn open() -> Option<i32> {
         .map(|fd| fd as i32)
 }
 
-/// Opens the file while the process still may.
-pub(crate) fn prepare() {
-    if enabled()
-        && FILE.load(Ordering::Relaxed) < 0
-        && let Some(fd) = open().map(sys::move_high)
-    {
-        table::enter(fd, table::Entry::Ours);
-        for (kept, byte) in COMM.iter().zip(comm()) {
-            kept.store(byte, Ordering::Relaxed);
-        }
-        FILE.store(fd, Ordering::Relaxed);
-    }
-}
-
-/// What the kernel calls this process.
-fn comm() -> [u8; 16] {
-    let mut comm = [0u8; 16];
-    // SAFETY: PR_GET_NAME fills 16 bytes.
-    unsafe { libc::prctl(libc::PR_GET_NAME, comm.as_mut_ptr()) };
-    comm
-}
-
 /// After an exec that failed the process goes on, and will write again.
 pub(crate) fn forget_written() {
-    WRITTEN.store(0, Ordering::Release);
-}
-
-fn format(line: &mut Line, pid: i32) -> std::fmt::Result {
-    let get = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
-    // Who has prepared for less rights may have lost this one too.
-    let comm = match FILE.load(Ordering::Relaxed) {
-        0.. => COMM.each_ref().map(|byte| byte.load(Ordering::Relaxed)),
-        _ => comm(),
-    };
-    write!(line, "{{\"pid\":{pid},\"comm\":\"")?;
-    for &byte in comm.iter().take_while(|&&b| b != 0) {
-        match byte {
-            b'"' | b'\\' => write!(line, "\\{}", byte as char)?,
-            0x20..0x7f => write!(line, "{}", byte as char)?,
-            _ => write!(line, "\\u{byte:04x}")?,
-        }
+    if let Some(header) = region::header().filter(|_| is_own()) {
+        header.written.store(0, Ordering::Release);
     }
-    write!(
-        line,
-        "\",\"connections\":{{\"total\":{},\"shunted\":{},\"downgraded\":{}}},\"reasons\":{{",
-        get(&TOTAL),
-        get(&SHUNTED),
-        get(&DOWNGRADED)
-    )?;
-    let mut comma = "";
-    for reason in Reason::ALL {
-        let n = get(&REASONS[*reason as usize]);
-        if n > 0 {
-            write!(line, "{comma}\"{}\":{n}", reason.name())?;
-            comma = ",";
-        }
-    }
-    let bytes = |sums: &Sums| (get(&sums.ring), get(&sums.kernel));
-    let ((tr, tk), (rr, rk)) = (bytes(&TX), bytes(&RX));
-    let user = get(&TX.user_calls) + get(&RX.user_calls) + get(&READY_USER);
-    let kernel = get(&TX.kernel_calls) + get(&RX.kernel_calls) + get(&READY_KERNEL);
-    let sleeps = get(&TX.sleeps) + get(&RX.sleeps) + get(&READY_SLEEPS);
-    writeln!(
-        line,
-        "}},\"tx\":{{\"ring_bytes\":{tr},\"kernel_bytes\":{tk}}},\"rx\":{{\"ring_bytes\":{rr},\"kernel_bytes\":{rk}}},\
-         \"calls\":{{\"user\":{user},\"kernel\":{kernel}}},\
-         \"doorbells\":{{\"sent\":{},\"received\":{}}},\"sleeps\":{sleeps}}}",
-        get(&TX.doorbells) + get(&CALLS[0]),
-        get(&RX.doorbells) + get(&CALLS[1])
-    )
 }

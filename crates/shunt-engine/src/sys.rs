@@ -1,7 +1,11 @@
 //! System calls of our own: straight to the kernel, past every hook, never a
 //! cancellation point, `errno` untouched.
 
+use std::sync::atomic::{AtomicI32, Ordering};
+
 use libc::c_int;
+
+use crate::table::{self, Entry};
 
 /// An `errno` value.
 pub(crate) type Errno = i32;
@@ -26,11 +30,14 @@ mod socket;
 pub(crate) use clock::{now, ticks};
 
 pub(crate) use file::{
-    is_file, is_open_for, is_pipe, move_position, position, pread, read_now, write_now,
+    inode, is_file, is_open_for, is_pipe, move_position, position, pread, read_now, write_now,
 };
 pub use memory::is_readable;
-pub(crate) use memory::{map, map_shared, map_wiped_on_fork, unmap};
-pub(crate) use process::{core, exit, getpid, has_threads, is_dead};
+pub(crate) use memory::{
+    map, map_file, map_private, map_shared, map_wiped_on_fork, may_grow_to, memory_file, seal,
+    unmap,
+};
+pub(crate) use process::{comm, core, exit, getpid, has_threads, is_dead};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
     ready, sched_yield,
@@ -92,5 +99,18 @@ pub(crate) fn move_high(fd: c_int) -> c_int {
             high as c_int
         }
         Err(_) => fd,
+    }
+}
+
+/// If a descriptor of ours has the number that the program wants, it moves, and tells so.
+pub(crate) fn make_way(ours: &AtomicI32, wanted: c_int) {
+    if ours.load(Ordering::Acquire) == wanted {
+        let other = fcntl(wanted, libc::F_DUPFD_CLOEXEC, wanted as usize + 1);
+        let other = other.map_or(-1, |fd| fd as c_int);
+        if other >= 0 {
+            table::enter(other, Entry::Ours);
+        }
+        ours.store(other, Ordering::Release);
+        table::enter(wanted, Entry::Other);
     }
 }

@@ -255,7 +255,7 @@ impl<T: Pooled> Pool<T> {
         }
     }
 
-    fn is_any(&self) -> bool {
+    pub(crate) fn is_any(&self) -> bool {
         self.used.load(Ordering::Acquire) != 0
     }
 

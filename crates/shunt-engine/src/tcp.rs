@@ -17,7 +17,9 @@ struct Info {
     bytes_received: u64,
     segments: [u32; 2],
     notsent_bytes: u32,
-    more: [u32; 3],
+    min_rtt: u32,
+    data_segments_in: u32,
+    data_segments_out: u32,
     times: [u64; 4],
     delivered: [u32; 2],
     bytes_sent: u64,
@@ -124,6 +126,11 @@ pub(crate) fn mark(fd: c_int) -> Option<Mark> {
         acked: info.bytes_acked,
         received: info.bytes_received,
     })
+}
+
+/// How many segments with payload have come: about as many as the peer has sent messages.
+pub(crate) fn messages_received(fd: c_int) -> u32 {
+    info(fd).map_or(0, |info| info.data_segments_in)
 }
 
 /// All payload that the kernel has carried: (sent, received), for statistics. One

@@ -13,11 +13,11 @@ use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::stream::Want;
-use crate::{address, control, epoll, life, signal, sys, table, tcp};
+use crate::{address, control, epoll, life, signal, stats, sys, table, tcp};
 
 /// Data calls after which a connection has shown that it will live (adaptive).
 /// A one-request connection makes about four at each end.
-const LIVES_AFTER: u32 = 5;
+pub(crate) const LIVES_AFTER: u32 = 5;
 
 /// Data calls after which nobody will come any more to pair a connection with.
 const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
@@ -137,7 +137,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             let calls = socket.calls.load(Ordering::Relaxed) + 1;
             socket.calls.store(calls, Ordering::Relaxed);
             // What a parent has connected is not counted as this process's own.
-            let ours = socket.connected.load(Ordering::Relaxed)
+            let ours = socket.is_connected()
                 || socket.adopted.load(Ordering::Relaxed)
                 || !socket.share.is_unknown();
             if calls >= claim_after(socket) && ours && socket.lock.try_take() {
@@ -266,7 +266,7 @@ fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
             return;
         }
         // Also if it was the parent that connected it.
-        socket.connected.store(true, Ordering::Relaxed);
+        socket.set_connected(true);
     }
     if let Some(reason) = alone(socket) {
         if calls < GIVEN_UP_AFTER {
@@ -337,6 +337,7 @@ fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
     let done = if let Some(pollers) = pollers {
         let done = try_attach(socket, fd, known, pollers);
         socket.inside.open(done);
+        stats::look(socket);
         done
     } else {
         socket.set_reason(Reason::Busy);

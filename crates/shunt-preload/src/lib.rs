@@ -26,6 +26,7 @@ mod trampoline;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
+use shunt_abi::note::{NOTE as NOTE_OF_THIS_VERSION, Note};
 use shunt_engine::life;
 
 unsafe extern "C" {
@@ -54,6 +55,11 @@ macro_rules! with_start {
     )*};
 }
 pub(crate) use with_start;
+
+/// Tells `shunt run` that this is libshunt, and of which version.
+#[used]
+#[unsafe(link_section = ".note.shunt")]
+static NOTE: Note = NOTE_OF_THIS_VERSION;
 
 with_start! {
 /// Run by the dynamic linker once the library and libc are usable.

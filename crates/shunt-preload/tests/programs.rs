@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
 use common::{build, same};
 
 fn compare(name: &str, arguments: &[&str]) -> String {
@@ -106,4 +109,28 @@ fn io_uring_is_there_unless_its_user_denies_it() {
         .output()
         .expect("the program runs");
     assert_eq!(answer(false).as_bytes(), native.stdout);
+}
+
+/// For two tests, so it is built once.
+static ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("addresses", &["-O1"]));
+
+#[test]
+fn addresses_are_read_with_care() {
+    // Who pairs at once looks at them before the kernel does.
+    let program = ADDRESSES.to_str().expect("a plain path");
+    same(&["env", "SHUNT_UPGRADE=eager", program]);
+}
+
+#[test]
+fn a_tool_that_stands_in_for_the_kernel_finds_nothing_to_say() {
+    let valgrind = std::process::Command::new("valgrind")
+        .arg("--version")
+        .output();
+    if !valgrind.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: valgrind is not installed");
+        return;
+    }
+    let program = ADDRESSES.to_str().expect("a plain path");
+    let valgrind = ["valgrind", "--quiet", "--tool=none", program];
+    same(&[&["env", "SHUNT_UPGRADE=eager"], &valgrind[..]].concat());
 }

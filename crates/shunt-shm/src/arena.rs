@@ -40,8 +40,13 @@ impl Arena {
     /// (close-on-exec), which the caller passes on and closes.
     ///
     /// # Errors
-    /// What `memfd_create`, `ftruncate`, `mmap` or `fcntl` said.
+    /// `EFBIG` where `RLIMIT_FSIZE` is smaller than an arena; else what `memfd_create`,
+    /// `ftruncate`, `mmap` or `fcntl` said.
     pub fn create() -> Result<(Self, i32), Errno> {
+        // Past that limit the kernel would not only refuse, but send SIGXFSZ.
+        if file_size_limit() < layout::ARENA_BYTES as u64 {
+            return Err(Errno::EFBIG);
+        }
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a valid C string; the call touches nothing else.
         let fd = unsafe { syscall!(Sysno::memfd_create, c"shunt-arena".as_ptr(), flags) }? as i32;
@@ -213,5 +218,43 @@ impl Arena {
         let done = unsafe { syscall!(Sysno::madvise, self.ring(slot), bytes, MADV_POPULATE_WRITE) };
         // A kernel before 5.14 does not know the advice: it faults pages in as they come.
         matches!(done, Ok(_) | Err(Errno::EINVAL))
+    }
+}
+
+/// The largest file that this process may make (`RLIMIT_FSIZE`, `getrlimit(2)`); memory
+/// files count.
+fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: libc::RLIM64_INFINITY,
+        rlim_max: libc::RLIM64_INFINITY,
+    };
+    // SAFETY: of this process; the kernel writes one `rlimit64`, for which there is room.
+    let _ = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit) };
+    limit.rlim_cur
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    /// The kernel would end a process that makes too large a file.
+    #[test]
+    fn a_limit_of_file_sizes_refuses_an_arena() {
+        let limit = libc::rlimit {
+            rlim_cur: 100 << 20,
+            rlim_max: 100 << 20,
+        };
+        // SAFETY: the child makes system calls only; the limit is its own.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+                libc::_exit(i32::from(!matches!(Arena::create(), Err(Errno::EFBIG))));
+            }
+            let mut status = -1;
+            libc::waitpid(child, &raw mut status, 0);
+            status
+        };
+        assert_eq!(status, 0);
     }
 }

@@ -30,7 +30,7 @@ mod tests;
 
 pub use consumer::{Consumer, Found};
 pub use memory::{BadBuffer, Memory};
-pub use producer::Producer;
+pub use producer::{Producer, STEP};
 
 const HEADER: u32 = 8;
 

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use shunt_abi::board::NO_MAIL;
 use shunt_abi::message::{Kind, Message, comm_text};
 
+use crate::account::Account;
 use crate::board::Board;
 use crate::foreign::{Foreign, Lane};
 use crate::wire;
@@ -75,6 +76,8 @@ pub(crate) struct Client {
     pub(crate) asked: usize,
     /// Its listeners: cookie → port.
     pub(crate) listeners: HashMap<u64, u16>,
+    /// What it counts.
+    pub(crate) account: Option<Account>,
     /// Messages that did not fit its socket.
     outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
@@ -107,11 +110,22 @@ impl Client {
             stock: 1,
             asked: 0,
             listeners: HashMap::new(),
+            account: None,
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
             counted: Counted::default(),
             watched: false,
         }
+    }
+
+    /// The user whom its new files and sockets belong to now (`proc_pid_status(5)`, `Uid`).
+    pub(crate) fn user_now(&self) -> Option<u32> {
+        if self.pid == 0 {
+            return None; // It lives in a PID namespace that we cannot see.
+        }
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        users.split_whitespace().last()?.parse().ok()
     }
 
     /// For the log: which process. A name is whatever a program calls itself.

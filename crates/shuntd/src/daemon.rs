@@ -1,12 +1,15 @@
 //! The event loop: one thread, one epoll set. (What clients passed is
 //! closed by other threads: see [`crate::foreign`].)
 
+mod accounting;
 mod adopting;
 mod dispatch;
 mod lending;
 mod listing;
+mod looking;
 mod pairing;
 mod recalling;
+mod seeing;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +22,7 @@ use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 use shunt_abi::message::{Kind, Message};
 
+use accounting::Orphan;
 use adopting::Adopting;
 
 use crate::board::Board;
@@ -89,6 +93,8 @@ pub struct Daemon {
     lanes: Lanes,
     board: Board,
     clients: HashMap<u64, Client>,
+    /// Processes that left us alive, and may still die without a line.
+    orphans: HashMap<u64, Orphan>,
     per_user: HashMap<u32, Share>,
     last_client: u64,
     ends: Ends,
@@ -136,6 +142,7 @@ impl Daemon {
             lanes,
             board: Board::new()?,
             clients: HashMap::new(),
+            orphans: HashMap::new(),
             per_user: HashMap::new(),
             last_client: 0,
             ends: Ends::default(),
@@ -152,9 +159,13 @@ impl Daemon {
         self.linger = linger;
     }
 
+    fn is_alone(&self) -> bool {
+        self.clients.is_empty() && self.orphans.is_empty()
+    }
+
     /// How long until the daemon ends for want of clients.
     fn left(&self) -> Option<Duration> {
-        let linger = self.linger.filter(|_| self.clients.is_empty())?;
+        let linger = self.linger.filter(|_| self.is_alone())?;
         Some(linger.saturating_sub(self.alone_since.elapsed()))
     }
 
@@ -201,7 +212,12 @@ impl Daemon {
                     }
                     LISTENER if data == LOOKED => self.adopt_found(),
                     LISTENER => self.accept(),
-                    PIDFD => self.drop_client(data >> 2, "its process ended"),
+                    PIDFD => {
+                        // It may have said what it counts just before.
+                        self.take_burst(data >> 2);
+                        self.drop_client(data >> 2, "its process ended");
+                        self.settle_orphan(data >> 2);
+                    }
                     _ => self.serve(data >> 2, flags),
                 }
                 self.bury();
@@ -212,7 +228,7 @@ impl Daemon {
                 // Whoever knocked before this look is let in. Later ones see the
                 // address vanish, and `shunt run` starts another daemon.
                 self.accept();
-                if self.clients.is_empty() {
+                if self.is_alone() {
                     return Ok(());
                 }
             }
@@ -290,7 +306,7 @@ impl Daemon {
         let foreign = self.scope != Scope::Host && self.scope != Scope::User(uid);
         if foreign || known >= self.config.limits.clients_per_user || lane.is_full() {
             let reason = if foreign {
-                shunt_abi::Reason::Policy
+                shunt_abi::Reason::OtherUser
             } else {
                 shunt_abi::Reason::NoResources
             };
@@ -332,17 +348,21 @@ impl Daemon {
             self.watch(id);
         }
         if flags.contains(epoll::EventFlags::IN) {
-            for _ in 0..BURST {
-                if !self.take_message(id) {
-                    break;
-                }
-                self.bury();
-            }
+            self.take_burst(id);
         }
         if flags
             .intersects(epoll::EventFlags::HUP | epoll::EventFlags::RDHUP | epoll::EventFlags::ERR)
         {
             self.drop_client(id, "it closed its socket");
+        }
+    }
+
+    fn take_burst(&mut self, id: u64) {
+        for _ in 0..BURST {
+            if !self.take_message(id) {
+                break;
+            }
+            self.bury();
         }
     }
 
@@ -437,7 +457,7 @@ impl Daemon {
             gone.link = link;
             self.post(survivor, gone, None); // Nobody, for a link with itself.
         }
-        drop(client);
+        self.part_with(id, client);
         self.alone_since = Instant::now();
         self.hear(true);
     }

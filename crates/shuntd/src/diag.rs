@@ -1,19 +1,24 @@
-//! `sock_diag(7)`: asks the kernel about a TCP socket by its addresses and
-//! cookie. The way out for a per-user daemon that ptrace rules (Yama) keep from
-//! `pidfd_getfd`: weaker, since it shows who owns the socket (the user), not
-//! which process holds it; but this daemon serves one user only.
+//! `sock_diag(7)`: asks the kernel about a TCP socket by its addresses. The way out
+//! for a per-user daemon that may not use `pidfd_getfd`. Where the kernel has no
+//! `tcp_diag`, its tables in `/proc` say the same, without the cookie.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
 
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+pub(crate) mod dump;
+mod table;
 
 use crate::sys;
 use crate::tuple::{FAMILIES, Tuple, bytes};
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
+/// `TCP_LISTEN`.
+const LISTEN: u8 = 10;
 
 /// `struct inet_diag_sockid`; ports and addresses in network order.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -65,21 +70,57 @@ struct Reply {
 
 const _: () = assert!(size_of::<Request>() == 72 && size_of::<Reply>() == 88);
 
-/// The tuple, in our own network namespace, of the socket with this cookie and
-/// these addresses, if it exists and belongs to `uid`.
-pub(crate) fn find(cookie: u64, local: SocketAddr, peer: SocketAddr, uid: u32) -> Option<Tuple> {
-    let reply = ask(cookie, local, peer).ok()?;
-    let found = reply.kind == BY_FAMILY && reply.uid == uid && reply.id.cookie == halves(cookie);
-    if !found {
-        return None;
-    }
+/// Whether this kernel has no `tcp_diag`, found out when it first knows a socket not: the
+/// claim was made of one that is there.
+static MISSING: OnceLock<bool> = OnceLock::new();
+
+/// A socket in our own network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) tuple: Tuple,
+    /// Its owner.
+    pub(crate) uid: u32,
+    /// `SO_COOKIE`, where the kernel tells it.
+    pub(crate) cookie: Option<u64>,
+    pub(crate) inode: u64,
+}
+
+/// The socket with these addresses, if there is one.
+pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
     let here = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
-    Some(Tuple::new(sys::netns_cookie(&here).ok()?, local, peer))
+    let tuple = Tuple::new(sys::netns_cookie(&here).ok()?, local, peer);
+    // A kernel without tcp_diag would look for the module at each question.
+    let told = if MISSING.get() == Some(&true) {
+        Err(Errno::NOENT)
+    } else {
+        ask(local, peer)
+    };
+    match told {
+        // A look-up that finds no connection finds its listener, and TIME-WAIT has no owner.
+        Ok(reply) if reply.kind == BY_FAMILY && (reply.state == LISTEN || reply.inode == 0) => None,
+        Ok(reply) if reply.kind == BY_FAMILY => Some(Found {
+            tuple,
+            uid: reply.uid,
+            cookie: Some(u64::from(reply.id.cookie[0]) | u64::from(reply.id.cookie[1]) << 32),
+            inode: reply.inode.into(),
+        }),
+        // The same answer (ENOENT) whether there is no such socket or no tcp_diag.
+        _ if *MISSING.get_or_init(|| dump::all().is_empty()) => {
+            let (uid, inode) = table::find(tuple)?;
+            Some(Found {
+                tuple,
+                uid,
+                cookie: None,
+                inode,
+            })
+        }
+        _ => None,
+    }
 }
 
 /// One question, one answer. The kernel answers within the send, so that the
 /// receive never waits; an error comes as a message of another kind.
-fn ask(cookie: u64, local: SocketAddr, peer: SocketAddr) -> Result<Reply> {
+fn ask(local: SocketAddr, peer: SocketAddr) -> Result<Reply> {
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -100,15 +141,11 @@ fn ask(cookie: u64, local: SocketAddr, peer: SocketAddr) -> Result<Reply> {
     request.states = u32::MAX;
     request.id.ports = [local.port().to_be_bytes(), peer.port().to_be_bytes()];
     request.id.addresses = [bytes(local.ip()), bytes(peer.ip())];
-    request.id.cookie = halves(cookie);
+    request.id.cookie = [u32::MAX; 2]; // INET_DIAG_NOCOOKIE
     rustix::net::send(&socket, request.as_bytes(), SendFlags::DONTWAIT)?;
     let mut reply = Reply::new_zeroed();
     rustix::net::recv(&socket, reply.as_mut_bytes(), RecvFlags::DONTWAIT)?;
     Ok(reply)
-}
-
-fn halves(cookie: u64) -> [u32; 2] {
-    [cookie as u32, (cookie >> 32) as u32]
 }
 
 #[cfg(test)]
@@ -117,22 +154,24 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn finds_a_socket_by_cookie_and_owner_only() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let cookie = rustix::net::sockopt::socket_cookie(&stream).unwrap();
-        let (local, peer) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
-        let uid = rustix::process::geteuid().as_raw();
-        if ask(cookie, local, peer).is_err() {
-            return; // This kernel has no tcp_diag.
+    fn both_ways_find_a_socket_by_its_addresses() {
+        for any in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
+            let listener = TcpListener::bind(any).unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (far, _) = listener.accept().unwrap();
+            for socket in [&stream, &far] {
+                let cookie = rustix::net::sockopt::socket_cookie(socket).unwrap();
+                let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+                let tuple = Tuple::new(sys::netns_cookie(socket).unwrap(), local, peer);
+                let uid = rustix::process::geteuid().as_raw();
+                let inode = rustix::fs::fstat(socket).unwrap().st_ino;
+                assert_eq!(table::find(tuple), Some((uid, inode)), "{any}");
+                let found = find(tuple.local.into(), tuple.peer.into()).unwrap();
+                assert_eq!((found.tuple, found.uid, found.inode), (tuple, uid, inode));
+                // Where this kernel has tcp_diag.
+                assert!(found.cookie.is_none_or(|told| told == cookie));
+                assert_eq!(find(local, ([127, 0, 0, 1], 1).into()), None);
+            }
         }
-        let netns = sys::netns_cookie(&stream).unwrap();
-        assert_eq!(
-            find(cookie, local, peer, uid),
-            Some(Tuple::new(netns, local, peer))
-        );
-        assert_eq!(find(cookie + 1, local, peer, uid), None);
-        assert_eq!(find(cookie, local, peer, uid + 1), None);
-        assert_eq!(find(cookie, local, ([127, 0, 0, 1], 1).into(), uid), None);
     }
 }

@@ -2,6 +2,7 @@
 //! for the end that matches another.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
 
 use shunt_abi::message::Role;
 
@@ -54,6 +55,8 @@ pub(crate) struct End {
     pub(crate) former: Vec<Seat>,
     /// Its holder has been told to go back to TCP.
     pub(crate) told: bool,
+    /// Its own and its peer's address, as its client says.
+    pub(crate) named: Option<[SocketAddr; 2]>,
     tuple: Option<Tuple>,
     /// The user of its client.
     user: u32,
@@ -72,6 +75,7 @@ impl End {
             status: None,
             former: Vec::new(),
             told: false,
+            named: None,
             tuple: None,
             user: 0,
             turn: 0,

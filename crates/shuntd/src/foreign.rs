@@ -4,7 +4,7 @@
 //! (`SO_LINGER`), a file whose file system is a program of his, or a control
 //! socket in whose queue such things wait. So the daemon's thread never closes
 //! one: each user has a [`Lane`], whose threads do. One that is stuck delays
-//! nobody but its user.
+//! nobody but its user. They also write the lines of processes that were killed.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt;
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::{Resource, Uid, geteuid, getrlimit};
+
+use crate::account::LastLine;
 
 /// Threads of one user's lane at most.
 const THREADS: usize = 4;
@@ -43,6 +45,11 @@ impl Foreign {
 }
 
 impl Foreign {
+    /// For what a thread of the lane is to do with it, and close it then.
+    pub(crate) fn hand_over(mut self) -> OwnedFd {
+        self.fd.take().expect("only drop takes it, and this")
+    }
+
     /// Closes a socket at once if that can delay nobody but the daemon's own user: while
     /// it waits in the lane, the program's own `close` does not reach the peer.
     pub(crate) fn close_now(mut self) {
@@ -61,12 +68,19 @@ impl AsFd for Foreign {
 impl Drop for Foreign {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            self.lane.push(fd);
+            self.lane.push(Work::Close(fd));
         }
     }
 }
 
-/// Closes one user's descriptors.
+/// What a lane's threads do.
+#[derive(Debug)]
+enum Work {
+    Close(OwnedFd),
+    Write(LastLine),
+}
+
+/// Closes one user's descriptors, and writes the last lines of his processes.
 #[derive(Debug)]
 pub(crate) struct Lane {
     state: Mutex<State>,
@@ -74,13 +88,14 @@ pub(crate) struct Lane {
     room: Arc<Room>,
     /// See [`WAITING`].
     limit: usize,
+    uid: u32,
     /// Its user is the daemon's, who could as well stop it.
     is_ours: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<OwnedFd>,
+    queue: VecDeque<Work>,
     threads: usize,
     /// Threads that wait for work.
     idle: usize,
@@ -92,9 +107,14 @@ impl Lane {
         self.lock().queue.len() > self.limit
     }
 
-    fn push(self: &Arc<Self>, fd: OwnedFd) {
+    /// Writes a process's last line, however long its file takes for that.
+    pub(crate) fn write(self: &Arc<Self>, line: LastLine) {
+        self.push(Work::Write(line));
+    }
+
+    fn push(self: &Arc<Self>, work: Work) {
         let mut state = self.lock();
-        state.queue.push_back(fd);
+        state.queue.push_back(work);
         if state.queue.len() > state.idle && state.threads < THREADS {
             let lane = Arc::clone(self);
             let thread = std::thread::Builder::new().name("shuntd-close".to_owned());
@@ -109,11 +129,17 @@ impl Lane {
 
     /// One thread's life.
     fn run(&self) {
+        // What it writes must be no more than its user could.
+        let may_write = self.is_ours || act_as(self.uid);
         let mut state = self.lock();
         loop {
-            if let Some(fd) = state.queue.pop_front() {
+            if let Some(work) = state.queue.pop_front() {
                 drop(state);
-                drop(fd);
+                match work {
+                    Work::Close(fd) => drop(fd),
+                    Work::Write(line) if may_write => line.write(),
+                    Work::Write(line) => drop(line),
+                }
                 self.room.made();
                 state = self.lock();
                 continue;
@@ -136,6 +162,12 @@ impl Lane {
         // Nothing panics while it is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// This thread acts with a user's rights from now on; `false`: it cannot.
+fn act_as(uid: u32) -> bool {
+    let user = Uid::from_raw(uid);
+    rustix::thread::set_thread_res_uid(None, user, None).is_ok()
 }
 
 /// Tells the daemon that a descriptor has become free.
@@ -203,6 +235,7 @@ impl Lanes {
             state: Mutex::default(),
             work: Condvar::new(),
             room: Arc::clone(&self.room),
+            uid,
             is_ours: uid == geteuid().as_raw(),
             limit: self.limit,
         });

@@ -5,7 +5,7 @@
 //! in messages that nobody has received, those of processes of other users (unless the
 //! daemon is root, or else the socket is not paired if it was theirs), and files that an `io_uring` has registered are not seen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -32,6 +32,21 @@ pub(crate) fn of(inodes: &[u64], except: Option<u32>) -> HashMap<u64, Holders> {
         }
     }
     found
+}
+
+/// Which of these sockets some of these processes have; `None` if one of them cannot be
+/// seen.
+pub(crate) fn among(pids: impl Iterator<Item = u32>, inodes: &[u64]) -> Option<HashSet<u64>> {
+    let wanted: HashSet<u64> = inodes.iter().copied().collect();
+    let mut held = HashSet::new();
+    for pid in pids {
+        let descriptors = Path::new("/proc").join(pid.to_string()).join("fd");
+        fs::read_dir(&descriptors).ok()?;
+        look_at(&descriptors, |inode| {
+            held.extend(wanted.get(&inode));
+        });
+    }
+    Some(held)
 }
 
 /// Calls `visit` with the inode number of every socket among a process's descriptors.

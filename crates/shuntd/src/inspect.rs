@@ -23,8 +23,10 @@ pub(crate) enum Look {
     NotConnected,
     /// The descriptor is closed or names something else.
     Gone,
-    /// We may not look: ptrace rules forbid `pidfd_getfd`.
+    /// We may not look: `pidfd_getfd` is refused (ptrace rules, seccomp).
     Denied,
+    /// We may not look, and its client has not named its addresses: it may connect yet.
+    Unnamed,
     /// We are out of descriptors, or too many copies wait to be closed.
     NoRoom,
 }
@@ -35,7 +37,7 @@ pub(crate) enum Look {
 /// program's own `close` would not reach the peer. Whatever it is, nothing is
 /// asked of it but socket options, which never wait.
 pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64, lane: &Arc<Lane>) -> Look {
-    let socket = match copy(pidfd, fd, cookie, lane) {
+    let socket = match copy(pidfd, fd, Some(cookie), lane) {
         Ok(socket) => socket,
         Err(look) => return look,
     };
@@ -53,12 +55,48 @@ pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64, lane: &Arc<Lane>
     }
 }
 
-/// A copy of descriptor `fd` of the process `pidfd`, if it is the TCP socket with
-/// that cookie.
-pub(crate) fn copy(
+/// A TCP socket as its holder's region and the kernel show it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Its own address.
+    pub(crate) local: SocketAddr,
+    /// Its connection, if it has one.
+    pub(crate) tuple: Option<Tuple>,
+    /// What the kernel has carried, doorbells included: (sent, received).
+    pub(crate) carried: (u64, u64),
+}
+
+/// Looks at descriptor `fd` of the process `pidfd` for the list of connections. A cookie
+/// of 0 is not known: then it is whatever TCP socket the number names.
+///
+/// # Errors
+/// As for [`look`].
+pub(crate) fn see(
     pidfd: BorrowedFd<'_>,
     fd: i32,
     cookie: u64,
+    lane: &Arc<Lane>,
+) -> Result<Seen, Look> {
+    let socket = copy(pidfd, fd, (cookie != 0).then_some(cookie), lane)?;
+    let plain = |address: Option<_>| address.and_then(|a| SocketAddr::try_from(a).ok());
+    let local = plain(rustix::net::getsockname(&socket).ok()).ok_or(Look::Gone)?;
+    let peer = plain(rustix::net::getpeername(&socket).ok().flatten());
+    let netns = sys::netns_cookie(&socket).map_err(|_| Look::Gone)?;
+    let carried = sys::carried(&socket).unwrap_or_default();
+    socket.close_now();
+    Ok(Seen {
+        local,
+        tuple: peer.map(|peer| Tuple::new(netns, local, peer)),
+        carried,
+    })
+}
+
+/// A copy of descriptor `fd` of the process `pidfd`, if it is the TCP socket with
+/// that cookie (`None`: any TCP socket).
+pub(crate) fn copy(
+    pidfd: BorrowedFd<'_>,
+    fd: i32,
+    cookie: Option<u64>,
     lane: &Arc<Lane>,
 ) -> Result<Foreign, Look> {
     if fd < 0 {
@@ -73,7 +111,8 @@ pub(crate) fn copy(
         Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(Look::NoRoom),
         Err(_) => return Err(Look::Gone),
     };
-    if sockopt::socket_cookie(&socket) == Ok(cookie) && is_tcp(&socket) {
+    let is_it = cookie.is_none() || sockopt::socket_cookie(&socket).ok() == cookie;
+    if is_it && is_tcp(&socket) {
         Ok(socket)
     } else {
         Err(Look::Gone)

@@ -8,16 +8,25 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{MapFlags, ProtFlags};
+use zerocopy::FromBytes;
 
 /// Reads a socket option that is a plain integer or a struct of integers.
 fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
+    option_of(socket, libc::SOL_SOCKET, name)
+}
+
+fn option_of<T: Copy>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::uninit();
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` has room for `len` bytes and the kernel writes no more.
     let rc = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
+            level,
             name,
             value.as_mut_ptr().cast(),
             &raw mut len,
@@ -32,6 +41,41 @@ fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
     // SAFETY: the kernel wrote every byte, and callers (this module only) pass
     // types for which every bit pattern is valid.
     Ok(unsafe { value.assume_init() })
+}
+
+/// The head of the kernel's `struct tcp_info`, as far as we look.
+#[derive(Clone, Copy, FromBytes)]
+#[repr(C)]
+pub(crate) struct TcpInfo {
+    head: [u8; 128],
+    bytes_received: u64,
+    segments: [u32; 2],
+    notsent_bytes: u32,
+    more: [u32; 3],
+    times: [u64; 4],
+    delivered: [u32; 2],
+    bytes_sent: u64,
+    bytes_retrans: u64,
+}
+
+const _: () = assert!(
+    std::mem::offset_of!(TcpInfo, notsent_bytes) == 144
+        && std::mem::offset_of!(TcpInfo, bytes_sent) == 200
+);
+
+/// What the kernel has carried on a TCP connection: (sent, received).
+pub(crate) fn carried(socket: impl AsFd) -> io::Result<(u64, u64)> {
+    let info: TcpInfo = option_of(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok(info.carried())
+}
+
+impl TcpInfo {
+    /// What the kernel has carried: (sent, received).
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        let first = self.bytes_sent.saturating_sub(self.bytes_retrans);
+        let waiting = u64::from(self.notsent_bytes);
+        (first.saturating_add(waiting), self.bytes_received)
+    }
 }
 
 /// `SO_NETNS_COOKIE`: the network namespace a socket lives in.
@@ -113,6 +157,11 @@ pub fn stop_signals() -> io::Result<OwnedFd> {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
         libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        // A file that may grow no more must not end us.
+        let mut large = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigemptyset(large.as_mut_ptr());
+        libc::sigaddset(large.as_mut_ptr(), libc::SIGXFSZ);
+        libc::sigprocmask(libc::SIG_BLOCK, large.as_ptr(), std::ptr::null_mut());
         if libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) != 0 {
             return Err(io::Error::last_os_error());
         }

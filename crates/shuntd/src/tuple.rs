@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use shunt_abi::message::Message;
+
 /// Names one end of a connection: both ends are the same connection when one
 /// is the [`Tuple::flipped`] other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +62,15 @@ pub(crate) fn address(family: u16, bytes: &[u8; 16]) -> Option<IpAddr> {
     } else {
         None
     }
+}
+
+/// The addresses of its own end and of its peer that a message names, if it names both.
+pub(crate) fn named(message: &Message) -> Option<[SocketAddr; 2]> {
+    let end = |i: usize| -> Option<SocketAddr> {
+        let ip = address(message.family, &message.addresses[i])?;
+        (message.ports[i] != 0).then(|| (ip.to_canonical(), message.ports[i]).into())
+    };
+    Some([end(0)?, end(1)?])
 }
 
 #[cfg(test)]

@@ -13,11 +13,14 @@ use crate::RunOptions;
 
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Our environment plus what libshunt needs, as `NAME=value` strings.
-pub(super) fn prepare(options: &RunOptions, library: &Path) -> Result<Vec<CString>> {
+/// Our environment plus what libshunt needs, as `NAME=value` strings; without a library
+/// to load if the program would not start with it.
+pub(super) fn prepare(options: &RunOptions, library: Option<&Path>) -> Result<Vec<CString>> {
     let mut variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let preload = preload(std::env::var_os(PRELOAD).as_deref(), library.as_os_str())?;
-    set(&mut variables, PRELOAD, preload);
+    if let Some(library) = library {
+        let preload = preload(std::env::var_os(PRELOAD).as_deref(), library.as_os_str())?;
+        set(&mut variables, PRELOAD, preload);
+    }
     if let Some(value) = options
         .upgrade
         .and_then(|upgrade| upgrade.to_possible_value())
@@ -53,7 +56,8 @@ fn preload(existing: Option<&OsStr>, library: &OsStr) -> Result<OsString> {
     let separates = |byte: &u8| matches!(byte, b':' | b' ');
     ensure!(
         !library.as_bytes().iter().any(separates),
-        "{} cannot be preloaded: LD_PRELOAD has no way to write a colon or a space in a path",
+        "{} cannot be preloaded: LD_PRELOAD has no way to write a colon or a space in a path; \
+         install Shunt, or a copy of libshunt.so for SHUNT_LIB, elsewhere",
         library.display()
     );
     let existing = existing.unwrap_or_default();

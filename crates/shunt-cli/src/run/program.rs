@@ -1,15 +1,18 @@
-//! Whether a program will load libshunt.
+//! Whether a program will load libshunt, and call it.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::elf;
+use rustix::fs::StatVfsMountFlags;
 
-/// Why a program will not load libshunt (see `ld.so(8)`).
+use crate::{elf, locate};
+
+/// Why Shunt can do nothing for a program (see `ld.so(8)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
     /// It takes its owner's or group's rights.
@@ -20,56 +23,97 @@ pub(super) enum Obstacle {
     Static,
     /// It is for another machine or word size.
     Foreign,
+    /// Its libc is musl: it would not even start with a library that needs glibc.
+    Musl,
+    /// It is written in Go, whose programs call the kernel themselves.
+    Go,
 }
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::SetId => "is setuid or setgid",
-            Self::Capable => "has file capabilities",
-            Self::Static => "is statically linked",
-            Self::Foreign => "is built for another kind of machine",
+            Self::SetId => "is setuid or setgid: it and what it starts will use plain TCP",
+            Self::Capable => "has file capabilities: it and what it starts will use plain TCP",
+            Self::Static => "is statically linked: it will use plain TCP",
+            Self::Foreign => "is built for another kind of machine: it will use plain TCP",
+            Self::Musl => "is linked to musl, not glibc: it and what it starts will use plain TCP",
+            Self::Go => "is a Go program, which calls the kernel past libc: it will use plain TCP",
         })
     }
 }
 
+/// As the kernel: a script's interpreter may be a script, and so on, so often.
+const SCRIPTS: usize = 5;
+
 /// The obstacle in a program's file, or in its interpreter's if it is a script.
 pub(super) fn obstacle(file: &Path) -> Option<Obstacle> {
-    in_file(file, true)
+    let mut file = file.to_owned();
+    for _ in 0..SCRIPTS {
+        let mut head = Vec::new();
+        let opened = File::open(&file).ok()?;
+        (&opened).take(elf::HEAD).read_to_end(&mut head).ok()?;
+        match head.strip_prefix(b"#!") {
+            Some(line) => file = interpreter(line)?,
+            None => return in_program(&file, &opened, &head),
+        }
+    }
+    None
 }
 
-fn in_file(file: &Path, follow: bool) -> Option<Obstacle> {
-    // Headers come first; the dynamic section does not matter here.
-    let mut head = Vec::new();
-    let opened = File::open(file).ok()?;
-    let mode = opened.metadata().ok()?.mode();
-    opened.take(64 << 10).read_to_end(&mut head).ok()?;
-    if let Some(rest) = head.strip_prefix(b"#!") {
-        // Set-id bits of a script mean nothing.
-        let line = rest.split(|byte| *byte == b'\n').next()?.trim_ascii();
-        let interpreter = line.split(u8::is_ascii_whitespace).next()?;
-        let interpreter = Path::new(std::ffi::OsStr::from_bytes(interpreter));
-        return follow.then(|| in_file(interpreter, false)).flatten();
+/// The program that runs a script; `line` begins behind its `#!`.
+fn interpreter(line: &[u8]) -> Option<PathBuf> {
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = line
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty());
+    let path = Path::new(OsStr::from_bytes(words.next()?));
+    if path.file_name() != Some(OsStr::new("env")) {
+        return Some(path.to_owned());
     }
-    if !elf::is_elf(&head) {
+    let name = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?;
+    locate::program(OsStr::from_bytes(name))
+}
+
+fn in_program(file: &Path, opened: &File, head: &[u8]) -> Option<Obstacle> {
+    if !elf::is_elf(head) {
         return None;
     }
-    // Root gains nothing from set-id bits of his own files, but is rare enough
-    // to be warned in vain.
-    if mode & 0o6000 != 0 && mode & 0o111 != 0 {
+    if let Some(obstacle) = gains_rights(file, opened) {
+        return Some(obstacle);
+    }
+    let Some(elf) = elf::parse(head).filter(|elf| elf.machine == elf::MACHINE) else {
+        return Some(Obstacle::Foreign);
+    };
+    match &elf.interpreter {
+        None => Some(Obstacle::Static),
+        Some(loader) if loader.contains("/ld-musl-") => Some(Obstacle::Musl),
+        Some(_) => elf.is_go(opened).then_some(Obstacle::Go),
+    }
+}
+
+/// Whether the kernel will tell the loader that the program has more rights than its
+/// user: then it preloads nothing, and forgets `LD_PRELOAD`.
+fn gains_rights(file: &Path, opened: &File) -> Option<Obstacle> {
+    let about = opened.metadata().ok()?;
+    let ignored = rustix::thread::no_new_privs().unwrap_or(false)
+        || rustix::fs::fstatvfs(opened)
+            .is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOSUID));
+    if ignored {
+        return None;
+    }
+    let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
+    // A set-group-id bit without the group's x means something else.
+    if about.mode() & 0o4000 != 0 && about.uid() != user.as_raw()
+        || about.mode() & 0o2010 == 0o2010 && about.gid() != group.as_raw()
+    {
         return Some(Obstacle::SetId);
     }
+    // Root has all rights anyway.
     let mut value = [0_u8; 64];
-    if rustix::fs::getxattr(file, "security.capability", &mut value[..]).is_ok_and(|size| size > 0)
-    {
-        return Some(Obstacle::Capable);
-    }
-    match elf::parse(&head) {
-        None => Some(Obstacle::Foreign),
-        Some(elf) if elf.machine != elf::MACHINE => Some(Obstacle::Foreign),
-        Some(elf) if !elf.has_interpreter => Some(Obstacle::Static),
-        Some(_) => None,
-    }
+    let capable = !user.is_root()
+        && rustix::fs::getxattr(file, "security.capability", &mut value[..])
+            .is_ok_and(|size| size > 0);
+    capable.then_some(Obstacle::Capable)
 }
 
 #[cfg(test)]
@@ -84,36 +128,87 @@ mod tests {
     }
 
     #[test]
+    fn a_script_is_run_by_what_its_first_line_names() {
+        assert_eq!(interpreter(b"/bin/sh\n"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b" /bin/sh -e x\nrest"), Some("/bin/sh".into()));
+        assert_eq!(
+            interpreter(b"/usr/bin/env sh"),
+            locate::program("sh".as_ref())
+        );
+        let split = interpreter(b"/usr/bin/env -S A=b sh -e\n");
+        assert_eq!(split, locate::program("sh".as_ref()));
+        assert_eq!(interpreter(b"\n"), None);
+    }
+
+    #[test]
     fn static_foreign_and_set_id_programs_are_seen() {
         let directory = std::env::temp_dir().join(format!("shunt-obstacle-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let mut header = [0_u8; 64];
-        header[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        header[18..20].copy_from_slice(&elf::MACHINE.to_le_bytes());
         let write = |name: &str, bytes: &[u8], mode: u32| {
             let file = directory.join(name);
             std::fs::write(&file, bytes).unwrap();
             rustix::fs::chmod(&file, mode.into()).unwrap();
             file
         };
-        assert_eq!(
-            obstacle(&write("static", &header, 0o755)),
-            Some(Obstacle::Static)
+        let none = program(None, b"");
+        let statically = write("static", &none, 0o755);
+        assert_eq!(obstacle(&statically), Some(Obstacle::Static));
+        let script = format!("#! {} -x\n", statically.display());
+        let script = write("script", script.as_bytes(), 0o755);
+        assert_eq!(obstacle(&script), Some(Obstacle::Static));
+        let twice = format!("#!{}\n", script.display());
+        let twice = write("twice", twice.as_bytes(), 0o755);
+        assert_eq!(obstacle(&twice), Some(Obstacle::Static));
+        let endless = directory.join("endless");
+        let line = format!("#!{}\n", endless.display());
+        assert_eq!(obstacle(&write("endless", line.as_bytes(), 0o755)), None);
+
+        let musl = program(Some(b"/lib/ld-musl-x86_64.so.1\0"), b"");
+        assert_eq!(obstacle(&write("musl", &musl, 0o755)), Some(Obstacle::Musl));
+        let glibc = program(Some(b"/lib64/ld-linux-x86-64.so.2\0"), b"");
+        assert_eq!(obstacle(&write("glibc", &glibc, 0o755)), None);
+        let go = program(
+            Some(b"/lib64/ld-linux-x86-64.so.2\0"),
+            b"\xff Go buildinf:\x08\x02",
         );
-        assert_eq!(
-            obstacle(&write("setuid", &header, 0o4755)),
-            Some(Obstacle::SetId)
-        );
-        let script = format!("#! {} -x\n", directory.join("static").display());
-        assert_eq!(
-            obstacle(&write("script", script.as_bytes(), 0o755)),
-            Some(Obstacle::Static)
-        );
-        header[4] = 1;
-        assert_eq!(
-            obstacle(&write("foreign", &header, 0o755)),
-            Some(Obstacle::Foreign)
-        );
+        assert_eq!(obstacle(&write("go", &go, 0o755)), Some(Obstacle::Go));
+
+        let mut foreign = none;
+        foreign[4] = 1;
+        let foreign = write("foreign", &foreign, 0o755);
+        assert_eq!(obstacle(&foreign), Some(Obstacle::Foreign));
+
+        // What is one's own gives one no more rights.
+        let own = write("setuid", &glibc, 0o4755);
+        assert_eq!(obstacle(&own), None);
+        let mounted = rustix::fs::statvfs(&own).unwrap().f_flag;
+        if rustix::process::getuid().is_root() && !mounted.contains(StatVfsMountFlags::NOSUID) {
+            std::os::unix::fs::chown(&own, Some(65534), None).unwrap();
+            rustix::fs::chmod(&own, 0o4755.into()).unwrap();
+            assert_eq!(obstacle(&own), Some(Obstacle::SetId));
+        }
         std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    /// As much of a program as is looked at: a loader's name and writable data.
+    fn program(loader: Option<&[u8]>, data: &[u8]) -> Vec<u8> {
+        let mut file = vec![0_u8; 512];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        file[18..20].copy_from_slice(&elf::MACHINE.to_le_bytes());
+        file[32] = 64; // Program headers: where, how long, how many.
+        (file[54], file[56]) = (56, 2);
+        let mut part = |i: usize, kind: u8, at: usize, bytes: &[u8]| {
+            let header = 64 + 56 * i;
+            (file[header], file[header + 4]) = (kind, 2);
+            file[header + 8..header + 10].copy_from_slice(&(at as u16).to_le_bytes());
+            file[header + 16..header + 18].copy_from_slice(&(at as u16).to_le_bytes());
+            file[header + 32] = bytes.len() as u8;
+            file[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        part(0, 1, 256, data);
+        if let Some(loader) = loader {
+            part(1, 3, 384, loader);
+        }
+        file
     }
 }

@@ -23,9 +23,18 @@ pub(super) fn ensure_daemon() -> Result<()> {
         return Ok(());
     }
     if let Some((uid, pid)) = Control::usurper() {
+        let process = match pid {
+            Some(pid) => format!("process {pid}"),
+            None => "a process of another PID namespace".into(),
+        };
+        let mapped = if uid == sys::OVERFLOW_UID {
+            "; that number may stand for a user whom this user namespace does not know"
+        } else {
+            ""
+        };
         bail!(
-            "process {pid} of user {uid} has taken the address that shuntd needs for you; \
-             a shuntd can start once it has ended (root's `shuntd --system` needs another address)"
+            "{process} of user {uid} has taken the address that shuntd needs for you; \
+             a shuntd can start once it has ended (root's `shuntd --system` needs another address){mapped}"
         );
     }
     let program = locate::daemon().context("the program is neither beside shunt nor on PATH")?;

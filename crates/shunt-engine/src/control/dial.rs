@@ -1,17 +1,19 @@
 //! Finding the daemon and being introduced to it.
 
 use std::mem::size_of;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 use shunt_abi::message::{Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 
-use super::{
-    FD, GREETED, INODE, PATIENCE_MS, RETRY_AT, RETRY_NS, WHY_NOT, board, inode, request, wire,
-};
-use crate::sys;
+use super::{FD, GREETED, INODE, PATIENCE_MS, RETRY_AT, RETRY_NS, WHY_NOT, board, request, wire};
 use crate::table::{self, Entry};
+use crate::{region, stats, sys};
+
+/// As which user this process, or the one that forked it, found a daemon last.
+static SERVED: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = u32::MAX;
 
 /// Connects, introduces itself, and waits a little for the welcome. With the lock.
 pub(super) fn open() -> bool {
@@ -24,13 +26,22 @@ pub(super) fn open() -> bool {
     let (fd, patience) = match greeted() {
         Some(fd) => (fd, 0),
         None => match greet(uid) {
-            Some(fd) => (fd, PATIENCE_MS),
-            None => return false,
+            Some(fd) => {
+                show_counters(fd);
+                (fd, PATIENCE_MS)
+            }
+            None => {
+                let served = SERVED.load(Ordering::Relaxed);
+                if served != NOBODY && served != uid {
+                    WHY_NOT.store(Reason::OtherUser as u32, Ordering::Relaxed);
+                }
+                return false;
+            }
         },
     };
     if sys::poll_ms(fd, libc::POLLIN, patience) == 0 {
         // Overloaded or stopped: looked at again soon, without waiting.
-        INODE.store(inode(fd), Ordering::Relaxed);
+        INODE.store(sys::inode(fd), Ordering::Relaxed);
         table::enter(fd, Entry::Ours);
         GREETED.store(fd, Ordering::Release);
         RETRY_AT.store(sys::now() + RETRY_NS / 100, Ordering::Relaxed);
@@ -55,9 +66,10 @@ pub(super) fn open() -> bool {
         sys::close(fd);
         return false;
     };
-    INODE.store(inode(fd), Ordering::Relaxed);
+    INODE.store(sys::inode(fd), Ordering::Relaxed);
     board::adopt(board, m.index);
     table::enter(fd, Entry::Ours);
+    SERVED.store(uid, Ordering::Relaxed);
     FD.store(fd, Ordering::Release);
     request::tell_everything();
     true
@@ -70,20 +82,30 @@ fn greeted() -> Option<c_int> {
         return None;
     }
     table::enter(fd, Entry::Other);
-    (inode(fd) == INODE.load(Ordering::Relaxed)).then_some(fd)
+    (sys::inode(fd) == INODE.load(Ordering::Relaxed)).then_some(fd)
 }
 
 /// A new connection on which this process has introduced itself.
 pub(super) fn greet(uid: u32) -> Option<c_int> {
     let fd = sys::move_high(dial(None, uid).or_else(|| dial(Some(uid), uid))?);
     let mut hello = Message::new(Kind::Hello);
-    // SAFETY: PR_GET_NAME fills 16 bytes, and the name has them.
-    unsafe { libc::prctl(libc::PR_GET_NAME, hello.name.as_mut_ptr()) };
+    hello.name = sys::comm();
     if wire::transmit(fd, &hello, None) {
         return Some(fd);
     }
     sys::close(fd);
     None
+}
+
+/// Right behind the introduction, so that the daemon knows of the counters however late it
+/// comes to read, and whatever becomes of this process.
+fn show_counters(fd: c_int) {
+    if let Some(file) = region::file()
+        && wire::transmit(fd, &Message::new(Kind::Counters), Some(file))
+        && let Some(lines) = stats::file()
+    {
+        wire::transmit(fd, &Message::new(Kind::Statistics), Some(lines));
+    }
 }
 
 /// A connection to the daemon at this address, if it is one to be trusted.

@@ -38,10 +38,14 @@ impl ItemList {
         }
         self.list().iter().find_map(|&(set, item)| {
             let of = table::SETS.get(set)?;
-            let Some((events, fd)) = of.with(|s| {
-                let item = &s.items[item as usize];
-                (item.events, item.fd)
-            }) else {
+            let Some((events, fd)) = of
+                .with(|s| {
+                    s.items
+                        .get(item as usize)
+                        .map(|item| (item.events, item.fd))
+                })
+                .flatten()
+            else {
                 return Some(Reason::Busy);
             };
             let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));

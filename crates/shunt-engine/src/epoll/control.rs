@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
+use shunt_abi::Reason;
 
 use super::carry::{Known, move_in};
 use super::nested::nest;
@@ -10,6 +11,7 @@ use super::place::watch;
 use super::set::Set;
 use super::state::State;
 use crate::socket::{Socket, Stage};
+use crate::stream::{self, Conn};
 use crate::table::Entry;
 use crate::{Outcome, sys, table, upgrade};
 
@@ -45,6 +47,13 @@ pub(crate) fn change(
             Known::Nothing
         };
         upgrade::progress(socket, fd, known);
+    }
+    if operation == libc::EPOLL_CTL_ADD
+        && let Some(conn) = Conn::attached(socket, fd)
+        && set.with(|_| set.open_inner().is_err()) == Some(true)
+    {
+        // No descriptors are left for a set of ours; the kernel needs none.
+        stream::downgrade(&conn, Reason::NoResources);
     }
     if !socket.lock.take() {
         return Outcome::Kernel;
@@ -107,17 +116,16 @@ fn add(
     }
     // One that moves at once is never here: whatever its events, the kernel would
     // report EPOLLHUP and EPOLLERR to whoever sleeps.
-    let moves =
-        socket.stage() == Stage::Attached && event.events & libc::EPOLLEXCLUSIVE as u32 == 0;
+    let shunted = Conn::attached(socket, fd).filter(|conn| !stream::is_plain(conn));
+    let moves = shunted.is_some() && event.events & libc::EPOLLEXCLUSIVE as u32 == 0;
     if !moves {
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
     }
     let item = state.insert(socket, fd, event);
     set.tracked.fetch_add(1, Ordering::SeqCst);
     socket.items.list().push((set.index(), item));
-    if socket.stage() == Stage::Attached
-        && let Some(pair) = socket.pair()
-        && !move_in(set, state, item, pair.link)
+    if let Some(conn) = shunted
+        && !move_in(set, state, item, conn.pair.link)
     {
         let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
         unlist(set, state, socket, item);
@@ -194,7 +202,8 @@ fn retire(socket: &'static Socket, keep: Option<&'static Set>) {
             continue;
         }
         set.with(|state| {
-            if state.items[index as usize].dormant {
+            let item = state.items.get(index as usize);
+            if item.is_some_and(|item| item.dormant) {
                 remove(set, state, socket, index);
             }
         });

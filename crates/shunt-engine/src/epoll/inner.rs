@@ -97,7 +97,22 @@ fn leave_out(magic: u64, room: &mut [epoll_event], n: usize) -> Option<usize> {
     Some(n - 1)
 }
 
-/// The same, with the lock held.
+/// Takes reports of ours out of the events of a set that was closed meanwhile: its number
+/// may name another set, and no thread is in a call on that. Returns how many are left.
+pub(super) fn take_foreign(room: &mut [epoll_event], n: usize) -> usize {
+    let mut left = 0;
+    for i in 0..n {
+        let data = room[i].u64;
+        let ours = |set: &Set| data == set.magic() || data == set.call_magic();
+        if !table::SETS.each().any(ours) {
+            room[left] = room[i];
+            left += 1;
+        }
+    }
+    left
+}
+
+/// [`take_inner`] with the lock held.
 pub(super) fn take_inner_with(
     set: &'static Set,
     state: &mut State,

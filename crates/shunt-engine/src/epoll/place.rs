@@ -60,11 +60,13 @@ pub(super) fn say_watched(socket: &'static Socket) -> bool {
         let Some(set) = table::SETS.get(set) else {
             continue;
         };
+        // `None`: the set has just ended.
         let state = set.with(|s| {
-            let item = &s.items[item as usize];
+            let item = s.items.get(item as usize)?;
             // One that is near is looked at directly.
-            (item.moved && !item.near, item.dormant)
+            Some((item.moved && !item.near, item.dormant))
         });
+        let state = state.flatten();
         dormant |= state == Some((true, true));
         if state == Some((true, false)) {
             let this = set.group();
@@ -112,8 +114,10 @@ pub(crate) fn part(socket: &'static Socket, fd: c_int) {
             continue;
         };
         set.with(|s| {
-            let item = &s.items[item as usize];
-            if item.fd == fd && !item.moved {
+            if let Some(item) = s.items.get(item as usize)
+                && item.fd == fd
+                && !item.moved
+            {
                 let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
             }
         });

@@ -10,7 +10,7 @@ use super::state::State;
 use super::{SHARED, call};
 use crate::sys;
 use crate::table::{self, Entry, Links, Pooled};
-use crate::thread::Lock;
+use crate::thread::{Lock, is_alone};
 
 /// An epoll set of the program.
 pub(crate) struct Set {
@@ -120,15 +120,33 @@ impl Set {
     }
 
     /// Runs `work` with the set's lock; `None` in a signal handler that
-    /// interrupted its holder.
+    /// interrupted its holder, and once the set has ended.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
         if !self.lock.take() {
             return None;
         }
         // SAFETY: the lock is held.
-        let result = work(unsafe { (*self.state.get()).get_or_insert_default() });
+        let state = unsafe { &mut *self.state.get() };
+        if state.is_none() && self.live.load(Ordering::Relaxed) {
+            *state = Some(Box::default());
+        }
+        let result = state.as_deref_mut().map(work);
         self.lock.give();
-        Some(result)
+        result
+    }
+
+    /// Ends the set for everybody who comes by [`Self::with`], and returns what it had.
+    /// `Err`: a signal handler has interrupted who works on it, and so leaves it to nobody.
+    fn retire(&self) -> Result<Option<Box<State>>, ()> {
+        if !self.lock.take() {
+            self.live.store(false, Ordering::Release);
+            return Err(());
+        }
+        self.live.store(false, Ordering::Release);
+        // SAFETY: the lock is held.
+        let state = unsafe { (*self.state.get()).take() };
+        self.lock.give();
+        Ok(state)
     }
 
     pub(crate) fn hold(&self) {
@@ -163,7 +181,9 @@ impl Set {
         if self.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        self.live.store(false, Ordering::Release);
+        let Ok(state) = self.retire() else {
+            return;
+        };
         for outer in table::SETS
             .each()
             .filter(|s| s.nested.load(Ordering::Acquire) != 0)
@@ -176,8 +196,7 @@ impl Set {
                     .fetch_sub((before - state.nested.len()) as u32, Ordering::AcqRel);
             });
         }
-        // SAFETY: no descriptor names the set any more.
-        if let Some(state) = unsafe { (*self.state.get()).take() } {
+        if let Some(state) = state {
             for item in state.items.iter().filter(|i| i.live) {
                 if item.socket.lock.take() {
                     item.socket
@@ -200,6 +219,42 @@ impl Set {
             }
         }
         table::SETS.give(self);
+    }
+}
+
+/// A call on a set under way: the set outlives it, whoever closes the last descriptor
+/// meanwhile. A process with one thread, which does not, is spared the count.
+#[derive(Clone, Copy)]
+pub(crate) struct User {
+    set: &'static Set,
+    held: bool,
+}
+
+impl User {
+    /// A call on the set that `fd` names, if it names one.
+    #[inline(always)]
+    pub(crate) fn of(fd: c_int) -> Option<Self> {
+        let held = !is_alone();
+        let set = if held {
+            table::hold_set(fd)?
+        } else {
+            table::set(fd)?
+        };
+        Some(Self { set, held })
+    }
+
+    /// The set.
+    #[inline]
+    pub(crate) fn set(self) -> &'static Set {
+        self.set
+    }
+
+    /// The call is over, or its thread cancelled.
+    #[inline]
+    pub(crate) fn leave(self) {
+        if self.held {
+            self.set.unhold();
+        }
     }
 }
 

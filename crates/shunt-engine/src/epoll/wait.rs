@@ -7,10 +7,10 @@ use libc::{c_int, epoll_event, sigset_t};
 use super::carry::bring_forward;
 use super::collect::{LOOK_OFTEN, collect, has_news, has_some, is_due};
 use super::control::retire_busy;
-use super::inner::take_inner;
+use super::inner::{hear_inner, take_foreign, take_inner};
 use super::limit::Limit;
 use super::near;
-use super::set::Set;
+use super::set::{Set, User};
 use super::sleep::{begin_sleep, end_sleep};
 use crate::stream::{Spin, shares_core};
 use crate::thread::signals;
@@ -24,12 +24,13 @@ const LOOKS: u32 = 64;
 /// # Safety
 /// `events` has room for `most` events; `mask` is null or a signal set.
 pub(crate) unsafe fn wait(
-    set: &'static Set,
+    user: User,
     events: *mut epoll_event,
     most: c_int,
     limit: Limit,
     mask: *const sigset_t,
 ) -> Outcome {
+    let set = user.set();
     // The kernel refuses what it cannot fill (`EP_MAX_EVENTS`).
     let refused = most <= 0 || most as usize > i32::MAX as usize / size_of::<epoll_event>();
     if refused || set.is_plain() && (limit.is_now() || (events as usize) < 4096) {
@@ -47,7 +48,7 @@ pub(crate) unsafe fn wait(
     let room = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
     if set.is_plain() {
         // SAFETY: the caller's promise.
-        if let Some(outcome) = unsafe { wait_plain(set, room, limit, mask) } {
+        if let Some(outcome) = unsafe { wait_plain(user, room, limit, mask) } {
             return outcome;
         }
     }
@@ -114,6 +115,7 @@ pub(crate) unsafe fn wait(
         } else {
             0
         };
+        let slept_on = set.fd();
         let n = if found > 0 {
             end_sleep(set);
             return Outcome::Done(found as isize);
@@ -121,8 +123,17 @@ pub(crate) unsafe fn wait(
             Err(libc::EINTR)
         } else {
             stats::ready_sleep();
+            let undo = || {
+                end_sleep(set);
+                user.leave();
+            };
             // SAFETY: the slice is the program's own.
-            unsafe { real_wait(set.fd(), room, limit, mask, &|| end_sleep(set)) }
+            unsafe {
+                match slept_on {
+                    -1 => closed_wait(set, limit, mask, &undo),
+                    fd => real_wait(fd, room, limit, mask, &undo),
+                }
+            }
         };
         end_sleep(set);
         // Only a wait that has spun says something of spinning.
@@ -146,7 +157,10 @@ pub(crate) unsafe fn wait(
                 };
             }
         };
-        let kept = take_inner(set, room, n);
+        let mut kept = take_inner(set, room, n);
+        if set.fd() != slept_on {
+            kept = take_foreign(room, kept);
+        }
         if n == room.len() {
             set.kernel_has_more.store(true, Ordering::Relaxed);
         }
@@ -177,19 +191,58 @@ fn see_to_chores(set: &'static Set) {
     near::review(set);
 }
 
+/// `epoll_pwait2(2)` on a number that names no set that we know, in a process with threads:
+/// one of these may be about to close it, or has just made it.
+///
+/// # Safety
+/// As for [`wait`].
+pub(crate) unsafe fn wait_unknown(
+    fd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    limit: Limit,
+    mask: *const sigset_t,
+) -> Outcome {
+    let refused = most <= 0 || most as usize > i32::MAX as usize / size_of::<epoll_event>();
+    if refused || (events as usize) < 4096 {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    let room = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
+    let seen = signals::now();
+    // What is no set is told at once, also where the sleep would be a `poll`.
+    let mut found = sys::epoll_now(fd, room.as_mut_ptr(), room.len()).map(|n| n as isize);
+    loop {
+        match found.map(|n| take_foreign(room, n as usize)) {
+            Err(errno) => return Outcome::Fail(errno),
+            Ok(0) if limit.is_up() => return Outcome::Done(0),
+            Ok(0) if seen.any_since() => return Outcome::Fail(libc::EINTR),
+            Ok(0) => sys::sched_yield(),
+            Ok(kept) => return Outcome::Done(kept as isize),
+        }
+        // SAFETY: the caller's promise.
+        found = unsafe { real_wait(fd, room, limit, mask, &|| ()) };
+    }
+}
+
 /// A wait while the set holds nothing of ours: as real as can be, but another
 /// thread may bring something in meanwhile. `None`: it has; wait as for such a set.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
 unsafe fn wait_plain(
-    set: &'static Set,
+    user: User,
     room: &mut [epoll_event],
     limit: Limit,
     mask: *const sigset_t,
 ) -> Option<Outcome> {
+    let set = user.set();
     let awake = || {
         set.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
+    };
+    let undo = || {
+        awake();
+        user.leave();
     };
     set.plain_sleepers.fetch_add(1, Ordering::SeqCst);
     // One of the two sees the other: this look the change, or the changer the sleeper.
@@ -197,9 +250,13 @@ unsafe fn wait_plain(
         Ok(0)
     } else {
         // SAFETY: the caller's promise.
-        unsafe { real_wait(set.fd(), room, limit, mask, &awake) }
+        unsafe { real_wait(set.fd(), room, limit, mask, &undo) }
     };
     awake();
+    let n = match n {
+        Ok(n) if set.fd() == -1 => Ok(take_foreign(room, n as usize) as isize),
+        n => n,
+    };
     match n {
         Err(errno) => Some(Outcome::Fail(errno)),
         // Another thread may have taken what a poll of the set has found.
@@ -210,6 +267,35 @@ unsafe fn wait_plain(
             kept => Some(Outcome::Done(kept as isize)),
         },
     }
+}
+
+/// A sleep on a set whose last descriptor was closed after the call began: the kernel would
+/// keep the set for as long as the call lasts, and of ours the inner set is left.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+#[cold]
+unsafe fn closed_wait(
+    set: &'static Set,
+    limit: Limit,
+    mask: *const sigset_t,
+    undo: &impl Fn(),
+) -> Result<isize, i32> {
+    let mut inner = libc::pollfd {
+        fd: set.inner.load(Ordering::Acquire),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let left = limit.left();
+    let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: one valid pollfd; the caller's promise.
+    let n = real::sleeping(undo, || unsafe {
+        real::ppoll()(&raw mut inner, 1, left, mask) as isize
+    })?;
+    if n > 0 {
+        set.with(|state| hear_inner(set, state, false, None));
+    }
+    Ok(0)
 }
 
 /// The real call; `undo` if the thread is cancelled in it.

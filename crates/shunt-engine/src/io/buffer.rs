@@ -11,8 +11,13 @@ pub(super) const IOV_MAX: usize = 1024;
 /// `MAX_RW_COUNT`: the kernel moves no more in one call (`read(2)`, NOTES).
 pub(super) const MOST: usize = 0x7fff_f000;
 
-/// The end of what a program can address.
-const USER_END: usize = (1 << 47) - 4096;
+/// The end of what a program can address that does not ask for more.
+const USER_END: usize =
+    (1 << if cfg!(target_arch = "aarch64") {
+        48
+    } else {
+        47
+    }) - 4096;
 
 /// An address that no program can have data at: the kernel says `EFAULT` where
 /// a copy of ours would be a crash.

@@ -14,26 +14,26 @@ use crate::{Outcome, life, real, signal, sys, table};
 
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
-    if is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
-        return Outcome::Kernel;
-    }
-    // SAFETY: the caller's promise.
-    let header = unsafe { &mut *message };
     if !is_candidate(fd) {
-        if header.msg_controllen == 0 || header.msg_control.is_null() {
-            return Outcome::Kernel;
-        }
-        // SAFETY: the caller's promise; the kernel has filled the control data.
+        // SAFETY: the caller's promise; the kernel, which has judged the header, has
+        // filled the control data.
         return unsafe {
             match real::quietly(|| real::recvmsg()(fd, message, flags)) {
                 Ok(n) => {
-                    life::passed(message);
+                    if has_control(&*message) {
+                        life::passed(message);
+                    }
                     Outcome::Done(n)
                 }
                 Err(errno) => Outcome::Fail(errno),
             }
         };
     }
+    if is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's promise.
+    let header = unsafe { &mut *message };
     // SAFETY: the caller's promise.
     let parts = match unsafe { list(header.msg_iov, header.msg_iovlen) } {
         Ok(parts) => parts,
@@ -67,6 +67,11 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
         // SAFETY: the caller's promise.
         || unsafe { real::recvmsg()(fd, message, flags) },
     )
+}
+
+/// Whether there is a buffer for control data.
+fn has_control(header: &msghdr) -> bool {
+    header.msg_controllen > 0 && !header.msg_control.is_null()
 }
 
 /// The ancillary message of `TCP_INQ`: how much can still be received, or 1 when
@@ -106,13 +111,13 @@ unsafe fn put_left(conn: &Conn, header: &mut msghdr) {
 
 /// `sendmsg(2)`. Also looks for descriptors being passed, on any socket.
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
-    if is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
+    if !table::is_any() || is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
     let header = unsafe { &*message };
     let control = header.msg_controllen > 0;
-    if control && !header.msg_control.is_null() && table::is_any() {
+    if has_control(header) {
         // SAFETY: the caller's promise.
         unsafe { life::passing(message) };
     }
@@ -182,6 +187,21 @@ pub unsafe fn recvmmsg(
 ) -> Outcome {
     if is_bad(messages.cast(), 1) {
         return Outcome::Kernel;
+    }
+    if !is_candidate(fd) && table::is_any() {
+        // SAFETY: the caller's promise; the kernel has filled as many messages as it says.
+        return unsafe {
+            match real::quietly(|| real::recvmmsg()(fd, messages, count, flags, timeout) as isize) {
+                Ok(received) => {
+                    (0..received as usize)
+                        .map(|i| &raw const (*messages.add(i)).msg_hdr)
+                        .filter(|&header| has_control(&*header))
+                        .for_each(|header| life::passed(header));
+                    Outcome::Done(received)
+                }
+                Err(errno) => Outcome::Fail(errno),
+            }
+        };
     }
     serve(
         fd,
@@ -270,6 +290,19 @@ unsafe fn message_at<'a>(messages: *mut mmsghdr, i: usize) -> Result<&'a mut mms
 /// `sendmmsg(2)`.
 pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
     if is_bad(messages.cast(), 1) {
+        return Outcome::Kernel;
+    }
+    if !is_candidate(fd) && table::is_any() {
+        for i in 0..count.min(IOV_MAX as c_uint) as usize {
+            // SAFETY: the caller's promise.
+            let Ok(one) = (unsafe { message_at(messages, i) }) else {
+                break;
+            };
+            if has_control(&one.msg_hdr) {
+                // SAFETY: as above.
+                unsafe { life::passing(&raw const one.msg_hdr) };
+            }
+        }
         return Outcome::Kernel;
     }
     serve(

@@ -92,7 +92,7 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
         // It has been dissolved.
         0 if socket.stage() == Stage::Fresh => {}
         0 | libc::EINPROGRESS | libc::EINTR | libc::EISCONN | libc::EALREADY => {
-            socket.connected.store(true, Ordering::Relaxed);
+            socket.set_connected(true);
         }
         // It may try again, elsewhere.
         _ => {
@@ -158,7 +158,7 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
         control::look();
     }
     if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
-        socket.connected.store(true, Ordering::Relaxed);
+        socket.set_connected(true);
         upgrade::consider(socket, fd, Role::Acceptor, None);
     }
 }

@@ -18,6 +18,7 @@ pub unsafe fn start(environment: *const *const c_char) {
     let environment = unsafe { Environment::new(environment) };
     config::read(environment);
     stats::start(environment);
+    stats::announce();
     adopt::look_around();
 }
 
@@ -90,11 +91,8 @@ fn end() {
 /// Before the process changes its user, its root or its rights: afterwards it
 /// might no longer reach the daemon that serves it now.
 pub fn before_new_identity() {
-    if thread::owns_memory() {
-        stats::prepare();
-        if config::upgrade() != Upgrade::Off {
-            control::ensure();
-        }
+    if thread::owns_memory() && config::upgrade() != Upgrade::Off {
+        control::ensure();
     }
 }
 
@@ -125,7 +123,6 @@ pub fn after_unshare(flags: libc::c_int) {
 /// not in use yet.
 pub fn before_confinement() {
     if thread::owns_memory() {
-        stats::prepare();
         inherit::forget_all(Reason::Confined);
         epoll::retire_calls();
         config::confine();

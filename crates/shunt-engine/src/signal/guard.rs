@@ -21,7 +21,7 @@ use super::{
     slot,
 };
 use crate::thread::signals;
-use crate::{real, sys};
+use crate::{config, real, sys};
 
 static ON: AtomicBool = AtomicBool::new(false);
 
@@ -52,16 +52,26 @@ pub(super) fn guards(signal: c_int) -> bool {
 }
 
 /// Whether a structure of the program's may be read, as far as its first and its last
-/// byte tell. Before [`guard_copies`] nobody can tell, and it is taken to be there.
+/// byte tell. Where [`guard_copies`] can do nothing nobody can tell, and it is taken to be
+/// there.
 #[inline]
 pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
-    !ON.load(Ordering::Relaxed)
-        || shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))
+    if !ON.load(Ordering::Relaxed) {
+        guard_copies();
+        if !ON.load(Ordering::Relaxed) {
+            return true;
+        }
+    }
+    shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))
 }
 
-/// Makes bad buffers harmless, from now on. At the first connection.
+/// Makes bad buffers harmless, from now on: at the first connection in shared memory, or
+/// the first structure that is read in front of the kernel. A process that has confined
+/// itself makes no call for that.
+#[cold]
 pub(crate) fn guard_copies() {
-    if cfg!(not(target_arch = "x86_64")) || ON.load(Ordering::Relaxed) || !owns_table() {
+    let able = cfg!(target_arch = "x86_64") && owns_table() && !config::is_confined();
+    if !able || ON.load(Ordering::Relaxed) {
         return;
     }
     /// # Safety

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use shunt_abi::Reason;
 use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Way};
@@ -245,6 +246,11 @@ impl Conn<'_> {
         let Some(written) = tcp::written(base, self.socket.role()) else {
             return false;
         };
+        if self.producer().lacks_memory() {
+            self.socket.set_reason(Reason::NoResources);
+            Way::TcpAgain.store(&own.sending.way);
+            return false;
+        }
         // What `MSG_MORE` holds back would wait for a doorbell, which may not be needed.
         sys::push(base);
         publish::word(&own.output.switch_at, written + 1);

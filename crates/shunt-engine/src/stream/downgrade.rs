@@ -69,7 +69,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     if goes_on && conn.is_on_ring() && !owed::is_mutual(conn) {
         leave_ring_within(conn, reason, PATIENCE);
     }
-    conn.socket.downgraded.store(1, Ordering::Relaxed);
+    conn.socket.note_downgrade();
     leave::restore_options(conn);
     if wait::any_waits_for_room(conn) {
         parking::ring();

@@ -127,7 +127,7 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
                 }
             }
             conn.socket.set_reason(reason);
-            conn.socket.downgraded.store(1, Ordering::Relaxed);
+            conn.socket.note_downgrade();
         }
         Way::Tcp => Way::TcpAgain.store(&own.sending.way),
         Way::TcpAgain | Way::Owing => {}

@@ -125,7 +125,7 @@ fn accept(conn: &Conn) -> bool {
     if conn.socket.reason() == Reason::Pending {
         conn.socket.set_reason(Reason::PeerLeft);
     }
-    conn.socket.downgraded.store(1, Ordering::Relaxed);
+    conn.socket.note_downgrade();
     let output = &own.output;
     let back_at = output.back_at.load(Ordering::Relaxed);
     let way = conn.way_out();

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
+use shunt_shm::copy::is_readable;
 use shunt_shm::publish;
-use shunt_shm::ring::Stopped;
+use shunt_shm::ring::{STEP, Stopped};
 use shunt_shm::slot::{self, Way};
 
 use super::close::has_died;
@@ -31,6 +32,8 @@ enum Step {
     Done,
     /// The ring is full.
     Full,
+    /// The ring has space, but the system no memory for it.
+    NoMemory,
     /// There is room, but the peer has much to read already; all is written, or not.
     Ahead { done: bool },
     /// The kernel must do it.
@@ -115,6 +118,10 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                 if done {
                     return Outcome::Done(cursor.done() as isize);
                 }
+                continue;
+            }
+            Step::NoMemory => {
+                leave_ring(conn, Reason::NoResources);
                 continue;
             }
             Step::Full => {}
@@ -214,6 +221,11 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
             }
             Err(Stopped::BadBuffer(_)) => Step::BadBuffer,
             Ok(filled) => match (filled, cursor.remaining() == 0) {
+                (Filled::All, false)
+                    if n == 0 && allowed(conn) > 0 && conn.producer().lacks_memory() =>
+                {
+                    Step::NoMemory
+                }
                 (Filled::All, false) => Step::Full,
                 (_, done) if may_wait(conn, flags) && is_ahead(conn) => Step::Ahead { done },
                 (_, true) => Step::Done,
@@ -228,6 +240,10 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
 /// So much of a large message is published before the peer is told, so that one that
 /// sleeps wakes in time to copy while the rest is written.
 const PART: usize = 64 << 10;
+
+/// The kernel copies about so much at once, and sends none of it if it meets a bad address
+/// (`skb_page_frag_refill`).
+const AT_ONCE: usize = 32 << 10;
 
 /// A sender that may wait makes way for its peer whenever so much more is in flight: on
 /// one core the peer reads it while it is still in the cache.
@@ -269,6 +285,13 @@ unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<Filled, Stopped> {
             return Ok(Filled::Part);
         }
         let want = length.min(allowed(conn));
+        // What is published cannot be taken back.
+        if cursor.done() == 0
+            && (want < length || length > STEP)
+            && !is_readable(base, length.min(AT_ONCE))
+        {
+            return Err(Stopped::BadBuffer(0));
+        }
         // SAFETY: the caller's promise.
         let written = unsafe { producer.write(base, want.min(left)) };
         if let Err(Stopped::BadBuffer(n)) = written {

@@ -98,3 +98,14 @@ pub(crate) fn write_now(pipe: c_int, bytes: *const u8, length: usize) -> Result<
         other => other,
     }
 }
+
+/// What tells one file from another; 0 if the descriptor is bad.
+pub(crate) fn inode(fd: c_int) -> u64 {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    if call!(fstat, fd, stat.as_mut_ptr()).is_ok() {
+        // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
+        unsafe { stat.assume_init() }.st_ino
+    } else {
+        0
+    }
+}

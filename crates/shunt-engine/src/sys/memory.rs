@@ -35,6 +35,63 @@ pub(crate) fn unmap(at: *mut u8, bytes: usize) {
 /// Whether the kernel could read the eight bytes there, which we may then read
 /// without a fault.
 pub fn is_readable<T>(at: *const T) -> bool {
-    // The set is read before the operation, which is none, is refused.
-    !at.is_null() && call!(rt_sigprocmask, usize::MAX, at, 0, 8) != Err(libc::EFAULT)
+    let first = at as usize;
+    let last = first.wrapping_add(7);
+    // A page can be read, or not, as a whole.
+    !at.is_null() && has_word(first) && (first & !4095 == last & !4095 || has_word(last))
+}
+
+/// Whether the kernel could read the aligned word that holds this byte.
+fn has_word(at: usize) -> bool {
+    let word = at & !3;
+    // The kernel compares the word with the last argument, then wakes nobody and moves
+    // nobody. That is a call without any effect, which tools that stand in for the
+    // kernel (valgrind) know, too.
+    let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
+    call!(futex, word, operation, 0, 0, word, 0) != Err(libc::EFAULT)
+}
+
+/// New zeroed private memory, at a place of ours if `at` is not null; or null.
+pub(crate) fn map_private(at: *mut u8, bytes: usize) -> *mut u8 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    map_at(at, bytes, flags, -1)
+}
+
+/// A file's memory, shared, at a place of ours if `at` is not null; or null.
+pub(crate) fn map_file(at: *mut u8, fd: libc::c_int, bytes: usize) -> *mut u8 {
+    map_at(at, bytes, libc::MAP_SHARED | libc::MAP_NORESERVE, fd)
+}
+
+fn map_at(at: *mut u8, bytes: usize, flags: libc::c_int, fd: libc::c_int) -> *mut u8 {
+    let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    call!(mmap, at, bytes, prot, flags | fixed, fd as usize, 0)
+        .map_or(std::ptr::null_mut(), |at| at as *mut u8)
+}
+
+/// Whether files may be so large here: else making one would raise SIGXFSZ.
+pub(crate) fn may_grow_to(bytes: u64) -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    call!(prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit).is_ok() && limit.rlim_cur >= bytes
+}
+
+/// A new memory file of this size.
+pub(crate) fn memory_file(name: &std::ffi::CStr, bytes: usize) -> Option<libc::c_int> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let fd = call!(memfd_create, name.as_ptr(), flags).ok()? as libc::c_int;
+    if call!(ftruncate, fd, bytes).is_ok() {
+        return Some(fd);
+    }
+    super::close(fd);
+    None
+}
+
+/// From now on nobody can resize a memory file or map it writable again.
+pub(crate) fn seal(fd: libc::c_int) -> bool {
+    let seals =
+        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+    super::fcntl(fd, libc::F_ADD_SEALS, seals as usize).is_ok()
 }

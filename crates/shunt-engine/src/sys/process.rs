@@ -44,3 +44,10 @@ pub(crate) fn core() -> u32 {
     let core = crate::real::quietly(|| unsafe { libc::sched_getcpu() as isize });
     core.map_or(0, |core| core as u32 + 1)
 }
+
+/// What the kernel calls this process (or thread).
+pub(crate) fn comm() -> [u8; 16] {
+    let mut comm = [0u8; 16];
+    let _ = call!(prctl, libc::PR_GET_NAME, comm.as_mut_ptr());
+    comm
+}

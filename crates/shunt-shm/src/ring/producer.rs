@@ -13,8 +13,8 @@ const RESERVE: u32 = 24;
 /// the cache.
 const LARGE: u32 = 256 << 10;
 
-/// A large copy is published in steps, so that both sides copy at once.
-const STEP: usize = 16 << 10;
+/// A large copy is published in steps of so many bytes, so that both sides copy at once.
+pub const STEP: usize = 16 << 10;
 
 /// The sending half. Holding one means holding the sending token.
 #[derive(Debug)]
@@ -123,6 +123,18 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         let known = known.min(s.check.load(Ordering::Relaxed));
         s.clear.store(end.min(known), Ordering::Relaxed);
         Ok((room, at))
+    }
+
+    /// Whether there is free space at the write position that the system has no memory for.
+    /// Backs that space if it can.
+    #[cold]
+    #[must_use]
+    pub fn lacks_memory(&self) -> bool {
+        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        self.credit(at).is_ok_and(|credit| {
+            let extent = self.extent(at, credit);
+            extent > 0 && self.backed(at, extent, 1) == 0
+        })
     }
 
     /// Where the payload goes in memory, if `at` is what [`Self::room`] said.

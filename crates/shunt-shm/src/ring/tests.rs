@@ -450,3 +450,25 @@ fn what_a_dead_one_was_handing_on_is_not_known() {
     assert_eq!(consumer.drain(100, dies), Ok(Ok(10)));
     assert!(consumer.repair());
 }
+
+/// Where the system has no memory for more of the ring, that is told from a full ring.
+#[test]
+fn a_ring_without_memory_is_not_full() {
+    let pair = Pair::new(64 << 10);
+    let there = 4096;
+    let producer = Producer {
+        populate: move |bytes| bytes <= there,
+        memory: pair.memory(),
+        sending: &pair.sending,
+        output: &pair.output,
+        peer: &pair.progress,
+    };
+    assert!(!producer.lacks_memory());
+    // SAFETY: the array is readable.
+    let written = unsafe { producer.write([7; 10_000].as_ptr(), 10_000) }.unwrap();
+    assert!(written < there && producer.lacks_memory());
+
+    let full = Pair::new(4096);
+    full.write(&[1; 5000]);
+    assert!(!full.producer().lacks_memory());
+}

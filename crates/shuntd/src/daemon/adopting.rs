@@ -11,15 +11,14 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::Stat;
 use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 use shunt_abi::Reason;
 
-use super::Daemon;
+use super::{Daemon, Scope};
 use crate::end::{EndId, State};
 use crate::holders::{self, Holders};
-use crate::inspect;
+use crate::inspect::{self, Look as Seen};
 
 /// See the module.
 const REST: u32 = 9;
@@ -163,13 +162,19 @@ impl Daemon {
         }
         let client = self.clients.get(&id.client)?;
         let user = geteuid();
-        let copy = inspect::copy(client.pidfd.as_fd(), end.fd, id.cookie, &client.lane).ok();
-        let inode = copy.and_then(|socket| {
-            let stat = rustix::fs::fstat(&socket);
-            socket.close_now();
-            let seen = |stat: &Stat| user.is_root() || stat.st_uid == user.as_raw();
-            Some(stat.ok().filter(seen)?.st_ino)
-        });
+        let found = match inspect::copy(client.pidfd.as_fd(), end.fd, Some(id.cookie), &client.lane)
+        {
+            Ok(socket) => {
+                let stat = rustix::fs::fstat(&socket);
+                socket.close_now();
+                stat.ok().map(|stat| (stat.st_ino, stat.st_uid))
+            }
+            // What a user's own daemon may believe of him: see `looking`.
+            Err(Seen::Denied) if self.scope != Scope::Host => self.descriptor(id),
+            Err(_) => None,
+        };
+        let seen = |owner: u32| user.is_root() || owner == user.as_raw();
+        let inode = found.filter(|found| seen(found.1)).map(|found| found.0);
         if inode.is_none() {
             self.answer_adopted(id, false);
         }

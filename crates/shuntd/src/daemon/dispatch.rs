@@ -13,6 +13,7 @@ use crate::client::{Passed, SPARES, Spare};
 use crate::end::{End, EndId, State};
 use crate::foreign::{Foreign, Lane};
 use crate::inspect;
+use crate::tuple::named;
 use crate::wire::{self, Datagram};
 
 /// A client sent something that the protocol does not have: it is dropped.
@@ -102,6 +103,8 @@ impl Daemon {
             cookie: message.cookie,
         };
         match message.kind().ok_or(Malformed)? {
+            Kind::Counters => self.counters(id, datagram),
+            Kind::Statistics => self.statistics(id, datagram),
             Kind::Spare => self.spare(id, &message, datagram),
             Kind::Listen => self.listen(id, &message),
             Kind::Unlisten => {
@@ -146,6 +149,7 @@ impl Daemon {
             | Kind::Gone
             | Kind::Lent
             | Kind::Row
+            | Kind::Listener
             | Kind::End => Err(Malformed),
         }
     }
@@ -210,6 +214,7 @@ impl Daemon {
         if let Some(end) = self.ends.get_mut(id) {
             let used = end.status == Some(0);
             end.status = Some(message.status);
+            end.named = end.named.or(named(message));
             if hands_on(message.status) && !used {
                 self.withdraw(id);
             }
@@ -218,6 +223,7 @@ impl Daemon {
             let role = role(message.role).unwrap_or(Role::Connector);
             let mut end = End::new(message.fd, role, State::Reported);
             end.status = Some(message.status);
+            end.named = named(message);
             self.add_end(id, end);
         }
     }

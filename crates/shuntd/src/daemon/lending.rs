@@ -38,7 +38,8 @@ impl Daemon {
             let (end, holder) = (self.ends.get(*id)?, self.clients.get(&id.client)?);
             let paired = matches!(end.state, State::Paired(_)) && holder.uid == client.uid;
             // Its copy waits in the lane of the user who pays for it.
-            let copy = || inspect::copy(holder.pidfd.as_fd(), end.fd, id.cookie, &holder.lane).ok();
+            let copy =
+                || inspect::copy(holder.pidfd.as_fd(), end.fd, Some(id.cookie), &holder.lane).ok();
             paired.then(copy)?
         })
     }

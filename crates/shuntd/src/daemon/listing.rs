@@ -1,14 +1,17 @@
 //! The list of connections for `shunt ss`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
 use super::dispatch::Malformed;
+use super::seeing::{Sights, one_way};
 use super::{Daemon, LISTS, Scope};
 use crate::client::Client;
+use crate::diag::dump;
 use crate::end::{End, EndId, State};
+use crate::holders;
 use crate::inspect::Look;
 use crate::tuple::{FAMILIES, Tuple, bytes};
 
@@ -26,7 +29,10 @@ impl Daemon {
             return Err(Malformed); // Nor have others of its user.
         }
         self.resolve_reported();
-        let mut rows = self.rows(uid);
+        self.find_plain();
+        let (sights, listeners) = self.see(uid);
+        let mut rows = self.rows(uid, &sights);
+        rows.extend(listeners);
         rows.push(Message::new(Kind::End));
         if let Some(client) = self.clients.get_mut(&id) {
             client.rows = rows.into();
@@ -48,34 +54,104 @@ impl Daemon {
             match self.look(id) {
                 Look::Found(tuple) => self.ends.resolve(id, tuple),
                 Look::Gone => self.forget_end(id),
-                Look::NotConnected | Look::Denied | Look::NoRoom => {}
+                Look::NotConnected | Look::Denied | Look::Unnamed | Look::NoRoom => {}
+            }
+        }
+    }
+
+    /// Which accepted connections, claimed and unmatched, have a peer that no client
+    /// holds. Looked up only for a list, among the descriptors of the clients: nobody
+    /// sends a message for it, and a claim that comes later is matched all the same.
+    fn find_plain(&mut self) {
+        let pending = |(_, end): &(EndId, &End)| {
+            let open = end
+                .status
+                .is_none_or(|status| status == Reason::PeerPlain as u8);
+            end.state == State::Waiting && end.role == Role::Acceptor && open
+        };
+        if !self.ends.iter().any(|end| pending(&end)) {
+            return;
+        }
+        // One list for all: of other namespaces, and without tcp_diag, nothing is known.
+        let sockets: HashMap<_, _> = dump::all()
+            .into_iter()
+            .filter_map(|(inode, seen)| Some((seen.tuple?, inode)))
+            .collect();
+        let waiting: Vec<_> = self
+            .ends
+            .iter()
+            .filter(pending)
+            .filter_map(|(id, end)| Some((id, *sockets.get(&end.tuple()?.flipped())?)))
+            .collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let inodes: Vec<_> = waiting.iter().map(|found| found.1).collect();
+        let pids = self.clients.values().map(|client| client.pid);
+        let Some(held) = holders::among(pids, &inodes) else {
+            return; // Some client's descriptors cannot be seen.
+        };
+        for (id, inode) in waiting {
+            if let Some(end) = self.ends.get_mut(id) {
+                let plain = !held.contains(&inode);
+                end.status = plain.then_some(Reason::PeerPlain as u8);
             }
         }
     }
 
     /// Both ends of a connection make one row. The accepting end comes first.
-    fn rows(&self, uid: u32) -> Vec<Message> {
+    fn rows(&self, uid: u32, sights: &Sights) -> Vec<Message> {
         let mut seen = HashSet::new();
         let mut rows = Vec::new();
-        for (_, end) in self.ends.iter() {
-            let Some(tuple) = end.tuple() else { continue };
+        let known = self.ends.iter().filter_map(|(_, end)| end.tuple());
+        for tuple in known.chain(sights.keys().copied()) {
             if !seen.insert(tuple) {
                 continue;
             }
             seen.insert(tuple.flipped());
-            let (own, other) = (self.best(tuple), self.best(tuple.flipped()));
-            let own_accepts =
-                own.is_some_and(|id| self.accepts(id)) || other.is_some_and(|id| !self.accepts(id));
-            let ends = if own_accepts {
-                [own, other]
+            let [own, other] = [tuple, tuple.flipped()].map(|t| self.holder(t, sights));
+            let own_accepts = own.is_some_and(|h| h.accepts) || other.is_some_and(|h| !h.accepts);
+            let (tuple, holders) = if own_accepts {
+                (tuple, [own, other])
             } else {
-                [other, own]
+                (tuple.flipped(), [other, own])
             };
-            if ends.iter().flatten().any(|id| self.may_see(uid, *id)) {
-                rows.push(self.row(if own_accepts { tuple } else { tuple.flipped() }, ends));
+            if holders
+                .iter()
+                .flatten()
+                .any(|h| self.may_see(uid, h.client))
+            {
+                let mut row = self.row(tuple, holders);
+                let ends = [tuple, tuple.flipped()];
+                let [near, far] = ends.map(|t| sights.get(&t).map_or(&[][..], Vec::as_slice));
+                row.bytes = [one_way(near, far), one_way(far, near)];
+                rows.push(row);
             }
         }
         rows
+    }
+
+    /// Who has an end: whoever has claimed or reported it, or else whose region shows it.
+    fn holder(&self, tuple: Tuple, sights: &Sights) -> Option<Holder> {
+        let seen = sights.get(&tuple).and_then(|all| all.last());
+        if let Some(id) = self.best(tuple) {
+            let end = self.ends.get(id)?;
+            let plain = seen
+                .map(|sight| sight.status)
+                .filter(|&status| status != 0 && status != Reason::Pending as u8);
+            return Some(Holder {
+                client: id.client,
+                accepts: self.accepts(id),
+                status: end.status.or(plain),
+                paired: matches!(end.state, State::Paired(_)),
+            });
+        }
+        seen.map(|sight| Holder {
+            client: sight.client,
+            accepts: sight.accepts,
+            status: Some(sight.status),
+            paired: false,
+        })
     }
 
     fn accepts(&self, id: EndId) -> bool {
@@ -102,31 +178,16 @@ impl Daemon {
     }
 
     /// A user sees his own processes' connections, root sees all.
-    fn may_see(&self, uid: u32, id: EndId) -> bool {
+    fn may_see(&self, uid: u32, client: u64) -> bool {
         self.scope != Scope::Host
             || uid == 0
             || self
                 .clients
-                .get(&id.client)
+                .get(&client)
                 .is_some_and(|client| client.uid == uid)
     }
 
-    /// What the two ends of a connection report. "Shunted" is believed of an end
-    /// that has a slot; after a restart of the daemon nobody has one, and then
-    /// both ends must say so.
-    fn reports(&self, ends: [Option<EndId>; 2]) -> [Option<u8>; 2] {
-        let known = ends.map(|end| end.and_then(|id| self.ends.get(id)));
-        let agreed = known
-            .iter()
-            .all(|end| end.is_some_and(|end| end.status == Some(0)));
-        known.map(|end| {
-            let end = end?;
-            let believed = agreed || matches!(end.state, State::Paired(_));
-            end.status.filter(|&status| status != 0 || believed)
-        })
-    }
-
-    fn row(&self, tuple: Tuple, ends: [Option<EndId>; 2]) -> Message {
+    fn row(&self, tuple: Tuple, ends: [Option<Holder>; 2]) -> Message {
         let mut row = Message::new(Kind::Row);
         row.family = if tuple.local.0.is_ipv4() {
             FAMILIES.0
@@ -135,7 +196,7 @@ impl Daemon {
         };
         row.addresses = [bytes(tuple.local.0), bytes(tuple.peer.0)];
         row.ports = [tuple.local.1, tuple.peer.1];
-        let holder = |end: Option<EndId>| end.and_then(|id| self.clients.get(&id.client));
+        let holder = |end: Option<Holder>| end.and_then(|h| self.clients.get(&h.client));
         if let Some(client) = holder(ends[0]) {
             row.pids[0] = client.pid;
             row.name = client.comm;
@@ -144,13 +205,37 @@ impl Daemon {
             row.pids[1] = client.pid;
             row.peer_name = client.comm;
         }
-        let reports = self.reports(ends);
-        row.status = overall(reports);
+        row.status = overall(reports(ends));
         if row.status == 0 {
             row.flags |= FLAG_SHUNTED;
         }
         row
     }
+}
+
+/// Who has one end of a connection.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    client: u64,
+    accepts: bool,
+    /// What it says of the connection: 0 (shunted) or a reason.
+    status: Option<u8>,
+    /// It has a slot.
+    paired: bool,
+}
+
+/// What the two ends of a connection report. "Shunted" is believed of an end
+/// that has a slot; after a restart of the daemon nobody has one, and then
+/// both ends must say so.
+fn reports(ends: [Option<Holder>; 2]) -> [Option<u8>; 2] {
+    let agreed = ends
+        .iter()
+        .all(|end| end.is_some_and(|end| end.status == Some(0)));
+    ends.map(|end| {
+        let end = end?;
+        end.status
+            .filter(|&status| status != 0 || agreed || end.paired)
+    })
 }
 
 /// One status for a connection out of what its ends reported.

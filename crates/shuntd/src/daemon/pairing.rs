@@ -6,21 +6,17 @@
 //!      └──────────────────┴─────────────────┴───> Refused
 //! ```
 
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
-
 use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_ADOPTED, FLAG_AGAIN, FLAG_NEW_LINK, Kind, Message, Role};
 
-use super::{Daemon, Scope};
+use super::Daemon;
 use crate::client::Passed;
 use crate::config::Party;
-use crate::diag;
 use crate::end::{End, EndId, State};
 use crate::foreign::Foreign;
-use crate::inspect::{self, Look};
+use crate::inspect::Look;
 use crate::link::Seat;
-use crate::tuple::{Tuple, address};
+use crate::tuple::{Tuple, named};
 
 /// Unresolved claims looked at again for a claim without a match.
 const RETRIES: usize = 64;
@@ -50,12 +46,9 @@ impl Daemon {
         let mut end = End::new(message.fd, role, State::Unresolved);
         end.answer = Self::wants_answer(message);
         (end.status, end.former) = (status, former);
+        end.named = named(message);
         self.add_end(id, end);
-        let looked = match self.look(id) {
-            Look::Denied => self.look_by_name(id, message),
-            other => other,
-        };
-        match looked {
+        match self.look(id) {
             Look::Found(tuple) if tuple.local == tuple.peer => {
                 self.refuse(id, Reason::SelfConnected)
             }
@@ -68,12 +61,13 @@ impl Daemon {
                     self.match_up(id);
                 }
             }
-            Look::NotConnected => self.await_match(id),
+            // A claim ahead of `connect` cannot know its addresses.
+            Look::NotConnected | Look::Unnamed => self.await_match(id),
             Look::Gone => {
                 self.remove_end(id);
                 self.send_unpaired(id, message.fd, Reason::NotEstablished as u8);
             }
-            Look::Denied => self.refuse(id, Reason::Policy),
+            Look::Denied => self.refuse(id, Reason::NoProof),
             Look::NoRoom => self.refuse(id, Reason::NoResources),
         }
     }
@@ -114,34 +108,6 @@ impl Daemon {
         }
     }
 
-    /// Looks at the socket of an end.
-    pub(super) fn look(&self, id: EndId) -> Look {
-        match (self.clients.get(&id.client), self.ends.get(id)) {
-            (Some(client), Some(end)) => {
-                inspect::look(client.pidfd.as_fd(), end.fd, id.cookie, &client.lane)
-            }
-            _ => Look::Gone,
-        }
-    }
-
-    /// The second way, for a per-user daemon: by the addresses in the claim.
-    fn look_by_name(&self, id: EndId, message: &Message) -> Look {
-        let Scope::User(uid) = self.scope else {
-            return Look::Denied;
-        };
-        let end = |i: usize| -> Option<SocketAddr> {
-            let ip = address(message.family, &message.addresses[i])?;
-            (message.ports[i] != 0).then(|| (ip.to_canonical(), message.ports[i]).into())
-        };
-        match (end(0), end(1)) {
-            (Some(local), Some(peer)) => {
-                diag::find(id.cookie, local, peer, uid).map_or(Look::Denied, Look::Found)
-            }
-            // A claim ahead of `connect` cannot know them: it is made again.
-            _ => Look::NotConnected,
-        }
-    }
-
     /// Looks again at claims that were made before their `connect`.
     fn resolve_all(&mut self, ids: Vec<EndId>) {
         for id in ids {
@@ -156,7 +122,7 @@ impl Daemon {
                     }
                 }
                 Look::Gone => self.forget_end(id),
-                Look::NotConnected | Look::Denied | Look::NoRoom => {}
+                Look::NotConnected | Look::Denied | Look::Unnamed | Look::NoRoom => {}
             }
         }
     }
@@ -170,7 +136,14 @@ impl Daemon {
     fn resolve_possible(&mut self, id: EndId) {
         let user = self.user(id.client);
         let everybody = self.config.policy.cross_user;
-        self.resolve_all(self.ends.unresolved(user, everybody, RETRIES));
+        let ids = self.ends.unresolved(user, everybody, RETRIES);
+        self.resolve_all(ids.clone());
+        if self.is_in(id, State::Waiting)
+            && let Some((other, tuple)) = self.unnamed_partner(id, &ids)
+        {
+            self.ends.resolve(other, tuple);
+            self.pair(id, other);
+        }
     }
 
     /// Pairs a resolved end if its other end is known, or turns out to be one
@@ -218,6 +191,10 @@ impl Daemon {
             && std::mem::take(&mut end.answer)
         {
             let fd = end.fd;
+            // Who connects eagerly has claimed it before; who does not may yet.
+            if end.role == Role::Acceptor && end.state == State::Waiting {
+                end.status = Some(Reason::PeerPlain as u8);
+            }
             self.send_unpaired(id, fd, 0);
         }
     }
@@ -263,6 +240,7 @@ impl Daemon {
         for ((id, seat), file) in ids.into_iter().zip(seats).zip(files) {
             if let Some(end) = self.ends.get_mut(id) {
                 end.state = State::Paired(seat);
+                end.status = end.status.filter(|&s| s != Reason::PeerPlain as u8);
                 end.answer = false;
             }
             self.send_paired(id, seat, file);

@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -38,25 +38,30 @@ impl Fixture {
 
     /// With the text of a configuration file.
     pub fn with(config: &str) -> Self {
-        Self::begin(config, || ())
+        Self::begin(config, own_user(), || ())
     }
 
     /// Its thread runs as this user, which only root can have it do.
     pub fn of_user(user: Uid) -> Self {
-        Self::begin("", move || {
+        Self::begin("", own_user(), move || {
             rustix::thread::set_thread_res_uid(None, user, None).unwrap();
         })
     }
 
+    /// A seccomp filter refuses `pidfd_getfd` to it, as Docker's does.
+    pub fn confined(host: bool) -> Self {
+        let scope = if host { Scope::Host } else { own_user() };
+        Self::begin("", scope, refuse_pidfd_getfd)
+    }
+
     /// `first`: what its thread does before all else.
-    fn begin(config: &str, first: impl FnOnce() + Send + 'static) -> Self {
+    fn begin(config: &str, scope: Scope, first: impl FnOnce() + Send + 'static) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("shuntd-test/{}/{number}", std::process::id());
         let listener = shuntd::listen(&name).unwrap();
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let (config, stopped) = (Config::parse(config).unwrap(), stop.try_clone().unwrap());
-        let scope = Scope::User(rustix::process::geteuid().as_raw());
         let thread = std::thread::spawn(move || {
             first();
             Daemon::new(listener, scope, config, false)
@@ -75,6 +80,73 @@ impl Fixture {
     pub fn client(&self) -> Client {
         Client::hello(&self.name, "test")
     }
+}
+
+/// A claim with the addresses that its client sees, as libshunt makes them.
+pub fn named(socket: &TcpStream, role: Role, flags: u32) -> Message {
+    let mut claim = Message::new(Kind::Claim);
+    claim.fd = socket.as_raw_fd();
+    claim.cookie = sockopt::socket_cookie(socket).unwrap();
+    (claim.role, claim.flags) = (role as u8, flags);
+    let ends = [socket.local_addr().unwrap(), socket.peer_addr().unwrap()];
+    for (i, end) in ends.into_iter().enumerate() {
+        claim.ports[i] = end.port();
+        match end.ip() {
+            IpAddr::V4(ip) => {
+                claim.family = libc::AF_INET as u16;
+                claim.addresses[i][..4].copy_from_slice(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                claim.family = libc::AF_INET6 as u16;
+                claim.addresses[i] = ip.octets();
+            }
+        }
+    }
+    claim
+}
+
+fn own_user() -> Scope {
+    Scope::User(rustix::process::geteuid().as_raw())
+}
+
+/// Of this thread.
+fn refuse_pidfd_getfd() {
+    let step = |code: u32, jt, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0), // The call's number.
+        step(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            libc::SYS_pidfd_getfd as u32,
+        ),
+        step(
+            libc::BPF_RET | libc::BPF_K,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+        ),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies the filter, which lives until then.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ) == 0
+    };
+    assert!(done, "{}", std::io::Error::last_os_error());
 }
 
 impl Drop for Fixture {
@@ -209,6 +281,10 @@ impl Client {
         claim.role = role as u8;
         claim.flags = flags;
         self.send(&claim, None);
+    }
+
+    pub fn claim_named(&self, socket: &TcpStream, role: Role, flags: u32) {
+        self.send(&named(socket, role, flags), None);
     }
 
     pub fn release(&self, cookie: u64) {

@@ -26,7 +26,7 @@ pub(in crate::stream) fn follow_back(conn: &Conn, offset: u64) {
     if rcvlowat > 1 {
         let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &rcvlowat);
     }
-    conn.socket.downgraded.store(1, Ordering::Relaxed);
+    conn.socket.note_downgrade();
     if conn.socket.reason() == Reason::Pending {
         let peer = conn.pair.peer_state();
         conn.socket.set_reason(if peer & slot::RECALLED != 0 {

@@ -133,6 +133,14 @@ fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Resul
     }) {
         Err(errno) => Err(errno),
         Ok(0) => Err(libc::EAGAIN),
+        // Closed meanwhile, which the kernel sees as the time is over: it looks the
+        // numbers up once more then.
+        Ok(_)
+            if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0)
+                && until.is_some_and(|until| sys::now() >= until) =>
+        {
+            Err(libc::EAGAIN)
+        }
         Ok(_) => Ok(()),
     }
 }

@@ -1,0 +1,119 @@
+//! Whether a shuntd serves this user, or can be started.
+
+use std::num::NonZeroU32;
+use std::process::{Command, Stdio};
+
+use anyhow::Error;
+use shunt_abi::{PROTOCOL, control_name};
+
+use super::Found;
+use crate::control::Control;
+use crate::library::Fault;
+use crate::locate;
+
+/// Every daemon that answers must work: a program takes the first.
+pub(super) fn check() -> Found {
+    let daemons = Control::all();
+    if daemons.is_empty() {
+        return startable().map(|text| text + &others());
+    }
+    let mut lines = Vec::new();
+    for daemon in daemons {
+        let process = process(daemon.pid);
+        let serves = if daemon.host { "the host" } else { "this user" };
+        daemon
+            .greet("shunt-doctor")
+            .map_err(|error| fault(&error, &daemon))?;
+        lines.push(format!("{process} serves {serves}, protocol {PROTOCOL}"));
+    }
+    Ok(lines.join("; ") + &others())
+}
+
+/// A message of [`Control`] says what is wrong and, behind a colon, what to do.
+fn fault(error: &Error, daemon: &Control) -> Fault {
+    let text = error.to_string();
+    match text.split_once(": ") {
+        Some((what, advice)) => Fault::new(what, advice.to_owned()),
+        None if daemon.host => Fault::new(text, "let root restart it".to_owned()),
+        None => {
+            let advice = daemon.pid.map_or_else(
+                || "restart it in its PID namespace".to_owned(),
+                |pid| format!("`kill {pid}` ends it, and the next `shunt run` starts another"),
+            );
+            Fault::new(text, advice)
+        }
+    }
+}
+
+/// How a process is named to the user; none has a number here that runs in a PID namespace
+/// that we cannot see.
+fn process(pid: Option<NonZeroU32>) -> String {
+    pid.map_or_else(
+        || "a process of another PID namespace".to_owned(),
+        |pid| format!("pid {pid}"),
+    )
+}
+
+/// There is none; `shunt run` would start one.
+fn startable() -> Found {
+    if let Some((user, pid)) = Control::usurper() {
+        return Err(Fault::new(
+            format!(
+                "user {user} has taken the address of your shuntd ({})",
+                process(pid)
+            ),
+            "that process must end; root's `shuntd --system` has another address",
+        ));
+    }
+    let program = locate::daemon().ok_or_else(|| {
+        Fault::new(
+            "none runs, and the program is neither beside shunt nor on PATH",
+            "install shuntd beside shunt",
+        )
+    })?;
+    let name = program.display();
+    let output = Command::new(&program)
+        .arg("--version")
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .output();
+    let advice = "install all parts of Shunt anew, from one version";
+    let output = output.map_err(|error| {
+        Fault::new(
+            format!("none runs, and {name} cannot be run: {error}"),
+            advice,
+        )
+    })?;
+    let version = String::from_utf8_lossy(&output.stdout);
+    let version = version.trim();
+    if version != concat!("shuntd ", env!("CARGO_PKG_VERSION")) {
+        let what = format!("none runs, and {name} is not of this version, but \"{version}\"");
+        return Err(Fault::new(what, advice));
+    }
+    Ok(format!("none runs yet; `shunt run` starts {name}"))
+}
+
+/// Daemons of other versions have other addresses, so nothing keeps them from running
+/// beside ours.
+fn others() -> String {
+    let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let user = rustix::process::geteuid().as_raw();
+    let ours = [control_name(None), control_name(Some(user))];
+    // `shunt/PROTOCOL/...`
+    let whose = |name: &str| Some(name.strip_prefix("shunt/")?.split_once('/')?.1.to_owned());
+    let is_other = |name: &&str| {
+        let owner = whose(name);
+        owner.is_some()
+            && ours.iter().any(|our| whose(our) == owner)
+            && !ours.iter().any(|our| our == name)
+    };
+    let other = names
+        .lines()
+        .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))
+        .find(is_other);
+    other.map_or_else(String::new, |name| {
+        format!(
+            "; one of another version runs beside it (@{name}), for programs of that version only"
+        )
+    })
+}

@@ -1,0 +1,30 @@
+//! A libshunt.so that does nothing, for tests of the command alone.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A library with libshunt's note for this version of the protocol, and nothing else.
+pub(crate) fn library(protocol: u16) -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let name = directory.join(format!("libshunt-{protocol}.so"));
+    // Other tests may be about to load it: it appears as a whole.
+    let unique = format!("{:?}-{}", std::thread::current().id(), std::process::id());
+    let (source, made) = (
+        directory.join(format!("{unique}.s")),
+        directory.join(format!("{unique}.so")),
+    );
+    let text = format!(
+        ".section .note.shunt,\"a\",%note\n.balign 4\n.long 6, 4, 1\n\
+         .asciz \"Shunt\"\n.balign 4\n.long {protocol}\n"
+    );
+    std::fs::write(&source, text).unwrap();
+    let built = Command::new("cc")
+        .args(["-shared", "-nostdlib", "-o"])
+        .args([&made, &source])
+        .status()
+        .expect("a C compiler is installed");
+    assert!(built.success());
+    std::fs::rename(&made, &name).unwrap();
+    std::fs::remove_file(source).unwrap();
+    std::fs::canonicalize(name).unwrap()
+}

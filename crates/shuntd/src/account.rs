@@ -1,0 +1,135 @@
+//! What a client counts: its region, and the file that its line goes to should it die
+//! without having written it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, SealFlags};
+use shunt_abi::PROTOCOL;
+use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS};
+use zerocopy::FromBytes;
+
+use crate::foreign::{Foreign, Lane};
+
+/// Records read at once.
+const BATCH: usize = 64;
+
+/// A client's counters region, checked. It is read, never mapped.
+#[derive(Debug)]
+pub(crate) struct Region(Foreign);
+
+impl Region {
+    /// `None` unless it is a region: a memory file that nobody can resize, nor write but
+    /// through the mapping that there is.
+    pub(crate) fn new(file: Foreign) -> Option<Self> {
+        let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
+        let sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(needed));
+        let fits =
+            rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == counters::SIZE as u64);
+        (sealed && fits && header(&file).is_some()).then_some(Self(file))
+    }
+
+    /// The sockets that are in use, at most `most` of them.
+    pub(crate) fn sockets(&self, most: usize) -> Vec<Record> {
+        let mut sockets = Vec::new();
+        if let Some(header) = header(&self.0) {
+            visit(&self.0, &header, |record| {
+                sockets.push(record);
+                sockets.len() < most
+            });
+        }
+        sockets
+    }
+
+    /// Whether two are the same file.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        let inode = |region: &Self| rustix::fs::fstat(&region.0).map(|stat| stat.st_ino);
+        inode(self).is_ok_and(|own| inode(other) == Ok(own))
+    }
+}
+
+/// Where a client's line goes.
+#[derive(Debug)]
+pub(crate) struct Account {
+    pub(crate) region: Region,
+    pub(crate) lines: Option<Foreign>,
+}
+
+impl Account {
+    /// The client has ended: the user's lane writes its line if the client has not.
+    pub(crate) fn settle(self, pid: u32, lane: &Arc<Lane>) {
+        if let Some(lines) = self.lines {
+            let (region, lines) = (self.region.0.hand_over(), lines.hand_over());
+            lane.write(LastLine { pid, region, lines });
+        }
+    }
+}
+
+/// Whether a descriptor is open for appending only: whatever it is, nobody reads from it
+/// what he could not, nor overwrites anything.
+pub(crate) fn takes_lines(file: impl AsFd) -> bool {
+    rustix::fs::fcntl_getfl(file).is_ok_and(|flags| {
+        flags.contains(OFlags::APPEND) && flags & OFlags::ACCMODE == OFlags::WRONLY
+    })
+}
+
+/// A line to be written by a thread that may wait for the file.
+#[derive(Debug)]
+pub(crate) struct LastLine {
+    pid: u32,
+    region: OwnedFd,
+    lines: OwnedFd,
+}
+
+impl LastLine {
+    /// Writes it unless its process has.
+    pub(crate) fn write(self) {
+        let Some(header) = header(&self.region) else {
+            return;
+        };
+        if header.written.load(std::sync::atomic::Ordering::Relaxed) != 0 {
+            return;
+        }
+        visit(&self.region, &header, |record| {
+            header.add_dead(&record);
+            true
+        });
+        let mut line = String::new();
+        if header.write_line(&mut line, self.pid).is_ok() {
+            // One write, so that lines of several processes do not mix.
+            let _ = rustix::io::write(&self.lines, line.as_bytes());
+        }
+    }
+}
+
+fn header(file: impl AsFd) -> Option<Header> {
+    let mut bytes = [0; size_of::<Header>()];
+    let read = rustix::io::pread(file, &mut bytes[..], 0).ok()?;
+    let header = Header::read_from_bytes(bytes.get(..read)?).ok()?;
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    let ours = header.magic.load(relaxed) == counters::MAGIC
+        && header.protocol.load(relaxed) == u32::from(PROTOCOL);
+    ours.then_some(header)
+}
+
+/// Calls `visit` for each socket in use until it says no.
+fn visit(file: impl AsFd, header: &Header, mut visit: impl FnMut(Record) -> bool) {
+    let file = file.as_fd();
+    let used = header.used.load(std::sync::atomic::Ordering::Relaxed) as usize;
+    let mut bytes = [0; BATCH * RECORD_BYTES];
+    for first in (0..used.min(SOCKETS)).step_by(BATCH) {
+        let some = &mut bytes[..BATCH.min(used - first) * RECORD_BYTES];
+        let at = (RECORDS_AT + first * RECORD_BYTES) as u64;
+        let Ok(read) = rustix::io::pread(file, &mut some[..], at) else {
+            return;
+        };
+        for record in some[..read].chunks_exact(RECORD_BYTES) {
+            let Ok(record) = Record::read_from_bytes(record) else {
+                return;
+            };
+            if record.is_live() && !visit(record) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Looks at the socket of a claim: by `pidfd_getfd` or, where that is refused (ptrace
+//! rules, a container's seccomp filter), by its addresses. The second way shows whose the
+//! socket is (the user's), not which of his processes holds it, so it is for a daemon
+//! that serves one user only: he could at worst deceive himself.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt as _;
+
+use super::{Daemon, Scope};
+use crate::client::Client;
+use crate::diag;
+use crate::end::{EndId, State};
+use crate::inspect::{self, Look};
+use crate::tuple::Tuple;
+
+impl Daemon {
+    /// Looks at the socket of an end.
+    pub(super) fn look(&self, id: EndId) -> Look {
+        let (Some(client), Some(end)) = (self.clients.get(&id.client), self.ends.get(id)) else {
+            return Look::Gone;
+        };
+        match inspect::look(client.pidfd.as_fd(), end.fd, id.cookie, &client.lane) {
+            Look::Denied => self.look_by_name(id),
+            other => other,
+        }
+    }
+
+    fn look_by_name(&self, id: EndId) -> Look {
+        let (Scope::User(uid), Some(end)) = (self.scope, self.ends.get(id)) else {
+            return Look::Denied;
+        };
+        let Some([local, peer]) = end.named else {
+            return Look::Unnamed;
+        };
+        match diag::find(local, peer) {
+            Some(found) if self.may_own(id, uid, &found) && self.is_socket(id, &found) => {
+                Look::Found(found.tuple)
+            }
+            _ => Look::Denied,
+        }
+    }
+
+    /// Whether a client may have made the socket: it belongs to the daemon's user, or to
+    /// whom the client has become since (a server that gives up root).
+    fn may_own(&self, id: EndId, user: u32, found: &diag::Found) -> bool {
+        let now = || self.clients.get(&id.client)?.user_now();
+        found.uid == user || now() == Some(found.uid)
+    }
+
+    /// Whether an end may be the socket that the kernel has found. Its cookie says so or,
+    /// where the kernel tells none, the descriptor that `/proc` shows.
+    fn is_socket(&self, id: EndId, found: &diag::Found) -> bool {
+        match found.cookie {
+            Some(cookie) => cookie == id.cookie,
+            None => self
+                .descriptor(id)
+                .is_some_and(|(inode, _)| inode == found.inode),
+        }
+    }
+
+    /// Inode number and owner of an end's descriptor, as `/proc` shows it.
+    pub(super) fn descriptor(&self, id: EndId) -> Option<(u64, u32)> {
+        descriptor(self.clients.get(&id.client)?, self.ends.get(id)?.fd)
+    }
+
+    /// The other end of `id` among claims of sockets that we may not look at, and whose
+    /// addresses were not known when they were made: the kernel is asked for the socket
+    /// with the mirrored addresses.
+    pub(super) fn unnamed_partner(&self, id: EndId, claims: &[EndId]) -> Option<(EndId, Tuple)> {
+        let Scope::User(uid) = self.scope else {
+            return None;
+        };
+        let tuple = self.ends.get(id)?.tuple()?.flipped();
+        let unnamed: Vec<_> = claims
+            .iter()
+            .copied()
+            .filter(|claim| {
+                self.ends
+                    .get(*claim)
+                    .is_some_and(|end| end.state == State::Unresolved)
+                    && self.look(*claim) == Look::Unnamed
+            })
+            .collect();
+        if unnamed.is_empty() {
+            return None;
+        }
+        let found = diag::find(tuple.local.into(), tuple.peer.into())?;
+        let is_it = |claim: &EndId| found.tuple == tuple && self.is_socket(*claim, &found);
+        let other = unnamed.into_iter().find(is_it)?;
+        self.may_own(other, uid, &found).then_some((other, tuple))
+    }
+}
+
+/// Inode number and owner of what a descriptor of a client names, as `/proc` shows it.
+pub(super) fn descriptor(client: &Client, fd: i32) -> Option<(u64, u32)> {
+    if client.pid == 0 {
+        return None; // It lives in a PID namespace that we cannot see.
+    }
+    let found = std::fs::metadata(format!("/proc/{}/fd/{fd}", client.pid)).ok()?;
+    Some((found.ino(), found.uid()))
+}

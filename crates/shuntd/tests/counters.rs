@@ -1,0 +1,185 @@
+//! Counters regions: the line of a client that dies, and regions that are none.
+
+mod common;
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{ARENA_SEALS, Client, Fixture, WATCHDOG};
+use rustix::fs::{MemfdFlags, SealFlags};
+use shunt_abi::PROTOCOL;
+use shunt_abi::counters::{MAGIC, RECORD_BYTES, RECORDS_AT, SIZE, Stage};
+use shunt_abi::message::{Kind, Message};
+
+const DAEMON: &str = "SHUNTD_TEST_COUNTERS_OF";
+const FILE: &str = "SHUNTD_TEST_COUNTERS_FILE";
+const ROAD: &str = "SHUNTD_TEST_COUNTERS_ROAD";
+
+/// A region with a connection that is attached and has sent 5 bytes through its ring.
+fn region(written: u32, used: u32, size: u64, seals: SealFlags) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("region", flags).unwrap();
+    rustix::fs::ftruncate(&file, size).unwrap();
+    let mut header = Vec::new();
+    header.extend(MAGIC.to_ne_bytes());
+    for word in [u32::from(PROTOCOL), written, used, 0] {
+        header.extend(word.to_ne_bytes());
+    }
+    header.extend(*b"we\"ird\0\0\0\0\0\0\0\0\0\0");
+    rustix::io::pwrite(&file, &header, 0).unwrap();
+    let mut record = [0_u8; RECORD_BYTES];
+    record[8..12].copy_from_slice(&(-1_i32).to_ne_bytes());
+    (record[16], record[19]) = (Stage::Attached as u8, 1);
+    record[64] = 5;
+    rustix::io::pwrite(&file, &record, RECORDS_AT as u64).unwrap();
+    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+    file
+}
+
+fn good(written: u32, used: u32) -> OwnedFd {
+    region(written, used, SIZE as u64, ARENA_SEALS)
+}
+
+fn append(path: &str) -> File {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .unwrap()
+}
+
+fn show(client: &Client, region: &OwnedFd, file: impl AsFd) {
+    client.send(&Message::new(Kind::Counters), Some(region.as_fd()));
+    client.send(&Message::new(Kind::Statistics), Some(file.as_fd()));
+}
+
+/// Not a test by itself: the client that the others kill.
+#[test]
+fn child() {
+    let (Ok(daemon), Ok(path), Ok(road)) = (
+        std::env::var(DAEMON),
+        std::env::var(FILE),
+        std::env::var(ROAD),
+    ) else {
+        return;
+    };
+    let region = match road.as_str() {
+        "written" => good(1, 1),
+        "absurd" => good(0, u32::MAX),
+        _ => good(0, 1),
+    };
+    let client = Client::hello(&daemon, "child");
+    show(&client, &region, append(&path));
+    client.sync();
+    let again = match road.as_str() {
+        "back" => {
+            drop(client);
+            let client = Client::hello(&daemon, "child");
+            show(&client, &region, append(&path));
+            client.sync();
+            Some(client)
+        }
+        "silent" => {
+            drop(client);
+            None
+        }
+        _ => Some(client),
+    };
+    println!("ready");
+    std::thread::sleep(WATCHDOG);
+    drop(again);
+}
+
+/// Kills such a client; its process id.
+fn kill(daemon: &Fixture, path: &str, road: &str) -> u32 {
+    let mut child: Child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .envs([(DAEMON, daemon.name.as_str()), (FILE, path), (ROAD, road)])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("ready")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    child.id()
+}
+
+/// Waits until the file has a line of this process; all lines.
+fn lines_with(path: &str, pid: u32) -> Vec<String> {
+    let start = Instant::now();
+    loop {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        if text.contains(&format!("{{\"pid\":{pid},")) {
+            return text.lines().map(str::to_owned).collect();
+        }
+        assert!(start.elapsed() < WATCHDOG, "no line of {pid}: {text}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_client_that_is_killed_has_one_line_unless_it_has_written_it() {
+    let daemon = Fixture::start();
+    let path = format!("{}/counters", env!("CARGO_TARGET_TMPDIR"));
+    let _ = std::fs::remove_file(&path);
+    let mut pids = Vec::new();
+    for road in ["stay", "back", "silent", "absurd"] {
+        let silent = kill(&daemon, &path, "written");
+        let pid = kill(&daemon, &path, road);
+        pids.push(pid);
+        let lines = lines_with(&path, pid);
+        assert_eq!(lines.len(), pids.len(), "{road}, {silent}: {lines:?}");
+        let expected = format!(
+            "{{\"pid\":{pid},\"comm\":\"we\\\"ird\",\"connections\":{{\"total\":1,\"shunted\":1,\
+             \"downgraded\":0}},\"reasons\":{{}},\"tx\":{{\"ring_bytes\":5,\"kernel_bytes\":0}},\
+             \"rx\":{{\"ring_bytes\":0,\"kernel_bytes\":0}},\"calls\":{{\"user\":0,\"kernel\":0}},\
+             \"doorbells\":{{\"sent\":0,\"received\":0}},\"sleeps\":0}}"
+        );
+        assert_eq!(lines.last(), Some(&expected), "{road}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn what_is_no_region_or_no_file_to_append_to_ends_the_client() {
+    let daemon = Fixture::start();
+    let pipe = rustix::pipe::pipe().unwrap().0;
+    for file in [
+        region(0, 1, 4096, ARENA_SEALS),
+        region(0, 1, SIZE as u64 + 4096, ARENA_SEALS),
+        region(0, 1, SIZE as u64, SealFlags::GROW | SealFlags::SHRINK),
+        region(0, 1, SIZE as u64, SealFlags::GROW | SealFlags::FUTURE_WRITE),
+        common::arena_file(SIZE as u64, ARENA_SEALS),
+        pipe,
+    ] {
+        let client = daemon.client();
+        client.send(&Message::new(Kind::Counters), Some(file.as_fd()));
+        client.expect_closed();
+    }
+    let client = daemon.client();
+    client.send(&Message::new(Kind::Counters), None);
+    client.expect_closed();
+    let client = daemon.client();
+    let file = File::open("/etc/passwd").unwrap();
+    client.send(&Message::new(Kind::Counters), Some(good(0, 1).as_fd()));
+    client.send(&Message::new(Kind::Statistics), Some(file.as_fd()));
+    client.expect_closed();
+    daemon.client().sync();
+}
+
+#[test]
+fn a_region_full_of_garbage_hurts_nobody() {
+    let daemon = Fixture::start();
+    let file = region(0, u32::MAX, SIZE as u64, SealFlags::empty());
+    let garbage = vec![0xa5_u8; 1 << 20];
+    rustix::io::pwrite(&file, &garbage, RECORDS_AT as u64).unwrap();
+    rustix::fs::fcntl_add_seals(&file, ARENA_SEALS).unwrap();
+    let client = daemon.client();
+    client.send(&Message::new(Kind::Counters), Some(file.as_fd()));
+    client.sync();
+    assert!(daemon.client().rows().is_empty());
+}

@@ -1,0 +1,100 @@
+// Epoll sets that are closed under threads that wait on them, and a process that has no
+// descriptor left for sets.
+// path: free
+// timeout: 60
+#include "diff.h"
+#include "pest.h"
+#include <sys/resource.h>
+
+enum { WAITERS = 3, ROUNDS = 400 };
+static const uint64_t OURS = 0xabcd00000000;
+static int current = -1, stop_waiting;
+static long strangers;
+
+static void *wait_on_current(void *unused)
+{
+    struct epoll_event event[4];
+    while (!__atomic_load_n(&stop_waiting, __ATOMIC_ACQUIRE)) {
+        int n = epoll_wait(__atomic_load_n(&current, __ATOMIC_ACQUIRE), event, 4, 1);
+        for (int i = 0; i < n; i++)
+            if (event[i].data.u64 != OURS)
+                __atomic_fetch_add(&strangers, 1, __ATOMIC_RELAXED);
+    }
+    return unused;
+}
+
+// The next set has the number of the one before. C sends, S closes sets under its waiters.
+static void closed_under_waiters(struct end *e)
+{
+    char c = 'x';
+    if (e->role == C) {
+        for (int i = 0; i < ROUNDS; i++) {
+            MUST(send(FD, &c, 1, 0));
+            MUST(recv(FD, &c, 1, 0));
+        }
+    } else {
+        pthread_t waiters[WAITERS];
+        stop_waiting = strangers = 0;
+        for (int i = 0; i < WAITERS; i++)
+            pthread_create(&waiters[i], NULL, wait_on_current, NULL);
+        for (int i = 0; i < ROUNDS; i++) {
+            struct epoll_event event = {EPOLLIN, {.u64 = OURS}};
+            int set = MUST(epoll_create1(EPOLL_CLOEXEC));
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+            __atomic_store_n(&current, set, __ATOMIC_RELEASE);
+            MUST(recv(FD, &c, 1, 0));
+            close(set);
+            MUST(send(FD, &c, 1, 0));
+        }
+        __atomic_store_n(&stop_waiting, 1, __ATOMIC_RELEASE);
+        for (int i = 0; i < WAITERS; i++)
+            pthread_join(waiters[i], NULL);
+        say(e, "strangers %ld", strangers);
+        current = -1;
+    }
+    meet(e);
+    // Sets wake up as before.
+    int set = MUST(epoll_create1(EPOLL_CLOEXEC));
+    struct epoll_event event = {EPOLLIN, {.u64 = 7}};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+    for (int i = 0; i < 20; i++) {
+        if (e->role == C)
+            MUST(send(FD, &c, 1, 0));
+        MUST(epoll_wait(set, &event, 1, PATIENCE_MS) == 1 ? 0 : -1);
+        MUST(recv(FD, &c, 1, 0));
+        if (e->role == S)
+            MUST(send(FD, &c, 1, 0));
+    }
+    close(set);
+}
+
+// EPOLL_CTL_ADD needs no descriptor of its own.
+static void full_table(struct end *e)
+{
+    enum { FEW = 8 };
+    struct epoll_event event = {EPOLLIN, {.u64 = 7}};
+    struct rlimit before, few;
+    int set = -1, first = -1;
+    AT(S) {
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        first = MUST(dup(set));
+        MUST(getrlimit(RLIMIT_NOFILE, &before));
+        few = (struct rlimit){first + FEW, before.rlim_max};
+        MUST(setrlimit(RLIMIT_NOFILE, &few));
+        while (dup(set) >= 0)
+            ;
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+    }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        T(epoll_wait(set, &event, 1, PATIENCE_MS));
+        char buf[8];
+        T(recv(FD, buf, 8, 0));
+        MUST(setrlimit(RLIMIT_NOFILE, &before));
+        for (int fd = first; fd < first + FEW; fd++)
+            close(fd);
+        close(set);
+    }
+}
+
+DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT))

@@ -1,0 +1,78 @@
+//! What this machine lets tests do; a default container lacks some of it.
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Resource, getrlimit};
+use std::net::{Ipv6Addr, TcpListener};
+use std::process::{Command, Stdio};
+
+/// What was found.
+pub(crate) struct Capabilities {
+    /// IPv6's loopback address, `::1`.
+    pub(crate) ipv6: bool,
+    /// Copies of descriptors of other processes of the same user.
+    pub(crate) pidfd_getfd: bool,
+    /// Network and process namespaces of our own.
+    pub(crate) namespaces: bool,
+    /// Stacks of a running process, by gdb.
+    ptrace: bool,
+    /// How many descriptors a process may open.
+    descriptors: Option<u64>,
+}
+
+impl Capabilities {
+    /// Tries everything once.
+    pub(crate) fn probe() -> Self {
+        let mut sleeper = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn();
+        let pid = sleeper.as_ref().map_or(0, |child| child.id().cast_signed());
+        let found = Self {
+            ipv6: TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
+            pidfd_getfd: Pid::from_raw(pid).is_some_and(copies_from),
+            namespaces: succeeds(&[
+                "unshare",
+                "--map-root-user",
+                "--net",
+                "--pid",
+                "--fork",
+                "true",
+            ]),
+            ptrace: succeeds(&["strace", "-e", "trace=none", "true"]),
+            descriptors: getrlimit(Resource::Nofile).current,
+        };
+        if let Ok(child) = &mut sleeper {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        found
+    }
+
+    /// One line for people.
+    pub(crate) fn summary(&self) -> String {
+        let word = |there, name| format!("{name}: {}", if there { "yes" } else { "NO" });
+        let limit = self
+            .descriptors
+            .map_or("no limit".into(), |n| n.to_string());
+        [
+            word(self.ipv6, "IPv6 loopback"),
+            word(self.pidfd_getfd, "pidfd_getfd"),
+            word(self.namespaces, "namespaces"),
+            word(self.ptrace, "ptrace"),
+            format!("descriptors: {limit}"),
+        ]
+        .join(", ")
+    }
+}
+
+fn copies_from(process: Pid) -> bool {
+    rustix::process::pidfd_open(process, PidfdFlags::empty())
+        .and_then(|process| rustix::process::pidfd_getfd(process, 0, PidfdGetfdFlags::empty()))
+        .is_ok()
+}
+
+fn succeeds(words: &[&str]) -> bool {
+    let mut command = Command::new(words[0]);
+    command
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}

@@ -1,0 +1,116 @@
+//! A sign of life: lines with the time since the start, and a line of what goes on
+//! whenever nothing was printed for some seconds.
+
+use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The longest silence.
+const SILENCE: Duration = Duration::from_secs(3);
+/// How much of a failed command's output its error shows.
+const SHOWN: usize = 20;
+
+struct State {
+    started: Instant,
+    printed: Instant,
+    doing: String,
+}
+
+static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+
+/// Starts the clock, and the thread that breaks a silence.
+pub(crate) fn start() {
+    let now = Instant::now();
+    let state = State {
+        started: now,
+        printed: now,
+        doing: String::new(),
+    };
+    if STATE.set(Mutex::new(state)).is_err() {
+        return;
+    }
+    std::thread::spawn(|| {
+        loop {
+            std::thread::sleep(SILENCE / 10);
+            with(|state| {
+                if !state.doing.is_empty() && state.printed.elapsed() > SILENCE {
+                    print(state, &format!("  … {}", state.doing.clone()));
+                }
+            });
+        }
+    });
+}
+
+/// Says what begins now; it is repeated while nothing else is to be said.
+pub(crate) fn step(text: &str) {
+    with(|state| {
+        text.clone_into(&mut state.doing);
+        print(state, text);
+    });
+}
+
+/// Nothing goes on any more: output that is not ours follows.
+pub(crate) fn done() {
+    with(|state| state.doing.clear());
+}
+
+/// Runs a command that belongs to the preparation. The last line of its output is
+/// what is said to go on; if it fails, the end of its output is the error.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let (reader, writer) = std::io::pipe()?;
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("start {program}"))?;
+    // Our copies of the writing end, or the end of the output never comes.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let before = with(|state| state.doing.clone()).unwrap_or_default();
+    let mut lines: Vec<String> = Vec::new();
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).trim().to_owned();
+        if !line.is_empty() {
+            with(|state| state.doing.clone_from(&line));
+            lines.push(line);
+        }
+    }
+    with(|state| state.doing = before);
+    let status = child.wait()?;
+    if !status.success() {
+        let end = &lines[lines.len().saturating_sub(SHOWN)..];
+        bail!("`{program}` failed ({status})\n{}", end.join("\n"));
+    }
+    Ok(())
+}
+
+fn with<T>(action: impl FnOnce(&mut State) -> T) -> Option<T> {
+    let mut state = STATE.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+    Some(action(&mut state))
+}
+
+fn print(state: &mut State, text: &str) {
+    let text: String = text.chars().take(150).collect();
+    println!("[{:6.1} s] {text}", state.started.elapsed().as_secs_f64());
+    state.printed = Instant::now();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::run;
+    use std::process::Command;
+
+    #[test]
+    fn a_failed_command_shows_the_end_of_its_output() {
+        let script = "seq 100; echo reason >&2; exit 3";
+        let error = run(Command::new("sh").args(["-c", script])).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("99\n100\nreason") && !text.contains("\n70\n"),
+            "{text}"
+        );
+    }
+}
