@@ -127,12 +127,25 @@ impl Set {
         }
         // SAFETY: the lock is held.
         let state = unsafe { &mut *self.state.get() };
-        if state.is_none() && self.live.load(Ordering::Relaxed) {
-            *state = Some(Box::default());
-        }
-        let result = state.as_deref_mut().map(work);
+        let state = match state {
+            Some(state) => Some(state),
+            None => self.begin_state(state),
+        };
+        let Some(state) = state else {
+            self.lock.give();
+            return None;
+        };
+        let result = Some(work(state));
         self.lock.give();
         result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_state<'a>(&self, state: &'a mut Option<Box<State>>) -> Option<&'a mut Box<State>> {
+        self.live
+            .load(Ordering::Relaxed)
+            .then(|| state.insert(Box::default()))
     }
 
     /// Ends the set for everybody who comes by [`Self::with`], and returns what it had.
