@@ -205,14 +205,16 @@ fn in_container(place: &Place, body: &str) -> Result<Vec<watch::Section>> {
         (place.clone.as_path(), "/mnt/clone"),
         (&cargo_home(), "/mnt/crates"),
         (&place.toolchain, "/opt/shunt/toolchain"),
-        (Path::new("/etc/ssl/certs"), "/etc/ssl/certs"),
+        (Path::new("/etc/ssl/certs"), "/mnt/certificates"),
     ] {
         command.args(["-v", &mount(from, to)]);
     }
     for (name, _) in passed_on() {
         command.args(["-e", name]);
     }
-    let start = "export CLONE=/mnt/clone CRATES=/mnt/crates";
+    // Copied: packages write there, too.
+    let start = "export CLONE=/mnt/clone CRATES=/mnt/crates
+cp -rL /mnt/certificates/. /etc/ssl/certs";
     let text = format!("{start}\n{}", script("/opt/shunt", body));
     command.args([image::NAME, "bash", "-c", &text]);
     watch::run(&mut command)
