@@ -31,7 +31,7 @@ mod sleep;
 mod state;
 mod wait;
 
-pub(crate) use call::{call, is_address, retire_all as retire_calls};
+pub(crate) use call::retire_all as retire_calls;
 pub(crate) use carry::{Known, carry};
 pub(crate) use control::change;
 pub(crate) use inner::make_way;

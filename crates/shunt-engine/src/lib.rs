@@ -9,6 +9,7 @@
 //! * [`control`], [`upgrade`], [`tcp`]: from a kernel connection to a shunted one.
 //! * [`stream`]: the bytes of an attached connection.
 //! * [`epoll`], [`ready`]: readiness.
+//! * [`wake`]: how who sleeps is called.
 //! * [`process`], [`signal`], [`stats`], [`region`], [`thread`], [`config`]: the process around it.
 
 mod address;
@@ -34,6 +35,7 @@ mod table;
 mod tcp;
 mod thread;
 mod upgrade;
+mod wake;
 
 pub use outcome::Outcome;
 pub use sys::is_readable;

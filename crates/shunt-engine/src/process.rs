@@ -8,7 +8,7 @@ use shunt_shm::slot::{self, Way};
 
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
-use crate::{control, epoll, region, stats, table, thread, upgrade};
+use crate::{control, epoll, region, stats, table, thread, upgrade, wake};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
@@ -46,7 +46,7 @@ pub(crate) fn before_fork() {
     // One could take the other's calls.
     epoll::retire_calls();
     // Who sleeps until there is room has to look from time to time from now on.
-    stream::parking::ring();
+    wake::wake_all();
 }
 
 /// The process ends: its connections end as if it had closed them.
@@ -68,7 +68,7 @@ pub(crate) fn after_fork_child() {
     region::after_fork_child();
     control::after_fork_child();
     epoll::after_fork_child();
-    stream::parking::after_fork_child();
+    wake::after_fork_child();
     stats::after_fork_child();
     // The registration is the parent's memory's, not ours.
     if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {

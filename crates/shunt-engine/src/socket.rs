@@ -103,6 +103,9 @@ pub(crate) struct Socket {
     pub(crate) sent_late: AtomicBool,
     /// `SO_SNDBUF` as the program set it, or 0.
     pub(crate) sndbuf: AtomicU32,
+    /// `SO_RCVTIMEO` is negative: a receive that would wait ends at once (`sock_set_timeout`
+    /// in the kernel, whose `getsockopt` does not tell that from no timeout).
+    pub(crate) impatient: AtomicBool,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,
     /// Other processes that have it since a fork.
@@ -158,6 +161,7 @@ impl Socket {
         socket.reset_told.store(false, o);
         socket.sent_late.store(false, o);
         socket.sndbuf.store(0, o);
+        socket.impatient.store(false, o);
         socket.tells_left.store(false, o);
         record.downgraded.store(0, o);
         record.connected.store(0, o);

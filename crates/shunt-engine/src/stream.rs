@@ -32,7 +32,6 @@ mod close;
 mod downgrade;
 mod leave;
 mod owed;
-pub(crate) mod parking;
 mod recv;
 mod send;
 pub(crate) mod short;

@@ -84,15 +84,20 @@ pub(crate) fn ioctl_int(fd: c_int, request: u64) -> Result<i32, Errno> {
     Ok(value)
 }
 
-/// Moves a descriptor of ours to a high number, close-on-exec, out of the
-/// program's way: below 1024 if the limit is low, so that no `select` is hurt.
-pub(crate) fn move_high(fd: c_int) -> c_int {
+/// So many descriptors this process may have (`RLIMIT_NOFILE`).
+pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     let _ = call!(prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
-    let from = limit.rlim_cur.clamp(64, 1024) - 64;
+    limit.rlim_cur
+}
+
+/// Moves a descriptor of ours to a high number, close-on-exec, out of the
+/// program's way: below 1024 if the limit is low, so that no `select` is hurt.
+pub(crate) fn move_high(fd: c_int) -> c_int {
+    let from = descriptor_limit().clamp(64, 1024) - 64;
     match fcntl(fd, libc::F_DUPFD_CLOEXEC, from as usize) {
         Ok(high) => {
             close(fd);

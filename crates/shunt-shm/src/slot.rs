@@ -17,6 +17,7 @@
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, full, heavy};
 use crate::publish;
 use crate::token::Token;
+use crate::wake::Address;
 
 /// `Face::state`: this side honours the ring: its peer may switch to it.
 pub const READY: u32 = 1;
@@ -93,6 +94,10 @@ pub struct Face {
     /// 1 + the core on which a thread last waited for something to arrive, so that a
     /// peer that waits on the same one makes way for it at once; 0: not known.
     pub core: AtomicU32,
+    /// Where who sleeps until something arrives is called.
+    pub data: Address,
+    /// Where who sleeps until the ring has room is called.
+    pub room: Address,
 }
 
 impl Face {
@@ -189,8 +194,10 @@ pub struct Sending {
     /// Offset up to which the write position may move without a look at anything:
     /// free, backed by memory, and below `check`. 0: not known.
     pub clear: AtomicU32,
-    /// The peer's `naps` for which we have rung.
+    /// The peer's `naps` for which we have rung who waits for data.
     pub rung: AtomicU32,
+    /// The same of who waits for room.
+    pub rung_for_room: AtomicU32,
     /// The same of a door behind which not everybody has this connection.
     pub rung_at_door: AtomicU32,
     /// Threads of this side's processes inside real calls that send on the attached
@@ -373,6 +380,7 @@ impl Slot {
         s.check.store(crate::ring::SMALL, o);
         s.clear.store(0, o);
         s.rung.store(0, o);
+        s.rung_for_room.store(0, o);
         s.rung_at_door.store(0, o);
         s.in_kernel.store(0, o);
         for segment in &s.segments {
@@ -391,6 +399,8 @@ impl Slot {
         r.total.store(0, o);
         self.face.naps.store(0, o);
         self.face.core.store(0, o);
+        self.face.data.say(Address::NOWHERE, 0);
+        self.face.room.say(Address::NOWHERE, 0);
         self.options.rcvlowat.store(1, o);
         self.options.most.store(0, o);
         self.options.forked.store(0, o);

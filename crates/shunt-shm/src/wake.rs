@@ -5,7 +5,7 @@
 //!   say so (wait word or door)      publish data (or credit)
 //!   heavy barrier                   light barrier
 //!   look at the ring once more      look at the wait word
-//!   sleep in the kernel             set: ring the doorbell
+//!   sleep in the kernel             set: call the sleeper, by its address
 //! ```
 //!
 //! The barriers make one of the two looks see the other's store. The heavy one
@@ -30,18 +30,39 @@ pub struct Door {
     pub sleepers: AtomicU32,
     /// Counts changes of who sleeps: a waker rings once for each.
     pub naps: AtomicU32,
-    /// Where a datagram wakes them all, [`NOWHERE`] or [`MANY`]. Written before they are
-    /// counted.
-    pub address: AtomicU64,
-    /// What the datagram says, so that it is heard.
-    pub secret: AtomicU64,
+    /// Where they are called. Written before they are counted.
+    pub address: Address,
 }
 
-/// [`Door::address`]: they are woken on any of their connections.
-pub const NOWHERE: u64 = 0;
-/// [`Door::address`]: of those behind the door not all have the same connections, so each
-/// connection's waker rings for itself.
-pub const MANY: u64 = 2;
+/// Where a datagram wakes who sleeps: the channel beside the stream.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Address {
+    name: AtomicU64,
+    secret: AtomicU64,
+}
+
+impl Address {
+    /// Nobody can be called: who sleeps is woken by a byte on the connection.
+    pub const NOWHERE: u64 = 0;
+    /// The same, as who sleeps there has not one channel in common.
+    pub const MANY: u64 = 2;
+
+    /// Says the name of a channel, and the word that each call there must say to be heard.
+    /// Published before who sleeps says so.
+    pub fn say(&self, name: u64, secret: u64) {
+        publish::word(&self.secret, secret);
+        publish::word(&self.name, name);
+    }
+
+    /// The name and the word, after a look at who sleeps (acquire). The peer's words: not
+    /// trusted.
+    #[must_use]
+    pub fn look(&self) -> (u64, u64) {
+        let name = self.name.load(Ordering::Acquire);
+        (name, self.secret.load(Ordering::Relaxed))
+    }
+}
 
 /// How far a log is written. Alone on its cache line.
 #[derive(Debug, Default)]

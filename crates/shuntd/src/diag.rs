@@ -156,7 +156,11 @@ mod tests {
     #[test]
     fn both_ways_find_a_socket_by_its_addresses() {
         for any in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
-            let listener = TcpListener::bind(any).unwrap();
+            let listener = match TcpListener::bind(any) {
+                // A container may have no IPv6 loopback.
+                Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => continue,
+                listener => listener.unwrap(),
+            };
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (far, _) = listener.accept().unwrap();
             for socket in [&stream, &far] {

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
-use super::call;
 use super::set::Set;
 use super::state::State;
 use crate::stream::{self, Conn};
@@ -121,7 +120,7 @@ pub(super) fn take_inner_with(
 ) -> usize {
     let mut left = n;
     if let Some(others) = leave_out(set.call_magic(), room, left) {
-        call::hear(set);
+        set.channel.hear();
         left = others;
     }
     if let Some(others) = leave_out(set.magic(), room, left) {
@@ -141,7 +140,7 @@ pub(super) fn hear_inner(
 ) {
     // Calls that are still there would make the set look ready to whatever contains it;
     // but somebody may send them without end.
-    let _ = (0..16).all(|_| call::hear(set));
+    let _ = (0..16).all(|_| set.channel.hear());
     let inner = set.inner.load(Ordering::Acquire);
     let mut events = [epoll_event { events: 0, u64: 0 }; 64];
     loop {
@@ -186,20 +185,12 @@ pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.
 pub(crate) fn make_way(fd: c_int) {
-    call::make_way(fd);
     for set in table::SETS
         .each()
         .filter(|s| s.live.load(Ordering::Acquire))
     {
-        for ours in [&set.inner, &set.kick, &set.call] {
-            if ours.load(Ordering::Acquire) != fd {
-                continue;
-            }
-            if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
-                table::enter(other as c_int, Entry::Ours);
-                ours.store(other as c_int, Ordering::Release);
-                table::enter(fd, Entry::Other);
-            }
-        }
+        sys::make_way(&set.inner, fd);
+        sys::make_way(&set.kick, fd);
+        set.channel.make_way(fd);
     }
 }

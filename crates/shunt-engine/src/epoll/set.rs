@@ -11,6 +11,7 @@ use super::{SHARED, call};
 use crate::sys;
 use crate::table::{self, Entry, Links, Pooled};
 use crate::thread::{Lock, is_alone};
+use crate::wake::Channel;
 
 /// An epoll set of the program.
 pub(crate) struct Set {
@@ -20,11 +21,8 @@ pub(crate) struct Set {
     fd: AtomicI32,
     pub(super) inner: AtomicI32,
     pub(super) kick: AtomicI32,
-    /// Where peers call it, by which socket, and how often it slept before it had one
-    /// ([`call`]).
-    pub(super) address: AtomicU64,
-    pub(super) secret: AtomicU64,
-    pub(super) call: AtomicI32,
+    /// Where peers call it, and how often it slept before it had that ([`call`]).
+    pub(super) channel: Channel,
     pub(super) slept: AtomicU32,
     /// Items, and those of them that are served here.
     pub(super) tracked: AtomicU32,
@@ -224,7 +222,8 @@ impl Set {
                 follow.link.unhold();
             }
         }
-        for fd in [&self.inner, &self.kick, &self.call] {
+        self.channel.close();
+        for fd in [&self.inner, &self.kick] {
             let fd = fd.swap(-1, Ordering::AcqRel);
             if fd >= 0 {
                 table::enter(fd, Entry::Other);

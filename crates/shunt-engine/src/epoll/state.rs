@@ -242,8 +242,7 @@ impl State {
             }
             if self.follows.is_empty() {
                 // A call that is still in its socket would make the set look ready.
-                let again = set.call.load(Ordering::Relaxed).min(-1);
-                call::close(set, again);
+                call::close(set);
             }
         }
     }

@@ -7,7 +7,7 @@ use super::{attached, before_stdio, forget_stale};
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
-use crate::{Outcome, control, epoll, region, stats, sys, thread};
+use crate::{Outcome, control, epoll, region, stats, sys, thread, wake};
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
@@ -115,7 +115,7 @@ pub fn before_replace(old: c_int, new: c_int) {
                 stats::make_way(new);
                 control::make_way(new);
                 epoll::make_way(new);
-                stream::parking::make_way(new);
+                wake::make_way(new);
             }
         }
         entry => {

@@ -7,10 +7,10 @@ use libc::{c_int, nfds_t, pollfd, sigset_t};
 use super::mask::{enough, mask_at_a_glance};
 use crate::epoll::{self, Known, Limit};
 use crate::socket::{Socket, Stage};
-use crate::stream::parking::{self, Place};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
+use crate::wake::{self, Place};
 use crate::{Outcome, control, life, real, signal, stats, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
@@ -31,7 +31,7 @@ const CANDIDATE: i16 = 2;
 const SET: i16 = 3;
 /// Not for one of the program's descriptors: the thread has a place to be woken at.
 const PLACE: i16 = 4;
-/// Beside `CONNECTION`: the kernel had something to report.
+/// Beside `CONNECTION` and `PLACE`: the kernel had something to report.
 const HEARD: i16 = 8;
 
 /// Entries on the stack; more need memory.
@@ -301,7 +301,7 @@ unsafe fn sleep(
             })
         };
         for (told, from) in scratch.told.iter_mut().zip(scratch.fds.iter()) {
-            if told.events == CONNECTION && from.revents != 0 {
+            if matches!(told.events, CONNECTION | PLACE) && from.revents != 0 {
                 told.events |= HEARD;
             }
         }
@@ -349,7 +349,8 @@ fn writes(events: i16) -> bool {
 /// sleeps on it, and fills the array for the real call. `true`: something has
 /// come; do not sleep.
 fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
-    let mut ready = take_place(fds, scratch);
+    let mut ready = false;
+    let place = take_place(fds, scratch);
     for (i, from) in fds.iter().enumerate() {
         let (to, told) = (&mut scratch.fds[i], &mut scratch.told[i]);
         *to = pollfd {
@@ -380,7 +381,7 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
             && let Some(conn) = Conn::new(socket, from.fd)
         {
             told.events = CONNECTION;
-            ready |= get_in_connection(&conn, from.events, to);
+            ready |= get_in_connection(&conn, from.events, to, place);
         } else {
             socket.unhold();
         }
@@ -388,35 +389,30 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
     ready
 }
 
-/// Who waits for room must hear of a `shutdown` by another thread. `true`: there
-/// is no place now; do not sleep.
-fn take_place(fds: &[pollfd], scratch: &mut Scratch) -> bool {
+/// Where this thread is called, if it waits for connections.
+fn take_place(fds: &[pollfd], scratch: &mut Scratch) -> Option<Place> {
     let (to, told) = (&mut scratch.fds[fds.len()], &mut scratch.told[fds.len()]);
     to.fd = -1;
     told.events = NOBODY;
-    let wanted = |one: &pollfd| writes(one.events) && attached(one.fd).is_some();
-    if !fds.iter().any(wanted) {
-        return false;
-    }
-    let Some(place) = parking::enter() else {
-        return true;
-    };
+    let wanted =
+        |one: &pollfd| (reads(one.events) || writes(one.events)) && attached(one.fd).is_some();
+    let place = fds.iter().any(wanted).then(wake::enter).flatten()?;
     *to = place.watch();
     (told.fd, told.events) = (place.number(), PLACE);
-    false
+    Some(place)
 }
 
-fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd) -> bool {
+fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Place>) -> bool {
     let mut ready = false;
     // Doorbells, FIN and RST.
     to.events = events & (libc::POLLPRI | libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM);
     if reads(events) {
         // Its doorbells go on until there is enough.
-        ready |= stream::asleep(conn, Want::Data) && enough(conn);
+        ready |= stream::asleep(conn, Want::Data, place) && enough(conn);
         to.events |= libc::POLLIN;
     }
     if writes(events) {
-        let come = stream::asleep(conn, Want::Room);
+        let come = stream::asleep(conn, Want::Room, place);
         // The kernel's idea of writable only where the kernel writes.
         if conn.way_out() == shunt_shm::slot::Way::Ring {
             ready |= come;
@@ -453,7 +449,13 @@ fn get_out(told: &[pollfd]) {
                     socket.unhold();
                 }
             }
-            PLACE => Place::numbered(told.fd).leave(),
+            PLACE => {
+                let place = Place::numbered(told.fd);
+                if told.events & HEARD != 0 {
+                    place.hear();
+                }
+                place.leave();
+            }
             _ => {}
         }
     }

@@ -1,4 +1,5 @@
-//! Waking the peer: its wait words and logs, and the doorbell byte.
+//! Waking the peer: its wait words and logs, the call by its channel, and the doorbell byte
+//! for who has none.
 
 use std::sync::atomic::Ordering;
 
@@ -7,13 +8,13 @@ use shunt_abi::Reason;
 use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Way};
-use shunt_shm::wake;
+use shunt_shm::wake::Address;
 
 use super::Conn;
 use crate::link::Pair;
 use crate::socket::{Socket, bump};
 use crate::thread::give;
-use crate::{epoll, sys, tcp};
+use crate::{epoll, sys, tcp, wake};
 
 /// What has happened.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,17 +108,15 @@ impl Conn<'_> {
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);
                 rung = if self.pair.peer.options.forked.load(Ordering::Acquire) == slot::UNFORKED {
-                    let address = door.address.load(Ordering::Acquire);
+                    let (name, _) = door.address.look();
                     // Any connection's doorbell wakes the set: one ring per nap.
-                    let told = if group == epoll::SHARED || address == wake::MANY {
+                    let told = if group == epoll::SHARED || name == Address::MANY {
                         &self.pair.own.sending.rung_at_door
                     } else {
                         &link.own().tail(group).rung
                     };
                     overdue = told.load(Ordering::Relaxed) == naps;
-                    let called = !overdue
-                        && epoll::is_address(address)
-                        && epoll::call(address, door.secret.load(Ordering::Relaxed));
+                    let called = !overdue && wake::call(&door.address);
                     if called {
                         told.store(naps, Ordering::Relaxed);
                     }
@@ -129,12 +128,27 @@ impl Conn<'_> {
             }
         }
         if sleeping && !rung {
-            let naps = self.pair.peer.face.naps.load(Ordering::Acquire);
-            overdue |= !self.ring_once(&self.pair.own.sending.rung, naps);
+            overdue |= !self.wake_sleeper(news);
         }
         if overdue {
             self.look_at_sleeper();
         }
+    }
+
+    /// Calls who sleeps on the connection itself, unless it has been done for this nap.
+    /// `true`: it was done.
+    fn wake_sleeper(&self, news: News) -> bool {
+        let (face, sending) = (&self.pair.peer.face, &self.pair.own.sending);
+        let naps = face.naps.load(Ordering::Acquire);
+        let (told, at) = match news {
+            News::Data => (&sending.rung, &face.data),
+            News::Room => (&sending.rung_for_room, &face.room),
+        };
+        if told.load(Ordering::Relaxed) != naps && wake::call(at) {
+            told.store(naps, Ordering::Relaxed);
+            return true;
+        }
+        self.ring_once(told, naps)
     }
 
     /// Who has been rung and has not come may have been killed. The kernel knows, and is

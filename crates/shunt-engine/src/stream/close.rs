@@ -13,10 +13,11 @@ use shunt_shm::token::Token;
 use super::downgrade;
 use super::leave::await_receiver;
 use super::owed::Withdrawal;
-use super::{Conn, leaves_unread, owed, parking, recv, swallow, wait};
+use super::{Conn, leaves_unread, owed, recv, swallow, wait};
 use crate::Outcome;
 use crate::sys::{self, Errno};
 use crate::thread::give;
+use crate::wake;
 
 /// `shutdown(2)`. What was sent before arrives before the end of file: the
 /// peer reads its ring once more when the kernel tells it of the FIN.
@@ -39,7 +40,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
         let asleep = wait::any_waits_for_room(conn);
         give(token);
         if asleep {
-            parking::ring();
+            wake::wake_all();
         }
     }
     match result {

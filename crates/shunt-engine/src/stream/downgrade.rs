@@ -26,10 +26,10 @@ use super::bell::News;
 use super::leave::{self, await_receiver, leave_ring_within};
 use super::owed::Withdrawal;
 use super::recv::{is_home, settle, switch_offset};
-use super::{Conn, close, owed, parking, wait};
+use super::{Conn, close, owed, wait};
 use crate::socket::bump;
 use crate::thread::{self, give};
-use crate::{control, sys};
+use crate::{control, sys, wake};
 
 /// The peer answers by itself within this time if it is awake, or sleeps on the
 /// connection; nanoseconds.
@@ -72,7 +72,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     conn.socket.note_downgrade();
     leave::restore_options(conn);
     if wait::any_waits_for_room(conn) {
-        parking::ring();
+        wake::wake_all();
     }
     // In a `vfork` child the connection to the daemon is not ours.
     if thread::owns_memory() {

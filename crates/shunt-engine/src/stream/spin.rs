@@ -71,7 +71,7 @@ const FORGET: u32 = 8;
 /// So many that are not forgotten may be accidents, such as processes that start. …
 const ACCIDENTS: u32 = 3;
 /// … Where strangers have wanted the core a moment ago, one may.
-const ACCIDENTS_LATER: u32 = 1;
+const ACCIDENTS_LATER: u32 = 0;
 /// What a yield costs by itself (ticks, about 1 µs): the rest of it is another's time.
 const YIELD: u64 = 3_000;
 /// So much of others' time is not counted in one wait (ticks, about 2 ms).
@@ -127,7 +127,7 @@ fn calm_down(now: u64) {
         return; // Another thread has just said so.
     }
     let calm = if was_calm_lately(now) {
-        (2 * CALM.load(Ordering::Relaxed)).min(LONG_CALM)
+        (4 * CALM.load(Ordering::Relaxed)).min(LONG_CALM)
     } else {
         SHORT_CALM
     };
@@ -281,7 +281,7 @@ impl Spin {
         let greedy = if at_once { 0 } else { look };
         Self {
             start,
-            budget: if crowded { budget.min(GREEDY) } else { budget },
+            budget: if crowded { 0 } else { budget },
             greedy: if crowded { GREEDY } else { greedy },
             away: 0,
             turns: 0,

@@ -1,5 +1,5 @@
-//! Waiting on one connection: spin, then sleep in a real call on the base socket
-//! ([`kernel`]), having said so to the peer.
+//! Waiting on one connection: spin, then sleep in a real call on the base socket and a wake
+//! channel ([`kernel`]), having said so to the peer.
 
 use std::sync::atomic::Ordering;
 
@@ -7,18 +7,21 @@ use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
+use shunt_shm::wake::Address;
 
 use super::leave::only_the_kernel_can_wake;
 use super::spin::{self, Peer, Spin};
 use super::swallow::{any_bells, swallow};
-use super::{Conn, owed, parking};
+use super::{Conn, owed};
 use crate::life;
 use crate::sys::{self, Errno};
 use crate::thread::{give, is_alone, signals::Seen};
+use crate::wake::{self, Place};
 
 mod kernel;
 
-use kernel::{sleep_for_room, sleep_in_kernel};
+use kernel::Woken;
+use kernel::sleep_in_kernel;
 pub(super) use kernel::{timeout, wait_for_kernel};
 
 /// What is waited for.
@@ -39,6 +42,14 @@ impl Want {
         match self {
             Self::Data => 1,
             Self::Room => 1 << 16,
+        }
+    }
+
+    /// How many of this kind there are among these.
+    fn count(self, sleepers: u32) -> u32 {
+        match self {
+            Self::Data => sleepers & 0xffff,
+            Self::Room => sleepers >> 16,
         }
     }
 
@@ -153,13 +164,7 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
     };
     let conn = &Conn { fd: base, ..*conn };
     let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
-    let place = match want {
-        Want::Data => None,
-        Want::Room => match parking::enter() {
-            None => return Ok(()),
-            place => place,
-        },
-    };
+    let place = wake::enter();
     let leave = || {
         if let Some(place) = place {
             place.leave();
@@ -167,7 +172,7 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
         conn.socket.unhold();
     };
     conn.socket.hold();
-    let come = asleep(conn, want);
+    let come = asleep(conn, want, place);
     let result = if come {
         awake(conn, want, false);
         Ok(())
@@ -191,15 +196,14 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
                 awake(conn, want, false);
                 leave();
             };
-            match place {
-                None => sleep_in_kernel(conn, until, &undo),
-                Some(place) => sleep_for_room(conn, place, until, seen, &undo),
-            }
+            sleep_in_kernel(conn, want, place, until, seen, &undo)
         };
-        awake(conn, want, result.is_ok());
-        // Whatever woke us, the kernel may have news.
-        conn.socket.looked_at.store(0, Ordering::Relaxed);
-        result
+        awake(conn, want, result == Ok(Woken::Otherwise));
+        if result != Ok(Woken::Called) {
+            // The kernel may have news.
+            conn.socket.looked_at.store(0, Ordering::Relaxed);
+        }
+        result.map(|_| ())
     };
     leave();
     result
@@ -210,18 +214,30 @@ pub(super) fn any_waits_for_room(conn: &Conn) -> bool {
     conn.pair.own.receiving.sleepers.load(Ordering::Acquire) >= Want::Room.unit()
 }
 
-/// Says in our arena that a thread sleeps on the connection, until [`awake`].
-/// `true`: what it waits for has just come, so it should not.
-pub(crate) fn asleep(conn: &Conn, want: Want) -> bool {
+/// Says in our arena that a thread sleeps on the connection, and in which place, until
+/// [`awake`]. `true`: what it waits for has just come, so it should not.
+pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     let own = conn.pair.own;
     if !conn.take(token(conn, want)) {
         // A signal handler that interrupted the token's holder: not registered,
         // and `awake` will see the same.
         return true;
     }
-    own.receiving
-        .sleepers
-        .fetch_add(want.unit(), Ordering::AcqRel);
+    let others = want.count(
+        own.receiving
+            .sleepers
+            .fetch_add(want.unit(), Ordering::AcqRel),
+    );
+    let at = match want {
+        Want::Data => &own.face.data,
+        Want::Room => &own.face.room,
+    };
+    match place {
+        // A byte on the connection wakes them all.
+        _ if others > 0 => at.say(Address::MANY, 0),
+        Some(place) => place.tell(at),
+        None => at.say(Address::NOWHERE, 0),
+    }
     if want == Want::Room {
         conn.ask_at();
     }
@@ -263,15 +279,13 @@ pub(crate) fn awake(conn: &Conn, want: Want, heard: bool) {
             .sleepers
             .fetch_sub(want.unit(), Ordering::AcqRel)
             - want.unit();
-        let same_kind = if want == Want::Data {
-            left & 0xffff
-        } else {
-            left >> 16
-        };
-        if same_kind == 0 {
+        if want.count(left) == 0 {
             publish::clear_bits(&own.face.wait, want.bit());
         }
         give(token(conn, want));
+    }
+    if !heard && !any_bells(conn) {
+        return;
     }
     // A byte in the queue wakes every sleeper; whoever is last takes it, so that
     // none misses it.
@@ -281,7 +295,5 @@ pub(crate) fn awake(conn: &Conn, want: Want, heard: bool) {
         }
         sys::sched_yield();
     }
-    if heard || any_bells(conn) {
-        swallow(conn);
-    }
+    swallow(conn);
 }

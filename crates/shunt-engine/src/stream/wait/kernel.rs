@@ -3,77 +3,67 @@
 use std::sync::atomic::Ordering;
 
 use libc::pollfd;
-use shunt_shm::slot;
+use shunt_shm::slot::{self, Slot};
 
 use super::{Deadline, Want};
 use crate::real;
-use crate::stream::parking::Place;
 use crate::stream::{Conn, owed};
 use crate::sys::{self, Errno};
 use crate::thread::signals::Seen;
+use crate::wake::Place;
 
-/// The real blocking call: restarts, is interrupted and is cancelled as the
-/// kernel's own receive is. `undo` in the last case.
-pub(super) fn sleep_in_kernel(
-    conn: &Conn,
-    until: Option<u64>,
-    undo: &impl Fn(),
-) -> Result<(), Errno> {
-    if owed::is_owing(conn) {
-        // What the kernel has room for is sent by the attempt after this.
-        let mut either = watch(conn);
-        either.events |= libc::POLLOUT;
-        return match poll_until(&mut [either], until, undo) {
-            Err(libc::EINTR) if until.is_none() => Ok(()),
-            result => result,
-        };
-    }
-    if until.is_some() {
-        return poll_until(&mut [watch(conn)], until, undo);
-    }
-    let mut byte = 0u8;
-    // SAFETY: one byte of our own.
-    match real::sleeping(undo, || unsafe {
-        real::recv()(conn.fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK)
-    }) {
-        Ok(_) => Ok(()),
-        Err(libc::EINTR) => Err(libc::EINTR),
-        Err(libc::EAGAIN) => Err(libc::EAGAIN),
-        Err(errno) => {
-            conn.socket.pending_error.store(errno, Ordering::Relaxed);
-            Ok(())
-        }
-    }
+/// What has ended a sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// A call by the place's channel, and nothing else.
+    Called,
+    /// The base socket, or time.
+    Otherwise,
 }
 
 /// How long a sender sleeps between two looks at a connection that other processes
-/// may shut down, or take back to TCP; nanoseconds.
+/// may shut down, or take back to TCP, or where nobody can call it; nanoseconds.
 const TURN: u64 = 20_000_000;
 
-/// What [`sleep_in_kernel`] does, for a sender: it may also be woken from within its process.
-pub(super) fn sleep_for_room(
+/// Sleeps on the base socket and the place's channel: restarts, is interrupted and is
+/// cancelled as the kernel's own call is. `undo` in the last case.
+pub(super) fn sleep_in_kernel(
     conn: &Conn,
-    place: Place,
+    want: Want,
+    place: Option<Place>,
     until: Option<u64>,
     seen: Seen,
     undo: &impl Fn(),
-) -> Result<(), Errno> {
-    // Other processes that share the connection cannot ring there.
-    // And of a family that reads, whoever makes room may be killed before it tells.
-    let shared = [conn.pair.own, conn.pair.peer]
-        .iter()
-        .any(|side| side.options.forked.load(Ordering::Relaxed) == slot::SHARED);
-    let turn = sys::now() + TURN;
-    if shared && until.is_none_or(|until| until > turn) {
-        return match poll_until(&mut [watch(conn), place.watch()], Some(turn), undo) {
-            Err(libc::EINTR) if seen.interrupting_since() => Err(libc::EINTR),
-            _ => Ok(()),
-        };
+) -> Result<Woken, Errno> {
+    let mut base = watch(conn);
+    if want == Want::Data && owed::is_owing(conn) {
+        // What the kernel has room for is sent by the attempt after this.
+        base.events |= libc::POLLOUT;
     }
-    match poll_until(&mut [watch(conn), place.watch()], until, undo) {
-        // The kernel restarts no poll, but it would a send.
-        Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(()),
-        result => result,
+    let nobody = pollfd { fd: -1, ..base };
+    let mut both = [base, place.map_or(nobody, Place::watch)];
+    // Other processes that share the connection cannot call here.
+    // And of a family that reads, whoever makes room may be killed before it tells.
+    let is_shared = || {
+        let sides = [conn.pair.own, conn.pair.peer];
+        let shared = |side: &Slot| side.options.forked.load(Ordering::Relaxed) == slot::SHARED;
+        sides.into_iter().any(shared)
+    };
+    let turn = (want == Want::Room && (place.is_none() || is_shared()))
+        .then(|| sys::now() + TURN)
+        .filter(|turn| until.is_none_or(|until| until > *turn));
+    let result = poll_until(&mut both, turn.or(until), undo);
+    let called = both[1].revents != 0;
+    if called && let Some(place) = place {
+        place.hear();
+    }
+    match result {
+        Err(libc::EAGAIN) if turn.is_some() => Ok(Woken::Otherwise),
+        // The kernel restarts no poll, but it would the program's call.
+        Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(Woken::Otherwise),
+        Err(errno) => Err(errno),
+        Ok(()) if called && both[0].revents == 0 => Ok(Woken::Called),
+        Ok(()) => Ok(Woken::Otherwise),
     }
 }
 
@@ -147,6 +137,9 @@ fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Resul
 
 /// The socket's own timeout for this direction, in nanoseconds.
 pub(in crate::stream) fn timeout(conn: &Conn, want: Want) -> Option<u64> {
+    if want == Want::Data && conn.socket.impatient.load(Ordering::Relaxed) {
+        return Some(0);
+    }
     let name = if want == Want::Data {
         libc::SO_RCVTIMEO
     } else {

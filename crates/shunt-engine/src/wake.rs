@@ -1,0 +1,26 @@
+//! Wake channels: how who sleeps here is called by a peer, beside the stream.
+//!
+//! A channel is a datagram socket. Its address lies in the arena where the sleeper says
+//! that it sleeps (a connection's wait word, an epoll set's door), with a word that each
+//! call must say: the names of such sockets are no secret (`/proc/net/unix`), and the kernel
+//! drops what does not say it. A full queue is a call that is pending. Whoever cannot send
+//! there rings on the connection, a byte of TCP, as for a sleeper without a channel: every
+//! sleeper watches its base socket, too.
+//!
+//! * [`channel`]: the receiving end. An epoll set has one of its own.
+//! * [`place`]: the channels of threads that sleep in other calls.
+//! * [`caller`]: the sending end.
+
+mod caller;
+mod channel;
+mod place;
+
+pub(crate) use caller::call;
+pub(crate) use channel::Channel;
+pub(crate) use place::{Place, after_fork_child, enter, wake_all};
+
+/// If `fd` is a number of ours that the program wants: moves elsewhere.
+pub(crate) fn make_way(fd: libc::c_int) {
+    caller::make_way(fd);
+    place::make_way(fd);
+}

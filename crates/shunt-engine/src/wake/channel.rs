@@ -1,0 +1,178 @@
+//! The receiving end of a wake channel.
+
+use std::mem::{offset_of, size_of};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use libc::{c_int, sock_filter, sockaddr_un};
+use shunt_shm::wake::Address;
+
+use crate::sys::{self, Errno};
+use crate::table::{self, Entry};
+use crate::{stats, thread};
+
+/// A datagram socket by which peers call; or none.
+pub(crate) struct Channel {
+    /// The descriptor, [`NONE`] or [`NEVER`].
+    fd: AtomicI32,
+    name: AtomicU64,
+    secret: AtomicU64,
+}
+
+const NONE: c_int = -1;
+/// There is none, and shall be none.
+const NEVER: c_int = -2;
+
+impl Channel {
+    pub(crate) const fn new() -> Self {
+        Self {
+            fd: AtomicI32::new(NONE),
+            name: AtomicU64::new(0),
+            secret: AtomicU64::new(0),
+        }
+    }
+
+    /// The socket, readable when it has been called; negative: none.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.fd() >= 0
+    }
+
+    /// Whether it may still be opened.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.fd() == NONE
+    }
+
+    /// Opens it, unless there is one or shall be none; `watch` is shown the descriptor first.
+    /// By one thread at a time. `false`: there is none.
+    pub(crate) fn open(&self, watch: impl FnOnce(c_int) -> Result<(), Errno>) -> bool {
+        if self.is_unused() && thread::owns_memory() {
+            let fd = self.make(watch).unwrap_or(NEVER);
+            self.fd.store(fd, Ordering::Release);
+        }
+        self.is_open()
+    }
+
+    fn make(&self, watch: impl FnOnce(c_int) -> Result<(), Errno>) -> Result<c_int, Errno> {
+        let (name, secret) = (sys::random()?, sys::random()?);
+        let fd = sys::move_high(sys::datagram_socket()?);
+        let (address, length) = address(name);
+        let done = listen_for(fd, secret)
+            .and_then(|_| sys::bind(fd, &address, length))
+            .and_then(|_| watch(fd));
+        if let Err(errno) = done {
+            sys::close(fd);
+            return Err(errno);
+        }
+        table::enter(fd, Entry::Ours);
+        self.name.store(name, Ordering::Relaxed);
+        self.secret.store(secret, Ordering::Relaxed);
+        Ok(fd)
+    }
+
+    /// Says where it is to be called.
+    pub(crate) fn tell(&self, at: &Address) {
+        let o = Ordering::Relaxed;
+        at.say(self.name.load(o), self.secret.load(o));
+    }
+
+    /// Takes a call out; if there are more, the kernel says so again. `false`: there is none.
+    pub(crate) fn hear(&self) -> bool {
+        let fd = self.fd();
+        let mut byte = 0u8;
+        let called = fd >= 0 && sys::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT).is_ok();
+        if called {
+            stats::called();
+        }
+        called
+    }
+
+    /// Calls from within this process. What peers have sent uses up no room for this.
+    pub(super) fn wake(&self) {
+        let fd = self.fd();
+        if fd >= 0 {
+            send(
+                fd,
+                self.name.load(Ordering::Relaxed),
+                self.secret.load(Ordering::Relaxed),
+            );
+        }
+    }
+
+    /// Nobody can call any more; what was in the socket has come too late. It may be opened
+    /// again.
+    pub(crate) fn close(&self) {
+        if self.is_open() {
+            self.shut(NONE);
+        }
+    }
+
+    /// The same for good. `false`: it has been done before.
+    pub(crate) fn retire(&self) -> bool {
+        self.shut(NEVER) != NEVER
+    }
+
+    /// It may be opened, for whoever has it next.
+    pub(crate) fn begin(&self) {
+        self.fd.store(NONE, Ordering::Relaxed);
+    }
+
+    fn shut(&self, instead: c_int) -> c_int {
+        let fd = self.fd.swap(instead, Ordering::AcqRel);
+        if fd >= 0 {
+            table::enter(fd, Entry::Other);
+            sys::close(fd);
+        }
+        fd
+    }
+
+    /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the
+    /// old number still sleeps on the same socket.
+    pub(crate) fn make_way(&self, fd: c_int) {
+        sys::make_way(&self.fd, fd);
+    }
+}
+
+/// The kernel drops what does not begin with this word, before it wakes anybody
+/// (`socket(7)`, `SO_ATTACH_FILTER`).
+fn listen_for(fd: c_int, secret: u64) -> Result<usize, Errno> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const IS_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jf, k| sock_filter { code, jt: 0, jf, k };
+    let mut steps = [
+        step(LOAD, 0, 0),
+        step(IS_EQUAL, 3, (secret >> 32) as u32),
+        step(LOAD, 0, 4),
+        step(IS_EQUAL, 1, secret as u32),
+        step(RETURN, 0, u32::MAX),
+        step(RETURN, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
+    sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Sends a call by a datagram socket. `false`: it has not come.
+pub(super) fn send(fd: c_int, name: u64, secret: u64) -> bool {
+    let (address, length) = address(name);
+    sys::send_to(fd, &secret.to_be_bytes(), &address, length).is_ok()
+}
+
+/// The abstract address (`unix(7)`) of a channel.
+fn address(name: u64) -> (sockaddr_un, usize) {
+    const PREFIX: &[u8] = b"\0shunt/call/";
+    // SAFETY: all-zero is a valid address.
+    let mut address: sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let bytes = PREFIX.iter().copied().chain(name.to_ne_bytes());
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = from as _;
+    }
+    let length = offset_of!(sockaddr_un, sun_path) + PREFIX.len() + size_of::<u64>();
+    (address, length)
+}

@@ -1,0 +1,150 @@
+//! Where a thread sleeps: a channel that it has to itself meanwhile.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libc::{c_int, pollfd};
+use shunt_shm::wake::Address;
+
+use super::channel::Channel;
+use crate::{sys, thread};
+
+/// So many threads of a process may sleep in places at the same time.
+const MOST: usize = 128;
+/// Of the descriptors that a process may have, channels use no more than one in so many.
+const SHARE: u64 = 32;
+
+static CHANNELS: [Channel; MOST] = [const { Channel::new() }; MOST];
+/// Which are taken, a bit each.
+static TAKEN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+
+/// A thread's place, from before it says that it sleeps until after it has.
+/// No destructor: a cancelled thread runs none.
+#[derive(Clone, Copy)]
+pub(crate) struct Place(usize);
+
+/// Takes a place. `None`: there is none now.
+pub(crate) fn enter() -> Option<Place> {
+    if !thread::owns_memory() {
+        return None;
+    }
+    let place = Place((0..TAKEN.len()).find_map(take_in)?);
+    let channel = place.channel();
+    let may = || sys::descriptor_limit() / SHARE > place.0 as u64;
+    if channel.is_open() || channel.is_unused() && may() && channel.open(|_| Ok(())) {
+        return Some(place);
+    }
+    place.leave();
+    None
+}
+
+/// Takes a free one of 64.
+fn take_in(word: usize) -> Option<usize> {
+    loop {
+        let free = TAKEN[word].load(Ordering::Relaxed).trailing_ones();
+        let bit = 1u64.checked_shl(free)?;
+        if TAKEN[word].fetch_or(bit, Ordering::Acquire) & bit == 0 {
+            return Some(word * 64 + free as usize);
+        }
+    }
+}
+
+impl Place {
+    fn channel(self) -> &'static Channel {
+        &CHANNELS[self.0]
+    }
+
+    /// Says where its thread is to be called.
+    pub(crate) fn tell(self, at: &Address) {
+        self.channel().tell(at);
+    }
+
+    /// What to poll: readable when called.
+    pub(crate) fn watch(self) -> pollfd {
+        pollfd {
+            fd: self.channel().fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }
+    }
+
+    /// Takes the call that woke its thread.
+    pub(crate) fn hear(self) {
+        self.channel().hear();
+    }
+
+    /// Its number, for [`Place::numbered`].
+    pub(crate) fn number(self) -> c_int {
+        self.0 as c_int
+    }
+
+    pub(crate) fn numbered(number: c_int) -> Self {
+        Self(number as usize)
+    }
+
+    /// Gives the place back. A call may still be there, or come: whoever is next looks once
+    /// more than it need have.
+    pub(crate) fn leave(self) {
+        let bit = 1 << (self.0 % 64);
+        TAKEN[self.0 / 64].fetch_and(!bit, Ordering::Release);
+    }
+}
+
+/// Wakes every thread of this process that sleeps in a place: each looks again.
+#[cold]
+pub(crate) fn wake_all() {
+    for (word, taken) in TAKEN.iter().enumerate() {
+        let mut taken = taken.load(Ordering::Acquire);
+        while taken != 0 {
+            CHANNELS[word * 64 + taken.trailing_zeros() as usize].wake();
+            taken &= taken - 1;
+        }
+    }
+}
+
+/// In a forked child: the channels are its parent's, and no other thread is here.
+pub(crate) fn after_fork_child() {
+    for taken in &TAKEN {
+        taken.store(0, Ordering::Relaxed);
+    }
+    for channel in &CHANNELS {
+        channel.close();
+    }
+}
+
+/// If `fd` is a number of ours that the program wants: moves elsewhere.
+pub(super) fn make_way(fd: c_int) {
+    for channel in &CHANNELS {
+        channel.make_way(fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sleeps_has_a_channel_of_its_own_and_is_called_there() {
+        let (one, other) = (enter().unwrap(), enter().unwrap());
+        assert_ne!(one.number(), other.number());
+        let is_called = |place: Place| sys::poll_now(&mut [place.watch()]) == Ok(1);
+        let at = Address::default();
+        assert!(!super::super::call(&at));
+        other.tell(&at);
+        assert!(super::super::call(&at));
+        assert!(is_called(other) && !is_called(one));
+        // Only who knows the word is heard.
+        let (name, secret) = at.look();
+        at.say(name, secret ^ 1 << 40);
+        other.hear();
+        super::super::call(&at);
+        assert!(!is_called(other));
+        wake_all();
+        assert!(is_called(one) && is_called(other));
+        one.hear();
+        other.hear();
+        one.leave();
+        other.leave();
+        assert_eq!(enter().map(Place::number), Some(one.number()));
+        one.leave();
+    }
+}
