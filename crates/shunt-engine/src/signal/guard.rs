@@ -23,7 +23,10 @@ use super::{
 use crate::thread::signals;
 use crate::{config, real, sys};
 
+/// The guard stands in for the program's dispositions, …
 static ON: AtomicBool = AtomicBool::new(false);
+/// … and the kernel has it.
+static READY: AtomicBool = AtomicBool::new(false);
 
 /// What the kernel would say of the program's disposition, beside its handler,
 /// which is in the table like any other, 0 for `SIG_DFL`.
@@ -56,9 +59,9 @@ pub(super) fn guards(signal: c_int) -> bool {
 /// there.
 #[inline]
 pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
-    if !ON.load(Ordering::Relaxed) {
+    if !READY.load(Ordering::Acquire) {
         guard_copies();
-        if !ON.load(Ordering::Relaxed) {
+        if !READY.load(Ordering::Acquire) {
             return true;
         }
     }
@@ -71,7 +74,7 @@ pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
 #[cold]
 pub(crate) fn guard_copies() {
     let able = cfg!(target_arch = "x86_64") && owns_table() && !config::is_confined();
-    if !able || ON.load(Ordering::Relaxed) {
+    if !able || READY.load(Ordering::Acquire) {
         return;
     }
     /// # Safety
@@ -93,6 +96,7 @@ pub(crate) fn guard_copies() {
                 stand_in(signal, now, next);
             }
         }
+        READY.store(true, Ordering::Release);
     });
 }
 

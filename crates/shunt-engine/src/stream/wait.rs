@@ -20,8 +20,7 @@ use crate::wake::{self, Place};
 
 mod kernel;
 
-use kernel::Woken;
-use kernel::sleep_in_kernel;
+use kernel::{Woken, is_interrupted, sleep_in_kernel};
 pub(super) use kernel::{timeout, wait_for_kernel};
 
 /// What is waited for.
@@ -183,13 +182,7 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
             &conn.socket.tx
         };
         counts.sleeps.fetch_add(1, Ordering::Relaxed);
-        // A call with a timeout is never restarted (signal(7)).
-        let interrupted = if until.is_some() {
-            seen.any_since()
-        } else {
-            seen.interrupting_since()
-        };
-        let result = if interrupted {
+        let result = if is_interrupted(until, seen) {
             Err(libc::EINTR)
         } else {
             let undo = || {

@@ -63,7 +63,22 @@ pub(super) fn sleep_in_kernel(
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(Woken::Otherwise),
         Err(errno) => Err(errno),
         Ok(()) if called && both[0].revents == 0 => Ok(Woken::Called),
+        // The number names something else since: after a signal the kernel looked it up once
+        // more, and reported that.
+        Ok(()) if !called && conn.base() != Some(conn.fd) && is_interrupted(until, seen) => {
+            Err(libc::EINTR)
+        }
         Ok(()) => Ok(Woken::Otherwise),
+    }
+}
+
+/// Whether the program's call ends by a signal: one with a timeout is never restarted
+/// (signal(7)).
+pub(super) fn is_interrupted(until: Option<u64>, seen: Seen) -> bool {
+    if until.is_some() {
+        seen.any_since()
+    } else {
+        seen.interrupting_since()
     }
 }
 
@@ -80,7 +95,7 @@ pub(in crate::stream) fn wait_for_kernel(
         return Err(libc::EBADF);
     };
     let until = *deadline.get_or_insert_with(|| timeout(conn, Want::Room).map(|t| sys::now() + t));
-    if seen.interrupting_since() || until.is_some() && seen.any_since() {
+    if is_interrupted(until, seen) {
         return Err(libc::EINTR);
     }
     conn.socket.hold();
