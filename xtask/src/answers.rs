@@ -1,5 +1,6 @@
 //! What Shunt says of real programs: a line of statistics for each process, however it
-//! ends, and a row of `shunt ss` for each listener and connection.
+//! ends, and a row of `shunt ss` for each listener and connection. And what the kernel says of
+//! connections whose ends sleep.
 
 use crate::build::{artifact, root};
 use crate::process::Job;
@@ -19,6 +20,7 @@ pub(crate) fn steps(report: &mut Report) {
         run("endings", &[&directory.display().to_string()])
     });
     report.step("rows of shunt ss", || run("listing", &[]));
+    report.step("calls beside the stream", || run("sleepers", &[]));
 }
 
 /// Runs a script that prints a line a case; returns its last line.
