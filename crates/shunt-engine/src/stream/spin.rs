@@ -13,8 +13,9 @@
 //! cost this thread, and whoever must wake it, far more than the yields do.
 //!
 //! A yield that does not come back soon has given the core to a stranger. While
-//! the machine is that crowded nobody yields: who sleeps is preferred by the
-//! scheduler when it wakes, who has yielded must queue.
+//! the machine is that crowded a wait sleeps at once: who sleeps is preferred by the
+//! scheduler when it wakes, who has yielded must queue, and who looks takes the core from the
+//! peer.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -71,7 +72,7 @@ const FORGET: u32 = 8;
 /// So many that are not forgotten may be accidents, such as processes that start. …
 const ACCIDENTS: u32 = 3;
 /// … Where strangers have wanted the core a moment ago, one may.
-const ACCIDENTS_LATER: u32 = 0;
+const ACCIDENTS_LATER: u32 = 1;
 /// What a yield costs by itself (ticks, about 1 µs): the rest of it is another's time.
 const YIELD: u64 = 3_000;
 /// So much of others' time is not counted in one wait (ticks, about 2 ms).
@@ -127,7 +128,7 @@ fn calm_down(now: u64) {
         return; // Another thread has just said so.
     }
     let calm = if was_calm_lately(now) {
-        (4 * CALM.load(Ordering::Relaxed)).min(LONG_CALM)
+        (2 * CALM.load(Ordering::Relaxed)).min(LONG_CALM)
     } else {
         SHORT_CALM
     };
@@ -282,7 +283,7 @@ impl Spin {
         Self {
             start,
             budget: if crowded { 0 } else { budget },
-            greedy: if crowded { GREEDY } else { greedy },
+            greedy,
             away: 0,
             turns: 0,
             peer,
