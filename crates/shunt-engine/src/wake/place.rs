@@ -124,6 +124,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_has_a_channel_of_its_own_and_is_called_there() {
+        thread::learn_pid();
         let (one, other) = (enter().unwrap(), enter().unwrap());
         assert_ne!(one.number(), other.number());
         let is_called = |place: Place| sys::poll_now(&mut [place.watch()]) == Ok(1);
