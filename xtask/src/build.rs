@@ -34,8 +34,8 @@ pub(crate) fn cargo() -> Command {
 /// Fetches every dependency, also those of tests, so that later steps need no
 /// network. Without one, what is here must do.
 pub(crate) fn fetch() {
-    progress::step("fetching crates");
-    if progress::run(cargo().arg("fetch")).is_err() {
+    let fetched = progress::step("fetching crates", || progress::run(cargo().arg("fetch")));
+    if fetched.is_err() {
         eprintln!("xtask: going on with the dependencies that are here");
     }
 }
@@ -43,14 +43,14 @@ pub(crate) fn fetch() {
 /// Builds everything and checks. This program itself is left out: cargo built it
 /// when it was called.
 pub(crate) fn run() -> Result<()> {
-    progress::step("building");
-    build(&["--workspace", "--exclude", "xtask"])
+    progress::step("building", || build(&["--workspace", "--exclude", "xtask"]))
 }
 
 /// Builds and checks what users run.
 pub(crate) fn product() -> Result<()> {
-    progress::step("building shunt, shuntd and libshunt.so");
-    build(&["-p", "shunt-cli", "-p", "shuntd", "-p", "shunt-preload"])
+    progress::step("building shunt, shuntd and libshunt.so", || {
+        build(&["-p", "shunt-cli", "-p", "shuntd", "-p", "shunt-preload"])
+    })
 }
 
 fn build(packages: &[&str]) -> Result<()> {

@@ -182,8 +182,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     for load in LOADS {
         rows.push(row(load, options.rounds, &mut named)?);
     }
-    progress::step("done\n");
-    progress::done();
+    progress::say("done\n");
     println!(
         "{} rounds, native and shunted in turn, on {} cores\n",
         options.rounds,
@@ -204,7 +203,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// Shows what `shunt doctor` says of this machine, with a shuntd started first.
 fn doctor() -> Result<()> {
-    progress::step("shunt doctor:");
+    progress::say("shunt doctor:");
     let shunt = || Command::new(artifact("shunt"));
     check(shunt().args(["run", "true"]))?;
     // What it finds wrong is shown; the table tells what comes of it.
@@ -217,9 +216,12 @@ fn row(load: &Load, rounds: usize, named: &mut BTreeSet<String>) -> Result<Strin
     let (mut native, mut shunted) = (Vec::new(), Vec::new());
     let mut stats = Stats::default();
     for round in 1..=rounds {
-        progress::step(&format!("{}, {round} of {rounds}", load.name));
-        native.push(once(load, Variant::Native)?.0);
-        let (sample, more) = once(load, Variant::Both)?;
+        let text = format!("{}, {round} of {rounds}", load.name);
+        let (alone, (sample, more)) = progress::step(&text, || {
+            let alone = once(load, Variant::Native)?.0;
+            Ok::<_, anyhow::Error>((alone, once(load, Variant::Both)?))
+        })?;
+        native.push(alone);
         shunted.push(sample);
         stats += &more;
     }

@@ -101,14 +101,8 @@ pub(crate) fn run(need: Need) -> Result<()> {
             "programs are missing; run this as root, then the same command again:\n    {INSTALL} {list}"
         );
     }
-    progress::step(&format!("installing {list}"));
-    let quiet = KeepServicesOff::new()?;
-    if apt(&missing).is_err() {
-        // A fresh machine has no package lists, an old one stale ones.
-        let _ = progress::run(Command::new("apt-get").args(["update", "-q"]));
-        apt(&missing).with_context(|| format!("apt-get could not install {list}"))?;
-    }
-    drop(quiet);
+    progress::step(&format!("installing {list}"), || install(&missing))
+        .with_context(|| format!("apt-get could not install {list}"))?;
     let left = self::missing(need);
     if !left.is_empty() {
         bail!("still missing after installation: {}", left.join(" "));
@@ -129,6 +123,16 @@ fn missing(need: Need) -> Vec<&'static str> {
         .filter(|(file, _)| !Path::new(file).exists())
         .map(|&(_, package)| package)
         .collect()
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    let _quiet = KeepServicesOff::new()?;
+    if apt(packages).is_ok() {
+        return Ok(());
+    }
+    // A fresh machine has no package lists, an old one stale ones.
+    let _ = progress::run(Command::new("apt-get").args(["update", "-q"]));
+    apt(packages)
 }
 
 fn apt(packages: &[&str]) -> Result<()> {

@@ -37,16 +37,16 @@ pub(super) fn prepare(directory: &Path) -> Result<()> {
     if !archive.exists() {
         debootstrap(directory, &archive)?;
     }
-    progress::step("docker import");
-    progress::run(Command::new("docker").arg("import").arg(&archive).arg(BARE))?;
-    progress::step("installing a C linker in the image");
+    progress::step("docker import", || {
+        progress::run(Command::new("docker").arg("import").arg(&archive).arg(BARE))
+    })?;
     let name = format!("{NAME}.{}", std::process::id());
-    // Here, and only here, the host's network may be needed to reach the mirror.
-    let installed = install(&name, &[]).or_else(|_| install(&name, &["--network", "host"]));
-    let committed = installed
-        .and_then(|()| progress::run(Command::new("docker").args(["commit", &name, NAME])));
+    let committed = progress::step("installing a C linker in the image", || {
+        // Here, and only here, the host's network may be needed to reach the mirror.
+        install(&name, &[]).or_else(|_| install(&name, &["--network", "host"]))?;
+        progress::run(Command::new("docker").args(["commit", &name, NAME]))
+    });
     let _ = docker().args(["rm", "--force", &name]).status();
-    progress::done();
     committed
 }
 
@@ -67,14 +67,13 @@ fn debootstrap(directory: &Path, archive: &Path) -> Result<()> {
     let system = directory.join("system");
     let _ = fs::remove_dir_all(&system);
     let mirror = mirror().context("apt names no mirror here")?;
-    progress::step("debootstrap");
     let mut command = Command::new("debootstrap");
     command
         .arg("--variant=minbase")
         .arg(SUITE)
         .arg(&system)
         .arg(mirror);
-    progress::run(&mut command)?;
+    progress::step("debootstrap", || progress::run(&mut command))?;
     // How apt gets at its packages, as on this machine.
     check(
         Command::new("sh")
