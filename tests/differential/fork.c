@@ -603,6 +603,17 @@ static void *receives(void *arg)
     return (void *)recv(FD, buf, 8, 0);
 }
 
+// Until the other thread sleeps: there is only one.
+static void await_other_thread(struct end *e)
+{
+    DIR *d = opendir("/proc/self/task");
+    struct dirent *entry;
+    while ((entry = readdir(d)))
+        if (atoi(entry->d_name) > 0 && atoi(entry->d_name) != e->tid)
+            await_sleep(e, e->pid, atoi(entry->d_name));
+    closedir(d);
+}
+
 // Fork while another thread sleeps in recv on the connection.
 static void fork_under_receiver(struct end *e)
 {
@@ -610,13 +621,7 @@ static void fork_under_receiver(struct end *e)
         pthread_t t;
         void *r;
         MUST(pthread_create(&t, NULL, receives, e));
-        // Wait until the other thread sleeps: it is the only other one.
-        DIR *d = opendir("/proc/self/task");
-        struct dirent *entry;
-        while ((entry = readdir(d)))
-            if (atoi(entry->d_name) > 0 && atoi(entry->d_name) != e->tid)
-                await_sleep(e, e->pid, atoi(entry->d_name));
-        closedir(d);
+        await_other_thread(e);
         struct kid kid = spawn(e);
         if (kid.pid == 0) {
             T(send(FD, "abc", 3, 0));
@@ -712,6 +717,159 @@ static void child_closes_set(struct end *e)
     say(e, "%d bad", bad);
 }
 
+static void *waits(void *arg)
+{
+    struct epoll_event ev;
+    return (void *)(long)epoll_wait(*(int *)arg, &ev, 1, -1);
+}
+
+static void *polls(void *arg)
+{
+    struct pollfd p = {*(int *)arg, POLLIN, 0};
+    return (void *)(long)poll(&p, 1, -1);
+}
+
+static int descriptors(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+// How many descriptors a child has less once it has closed its copy of the set. A library
+// may have some behind it, always as many.
+static int freed_by_child(struct end *e, int ep)
+{
+    int status = 0;
+    pid_t pid = MUST(fork());
+    if (pid == 0) {
+        int before = descriptors();
+        close(ep);
+        _exit(before - descriptors());
+    }
+    MUST(waitpid(pid, &status, 0));
+    return WEXITSTATUS(status);
+}
+
+static int descriptors_of_child(struct end *e)
+{
+    int status = 0;
+    pid_t pid = MUST(fork());
+    if (pid == 0)
+        _exit(descriptors());
+    MUST(waitpid(pid, &status, 0));
+    return WEXITSTATUS(status);
+}
+
+// The same when the set has been closed under the waiter, which alone keeps it.
+static void fork_under_closed_set(struct end *e)
+{
+    if (e->role == C) {
+        await_go(e);
+        T(send(FD, "a", 1, 0));
+        client_converses(e, 20);
+        return;
+    }
+    struct epoll_event ev = {.events = EPOLLIN};
+    int ep = MUST(epoll_create1(0));
+    pthread_t t;
+    void *r;
+    T(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    MUST(pthread_create(&t, NULL, waits, &ep));
+    await_other_thread(e);
+    close(ep);
+    int under_waiter = descriptors_of_child(e);
+    go(e);
+    pthread_join(t, &r);
+    say(e, "the waiter found %ld", (long)r);
+    T(recv(FD, (char[1]){0}, 1, 0));
+    say(e, "more than without a waiter: %d", under_waiter - descriptors_of_child(e));
+    say(e, "%d good", converse(FD, 0, 20));
+}
+
+// Fork while another thread sleeps on an epoll set: it does not in the child.
+static void fork_under_waiter(struct end *e)
+{
+    if (e->role == C) {
+        await_go(e);
+        T(send(FD, "a", 1, 0));
+        await_go(e);
+        T(send(FD, "b", 1, 0));
+        client_converses(e, 20);
+        return;
+    }
+    struct epoll_event ev = {.events = EPOLLIN};
+    int ep = MUST(epoll_create1(0));
+    T(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    int alone = freed_by_child(e, ep);
+    void *(*sleepers[])(void *) = {waits, polls};
+    for (int i = 0; i < 2; i++) {
+        pthread_t t;
+        void *r;
+        MUST(pthread_create(&t, NULL, sleepers[i], &ep));
+        await_other_thread(e);
+        say(e, "freed as without a waiter: %d", freed_by_child(e, ep) == alone);
+        go(e);
+        pthread_join(t, &r);
+        say(e, "the waiter found %ld", (long)r);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    }
+    close(ep);
+    say(e, "%d good", converse(FD, 0, 20));
+}
+
+static volatile pid_t forked;
+static void forks(int signal) { forked = fork(); }
+
+static void *signals_sleeper(void *arg)
+{
+    struct end *e = arg;
+    await_sleep(e, e->pid, e->tid);
+    tgkill(e->pid, e->tid, SIGUSR1);
+    return NULL;
+}
+
+// A signal handler forks while its thread, one of two, sleeps: the call goes on in both
+// processes, and both go on using what it slept on.
+static void fork_by_handler(struct end *e)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    struct pollfd p = {FD, POLLIN, 0};
+    char c;
+    if (e->role == C) {
+        for (int i = 0; i < 2; i++) {
+            T(recv(FD, &c, 1, 0));
+            T(send(FD, "b", 1, 0));
+        }
+        client_converses(e, 20);
+        return;
+    }
+    int ep = MUST(epoll_create1(0));
+    T(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    struct sigaction act = {.sa_handler = forks}, old;
+    sigaction(SIGUSR1, &act, &old);
+    for (int i = 0; i < 2; i++) {
+        pthread_t t;
+        MUST(pthread_create(&t, NULL, signals_sleeper, e));
+        int r = i ? poll(&p, 1, -1) : epoll_wait(ep, &ev, 1, -1), error = errno;
+        if (forked == 0) {
+            int good = put(FD, "a", 1) == 1 && get(FD, &c, 1) == 1 && c == 'b' && close(ep) == 0 && close(FD) == 0;
+            _exit(r == -1 && error == EINTR && good ? 3 : 4);
+        }
+        int status = 0;
+        say(e, "waited: %d, %s", r, errname(error));
+        MUST(waitpid(forked, &status, 0));
+        say(e, "child exited with %d", WEXITSTATUS(status));
+        pthread_join(t, NULL);
+    }
+    sigaction(SIGUSR1, &old, NULL);
+    close(ep);
+    say(e, "%d good", converse(FD, 0, 20));
+}
+
 // What a child takes out of a set is out for its parent, too, which may put it back.
 static void child_takes_out(struct end *e)
 {
@@ -741,4 +899,5 @@ DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(child_closes_set, SPLIT |
           CASE(killed_in_receive, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
           CASE(raw_child_closes, COLD | ALL), CASE(numbered_vfork_closes, COLD | ALL),
           CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
-          CASE(fork_under_receiver, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))
+          CASE(fork_under_receiver, SPLIT), CASE(fork_under_waiter, SPLIT),
+          CASE(fork_under_closed_set, SPLIT), CASE(fork_by_handler, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

@@ -16,6 +16,7 @@ mod address;
 mod config;
 mod control;
 mod epoll;
+mod hold;
 pub mod io;
 mod iov;
 pub mod life;

@@ -8,7 +8,7 @@ use shunt_shm::slot::{self, Way};
 
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
-use crate::{control, epoll, region, stats, table, thread, upgrade, wake};
+use crate::{control, epoll, hold, region, stats, table, thread, upgrade, wake};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
@@ -65,6 +65,7 @@ pub(crate) fn before_exit() {
 
 /// In the child: the other threads are gone, and so is whatever they held.
 pub(crate) fn after_fork_child() {
+    thread::note_fork();
     region::after_fork_child();
     control::after_fork_child();
     epoll::after_fork_child();
@@ -85,5 +86,6 @@ pub(crate) fn after_fork_child() {
             socket.set_plain(Stage::Candidate, Reason::Forked);
         }
     }
+    hold::after_fork_child();
     stats::announce();
 }

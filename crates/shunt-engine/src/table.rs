@@ -129,42 +129,6 @@ pub(crate) fn set(fd: c_int) -> Option<&'static Set> {
     as_set(cell(fd)?.load(Ordering::Acquire))
 }
 
-/// The socket that `fd` is, held until it is given back with `unhold`.
-pub(crate) fn hold_socket(fd: c_int) -> Option<&'static Socket> {
-    loop {
-        let found = socket(fd)?;
-        if hold(found.count()) {
-            // Its life may have ended, and another begun, before it was held.
-            if socket(fd).is_some_and(|now| std::ptr::eq(now, found)) {
-                return Some(found);
-            }
-            found.unhold();
-        }
-    }
-}
-
-/// The epoll set that `fd` is, held likewise.
-pub(crate) fn hold_set(fd: c_int) -> Option<&'static Set> {
-    loop {
-        let found = set(fd)?;
-        if hold(found.count()) {
-            if set(fd).is_some_and(|now| std::ptr::eq(now, found)) {
-                return Some(found);
-            }
-            found.unhold();
-        }
-    }
-}
-
-/// Raises a count of holders that is not zero.
-fn hold(holds: &AtomicU32) -> bool {
-    holds
-        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
-            (n != 0).then_some(n + 1)
-        })
-        .is_ok()
-}
-
 /// Enters `fd`; returns what it was.
 pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
     let index = fd as u32 as usize;

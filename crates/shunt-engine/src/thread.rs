@@ -22,6 +22,7 @@ pub(crate) use owner::{lend_memory, owns_memory};
 #[unsafe(link_section = ".data")]
 static PROCESS: Process = Process {
     pid: AtomicU32::new(0),
+    forks: AtomicU32::new(0),
     used: AtomicBool::new(false),
     lent: AtomicBool::new(false),
     joined: AtomicBool::new(false),
@@ -31,6 +32,8 @@ static PROCESS: Process = Process {
 
 struct Process {
     pid: AtomicU32,
+    /// Forks that led to this process, as far as it or its parents had anything to know.
+    forks: AtomicU32,
     /// There is something to know at a fork, an exec or an exit.
     used: AtomicBool,
     /// Another process may run on this memory.
@@ -62,6 +65,17 @@ pub(crate) fn learn_pid() {
 #[inline(always)]
 pub(crate) fn pid() -> u32 {
     PROCESS.pid.load(Ordering::Relaxed)
+}
+
+/// How many forks led to this process.
+#[inline(always)]
+pub(crate) fn forks() -> u32 {
+    PROCESS.forks.load(Ordering::Relaxed)
+}
+
+/// This process is a forked child.
+pub(crate) fn note_fork() {
+    PROCESS.forks.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Whether this process has ever had a descriptor of interest, or is to leave

@@ -8,6 +8,7 @@ use libc::c_int;
 use super::place::watch;
 use super::state::State;
 use super::{SHARED, call};
+use crate::hold::{self, Taken};
 use crate::sys;
 use crate::table::{self, Entry, Links, Pooled};
 use crate::thread::{Lock, is_alone};
@@ -164,6 +165,11 @@ impl Set {
         self.holds.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether the object is in use.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
     /// The count of descriptors and of calls that sleep on it from outside.
     pub(crate) fn count(&self) -> &AtomicU32 {
         &self.holds
@@ -239,16 +245,16 @@ impl Set {
 #[derive(Clone, Copy)]
 pub(crate) struct User {
     set: &'static Set,
-    held: bool,
+    held: Option<Taken>,
 }
 
 impl User {
     /// A call on the set that `fd` names, if it names one.
     #[inline(always)]
     pub(crate) fn of(fd: c_int) -> Option<Self> {
-        let held = !is_alone();
-        let set = if held {
-            table::hold_set(fd)?
+        let held = (!is_alone()).then(Taken::now);
+        let set = if held.is_some() {
+            hold::set(fd)?
         } else {
             table::set(fd)?
         };
@@ -264,7 +270,7 @@ impl User {
     /// The call is over, or its thread cancelled.
     #[inline]
     pub(crate) fn leave(self) {
-        if self.held {
+        if self.held.is_some_and(Taken::lasts) {
             self.set.unhold();
         }
     }

@@ -6,12 +6,13 @@ use libc::{c_int, nfds_t, pollfd, sigset_t};
 
 use super::mask::{enough, mask_at_a_glance};
 use crate::epoll::{self, Known, Limit};
+use crate::hold::Taken;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
 use crate::wake::{self, Place};
-use crate::{Outcome, control, life, real, signal, stats, sys, upgrade};
+use crate::{Outcome, control, hold, life, real, signal, stats, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
 /// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
@@ -19,6 +20,8 @@ use crate::{Outcome, control, life, real, signal, stats, sys, upgrade};
 struct Scratch<'a> {
     fds: &'a mut [pollfd],
     told: &'a mut [pollfd],
+    /// When the objects in `told` were held.
+    held: Taken,
     /// What a call that is cancelled leaves to give back.
     memory: Memory,
 }
@@ -226,6 +229,7 @@ pub(super) unsafe fn poll_with(
     let scratch = &mut Scratch {
         fds: array,
         told,
+        held: Taken::now(),
         memory,
     };
     if !any {
@@ -284,14 +288,14 @@ unsafe fn sleep(
         let n = if ready {
             sys::poll_now(scratch.fds).map(|n| n as isize)
         } else if seen.any_since() && !limit.is_now() {
-            get_out(scratch.told);
+            get_out(scratch.told, scratch.held);
             return Outcome::Fail(libc::EINTR);
         } else {
             stats::ready_sleep();
             let left = limit.left();
             let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             let undo = || {
-                get_out(scratch.told);
+                get_out(scratch.told, scratch.held);
                 scratch.memory.give_back();
             };
             let (array, count) = (scratch.fds.as_mut_ptr(), scratch.fds.len());
@@ -305,7 +309,7 @@ unsafe fn sleep(
                 told.events |= HEARD;
             }
         }
-        get_out(scratch.told);
+        get_out(scratch.told, scratch.held);
         stats::ready_call(true);
         if let (Err(errno), false) = (n, ready) {
             // A signal gives way to news that came with it, as in the kernel.
@@ -349,6 +353,7 @@ fn writes(events: i16) -> bool {
 /// sleeps on it, and fills the array for the real call. `true`: something has
 /// come; do not sleep.
 fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
+    scratch.held = Taken::now();
     let mut ready = false;
     let place = take_place(fds, scratch);
     for (i, from) in fds.iter().enumerate() {
@@ -359,13 +364,13 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
         };
         told.events = NOBODY;
         told.revents = from.events;
-        if let Some(set) = table::hold_set(from.fd) {
+        if let Some(set) = hold::set(from.fd) {
             epoll::begin_sleep(set);
             epoll::expose(set);
             (told.fd, told.events) = (set.index() as c_int, SET);
             continue;
         }
-        let Some(socket) = table::hold_socket(from.fd) else {
+        let Some(socket) = hold::socket(from.fd) else {
             continue;
         };
         // Who waits for nothing but an end needs no doorbell.
@@ -434,19 +439,24 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Pl
 }
 
 /// The reverse of [`get_in`], whatever the program's descriptors name by now.
-fn get_out(told: &[pollfd]) {
+fn get_out(told: &[pollfd], held: Taken) {
+    let held = held.lasts();
     for told in told {
         match told.events & !HEARD {
             SET => {
                 if let Some(set) = table::SETS.get(told.fd as u32) {
                     epoll::end_sleep(set);
-                    set.unhold();
+                    if held {
+                        set.unhold();
+                    }
                 }
             }
             CONNECTION | CANDIDATE => {
                 if let Some(socket) = table::SOCKETS.get(told.fd as u32) {
                     get_out_of(socket, told);
-                    socket.unhold();
+                    if held {
+                        socket.unhold();
+                    }
                 }
             }
             PLACE => {

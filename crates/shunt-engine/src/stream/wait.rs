@@ -13,6 +13,7 @@ use super::leave::only_the_kernel_can_wake;
 use super::spin::{self, Peer, Spin};
 use super::swallow::{any_bells, swallow};
 use super::{Conn, owed};
+use crate::hold::Taken;
 use crate::life;
 use crate::sys::{self, Errno};
 use crate::thread::{give, is_alone, signals::Seen};
@@ -164,11 +165,14 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
     let conn = &Conn { fd: base, ..*conn };
     let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
     let place = wake::enter();
+    let held = Taken::now();
     let leave = || {
         if let Some(place) = place {
             place.leave();
         }
-        conn.socket.unhold();
+        if held.lasts() {
+            conn.socket.unhold();
+        }
     };
     conn.socket.hold();
     let come = asleep(conn, want, place);

@@ -6,6 +6,7 @@ use libc::pollfd;
 use shunt_shm::slot::{self, Slot};
 
 use super::{Deadline, Want};
+use crate::hold::Taken;
 use crate::real;
 use crate::stream::{Conn, owed};
 use crate::sys::{self, Errno};
@@ -98,14 +99,20 @@ pub(in crate::stream) fn wait_for_kernel(
     if is_interrupted(until, seen) {
         return Err(libc::EINTR);
     }
+    let held = Taken::now();
+    let leave = || {
+        if held.lasts() {
+            conn.socket.unhold();
+        }
+    };
     conn.socket.hold();
     let room = pollfd {
         fd: base,
         events: libc::POLLOUT,
         revents: 0,
     };
-    let result = poll_until(&mut [room], until, &|| conn.socket.unhold());
-    conn.socket.unhold();
+    let result = poll_until(&mut [room], until, &leave);
+    leave();
     match result {
         // The kernel restarts no poll, but it would a send.
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(()),
