@@ -1,13 +1,13 @@
 //! The connection to shuntd: rare, never waited for on an application's path
 //! except where said, and safe to lose at any moment.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::Message;
 
-use crate::table::{self, Entry};
+use crate::kept::Kept;
 use crate::thread::Lock;
 use crate::{sys, thread};
 
@@ -32,14 +32,11 @@ const PATIENCE_MS: i64 = 50;
 const LOOK_TICKS: u64 = 1 << 28;
 
 static LOCK: Lock = Lock::new();
-static FD: AtomicI32 = AtomicI32::new(-1);
+static SOCKET: Kept = Kept::nothing();
 static RETRY_AT: AtomicU64 = AtomicU64::new(0);
 /// A connection whose welcome is late.
-static GREETED: AtomicI32 = AtomicI32::new(-1);
+static GREETED: Kept = Kept::nothing();
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
-/// Inode of the control socket (or of the greeted one): if the number names anything else, the program
-/// has closed it behind our back.
-static INODE: AtomicU64 = AtomicU64::new(0);
 /// Why there is no daemon, as a reason number.
 static WHY_NOT: AtomicU32 = AtomicU32::new(Reason::NoDaemon as u32);
 
@@ -50,7 +47,7 @@ pub(crate) fn why_not() -> Reason {
 
 /// Connects if need be and the time has come. `true` if there is a daemon.
 pub(crate) fn ensure() -> bool {
-    if FD.load(Ordering::Acquire) >= 0 {
+    if SOCKET.number() >= 0 {
         return true;
     }
     thread::set_used();
@@ -58,8 +55,8 @@ pub(crate) fn ensure() -> bool {
         return false;
     }
     // Another thread may have connected while we waited for the lock.
-    let done = FD.load(Ordering::Acquire) >= 0
-        || sys::now() >= RETRY_AT.load(Ordering::Relaxed) && dial::open();
+    let done =
+        SOCKET.number() >= 0 || sys::now() >= RETRY_AT.load(Ordering::Relaxed) && dial::open();
     LOCK.give();
     done
 }
@@ -71,7 +68,7 @@ pub(crate) fn look() {
         return;
     }
     LOOKED_AT.store(now, Ordering::Relaxed);
-    let fd = FD.load(Ordering::Acquire);
+    let fd = SOCKET.number();
     if fd >= 0 && sys::ready(fd, libc::POLLIN) != 0 {
         drain();
     }
@@ -115,7 +112,7 @@ pub(crate) fn drain() {
 fn read_all() {
     // A message is sent before it is counted.
     let mail = board::mail();
-    while FD.load(Ordering::Relaxed) >= 0 && receive() {}
+    while SOCKET.number() >= 0 && receive() {}
     if let Some(mail) = mail {
         board::set_seen(mail);
     }
@@ -123,32 +120,19 @@ fn read_all() {
 
 /// If `fd` is the control socket's number and the program wants it: moves.
 pub(crate) fn make_way(fd: c_int) {
-    if GREETED.load(Ordering::Acquire) == fd && LOCK.take() {
-        table::enter(fd, Entry::Other);
-        GREETED.store(-1, Ordering::Release);
-        LOCK.give();
-    }
-    if FD.load(Ordering::Acquire) == fd && LOCK.take() {
-        if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
-            table::enter(other as c_int, Entry::Ours);
-            FD.store(other as c_int, Ordering::Release);
-        } else {
-            FD.store(-1, Ordering::Release);
+    for kept in [&GREETED, &SOCKET] {
+        if kept.number() == fd && LOCK.take() {
+            kept.make_way(fd);
+            LOCK.give();
         }
-        table::enter(fd, Entry::Other);
-        LOCK.give();
     }
 }
 
 /// A forked child has its parent's connection: it must not speak on it.
 pub(crate) fn after_fork_child() {
     LOCK.reset();
-    for fd in [&FD, &GREETED] {
-        let fd = fd.swap(-1, Ordering::AcqRel);
-        if fd >= 0 {
-            table::enter(fd, Entry::Other);
-            sys::close(fd);
-        }
+    for fd in [&SOCKET, &GREETED].into_iter().filter_map(Kept::take) {
+        sys::close(fd);
     }
     RETRY_AT.store(0, Ordering::Relaxed);
     wait::after_fork_child();
@@ -158,16 +142,11 @@ pub(crate) fn after_fork_child() {
 
 /// The control socket, if its number still names it. With the lock.
 fn intact() -> Option<c_int> {
-    let fd = FD.load(Ordering::Relaxed);
-    if fd < 0 {
-        return None;
+    let fd = SOCKET.get();
+    if fd.is_none() {
+        SOCKET.take();
     }
-    if sys::inode(fd) != INODE.load(Ordering::Relaxed) {
-        table::enter(fd, Entry::Other);
-        FD.store(-1, Ordering::Release);
-        return None;
-    }
-    Some(fd)
+    fd
 }
 
 /// Sends with the lock held. A daemon that does not read is a daemon lost.
@@ -200,9 +179,7 @@ fn receive() -> bool {
 }
 
 fn drop_connection(why: Reason) {
-    let fd = FD.swap(-1, Ordering::AcqRel);
-    if fd >= 0 {
-        table::enter(fd, Entry::Other);
+    if let Some(fd) = SOCKET.take() {
         sys::close(fd);
     }
     WHY_NOT.store(why as u32, Ordering::Relaxed);

@@ -19,6 +19,7 @@ mod epoll;
 mod hold;
 pub mod io;
 mod iov;
+mod kept;
 pub mod life;
 mod link;
 mod outcome;

@@ -4,19 +4,16 @@
 
 use std::ffi::c_int;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use shunt_abi::PROTOCOL;
 use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS};
 
-use crate::table::{self, Entry};
+use crate::kept::Kept;
 use crate::{config, sys};
 
 static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-/// The file, and its inode: should the number name another file, the program has closed
-/// ours behind our back.
-static FD: AtomicI32 = AtomicI32::new(-1);
-static INODE: AtomicU64 = AtomicU64::new(0);
+static FILE: Kept = Kept::nothing();
 
 /// Something in the region, found by one load.
 pub(crate) struct Shown<T: 'static>(AtomicPtr<T>);
@@ -72,11 +69,9 @@ pub(crate) fn after_fork_child() {
     if base.is_null() {
         return;
     }
-    if let Some(fd) = file() {
-        table::enter(fd, Entry::Other);
+    if let Some(fd) = FILE.take() {
         sys::close(fd);
     }
-    FD.store(-1, Ordering::Relaxed);
     let (_, fd) = make(base);
     begin(fd);
 }
@@ -104,21 +99,18 @@ fn begin(fd: Option<c_int>) {
         header.set_comm(&sys::comm());
     }
     if let Some(fd) = fd {
-        table::enter(fd, Entry::Ours);
-        INODE.store(sys::inode(fd), Ordering::Relaxed);
-        FD.store(fd, Ordering::Release);
+        FILE.keep(fd);
     }
 }
 
 /// The region's file, if there is one.
 pub(crate) fn file() -> Option<c_int> {
-    let fd = FD.load(Ordering::Acquire);
-    (fd >= 0 && sys::inode(fd) == INODE.load(Ordering::Relaxed)).then_some(fd)
+    FILE.get()
 }
 
 /// The program wants this number: ours moves.
 pub(crate) fn make_way(fd: c_int) {
-    sys::make_way(&FD, fd);
+    FILE.make_way(fd);
 }
 
 /// The process's own counts, if there is a region.

@@ -1,13 +1,14 @@
 //! Counters, and the line that each process appends to the statistics file.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use shunt_abi::Reason;
 use shunt_abi::counters::Header;
 use shunt_abi::message::Role;
 
 use crate::config::{self, Environment};
+use crate::kept::Kept;
 use crate::socket::{Socket, Stage};
 use crate::{control, region, sys, table, tcp, thread, upgrade};
 
@@ -15,9 +16,8 @@ use crate::{control, region, sys, table, tcp, thread, upgrade};
 /// environment.
 static mut PATH: [u8; 4096] = [0; 4096];
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// The file, opened while the process still may, and its inode.
-static FILE: AtomicI32 = AtomicI32::new(-1);
-static INODE: AtomicU64 = AtomicU64::new(0);
+/// The file, opened while the process still may.
+static FILE: Kept = Kept::nothing();
 
 /// Reads where to write.
 pub(crate) fn start(environment: Environment) {
@@ -37,9 +37,7 @@ pub(crate) fn start(environment: Environment) {
         ENABLED.store(true, Ordering::Release);
         thread::set_used();
         if let Some(fd) = open().map(sys::move_high) {
-            table::enter(fd, table::Entry::Ours);
-            INODE.store(sys::inode(fd), Ordering::Relaxed);
-            FILE.store(fd, Ordering::Relaxed);
+            FILE.keep(fd);
         }
     }
 }
@@ -54,13 +52,12 @@ pub(crate) fn announce() {
 
 /// The file, if the program has not closed it behind our back.
 pub(crate) fn file() -> Option<i32> {
-    let fd = FILE.load(Ordering::Relaxed);
-    (fd >= 0 && sys::inode(fd) == INODE.load(Ordering::Relaxed)).then_some(fd)
+    FILE.get()
 }
 
 /// The program wants this number: ours moves.
 pub(crate) fn make_way(fd: i32) {
-    sys::make_way(&FILE, fd);
+    FILE.make_way(fd);
 }
 
 /// Whether anybody will read the counts that cost something.

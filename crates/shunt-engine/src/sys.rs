@@ -1,11 +1,7 @@
 //! System calls of our own: straight to the kernel, past every hook, never a
 //! cancellation point, `errno` untouched.
 
-use std::sync::atomic::{AtomicI32, Ordering};
-
 use libc::c_int;
-
-use crate::table::{self, Entry};
 
 /// An `errno` value.
 pub(crate) type Errno = i32;
@@ -30,7 +26,7 @@ mod socket;
 pub(crate) use clock::{now, ticks};
 
 pub(crate) use file::{
-    inode, is_file, is_open_for, is_pipe, move_position, position, pread, read_now, write_now,
+    File, file, is_file, is_open_for, is_pipe, move_position, position, pread, read_now, write_now,
 };
 pub use memory::is_readable;
 pub(crate) use memory::{
@@ -104,18 +100,5 @@ pub(crate) fn move_high(fd: c_int) -> c_int {
             high as c_int
         }
         Err(_) => fd,
-    }
-}
-
-/// If a descriptor of ours has the number that the program wants, it moves, and tells so.
-pub(crate) fn make_way(ours: &AtomicI32, wanted: c_int) {
-    if ours.load(Ordering::Acquire) == wanted {
-        let other = fcntl(wanted, libc::F_DUPFD_CLOEXEC, wanted as usize + 1);
-        let other = other.map_or(-1, |fd| fd as c_int);
-        if other >= 0 {
-            table::enter(other, Entry::Ours);
-        }
-        ours.store(other, Ordering::Release);
-        table::enter(wanted, Entry::Other);
     }
 }

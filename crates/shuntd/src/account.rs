@@ -43,9 +43,16 @@ impl Region {
 
     /// Whether two are the same file.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        let inode = |region: &Self| rustix::fs::fstat(&region.0).map(|stat| stat.st_ino);
-        inode(self).is_ok_and(|own| inode(other) == Ok(own))
+        is_same(&self.0, &other.0)
     }
+}
+
+/// Whether two descriptors name one file.
+fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
+    let [one, other] = [rustix::fs::fstat(one), rustix::fs::fstat(other)];
+    one.is_ok_and(|one| {
+        other.is_ok_and(|other| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
+    })
 }
 
 /// Where a client's line goes.
@@ -131,5 +138,20 @@ fn visit(file: impl AsFd, header: &Header, mut visit: impl FnMut(Record) -> bool
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn files_of_two_file_systems_are_two_be_their_inodes_the_same() {
+        let [one, other] = ["/proc", "/sys"].map(|root| File::open(root).unwrap());
+        let inode = |file: &File| rustix::fs::fstat(file).unwrap().st_ino;
+        assert_eq!(inode(&one), inode(&other));
+        assert!(!is_same(&one, &other));
+        assert!(is_same(&one, one.try_clone().unwrap()));
     }
 }

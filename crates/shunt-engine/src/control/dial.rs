@@ -7,8 +7,7 @@ use libc::c_int;
 use shunt_abi::message::{Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 
-use super::{FD, GREETED, INODE, PATIENCE_MS, RETRY_AT, RETRY_NS, WHY_NOT, board, request, wire};
-use crate::table::{self, Entry};
+use super::{GREETED, PATIENCE_MS, RETRY_AT, RETRY_NS, SOCKET, WHY_NOT, board, request, wire};
 use crate::{region, stats, sys};
 
 /// As which user this process, or the one that forked it, found a daemon last.
@@ -23,7 +22,7 @@ pub(super) fn open() -> bool {
     if !shunt_shm::atomic::register() {
         return false;
     }
-    let (fd, patience) = match greeted() {
+    let (fd, patience) = match GREETED.take() {
         Some(fd) => (fd, 0),
         None => match greet(uid) {
             Some(fd) => {
@@ -41,9 +40,7 @@ pub(super) fn open() -> bool {
     };
     if sys::poll_ms(fd, libc::POLLIN, patience) == 0 {
         // Overloaded or stopped: looked at again soon, without waiting.
-        INODE.store(sys::inode(fd), Ordering::Relaxed);
-        table::enter(fd, Entry::Ours);
-        GREETED.store(fd, Ordering::Release);
+        GREETED.keep(fd);
         RETRY_AT.store(sys::now() + RETRY_NS / 100, Ordering::Relaxed);
         return false;
     }
@@ -66,23 +63,11 @@ pub(super) fn open() -> bool {
         sys::close(fd);
         return false;
     };
-    INODE.store(sys::inode(fd), Ordering::Relaxed);
     board::adopt(board, m.index);
-    table::enter(fd, Entry::Ours);
     SERVED.store(uid, Ordering::Relaxed);
-    FD.store(fd, Ordering::Release);
+    SOCKET.keep(fd);
     request::tell_everything();
     true
-}
-
-/// The connection whose welcome was late, if the program has not closed it.
-fn greeted() -> Option<c_int> {
-    let fd = GREETED.swap(-1, Ordering::AcqRel);
-    if fd < 0 {
-        return None;
-    }
-    table::enter(fd, Entry::Other);
-    (sys::inode(fd) == INODE.load(Ordering::Relaxed)).then_some(fd)
 }
 
 /// A new connection on which this process has introduced itself.

@@ -6,7 +6,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::{self, Kind, Message, Role};
 
-use super::{FD, LOCK, PATIENCE_MS, RETRY_NS, ensure, send, stock, wait};
+use super::{LOCK, PATIENCE_MS, RETRY_NS, SOCKET, ensure, send, stock, wait};
 use crate::socket::{Socket, Stage};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -94,7 +94,7 @@ pub(crate) fn report(socket: &Socket, fd: c_int, reason: Option<Reason>) {
 }
 
 fn post(m: &Message) {
-    if FD.load(Ordering::Acquire) >= 0 && LOCK.take() {
+    if SOCKET.number() >= 0 && LOCK.take() {
         send(m, None);
         LOCK.give();
     }

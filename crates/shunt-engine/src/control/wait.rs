@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{FD, LOCK, read_all};
+use super::{LOCK, SOCKET, read_all};
 use crate::sys;
 
 /// Until when somebody reads for all, in nanoseconds; 0: nobody does. (A signal
@@ -27,7 +27,7 @@ pub(super) fn has_reader() -> bool {
 pub(super) fn until(done: impl Fn() -> bool, deadline: u64) -> bool {
     loop {
         let news = NEWS.load(Ordering::SeqCst);
-        if done() || FD.load(Ordering::Acquire) < 0 {
+        if done() || SOCKET.number() < 0 {
             return true;
         }
         let now = sys::now();
@@ -62,7 +62,7 @@ fn read_until(done: &impl Fn() -> bool, deadline: u64) -> bool {
         read_all();
         LOCK.give();
         tell();
-        let (control, now) = (FD.load(Ordering::Acquire), sys::now());
+        let (control, now) = (SOCKET.number(), sys::now());
         if done() || control < 0 || now >= deadline {
             return true;
         }

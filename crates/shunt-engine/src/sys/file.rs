@@ -41,14 +41,7 @@ pub(crate) fn is_open_for(fd: c_int, access: c_int) -> bool {
 
 /// `S_IFREG` and its like; 0 if the descriptor is bad.
 fn file_type(fd: c_int) -> libc::mode_t {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    let done = call!(fstat, fd, stat.as_mut_ptr());
-    if done.is_ok() {
-        // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
-        unsafe { stat.assume_init() }.st_mode & libc::S_IFMT
-    } else {
-        0
-    }
+    stat(fd).map_or(0, |stat| stat.st_mode & libc::S_IFMT)
 }
 
 const RWF_NOWAIT: c_int = 8;
@@ -99,13 +92,25 @@ pub(crate) fn write_now(pipe: c_int, bytes: *const u8, length: usize) -> Result<
     }
 }
 
-/// What tells one file from another; 0 if the descriptor is bad.
-pub(crate) fn inode(fd: c_int) -> u64 {
+/// What tells one file from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct File {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+/// What a descriptor names; `None` if it is bad.
+pub(crate) fn file(fd: c_int) -> Option<File> {
+    let stat = stat(fd)?;
+    Some(File {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
+}
+
+fn stat(fd: c_int) -> Option<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    if call!(fstat, fd, stat.as_mut_ptr()).is_ok() {
-        // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
-        unsafe { stat.assume_init() }.st_ino
-    } else {
-        0
-    }
+    call!(fstat, fd, stat.as_mut_ptr()).ok()?;
+    // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
+    Some(unsafe { stat.assume_init() })
 }

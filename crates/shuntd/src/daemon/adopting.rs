@@ -170,7 +170,7 @@ impl Daemon {
                 stat.ok().map(|stat| (stat.st_ino, stat.st_uid))
             }
             // What a user's own daemon may believe of him: see `looking`.
-            Err(Seen::Denied) if self.scope != Scope::Host => self.descriptor(id),
+            Err(Seen::Denied) if self.scope != Scope::Host => self.socket_of(id),
             Err(_) => None,
         };
         let seen = |owner: u32| user.is_root() || owner == user.as_raw();

@@ -53,14 +53,24 @@ impl Daemon {
         match found.cookie {
             Some(cookie) => cookie == id.cookie,
             None => self
-                .descriptor(id)
+                .socket_of(id)
                 .is_some_and(|(inode, _)| inode == found.inode),
         }
     }
 
-    /// Inode number and owner of an end's descriptor, as `/proc` shows it.
-    pub(super) fn descriptor(&self, id: EndId) -> Option<(u64, u32)> {
-        descriptor(self.clients.get(&id.client)?, self.ends.get(id)?.fd)
+    /// Inode number and owner of an end's socket, as `/proc` shows it.
+    pub(super) fn socket_of(&self, id: EndId) -> Option<(u64, u32)> {
+        self.socket_at(self.clients.get(&id.client)?, self.ends.get(id)?.fd)
+    }
+
+    /// Inode number and owner of the socket that a descriptor of a client names, as `/proc`
+    /// shows it.
+    pub(super) fn socket_at(&self, client: &Client, fd: i32) -> Option<(u64, u32)> {
+        if client.pid == 0 {
+            return None; // It lives in a PID namespace that we cannot see.
+        }
+        let sockets = rustix::fs::fstat(&self.listener).ok()?.st_dev;
+        socket_at(client.pid, fd, sockets)
     }
 
     /// The other end of `id` among claims of sockets that we may not look at, and whose
@@ -91,11 +101,32 @@ impl Daemon {
     }
 }
 
-/// Inode number and owner of what a descriptor of a client names, as `/proc` shows it.
-pub(super) fn descriptor(client: &Client, fd: i32) -> Option<(u64, u32)> {
-    if client.pid == 0 {
-        return None; // It lives in a PID namespace that we cannot see.
+/// Inode number and owner of a descriptor that names a socket: numbers are the sockets' own on
+/// their device only.
+fn socket_at(pid: u32, fd: i32, device: u64) -> Option<(u64, u32)> {
+    let found = std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?;
+    (found.dev() == device).then(|| (found.ino(), found.uid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd as _;
+
+    #[test]
+    fn what_is_no_socket_has_no_sockets_number() {
+        let (one, other) = (
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+            TcpListener::bind("127.0.0.1:0").unwrap(),
+        );
+        let pipe = rustix::pipe::pipe().unwrap().0;
+        let stat = rustix::fs::fstat(&one).unwrap();
+        let at = |fd: i32| {
+            let device = rustix::fs::fstat(&other).unwrap().st_dev;
+            socket_at(std::process::id(), fd, device)
+        };
+        assert_eq!(at(one.as_raw_fd()), Some((stat.st_ino, stat.st_uid)));
+        assert_eq!(at(pipe.as_raw_fd()), None);
     }
-    let found = std::fs::metadata(format!("/proc/{}/fd/{fd}", client.pid)).ok()?;
-    Some((found.ino(), found.uid()))
 }

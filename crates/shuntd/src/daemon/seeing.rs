@@ -9,7 +9,6 @@ use shunt_abi::Reason;
 use shunt_abi::counters::{Record, Stage};
 use shunt_abi::message::{Kind, Message, Role};
 
-use super::looking::descriptor;
 use super::{Daemon, Scope};
 use crate::client::Client;
 use crate::diag::dump::{self, Sockets};
@@ -59,7 +58,7 @@ impl Daemon {
                 let cookie = record.cookie.load(Ordering::Relaxed);
                 let seen = inspect::see(client.pidfd.as_fd(), number, cookie, &client.lane);
                 let seen = match seen {
-                    Err(Look::Denied) => descriptor(client, number).and_then(|(inode, _)| {
+                    Err(Look::Denied) => self.socket_at(client, number).and_then(|(inode, _)| {
                         let sockets = sockets.get_or_insert_with(dump::all);
                         sockets.get(&inode).copied()
                     }),

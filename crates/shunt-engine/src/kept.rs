@@ -1,0 +1,115 @@
+//! A descriptor that the library keeps, and what it names.
+//!
+//! A program that closes every number (`closefrom`, a loop over system calls of its own)
+//! closes ours too, and the number may name a file of the program's then. So each use asks
+//! the kernel first what the number names now.
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use libc::c_int;
+
+use crate::sys::{self, File};
+use crate::table::{self, Entry};
+
+/// See the module. Changed by one thread at a time.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// The number; -1: nothing is kept.
+    fd: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+}
+
+impl Kept {
+    /// Nothing yet.
+    pub(crate) const fn nothing() -> Self {
+        Self {
+            fd: AtomicI32::new(-1),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+        }
+    }
+
+    /// Keeps a descriptor, which the program is not to close from now on.
+    pub(crate) fn keep(&self, fd: c_int) {
+        let Some(file) = sys::file(fd) else { return };
+        self.device.store(file.device, Ordering::Relaxed);
+        self.inode.store(file.inode, Ordering::Relaxed);
+        table::enter(fd, Entry::Ours);
+        self.fd.store(fd, Ordering::Release);
+    }
+
+    /// Its number, whatever that names; -1: nothing is kept.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> c_int {
+        self.fd.load(Ordering::Acquire)
+    }
+
+    /// The descriptor, if its number names it still.
+    pub(crate) fn get(&self) -> Option<c_int> {
+        let fd = self.number();
+        let kept = File {
+            device: self.device.load(Ordering::Relaxed),
+            inode: self.inode.load(Ordering::Relaxed),
+        };
+        (fd >= 0 && sys::file(fd) == Some(kept)).then_some(fd)
+    }
+
+    /// Keeps it no more. Whoever gets it closes it.
+    pub(crate) fn take(&self) -> Option<c_int> {
+        let ours = self.get();
+        let fd = self.fd.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            table::enter(fd, Entry::Other);
+        }
+        ours
+    }
+
+    /// If it has the number that the program wants, it moves.
+    pub(crate) fn make_way(&self, wanted: c_int) {
+        if self.number() == wanted
+            && let Some(fd) = self.take()
+            && let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1)
+        {
+            self.keep(other as c_int);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::{AsRawFd, IntoRawFd};
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn another_file_at_the_number_is_not_ours_be_its_inode_the_same() {
+        // The roots of two file systems.
+        let [ours, other] = ["/proc", "/sys"].map(|root| File::open(root).unwrap());
+        let inode = |file: &File| file.metadata().unwrap().ino();
+        assert_eq!(inode(&ours), inode(&other));
+        let (kept, number) = (Kept::nothing(), ours.into_raw_fd());
+        assert_eq!(kept.get(), None);
+        kept.keep(number);
+        assert_eq!(kept.get(), Some(number));
+        // SAFETY: both descriptors are this test's.
+        assert!(unsafe { libc::dup2(other.as_raw_fd(), number) } == number);
+        assert_eq!((kept.number(), kept.get()), (number, None));
+        assert_eq!(kept.take(), None);
+        assert!(matches!(table::look(number), Entry::Other));
+        // Nor is it moved in the place of ours.
+        kept.keep(number);
+        // SAFETY: as above.
+        assert!(unsafe { libc::dup2(File::open("/proc").unwrap().as_raw_fd(), number) } == number);
+        kept.make_way(number);
+        assert_eq!(kept.number(), -1);
+        kept.keep(number);
+        kept.make_way(number);
+        let moved = kept.take().unwrap();
+        assert_ne!(moved, number);
+        sys::close(moved);
+        sys::close(number);
+    }
+}
