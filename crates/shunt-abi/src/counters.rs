@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! 0            Header   magic, protocol, whether the line is written, totals
-//! RECORDS_AT   Record   one per socket object, SOCKETS of them (a sparse file)
+//! RECORDS_AT   Record   one per socket object, SOCKETS of them
 //! ```
 //!
-//! The process is the only writer. shuntd reads the file (it maps nothing, so nothing
-//! that the process does to it can hurt), and believes it only about that process.
+//! The file is sparse. The process, its only writer, maps it by steps of [`STEP_BYTES`], as
+//! far as it has sockets. shuntd reads the file (it maps nothing, so nothing that the
+//! process does to it can hurt), and believes it only about that process.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -17,16 +18,21 @@ use crate::Reason;
 
 /// First eight bytes of a region.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"shuntcnt");
-/// Socket objects that a process can have.
-pub const SOCKETS: usize = 1 << 18;
-/// Offset of the first record.
-pub const RECORDS_AT: usize = 4096;
 /// Size of a record.
 pub const RECORD_BYTES: usize = size_of::<Record>();
+/// Offset of the first record.
+pub const RECORDS_AT: usize = 16 * RECORD_BYTES;
+/// So much of the file is mapped at a time: whole records, and whole pages of any size.
+pub const STEP_BYTES: usize = 1024 * RECORD_BYTES;
+/// Steps of a region.
+pub const STEPS: usize = 256;
 /// Size of a region.
-pub const SIZE: usize = RECORDS_AT + SOCKETS * RECORD_BYTES;
+pub const SIZE: usize = STEPS * STEP_BYTES;
+/// Socket objects that have a record in it.
+pub const SOCKETS: usize = (SIZE - RECORDS_AT) / RECORD_BYTES;
 
 const _: () = assert!(RECORD_BYTES == 192 && size_of::<Header>() <= RECORDS_AT);
+const _: () = assert!(STEP_BYTES.is_multiple_of(64 << 10));
 
 const RELAXED: Ordering = Ordering::Relaxed;
 
@@ -160,6 +166,24 @@ pub struct Record {
 }
 
 impl Record {
+    /// Starts over.
+    pub fn clear(&self) {
+        self.cookie.store(0, RELAXED);
+        self.fd.store(0, RELAXED);
+        self.port.store(0, RELAXED);
+        for byte in [
+            &self.stage,
+            &self.reason,
+            &self.role,
+            &self.connected,
+            &self.downgraded,
+        ] {
+            byte.store(0, RELAXED);
+        }
+        self.tx.clear();
+        self.rx.clear();
+    }
+
     /// Its stage.
     #[must_use]
     pub fn stage(&self) -> Stage {
@@ -218,6 +242,30 @@ pub struct Header {
 }
 
 impl Header {
+    /// Starts over, in the name of a process.
+    pub fn begin(&self, comm: &[u8; 16]) {
+        self.magic.store(MAGIC, RELAXED);
+        self.protocol.store(u32::from(crate::PROTOCOL), RELAXED);
+        self.written.store(0, RELAXED);
+        self.used.store(0, RELAXED);
+        self.set_comm(comm);
+        for count in [
+            &self.total,
+            &self.shunted,
+            &self.downgraded,
+            &self.ready_user,
+            &self.ready_kernel,
+            &self.ready_sleeps,
+        ] {
+            count.store(0, RELAXED);
+        }
+        for count in self.calls.iter().chain(&self.reasons) {
+            count.store(0, RELAXED);
+        }
+        self.tx.clear();
+        self.rx.clear();
+    }
+
     /// A copy, word by word.
     #[must_use]
     pub fn copy(&self) -> Self {

@@ -67,10 +67,10 @@ pub(crate) fn before_exit() {
 pub(crate) fn after_fork_child() {
     thread::note_fork();
     region::after_fork_child();
+    stats::after_fork_child();
     control::after_fork_child();
     epoll::after_fork_child();
     wake::after_fork_child();
-    stats::after_fork_child();
     // The registration is the parent's memory's, not ours.
     if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
         let _ = shunt_shm::atomic::register();

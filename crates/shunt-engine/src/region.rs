@@ -1,21 +1,30 @@
 //! The counters region of this process (`shunt_abi::counters`): a sealed memory file that
-//! shuntd can still read when the process has gone, or private memory where there can be
-//! no such file.
+//! shuntd can still read when the process has gone, mapped by steps as far as there are
+//! sockets. Without such a file, or a step of it, the process and its sockets count in
+//! memory of their own, and nobody else sees it.
 
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use shunt_abi::PROTOCOL;
-use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS};
+use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, STEP_BYTES};
 
 use crate::kept::Kept;
+use crate::thread::Lock;
 use crate::{config, sys};
 
-static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+/// The process's own counts: null at first, then the first step or [`OWN`].
+static HEADER: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
+// SAFETY: integers, for which zero is a value.
+static OWN: Header = unsafe { std::mem::zeroed() };
+/// What is mapped of the file.
+static STEPS: [AtomicPtr<u8>; counters::STEPS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; counters::STEPS];
 static FILE: Kept = Kept::nothing();
+/// Held by who maps something.
+static LOCK: Lock = Lock::new();
 
-/// Something in the region, found by one load.
+/// Something in the region, or in the place of it, found by one load.
 pub(crate) struct Shown<T: 'static>(AtomicPtr<T>);
 
 impl<T> Shown<T> {
@@ -30,77 +39,90 @@ impl<T> Deref for Shown<T> {
 
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: `Socket::enter` set it before it published the socket, to a place that
-        // is never unmapped; what is there is atomic.
+        // SAFETY: `Socket::show_in` set it before the socket was published, to a place that is
+        // not unmapped before it is set anew; what is there is atomic.
         unsafe { &*self.0.load(Ordering::Relaxed) }
     }
 }
 
-/// Makes the region if there is none yet. `false`: there is no memory.
-pub(crate) fn ensure() -> bool {
-    if !BASE.load(Ordering::Acquire).is_null() {
-        return true;
+/// Begins to count, if this process does not yet.
+pub(crate) fn ensure() {
+    if header().is_none() && LOCK.take() {
+        // Another thread may have been faster.
+        if header().is_none() {
+            let file = make_file();
+            begin(file, map(file, 0, std::ptr::null_mut()));
+        }
+        LOCK.give();
     }
-    let (base, fd) = make(std::ptr::null_mut());
-    if base.is_null() {
-        return false;
-    }
-    let first = BASE.compare_exchange(
-        std::ptr::null_mut(),
-        base,
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    );
-    if first.is_ok() {
-        begin(fd);
-        return true;
-    }
-    // Another thread was faster.
-    sys::unmap(base, counters::SIZE);
-    if let Some(fd) = fd {
-        sys::close(fd);
-    }
-    true
 }
 
-/// A forked child gets a region of its own in the place of its parent's.
+/// A forked child gets a file of its own, mapped in the places of its parent's. Where that
+/// fails nothing is left there: what it counts is none of its parent's. Sockets that were
+/// counted there must be shown anew.
 pub(crate) fn after_fork_child() {
-    let base = BASE.load(Ordering::Relaxed);
-    if base.is_null() {
+    LOCK.reset();
+    if header().is_none() {
         return;
     }
     if let Some(fd) = FILE.take() {
         sys::close(fd);
     }
-    let (_, fd) = make(base);
-    begin(fd);
-}
-
-/// Maps a new region, there if `at` is not null. Null: it cannot be.
-fn make(at: *mut u8) -> (*mut u8, Option<c_int>) {
-    // A program that has confined itself may not be allowed to make files.
-    let allowed = !config::is_confined() && sys::may_grow_to(counters::SIZE as u64);
-    if allowed && let Some(fd) = sys::memory_file(c"shunt-counters", counters::SIZE) {
-        let base = sys::map_file(at, fd, counters::SIZE);
-        if !base.is_null() && sys::seal(fd) {
-            return (base, Some(sys::move_high(fd)));
+    let file = make_file();
+    for (number, step) in STEPS.iter().enumerate() {
+        let parents = step.load(Ordering::Relaxed);
+        if parents.is_null() && number > 0 {
+            continue;
         }
-        sys::close(fd);
+        let own = map(file, number, parents);
+        if own.is_null() && !parents.is_null() {
+            sys::unmap(parents, STEP_BYTES);
+        }
+        step.store(own, Ordering::Relaxed);
     }
-    (sys::map_private(at, counters::SIZE), None)
+    begin(file, STEPS[0].load(Ordering::Relaxed));
 }
 
-fn begin(fd: Option<c_int>) {
-    if let Some(header) = header() {
-        header.magic.store(counters::MAGIC, Ordering::Relaxed);
-        header
-            .protocol
-            .store(u32::from(PROTOCOL), Ordering::Relaxed);
-        header.set_comm(&sys::comm());
+/// A new file, which nobody can resize. (Only the seal of a single mapping for good would
+/// keep its holders from writing: they could as well write to the process's memory.)
+fn make_file() -> Option<c_int> {
+    // A program that has confined itself may not be allowed to make files.
+    if config::is_confined() || !sys::may_grow_to(counters::SIZE as u64) {
+        return None;
     }
-    if let Some(fd) = fd {
-        FILE.keep(fd);
+    let fd = sys::memory_file(c"shunt-counters", counters::SIZE)?;
+    if sys::seal_size(fd) {
+        return Some(sys::move_high(fd));
     }
+    sys::close(fd);
+    None
+}
+
+/// Maps a step of the file, there if `at` is not null. Null: it cannot be.
+fn map(file: Option<c_int>, number: usize, at: *mut u8) -> *mut u8 {
+    file.map_or(std::ptr::null_mut(), |fd| {
+        sys::map_file(at, fd, STEP_BYTES, number * STEP_BYTES)
+    })
+}
+
+/// Begins to count in a file's first step or, without one, in our own memory.
+fn begin(file: Option<c_int>, first: *mut u8) {
+    STEPS[0].store(first, Ordering::Release);
+    let header: *const Header = if first.is_null() {
+        if let Some(fd) = file {
+            sys::close(fd);
+        }
+        &raw const OWN
+    } else {
+        if let Some(fd) = file {
+            FILE.keep(fd);
+        }
+        first.cast()
+    };
+    // SAFETY: a file's first step begins with this, aligned; neither is ever unmapped while
+    // it is the header.
+    unsafe { &*header }.begin(&sys::comm());
+    HEADER.store(header.cast_mut(), Ordering::Release);
 }
 
 /// The region's file, if there is one.
@@ -113,22 +135,37 @@ pub(crate) fn make_way(fd: c_int) {
     FILE.make_way(fd);
 }
 
-/// The process's own counts, if there is a region.
+/// The process's own counts, if it has begun to count.
 #[inline]
 pub(crate) fn header() -> Option<&'static Header> {
-    let base = BASE.load(Ordering::Acquire);
-    // SAFETY: null, or a region that is never unmapped, and begins with this.
-    unsafe { base.cast::<Header>().as_ref() }
+    // SAFETY: null, or what `begin` has put there.
+    unsafe { HEADER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The record of a socket object.
+/// Where a socket object is counted for others to see.
 pub(crate) fn record(index: u32) -> Option<&'static Record> {
-    let header = header()?;
-    if index as usize >= SOCKETS {
-        return None;
+    let at = RECORDS_AT + index as usize * RECORD_BYTES;
+    let step = step(at / STEP_BYTES)?;
+    header()?.used.fetch_max(index + 1, Ordering::Relaxed);
+    // SAFETY: whole records are in a step behind the header, aligned, atomic, valid zeroed.
+    Some(unsafe { &*step.add(at % STEP_BYTES).cast() })
+}
+
+/// A step of the file, mapped if it is not yet.
+fn step(number: usize) -> Option<*mut u8> {
+    let known = || {
+        let step = STEPS.get(number)?.load(Ordering::Acquire);
+        (!step.is_null()).then_some(step)
+    };
+    // What is mapped from here on the daemon does not know of a program that has confined
+    // itself; nor may that one be allowed to map it.
+    if known().is_some() || number >= counters::STEPS || config::is_confined() || !LOCK.take() {
+        return known();
     }
-    header.used.fetch_max(index + 1, Ordering::Relaxed);
-    let base = BASE.load(Ordering::Relaxed);
-    // SAFETY: there are so many records behind the header, aligned, atomic, valid zeroed.
-    Some(unsafe { &*base.add(RECORDS_AT + index as usize * RECORD_BYTES).cast() })
+    if known().is_none() {
+        let step = map(FILE.get(), number, std::ptr::null_mut());
+        STEPS[number].store(step, Ordering::Release);
+    }
+    LOCK.give();
+    known()
 }

@@ -118,6 +118,8 @@ pub(crate) struct Socket {
     pub(crate) record: Shown<Record>,
     pub(crate) tx: Shown<Counts>,
     pub(crate) rx: Shown<Counts>,
+    /// Its record where the region has no room for one.
+    own: Record,
 }
 
 impl Pooled for Socket {
@@ -129,15 +131,10 @@ impl Pooled for Socket {
 impl Socket {
     /// A new socket object for `fd`, entered in the table.
     pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
-        if !region::ensure() {
-            return None;
-        }
+        region::ensure();
         let socket = table::SOCKETS.take()?;
         let o = Ordering::Relaxed;
-        let record = region::record(socket.index())?;
-        socket.record.set(record);
-        socket.tx.set(&record.tx);
-        socket.rx.set(&record.rx);
+        let record = socket.begin_record();
         socket.life.fetch_add(1, o);
         socket.reason.store(Reason::Pending as u8, o);
         socket.answered.store(false, o);
@@ -163,17 +160,10 @@ impl Socket {
         socket.sndbuf.store(0, o);
         socket.impatient.store(false, o);
         socket.tells_left.store(false, o);
-        record.downgraded.store(0, o);
-        record.connected.store(0, o);
-        record.cookie.store(0, o);
-        record.port.store(0, o);
         record.fd.store(fd, o);
         record.reason.store(Reason::Pending as u8, o);
         socket.share.clear();
         socket.lock.reset();
-        for counts in [&socket.tx, &socket.rx] {
-            counts.clear();
-        }
         socket.holds.store(1, o);
         socket.set_stage(stage);
         // Whatever the number named before is gone: its close passed us by.
@@ -183,16 +173,26 @@ impl Socket {
         Some(socket)
     }
 
-    /// Writes what is known of it into its record, which is new: after a fork.
-    pub(crate) fn show(&self) {
+    /// An empty record for it, in the region if that has room.
+    fn begin_record(&'static self) -> &'static Record {
+        let record = region::record(self.index()).unwrap_or(&self.own);
+        record.clear();
+        self.record.set(record);
+        self.tx.set(&record.tx);
+        self.rx.set(&record.rx);
+        record
+    }
+
+    /// Writes what is known of it into a new record: after a fork.
+    pub(crate) fn show(&'static self) {
         let o = Ordering::Relaxed;
-        let _ = region::record(self.index());
-        self.record.cookie.store(self.cookie(), o);
-        self.record.fd.store(self.fd(), o);
-        self.record.port.store(self.port.load(o), o);
-        self.record.reason.store(self.reason.load(o), o);
-        self.record.role.store(self.role.load(o), o);
-        self.record.stage.store(self.stage.load(o), o);
+        let record = self.begin_record();
+        record.cookie.store(self.cookie(), o);
+        record.fd.store(self.fd(), o);
+        record.port.store(self.port.load(o), o);
+        record.reason.store(self.reason.load(o), o);
+        record.role.store(self.role.load(o), o);
+        record.stage.store(self.stage.load(o), o);
     }
 
     pub(crate) fn index(&self) -> u32 {

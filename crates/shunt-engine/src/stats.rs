@@ -31,9 +31,7 @@ pub(crate) fn start(environment: Environment) {
                 .cast::<u8>()
                 .copy_from_nonoverlapping(path.as_ptr(), path.len())
         };
-        if !region::ensure() {
-            return;
-        }
+        region::ensure();
         ENABLED.store(true, Ordering::Release);
         thread::set_used();
         if let Some(fd) = open().map(sys::move_high) {

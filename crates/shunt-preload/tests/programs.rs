@@ -111,6 +111,59 @@ fn io_uring_is_there_unless_its_user_denies_it() {
     assert_eq!(answer(false).as_bytes(), native.stdout);
 }
 
+#[test]
+fn a_few_sockets_cost_little_memory() {
+    let program = build("footprint", &["-O1"]);
+    let program = program.to_str().expect("a plain path");
+    for words in [&[program][..], &[program, "locked"]] {
+        let output = common::run(common::library().to_str(), words);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let grown: Vec<u32> = text
+            .split_whitespace()
+            .map(|kib| kib.parse().expect("a number"))
+            .collect();
+        assert!(output.status.success(), "{output:?}");
+        assert!(
+            grown.len() == 2 && grown.iter().all(|&kib| kib <= 1024),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_parent_and_its_child_count_what_each_has_moved() {
+    let program = build("counts", &["-O1"]);
+    let file = program.with_extension("stats");
+    let environment = format!("SHUNT_STATS={}", file.display());
+    let program = program.to_str().expect("a plain path");
+    // Where the child's counters cannot have the places of its parent's, too.
+    for words in [&[program][..], &[program, "refused"]] {
+        let _ = std::fs::remove_file(&file);
+        let command = [&["env", &environment], words].concat();
+        let output = common::run(common::library().to_str(), &command);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        let pids = String::from_utf8(output.stdout).expect("text");
+        let lines = std::fs::read_to_string(&file).expect("statistics");
+        let (parent, child) = pids.trim().split_once(' ').expect("two processes");
+        // What the child has moved, the kernel says of the parent's connection, too.
+        for (pid, total, bytes, calls) in [(parent, 1200, 1230, 2404), (child, 0, 20, 4)] {
+            let line = lines
+                .lines()
+                .find(|line| line.starts_with(&format!("{{\"pid\":{pid},")))
+                .unwrap_or_else(|| panic!("{words:?}: no line of {pid}: {lines}"));
+            for part in [
+                format!("\"total\":{total},"),
+                format!("\"tx\":{{\"ring_bytes\":0,\"kernel_bytes\":{bytes}}}"),
+                format!("\"rx\":{{\"ring_bytes\":0,\"kernel_bytes\":{bytes}}}"),
+                format!("\"calls\":{{\"user\":0,\"kernel\":{calls}}}"),
+            ] {
+                assert!(line.contains(&part), "{words:?}: no {part} in {line}");
+            }
+        }
+        assert_eq!(lines.lines().count(), 2, "{lines}");
+    }
+}
+
 /// For two tests, so it is built once.
 static ADDRESSES: LazyLock<PathBuf> = LazyLock::new(|| build("addresses", &["-O1"]));
 

@@ -19,10 +19,9 @@ const BATCH: usize = 64;
 pub(crate) struct Region(Foreign);
 
 impl Region {
-    /// `None` unless it is a region: a memory file that nobody can resize, nor write but
-    /// through the mapping that there is.
+    /// `None` unless it is a region: a memory file that nobody can resize.
     pub(crate) fn new(file: Foreign) -> Option<Self> {
-        let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
+        let needed = SealFlags::SHRINK | SealFlags::GROW;
         let sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(needed));
         let fits =
             rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == counters::SIZE as u64);

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ARENA_SEALS, Client, Fixture, WATCHDOG};
+use common::{Client, Fixture, WATCHDOG};
 use rustix::fs::{MemfdFlags, SealFlags};
 use shunt_abi::PROTOCOL;
 use shunt_abi::counters::{MAGIC, RECORD_BYTES, RECORDS_AT, SIZE, Stage};
@@ -18,7 +18,12 @@ const DAEMON: &str = "SHUNTD_TEST_COUNTERS_OF";
 const FILE: &str = "SHUNTD_TEST_COUNTERS_FILE";
 const ROAD: &str = "SHUNTD_TEST_COUNTERS_ROAD";
 
-/// A region with a connection that is attached and has sent 5 bytes through its ring.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// More sockets than have records in the part of a region that is mapped first.
+const MANY: usize = 3000;
+
+/// A region with [`MANY`] connections, each attached and with 5 bytes sent through its ring;
+/// it says that `used` records have been in use.
 fn region(written: u32, used: u32, size: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("region", flags).unwrap();
@@ -34,13 +39,15 @@ fn region(written: u32, used: u32, size: u64, seals: SealFlags) -> OwnedFd {
     record[8..12].copy_from_slice(&(-1_i32).to_ne_bytes());
     (record[16], record[19]) = (Stage::Attached as u8, 1);
     record[64] = 5;
-    rustix::io::pwrite(&file, &record, RECORDS_AT as u64).unwrap();
+    if size >= SIZE as u64 {
+        rustix::io::pwrite(&file, &record.repeat(MANY), RECORDS_AT as u64).unwrap();
+    }
     rustix::fs::fcntl_add_seals(&file, seals).unwrap();
     file
 }
 
 fn good(written: u32, used: u32) -> OwnedFd {
-    region(written, used, SIZE as u64, ARENA_SEALS)
+    region(written, used, SIZE as u64, SEALS)
 }
 
 fn append(path: &str) -> File {
@@ -68,6 +75,7 @@ fn child() {
     };
     let region = match road.as_str() {
         "written" => good(1, 1),
+        "many" => good(0, MANY as u32),
         "absurd" => good(0, u32::MAX),
         _ => good(0, 1),
     };
@@ -127,17 +135,22 @@ fn a_client_that_is_killed_has_one_line_unless_it_has_written_it() {
     let path = format!("{}/counters", env!("CARGO_TARGET_TMPDIR"));
     let _ = std::fs::remove_file(&path);
     let mut pids = Vec::new();
-    for road in ["stay", "back", "silent", "absurd"] {
+    for road in ["stay", "back", "silent", "many", "absurd"] {
+        let total = match road {
+            "many" | "absurd" => MANY,
+            _ => 1,
+        };
         let silent = kill(&daemon, &path, "written");
         let pid = kill(&daemon, &path, road);
         pids.push(pid);
         let lines = lines_with(&path, pid);
         assert_eq!(lines.len(), pids.len(), "{road}, {silent}: {lines:?}");
         let expected = format!(
-            "{{\"pid\":{pid},\"comm\":\"we\\\"ird\",\"connections\":{{\"total\":1,\"shunted\":1,\
-             \"downgraded\":0}},\"reasons\":{{}},\"tx\":{{\"ring_bytes\":5,\"kernel_bytes\":0}},\
-             \"rx\":{{\"ring_bytes\":0,\"kernel_bytes\":0}},\"calls\":{{\"user\":0,\"kernel\":0}},\
-             \"doorbells\":{{\"sent\":0,\"received\":0}},\"sleeps\":0}}"
+            "{{\"pid\":{pid},\"comm\":\"we\\\"ird\",\"connections\":{{\"total\":{total},\
+             \"shunted\":{total},\"downgraded\":0}},\"reasons\":{{}},\
+             \"tx\":{{\"ring_bytes\":{},\"kernel_bytes\":0}},\"rx\":{{\"ring_bytes\":0,\"kernel_bytes\":0}},\"calls\":{{\"user\":0,\"kernel\":0}},\
+             \"doorbells\":{{\"sent\":0,\"received\":0}},\"sleeps\":0}}",
+            5 * total
         );
         assert_eq!(lines.last(), Some(&expected), "{road}");
     }
@@ -149,11 +162,11 @@ fn what_is_no_region_or_no_file_to_append_to_ends_the_client() {
     let daemon = Fixture::start();
     let pipe = rustix::pipe::pipe().unwrap().0;
     for file in [
-        region(0, 1, 4096, ARENA_SEALS),
-        region(0, 1, SIZE as u64 + 4096, ARENA_SEALS),
-        region(0, 1, SIZE as u64, SealFlags::GROW | SealFlags::SHRINK),
-        region(0, 1, SIZE as u64, SealFlags::GROW | SealFlags::FUTURE_WRITE),
-        common::arena_file(SIZE as u64, ARENA_SEALS),
+        region(0, 1, 4096, SEALS),
+        region(0, 1, SIZE as u64 + 4096, SEALS),
+        region(0, 1, SIZE as u64, SealFlags::GROW),
+        region(0, 1, SIZE as u64, SealFlags::SHRINK),
+        common::arena_file(SIZE as u64, SEALS),
         pipe,
     ] {
         let client = daemon.client();
@@ -177,7 +190,7 @@ fn a_region_full_of_garbage_hurts_nobody() {
     let file = region(0, u32::MAX, SIZE as u64, SealFlags::empty());
     let garbage = vec![0xa5_u8; 1 << 20];
     rustix::io::pwrite(&file, &garbage, RECORDS_AT as u64).unwrap();
-    rustix::fs::fcntl_add_seals(&file, ARENA_SEALS).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
     let client = daemon.client();
     client.send(&Message::new(Kind::Counters), Some(file.as_fd()));
     client.sync();

@@ -51,21 +51,12 @@ fn has_word(at: usize) -> bool {
     call!(futex, word, operation, 0, 0, word, 0) != Err(libc::EFAULT)
 }
 
-/// New zeroed private memory, at a place of ours if `at` is not null; or null.
-pub(crate) fn map_private(at: *mut u8, bytes: usize) -> *mut u8 {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    map_at(at, bytes, flags, -1)
-}
-
-/// A file's memory, shared, at a place of ours if `at` is not null; or null.
-pub(crate) fn map_file(at: *mut u8, fd: libc::c_int, bytes: usize) -> *mut u8 {
-    map_at(at, bytes, libc::MAP_SHARED | libc::MAP_NORESERVE, fd)
-}
-
-fn map_at(at: *mut u8, bytes: usize, flags: libc::c_int, fd: libc::c_int) -> *mut u8 {
+/// A part of a file's memory, shared, at a place of ours if `at` is not null; or null.
+pub(crate) fn map_file(at: *mut u8, fd: libc::c_int, bytes: usize, offset: usize) -> *mut u8 {
     let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    call!(mmap, at, bytes, prot, flags | fixed, fd as usize, 0)
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | fixed;
+    call!(mmap, at, bytes, prot, flags, fd as usize, offset)
         .map_or(std::ptr::null_mut(), |at| at as *mut u8)
 }
 
@@ -89,9 +80,8 @@ pub(crate) fn memory_file(name: &std::ffi::CStr, bytes: usize) -> Option<libc::c
     None
 }
 
-/// From now on nobody can resize a memory file or map it writable again.
-pub(crate) fn seal(fd: libc::c_int) -> bool {
-    let seals =
-        libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+/// From now on nobody can resize a memory file.
+pub(crate) fn seal_size(fd: libc::c_int) -> bool {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     super::fcntl(fd, libc::F_ADD_SEALS, seals as usize).is_ok()
 }
