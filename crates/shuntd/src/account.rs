@@ -58,15 +58,28 @@ fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) region: Region,
-    pub(crate) lines: Option<Foreign>,
+    pub(crate) lines: Option<Lines>,
+}
+
+/// A file for lines.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    /// The file.
+    pub(crate) file: Foreign,
+    /// The group that its client belonged to when it connected.
+    pub(crate) group: u32,
 }
 
 impl Account {
     /// The client has ended: the user's lane writes its line if the client has not.
     pub(crate) fn settle(self, pid: u32, lane: &Arc<Lane>) {
         if let Some(lines) = self.lines {
-            let (region, lines) = (self.region.0.hand_over(), lines.hand_over());
-            lane.write(LastLine { pid, region, lines });
+            lane.write(LastLine {
+                pid,
+                group: lines.group,
+                region: self.region.0.hand_over(),
+                lines: lines.file.hand_over(),
+            });
         }
     }
 }
@@ -83,6 +96,8 @@ pub(crate) fn takes_lines(file: impl AsFd) -> bool {
 #[derive(Debug)]
 pub(crate) struct LastLine {
     pid: u32,
+    /// The group that it is written in the name of.
+    pub(crate) group: u32,
     region: OwnedFd,
     lines: OwnedFd,
 }

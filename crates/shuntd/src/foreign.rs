@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt;
-use rustix::process::{Resource, Uid, geteuid, getrlimit};
+use rustix::process::{Gid, Resource, Uid, geteuid, getrlimit};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::account::LastLine;
 
@@ -23,6 +24,8 @@ const THREADS: usize = 4;
 /// Descriptors that wait in a lane before its user's clients may add no more;
 /// a quarter of what the process may hold, within these bounds.
 const WAITING: (u64, u64) = (64, 4096);
+/// What a thread acts with that only closes: `nogroup` by custom.
+const NOBODYS_GROUP: u32 = 65534;
 /// A thread without work ends after this time.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -89,6 +92,8 @@ pub(crate) struct Lane {
     /// See [`WAITING`].
     limit: usize,
     uid: u32,
+    /// The daemon's own user.
+    own: Uid,
     /// Its user is the daemon's, who could as well stop it.
     is_ours: bool,
 }
@@ -129,15 +134,17 @@ impl Lane {
 
     /// One thread's life.
     fn run(&self) {
-        // What it writes must be no more than its user could.
-        let may_write = self.is_ours || act_as(self.uid);
+        if !self.is_ours {
+            self.act(NOBODYS_GROUP);
+        }
         let mut state = self.lock();
         loop {
             if let Some(work) = state.queue.pop_front() {
                 drop(state);
                 match work {
                     Work::Close(fd) => drop(fd),
-                    Work::Write(line) if may_write => line.write(),
+                    // What it writes must be no more than its user could.
+                    Work::Write(line) if self.is_ours || self.act(line.group) => line.write(),
                     Work::Write(line) => drop(line),
                 }
                 self.room.made();
@@ -158,16 +165,21 @@ impl Lane {
         }
     }
 
+    /// This thread acts with the rights of the lane's user from now on, as a member of this
+    /// group and of no other; `false`: it cannot.
+    fn act(&self, group: u32) -> bool {
+        let (user, group) = (Uid::from_raw(self.uid), Gid::from_raw(group));
+        // Who acts as the user already may not change groups.
+        set_thread_res_uid(None, self.own, None).is_ok()
+            && set_thread_groups(&[]).is_ok()
+            && set_thread_res_gid(None, group, None).is_ok()
+            && set_thread_res_uid(None, user, None).is_ok()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing panics while it is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// This thread acts with a user's rights from now on; `false`: it cannot.
-fn act_as(uid: u32) -> bool {
-    let user = Uid::from_raw(uid);
-    rustix::thread::set_thread_res_uid(None, user, None).is_ok()
 }
 
 /// Tells the daemon that a descriptor has become free.
@@ -231,12 +243,14 @@ impl Lanes {
         // Those of users who have left: their threads and clients hold one each.
         self.of
             .retain(|_, lane| Arc::strong_count(lane) > 1 || !lane.lock().queue.is_empty());
+        let own = geteuid();
         let lane = Arc::new(Lane {
             state: Mutex::default(),
             work: Condvar::new(),
             room: Arc::clone(&self.room),
             uid,
-            is_ours: uid == geteuid().as_raw(),
+            own,
+            is_ours: uid == own.as_raw(),
             limit: self.limit,
         });
         self.of.insert(uid, Arc::clone(&lane));

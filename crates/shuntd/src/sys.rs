@@ -90,6 +90,12 @@ pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
     Ok((cred.pid.cast_unsigned(), cred.uid))
 }
 
+/// The group that a process acted with when it connected (`SO_PEERCRED`).
+pub(crate) fn peer_group(socket: impl AsFd) -> io::Result<u32> {
+    let cred: libc::ucred = option(socket.as_fd(), libc::SO_PEERCRED)?;
+    Ok(cred.gid)
+}
+
 /// `SO_PEERPIDFD` (Linux 6.5): a pidfd for the process that connected, without
 /// the race of opening it by number.
 pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {

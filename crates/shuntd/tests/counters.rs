@@ -2,14 +2,16 @@
 
 mod common;
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Client, Fixture, WATCHDOG};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::{Gid, Uid};
 use shunt_abi::PROTOCOL;
 use shunt_abi::counters::{MAGIC, RECORD_BYTES, RECORDS_AT, SIZE, Stage};
 use shunt_abi::message::{Kind, Message};
@@ -79,8 +81,12 @@ fn child() {
         "absurd" => good(0, u32::MAX),
         _ => good(0, 1),
     };
+    let file = append(&path);
+    if road == "other" {
+        become_other();
+    }
     let client = Client::hello(&daemon, "child");
-    show(&client, &region, append(&path));
+    show(&client, &region, file);
     client.sync();
     let again = match road.as_str() {
         "back" => {
@@ -99,6 +105,56 @@ fn child() {
     println!("ready");
     std::thread::sleep(WATCHDOG);
     drop(again);
+}
+
+/// A user, and a group, that nobody has.
+const OTHER: (u32, u32) = (54321, 54322);
+
+/// This thread acts as that user.
+fn become_other() {
+    let (user, group) = (Uid::from_raw(OTHER.0), Gid::from_raw(OTHER.1));
+    rustix::thread::set_thread_groups(&[]).unwrap();
+    rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+    rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+}
+
+/// A file of that user's in root's group, whose set-group-ID bit a write by anybody who is
+/// not of that group clears.
+fn file_of_other(path: &str) {
+    let _ = std::fs::remove_file(path);
+    append(path);
+    std::os::unix::fs::chown(path, Some(OTHER.0), Some(0)).unwrap();
+    std::fs::set_permissions(path, Permissions::from_mode(0o2660)).unwrap();
+}
+
+fn has_group_bit(path: &str) -> bool {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o2000 != 0
+}
+
+#[test]
+fn a_line_is_written_with_its_users_rights_and_no_more() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can be somebody else.
+    }
+    let path = format!("{}/rights", env!("CARGO_TARGET_TMPDIR"));
+    file_of_other(&path);
+    assert!(has_group_bit(&path));
+    let mut file = append(&path);
+    let written = std::thread::spawn(move || {
+        become_other();
+        file.write_all(b"\n").unwrap();
+    });
+    written.join().unwrap();
+    if has_group_bit(&path) {
+        eprintln!("skipped: this kernel does not tell members of a group from others");
+        return;
+    }
+    file_of_other(&path);
+    let daemon = Fixture::host();
+    let pid = kill(&daemon, &path, "other");
+    lines_with(&path, pid);
+    assert!(!has_group_bit(&path));
+    std::fs::remove_file(path).unwrap();
 }
 
 /// Kills such a client; its process id.

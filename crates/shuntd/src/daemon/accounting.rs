@@ -8,9 +8,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
 use super::dispatch::Malformed;
 use super::{Daemon, PIDFD};
-use crate::account::{Account, Region, takes_lines};
+use crate::account::{Account, Lines, Region, takes_lines};
 use crate::client::Client;
 use crate::foreign::Lane;
+use crate::sys;
 use crate::wire::Datagram;
 
 /// A process that has closed its connection to us but lives.
@@ -63,8 +64,11 @@ impl Daemon {
         if !takes_lines(&file) {
             return Err(Malformed);
         }
-        if let Some(account) = client.and_then(|client| client.account.as_mut()) {
-            account.lines = Some(file);
+        if let Some(client) = client
+            && let Some(account) = &mut client.account
+        {
+            let group = sys::peer_group(&client.socket).map_err(|_| Malformed)?;
+            account.lines = Some(Lines { file, group });
         }
         Ok(())
     }

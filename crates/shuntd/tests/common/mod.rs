@@ -48,6 +48,11 @@ impl Fixture {
         })
     }
 
+    /// For every user's processes.
+    pub fn host() -> Self {
+        Self::begin("", Scope::Host, || ())
+    }
+
     /// A seccomp filter refuses `pidfd_getfd` to it, as Docker's does.
     pub fn confined(host: bool) -> Self {
         let scope = if host { Scope::Host } else { own_user() };
