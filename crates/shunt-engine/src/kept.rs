@@ -14,8 +14,8 @@ use crate::table::{self, Entry};
 /// See the module. Changed by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// The number; -1: nothing is kept.
-    fd: AtomicI32,
+    /// 1 + the number; 0, as in memory that is not yet used: nothing is kept.
+    after: AtomicI32,
     device: AtomicU64,
     inode: AtomicU64,
 }
@@ -24,7 +24,7 @@ impl Kept {
     /// Nothing yet.
     pub(crate) const fn nothing() -> Self {
         Self {
-            fd: AtomicI32::new(-1),
+            after: AtomicI32::new(0),
             device: AtomicU64::new(0),
             inode: AtomicU64::new(0),
         }
@@ -36,13 +36,13 @@ impl Kept {
         self.device.store(file.device, Ordering::Relaxed);
         self.inode.store(file.inode, Ordering::Relaxed);
         table::enter(fd, Entry::Ours);
-        self.fd.store(fd, Ordering::Release);
+        self.after.store(fd + 1, Ordering::Release);
     }
 
     /// Its number, whatever that names; -1: nothing is kept.
     #[inline(always)]
     pub(crate) fn number(&self) -> c_int {
-        self.fd.load(Ordering::Acquire)
+        self.after.load(Ordering::Acquire) - 1
     }
 
     /// The descriptor, if its number names it still.
@@ -58,7 +58,7 @@ impl Kept {
     /// Keeps it no more. Whoever gets it closes it.
     pub(crate) fn take(&self) -> Option<c_int> {
         let ours = self.get();
-        let fd = self.fd.swap(-1, Ordering::AcqRel);
+        let fd = self.after.swap(0, Ordering::AcqRel) - 1;
         if fd >= 0 {
             table::enter(fd, Entry::Other);
         }

@@ -1,31 +1,29 @@
 //! The receiving end of a wake channel.
 
 use std::mem::{offset_of, size_of};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::{c_int, sock_filter, sockaddr_un};
 use shunt_shm::wake::Address;
 
+use crate::kept::Kept;
 use crate::sys::{self, Errno};
-use crate::table::{self, Entry};
 use crate::{stats, thread};
 
 /// A datagram socket by which peers call; or none.
 pub(crate) struct Channel {
-    /// The descriptor, [`NONE`] or [`NEVER`].
-    fd: AtomicI32,
+    socket: Kept,
+    /// It shall not be opened any more.
+    retired: AtomicBool,
     name: AtomicU64,
     secret: AtomicU64,
 }
 
-const NONE: c_int = -1;
-/// There is none, and shall be none.
-const NEVER: c_int = -2;
-
 impl Channel {
     pub(crate) const fn new() -> Self {
         Self {
-            fd: AtomicI32::new(NONE),
+            socket: Kept::nothing(),
+            retired: AtomicBool::new(false),
             name: AtomicU64::new(0),
             secret: AtomicU64::new(0),
         }
@@ -33,7 +31,7 @@ impl Channel {
 
     /// The socket, readable when it has been called; negative: none.
     pub(crate) fn fd(&self) -> c_int {
-        self.fd.load(Ordering::Acquire)
+        self.socket.number()
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -42,15 +40,17 @@ impl Channel {
 
     /// Whether it may still be opened.
     pub(crate) fn is_unused(&self) -> bool {
-        self.fd() == NONE
+        !self.is_open() && !self.retired.load(Ordering::Relaxed)
     }
 
     /// Opens it, unless there is one or shall be none; `watch` is shown the descriptor first.
     /// By one thread at a time. `false`: there is none.
     pub(crate) fn open(&self, watch: impl FnOnce(c_int) -> Result<(), Errno>) -> bool {
         if self.is_unused() && thread::owns_memory() {
-            let fd = self.make(watch).unwrap_or(NEVER);
-            self.fd.store(fd, Ordering::Release);
+            match self.make(watch) {
+                Ok(fd) => self.socket.keep(fd),
+                Err(_) => self.retired.store(true, Ordering::Relaxed),
+            }
         }
         self.is_open()
     }
@@ -66,7 +66,6 @@ impl Channel {
             sys::close(fd);
             return Err(errno);
         }
-        table::enter(fd, Entry::Ours);
         self.name.store(name, Ordering::Relaxed);
         self.secret.store(secret, Ordering::Relaxed);
         Ok(fd)
@@ -104,34 +103,27 @@ impl Channel {
     /// Nobody can call any more; what was in the socket has come too late. It may be opened
     /// again.
     pub(crate) fn close(&self) {
-        if self.is_open() {
-            self.shut(NONE);
+        if let Some(fd) = self.socket.take() {
+            sys::close(fd);
         }
     }
 
     /// The same for good. `false`: it has been done before.
     pub(crate) fn retire(&self) -> bool {
-        self.shut(NEVER) != NEVER
+        let first = !self.retired.swap(true, Ordering::Relaxed);
+        self.close();
+        first
     }
 
-    /// It may be opened, for whoever has it next.
+    /// For whoever has it next, closed: it may be opened.
     pub(crate) fn begin(&self) {
-        self.fd.store(NONE, Ordering::Relaxed);
-    }
-
-    fn shut(&self, instead: c_int) -> c_int {
-        let fd = self.fd.swap(instead, Ordering::AcqRel);
-        if fd >= 0 {
-            table::enter(fd, Entry::Other);
-            sys::close(fd);
-        }
-        fd
+        self.retired.store(false, Ordering::Relaxed);
     }
 
     /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the
     /// old number still sleeps on the same socket.
     pub(crate) fn make_way(&self, fd: c_int) {
-        sys::make_way(&self.fd, fd);
+        self.socket.make_way(fd);
     }
 }
 
