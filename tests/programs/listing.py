@@ -3,15 +3,23 @@
     listing.py SHUNT
 
 Each case is an echo server and a client that has exchanged messages and stays connected,
-with neither, one or both of them under Shunt. Prints one line a case.
+with neither, one or both of them under Shunt; or a server that accepts and closes so many
+connections while shuntd stands still that not all it has to say finds room. Prints one line
+a case.
 """
 import json
 import os
+import resource
+import signal
 import socket
 import subprocess
 import sys
 
 TRIPS, SIZE = 3000, 1000
+# Connections that shuntd is to pair before it stands still, and while it does.
+FIRST, BURST = 400, 1200
+# A connection is claimed in the last of them at the latest.
+ROUNDS = 3
 
 
 def server():
@@ -33,12 +41,115 @@ def client(port):
     sys.stdin.read()
 
 
+def crowd():
+    """A server that is told to accept, to close, to listen elsewhere, and to echo."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    connections, listeners = [], [listener]
+    print(listener.getsockname()[1], flush=True)
+    for line in sys.stdin:
+        order, count = line.split()
+        if order == "accept":
+            new = [listener.accept()[0] for _ in range(int(count))]
+            for _ in range(ROUNDS):
+                for connection in new:
+                    connection.sendall(connection.recv(1))
+            connections += new
+        elif order == "close":
+            for connection in connections[:int(count)]:
+                connection.close()
+            del connections[:int(count)]
+        elif order == "listen":
+            listeners.append(socket.create_server(("127.0.0.1", 0)))
+        else:
+            connection, _ = listeners[-1].accept()
+            while data := connection.recv(65536):
+                connection.sendall(data)
+        print(listeners[-1].getsockname()[1], flush=True)
+
+
+def daemon():
+    """The shuntd of this network namespace."""
+    here = os.stat("/proc/self/ns/net").st_ino
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/comm") as comm:
+                if comm.read() == "shuntd\n" and os.stat(f"/proc/{pid}/ns/net").st_ino == here:
+                    return int(pid)
+        except OSError:
+            pass  # It has ended meanwhile.
+    raise RuntimeError("no shuntd")
+
+
+def burst(shunt, mode):
+    """What is wrong after a burst, or nothing."""
+    run = [shunt, "run", f"--upgrade={mode}", "--"]
+    python = [sys.executable, os.path.abspath(__file__)]
+    command = [*run, *python, "crowd"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        port = int(server.stdout.readline())
+
+        def tell(order, count=0):
+            print(order, count, file=server.stdin, flush=True)
+
+        def ordered(order, count=0):
+            tell(order, count)
+            return server.stdout.readline().strip()
+
+        def connect(count):
+            new = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+            for connection in new:
+                connection.sendall(b"x" * ROUNDS)
+            connections.extend(new)
+            ordered("accept", count)
+
+        def listing_after(*orders):
+            """What is listed when shuntd goes on after that."""
+            os.kill(still, signal.SIGSTOP)
+            try:
+                answers = [order() for order in orders]
+            finally:
+                os.kill(still, signal.SIGCONT)
+            return *listing(), answers[-1]
+
+        def listing():
+            listed = json.loads(subprocess.check_output([shunt, "ss", "--json"]))
+            pids = lambda row: [end["pid"] for end in row["processes"]]
+            return ([row for row in listed["connections"] if server.pid in pids(row)],
+                    [row for row in listed["listeners"] if row["pid"] == server.pid])
+
+        connections, wrong = [], []
+        connect(FIRST)
+        listing()  # All that has been said so far has been read.
+        still = daemon()
+        rows, listeners, _ = listing_after(lambda: connect(BURST))
+        if len(rows) != FIRST + BURST or len(listeners) != 1:
+            wrong.append(f"{len(rows)} connections and {len(listeners)} listeners after the burst")
+        rows, listeners, other = listing_after(lambda: ordered("close", FIRST), lambda: ordered("listen"))
+        if len(rows) != BURST or len(listeners) != 2:
+            wrong.append(f"{len(rows)} connections and {len(listeners)} listeners after they were closed")
+        # A later call says what is due, so that the other listener's connections are paired.
+        ordered("close", 1)
+        tell("echo")
+        with subprocess.Popen([*run, *python, "client", other], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as peer:
+            peer.stdout.readline()
+            rows, _ = listing()
+            peer.stdin.close()
+        if [row["path"] for row in rows if row["local"].endswith(f":{other}")] != ["shm"]:
+            wrong.append("a connection to the later listener is not shunted")
+        if len(rows) != BURST:
+            wrong.append(f"{len(rows)} connections at last")
+        server.stdin.close()
+    return ", ".join(wrong)
+
+
 def row_of(rows, port):
     return next((row for row in rows if row["local"].endswith(f":{port}")), None)
 
 
 def main(shunt):
     python = [sys.executable, os.path.abspath(__file__)]
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     failed = 0
     for mode in ("eager", "adaptive"):
         run = [shunt, "run", f"--upgrade={mode}", "--"]
@@ -67,12 +178,17 @@ def main(shunt):
                 good = row["path"] == "tcp" and row["reason"] == "PEER_PLAIN"
             failed += not good
             print(f"{'ok' if good else 'FAILED'} {mode} {ends}", "" if good else listing, flush=True)
+        wrong = burst(shunt, mode)
+        failed += wrong != ""
+        print(f"{'FAILED' if wrong else 'ok'} {mode} burst", wrong, flush=True)
     print(f"{failed} failed")
     return failed != 0
 
 
 if sys.argv[1] == "server":
     server()
+elif sys.argv[1] == "crowd":
+    crowd()
 elif sys.argv[1] == "client":
     client(int(sys.argv[2]))
 else:

@@ -15,14 +15,18 @@ mod answer;
 mod board;
 mod borrow;
 mod dial;
+mod due;
 mod request;
 mod stock;
 mod wait;
 mod wire;
 
+use wire::Sent;
+
 pub(crate) use board::{accelerates, await_listed, has_mail};
 pub(crate) use borrow::borrow;
-pub(crate) use request::{claim, claim_again, claim_now, listen, release, report, unlisten};
+pub(crate) use due::Due;
+pub(crate) use request::{bury, claim, claim_again, claim_now, listen, release, report, unlisten};
 
 /// After a failure, this long until the next try.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -69,7 +73,7 @@ pub(crate) fn look() {
     }
     LOOKED_AT.store(now, Ordering::Relaxed);
     let fd = SOCKET.number();
-    if fd >= 0 && sys::ready(fd, libc::POLLIN) != 0 {
+    if fd >= 0 && (sys::ready(fd, libc::POLLIN) != 0 || due::is_any()) {
         drain();
     }
     ensure();
@@ -108,7 +112,7 @@ pub(crate) fn drain() {
     LOCK.give();
 }
 
-/// Reads and handles every waiting message. With the lock.
+/// Reads and handles every waiting message, and says what is due. With the lock.
 fn read_all() {
     // A message is sent before it is counted.
     let mail = board::mail();
@@ -116,6 +120,7 @@ fn read_all() {
     if let Some(mail) = mail {
         board::set_seen(mail);
     }
+    due::catch_up();
 }
 
 /// If `fd` is the control socket's number and the program wants it: moves.
@@ -138,6 +143,7 @@ pub(crate) fn after_fork_child() {
     wait::after_fork_child();
     // The stock is the parent's: its memory is not ours to write.
     stock::forget();
+    due::forget();
 }
 
 /// The control socket, if its number still names it. With the lock.
@@ -149,14 +155,16 @@ fn intact() -> Option<c_int> {
     fd
 }
 
-/// Sends with the lock held. A daemon that does not read is a daemon lost.
-fn send(m: &Message, passed: Option<c_int>) -> bool {
-    let Some(fd) = intact() else { return false };
-    if wire::transmit(fd, m, passed) {
-        return true;
+/// Sends with the lock held.
+fn send(m: &Message, passed: Option<c_int>) -> Sent {
+    let Some(fd) = intact() else {
+        return Sent::Lost;
+    };
+    let sent = wire::transmit(fd, m, passed);
+    if sent == Sent::Lost {
+        drop_connection(Reason::NoDaemon);
     }
-    drop_connection(Reason::NoDaemon);
-    false
+    sent
 }
 
 /// Receives and handles one message, with the lock held.

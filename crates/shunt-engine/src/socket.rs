@@ -18,6 +18,7 @@ use shunt_abi::Reason;
 use shunt_abi::counters::Record;
 use shunt_abi::message::Role;
 
+use crate::control::Due;
 use crate::link::Pair;
 use crate::region::{self, Shown};
 use crate::share::Share;
@@ -80,6 +81,8 @@ pub(crate) struct Socket {
     pub(crate) adopted: AtomicBool,
     /// This process has told the daemon of it.
     pub(crate) told: AtomicBool,
+    /// What it has still to tell.
+    pub(crate) due: Due,
     /// Generation of the pair whose other end was let go before it was used, or 0.
     pub(crate) left: AtomicU32,
     /// When the kernel was last asked about this socket (ticks).
@@ -463,10 +466,13 @@ impl Socket {
     fn bury(&'static self) {
         self.pairs.each(|pair| pair.link.unhold());
         self.pairs.clear();
-        if self.told.load(Ordering::Relaxed) {
-            crate::control::release(self.cookie());
-        }
+        crate::control::bury(self);
+    }
+
+    /// Its object may be used anew.
+    pub(crate) fn free(&'static self) {
         self.cookie.store(0, Ordering::Relaxed);
+        self.due.clear();
         table::SOCKETS.give(self);
     }
 }

@@ -287,8 +287,13 @@ impl<T: Pooled> Pool<T> {
         }
     }
 
+    /// So many objects have ever been used.
+    pub(crate) fn used(&self) -> u32 {
+        self.used.load(Ordering::Acquire)
+    }
+
     /// Every object ever used, free ones included.
     pub(crate) fn each(&self) -> impl Iterator<Item = &'static T> + '_ {
-        (0..self.used.load(Ordering::Acquire)).filter_map(|index| self.get(index))
+        (0..self.used()).filter_map(|index| self.get(index))
     }
 }

@@ -195,7 +195,7 @@ pub(crate) fn ask_later(socket: &'static Socket) {
 }
 
 /// It is claimed when as many calls have been made once more.
-fn put_off(socket: &Socket) {
+pub(crate) fn put_off(socket: &Socket) {
     let calls = socket.calls.load(Ordering::Relaxed);
     let after = if calls < GIVEN_UP_AFTER {
         calls.saturating_mul(2).max(2)
@@ -287,13 +287,21 @@ fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
 
 /// Never to be upgraded (or, once attached, too late).
 pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
+    let stage = give_up(socket, reason);
+    if matches!(stage, Some(Stage::Claimed | Stage::Paired)) {
+        control::report(socket, Some(reason));
+    }
+}
+
+/// The same without a word to the daemon; the stage that it was in.
+pub(crate) fn give_up(socket: &Socket, reason: Reason) -> Option<Stage> {
     loop {
         let stage = socket.stage();
         if matches!(
             stage,
             Stage::Attached | Stage::Free | Stage::Plain | Stage::Listener
         ) {
-            return;
+            return None;
         }
         if !socket.set_plain(stage, reason) {
             continue;
@@ -301,10 +309,7 @@ pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
         if let Some(pair) = socket.pair() {
             publish::set_bits(&pair.own.face.state, refusal(reason));
         }
-        if matches!(stage, Stage::Claimed | Stage::Paired) {
-            control::report(socket, socket.fd(), Some(reason));
-        }
-        return;
+        return Some(stage);
     }
 }
 
@@ -345,7 +350,7 @@ fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
     };
     socket.lock.give();
     if socket.stage() == Stage::Plain {
-        control::report(socket, fd, Some(socket.reason()));
+        control::report(socket, Some(socket.reason()));
     }
     done
 }
@@ -433,7 +438,7 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         return false;
     }
     publish::set_bits(&own.face.state, slot::READY);
-    control::report(socket, fd, None);
+    control::report(socket, None);
     true
 }
 

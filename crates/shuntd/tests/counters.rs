@@ -14,7 +14,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Gid, Uid};
 use shunt_abi::PROTOCOL;
 use shunt_abi::counters::{MAGIC, RECORD_BYTES, RECORDS_AT, SIZE, Stage};
-use shunt_abi::message::{Kind, Message};
+use shunt_abi::message::{Kind, Message, Role};
 
 const DAEMON: &str = "SHUNTD_TEST_COUNTERS_OF";
 const FILE: &str = "SHUNTD_TEST_COUNTERS_FILE";
@@ -238,6 +238,18 @@ fn what_is_no_region_or_no_file_to_append_to_ends_the_client() {
     client.send(&Message::new(Kind::Statistics), Some(file.as_fd()));
     client.expect_closed();
     daemon.client().sync();
+}
+
+#[test]
+fn a_connection_that_was_closed_without_a_word_so_far_is_not_listed() {
+    let daemon = Fixture::start();
+    let client = daemon.client();
+    client.send(&Message::new(Kind::Counters), Some(good(0, 0).as_fd()));
+    let (near, _far) = common::connection();
+    client.claim(&near, Role::Acceptor, 0);
+    assert_eq!(client.rows().len(), 1);
+    drop(near);
+    assert!(client.rows().is_empty());
 }
 
 #[test]

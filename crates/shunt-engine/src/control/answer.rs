@@ -30,7 +30,9 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 match Reason::from_number(m.status) {
                     Some(Reason::PeerLeft) => left(socket, m),
                     Some(Reason::Held) => upgrade::ask_later(socket),
-                    Some(reason) => upgrade::refuse(socket, reason),
+                    Some(reason) => {
+                        upgrade::give_up(socket, reason);
+                    }
                     None => socket.note_answer(),
                 }
             }

@@ -6,6 +6,7 @@
 use libc::c_int;
 use shunt_abi::message::{Kind, Message};
 
+use super::wire::Sent;
 use super::{PATIENCE_MS, dial, wire};
 use crate::sys;
 
@@ -17,7 +18,7 @@ pub(crate) fn borrow(cookie: u64, fd: c_int) -> Option<c_int> {
     let daemon = dial::greet(unsafe { libc::geteuid() })?;
     let mut lend = Message::new(Kind::Lend);
     (lend.cookie, lend.fd) = (cookie, fd);
-    let lent = if wire::transmit(daemon, &lend, None) {
+    let lent = if wire::transmit(daemon, &lend, None) == Sent::Done {
         await_lent(daemon)
     } else {
         None

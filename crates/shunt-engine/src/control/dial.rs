@@ -7,6 +7,7 @@ use libc::c_int;
 use shunt_abi::message::{Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 
+use super::wire::Sent;
 use super::{GREETED, PATIENCE_MS, RETRY_AT, RETRY_NS, SOCKET, WHY_NOT, board, request, wire};
 use crate::{region, stats, sys};
 
@@ -75,7 +76,7 @@ pub(super) fn greet(uid: u32) -> Option<c_int> {
     let fd = sys::move_high(dial(None, uid).or_else(|| dial(Some(uid), uid))?);
     let mut hello = Message::new(Kind::Hello);
     hello.name = sys::comm();
-    if wire::transmit(fd, &hello, None) {
+    if wire::transmit(fd, &hello, None) == Sent::Done {
         return Some(fd);
     }
     sys::close(fd);
@@ -86,7 +87,7 @@ pub(super) fn greet(uid: u32) -> Option<c_int> {
 /// comes to read, and whatever becomes of this process.
 fn show_counters(fd: c_int) {
     if let Some(file) = region::file()
-        && wire::transmit(fd, &Message::new(Kind::Counters), Some(file))
+        && wire::transmit(fd, &Message::new(Kind::Counters), Some(file)) == Sent::Done
         && let Some(lines) = stats::file()
     {
         wire::transmit(fd, &Message::new(Kind::Statistics), Some(lines));

@@ -6,26 +6,22 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::{self, Kind, Message, Role};
 
-use super::{LOCK, PATIENCE_MS, RETRY_NS, SOCKET, ensure, send, stock, wait};
+use super::wire::Sent;
+use super::{LOCK, PATIENCE_MS, RETRY_NS, due, ensure, send, stock, wait};
 use crate::socket::{Socket, Stage};
-use crate::sys;
-use crate::table::{self, Entry};
+use crate::{sys, table, upgrade};
 
 /// Until then nobody waits for the daemon's word: it has been too slow.
 static HASTE_UNTIL: AtomicU64 = AtomicU64::new(0);
 
 /// Tells the daemon that this process accelerates a listener.
-pub(crate) fn listen(cookie: u64, port: u16) {
-    let mut m = Message::new(Kind::Listen);
-    (m.cookie, m.port) = (cookie, port);
-    post(&m);
+pub(crate) fn listen(socket: &'static Socket) {
+    due::say(socket, due::LISTENS);
 }
 
 /// Takes it back.
-pub(crate) fn unlisten(cookie: u64, port: u16) {
-    let mut m = Message::new(Kind::Unlisten);
-    (m.cookie, m.port) = (cookie, port);
-    post(&m);
+pub(crate) fn unlisten(socket: &'static Socket) {
+    due::say(socket, due::LISTENED);
 }
 
 /// Asks for a pairing of `socket`. Returns at once.
@@ -59,6 +55,12 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
     if !ensure() || !LOCK.take() {
         return false;
     }
+    // Behind what is due there is no room for a claim either.
+    if !due::catch_up() {
+        LOCK.give();
+        upgrade::put_off(socket);
+        return false;
+    }
     if stock::is_empty() {
         stock::add();
     }
@@ -70,53 +72,52 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
     }
     fill_addresses(&mut m, fd);
     // Another thread may have been faster.
-    let sent = socket.move_on(Stage::Candidate, Stage::Claimed) && send(&m, None);
-    socket.told.store(true, Ordering::Relaxed);
+    let begun = socket.move_on(Stage::Candidate, Stage::Claimed);
+    let sent = if begun { send(&m, None) } else { Sent::Lost };
+    match sent {
+        Sent::Done => socket.told.store(true, Ordering::Relaxed),
+        Sent::Full => {
+            upgrade::put_off(socket);
+            socket.move_on(Stage::Claimed, Stage::Candidate);
+        }
+        Sent::Lost => {}
+    }
     LOCK.give();
-    sent
+    sent == Sent::Done
 }
 
-/// This end of a connection is closed.
-pub(crate) fn release(cookie: u64) {
-    let mut m = Message::new(Kind::Release);
-    m.cookie = cookie;
-    post(&m);
+/// The claim of a connection that has not come about is void.
+pub(crate) fn release(socket: &'static Socket) {
+    due::say(socket, due::RELEASED);
+}
+
+/// A socket is closed; its object is free once the daemon knows that.
+pub(crate) fn bury(socket: &'static Socket) {
+    if socket.told.load(Ordering::Relaxed) {
+        due::say(socket, due::RELEASED | due::BURIED);
+    } else if socket.due.is_nothing() {
+        socket.free();
+    } else {
+        due::say(socket, due::BURIED);
+    }
 }
 
 /// Tells what became of a connection, for `shunt ss`; `None`: it is shunted.
-pub(crate) fn report(socket: &Socket, fd: c_int, reason: Option<Reason>) {
-    let mut m = Message::new(Kind::Report);
-    (m.cookie, m.fd, m.role) = (socket.cookie(), fd, socket.role() as u8);
-    m.status = reason.map_or(0, |r| r as u8);
-    fill_addresses(&mut m, fd);
+pub(crate) fn report(socket: &'static Socket, reason: Option<Reason>) {
     socket.told.store(true, Ordering::Relaxed);
-    post(&m);
-}
-
-fn post(m: &Message) {
-    if SOCKET.number() >= 0 && LOCK.take() {
-        send(m, None);
-        LOCK.give();
-    }
+    due::say_status(socket, reason.map_or(0, |reason| reason as u8));
 }
 
 /// A new daemon knows nothing: tell it of listeners and unpaired connections.
 pub(super) fn tell_everything() {
     stock::forget();
-    table::each(|fd, entry| {
-        let Entry::Socket(socket) = entry else { return };
+    due::forget();
+    for socket in table::SOCKETS.each() {
         match socket.stage() {
-            Stage::Listener => {
-                let mut m = Message::new(Kind::Listen);
-                (m.cookie, m.port) = (socket.cookie(), socket.port());
-                send(&m, None);
-            }
+            Stage::Listener => socket.due.add(due::LISTENS),
             Stage::Attached => {
-                let mut m = Message::new(Kind::Report);
-                (m.cookie, m.fd, m.role) = (socket.cookie(), fd, socket.role() as u8);
-                fill_addresses(&mut m, fd);
                 socket.told.store(true, Ordering::Relaxed);
-                send(&m, None);
+                socket.due.add_status(0);
             }
             // Claims are made again by the next call on the connection.
             Stage::Claimed => {
@@ -124,10 +125,12 @@ pub(super) fn tell_everything() {
             }
             _ => {}
         }
-    });
+    }
+    due::note();
+    due::catch_up();
 }
 
-fn fill_addresses(m: &mut Message, fd: c_int) {
+pub(super) fn fill_addresses(m: &mut Message, fd: c_int) {
     for (i, peer) in [false, true].into_iter().enumerate() {
         let Ok(name) = sys::name(fd, peer) else {
             continue;

@@ -16,7 +16,18 @@ struct Passed {
     padding: c_int,
 }
 
-pub(super) fn transmit(fd: c_int, m: &Message, passed: Option<c_int>) -> bool {
+/// What has become of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// The daemon will read it.
+    Done,
+    /// There is no room for it now.
+    Full,
+    /// There is no daemon.
+    Lost,
+}
+
+pub(super) fn transmit(fd: c_int, m: &Message, passed: Option<c_int>) -> Sent {
     let bytes = m.as_bytes();
     let mut part = libc::iovec {
         iov_base: bytes.as_ptr() as *mut _,
@@ -36,7 +47,12 @@ pub(super) fn transmit(fd: c_int, m: &Message, passed: Option<c_int>) -> bool {
         header.msg_control = (&raw mut control).cast();
         header.msg_controllen = size_of::<Passed>();
     }
-    sys::sendmsg(fd, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
+    match sys::sendmsg(fd, &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+        Ok(_) => Sent::Done,
+        // The last: descriptors of this user that nobody has received yet (`unix(7)`).
+        Err(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS) => Sent::Full,
+        Err(_) => Sent::Lost,
+    }
 }
 
 /// `Ok(None)`: nothing there; `Err`: the daemon is gone or talks nonsense.

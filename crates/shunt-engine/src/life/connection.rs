@@ -60,7 +60,7 @@ fn dissolve(old: &'static Socket) {
                 stream::before_reset(&conn);
             }
         }
-        Stage::Listener => control::unlisten(old.cookie(), old.port()),
+        Stage::Listener => control::unlisten(old),
         _ => {}
     }
     let mut new: Option<&'static Socket> = None;
@@ -97,7 +97,7 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
         // It may try again, elsewhere.
         _ => {
             if socket.stage() == Stage::Claimed {
-                control::release(socket.cookie());
+                control::release(socket);
             }
             if !matches!(
                 socket.stage(),
@@ -130,7 +130,7 @@ pub fn after_listen(fd: c_int) {
     let known = control::ensure();
     socket.set_stage(Stage::Listener);
     if known {
-        control::listen(cookie, port);
+        control::listen(socket);
         if config::upgrade() == Upgrade::Eager {
             control::await_listed(port);
         }

@@ -35,7 +35,7 @@ fn closing(fd: c_int, entry: Entry) {
                             stream::before_close(&conn);
                         }
                     }
-                    Stage::Listener => control::unlisten(socket.cookie(), socket.port()),
+                    Stage::Listener => control::unlisten(socket),
                     Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
                     _ => {}
                 }

@@ -76,7 +76,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     }
     // In a `vfork` child the connection to the daemon is not ours.
     if thread::owns_memory() {
-        control::report(conn.socket, conn.fd, Some(reason));
+        control::report(conn.socket, Some(reason));
     }
     home
 }

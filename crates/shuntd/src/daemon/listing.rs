@@ -6,7 +6,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
 use super::dispatch::Malformed;
-use super::seeing::{Sights, one_way};
+use super::seeing::{View, one_way};
 use super::{Daemon, LISTS, Scope};
 use crate::client::Client;
 use crate::diag::dump;
@@ -30,9 +30,9 @@ impl Daemon {
         }
         self.resolve_reported();
         self.find_plain();
-        let (sights, listeners) = self.see(uid);
-        let mut rows = self.rows(uid, &sights);
-        rows.extend(listeners);
+        let view = self.see(uid);
+        let mut rows = self.rows(uid, &view);
+        rows.extend(view.listeners);
         rows.push(Message::new(Kind::End));
         if let Some(client) = self.clients.get_mut(&id) {
             client.rows = rows.into();
@@ -100,16 +100,18 @@ impl Daemon {
     }
 
     /// Both ends of a connection make one row. The accepting end comes first.
-    fn rows(&self, uid: u32, sights: &Sights) -> Vec<Message> {
+    fn rows(&self, uid: u32, view: &View) -> Vec<Message> {
         let mut seen = HashSet::new();
         let mut rows = Vec::new();
-        let known = self.ends.iter().filter_map(|(_, end)| end.tuple());
+        let sights = &view.sights;
+        let open = self.ends.iter().filter(|(id, _)| !view.closed.contains(id));
+        let known = open.filter_map(|(_, end)| end.tuple());
         for tuple in known.chain(sights.keys().copied()) {
             if !seen.insert(tuple) {
                 continue;
             }
             seen.insert(tuple.flipped());
-            let [own, other] = [tuple, tuple.flipped()].map(|t| self.holder(t, sights));
+            let [own, other] = [tuple, tuple.flipped()].map(|t| self.holder(t, view));
             let own_accepts = own.is_some_and(|h| h.accepts) || other.is_some_and(|h| !h.accepts);
             let (tuple, holders) = if own_accepts {
                 (tuple, [own, other])
@@ -132,9 +134,9 @@ impl Daemon {
     }
 
     /// Who has an end: whoever has claimed or reported it, or else whose region shows it.
-    fn holder(&self, tuple: Tuple, sights: &Sights) -> Option<Holder> {
-        let seen = sights.get(&tuple).and_then(|all| all.last());
-        if let Some(id) = self.best(tuple) {
+    fn holder(&self, tuple: Tuple, view: &View) -> Option<Holder> {
+        let seen = view.sights.get(&tuple).and_then(|all| all.last());
+        if let Some(id) = self.best(tuple, &view.closed) {
             let end = self.ends.get(id)?;
             let plain = seen
                 .map(|sight| sight.status)
@@ -167,14 +169,15 @@ impl Daemon {
     }
 
     /// Of several holders of the same end (`fork`), the one that is paired.
-    fn best(&self, tuple: Tuple) -> Option<EndId> {
-        let ids = self.ends.with_tuple(tuple);
-        let paired = |id: &&EndId| {
+    fn best(&self, tuple: Tuple, closed: &HashSet<EndId>) -> Option<EndId> {
+        let paired = |id: EndId| {
             self.ends
-                .get(**id)
+                .get(id)
                 .is_some_and(|e| matches!(e.state, State::Paired(_)))
         };
-        ids.iter().find(paired).or(ids.last()).copied()
+        let ids = self.ends.with_tuple(tuple).iter().copied();
+        let open = ids.filter(|id| !closed.contains(id));
+        open.reduce(|best, id| if paired(best) { best } else { id })
     }
 
     /// A user sees his own processes' connections, root sees all.

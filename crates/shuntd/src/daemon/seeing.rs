@@ -12,6 +12,7 @@ use shunt_abi::message::{Kind, Message, Role};
 use super::{Daemon, Scope};
 use crate::client::Client;
 use crate::diag::dump::{self, Sockets};
+use crate::end::EndId;
 use crate::inspect::{self, Look, Seen};
 use crate::tuple::{FAMILIES, Tuple, bytes};
 
@@ -33,11 +34,21 @@ const LOOKS: usize = 1 << 16;
 /// All ends, by their addresses.
 pub(super) type Sights = HashMap<Tuple, Vec<Sight>>;
 
+/// What all regions show.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    pub(super) sights: Sights,
+    /// A row for each.
+    pub(super) listeners: Vec<Message>,
+    /// Ends that are not open any more: a client that has to wait with its messages until
+    /// we have read others says so later.
+    pub(super) closed: HashSet<EndId>,
+}
+
 impl Daemon {
     /// Looks into the region of every process that `uid` may see.
-    pub(super) fn see(&self, uid: u32) -> (Sights, Vec<Message>) {
-        let mut sights = Sights::new();
-        let mut listeners = Vec::new();
+    pub(super) fn see(&self, uid: u32) -> View {
+        let mut view = View::default();
         let most = self.config.limits.connections_per_client;
         let mut left = LOOKS;
         // Where no socket can be looked at, the kernel's list of all.
@@ -46,10 +57,14 @@ impl Daemon {
             if self.scope == Scope::Host && uid != 0 && uid != client.uid {
                 continue;
             }
-            let records = client.account.iter().flat_map(|a| a.region.sockets(most));
+            let Some(account) = &client.account else {
+                continue;
+            };
+            let records = account.region.sockets(most);
+            view.closed.extend(self.closed(id, &records));
             // A region says whatever its owner likes: each descriptor is looked at once.
             let mut numbers = HashSet::new();
-            for record in records.filter(is_listed) {
+            for record in records.into_iter().filter(is_listed) {
                 let number = record.fd.load(Ordering::Relaxed);
                 if left == 0 || !numbers.insert(number) {
                     continue;
@@ -66,13 +81,14 @@ impl Daemon {
                 };
                 match seen {
                     Some(seen) if record.stage() == Stage::Listener => {
-                        listeners.push(listener(client, &seen));
+                        view.listeners.push(listener(client, &seen));
                     }
                     Some(Seen {
                         tuple: Some(tuple),
                         carried,
                         ..
-                    }) => sights
+                    }) => view
+                        .sights
                         .entry(tuple)
                         .or_default()
                         .push(sight(id, &record, carried)),
@@ -80,7 +96,16 @@ impl Daemon {
                 }
             }
         }
-        (sights, listeners)
+        view
+    }
+
+    /// Ends of a client that none of its records names, nor any descriptor.
+    fn closed(&self, client: u64, records: &[Record]) -> Vec<EndId> {
+        let cookie = |record: &Record| record.cookie.load(Ordering::Relaxed);
+        let named: HashSet<u64> = records.iter().map(cookie).collect();
+        let mut ends = self.ends.of(client);
+        ends.retain(|&id| !named.contains(&id.cookie) && self.look(id) == Look::Gone);
+        ends
     }
 }
 

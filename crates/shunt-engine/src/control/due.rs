@@ -1,0 +1,168 @@
+//! What the daemon is still to be told of a socket.
+//!
+//! The queue of a daemon that is busy, or stopped, may be full. What has no room there stays
+//! noted at its socket, whose memory stays for as long, and is said before anything newer:
+//! with the next message, the next mail, or the next look at the daemon. (Not so claims: a
+//! connection is claimed by a later call on it as well.)
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use shunt_abi::message::{Kind, Message};
+
+use super::wire::Sent;
+use super::{LOCK, SOCKET, request, send, stock};
+use crate::socket::Socket;
+use crate::table;
+
+/// It listens.
+pub(super) const LISTENS: u8 = 1;
+/// What has become of the connection.
+pub(super) const STATUS: u8 = 2;
+/// It listens no more.
+pub(super) const LISTENED: u8 = 4;
+/// It is closed, or has not become a connection.
+pub(super) const RELEASED: u8 = 8;
+/// Nothing to say: the object is free once the rest has been said.
+pub(super) const BURIED: u8 = 16;
+
+/// In the order in which it is said, with what makes it needless.
+const NEWS: [(u8, u8); 4] = [
+    (LISTENS, LISTENED | BURIED),
+    (STATUS, RELEASED),
+    (LISTENED, 0),
+    (RELEASED, 0),
+];
+
+/// Something may be due.
+static ANY: AtomicBool = AtomicBool::new(false);
+/// The number of the object that was told of in vain.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// What is due of one socket. Zero: nothing.
+#[derive(Debug)]
+pub(crate) struct Due {
+    what: AtomicU8,
+    /// With [`STATUS`]: 0, or a reason.
+    status: AtomicU8,
+}
+
+impl Due {
+    /// Whether nothing is.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.what.load(Ordering::Acquire) == 0
+    }
+
+    /// Nothing any more.
+    pub(crate) fn clear(&self) {
+        self.what.store(0, Ordering::Release);
+    }
+
+    /// More is, of which the caller sees to it that it is said.
+    pub(super) fn add(&self, what: u8) {
+        self.what.fetch_or(what, Ordering::AcqRel);
+    }
+
+    /// What has become of the connection, likewise.
+    pub(super) fn add_status(&self, status: u8) {
+        self.status.store(status, Ordering::Relaxed);
+        self.add(STATUS);
+    }
+}
+
+/// Something is due.
+pub(super) fn note() {
+    ANY.store(true, Ordering::Release);
+}
+
+/// Whether there may be something to say.
+pub(super) fn is_any() -> bool {
+    ANY.load(Ordering::Acquire)
+}
+
+/// Says something of a socket, and before that what is due.
+pub(super) fn say(socket: &'static Socket, what: u8) {
+    socket.due.add(what);
+    if !LOCK.take() {
+        // In the middle of an answer of the daemon's, or in a signal handler on top of one.
+        return note();
+    }
+    if catch_up() && !say_of(socket) {
+        NEXT.store(socket.index(), Ordering::Relaxed);
+        note();
+    }
+    LOCK.give();
+}
+
+/// Says what has become of a connection.
+pub(super) fn say_status(socket: &'static Socket, status: u8) {
+    socket.due.add_status(status);
+    say(socket, STATUS);
+}
+
+/// Says what is due, as far as there is room. `false`: something is left. With the lock.
+pub(super) fn catch_up() -> bool {
+    if !is_any() {
+        return true;
+    }
+    ANY.store(false, Ordering::SeqCst);
+    let (first, used) = (NEXT.load(Ordering::Relaxed), table::SOCKETS.used());
+    let left = (first..used)
+        .chain(0..first.min(used))
+        .find(|&index| table::SOCKETS.get(index).is_some_and(|s| !say_of(s)));
+    if let Some(left) = left {
+        NEXT.store(left, Ordering::Relaxed);
+        note();
+    } else {
+        stock::catch_up();
+    }
+    !is_any()
+}
+
+/// `false`: the daemon's queue is full. With the lock.
+fn say_of(socket: &'static Socket) -> bool {
+    let due = socket.due.what.load(Ordering::Acquire);
+    for (news, needless) in NEWS {
+        if due & news == 0 {
+            continue;
+        }
+        let sent = due & needless == 0 && SOCKET.number() >= 0;
+        if sent && send(&message(socket, news), None) == Sent::Full {
+            return false;
+        }
+        socket.due.what.fetch_and(!news, Ordering::AcqRel);
+    }
+    if due & BURIED != 0 {
+        socket.free();
+    }
+    true
+}
+
+fn message(socket: &Socket, news: u8) -> Message {
+    let mut m = Message::new(match news {
+        LISTENS => Kind::Listen,
+        LISTENED => Kind::Unlisten,
+        STATUS => Kind::Report,
+        _ => Kind::Release,
+    });
+    m.cookie = socket.cookie();
+    if news & (LISTENS | LISTENED) != 0 {
+        m.port = socket.port();
+    }
+    if news == STATUS {
+        (m.fd, m.role) = (socket.fd(), socket.role() as u8);
+        m.status = socket.due.status.load(Ordering::Relaxed);
+        request::fill_addresses(&mut m, socket.fd());
+    }
+    m
+}
+
+/// There is nobody any more who knew anything.
+pub(super) fn forget() {
+    ANY.store(false, Ordering::Release);
+    for socket in table::SOCKETS.each() {
+        let due = socket.due.what.swap(0, Ordering::AcqRel);
+        if due & BURIED != 0 {
+            socket.free();
+        }
+    }
+}
