@@ -83,8 +83,8 @@ pub(crate) fn after_fork_child() {
     begin(file, STEPS[0].load(Ordering::Relaxed));
 }
 
-/// A new file, which nobody can resize. (Only the seal of a single mapping for good would
-/// keep its holders from writing: they could as well write to the process's memory.)
+/// A new file, which nobody can resize. (`F_SEAL_FUTURE_WRITE` would forbid this process to map
+/// later steps. Who can open the file to write can write to the process's memory as well.)
 fn make_file() -> Option<c_int> {
     // A program that has confined itself may not be allowed to make files.
     if config::is_confined() || !sys::may_grow_to(counters::SIZE as u64) {
@@ -157,8 +157,7 @@ fn step(number: usize) -> Option<*mut u8> {
         let step = STEPS.get(number)?.load(Ordering::Acquire);
         (!step.is_null()).then_some(step)
     };
-    // What is mapped from here on the daemon does not know of a program that has confined
-    // itself; nor may that one be allowed to map it.
+    // A program that has confined itself may not be allowed to map more.
     if known().is_some() || number >= counters::STEPS || config::is_confined() || !LOCK.take() {
         return known();
     }
