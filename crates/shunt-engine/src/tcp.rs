@@ -69,13 +69,27 @@ pub(crate) fn role(fd: c_int) -> Option<Role> {
 /// Payload bytes given to the kernel to send so far. The connecting side's
 /// count of acknowledged bytes includes its SYN. Nobody may be sending.
 pub(crate) fn written(fd: c_int, role: Role) -> Option<u64> {
+    given(fd, role).map(|(_, bytes)| bytes)
+}
+
+/// The same; `None` unless the connection is established in both directions: of a peer
+/// that was killed only the kernel can tell what became of a send.
+pub(crate) fn written_while_open(fd: c_int, role: Role) -> Option<u64> {
+    let (state, bytes) = given(fd, role)?;
+    (state == ESTABLISHED).then_some(bytes)
+}
+
+/// The connection's state, and the payload bytes given.
+fn given(fd: c_int, role: Role) -> Option<(u8, u64)> {
     // An acknowledgement between the two looks would count bytes twice.
     loop {
         let before = info(fd)?;
         let queued = sys::ioctl_int(fd, SIOCOUTQ).ok()?;
-        if info(fd)?.bytes_acked == before.bytes_acked {
+        let after = info(fd)?;
+        if after.bytes_acked == before.bytes_acked {
             let syn = u64::from(role == Role::Connector);
-            return (before.bytes_acked + queued as u64).checked_sub(syn);
+            let bytes = (before.bytes_acked + queued as u64).checked_sub(syn)?;
+            return Some((after.state, bytes));
         }
     }
 }

@@ -257,7 +257,7 @@ impl Conn<'_> {
         let Some(base) = self.base() else {
             return false;
         };
-        let Some(written) = tcp::written(base, self.socket.role()) else {
+        let Some(written) = tcp::written_while_open(base, self.socket.role()) else {
             return false;
         };
         if self.producer().lacks_memory() {
