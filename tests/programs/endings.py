@@ -3,12 +3,14 @@
     endings.py SHUNT DIRECTORY
 
 Each case is a client under `shunt run --stats` that exchanges messages with an echo server
-under Shunt and then ends in its way. Its line must say what it did. Prints one line a case.
+under Shunt and then ends in its way. Its line must say what it did, also if it was idle
+since before shuntd was killed and another took its place. Prints one line a case.
 """
 import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -29,6 +31,11 @@ def exchange(port):
 
 def die(number):
     os.kill(os.getpid(), number)
+    signal.pause()
+
+
+def idle():
+    print("idle", flush=True)
     signal.pause()
 
 
@@ -67,12 +74,13 @@ ENDS = {
     "exec": lambda: os.execv("/bin/true", ["true"]),
     "close": close_everything_and_die,
 }
+LATER = {"restart": idle}
 ROOTS = {"setuid": become_nobody_and_die, "chroot": leave_the_root_and_die}
 
 
 def client(port, end):
     connection = exchange(port)
-    (ENDS | ROOTS)[end]()
+    (ENDS | LATER | ROOTS)[end]()
     del connection
 
 
@@ -104,10 +112,44 @@ def await_lines(file, how_many):
     return lines(file)
 
 
+def daemon():
+    """The process that serves us at its address; None: there is none."""
+    names = [line.split()[-1] for line in open("/proc/net/unix")]
+    own = f"/user/{os.geteuid()}"
+    for name in names:
+        if name.startswith("@shunt/") and name.endswith(own):
+            control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                control.connect("\0" + name[1:])
+            except ConnectionRefusedError:
+                continue
+            return struct.unpack("3i", control.getsockopt(
+                socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return None
+
+
+def wait_until(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def restart_daemon(shunt, known):
+    """Kills it, and returns when its successor knows a process."""
+    os.kill(daemon(), signal.SIGKILL)
+    wait_until(lambda: daemon() is None)
+    subprocess.check_call([shunt, "run", "true"])
+    listed = [shunt, "ss", "--json", "--pid", str(known)]
+    wait_until(lambda: json.loads(subprocess.check_output(listed))["connections"])
+
+
 def main(shunt, directory):
     ends = ENDS | (ROOTS if os.geteuid() == 0 else {})
     if os.geteuid() != 0:
         print("skipped: setuid, chroot (not root)")
+    alone = "XTASK_NETNS" in os.environ
+    if not alone:
+        print("skipped: restart (no network namespace of our own: that shuntd may be in use)")
     failed = 0
     for mode in ("eager", "off"):
         run = [shunt, "run", f"--upgrade={mode}", "--stats"]
@@ -132,6 +174,14 @@ def main(shunt, directory):
                 child.wait(60)
             # The program that an exec starts, and a forked child, have lines of their own.
             failed += judge(end, file, child.pid, 2 if end in ("exec", "fork") else 1, 1)
+        if alone:
+            file = os.path.join(directory, f"restart.{mode}")
+            command = [*run, file, *python, "client", port, "restart"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+                child.stdout.readline()
+                restart_daemon(shunt, child.pid)
+                child.kill()
+            failed += judge("restart", file, child.pid, 1, 1)
         echo.kill()
         echo.wait()
         failed += judge("server", os.path.join(directory, f"server.{mode}"), echo.pid, 1, None)

@@ -215,8 +215,8 @@ pub struct Header {
     pub written: AtomicU32,
     /// How many records have ever been in use.
     pub used: AtomicU32,
-    /// Zero.
-    pub reserved: AtomicU32,
+    /// The process, by its number in its own PID namespace.
+    pub pid: AtomicU32,
     /// `comm` of the process.
     pub comm: [AtomicU8; 16],
     /// Connections.
@@ -239,15 +239,62 @@ pub struct Header {
     pub tx: Counts,
     /// Received.
     pub rx: Counts,
+    /// Who serves the process.
+    pub served: Served,
+}
+
+/// The shuntd that a process found last. Should that one be killed, its successor at the
+/// same address finds the process by this.
+#[derive(Debug, FromBytes, KnownLayout)]
+#[repr(C, align(64))]
+pub struct Served {
+    /// `SO_NETNS_COOKIE` of the connection: an address means nothing elsewhere.
+    pub netns: AtomicU64,
+    /// The descriptor of the statistics file, or -1.
+    pub lines: AtomicI32,
+    /// Zero.
+    pub reserved: AtomicU32,
+    /// The address ([`crate::control_name`]), zero padded.
+    pub name: [AtomicU8; 40],
+}
+
+impl Served {
+    /// Nobody.
+    #[must_use]
+    pub fn by_nobody() -> Self {
+        Self {
+            netns: AtomicU64::new(0),
+            lines: AtomicI32::new(-1),
+            reserved: AtomicU32::new(0),
+            name: std::array::from_fn(|_| AtomicU8::new(0)),
+        }
+    }
+
+    /// Notes who serves the process.
+    pub fn set(&self, netns: u64, name: &[u8; 40]) {
+        self.netns.store(netns, RELAXED);
+        for (to, from) in self.name.iter().zip(name) {
+            to.store(*from, RELAXED);
+        }
+    }
+
+    /// Whether it is the shuntd at this address.
+    #[must_use]
+    pub fn is(&self, netns: u64, name: &[u8]) -> bool {
+        let own = self.name.iter().map(|byte| byte.load(RELAXED));
+        let name = name.iter().copied().chain(std::iter::repeat(0));
+        self.netns.load(RELAXED) == netns && own.zip(name).all(|(own, other)| own == other)
+    }
 }
 
 impl Header {
-    /// Starts over, in the name of a process.
-    pub fn begin(&self, comm: &[u8; 16]) {
+    /// Starts over, in the name of a process that nobody serves yet.
+    pub fn begin(&self, pid: u32, comm: &[u8; 16]) {
         self.magic.store(MAGIC, RELAXED);
         self.protocol.store(u32::from(crate::PROTOCOL), RELAXED);
         self.written.store(0, RELAXED);
         self.used.store(0, RELAXED);
+        self.pid.store(pid, RELAXED);
         self.set_comm(comm);
         for count in [
             &self.total,
@@ -264,9 +311,11 @@ impl Header {
         }
         self.tx.clear();
         self.rx.clear();
+        self.served.set(0, &[0; 40]);
+        self.served.lines.store(-1, RELAXED);
     }
 
-    /// A copy, word by word.
+    /// A copy of the counts, word by word.
     #[must_use]
     pub fn copy(&self) -> Self {
         let word = |from: &AtomicU64| AtomicU64::new(from.load(RELAXED));
@@ -280,7 +329,7 @@ impl Header {
             protocol: AtomicU32::new(self.protocol.load(RELAXED)),
             written: AtomicU32::new(self.written.load(RELAXED)),
             used: AtomicU32::new(self.used.load(RELAXED)),
-            reserved: AtomicU32::new(0),
+            pid: AtomicU32::new(self.pid.load(RELAXED)),
             comm: std::array::from_fn(|i| AtomicU8::new(self.comm[i].load(RELAXED))),
             total: word(&self.total),
             shunted: word(&self.shunted),
@@ -292,6 +341,7 @@ impl Header {
             reasons: std::array::from_fn(|i| word(&self.reasons[i])),
             tx: counts(&self.tx),
             rx: counts(&self.rx),
+            served: Served::by_nobody(),
         }
     }
 

@@ -65,6 +65,18 @@ pub(crate) fn ensure() -> bool {
     done
 }
 
+/// The counters region has just been made: shows it to the daemon, if there is one.
+pub(crate) fn show_region() {
+    // Also while another thread connects: it may have looked for the region too early.
+    if LOCK.take() {
+        dial::show_served();
+        if let Some(fd) = intact() {
+            dial::show_counters(fd);
+        }
+        LOCK.give();
+    }
+}
+
 /// A server's look, now and then, whether the daemon went away or came back.
 pub(crate) fn look() {
     let now = sys::ticks();
@@ -144,6 +156,7 @@ pub(crate) fn after_fork_child() {
     // The stock is the parent's: its memory is not ours to write.
     stock::forget();
     due::forget();
+    dial::show_served();
 }
 
 /// The control socket, if its number still names it. With the lock.

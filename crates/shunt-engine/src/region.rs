@@ -11,7 +11,7 @@ use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, STEP_B
 
 use crate::kept::Kept;
 use crate::thread::Lock;
-use crate::{config, sys};
+use crate::{config, control, sys};
 
 /// The process's own counts: null at first, then the first step or [`OWN`].
 static HEADER: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
@@ -49,11 +49,15 @@ impl<T> Deref for Shown<T> {
 pub(crate) fn ensure() {
     if header().is_none() && LOCK.take() {
         // Another thread may have been faster.
-        if header().is_none() {
+        let is_first = header().is_none();
+        if is_first {
             let file = make_file();
             begin(file, map(file, 0, std::ptr::null_mut()));
         }
         LOCK.give();
+        if is_first {
+            control::show_region();
+        }
     }
 }
 
@@ -121,7 +125,7 @@ fn begin(file: Option<c_int>, first: *mut u8) {
     };
     // SAFETY: a file's first step begins with this, aligned; neither is ever unmapped while
     // it is the header.
-    unsafe { &*header }.begin(&sys::comm());
+    unsafe { &*header }.begin(sys::getpid(), &sys::comm());
     HEADER.store(header.cast_mut(), Ordering::Release);
 }
 

@@ -36,7 +36,16 @@ pub(crate) fn start(environment: Environment) {
         thread::set_used();
         if let Some(fd) = open().map(sys::move_high) {
             FILE.keep(fd);
+            show_file();
         }
+    }
+}
+
+/// Says in the region which descriptor the file is: for a daemon that comes later.
+fn show_file() {
+    if let Some(header) = region::header() {
+        let fd = file().unwrap_or(-1);
+        header.served.lines.store(fd, Ordering::Relaxed);
     }
 }
 
@@ -56,6 +65,7 @@ pub(crate) fn file() -> Option<i32> {
 /// The program wants this number: ours moves.
 pub(crate) fn make_way(fd: i32) {
     FILE.make_way(fd);
+    show_file();
 }
 
 /// Whether anybody will read the counts that cost something.
@@ -169,6 +179,7 @@ fn has_been_shunted(socket: &Socket) -> bool {
 /// A forked child counts for itself, in a region that is empty yet. What it has inherited
 /// is the parent's to count, unless the child moves bytes on it.
 pub(crate) fn after_fork_child() {
+    show_file();
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         socket.show();
         if enabled() {

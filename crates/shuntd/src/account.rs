@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{OFlags, SealFlags};
 use shunt_abi::PROTOCOL;
-use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS};
+use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS, Served};
 use zerocopy::FromBytes;
 
 use crate::foreign::{Foreign, Lane};
@@ -40,6 +40,18 @@ impl Region {
         sockets
     }
 
+    /// What its process says of itself.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        let header = header(&self.0)?;
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        Some(Owner {
+            pid: header.pid.load(relaxed),
+            comm: header.comm.each_ref().map(|byte| byte.load(relaxed)),
+            lines: header.served.lines.load(relaxed),
+            served: header.served,
+        })
+    }
+
     /// Whether two are the same file.
     pub(crate) fn is(&self, other: &Self) -> bool {
         is_same(&self.0, &other.0)
@@ -54,6 +66,18 @@ fn is_same(one: impl AsFd, other: impl AsFd) -> bool {
     })
 }
 
+/// Whose a region is, as that process says.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    /// Its number in its own PID namespace.
+    pub(crate) pid: u32,
+    pub(crate) comm: [u8; 16],
+    /// The descriptor of its statistics file, or -1.
+    pub(crate) lines: i32,
+    /// By whom it is served.
+    pub(crate) served: Served,
+}
+
 /// Where a client's line goes.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -66,7 +90,7 @@ pub(crate) struct Account {
 pub(crate) struct Lines {
     /// The file.
     pub(crate) file: Foreign,
-    /// The group that its client belonged to when it connected.
+    /// The group that its client belonged to when it connected, or when we found it.
     pub(crate) group: u32,
 }
 

@@ -11,7 +11,7 @@ use shunt_abi::message::{Kind, Message, comm_text};
 use crate::account::Account;
 use crate::board::Board;
 use crate::foreign::{Foreign, Lane};
-use crate::wire;
+use crate::{process, wire};
 
 /// Arenas kept in stock per client: two, for a link of a client with itself.
 pub(crate) const SPARES: usize = 2;
@@ -123,9 +123,7 @@ impl Client {
         if self.pid == 0 {
             return None; // It lives in a PID namespace that we cannot see.
         }
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-        users.split_whitespace().last()?.parse().ok()
+        process::status(self.pid).map(|status| status.owner)
     }
 
     /// For the log: which process. A name is whatever a program calls itself.

@@ -4,6 +4,7 @@
 mod accounting;
 mod adopting;
 mod dispatch;
+mod inheriting;
 mod lending;
 mod listing;
 mod looking;
@@ -13,10 +14,11 @@ mod seeing;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
@@ -24,6 +26,7 @@ use shunt_abi::message::{Kind, Message};
 
 use accounting::Orphan;
 use adopting::Adopting;
+use inheriting::Inheriting;
 
 use crate::board::Board;
 use crate::client::{Client, Counted, Passed};
@@ -32,7 +35,7 @@ use crate::end::{EndId, Ends};
 use crate::foreign::{Foreign, Lanes};
 use crate::link::Links;
 use crate::log::Log;
-use crate::sys;
+use crate::{sys, wire};
 
 /// Whom a daemon serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,8 @@ const LISTS: usize = 16;
 #[derive(Debug)]
 pub struct Daemon {
     scope: Scope,
+    /// Where clients find it: `SO_NETNS_COOKIE` and the abstract name.
+    address: (u64, Vec<u8>),
     config: Config,
     linger: Option<Duration>,
     /// When the last client left.
@@ -93,7 +98,7 @@ pub struct Daemon {
     lanes: Lanes,
     board: Board,
     clients: HashMap<u64, Client>,
-    /// Processes that left us alive, and may still die without a line.
+    /// Processes without a connection to us; each may still die without a line.
     orphans: HashMap<u64, Orphan>,
     per_user: HashMap<u32, Share>,
     last_client: u64,
@@ -103,6 +108,9 @@ pub struct Daemon {
     parked: Vec<[EndId; 2]>,
     /// Claims of sockets that came from other processes.
     adopting: Adopting,
+    inheriting: Inheriting,
+    /// Readable when the processes have been looked through.
+    looked: Arc<OwnedFd>,
     /// Claims whose makers wait for an answer.
     unanswered: Vec<EndId>,
     /// Clients to be dropped as soon as the present message is done with.
@@ -126,11 +134,15 @@ impl Daemon {
         let lanes = Lanes::new()?;
         let room = epoll::EventData::new_u64(ROOM);
         epoll::add(&epoll, lanes.room.bell(), room, epoll::EventFlags::IN)?;
-        let adopting = Adopting::new()?;
-        let looked = epoll::EventData::new_u64(LOOKED);
-        epoll::add(&epoll, adopting.bell(), looked, epoll::EventFlags::IN)?;
+        let looked = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let done = epoll::EventData::new_u64(LOOKED);
+        epoll::add(&epoll, &looked, done, epoll::EventFlags::IN)?;
+        let looked = Arc::new(looked);
+        let netns = sys::netns_cookie(&listener).unwrap_or(0);
+        let address = (netns, wire::name_of(&listener)?);
         Ok(Self {
             scope,
+            address,
             config,
             linger: None,
             alone_since: Instant::now(),
@@ -148,7 +160,9 @@ impl Daemon {
             ends: Ends::default(),
             links: Links::new(),
             parked: Vec::new(),
-            adopting,
+            adopting: Adopting::new(&looked),
+            inheriting: Inheriting::new(&looked),
+            looked,
             unanswered: Vec::new(),
             doomed: Vec::new(),
         })
@@ -160,7 +174,8 @@ impl Daemon {
     }
 
     fn is_alone(&self) -> bool {
-        self.clients.is_empty() && self.orphans.is_empty()
+        let owed = |orphan: &Orphan| orphan.account.lines.is_some();
+        self.clients.is_empty() && !self.orphans.values().any(owed)
     }
 
     /// How long until the daemon ends for want of clients.
@@ -180,6 +195,7 @@ impl Daemon {
             epoll::EventData::new_u64(STOP),
             epoll::EventFlags::IN,
         )?;
+        self.look_for_survivors();
         let mut events = Vec::with_capacity(1024);
         let mut passes = 0;
         let now = Timespec {
@@ -210,7 +226,11 @@ impl Daemon {
                         self.lanes.room.heard();
                         self.hear(true);
                     }
-                    LISTENER if data == LOOKED => self.adopt_found(),
+                    LISTENER if data == LOOKED => {
+                        let _ = rustix::io::read(&self.looked, &mut [0; 8][..]);
+                        self.adopt_found();
+                        self.inherit();
+                    }
                     LISTENER => self.accept(),
                     PIDFD => {
                         // It may have said what it counts just before.
@@ -314,7 +334,7 @@ impl Daemon {
                 .event(|| format!("pid {pid} of user {uid} turned away: {}", reason.name()));
             let mut refusal = Message::new(Kind::Welcome);
             refusal.status = reason as u8;
-            let _ = crate::wire::send(socket.as_fd(), &refusal, None);
+            let _ = wire::send(socket.as_fd(), &refusal, None);
             dispatch::drain(&socket, &lane);
             return;
         }
@@ -457,7 +477,7 @@ impl Daemon {
             gone.link = link;
             self.post(survivor, gone, None); // Nobody, for a link with itself.
         }
-        self.part_with(id, client);
+        self.part_with(client);
         self.alone_since = Instant::now();
         self.hear(true);
     }

@@ -6,9 +6,8 @@
 //! daemon is root, or else the socket is not paired if it was theirs), and files that an `io_uring` has registered are not seen.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+
+use crate::process;
 
 /// Who has a socket, and by how many descriptors.
 pub(crate) type Holders = HashMap<u32, u32>;
@@ -19,17 +18,12 @@ pub(crate) fn of(inodes: &[u64], except: Option<u32>) -> HashMap<u64, Holders> {
         .iter()
         .map(|inode| (*inode, Holders::new()))
         .collect();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for process in processes {
-        let name = process.file_name();
-        let pid = name.to_str().and_then(|name| name.parse::<u32>().ok());
-        if let Some(pid) = pid.filter(|pid| Some(*pid) != except) {
-            look_at(&process.path().join("fd"), |inode| {
-                if let Some(holders) = found.get_mut(&inode) {
-                    *holders.entry(pid).or_default() += 1;
-                }
-            });
-        }
+    for pid in process::all().filter(|pid| Some(*pid) != except) {
+        sockets(pid, |inode| {
+            if let Some(holders) = found.get_mut(&inode) {
+                *holders.entry(pid).or_default() += 1;
+            }
+        });
     }
     found
 }
@@ -40,31 +34,23 @@ pub(crate) fn among(pids: impl Iterator<Item = u32>, inodes: &[u64]) -> Option<H
     let wanted: HashSet<u64> = inodes.iter().copied().collect();
     let mut held = HashSet::new();
     for pid in pids {
-        let descriptors = Path::new("/proc").join(pid.to_string()).join("fd");
-        fs::read_dir(&descriptors).ok()?;
-        look_at(&descriptors, |inode| {
-            held.extend(wanted.get(&inode));
-        });
+        sockets(pid, |inode| held.extend(wanted.get(&inode)))?;
     }
     Some(held)
 }
 
-/// Calls `visit` with the inode number of every socket among a process's descriptors.
-fn look_at(descriptors: &Path, mut visit: impl FnMut(u64)) {
-    for descriptor in fs::read_dir(descriptors).into_iter().flatten().flatten() {
-        let Ok(target) = fs::read_link(descriptor.path()) else {
-            continue;
-        };
+/// Calls `visit` with the inode number of every socket among a process's descriptors;
+/// `None`: they cannot be seen.
+fn sockets(pid: u32, mut visit: impl FnMut(u64)) -> Option<()> {
+    process::descriptors(pid, |_, target| {
         let inode = target
-            .as_os_str()
-            .as_bytes()
             .strip_prefix(b"socket:[")
             .and_then(|rest| rest.strip_suffix(b"]"))
             .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
         if let Some(inode) = inode {
             visit(inode);
         }
-    }
+    })
 }
 
 #[cfg(test)]

@@ -34,6 +34,12 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The abstract name that a socket listens at.
+pub(crate) fn name_of(listener: &OwnedFd) -> Result<Vec<u8>> {
+    let address = SocketAddrUnix::try_from(rustix::net::getsockname(listener)?)?;
+    Ok(address.abstract_name().unwrap_or_default().to_vec())
+}
+
 /// The process and the user who listen at an abstract address.
 #[must_use]
 pub fn listener_of(name: &str) -> Option<(u32, u32)> {

@@ -2,67 +2,25 @@
 
 mod common;
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use common::region::{MANY, SEALS, append, lines_with, region, show};
 use common::{Client, Fixture, WATCHDOG};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 use rustix::process::{Gid, Uid};
-use shunt_abi::PROTOCOL;
-use shunt_abi::counters::{MAGIC, RECORD_BYTES, RECORDS_AT, SIZE, Stage};
+use shunt_abi::counters::{RECORDS_AT, SIZE, Stage};
 use shunt_abi::message::{Kind, Message, Role};
 
 const DAEMON: &str = "SHUNTD_TEST_COUNTERS_OF";
 const FILE: &str = "SHUNTD_TEST_COUNTERS_FILE";
 const ROAD: &str = "SHUNTD_TEST_COUNTERS_ROAD";
 
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-/// More sockets than have records in the part of a region that is mapped first.
-const MANY: usize = 3000;
-
-/// A region with [`MANY`] connections, each attached and with 5 bytes sent through its ring;
-/// it says that `used` records have been in use.
-fn region(written: u32, used: u32, size: u64, seals: SealFlags) -> OwnedFd {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create("region", flags).unwrap();
-    rustix::fs::ftruncate(&file, size).unwrap();
-    let mut header = Vec::new();
-    header.extend(MAGIC.to_ne_bytes());
-    for word in [u32::from(PROTOCOL), written, used, 0] {
-        header.extend(word.to_ne_bytes());
-    }
-    header.extend(*b"we\"ird\0\0\0\0\0\0\0\0\0\0");
-    rustix::io::pwrite(&file, &header, 0).unwrap();
-    let mut record = [0_u8; RECORD_BYTES];
-    record[8..12].copy_from_slice(&(-1_i32).to_ne_bytes());
-    (record[16], record[19]) = (Stage::Attached as u8, 1);
-    record[64] = 5;
-    if size >= SIZE as u64 {
-        rustix::io::pwrite(&file, &record.repeat(MANY), RECORDS_AT as u64).unwrap();
-    }
-    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
-    file
-}
-
 fn good(written: u32, used: u32) -> OwnedFd {
     region(written, used, SIZE as u64, SEALS)
-}
-
-fn append(path: &str) -> File {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .unwrap()
-}
-
-fn show(client: &Client, region: &OwnedFd, file: impl AsFd) {
-    client.send(&Message::new(Kind::Counters), Some(region.as_fd()));
-    client.send(&Message::new(Kind::Statistics), Some(file.as_fd()));
 }
 
 /// Not a test by itself: the client that the others kill.
@@ -170,19 +128,6 @@ fn kill(daemon: &Fixture, path: &str, road: &str) -> u32 {
     child.kill().unwrap();
     child.wait().unwrap();
     child.id()
-}
-
-/// Waits until the file has a line of this process; all lines.
-fn lines_with(path: &str, pid: u32) -> Vec<String> {
-    let start = Instant::now();
-    loop {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        if text.contains(&format!("{{\"pid\":{pid},")) {
-            return text.lines().map(str::to_owned).collect();
-        }
-        assert!(start.elapsed() < WATCHDOG, "no line of {pid}: {text}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

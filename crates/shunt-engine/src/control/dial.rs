@@ -1,7 +1,7 @@
 //! Finding the daemon and being introduced to it.
 
 use std::mem::size_of;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::message::{Kind, Message};
@@ -14,6 +14,11 @@ use crate::{region, stats, sys};
 /// As which user this process, or the one that forked it, found a daemon last.
 static SERVED: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = u32::MAX;
+/// Whether that was the host's, and in which network namespace (`SO_NETNS_COOKIE`).
+static BY_HOST: AtomicBool = AtomicBool::new(false);
+static NETNS: AtomicU64 = AtomicU64::new(0);
+/// The daemon has been shown the counters.
+static SHOWN: AtomicBool = AtomicBool::new(false);
 
 /// Connects, introduces itself, and waits a little for the welcome. With the lock.
 pub(super) fn open() -> bool {
@@ -26,8 +31,9 @@ pub(super) fn open() -> bool {
     let (fd, patience) = match GREETED.take() {
         Some(fd) => (fd, 0),
         None => match greet(uid) {
-            Some(fd) => {
-                show_counters(fd);
+            Some((fd, serves)) => {
+                note_served(fd, uid, serves);
+                SHOWN.store(false, Ordering::Relaxed);
                 (fd, PATIENCE_MS)
             }
             None => {
@@ -39,6 +45,7 @@ pub(super) fn open() -> bool {
             }
         },
     };
+    show_counters(fd);
     if sys::poll_ms(fd, libc::POLLIN, patience) == 0 {
         // Overloaded or stopped: looked at again soon, without waiting.
         GREETED.keep(fd);
@@ -65,32 +72,56 @@ pub(super) fn open() -> bool {
         return false;
     };
     board::adopt(board, m.index);
-    SERVED.store(uid, Ordering::Relaxed);
     SOCKET.keep(fd);
     request::tell_everything();
     true
 }
 
-/// A new connection on which this process has introduced itself.
-pub(super) fn greet(uid: u32) -> Option<c_int> {
-    let fd = sys::move_high(dial(None, uid).or_else(|| dial(Some(uid), uid))?);
+/// A new connection on which this process has introduced itself, and whom the daemon
+/// serves (`None`: the host).
+pub(super) fn greet(uid: u32) -> Option<(c_int, Option<u32>)> {
+    let dial = |serves| Some((dial(serves, uid)?, serves));
+    let (fd, serves) = dial(None).or_else(|| dial(Some(uid)))?;
+    let fd = sys::move_high(fd);
     let mut hello = Message::new(Kind::Hello);
     hello.name = sys::comm();
     if wire::transmit(fd, &hello, None) == Sent::Done {
-        return Some(fd);
+        return Some((fd, serves));
     }
     sys::close(fd);
     None
 }
 
-/// Right behind the introduction, so that the daemon knows of the counters however late it
-/// comes to read, and whatever becomes of this process.
-fn show_counters(fd: c_int) {
-    if let Some(file) = region::file()
-        && wire::transmit(fd, &Message::new(Kind::Counters), Some(file)) == Sent::Done
-        && let Some(lines) = stats::file()
-    {
-        wire::transmit(fd, &Message::new(Kind::Statistics), Some(lines));
+/// Remembers who serves this process, also for that daemon's successor.
+fn note_served(fd: c_int, uid: u32, serves: Option<u32>) {
+    let netns = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+    NETNS.store(netns.unwrap_or(0), Ordering::Relaxed);
+    BY_HOST.store(serves.is_none(), Ordering::Relaxed);
+    SERVED.store(uid, Ordering::Relaxed);
+    show_served();
+}
+
+/// Says in the counters region, if there is one, who serves this process.
+pub(super) fn show_served() {
+    let uid = SERVED.load(Ordering::Relaxed);
+    if let Some(header) = region::header().filter(|_| uid != NOBODY) {
+        let mut name = [0; 40];
+        let by_host = BY_HOST.load(Ordering::Relaxed);
+        write_name(&mut name, (!by_host).then_some(uid));
+        header.served.set(NETNS.load(Ordering::Relaxed), &name);
+    }
+}
+
+/// Once per connection; if there are counters already, right behind the introduction, so
+/// that the daemon knows of them however late it comes to read, and whatever becomes of
+/// this process. With the lock.
+pub(super) fn show_counters(fd: c_int) {
+    if let Some(file) = region::file().filter(|_| !SHOWN.load(Ordering::Relaxed)) {
+        let shown = wire::transmit(fd, &Message::new(Kind::Counters), Some(file)) == Sent::Done;
+        SHOWN.store(shown, Ordering::Relaxed);
+        if shown && let Some(lines) = stats::file() {
+            wire::transmit(fd, &Message::new(Kind::Statistics), Some(lines));
+        }
     }
 }
 

@@ -14,14 +14,15 @@ use crate::foreign::Lane;
 use crate::sys;
 use crate::wire::Datagram;
 
-/// A process that has closed its connection to us but lives.
+/// A process that lives and has no connection to us: it has closed that, or the daemon
+/// that had one was killed.
 #[derive(Debug)]
 pub(super) struct Orphan {
-    pidfd: OwnedFd,
-    pid: u32,
-    uid: u32,
-    lane: Arc<Lane>,
-    account: Account,
+    pub(super) pidfd: OwnedFd,
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) lane: Arc<Lane>,
+    pub(super) account: Account,
 }
 
 impl Daemon {
@@ -74,27 +75,33 @@ impl Daemon {
     }
 
     /// The last of a client that is no client any more: its line if it has ended, else we
-    /// go on waiting for its end.
-    pub(super) fn part_with(&mut self, id: u64, mut client: Client) {
-        let Some(account) = client.account.take().filter(|a| a.lines.is_some()) else {
+    /// go on waiting for its end, and list its connections.
+    pub(super) fn part_with(&mut self, mut client: Client) {
+        let Some(account) = client.account.take() else {
             return;
         };
-        let lane = Arc::clone(&client.lane);
-        if has_ended(&client.pidfd) {
-            return account.settle(client.pid, &lane);
+        let orphan = Orphan {
+            pidfd: client.pidfd,
+            pid: client.pid,
+            uid: client.uid,
+            lane: client.lane,
+            account,
+        };
+        self.add_orphan(orphan);
+    }
+
+    /// Waits for the end of a process, or writes its line if it has ended.
+    pub(super) fn add_orphan(&mut self, orphan: Orphan) {
+        if has_ended(&orphan.pidfd) {
+            return orphan.account.settle(orphan.pid, &orphan.lane);
         }
-        let of_user = self.orphans.values().filter(|o| o.uid == client.uid);
+        self.last_client += 1;
+        let id = self.last_client;
+        let of_user = self.orphans.values().filter(|o| o.uid == orphan.uid);
         let data = epoll::EventData::new_u64(id << 2 | PIDFD);
         if of_user.count() < self.config.limits.clients_per_user
-            && epoll::add(&self.epoll, &client.pidfd, data, epoll::EventFlags::IN).is_ok()
+            && epoll::add(&self.epoll, &orphan.pidfd, data, epoll::EventFlags::IN).is_ok()
         {
-            let orphan = Orphan {
-                pidfd: client.pidfd,
-                pid: client.pid,
-                uid: client.uid,
-                lane,
-                account,
-            };
             self.orphans.insert(id, orphan);
         }
     }

@@ -88,6 +88,7 @@ impl Daemon {
         }
         let inodes: Vec<_> = waiting.iter().map(|found| found.1).collect();
         let pids = self.clients.values().map(|client| client.pid);
+        let pids = pids.chain(self.orphans.values().map(|orphan| orphan.pid));
         let Some(held) = holders::among(pids, &inodes) else {
             return; // Some client's descriptors cannot be seen.
         };
@@ -121,7 +122,8 @@ impl Daemon {
             if holders
                 .iter()
                 .flatten()
-                .any(|h| self.may_see(uid, h.client))
+                .filter_map(|h| self.face(h.client))
+                .any(|face| self.may_see(uid, face.uid))
             {
                 let mut row = self.row(tuple, holders);
                 let ends = [tuple, tuple.flipped()];
@@ -181,13 +183,8 @@ impl Daemon {
     }
 
     /// A user sees his own processes' connections, root sees all.
-    fn may_see(&self, uid: u32, client: u64) -> bool {
-        self.scope != Scope::Host
-            || uid == 0
-            || self
-                .clients
-                .get(&client)
-                .is_some_and(|client| client.uid == uid)
+    pub(super) fn may_see(&self, uid: u32, whose: u32) -> bool {
+        self.scope != Scope::Host || uid == 0 || uid == whose
     }
 
     fn row(&self, tuple: Tuple, ends: [Option<Holder>; 2]) -> Message {
@@ -199,14 +196,14 @@ impl Daemon {
         };
         row.addresses = [bytes(tuple.local.0), bytes(tuple.peer.0)];
         row.ports = [tuple.local.1, tuple.peer.1];
-        let holder = |end: Option<Holder>| end.and_then(|h| self.clients.get(&h.client));
-        if let Some(client) = holder(ends[0]) {
-            row.pids[0] = client.pid;
-            row.name = client.comm;
+        let holder = |end: Option<Holder>| end.and_then(|h| self.face(h.client));
+        if let Some(face) = holder(ends[0]) {
+            row.pids[0] = face.pid;
+            row.name = face.comm;
         }
-        if let Some(client) = holder(ends[1]) {
-            row.pids[1] = client.pid;
-            row.peer_name = client.comm;
+        if let Some(face) = holder(ends[1]) {
+            row.pids[1] = face.pid;
+            row.peer_name = face.comm;
         }
         row.status = overall(reports(ends));
         if row.status == 0 {

@@ -7,7 +7,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 
 use super::{Daemon, Scope};
-use crate::client::Client;
 use crate::diag;
 use crate::end::{EndId, State};
 use crate::inspect::{self, Look};
@@ -60,17 +59,17 @@ impl Daemon {
 
     /// Inode number and owner of an end's socket, as `/proc` shows it.
     pub(super) fn socket_of(&self, id: EndId) -> Option<(u64, u32)> {
-        self.socket_at(self.clients.get(&id.client)?, self.ends.get(id)?.fd)
+        self.socket_at(self.clients.get(&id.client)?.pid, self.ends.get(id)?.fd)
     }
 
-    /// Inode number and owner of the socket that a descriptor of a client names, as `/proc`
+    /// Inode number and owner of the socket that a descriptor of a process names, as `/proc`
     /// shows it.
-    pub(super) fn socket_at(&self, client: &Client, fd: i32) -> Option<(u64, u32)> {
-        if client.pid == 0 {
+    pub(super) fn socket_at(&self, pid: u32, fd: i32) -> Option<(u64, u32)> {
+        if pid == 0 {
             return None; // It lives in a PID namespace that we cannot see.
         }
         let sockets = rustix::fs::fstat(&self.listener).ok()?.st_dev;
-        socket_at(client.pid, fd, sockets)
+        socket_at(pid, fd, sockets)
     }
 
     /// The other end of `id` among claims of sockets that we may not look at, and whose

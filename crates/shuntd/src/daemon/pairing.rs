@@ -56,7 +56,7 @@ impl Daemon {
                 self.ends.resolve(id, tuple);
                 if message.flags & FLAG_ADOPTED != 0 {
                     self.set_state(id, State::Adopting);
-                    self.adopting.add(id, message.index);
+                    self.await_adoption(id, message.index);
                 } else {
                     self.match_up(id);
                 }

@@ -2,17 +2,19 @@
 //! claimed, and bytes.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use shunt_abi::Reason;
 use shunt_abi::counters::{Record, Stage};
 use shunt_abi::message::{Kind, Message, Role};
 
-use super::{Daemon, Scope};
-use crate::client::Client;
+use super::Daemon;
+use crate::account::Account;
 use crate::diag::dump::{self, Sockets};
 use crate::end::EndId;
+use crate::foreign::Lane;
 use crate::inspect::{self, Look, Seen};
 use crate::tuple::{FAMILIES, Tuple, bytes};
 
@@ -26,6 +28,23 @@ pub(super) struct Sight {
     pub(super) sent: [u64; 2],
     /// Payload received, likewise.
     pub(super) received: [u64; 2],
+}
+
+/// A process whose region is known.
+struct Counting<'a> {
+    pid: u32,
+    uid: u32,
+    pidfd: BorrowedFd<'a>,
+    lane: &'a Arc<Lane>,
+    account: &'a Account,
+}
+
+/// What a list shows of a process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Face {
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    pub(super) comm: [u8; 16],
 }
 
 /// So many descriptors are looked at for one list.
@@ -53,14 +72,11 @@ impl Daemon {
         let mut left = LOOKS;
         // Where no socket can be looked at, the kernel's list of all.
         let mut sockets: Option<Sockets> = None;
-        for (&id, client) in &self.clients {
-            if self.scope == Scope::Host && uid != 0 && uid != client.uid {
+        for (id, holder) in self.counting() {
+            if !self.may_see(uid, holder.uid) {
                 continue;
             }
-            let Some(account) = &client.account else {
-                continue;
-            };
-            let records = account.region.sockets(most);
+            let records = holder.account.region.sockets(most);
             view.closed.extend(self.closed(id, &records));
             // A region says whatever its owner likes: each descriptor is looked at once.
             let mut numbers = HashSet::new();
@@ -71,17 +87,20 @@ impl Daemon {
                 }
                 left -= 1;
                 let cookie = record.cookie.load(Ordering::Relaxed);
-                let seen = inspect::see(client.pidfd.as_fd(), number, cookie, &client.lane);
+                let seen = inspect::see(holder.pidfd, number, cookie, holder.lane);
                 let seen = match seen {
-                    Err(Look::Denied) => self.socket_at(client, number).and_then(|(inode, _)| {
-                        let sockets = sockets.get_or_insert_with(dump::all);
-                        sockets.get(&inode).copied()
-                    }),
+                    Err(Look::Denied) => {
+                        self.socket_at(holder.pid, number).and_then(|(inode, _)| {
+                            let sockets = sockets.get_or_insert_with(dump::all);
+                            sockets.get(&inode).copied()
+                        })
+                    }
                     other => other.ok(),
                 };
                 match seen {
                     Some(seen) if record.stage() == Stage::Listener => {
-                        view.listeners.push(listener(client, &seen));
+                        let comm = self.face(id).unwrap_or_default().comm;
+                        view.listeners.push(listener(holder.pid, comm, &seen));
                     }
                     Some(Seen {
                         tuple: Some(tuple),
@@ -106,6 +125,48 @@ impl Daemon {
         let mut ends = self.ends.of(client);
         ends.retain(|&id| !named.contains(&id.cookie) && self.look(id) == Look::Gone);
         ends
+    }
+
+    /// Every process whose region is known.
+    fn counting(&self) -> impl Iterator<Item = (u64, Counting<'_>)> {
+        let clients = self.clients.iter().filter_map(|(&id, client)| {
+            let counting = Counting {
+                pid: client.pid,
+                uid: client.uid,
+                pidfd: client.pidfd.as_fd(),
+                lane: &client.lane,
+                account: client.account.as_ref()?,
+            };
+            Some((id, counting))
+        });
+        let orphans = self.orphans.iter().map(|(&id, orphan)| {
+            let counting = Counting {
+                pid: orphan.pid,
+                uid: orphan.uid,
+                pidfd: orphan.pidfd.as_fd(),
+                lane: &orphan.lane,
+                account: &orphan.account,
+            };
+            (id, counting)
+        });
+        clients.chain(orphans)
+    }
+
+    /// A process that is known by this number.
+    pub(super) fn face(&self, id: u64) -> Option<Face> {
+        if let Some(client) = self.clients.get(&id) {
+            return Some(Face {
+                pid: client.pid,
+                uid: client.uid,
+                comm: client.comm,
+            });
+        }
+        let orphan = self.orphans.get(&id)?;
+        Some(Face {
+            pid: orphan.pid,
+            uid: orphan.uid,
+            comm: orphan.account.region.owner().map_or([0; 16], |o| o.comm),
+        })
     }
 }
 
@@ -132,7 +193,7 @@ fn sight(client: u64, record: &Record, carried: (u64, u64)) -> Sight {
     }
 }
 
-fn listener(client: &Client, seen: &Seen) -> Message {
+fn listener(pid: u32, comm: [u8; 16], seen: &Seen) -> Message {
     let mut row = Message::new(Kind::Listener);
     row.family = if seen.local.is_ipv4() {
         FAMILIES.0
@@ -141,8 +202,8 @@ fn listener(client: &Client, seen: &Seen) -> Message {
     };
     row.addresses[0] = bytes(seen.local.ip());
     row.ports[0] = seen.local.port();
-    row.pids[0] = client.pid;
-    row.name = client.comm;
+    row.pids[0] = pid;
+    row.name = comm;
     row
 }
 

@@ -1,6 +1,8 @@
 //! A daemon in a thread and fake clients that speak its protocol.
 #![allow(dead_code, unreachable_pub)] // Each test file uses its part of this.
 
+pub mod region;
+
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -64,6 +66,27 @@ impl Fixture {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("shuntd-test/{}/{number}", std::process::id());
+        Self::at(name, config, scope, first)
+    }
+
+    /// Ends it and starts another one at its address.
+    pub fn succeed(self) -> Self {
+        let name = self.name.clone();
+        drop(self);
+        Self::at(name, "", own_user(), || ())
+    }
+
+    /// The same with one of this user, whom the kernel refuses `pidfd_getfd`.
+    pub fn succeed_confined(self, user: Uid) -> Self {
+        let name = self.name.clone();
+        drop(self);
+        Self::at(name, "", Scope::User(user.as_raw()), move || {
+            rustix::thread::set_thread_res_uid(None, user, None).unwrap();
+            refuse_pidfd_getfd();
+        })
+    }
+
+    fn at(name: String, config: &str, scope: Scope, first: impl FnOnce() + Send + 'static) -> Self {
         let listener = shuntd::listen(&name).unwrap();
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let (config, stopped) = (Config::parse(config).unwrap(), stop.try_clone().unwrap());

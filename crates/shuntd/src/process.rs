@@ -1,0 +1,99 @@
+//! What `/proc` says of a process (`proc(5)`).
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+
+/// All processes that can be seen.
+pub(crate) fn all() -> impl Iterator<Item = u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|process| process.file_name().to_str()?.parse().ok())
+}
+
+/// Calls `visit` with each of its descriptors and what that names; `None`: they cannot be
+/// seen.
+pub(crate) fn descriptors(pid: u32, mut visit: impl FnMut(i32, &[u8])) -> Option<()> {
+    for descriptor in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
+        let number = descriptor.file_name().to_str().and_then(|n| n.parse().ok());
+        if let (Some(number), Ok(target)) = (number, fs::read_link(descriptor.path())) {
+            visit(number, target.as_os_str().as_bytes());
+        }
+    }
+    Some(())
+}
+
+/// Of its status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// The effective user.
+    pub(crate) user: u32,
+    /// The user whom its new files and sockets belong to.
+    pub(crate) owner: u32,
+    /// Its group; `None`: it acts with rights of another user or group than its own, perhaps
+    /// by an exec that gave them to it.
+    pub(crate) group: Option<u32>,
+    /// Its number in its own PID namespace.
+    pub(crate) inner_pid: u32,
+}
+
+/// The status of a process.
+pub(crate) fn status(pid: u32) -> Option<Status> {
+    parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn parse(text: &str) -> Option<Status> {
+    let numbers = |name: &str| -> Option<Vec<u32>> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().map(|n| n.parse().ok()).collect()
+    };
+    // Real, effective, saved, file system.
+    let (users, groups) = (numbers("Uid:")?, numbers("Gid:")?);
+    let is_one = |ids: &[u32]| ids.iter().all(|id| Some(id) == ids.first());
+    Some(Status {
+        user: *users.get(1)?,
+        owner: *users.get(3)?,
+        group: groups
+            .first()
+            .copied()
+            .filter(|_| is_one(&users) && is_one(&groups)),
+        inner_pid: *numbers("NSpid:")?.last()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_seen_with_its_descriptors() {
+        let pid = std::process::id();
+        assert!(all().any(|seen| seen == pid));
+        let user = rustix::process::geteuid().as_raw();
+        let seen = status(pid).unwrap();
+        assert_eq!((seen.user, seen.owner, seen.inner_pid), (user, user, pid));
+        assert_eq!(seen.group, Some(rustix::process::getegid().as_raw()));
+        let file = rustix::fs::memfd_create("seen", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&file);
+        let mut found = Vec::new();
+        descriptors(pid, |n, target| {
+            if target == b"/memfd:seen (deleted)" {
+                found.push(n);
+            }
+        })
+        .unwrap();
+        assert_eq!(found, [number]);
+        assert_eq!(descriptors(u32::MAX, |_, _| ()), None);
+        assert_eq!(status(u32::MAX), None);
+    }
+
+    #[test]
+    fn who_acts_with_rights_of_others_has_no_group() {
+        let group = |users: &str, groups: &str| {
+            let text = format!("Name:\tit\nUid:\t{users}\nGid:\t{groups}\nNSpid:\t9\t1\n");
+            parse(&text).unwrap().group
+        };
+        assert_eq!(group("1 1 1 1", "2 2 2 2"), Some(2));
+        assert_eq!(group("1 0 0 0", "2 2 2 2"), None); // A set-user-ID program.
+        assert_eq!(group("1 1 1 1", "2 3 3 3"), None); // A set-group-ID program.
+        assert_eq!(group("0 1 0 1", "2 2 2 2"), None);
+    }
+}
