@@ -3,9 +3,9 @@
     listing.py SHUNT
 
 Each case is an echo server and a client that has exchanged messages and stays connected,
-with neither, one or both of them under Shunt; or a server that accepts and closes so many
-connections while shuntd stands still that not all it has to say finds room. Prints one line
-a case.
+with one or both of them under Shunt, one client with another user since before it connected;
+or a server that accepts and closes so many connections while shuntd stands still that not
+all it has to say finds room. Prints one line a case.
 """
 import json
 import os
@@ -20,6 +20,7 @@ TRIPS, SIZE = 3000, 1000
 FIRST, BURST = 400, 1200
 # A connection is claimed in the last of them at the latest.
 ROUNDS = 3
+NOBODY = 65534
 
 
 def server():
@@ -31,13 +32,14 @@ def server():
 
 
 def client(port):
-    connection = socket.create_connection(("127.0.0.1", port))
+    connection = socket.socket()  # Nobody may not import what names need.
+    connection.connect(("127.0.0.1", port))
     for _ in range(TRIPS):
         connection.sendall(b"x" * SIZE)
         left = SIZE
         while left:
             left -= len(connection.recv(left))
-    print("done", flush=True)
+    print(os.getpid(), flush=True)
     sys.stdin.read()
 
 
@@ -142,6 +144,17 @@ def burst(shunt, mode):
     return ", ".join(wrong)
 
 
+def guest(port):
+    """As nobody, in a child that has to find shuntd anew."""
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    child = os.fork()
+    if child == 0:
+        client(port)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 def row_of(rows, port):
     return next((row for row in rows if row["local"].endswith(f":{port}")), None)
 
@@ -150,24 +163,27 @@ def main(shunt):
     python = [sys.executable, os.path.abspath(__file__)]
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    root = os.geteuid() == 0
+    if not root:
+        print("skipped: guest (not root)")
     failed = 0
     for mode in ("eager", "adaptive"):
         run = [shunt, "run", f"--upgrade={mode}", "--"]
-        for ends in ("both", "server", "client"):
+        for ends in ("both", "server", "client", "guest")[:4 if root else 3]:
             under = {"server": ends != "client", "client": ends != "server"}
             start = lambda end, *words: subprocess.Popen(
-                [*(run if under[end] else []), *python, end, *words],
+                [*(run if under[end] else []), *python, *words],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            with start("server") as echo:
+            with start("server", "server") as echo:
                 port = echo.stdout.readline().strip()
-                with start("client", port) as peer:
-                    peer.stdout.readline()
+                with start("client", "guest" if ends == "guest" else "client", port) as peer:
+                    connected = int(peer.stdout.readline())
                     listing = json.loads(subprocess.check_output([shunt, "ss", "--json"]))
                     row = row_of(listing["connections"], port)
                     listener = row_of(listing["listeners"], port)
                     peer.stdin.close()
             pids = {p["end"]: p["pid"] for p in row["processes"]} if row else {}
-            here = {"server": echo.pid, "client": peer.pid}
+            here = {"server": echo.pid, "client": connected}
             good = row and all(pids.get(end) == here[end] for end in here if under[end])
             good = good and (listener is not None) == under["server"]
             if good and ends == "both":
@@ -175,7 +191,8 @@ def main(shunt):
                 good = row["path"] == "shm" and row["reason"] is None
                 good = good and sum(moved.values()) == TRIPS * SIZE and moved["ring"] > 0
             elif good:
-                good = row["path"] == "tcp" and row["reason"] == "PEER_PLAIN"
+                reason = "OTHER_USER" if ends == "guest" else "PEER_PLAIN"
+                good = row["path"] == "tcp" and row["reason"] == reason
             failed += not good
             print(f"{'ok' if good else 'FAILED'} {mode} {ends}", "" if good else listing, flush=True)
         wrong = burst(shunt, mode)
@@ -189,7 +206,7 @@ if sys.argv[1] == "server":
     server()
 elif sys.argv[1] == "crowd":
     crowd()
-elif sys.argv[1] == "client":
-    client(int(sys.argv[2]))
+elif sys.argv[1] in ("client", "guest"):
+    globals()[sys.argv[1]](int(sys.argv[2]))
 else:
     sys.exit(main(sys.argv[1]))

@@ -278,6 +278,12 @@ impl Served {
         }
     }
 
+    /// Whether it is anybody.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.name.iter().any(|byte| byte.load(RELAXED) != 0)
+    }
+
     /// Whether it is the shuntd at this address.
     #[must_use]
     pub fn is(&self, netns: u64, name: &[u8]) -> bool {

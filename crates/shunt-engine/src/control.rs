@@ -40,6 +40,8 @@ static SOCKET: Kept = Kept::nothing();
 static RETRY_AT: AtomicU64 = AtomicU64::new(0);
 /// A connection whose welcome is late.
 static GREETED: Kept = Kept::nothing();
+/// A connection to a daemon that only lists this process, which has changed its user.
+static GUEST: Kept = Kept::nothing();
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 /// Why there is no daemon, as a reason number.
 static WHY_NOT: AtomicU32 = AtomicU32::new(Reason::NoDaemon as u32);
@@ -70,7 +72,7 @@ pub(crate) fn show_region() {
     // Also while another thread connects: it may have looked for the region too early.
     if LOCK.take() {
         dial::show_served();
-        if let Some(fd) = intact() {
+        if let Some(fd) = intact().or_else(|| GUEST.get()) {
             dial::show_counters(fd);
         }
         LOCK.give();
@@ -137,7 +139,7 @@ fn read_all() {
 
 /// If `fd` is the control socket's number and the program wants it: moves.
 pub(crate) fn make_way(fd: c_int) {
-    for kept in [&GREETED, &SOCKET] {
+    for kept in [&GREETED, &SOCKET, &GUEST] {
         if kept.number() == fd && LOCK.take() {
             kept.make_way(fd);
             LOCK.give();
@@ -148,7 +150,8 @@ pub(crate) fn make_way(fd: c_int) {
 /// A forked child has its parent's connection: it must not speak on it.
 pub(crate) fn after_fork_child() {
     LOCK.reset();
-    for fd in [&SOCKET, &GREETED].into_iter().filter_map(Kept::take) {
+    let kept = [&SOCKET, &GREETED, &GUEST];
+    for fd in kept.into_iter().filter_map(Kept::take) {
         sys::close(fd);
     }
     RETRY_AT.store(0, Ordering::Relaxed);

@@ -75,6 +75,12 @@ struct Share {
     lists: usize,
 }
 
+/// Processes of users whom root's own daemon does not serve: they had been root's. It
+/// lists them, and writes their lines. So many of all of them,
+const GUESTS: usize = 1024;
+/// and so many of one user.
+const GUESTS_PER_USER: usize = GUESTS / 4;
+
 /// Lists that one user's clients may leave unread.
 const LISTS: usize = 16;
 
@@ -317,15 +323,30 @@ impl Daemon {
         }
     }
 
+    /// Whether a user's processes are paired here.
+    fn serves(&self, uid: u32) -> bool {
+        self.scope == Scope::Host || self.scope == Scope::User(uid)
+    }
+
+    /// Whether one more process of a user may be known here, of whom `known` are, and so
+    /// many of users who are not served.
+    fn has_room_for(&self, uid: u32, known: usize, guests: usize) -> bool {
+        if self.serves(uid) {
+            return known < self.config.limits.clients_per_user;
+        }
+        // Who has been another user's trusts no daemon of his any more.
+        self.scope == Scope::User(0) && known < GUESTS_PER_USER && guests < GUESTS
+    }
+
     /// Makes a client of a new connection, or turns it away.
     fn admit(&mut self, socket: OwnedFd) {
         let (pid, uid) = sys::peer_credentials(&socket).unwrap_or((0, u32::MAX));
         let lane = self.lanes.of(uid);
         let socket = Foreign::new(socket, &lane);
         let known = self.per_user.get(&uid).map_or(0, |share| share.clients);
-        let foreign = self.scope != Scope::Host && self.scope != Scope::User(uid);
-        if foreign || known >= self.config.limits.clients_per_user || lane.is_full() {
-            let reason = if foreign {
+        let guests = self.clients.values().filter(|c| !self.serves(c.uid));
+        if !self.has_room_for(uid, known, guests.count()) || lane.is_full() {
+            let reason = if !self.serves(uid) {
                 shunt_abi::Reason::OtherUser
             } else {
                 shunt_abi::Reason::NoResources

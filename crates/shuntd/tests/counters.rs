@@ -12,7 +12,7 @@ use common::region::{MANY, SEALS, append, lines_with, region, show};
 use common::{Client, Fixture, WATCHDOG};
 use rustix::fs::SealFlags;
 use rustix::process::{Gid, Uid};
-use shunt_abi::counters::{RECORDS_AT, SIZE, Stage};
+use shunt_abi::counters::{RECORDS_AT, SIZE};
 use shunt_abi::message::{Kind, Message, Role};
 
 const DAEMON: &str = "SHUNTD_TEST_COUNTERS_OF";

@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,13 +11,16 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::region::{append, lines_with, region_of, show};
+use common::region::{append, region_of, show};
 use common::{Client, Fixture, WATCHDOG};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::process::Uid;
 use shunt_abi::message::{Kind, Message};
 
 const DAEMON: &str = "SHUNTD_TEST_SURVIVORS_OF";
 const FILE: &str = "SHUNTD_TEST_SURVIVORS_FILE";
+const OTHER: &str = "SHUNTD_TEST_SURVIVORS_OTHER";
 const NOBODY: u32 = 65534;
 
 /// Not a test by itself: a client that listens, and goes or comes back as it is told to.
@@ -28,17 +32,19 @@ fn child() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let lines = append(&path);
     let client = Client::hello(&daemon, "child");
-    let netns = rustix_netns(&client);
+    let netns = netns_cookie(&client);
     let pid = std::process::id();
     let (fd, file) = (listener.as_raw_fd(), lines.as_raw_fd());
-    let region = region_of(pid, &daemon, netns, file, fd);
+    // As of one that has gone to the other daemon, if it is about to.
+    let other = std::env::var(OTHER).unwrap_or_else(|_| daemon.clone());
+    let region = region_of(pid, &other, netns, file, fd);
     show(&client, &region, &lines);
     client.sync();
     println!("ready");
     let order = std::io::stdin().lines().next().unwrap().unwrap();
     drop(client);
     if order == "back" {
-        let client = Client::hello(&daemon, "child");
+        let client = Client::hello(&other, "child");
         show(&client, &region, &lines);
         client.sync();
         println!("back");
@@ -48,7 +54,7 @@ fn child() {
     std::thread::sleep(WATCHDOG);
 }
 
-fn rustix_netns(client: &Client) -> u64 {
+fn netns_cookie(client: &Client) -> u64 {
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as u32;
     // SAFETY: the option is a u64, for which there is room.
@@ -69,22 +75,28 @@ struct Survivor {
     child: Child,
     said: std::io::Lines<BufReader<std::process::ChildStdout>>,
     path: String,
+    /// Where its line arrives: a pipe, which ends when nobody can write another.
+    lines: File,
 }
 
 impl Survivor {
     fn of(daemon: &Fixture, user: Option<u32>) -> Self {
-        let path = format!(
-            "{}/{}",
-            env!("CARGO_TARGET_TMPDIR"),
-            daemon.name.replace('/', "-")
-        );
+        Self::of_two(daemon, daemon, user)
+    }
+
+    /// The client of a daemon which then is to go to the other.
+    fn of_two(daemon: &Fixture, other: &Fixture, user: Option<u32>) -> Self {
+        let name = daemon.name.replace('/', "-");
+        let path = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
         let _ = std::fs::remove_file(&path);
-        drop(append(&path));
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::empty(), 0).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let lines = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "child", "--nocapture"])
-            .envs([(DAEMON, &daemon.name), (FILE, &path)])
+            .envs([(DAEMON, &daemon.name), (OTHER, &other.name), (FILE, &path)])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         if let Some(user) = user {
@@ -92,7 +104,12 @@ impl Survivor {
         }
         let mut child = command.spawn().unwrap();
         let said = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut survivor = Self { child, said, path };
+        let mut survivor = Self {
+            child,
+            said,
+            path,
+            lines: lines.into(),
+        };
         survivor.await_word("ready");
         survivor
     }
@@ -138,8 +155,23 @@ impl Survivor {
     fn die(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        let lines = lines_with(&self.path, self.child.id());
-        assert_eq!(lines.len(), 1, "{lines:?}");
+        let mut text = Vec::new();
+        let rest = Timespec::try_from(WATCHDOG).unwrap();
+        loop {
+            let mut polled = [PollFd::new(&self.lines, PollFlags::IN)];
+            assert_eq!(rustix::event::poll(&mut polled, Some(&rest)), Ok(1));
+            let mut bytes = [0; 4096];
+            match self.lines.read(&mut bytes).unwrap() {
+                0 => break,
+                n => text.extend_from_slice(&bytes[..n]),
+            }
+        }
+        let text = String::from_utf8(text).unwrap();
+        let own = format!("{{\"pid\":{},", self.child.id());
+        assert!(
+            text.starts_with(&own) && text.lines().count() == 1,
+            "{text}"
+        );
         std::fs::remove_file(&self.path).unwrap();
     }
 }
@@ -161,7 +193,6 @@ fn one_that_comes_back_leaves_one_line() {
     survivor.await_found(&daemon.client());
     survivor.order("back", "back");
     survivor.die();
-    daemon.client().sync(); // It has nothing more to write.
 }
 
 #[test]
@@ -170,6 +201,17 @@ fn one_that_closes_its_connection_stays_in_the_list() {
     let mut survivor = Survivor::of(&daemon, None);
     survivor.order("go", "gone");
     survivor.await_found(&daemon.client());
+    survivor.die();
+}
+
+#[test]
+fn one_that_goes_to_another_daemon_is_that_ones() {
+    let [first, other] = [Fixture::start(), Fixture::start()];
+    let mut survivor = Survivor::of_two(&first, &other, None);
+    survivor.order("back", "back");
+    let client = first.client();
+    client.sync(); // It has seen the end of the connection.
+    assert!(!survivor.is_listed(&client));
     survivor.die();
 }
 

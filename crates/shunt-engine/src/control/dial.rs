@@ -8,7 +8,9 @@ use shunt_abi::message::{Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 
 use super::wire::Sent;
-use super::{GREETED, PATIENCE_MS, RETRY_AT, RETRY_NS, SOCKET, WHY_NOT, board, request, wire};
+use super::{
+    GREETED, GUEST, PATIENCE_MS, RETRY_AT, RETRY_NS, SOCKET, WHY_NOT, board, request, wire,
+};
 use crate::{region, stats, sys};
 
 /// As which user this process, or the one that forked it, found a daemon last.
@@ -34,12 +36,14 @@ pub(super) fn open() -> bool {
             Some((fd, serves)) => {
                 note_served(fd, uid, serves);
                 SHOWN.store(false, Ordering::Relaxed);
+                leave_as_guest();
                 (fd, PATIENCE_MS)
             }
             None => {
                 let served = SERVED.load(Ordering::Relaxed);
                 if served != NOBODY && served != uid {
                     WHY_NOT.store(Reason::OtherUser as u32, Ordering::Relaxed);
+                    come_as_guest(served, uid);
                 }
                 return false;
             }
@@ -80,16 +84,41 @@ pub(super) fn open() -> bool {
 /// A new connection on which this process has introduced itself, and whom the daemon
 /// serves (`None`: the host).
 pub(super) fn greet(uid: u32) -> Option<(c_int, Option<u32>)> {
-    let dial = |serves| Some((dial(serves, uid)?, serves));
-    let (fd, serves) = dial(None).or_else(|| dial(Some(uid)))?;
+    let introduced = |serves| Some((introduce(dial(serves, uid)?)?, serves));
+    introduced(None).or_else(|| introduced(Some(uid)))
+}
+
+/// Says who this process is.
+fn introduce(fd: c_int) -> Option<c_int> {
     let fd = sys::move_high(fd);
     let mut hello = Message::new(Kind::Hello);
     hello.name = sys::comm();
     if wire::transmit(fd, &hello, None) == Sent::Done {
-        return Some((fd, serves));
+        return Some(fd);
     }
     sys::close(fd);
     None
+}
+
+/// Lets the daemon of the former user list this process, which it does not serve any more.
+fn come_as_guest(former: u32, uid: u32) {
+    let by_host = BY_HOST.load(Ordering::Relaxed);
+    if by_host || GUEST.get().is_some() {
+        return;
+    }
+    leave_as_guest(); // The program may have closed it.
+    if let Some(fd) = dial(Some(former), uid).and_then(introduce) {
+        GUEST.keep(fd);
+        SHOWN.store(false, Ordering::Relaxed);
+        show_counters(fd);
+    }
+}
+
+/// A daemon serves this process again, or the connection is gone.
+fn leave_as_guest() {
+    if let Some(fd) = GUEST.take() {
+        sys::close(fd);
+    }
 }
 
 /// Remembers who serves this process, also for that daemon's successor.

@@ -95,13 +95,13 @@ impl Daemon {
         if has_ended(&orphan.pidfd) {
             return orphan.account.settle(orphan.pid, &orphan.lane);
         }
+        let of_user = self.orphans.values().filter(|o| o.uid == orphan.uid);
+        let guests = self.orphans.values().filter(|o| !self.serves(o.uid));
+        let has_room = self.has_room_for(orphan.uid, of_user.count(), guests.count());
         self.last_client += 1;
         let id = self.last_client;
-        let of_user = self.orphans.values().filter(|o| o.uid == orphan.uid);
         let data = epoll::EventData::new_u64(id << 2 | PIDFD);
-        if of_user.count() < self.config.limits.clients_per_user
-            && epoll::add(&self.epoll, &orphan.pidfd, data, epoll::EventFlags::IN).is_ok()
-        {
+        if has_room && epoll::add(&self.epoll, &orphan.pidfd, data, epoll::EventFlags::IN).is_ok() {
             self.orphans.insert(id, orphan);
         }
     }
@@ -110,9 +110,18 @@ impl Daemon {
     pub(super) fn settle_orphan(&mut self, id: u64) {
         if let Some(orphan) = self.orphans.remove(&id) {
             let _ = epoll::delete(&self.epoll, &orphan.pidfd);
-            orphan.account.settle(orphan.pid, &orphan.lane);
+            if self.answers_for(&orphan) {
+                orphan.account.settle(orphan.pid, &orphan.lane);
+            }
             self.alone_since = Instant::now();
         }
+    }
+
+    /// Whether a process has not gone to another daemon, which writes its line then.
+    pub(super) fn answers_for(&self, orphan: &Orphan) -> bool {
+        let (netns, name) = &self.address;
+        let served = orphan.account.region.owner().map(|owner| owner.served);
+        served.is_some_and(|served| !served.is_known() || served.is(*netns, name))
     }
 }
 

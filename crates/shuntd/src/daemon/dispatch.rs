@@ -79,11 +79,20 @@ impl Daemon {
             return Ok(());
         }
         let hello = Message::parse(bytes).ok_or(Malformed)?;
+        let serves = self.clients.get(&id).is_some_and(|c| self.serves(c.uid));
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
         client.greeted = true;
         client.comm = hello.name;
+        if !serves {
+            let label = client.label();
+            self.log
+                .event(|| format!("{label} is listed as client {id}"));
+            welcome.status = Reason::OtherUser as u8;
+            self.post(id, welcome, None);
+            return Ok(());
+        }
         client.mail = self.board.take_mail();
         welcome.index = client.mail;
         let label = client.label();
@@ -102,7 +111,12 @@ impl Daemon {
             client: id,
             cookie: message.cookie,
         };
-        match message.kind().ok_or(Malformed)? {
+        let kind = message.kind().ok_or(Malformed)?;
+        let serves = self.clients.get(&id).is_some_and(|c| self.serves(c.uid));
+        if !serves && !matches!(kind, Kind::Counters | Kind::Statistics) {
+            return Err(Malformed);
+        }
+        match kind {
             Kind::Counters => self.counters(id, datagram),
             Kind::Statistics => self.statistics(id, datagram),
             Kind::Spare => self.spare(id, &message, datagram),

@@ -87,8 +87,11 @@ impl Daemon {
             return;
         }
         let inodes: Vec<_> = waiting.iter().map(|found| found.1).collect();
-        let pids = self.clients.values().map(|client| client.pid);
-        let pids = pids.chain(self.orphans.values().map(|orphan| orphan.pid));
+        let clients = self.clients.values().map(|client| (client.uid, client.pid));
+        let orphans = self.orphans.values().map(|orphan| (orphan.uid, orphan.pid));
+        // Only what is served here may claim anything.
+        let served = clients.chain(orphans).filter(|(uid, _)| self.serves(*uid));
+        let pids = served.map(|(_, pid)| pid);
         let Some(held) = holders::among(pids, &inodes) else {
             return; // Some client's descriptors cannot be seen.
         };
@@ -247,9 +250,15 @@ fn overall(reports: [Option<u8>; 2]) -> u8 {
             .copied()
             .filter(|&status| status != 0)
     };
-    // "The other end could not" says less than what the other end itself says.
+    // What is said of the other end says less than what that says itself.
+    let telling = |status: &u8| {
+        !matches!(
+            Reason::from_number(*status),
+            Some(Reason::Pending | Reason::PeerPlain | Reason::PeerRefused | Reason::PeerLeft)
+        )
+    };
     reasons()
-        .find(|&status| status != Reason::PeerRefused as u8)
+        .find(telling)
         .or_else(|| reasons().next())
         .or_else(|| reports.iter().flatten().next().copied())
         .unwrap_or(Reason::Pending as u8)
@@ -267,5 +276,9 @@ mod tests {
         assert_eq!(overall([Some(refused), Some(13)]), 13);
         assert_eq!(overall([Some(refused), None]), refused);
         assert_eq!(overall([Some(0), Some(13)]), 13);
+        for less in [Reason::Pending, Reason::PeerPlain, Reason::PeerLeft] {
+            assert_eq!(overall([Some(less as u8), Some(35)]), 35);
+            assert_eq!(overall([Some(less as u8), None]), less as u8);
+        }
     }
 }

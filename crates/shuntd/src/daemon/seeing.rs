@@ -47,8 +47,9 @@ pub(super) struct Face {
     pub(super) comm: [u8; 16],
 }
 
-/// So many descriptors are looked at for one list.
-const LOOKS: usize = 1 << 16;
+/// So many descriptors are looked at for one list: of processes that are served, and of
+/// others.
+const LOOKS: [usize; 2] = [1 << 16, 1 << 12];
 
 /// All ends, by their addresses.
 pub(super) type Sights = HashMap<Tuple, Vec<Sight>>;
@@ -76,16 +77,17 @@ impl Daemon {
             if !self.may_see(uid, holder.uid) {
                 continue;
             }
+            let left = &mut left[usize::from(!self.serves(holder.uid))];
             let records = holder.account.region.sockets(most);
             view.closed.extend(self.closed(id, &records));
             // A region says whatever its owner likes: each descriptor is looked at once.
             let mut numbers = HashSet::new();
             for record in records.into_iter().filter(is_listed) {
                 let number = record.fd.load(Ordering::Relaxed);
-                if left == 0 || !numbers.insert(number) {
+                if *left == 0 || !numbers.insert(number) {
                     continue;
                 }
-                left -= 1;
+                *left -= 1;
                 let cookie = record.cookie.load(Ordering::Relaxed);
                 let seen = inspect::see(holder.pidfd, number, cookie, holder.lane);
                 let seen = match seen {
@@ -139,7 +141,9 @@ impl Daemon {
             };
             Some((id, counting))
         });
-        let orphans = self.orphans.iter().map(|(&id, orphan)| {
+        let orphans = self.orphans.iter();
+        let orphans = orphans.filter(|(_, orphan)| self.answers_for(orphan));
+        let orphans = orphans.map(|(&id, orphan)| {
             let counting = Counting {
                 pid: orphan.pid,
                 uid: orphan.uid,
