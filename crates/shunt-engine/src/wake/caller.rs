@@ -7,7 +7,7 @@ use shunt_shm::wake::Address;
 
 use super::channel;
 use crate::kept::Kept;
-use crate::{stats, sys, thread};
+use crate::{config, stats, sys, thread};
 
 /// The socket that this process sends by, …
 static SENDER: Kept = Kept::nothing();
@@ -30,7 +30,8 @@ pub(crate) fn call(at: &Address) -> bool {
 
 fn sender() -> Option<c_int> {
     let known = SENDER.number();
-    if known < 0 && thread::owns_memory() && !MADE.swap(true, Ordering::AcqRel) {
+    let may = || thread::owns_memory() && !config::is_confined();
+    if known < 0 && may() && !MADE.swap(true, Ordering::AcqRel) {
         SENDER.keep(sys::datagram_socket().map(sys::move_high).ok()?);
     }
     Some(SENDER.number()).filter(|&fd| fd >= 0)

@@ -8,7 +8,7 @@ use shunt_shm::wake::Address;
 
 use crate::kept::Kept;
 use crate::sys::{self, Errno};
-use crate::{stats, thread};
+use crate::{config, stats, thread};
 
 /// A datagram socket by which peers call; or none.
 pub(crate) struct Channel {
@@ -46,7 +46,7 @@ impl Channel {
     /// Opens it, unless there is one or shall be none; `watch` is shown the descriptor first.
     /// By one thread at a time. `false`: there is none.
     pub(crate) fn open(&self, watch: impl FnOnce(c_int) -> Result<(), Errno>) -> bool {
-        if self.is_unused() && thread::owns_memory() {
+        if self.is_unused() && thread::owns_memory() && !config::is_confined() {
             match self.make(watch) {
                 Ok(fd) => self.socket.keep(fd),
                 Err(_) => self.retired.store(true, Ordering::Relaxed),

@@ -6,7 +6,7 @@ use libc::{c_int, pollfd};
 use shunt_shm::wake::Address;
 
 use super::channel::Channel;
-use crate::{sys, thread};
+use crate::{config, sys, thread};
 
 /// So many threads of a process may sleep in places at the same time.
 const MOST: usize = 128;
@@ -22,9 +22,10 @@ static TAKEN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 #[derive(Clone, Copy)]
 pub(crate) struct Place(usize);
 
-/// Takes a place. `None`: there is none now.
+/// Takes a place. `None`: there is none now, or never where the program has confined itself:
+/// it may sleep and receive in its own ways only.
 pub(crate) fn enter() -> Option<Place> {
-    if !thread::owns_memory() {
+    if !thread::owns_memory() || config::is_confined() {
         return None;
     }
     let place = Place((0..TAKEN.len()).find_map(take_in)?);
