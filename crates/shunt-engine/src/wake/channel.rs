@@ -1,6 +1,6 @@
 //! The receiving end of a wake channel.
 
-use std::mem::{offset_of, size_of};
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::{c_int, sock_filter, sockaddr_un};
@@ -158,13 +158,16 @@ pub(super) fn send(fd: c_int, name: u64, secret: u64) -> bool {
 /// The abstract address (`unix(7)`) of a channel.
 fn address(name: u64) -> (sockaddr_un, usize) {
     const PREFIX: &[u8] = b"\0shunt/call/";
+    const DIGITS: usize = 16;
     // SAFETY: all-zero is a valid address.
     let mut address: sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
-    let bytes = PREFIX.iter().copied().chain(name.to_ne_bytes());
+    // Text, as whoever lists such sockets expects.
+    let digit = |i| b"0123456789abcdef"[(name >> (4 * i)) as usize & 15];
+    let bytes = PREFIX.iter().copied().chain((0..DIGITS).map(digit));
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
         *to = from as _;
     }
-    let length = offset_of!(sockaddr_un, sun_path) + PREFIX.len() + size_of::<u64>();
+    let length = offset_of!(sockaddr_un, sun_path) + PREFIX.len() + DIGITS;
     (address, length)
 }
