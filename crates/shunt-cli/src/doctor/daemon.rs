@@ -96,7 +96,9 @@ fn startable() -> Found {
 /// Daemons of other versions have other addresses, so nothing keeps them from running
 /// beside ours.
 fn others() -> String {
-    let names = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    // Names may be no text.
+    let names = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let names = String::from_utf8_lossy(&names);
     let user = rustix::process::geteuid().as_raw();
     let ours = [control_name(None), control_name(Some(user))];
     // `shunt/PROTOCOL/...`
