@@ -8,6 +8,7 @@ since before shuntd was killed and another took its place. Prints one line a cas
 """
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -114,17 +115,15 @@ def await_lines(file, how_many):
 
 def daemon():
     """The process that serves us at its address; None: there is none."""
-    names = [line.split()[-1] for line in open("/proc/net/unix")]
-    own = f"/user/{os.geteuid()}"
-    for name in names:
-        if name.startswith("@shunt/") and name.endswith(own):
-            control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                control.connect("\0" + name[1:])
-            except ConnectionRefusedError:
-                continue
-            return struct.unpack("3i", control.getsockopt(
-                socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    sockets = open("/proc/net/unix", errors="replace").read()  # Names may be no text.
+    for name in re.findall(rf" @(shunt/\d+/user/{os.geteuid()})$", sockets, re.MULTILINE):
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            control.connect("\0" + name)
+        except ConnectionRefusedError:
+            continue
+        return struct.unpack("3i", control.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     return None
 
 
