@@ -108,7 +108,9 @@ pub(crate) struct Socket {
     pub(crate) sndbuf: AtomicU32,
     /// `SO_RCVTIMEO` is negative: a receive that would wait ends at once (`sock_set_timeout`
     /// in the kernel, whose `getsockopt` does not tell that from no timeout).
-    pub(crate) impatient: AtomicBool,
+    pub(crate) impatient_receiver: AtomicBool,
+    /// The same of `SO_SNDTIMEO`.
+    pub(crate) impatient_sender: AtomicBool,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,
     /// Other processes that have it since a fork.
@@ -132,6 +134,14 @@ impl Pooled for Socket {
 }
 
 impl Socket {
+    /// What an accepted socket has from its listener, beside what the kernel tells.
+    pub(crate) fn inherit(&self, listener: &Self) {
+        let o = Ordering::Relaxed;
+        let copy = |to: &AtomicBool, from: &AtomicBool| to.store(from.load(o), o);
+        copy(&self.impatient_receiver, &listener.impatient_receiver);
+        copy(&self.impatient_sender, &listener.impatient_sender);
+    }
+
     /// A new socket object for `fd`, entered in the table.
     pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
         region::ensure();
@@ -161,7 +171,8 @@ impl Socket {
         socket.reset_told.store(false, o);
         socket.sent_late.store(false, o);
         socket.sndbuf.store(0, o);
-        socket.impatient.store(false, o);
+        socket.impatient_receiver.store(false, o);
+        socket.impatient_sender.store(false, o);
         socket.tells_left.store(false, o);
         record.fd.store(fd, o);
         record.reason.store(Reason::Pending as u8, o);

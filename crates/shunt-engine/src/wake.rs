@@ -17,7 +17,7 @@ mod place;
 
 pub(crate) use caller::call;
 pub(crate) use channel::Channel;
-pub(crate) use place::{Place, after_fork_child, enter, wake_all};
+pub(crate) use place::{Place, after_fork_child, do_without, enter, wake_all};
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.
 pub(crate) fn make_way(fd: libc::c_int) {

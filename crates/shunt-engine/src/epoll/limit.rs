@@ -35,21 +35,31 @@ impl Limit {
     /// What is left, for the real call; `None`: for ever.
     pub(crate) fn left(&self) -> Option<timespec> {
         if self.now {
-            return Some(timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            });
+            return Some(span(0));
         }
         let left = self.until?.saturating_sub(sys::now());
-        Some(timespec {
-            tv_sec: (left / 1_000_000_000) as i64,
-            tv_nsec: (left % 1_000_000_000) as i64,
-        })
+        Some(span(left))
+    }
+
+    /// The same, but no more than `most` nanoseconds.
+    pub(crate) fn left_of(&self, most: u64) -> timespec {
+        match self.until {
+            _ if self.now => span(0),
+            Some(until) => span(until.saturating_sub(sys::now()).min(most)),
+            None => span(most),
+        }
     }
 
     /// Whether the time is up.
     #[inline]
     pub(crate) fn is_up(&self) -> bool {
         self.now || self.until.is_some_and(|until| sys::now() >= until)
+    }
+}
+
+fn span(nanoseconds: u64) -> timespec {
+    timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
     }
 }

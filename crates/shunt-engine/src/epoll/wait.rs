@@ -12,6 +12,7 @@ use super::limit::Limit;
 use super::near;
 use super::set::{Set, User};
 use super::sleep::{begin_sleep, end_sleep};
+use crate::hold::Taken;
 use crate::stream::{Spin, shares_core};
 use crate::thread::signals;
 use crate::{Outcome, control, life, ready, real, stats, sys};
@@ -110,6 +111,13 @@ pub(crate) unsafe fn wait(
         if set.is_shunted() {
             control::look();
         }
+        let began = Taken::now();
+        // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
+        let get_up = || {
+            if began.lasts() {
+                end_sleep(set);
+            }
+        };
         let found = if begin_sleep(set) {
             collect(set, room, false, 0)
         } else {
@@ -117,14 +125,14 @@ pub(crate) unsafe fn wait(
         };
         let slept_on = set.fd();
         let n = if found > 0 {
-            end_sleep(set);
+            get_up();
             return Outcome::Done(found as isize);
         } else if seen.any_since() {
             Err(libc::EINTR)
         } else {
             stats::ready_sleep();
             let undo = || {
-                end_sleep(set);
+                get_up();
                 user.leave();
             };
             // SAFETY: the slice is the program's own.
@@ -135,7 +143,7 @@ pub(crate) unsafe fn wait(
                 }
             }
         };
-        end_sleep(set);
+        get_up();
         // Only a wait that has spun says something of spinning.
         if spun && n.is_ok_and(|n| n > 0) {
             spin.woke();
@@ -237,8 +245,11 @@ unsafe fn wait_plain(
     mask: *const sigset_t,
 ) -> Option<Outcome> {
     let set = user.set();
+    let began = Taken::now();
     let awake = || {
-        set.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
+        if began.lasts() {
+            set.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
     };
     let undo = || {
         awake();

@@ -159,6 +159,9 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
     }
     if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
         socket.set_connected(true);
+        if let Some(listener) = table::socket(listener) {
+            socket.inherit(listener);
+        }
         upgrade::consider(socket, fd, Role::Acceptor, None);
     }
 }

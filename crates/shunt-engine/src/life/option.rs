@@ -201,14 +201,20 @@ pub unsafe fn setsockopt(
                 .store(socket.sndbuf.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVTIMEO)
+    if level == libc::SOL_SOCKET
+        && let libc::SO_RCVTIMEO | libc::SO_SNDTIMEO = name
         && length as usize >= size_of::<libc::timeval>()
         && value as usize >= 4096
     {
         // SAFETY: the caller's promise; the kernel checks it again.
         let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
         if (0..1_000_000).contains(&time.tv_usec) {
-            socket.impatient.store(time.tv_sec < 0, Ordering::Relaxed);
+            let impatient = if name == libc::SO_RCVTIMEO {
+                &socket.impatient_receiver
+            } else {
+                &socket.impatient_sender
+            };
+            impatient.store(time.tv_sec < 0, Ordering::Relaxed);
         }
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)

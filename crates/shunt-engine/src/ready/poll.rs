@@ -36,6 +36,11 @@ const SET: i16 = 3;
 const PLACE: i16 = 4;
 /// Beside `CONNECTION` and `PLACE`: the kernel had something to report.
 const HEARD: i16 = 8;
+/// Beside `PLACE`: its number names nothing any more.
+const LOST: i16 = 16;
+
+/// How long who waits for room without a place sleeps between two looks; nanoseconds.
+const TURN: u64 = 20_000_000;
 
 /// Entries on the stack; more need memory.
 const SMALL: usize = 192;
@@ -116,7 +121,7 @@ fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
 
 /// Asks the kernel about everything else, without waiting.
 fn look_at_others(fds: &mut [pollfd], scratch: &mut Scratch) -> Result<usize, i32> {
-    let scratch = &mut *scratch.fds;
+    let scratch = &mut scratch.fds[..fds.len()];
     let mut any = false;
     for (to, from) in scratch.iter_mut().zip(fds.iter()) {
         let skip = attached(from.fd).is_some();
@@ -283,22 +288,29 @@ unsafe fn sleep(
     seen: Seen,
 ) -> Outcome {
     control::look();
+    let mut crowded = false;
     loop {
-        let ready = get_in(fds, scratch);
+        let ready = get_in(fds, scratch, crowded);
+        let placed = scratch.told[fds.len()].events == PLACE;
+        let count = fds.len() + usize::from(placed);
         let n = if ready {
-            sys::poll_now(scratch.fds).map(|n| n as isize)
+            sys::poll_now(&mut scratch.fds[..count]).map(|n| n as isize)
         } else if seen.any_since() && !limit.is_now() {
             get_out(scratch.told, scratch.held);
             return Outcome::Fail(libc::EINTR);
         } else {
             stats::ready_sleep();
-            let left = limit.left();
+            let left = if placed || !wants_room(scratch.told) {
+                limit.left()
+            } else {
+                Some(limit.left_of(TURN))
+            };
             let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             let undo = || {
                 get_out(scratch.told, scratch.held);
                 scratch.memory.give_back();
             };
-            let (array, count) = (scratch.fds.as_mut_ptr(), scratch.fds.len());
+            let array = scratch.fds.as_mut_ptr();
             // SAFETY: our own array; the program's mask.
             real::sleeping(&undo, || unsafe {
                 real::ppoll()(array, count as nfds_t, time, sigmask) as isize
@@ -308,8 +320,16 @@ unsafe fn sleep(
             if matches!(told.events, CONNECTION | PLACE) && from.revents != 0 {
                 told.events |= HEARD;
             }
+            if told.events & !HEARD == PLACE && from.revents & libc::POLLNVAL != 0 {
+                told.events |= LOST;
+            }
         }
         get_out(scratch.told, scratch.held);
+        // The kernel polls no more than the process may have descriptors.
+        if placed && n == Err(libc::EINVAL) {
+            crowded = true;
+            continue;
+        }
         stats::ready_call(true);
         if let (Err(errno), false) = (n, ready) {
             // A signal gives way to news that came with it, as in the kernel.
@@ -341,6 +361,13 @@ unsafe fn sleep(
     }
 }
 
+/// Whether a thread that has no place waits for room in a ring: nobody in its own process
+/// can tell it of a `shutdown`.
+fn wants_room(told: &[pollfd]) -> bool {
+    let connections = || told.iter().filter(|told| told.events == CONNECTION);
+    connections().any(|told| writes(told.revents))
+}
+
 fn reads(events: i16) -> bool {
     events & (libc::POLLIN | libc::POLLRDNORM) != 0
 }
@@ -351,11 +378,11 @@ fn writes(events: i16) -> bool {
 
 /// Says at every socket and set that is shunted, or may become so, that a thread
 /// sleeps on it, and fills the array for the real call. `true`: something has
-/// come; do not sleep.
-fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
+/// come; do not sleep. `crowded`: there is no room for an entry beside the program's.
+fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
     scratch.held = Taken::now();
     let mut ready = false;
-    let place = take_place(fds, scratch);
+    let place = take_place(fds, scratch, crowded);
     for (i, from) in fds.iter().enumerate() {
         let (to, told) = (&mut scratch.fds[i], &mut scratch.told[i]);
         *to = pollfd {
@@ -395,13 +422,14 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch) -> bool {
 }
 
 /// Where this thread is called, if it waits for connections.
-fn take_place(fds: &[pollfd], scratch: &mut Scratch) -> Option<Place> {
+fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Place> {
     let (to, told) = (&mut scratch.fds[fds.len()], &mut scratch.told[fds.len()]);
     to.fd = -1;
     told.events = NOBODY;
     let wanted =
         |one: &pollfd| (reads(one.events) || writes(one.events)) && attached(one.fd).is_some();
-    let place = fds.iter().any(wanted).then(wake::enter).flatten()?;
+    let wanted = !crowded && fds.iter().any(wanted);
+    let place = wanted.then(wake::enter).flatten()?;
     *to = place.watch();
     (told.fd, told.events) = (place.number(), PLACE);
     Some(place)
@@ -438,30 +466,31 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Pl
     ready
 }
 
-/// The reverse of [`get_in`], whatever the program's descriptors name by now.
+/// The reverse of [`get_in`], whatever the program's descriptors name by now. Not in a child
+/// that a signal handler has forked meanwhile: it is the parent who sleeps.
 fn get_out(told: &[pollfd], held: Taken) {
-    let held = held.lasts();
+    if !held.lasts() {
+        return;
+    }
     for told in told {
-        match told.events & !HEARD {
+        match told.events & !(HEARD | LOST) {
             SET => {
                 if let Some(set) = table::SETS.get(told.fd as u32) {
                     epoll::end_sleep(set);
-                    if held {
-                        set.unhold();
-                    }
+                    set.unhold();
                 }
             }
             CONNECTION | CANDIDATE => {
                 if let Some(socket) = table::SOCKETS.get(told.fd as u32) {
                     get_out_of(socket, told);
-                    if held {
-                        socket.unhold();
-                    }
+                    socket.unhold();
                 }
             }
             PLACE => {
                 let place = Place::numbered(told.fd);
-                if told.events & HEARD != 0 {
+                if told.events & LOST != 0 {
+                    place.lose();
+                } else if told.events & HEARD != 0 {
                     place.hear();
                 }
                 place.leave();

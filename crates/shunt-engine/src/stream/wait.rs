@@ -166,18 +166,21 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
     let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
     let place = wake::enter();
     let held = Taken::now();
-    let leave = || {
+    // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
+    let get_up = |heard| {
+        if !held.lasts() {
+            return;
+        }
+        awake(conn, want, heard);
         if let Some(place) = place {
             place.leave();
         }
-        if held.lasts() {
-            conn.socket.unhold();
-        }
+        conn.socket.unhold();
     };
     conn.socket.hold();
     let come = asleep(conn, want, place);
-    let result = if come {
-        awake(conn, want, false);
+    if come {
+        get_up(false);
         Ok(())
     } else {
         let counts = if want == Want::Data {
@@ -189,21 +192,15 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
         let result = if is_interrupted(until, seen) {
             Err(libc::EINTR)
         } else {
-            let undo = || {
-                awake(conn, want, false);
-                leave();
-            };
-            sleep_in_kernel(conn, want, place, until, seen, &undo)
+            sleep_in_kernel(conn, want, place, until, seen, &|| get_up(false))
         };
-        awake(conn, want, result == Ok(Woken::Otherwise));
+        get_up(result == Ok(Woken::Otherwise));
         if result != Ok(Woken::Called) {
             // The kernel may have news.
             conn.socket.looked_at.store(0, Ordering::Relaxed);
         }
         result.map(|_| ())
-    };
-    leave();
-    result
+    }
 }
 
 /// Whether a thread sleeps until there is room. With the sending token.

@@ -1,6 +1,6 @@
 //! Where a thread sleeps: a channel that it has to itself meanwhile.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::{c_int, pollfd};
 use shunt_shm::wake::Address;
@@ -17,6 +17,9 @@ static CHANNELS: [Channel; MOST] = [const { Channel::new() }; MOST];
 /// Which are taken, a bit each.
 static TAKEN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
+/// The process may poll no more than one descriptor at a time, and so does without places.
+static WITHOUT: AtomicBool = AtomicBool::new(false);
+
 /// A thread's place, from before it says that it sleeps until after it has.
 /// No destructor: a cancelled thread runs none.
 #[derive(Clone, Copy)]
@@ -25,7 +28,7 @@ pub(crate) struct Place(usize);
 /// Takes a place. `None`: there is none now, or never where the program has confined itself:
 /// it may sleep and receive in its own ways only.
 pub(crate) fn enter() -> Option<Place> {
-    if !thread::owns_memory() || config::is_confined() {
+    if !thread::owns_memory() || config::is_confined() || WITHOUT.load(Ordering::Relaxed) {
         return None;
     }
     let place = Place((0..TAKEN.len()).find_map(take_in)?);
@@ -73,6 +76,12 @@ impl Place {
         self.channel().hear();
     }
 
+    /// The program has closed its channel's number behind our back. The next one here opens
+    /// another channel.
+    pub(crate) fn lose(self) {
+        self.channel().close();
+    }
+
     /// Its number, for [`Place::numbered`].
     pub(crate) fn number(self) -> c_int {
         self.0 as c_int
@@ -88,6 +97,13 @@ impl Place {
         let bit = 1 << (self.0 % 64);
         TAKEN[self.0 / 64].fetch_and(!bit, Ordering::Release);
     }
+}
+
+/// No thread gets a place any more: `ppoll` takes fewer entries than that needs
+/// (`RLIMIT_NOFILE` below 2).
+#[cold]
+pub(crate) fn do_without() {
+    WITHOUT.store(true, Ordering::Relaxed);
 }
 
 /// Wakes every thread of this process that sleeps in a place: each looks again.
@@ -107,7 +123,7 @@ pub(crate) fn after_fork_child() {
     for taken in &TAKEN {
         taken.store(0, Ordering::Relaxed);
     }
-    for channel in &CHANNELS {
+    for channel in CHANNELS.iter().filter(|channel| channel.is_open()) {
         channel.close();
     }
 }

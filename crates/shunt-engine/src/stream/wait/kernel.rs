@@ -11,7 +11,7 @@ use crate::real;
 use crate::stream::{Conn, owed};
 use crate::sys::{self, Errno};
 use crate::thread::signals::Seen;
-use crate::wake::Place;
+use crate::wake::{self, Place};
 
 /// What has ended a sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,7 @@ pub(super) fn sleep_in_kernel(
     }
     let nobody = pollfd { fd: -1, ..base };
     let mut both = [base, place.map_or(nobody, Place::watch)];
+    let watched = 1 + usize::from(place.is_some());
     // Other processes that share the connection cannot call here.
     // And of a family that reads, whoever makes room may be killed before it tells.
     let is_shared = || {
@@ -53,12 +54,27 @@ pub(super) fn sleep_in_kernel(
     let turn = (want == Want::Room && (place.is_none() || is_shared()))
         .then(|| sys::now() + TURN)
         .filter(|turn| until.is_none_or(|until| until > *turn));
-    let result = poll_until(&mut both, turn.or(until), undo);
+    let result = poll_until(&mut both[..watched], turn.or(until), undo);
     let called = both[1].revents != 0;
     if called && let Some(place) = place {
-        place.hear();
+        if both[1].revents & libc::POLLNVAL != 0 {
+            place.lose();
+        } else {
+            place.hear();
+        }
     }
     match result {
+        Err(libc::EINVAL) if place.is_some() => {
+            wake::do_without();
+            Ok(Woken::Otherwise)
+        }
+        Err(libc::EINVAL) if base.events == libc::POLLIN && turn.is_none() => {
+            sleep_in_receive(conn, undo)
+        }
+        Err(libc::EINVAL) => {
+            pause(undo);
+            Ok(Woken::Otherwise)
+        }
         Err(libc::EAGAIN) if turn.is_some() => Ok(Woken::Otherwise),
         // The kernel restarts no poll, but it would the program's call.
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(Woken::Otherwise),
@@ -71,6 +87,30 @@ pub(super) fn sleep_in_kernel(
         }
         Ok(()) => Ok(Woken::Otherwise),
     }
+}
+
+/// The same where the process may poll nothing (`RLIMIT_NOFILE` is 0).
+#[cold]
+fn sleep_in_receive(conn: &Conn, undo: &impl Fn()) -> Result<Woken, Errno> {
+    let mut byte = 0u8;
+    // SAFETY: one byte of our own.
+    match real::sleeping(undo, || unsafe {
+        real::recv()(conn.fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK)
+    }) {
+        Err(errno @ (libc::EINTR | libc::EAGAIN)) => Err(errno),
+        Err(errno) => {
+            conn.socket.pending_error.store(errno, Ordering::Relaxed);
+            Ok(Woken::Otherwise)
+        }
+        Ok(_) => Ok(Woken::Otherwise),
+    }
+}
+
+/// The same for who waits for room: looks from time to time.
+#[cold]
+fn pause(undo: &impl Fn()) {
+    // Whoever waits looks again whether a signal ends that.
+    let _ = poll_until(&mut [], Some(sys::now() + TURN), undo);
 }
 
 /// Whether the program's call ends by a signal: one with a timeout is never restarted
@@ -111,7 +151,13 @@ pub(in crate::stream) fn wait_for_kernel(
         events: libc::POLLOUT,
         revents: 0,
     };
-    let result = poll_until(&mut [room], until, &leave);
+    let result = match poll_until(&mut [room], until, &leave) {
+        Err(libc::EINVAL) => {
+            pause(&leave);
+            Ok(())
+        }
+        result => result,
+    };
     leave();
     match result {
         // The kernel restarts no poll, but it would a send.
@@ -159,14 +205,14 @@ fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Resul
 
 /// The socket's own timeout for this direction, in nanoseconds.
 pub(in crate::stream) fn timeout(conn: &Conn, want: Want) -> Option<u64> {
-    if want == Want::Data && conn.socket.impatient.load(Ordering::Relaxed) {
+    let (name, impatient) = if want == Want::Data {
+        (libc::SO_RCVTIMEO, &conn.socket.impatient_receiver)
+    } else {
+        (libc::SO_SNDTIMEO, &conn.socket.impatient_sender)
+    };
+    if impatient.load(Ordering::Relaxed) {
         return Some(0);
     }
-    let name = if want == Want::Data {
-        libc::SO_RCVTIMEO
-    } else {
-        libc::SO_SNDTIMEO
-    };
     let time: libc::timeval = sys::getsockopt(conn.fd, libc::SOL_SOCKET, name).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     (ns != 0).then_some(ns)
