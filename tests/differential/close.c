@@ -843,6 +843,8 @@ static void killed_asleep(struct end *e, int by_epoll)
             }
         }
         await_go(e);
+        // On crowded cores it may still be about to read.
+        await_sleep(e, kid.pid, kid.pid);
         kill(kid.pid, SIGKILL);
         reap(e, &kid);
         go(e);

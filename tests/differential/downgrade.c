@@ -1,5 +1,6 @@
 // A connection goes back to plain TCP in the middle of its life: streams of the
 // C library on it, and programs without libshunt that inherit it.
+// needs: lending
 // path: free
 // timeout: 90
 #include "diff.h"

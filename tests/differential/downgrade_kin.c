@@ -1,5 +1,6 @@
 // A connection goes back to plain TCP while processes share it by fork, and
 // while its peer is stopped, or dies.
+// needs: lending
 // path: free
 // timeout: 60
 #include "diff.h"
@@ -282,7 +283,65 @@ static void killed_when_plain(struct end *e)
 
 #define KILLED "what a killed peer left in its ring only a program under Shunt can read"
 
-PLAIN_MAIN(CASE(child_in_recv, SPLIT | COLD), CASE(child_in_poll, SPLIT | COLD), CASE(child_in_epoll, SPLIT | COLD),
+// What is sent last by who has had a child, which is gone.
+static void last_bytes(struct end *e)
+{
+    if (e->role == C) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0)
+            _exit(0);
+        reap(e, &kid);
+        await_blocked(e);
+        produce(e, FD, 10, 1);
+        await_go(e);
+        produce(e, FD, 1000, 2);
+        close(FD), FD = -1;
+        go(e);
+    } else {
+        will_block(e);
+        expect(e, FD, 10, 1);
+        go(e);
+        await_go(e);
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, 1000, 2);
+        plain_end(e, &p);
+    }
+}
+
+// Only a child has the other end, and is in no call.
+static void daemon_has_it(struct end *e)
+{
+    if (e->role == C) {
+        int down[2];
+        char c;
+        MUST(pipe2(down, O_CLOEXEC));
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            close(down[1]);
+            get(down[0], &c, 1);
+            produce(e, FD, 1000, 1);
+            get(down[0], &c, 1);
+            _exit(0);
+        }
+        close(down[0]);
+        close(FD), FD = -1;
+        raw_write(down[1], "s", 1);
+        await_sleep(e, kid.pid, kid.pid);
+        go(e);
+        await_go(e);
+        close(down[1]);
+        reap(e, &kid);
+    } else {
+        await_go(e);
+        await_bytes(e, FD, 1000);
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, 1000, 1);
+        plain_end(e, &p);
+        go(e);
+    }
+}
+
+PLAIN_MAIN(CASE(last_bytes, SPLIT | COLD), CASE(daemon_has_it, SPLIT | COLD), CASE(child_in_recv, SPLIT | COLD), CASE(child_in_poll, SPLIT | COLD), CASE(child_in_epoll, SPLIT | COLD),
            CASE(program_child_in_recv, SPLIT | COLD), CASE(program_child_in_poll, SPLIT | COLD),
            CASE(program_child_in_epoll, SPLIT | COLD), CASE(child_puts_stream, SPLIT | COLD),
            CASE(child_runs_program, SPLIT | COLD), CASE(three_in_turns, SPLIT | COLD),

@@ -1,5 +1,6 @@
 // A connection in the middle of its life is passed to other processes, with and
 // without libshunt, over a Unix socket.
+// needs: lending
 // path: free
 // timeout: 60
 // variant: mmsg -DBY_MMSG

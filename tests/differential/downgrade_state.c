@@ -1,5 +1,6 @@
 // A connection goes back to plain TCP while it ends, while it is watched, and
 // while threads sleep in it.
+// needs: lending
 // path: free
 // timeout: 60
 #include "diff.h"

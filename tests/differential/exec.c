@@ -311,6 +311,57 @@ static void passed_to_oneself(struct end *e)
     AT(S) T(recv(FD, buf, 8, 0));
 }
 
+// A set goes along, with a connection in it that nobody registers anew.
+static void set_goes_along(struct end *e)
+{
+    char buf[32];
+    if (e->role == S) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            char number[16], set_number[16], out[16];
+            struct epoll_event event = {EPOLLIN, {.u64 = 77}};
+            int set = MUST(epoll_create1(0));
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+            for (int i = 0; i < 30; i++) {
+                MUST(epoll_wait(set, &event, 1, -1));
+                MUST(recv(FD, buf, 1, 0));
+                MUST(send(FD, buf, 1, 0));
+            }
+            fcntl(FD, F_SETFD, 0);
+            fcntl(e->out->fd, F_SETFD, 0);
+            snprintf(number, sizeof number, "%d", FD);
+            snprintf(set_number, sizeof set_number, "%d", set);
+            snprintf(out, sizeof out, "%d", e->out->fd);
+            execl("/proc/self/exe", "watch", "watch", set_number, number, out, NULL);
+            _exit(99);
+        }
+        close(FD), FD = -1;
+        reap(e, &kid);
+    } else {
+        for (int i = 0; i < 30; i++) {
+            MUST(send(FD, "x", 1, 0));
+            MUST(recv(FD, buf, 1, 0));
+        }
+        for (int i = 0; i < 3; i++)
+            asks(e, "hello, set", "hello, set");
+        T(shutdown(FD, SHUT_WR));
+        T(recv(FD, buf, 1, 0));
+    }
+}
+
+static int watched(int set, int fd, int out)
+{
+    char buf[32];
+    struct epoll_event event;
+    ssize_t n = 1;
+    while (n > 0 && epoll_wait(set, &event, 1, 5000) == 1) {
+        say_there(out, "events of ours", event.data.u64 == 77);
+        n = recv(fd, buf, 10, MSG_WAITALL);
+        put(fd, buf, n > 0 ? n : 0);
+    }
+    return n != 0;
+}
+
 static const struct test all_tests[] = {
     CASE(inetd_cat, SPLIT | ALL | COLD), CASE(inetd_cat_spawned, SPLIT | COLD),
     CASE(shell, SPLIT | COLD),           CASE(bytes_wait, SPLIT | COLD),
@@ -318,12 +369,14 @@ static const struct test all_tests[] = {
     CASE(bystander, TWO | COLD),                CASE(failed_exec, COLD),
     CASE(passed_to_oneself, COLD),
     CASE(failed_exec_midway, COLD),             CASE(copied_by_pidfd, COLD | PIDFD),
-    CASE(copied_by_pidfd_number, COLD | PIDFD),
+    CASE(copied_by_pidfd_number, COLD | PIDFD), CASE(set_goes_along, SPLIT | COLD),
 };
 
 int main(int argc, char **argv)
 {
     if (argc == 4 && !strcmp(argv[1], "resume"))
         return resumed(atoi(argv[2]), atoi(argv[3]));
+    if (argc == 5 && !strcmp(argv[1], "watch"))
+        return watched(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
     return diff_main(argc, argv, all_tests, sizeof all_tests / sizeof *all_tests);
 }

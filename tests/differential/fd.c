@@ -5,6 +5,7 @@
 #include "diff.h"
 #include "pest.h"
 #include <sys/file.h>
+#include <sys/resource.h>
 
 static void copies(struct end *e)
 {
@@ -301,6 +302,107 @@ static void only_connection_left(struct end *e)
         say(e, "%d good", good);
     }
 }
+
+// A system call past libc.
+static long past_libc(long number, long a, long b)
+{
+#ifdef __x86_64__
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b) : "rcx", "r11", "memory");
+    return result;
+#else
+    register long n __asm__("x8") = number;
+    register long x __asm__("x0") = a, y __asm__("x1") = b;
+    __asm__ volatile("svc 0" : "+r"(x) : "r"(n), "r"(y) : "memory");
+    return x;
+#endif
+}
+
+enum { FIRST = 900, LAST = 1020 };
+
+// The peer answers when this side sleeps.
+static void hear(struct end *e, int fd, int times)
+{
+    int good = 0;
+    for (int i = 0; i < times; i++) {
+        char c = 'A' + i;
+        good += send(fd, &c, 1, 0) == 1;
+        go(e);
+        good += recv(fd, &c, 1, 0) == 1 && c == 'A' + i;
+    }
+    if (good != 2 * times)
+        say(e, "%d good", good);
+}
+
+// The process closes every number but a few, past libc, and copies of `own` take them.
+static void take_numbers(struct end *e, const int *few, int own)
+{
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < 1024)
+        limit.rlim_cur = 1024, setrlimit(RLIMIT_NOFILE, &limit);
+    for (int fd = 3; fd < 4096; fd++)
+        if (fd != few[0] && fd != few[1] && fd != few[2] && fd != e->ctl)
+            past_libc(SYS_close, fd, 0);
+    int taken = 0;
+    for (int fd = FIRST; fd < LAST; fd++)
+        taken += fcntl(own, F_DUPFD_CLOEXEC, fd) == fd;
+    say(e, "%d taken", taken);
+}
+
+static void closes_past_libc(struct end *e, int connection)
+{
+    enum { BYTES = 1000 };
+    char bytes[BYTES];
+    if (e->role == S) {
+        int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC)), good = 0;
+        take(e, &e->peer_pid, sizeof e->peer_pid);
+        e->peer_tid = e->peer_pid;
+        while (await_go(e), recv(fd, bytes, 1, 0) == 1 && bytes[0] != 'e') {
+            await_sleep(e, e->peer_pid, e->peer_pid);
+            good += send(fd, bytes, 1, 0) == 1;
+        }
+        say(e, "%d good", good);
+        close(fd);
+        return;
+    }
+    int port = e->port, fam = e->fam;
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        dup2(e->out->fd, 1);
+        e->out->fd = 1;
+        int pair[2], left = 0, fd = MUST(tcp_socket(fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(fd, fam, port));
+        give(e, &e->pid, sizeof e->pid);
+        hear(e, fd, 20);
+        MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+        memset(bytes, 'x', BYTES);
+        MUST(write(pair[1], bytes, BYTES));
+        take_numbers(e, (int[]){fd, pair[0], pair[1]}, connection ? fd : pair[0]);
+        hear(e, fd, 20);
+        for (int n = FIRST; n < LAST && connection; n++)
+            hear(e, n, 1);
+        // Nor does a fork lose it.
+        pid_t pid = MUST(fork());
+        for (int n = FIRST; n < LAST && connection && pid == 0; n++)
+            hear(e, n, 1);
+        if (pid == 0)
+            _exit(0);
+        MUST(waitpid(pid, NULL, 0));
+        MUST(ioctl(pair[0], FIONREAD, &left));
+        say(e, "left %d", left);
+        T(recv(pair[1], bytes, 1, MSG_DONTWAIT));
+        go(e);
+        T(send(fd, "e", 1, 0));
+        _exit(0);
+    }
+    close(FD), FD = -1;
+    reap(e, &kid);
+}
+// What is in a socket that has such a number stays there, and nothing else comes out of it.
+static void socket_at_lost_number(struct end *e) { closes_past_libc(e, 0); }
+// A connection that has such a number works there.
+static void connection_at_lost_number(struct end *e) { closes_past_libc(e, 1); }
 
 static void kind(struct end *e)
 {
@@ -748,7 +850,8 @@ static void options_of_the_kernel(struct end *e)
 DIFF_MAIN(CASE(copies, ALL | COLD), CASE(copy_errors, 0), CASE(taken_over, COLD), CASE(takes_over, COLD),
           CASE(swapped, COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(lowest_number, SPLIT | BARE | ALL),
           CASE(closes_one_by_one, SPLIT | COLD), CASE(closes_a_range, SPLIT | COLD), CASE(closes_from, SPLIT | COLD),
-          CASE(marks_a_range, SPLIT), CASE(only_connection_left, SPLIT | COLD), CASE(kind, ALL | COLD),
+          CASE(marks_a_range, SPLIT), CASE(only_connection_left, SPLIT | COLD),
+          CASE(socket_at_lost_number, SPLIT), CASE(connection_at_lost_number, SPLIT), CASE(kind, ALL | COLD),
           CASE(refusals, COLD), CASE(cloexec, COLD), CASE(file_after_socket, COLD), CASE(counts, ALL | COLD),
           CASE(counts_large, 0), CASE(options, ALL | COLD), CASE(corked, COLD), CASE(corked_conversation, TWO | COLD),
           CASE(small_buffers, TWO | COLD), CASE(ancillary, COLD),

@@ -2,6 +2,7 @@
 // path: shunted 1%
 // timeout: 60
 #include "diff.h"
+#include <setjmp.h>
 
 static int converse(int fd, int first, int turns)
 {
@@ -872,6 +873,146 @@ static void fork_by_handler(struct end *e)
     say(e, "%d good", converse(FD, 0, 20));
 }
 
+static sigjmp_buf out_of_call;
+static void forks_and_leaves(int signal)
+{
+    forks(signal);
+    if (forked == 0)
+        siglongjmp(out_of_call, 1);
+}
+
+// Has the sleeper's handler fork, and says when the child has ended and the sleeper sleeps on.
+static void *lets_it_fork(void *arg)
+{
+    struct end *e = arg;
+    int status = 0;
+    forked = -1;
+    signals_sleeper(e);
+    while (forked <= 0)
+        nap();
+    MUST(waitpid(forked, &status, 0));
+    await_sleep(e, e->pid, e->tid);
+    go(e);
+    return (void *)(long)WEXITSTATUS(status);
+}
+
+// A signal handler forks in the middle of a receive. The child leaves the call by a jump,
+// and ends; its parent sleeps on, and receives.
+static void fork_by_handler_sleeps_on(struct end *e)
+{
+    char buf[8];
+    if (e->role == C) {
+        for (int i = 0; i < 3; i++) {
+            await_go(e);
+            T(send(FD, "abc", 3, 0));
+        }
+        client_converses(e, 20);
+        return;
+    }
+    struct sigaction act = {.sa_handler = forks_and_leaves, .sa_flags = SA_RESTART}, old;
+    sigaction(SIGUSR1, &act, &old);
+    for (volatile int i = 0; i < 3; i++) {
+        pthread_t t;
+        void *exited;
+        if (sigsetjmp(out_of_call, 1))
+            _exit(i == 0 || (recv(FD, buf, 8, MSG_DONTWAIT) == -1 && errno == EAGAIN) ? 3 : 4);
+        MUST(pthread_create(&t, NULL, lets_it_fork, e));
+        T(recv(FD, buf, 3, 0));
+        pthread_join(t, &exited);
+        say(e, "child exited with %ld", (long)exited);
+    }
+    sigaction(SIGUSR1, &old, NULL);
+    say(e, "%d good", converse(FD, 0, 20));
+}
+
+static int sleep_by(int how, int fd, int set)
+{
+    struct pollfd p = {fd, POLLIN, 0};
+    struct epoll_event ev;
+    char c;
+    if (how == 1 && poll(&p, 1, -1) != 1)
+        return -1;
+    if (how == 2 && epoll_wait(set, &ev, 1, -1) != 1)
+        return -1;
+    return recv(fd, &c, 1, 0);
+}
+
+// A child is killed in its sleep. Its parent still sleeps while there is nothing to do.
+static void killed_asleep(struct end *e)
+{
+    enum { WAYS = 3, TURNS = 3 };
+    int ep = -1;
+    if (e->role == S) {
+        struct epoll_event ev = {.events = EPOLLIN};
+        ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    }
+    for (int i = 0; i < WAYS * WAYS; i++) {
+        if (e->role == S) {
+            struct kid kid = spawn(e);
+            if (kid.pid == 0)
+                _exit(sleep_by(i / WAYS, FD, ep));
+            await_sleep(e, kid.pid, kid.pid);
+            kill(kid.pid, SIGKILL);
+            reap(e, &kid);
+        }
+        for (int turn = 0; turn < TURNS; turn++) {
+            if (e->role == S) {
+                will_block(e);
+                T(sleep_by(i % WAYS, FD, ep));
+            } else {
+                await_blocked(e);
+                T(send(FD, "x", 1, 0));
+            }
+        }
+        // Nor does a look at an empty connection disturb it.
+        if (e->role == S) {
+            T(recv(FD, (char[1]){0}, 1, MSG_DONTWAIT));
+            will_block(e);
+            T(sleep_by(i % WAYS, FD, ep));
+        } else {
+            await_blocked(e);
+            T(send(FD, "y", 1, 0));
+        }
+    }
+    if (e->role == S)
+        close(ep);
+}
+
+// Who waits for room hears of what a forked relative does to the connection.
+static void room_for_relatives(struct end *e)
+{
+    for (int how = 0; how < 3; how++) {
+        size_t total = 0;
+        struct kid kid;
+        if (e->role == S)
+            total = stuff(e, FD, how);
+        share(e, S, &total, sizeof total);
+        if (e->role == S) {
+            struct pollfd p = {FD, POLLOUT, 0};
+            pid_t parent = e->pid;
+            kid = spawn(e);
+            if (kid.pid == 0) {
+                await_sleep(e, parent, parent);
+                if (how == 2)
+                    T(shutdown(FD, SHUT_WR));
+                else
+                    go(e);
+                _exit(0);
+            }
+            T(poll(&p, 1, how ? -1 : 3 * PATIENCE_MS));
+            say(e, "%s", events(p.revents));
+            reap(e, &kid);
+            if (how == 2)
+                go(e);
+        } else {
+            await_go(e);
+            drain(e, FD, total, how);
+        }
+        meet(e);
+    }
+}
+
 // What a child takes out of a set is out for its parent, too, which may put it back.
 static void child_takes_out(struct end *e)
 {
@@ -902,4 +1043,5 @@ DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(child_closes_set, SPLIT |
           CASE(raw_child_closes, COLD | ALL), CASE(numbered_vfork_closes, COLD | ALL),
           CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
           CASE(fork_under_receiver, SPLIT), CASE(fork_under_waiter, SPLIT),
-          CASE(fork_under_closed_set, SPLIT), CASE(fork_by_handler, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))
+          CASE(fork_under_closed_set, SPLIT), CASE(fork_by_handler, SPLIT), CASE(killed_asleep, SPLIT | COLD), CASE(fork_by_handler_sleeps_on, SPLIT | COLD),
+          CASE(room_for_relatives, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

@@ -5,6 +5,7 @@
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
 #include "pest.h"
+#include <sys/resource.h>
 
 static volatile nfds_t four = 4;
 #define EVERY (POLLIN | POLLOUT | POLLPRI | POLLRDHUP | POLLRDNORM | POLLWRNORM | POLLRDBAND | POLLWRBAND)
@@ -565,6 +566,212 @@ static void stays_readable(struct end *e)
     say(e, "%d bad, %d vanished", bad, vanished);
 }
 
+// The process may have `n` descriptors from now on; returns how many before.
+static rlim_t allow(rlim_t n)
+{
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = n;
+    if (setrlimit(RLIMIT_NOFILE, &limit))
+        abort();
+    return before;
+}
+
+static void *shuts_down(void *arg)
+{
+    struct end *e = arg;
+    await_sleep(e, e->pid, e->tid);
+    shutdown(FD, SHUT_WR);
+    return NULL;
+}
+
+// The kernel polls as many entries as the process may have descriptors, and not one more.
+static void as_many_as_allowed(struct end *e)
+{
+    enum { MANY = 64 };
+    struct pollfd set[MANY];
+    size_t total = 0;
+    for (int i = 0; i < MANY; i++)
+        set[i] = (struct pollfd){i == MANY - 1 ? FD : -1, POLLIN, 0};
+    rlim_t before = e->role == S ? allow(MANY) : 0;
+    if (e->role == S) {
+        will_block(e);
+        T(poll(set, MANY, -1));
+        T(recv(FD, (char[8]){0}, 8, 0));
+        T(poll(set, MANY, 20));
+    } else {
+        await_blocked(e);
+        T(send(FD, "abc", 3, 0));
+    }
+    set[MANY - 1].events = POLLOUT;
+    for (int shut = 0; shut < 2; shut++) {
+        if (e->role == S)
+            total = stuff(e, FD, 1);
+        share(e, S, &total, sizeof total);
+        pthread_t t;
+        if (e->role == S && shut)
+            MUST(pthread_create(&t, NULL, shuts_down, e));
+        if (e->role == S) {
+            will_block(e);
+            T(poll(set, MANY, -1));
+            say(e, "%s", events(set[MANY - 1].revents));
+        } else {
+            await_blocked(e);
+        }
+        if (e->role == S && shut) {
+            pthread_join(t, NULL);
+            go(e);
+        } else if (e->role == C && shut) {
+            await_go(e);
+        }
+        if (e->role == C)
+            drain(e, FD, total, 1);
+        meet(e);
+    }
+    if (e->role == S)
+        allow(before);
+    else
+        T(recv(FD, (char[8]){0}, 8, 0));
+}
+
+// Calls on a connection need no descriptor but that, which there is already.
+static void hardly_any_allowed(struct end *e)
+{
+    char buf[8];
+    for (int allowed = 0; allowed < 3; allowed++) {
+        rlim_t before = e->role == S ? allow(allowed) : 0;
+        for (int i = 0; i < 2; i++) {
+            if (e->role == S) {
+                struct pollfd p = {FD, POLLIN, 0};
+                will_block(e);
+                if (i == 1 && allowed > 0)
+                    T(poll(&p, 1, -1));
+                T(recv(FD, buf, 8, 0));
+            } else {
+                await_blocked(e);
+                T(send(FD, "abc", 3, 0));
+            }
+        }
+        size_t total = 0;
+        if (e->role == S)
+            total = stuff(e, FD, 1);
+        share(e, S, &total, sizeof total);
+        if (e->role == S) {
+            fill(buf, 1, total, 1);
+            will_block(e);
+            T(send(FD, buf, 1, 0));
+            allow(before);
+        } else {
+            await_blocked(e);
+            drain(e, FD, total + 1, 1);
+        }
+        meet(e);
+    }
+}
+
+// Unlike poll, select needs no allowance.
+static void select_without_allowance(struct end *e)
+{
+    size_t total = 0;
+    int p[2] = {-1, -1};
+    fd_set r, w;
+    if (e->role == S)
+        MUST(pipe2(p, O_CLOEXEC));
+    for (int how = 0; how < 3; how++) {
+        if (e->role == S && how == 1)
+            total = stuff(e, FD, 1);
+        share(e, S, &total, sizeof total);
+        if (e->role == S) {
+            struct timeval none = {0, 0}, little = {0, 30000};
+            rlim_t before = allow(0);
+            FD_ZERO(&r);
+            FD_ZERO(&w);
+            FD_SET(FD, &r), FD_SET(p[0], &r);
+            T(select(20, &r, NULL, NULL, &none));
+            FD_SET(FD, &r), FD_SET(p[0], &r);
+            T(select(20, &r, NULL, NULL, &little));
+            FD_SET(FD, &r), FD_SET(p[0], &r);
+            if (how == 1)
+                FD_SET(FD, &w);
+            if (how == 2)
+                MUST(write(p[1], "x", 1));
+            will_block(e);
+            T(select(20, &r, &w, NULL, NULL));
+            say(e, "connection %d %d, pipe %d", !!FD_ISSET(FD, &r), !!FD_ISSET(FD, &w), !!FD_ISSET(p[0], &r));
+            if (how == 0)
+                T(recv(FD, (char[8]){0}, 8, 0));
+            allow(before);
+        } else if (how < 2) {
+            await_blocked(e);
+            if (how == 1)
+                drain(e, FD, total, 1);
+            else
+                T(send(FD, "abc", 3, 0));
+        } else {
+            await_go(e);
+        }
+        meet(e);
+    }
+    close(p[0]), close(p[1]);
+}
+
+enum { CROWD = 140 };
+struct waiter {
+    struct end *e;
+    pthread_t thread;
+    pid_t tid;
+    int result;
+};
+
+static void *waits_for_room(void *arg)
+{
+    struct waiter *w = arg;
+    struct pollfd p = {w->e->fd, POLLOUT, 0};
+    __atomic_store_n(&w->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    int n = poll(&p, 1, -1);
+    w->result = n == 1 ? p.revents : -1;
+    return NULL;
+}
+
+// Many threads wait for room; all of them hear of a shutdown, and of room.
+static void room_for_many(struct end *e)
+{
+    static struct waiter crowd[CROWD];
+    for (int shut = 0; shut < 2; shut++) {
+        size_t total = 0;
+        if (e->role == C) {
+            total = stuff(e, FD, 1);
+            for (int i = 0; i < CROWD; i++) {
+                crowd[i] = (struct waiter){.e = e};
+                MUST(pthread_create(&crowd[i].thread, NULL, waits_for_room, &crowd[i]));
+            }
+            for (int i = 0; i < CROWD; i++) {
+                while (!__atomic_load_n(&crowd[i].tid, __ATOMIC_ACQUIRE))
+                    nap();
+                if (i % 20 == 0 || i == CROWD - 1)
+                    await_sleep(e, e->pid, crowd[i].tid);
+            }
+            if (shut)
+                T(shutdown(FD, SHUT_WR));
+        }
+        share(e, C, &total, sizeof total);
+        if (e->role == S && !shut)
+            drain(e, FD, total, 1);
+        if (e->role == C) {
+            int woken = 0;
+            for (int i = 0; i < CROWD; i++) {
+                pthread_join(crowd[i].thread, NULL);
+                woken += crowd[i].result == POLLOUT;
+            }
+            say(e, "%d woken", woken);
+        }
+        meet(e);
+        if (e->role == S && shut)
+            drain(e, FD, total, 1);
+    }
+}
+
 #ifndef VIA_SYSCALL
 extern int __poll(struct pollfd *, nfds_t, int);
 extern int __select(int, fd_set *, fd_set *, fd_set *, struct timeval *);
@@ -591,4 +798,6 @@ DIFF_MAIN(CASE(idle, ALL | COLD), CASE(readable, ALL | COLD), CASE(half_closed, 
           CASE(full_wakes, TWO | COLD), CASE(mixed, COLD), CASE(each_wakes, TWO | COLD), CASE(time_limits, COLD),
           CASE(bad_arguments, 0), CASE(masks, COLD), CASE(high_number, 0), CASE(large_set, 0),
           CASE(number_reused, TWO | COLD), CASE(set_reused, COLD),
-          CASE(conversation, TWO | ALL | COLD), CASE(stays_readable, TWO | BARE), CASE(aliases, 0))
+          CASE(conversation, TWO | ALL | COLD), CASE(stays_readable, TWO | BARE),
+          CASE(as_many_as_allowed, SPLIT), CASE(hardly_any_allowed, SPLIT), CASE(room_for_many, SPLIT),
+          CASE(select_without_allowance, SPLIT | COLD), CASE(aliases, 0))

@@ -117,6 +117,53 @@ static void send_limit(struct end *e)
     AT(S) T(read(FD, (char[2]){0}, 2));
 }
 
+enum { CROWD = 140 };
+struct sender {
+    struct end *e;
+    pthread_t thread;
+    long long took;
+    int error;
+};
+
+static void *sends_in_vain(void *arg)
+{
+    struct sender *s = arg;
+    long long start = now_ms();
+    s->error = send(s->e->fd, "x", 1, MSG_NOSIGNAL) == -1 ? errno : 0;
+    s->took = now_ms() - start;
+    return NULL;
+}
+
+// Senders without any patience, and very many with little.
+static void send_without_patience(struct end *e)
+{
+    static struct sender crowd[CROWD];
+    size_t total = 0;
+    AT(C) {
+        struct timeval negative = {-1, 0};
+        total = stuff(e, FD, 3);
+        T(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, &negative, sizeof negative));
+        T(send(FD, "x", 1, 0));
+        limit(e, SO_SNDTIMEO, 200);
+        int late = 0, early = 0;
+        for (int i = 0; i < CROWD; i++) {
+            crowd[i] = (struct sender){.e = e};
+            MUST(pthread_create(&crowd[i].thread, NULL, sends_in_vain, &crowd[i]));
+        }
+        for (int i = 0; i < CROWD; i++) {
+            pthread_join(crowd[i].thread, NULL);
+            late += crowd[i].error == EAGAIN;
+            early += crowd[i].took < 100;
+        }
+        say(e, "%d timed out, %d early", late, early);
+        limit(e, SO_SNDTIMEO, 0);
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) drain(e, FD, total, 3);
+    AT(C) T(write(FD, "x", 1));
+    AT(S) T(read(FD, (char[2]){0}, 2));
+}
+
 static void interrupted(struct end *e)
 {
     char buf[8];
@@ -194,6 +241,60 @@ static void ignored(struct end *e)
             nanosleep(&pause, NULL);
             T(send(FD, "abc", 3, 0));
         }
+    }
+}
+
+// The other role's process is stopped in its sleep, and goes on.
+static void stop_and_continue(struct end *e)
+{
+    char path[64], text[512];
+    long long end = now_ms() + PATIENCE_MS;
+    int stopped = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", e->peer_pid);
+    kill(e->peer_pid, SIGSTOP);
+    while (!stopped && now_ms() < end) {
+        int fd = MUST(open(path, O_RDONLY | O_CLOEXEC));
+        ssize_t n = read(fd, text, sizeof text - 1);
+        close(fd);
+        text[n > 0 ? n : 0] = 0;
+        stopped = strstr(text, ") T ") != NULL;
+    }
+    kill(e->peer_pid, SIGCONT);
+    say(e, "stopped: %d", stopped);
+}
+
+static void stopped(struct end *e)
+{
+    char buf[8];
+    for (int how = 0; how < 2; how++) {
+        if (e->role == S) {
+            struct pollfd p = {FD, POLLIN, 0};
+            will_block(e);
+            if (how)
+                T(poll(&p, 1, 8000));
+            T(recv(FD, buf, 3, 0));
+        } else {
+            await_blocked(e);
+            stop_and_continue(e);
+            T(send(FD, "abc", 3, 0));
+        }
+    }
+}
+
+// A socket call with a time limit ends then (signal(7)).
+static void stopped_with_limit(struct end *e)
+{
+    char buf[8];
+    if (e->role == S) {
+        limit(e, SO_RCVTIMEO, 8000);
+        will_block(e);
+        T(recv(FD, buf, 3, 0));
+        limit(e, SO_RCVTIMEO, 0);
+        go(e);
+    } else {
+        await_blocked(e);
+        stop_and_continue(e);
+        await_go(e);
     }
 }
 
@@ -416,6 +517,56 @@ static void handler_jumps(struct end *e)
         T(send(FD, "def", 3, 0));
     }
     AT(C) T(recv(FD, buf, 8, 0));
+}
+
+static long long used_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
+}
+
+enum { JUMPS = 2500 };
+
+// Who waits after a handler has left other waits for good still sleeps.
+static void sleeps_after_jumps(struct end *e)
+{
+    char buf[8];
+    if (e->role == S) {
+        struct itimerval soon = {{0, 0}, {0, 0}}, never = {{0, 0}, {0, 0}};
+        struct pollfd p = {FD, POLLIN, 0};
+        handle(SIGALRM, jump, SA_RESTART);
+        for (volatile int round = 0; round < JUMPS; round++) {
+            MUST(send(FD, "j", 1, 0));
+            soon.it_value.tv_usec = 1 + round * 7 % 200;
+            if (sigsetjmp(escape, 1) == 0) {
+                MUST(setitimer(ITIMER_REAL, &soon, NULL));
+                poll(&p, 1, -1);
+                setitimer(ITIMER_REAL, &never, NULL);
+            }
+            MUST(recv(FD, buf, 1, 0));
+        }
+        handle(SIGALRM, SIG_IGN, 0);
+        for (volatile int turn = 0; turn < 3; turn++) {
+            long long used = used_ms(), start = now_ms();
+            will_block(e);
+            T(recv(FD, buf, 1, 0));
+            say(e, "slept: %d", (used_ms() - used) * 10 < now_ms() - start);
+            T(send(FD, "y", 1, 0));
+        }
+    } else {
+        for (int round = 0; round < JUMPS; round++) {
+            MUST(recv(FD, buf, 1, 0));
+            usleep(round * 13 % 150); // Some polls end by the signal, some by this.
+            MUST(send(FD, "j", 1, 0));
+        }
+        for (int turn = 0; turn < 3; turn++) {
+            await_go(e);
+            usleep(100000); // Long beside what it takes to fall asleep.
+            T(send(FD, "x", 1, 0));
+            T(recv(FD, buf, 1, 0));
+        }
+    }
 }
 
 // Transfers go through a storm of signals unharmed.
@@ -742,9 +893,11 @@ static void closed_under_limit(struct end *e)
 }
 
 DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limit_by_dup, 0), CASE(closed_under_limit, SPLIT),
-          CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(interrupted, COLD), CASE(restarted, TWO | COLD),
-          CASE(ignored, TWO), CASE(send_interrupted, 0), CASE(full_send_interrupted, 0),
+          CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(send_without_patience, 0), CASE(interrupted, COLD), CASE(restarted, TWO | COLD),
+          CASE(ignored, TWO), CASE(stopped, SPLIT),
+          KNOWN(stopped_with_limit, SPLIT, "a sleep in ppoll is restarted"), CASE(send_interrupted, 0), CASE(full_send_interrupted, 0),
           CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),
+          CASE(sleeps_after_jumps, SPLIT),
           CASE(handler_sends, SPLIT | COLD), CASE(handler_jumps_out_of_send, SPLIT | COLD), CASE(storm, TWO | COLD),
           CASE(cancelled, TWO | COLD), CASE(cancelled_among_many, 0), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD),
           CASE(low_water_of_small, TWO), CASE(killed_by_sigpipe, 0),

@@ -8,13 +8,13 @@ since before shuntd was killed and another took its place. Prints one line a cas
 """
 import json
 import os
-import re
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
+
+import shuntd
 
 TRIPS, SIZE, PATIENCE = 1000, 1000, 10
 NOBODY = 65534
@@ -113,20 +113,6 @@ def await_lines(file, how_many):
     return lines(file)
 
 
-def daemon():
-    """The process that serves us at its address; None: there is none."""
-    sockets = open("/proc/net/unix", errors="replace").read()  # Names may be no text.
-    for name in re.findall(rf" @(shunt/\d+/user/{os.geteuid()})$", sockets, re.MULTILINE):
-        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            control.connect("\0" + name)
-        except ConnectionRefusedError:
-            continue
-        return struct.unpack("3i", control.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    return None
-
-
 def wait_until(condition):
     end = time.monotonic() + PATIENCE
     while not condition() and time.monotonic() < end:
@@ -135,8 +121,8 @@ def wait_until(condition):
 
 def restart_daemon(shunt, known):
     """Kills it, and returns when its successor knows a process."""
-    os.kill(daemon(), signal.SIGKILL)
-    wait_until(lambda: daemon() is None)
+    os.kill(shuntd.pid(), signal.SIGKILL)
+    wait_until(lambda: shuntd.pid() is None)
     subprocess.check_call([shunt, "run", "true"])
     listed = [shunt, "ss", "--json", "--pid", str(known)]
     wait_until(lambda: json.loads(subprocess.check_output(listed))["connections"])

@@ -1,5 +1,5 @@
 //! What Shunt says of real programs: a line of statistics for each process, however it
-//! ends, and a row of `shunt ss` for each listener and connection. And what the kernel says of
+//! ends, and a row of `shunt ss` for each listener and connection, with the reason. And what the kernel says of
 //! connections whose ends sleep.
 
 use crate::build::{artifact, root};
@@ -20,7 +20,11 @@ pub(crate) fn steps(report: &mut Report) {
         run("endings", &[&directory.display().to_string()])
     });
     report.step("rows of shunt ss", || run("listing", &[]));
+    report.step("peers out of reach", || run("elsewhere", &[]));
     report.step("calls beside the stream", || run("sleepers", &[]));
+    report.step("back to the rings", || run("returning", &[]));
+    report.step("claims that outlive shuntd", || run("successor", &[]));
+    report.step("addresses and memory", || run("capacity", &[]));
 }
 
 /// Runs a script that prints a line a case; returns its last line.

@@ -1,9 +1,11 @@
 //! Child processes: bounded in time, ended by process id, with the stacks of
 //! everyone involved printed when one hangs.
 
+use crate::progress;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -67,20 +69,43 @@ impl Job {
                 return Ok(status);
             }
             if Instant::now() > end {
-                print_stacks(&self.name, self.pid());
-                for &pid in others {
-                    print_stacks("other end", pid);
-                }
-                self.kill();
-                bail!(
-                    "{} hung: not done after {} s\n{}",
-                    self.name,
-                    limit.as_secs(),
-                    self.tail()
-                );
+                return self.hung(&format!("not done after {} s", limit.as_secs()), others);
             }
             sleep(TICK);
         }
+    }
+
+    /// Waits for its end, and says each line that it prints. If none comes for this long,
+    /// prints the stacks of its tree, ends it and fails.
+    pub(crate) fn follow(&mut self, silence: Duration) -> Result<ExitStatus> {
+        let mut log = BufReader::new(File::open(&self.log)?);
+        let (mut line, mut end) = (Vec::new(), Instant::now() + silence);
+        loop {
+            let status = self.child.try_wait()?;
+            while log.read_until(b'\n', &mut line)? > 0 {
+                end = Instant::now() + silence;
+                if line.ends_with(b"\n") {
+                    progress::say(String::from_utf8_lossy(&line).trim_end());
+                    line.clear();
+                }
+            }
+            if let Some(status) = status {
+                return Ok(status);
+            }
+            if Instant::now() > end {
+                return self.hung(&format!("silent for {} s", silence.as_secs()), &[]);
+            }
+            sleep(TICK);
+        }
+    }
+
+    fn hung(&mut self, how: &str, others: &[u32]) -> Result<ExitStatus> {
+        print_stacks(&self.name, self.pid());
+        for &pid in others {
+            print_stacks("other end", pid);
+        }
+        self.kill();
+        bail!("{} hung: {how}\n{}", self.name, self.tail());
     }
 
     /// Asks it to end with `signal` and waits; it must not need force.
@@ -219,4 +244,33 @@ pub(crate) fn check(command: &mut Command) -> Result<()> {
         bail!("`{}` failed ({status})", words.join(" "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Job;
+    use std::process::Command;
+    use std::time::Duration;
+
+    #[test]
+    fn only_silence_ends_what_is_followed() {
+        let directory = std::env::temp_dir();
+        let start = |name: &str, script: &str| {
+            let name = format!("shunt-follow-{name}.{}", std::process::id());
+            Job::spawn(&name, &directory, Command::new("sh").args(["-c", script])).unwrap()
+        };
+        // Longer than the silence, though never silent for so long.
+        let mut talks = start(
+            "talks",
+            "for i in 1 2 3 4; do echo $i; sleep 0.5; done; exit 3",
+        );
+        let status = talks.follow(Duration::from_millis(1500)).unwrap();
+        assert_eq!(status.code(), Some(3));
+        let mut hangs = start("hangs", "echo last words; sleep 60");
+        let error = hangs.follow(Duration::from_millis(100)).unwrap_err();
+        assert!(error.to_string().contains("last words"), "{error}");
+        for job in [talks, hangs] {
+            std::fs::remove_file(&job.log).unwrap();
+        }
+    }
 }

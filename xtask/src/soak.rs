@@ -6,6 +6,9 @@ use anyhow::{Result, bail};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// The environment's word for it.
+const RESTLESS: &str = "SHUNT_RESTLESS";
+
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// How long
@@ -17,6 +20,9 @@ pub(crate) struct Options {
     /// Connections that families of processes share, instead of many connections of few
     #[arg(long)]
     family: bool,
+    /// Send all connections back to TCP at every so-many-th wait of a process
+    #[arg(long, value_name = "WAITS")]
+    restless: Option<u32>,
     /// Repeat the choices of an earlier run
     #[arg(long)]
     seed: Option<u64>,
@@ -28,6 +34,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if let Some(seed) = options.seed {
         command.arg("--seed").arg(seed.to_string());
     }
+    if let Some(waits) = options.restless {
+        command.env(RESTLESS, waits.to_string());
+    }
     let status = command.stdin(Stdio::null()).status()?;
     reap_leftovers();
     Ok(status.success())
@@ -35,22 +44,27 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// A short one, for CI. Returns its last line.
 pub(crate) fn short() -> Result<String> {
-    let mut command = command(false, 30, false);
-    let mut job = Job::spawn("soak", &root().join("target"), &mut command)?;
-    let status = job.wait(Duration::from_secs(180), &[])?;
-    if !status.success() {
-        bail!("{status}; see target/soak.log\n{}", job.tail());
-    }
-    Ok(job.output().lines().last().unwrap_or_default().to_owned())
+    follow("soak", command(false, 30, false), 180)
+}
+
+/// The same while all connections change their way at every fiftieth wait of a process.
+pub(crate) fn short_restless() -> Result<String> {
+    let mut command = command(false, 20, false);
+    command.env(RESTLESS, "50");
+    follow("soak-restless", command, 180)
 }
 
 /// The same for families. Returns its last line.
 pub(crate) fn short_family() -> Result<String> {
-    let mut command = command(true, 30, false);
-    let mut job = Job::spawn("soak-family", &root().join("target"), &mut command)?;
-    let status = job.wait(Duration::from_secs(120), &[])?;
+    follow("soak-family", command(true, 30, false), 120)
+}
+
+/// Runs one that is to end within so many seconds.
+fn follow(name: &str, mut command: Command, seconds: u64) -> Result<String> {
+    let mut job = Job::spawn(name, &root().join("target"), &mut command)?;
+    let status = job.wait(Duration::from_secs(seconds), &[])?;
     if !status.success() {
-        bail!("{status}; see target/soak-family.log\n{}", job.tail());
+        bail!("{status}; see target/{name}.log\n{}", job.tail());
     }
     Ok(job.output().lines().last().unwrap_or_default().to_owned())
 }

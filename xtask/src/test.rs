@@ -15,6 +15,9 @@ use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::Duration;
 
+/// A program of the differential suite that hangs is ended sooner, and said so.
+const SILENCE: Duration = Duration::from_secs(300);
+
 /// The task.
 pub(crate) fn run(quick: bool) -> Result<bool> {
     let mut report = Report::new();
@@ -57,12 +60,14 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
     if built {
         report.step("instructions", instructions::step);
         report.step("differential", differential);
+        report.step("differential, restless", restless);
         skips(&mut report, &here);
         answers::steps(&mut report);
         if !quick {
             program::steps(&mut report, &[], &[])?;
             cpython::steps(&mut report, &cpython::Options::default())?;
             report.step("soak", soak::short);
+            report.step("soak, restless", soak::short_restless);
             report.step("soak family", soak::short_family);
         }
     }
@@ -80,7 +85,12 @@ fn skips(report: &mut Report, here: &Capabilities) {
         ),
         (
             here.pidfd_getfd,
-            "differential / copied_by_pidfd, taken_by_pidfd",
+            "differential / copied_by_pidfd, taken_by_pidfd, downgrade with both ends shunted",
+            "pidfd_getfd is refused",
+        ),
+        (
+            here.pidfd_getfd,
+            "unit tests / shuntd: lending, survivors, sockets of other users",
             "pidfd_getfd is refused",
         ),
         (
@@ -102,7 +112,21 @@ pub(crate) fn differential_alone() -> Result<bool> {
     Ok(report.finish())
 }
 
+/// Cases whose results do not depend on when a connection changes its way, while all of them
+/// do so at every fifth wait of a process.
+fn restless() -> Result<String> {
+    const EVERY: &str = "5";
+    const FILTERS: [&str; 5] = ["connect", "cores", "fork", "oob", "stdio"];
+    let mut words = vec!["--modes", "both,adaptive"];
+    words.extend(FILTERS.iter().flat_map(|filter| ["--filter", filter]));
+    run_differential(&words, &[("SHUNT_RESTLESS", EVERY)])
+}
+
 fn differential() -> Result<String> {
+    run_differential(&["--modes", "both,adaptive,client,server"], &[])
+}
+
+fn run_differential(words: &[&str], environment: &[(&str, &str)]) -> Result<String> {
     let program = artifact("shunt-differential");
     if !program.exists() {
         bail!("{} has not been built", program.display());
@@ -110,12 +134,14 @@ fn differential() -> Result<String> {
     let directory = root().join("target");
     let mut command = Command::new(&program);
     command
-        .args(["--modes", "both,adaptive,client,server", "--jobs", "2"])
+        .args(words)
+        .args(["--jobs", "2"])
+        .envs(environment.iter().copied())
         .arg("--shunt")
         .arg(artifact("shunt"))
         .current_dir(root());
     let mut job = Job::spawn("differential", &directory, &mut command)?;
-    let status = job.wait(Duration::from_secs(600), &[])?;
+    let status = job.follow(SILENCE)?;
     if !status.success() {
         bail!("{status}; see target/differential.log\n{}", job.tail());
     }

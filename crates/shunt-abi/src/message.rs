@@ -7,7 +7,7 @@
 //!          <─────────────────────────── Welcome (+ board fd)
 //!   Counters (+ region fd) ───────────>         what the process counts
 //!   Statistics (+ file fd) ───────────>         where its line goes if it is killed
-//!   Spare  (+ arena fd) ──────────────>         memory for a link to come
+//!   Spare  (+ arena fd) ──────────────>         memory for a link to come, of the size asked for
 //!   Listen / Unlisten ────────────────>         directory of listeners
 //!   Claim  ───────────────────────────>         "descriptor 7, cookie c"
 //!          <─────────────────────────── Paired (+ peer's arena fd on a new link)
@@ -18,6 +18,8 @@
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
 //!          <─────────────────────────── Lent (+ that descriptor)
 //!          <─────────────────────────── Downgrade (`shunt downgrade` wishes it)
+//!   Where ────────────────────────────>         "where is the other end?", for the statistics
+//!          <─────────────────────────── Where
 //! ```
 //!
 //! A message whose length or kind is not known is ignored by a client and ends
@@ -41,7 +43,8 @@ pub enum Kind {
     Report = 9,
     Release = 10,
     NeedSpare = 11,
-    /// The peer process of a link is dead: no new connection will use it.
+    /// The peer process of a link is dead, or nobody has used the link for a while: no new
+    /// connection will use it.
     Gone = 12,
     /// A client asks for the descriptor of a connection's other end.
     Lend = 13,
@@ -55,6 +58,10 @@ pub enum Kind {
     /// The statistics file, open for appending: shuntd writes the client's line to it if
     /// the client dies without.
     Statistics = 17,
+    /// A client asks why a connection stays on TCP, where it does not know itself; the answer.
+    Where = 18,
+    /// A client asks whether it alone has a socket; and the answer.
+    Alone = 19,
     /// `shunt ss` asks for every connection.
     List = 20,
     /// One connection.
@@ -87,6 +94,8 @@ impl Kind {
             15 => Self::Downgrade,
             16 => Self::Counters,
             17 => Self::Statistics,
+            18 => Self::Where,
+            19 => Self::Alone,
             20 => Self::List,
             21 => Self::Row,
             22 => Self::End,
@@ -113,18 +122,21 @@ pub enum Role {
 /// | Hello | `protocol`, `name` (the process's `comm`) |
 /// | Welcome | `protocol`, `status` (0, or a [`crate::Reason`] number), `index` (mail counter) |
 /// | Counters, Statistics | descriptor attached |
-/// | Spare | `arena` (the client's number for it); descriptor attached |
+/// | Spare | `arena` (the client's number for it), `slot` (as NeedSpare says); descriptor attached, or a `status` |
 /// | Listen, Unlisten | `cookie`, `port` |
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
 /// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
-/// | Gone | `link` |
+/// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once |
 /// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
 /// | Report | `cookie`, `status`: 0 (shunted) or a reason |
 /// | Release | `cookie` |
-/// | NeedSpare, List, End | – |
+/// | NeedSpare | `slot`: how many slots the arena is to have |
+/// | List, End | – |
 /// | Lend | `cookie`, `fd`: the client's own end |
 /// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason |
+/// | Alone | to the daemon: `cookie`, `fd`, `index` of its descriptors name it, `generation` (the question's number); from it: `cookie`, `fd`, `generation`, `status`: 0, or a reason |
 /// | Downgrade | from the daemon: `cookie`, `fd`; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
+/// | Where | `cookie`, `fd`, `status`: the reason so far, `family`, `ports` and `addresses`; from the daemon: `cookie`, `fd`, `index`: the reason so far, `status`: 0 or the reason in its place |
 /// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted, `bytes` |
 /// | Listener | the first of `family`, `addresses`, `ports` and `pids`; `name` |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -140,13 +152,13 @@ pub struct Message {
     pub cookie: u64,
     /// Identifies the link between two processes, unique in a daemon's life.
     pub link: u64,
-    /// Slot in both arenas of the link.
+    /// Slot in both arenas of the link, or how many of them an arena is to have.
     pub slot: u32,
     /// Changes each time a slot is handed out, never zero.
     pub generation: u32,
     /// The client's own number for one of its arenas.
     pub arena: u32,
-    /// Mail counter of the client, or a number of descriptors.
+    /// Mail counter of the client, a number of descriptors, or a [`crate::Reason`] as a number.
     pub index: u32,
     /// TCP port in host order.
     pub port: u16,
@@ -187,6 +199,8 @@ pub const FLAG_ADOPTED: u32 = 8;
 /// [`Message::flags`]: who held the other end has handed it on, so the client wants
 /// another slot.
 pub const FLAG_AGAIN: u32 = 16;
+/// [`Message::flags`]: no connection has used the link for a while.
+pub const FLAG_UNUSED: u32 = 32;
 
 /// Size of every message.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();

@@ -39,7 +39,7 @@ macro_rules! reasons {
 reasons! {
     Pending = 1, "PENDING", "The other end has not been paired yet.";
     PeerPlain = 2, "PEER_PLAIN", "The other end does not run under Shunt, or stays on TCP for a reason of its own.";
-    NotLocal = 3, "NOT_LOCAL", "The other end is on another host.";
+    NotLocal = 3, "NOT_LOCAL", "The other end is on another host, or in a network namespace where shuntd has not found it.";
     ShortLived = 4, "SHORT_LIVED", "The connection ended before it had shown that it would live.";
     Disabled = 5, "DISABLED", "Upgrades are switched off (--upgrade=off).";
     NoDaemon = 6, "NO_DAEMON", "No compatible shuntd answers: start one with `shunt run` or `shuntd`.";
@@ -71,7 +71,17 @@ reasons! {
     Ended = 32, "ENDED", "The other end closed or shut down before all was read, so TCP delivered the rest.";
     Requested = 33, "REQUESTED", "`shunt downgrade` sent it back to TCP.";
     NoProof = 34, "NO_PROOF", "shuntd may not look at the process's sockets (pidfd_getfd is refused), so it cannot tell whether the claim is true.";
-    OtherUser = 35, "OTHER_USER", "The process has changed its user; shuntd serves another one.";
+    OtherUser = 35, "OTHER_USER", "The ends belong to different users, or the process has changed its user; shuntd pairs ends of one user (or see cross_user in shunt.toml(5)).";
+    OtherNamespace = 36, "OTHER_NAMESPACE", "The other end is on this host, but in another network namespace (a container).";
+}
+
+impl Reason {
+    /// Whether it is said of a connection as long as nobody has looked where the other end is:
+    /// shuntd may know better.
+    #[must_use]
+    pub const fn is_provisional(self) -> bool {
+        matches!(self, Self::Pending | Self::PeerPlain | Self::NotLocal)
+    }
 }
 
 #[cfg(test)]

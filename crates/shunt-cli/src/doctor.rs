@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Resource};
 use rustix::thread::MembarrierQuery;
 use serde::Serialize;
-use shunt_abi::layout::ARENA_BYTES;
+use shunt_abi::layout::{ADDRESSES, arena_bytes};
 
 use crate::control::Control;
 use crate::library::{self, Fault};
@@ -192,18 +192,22 @@ fn limits() -> Found {
             .current
             .unwrap_or(u64::MAX)
     };
-    let arena = ARENA_BYTES as u64;
-    let gib = arena.div_ceil(1 << 30);
-    if limit(Resource::Fsize) < arena {
+    let least = arena_bytes(1) as u64;
+    if limit(Resource::Fsize) < least {
+        let mib = least.div_ceil(1 << 20);
         return Err(Fault::new(
-            format!("files may not be as long as shared memory ({gib} GiB, hardly any of it used)"),
+            format!(
+                "files may not be as long as shared memory ({mib} MiB or more, hardly any of it used)"
+            ),
             "`ulimit -f unlimited` in the shell that starts the programs",
         ));
     }
-    // Two for each process at the other end.
-    if limit(Resource::As) < 2 * arena {
+    if limit(Resource::As) / ADDRESSES < least {
+        let mib = (ADDRESSES * least).div_ceil(1 << 20);
         return Err(Fault::new(
-            format!("a process may not have the addresses for shared memory (2 times {gib} GiB)"),
+            format!(
+                "a process may not have the addresses for shared memory beside its own ({mib} MiB or more)"
+            ),
             "`ulimit -v unlimited` in the shell that starts the programs",
         ));
     }

@@ -152,7 +152,7 @@ fn doctor_has_one_advice_for_each_thing_that_is_wrong() {
             "`ulimit -f unlimited`",
         ),
         (
-            "(ulimit -v 900000; $SHUNT doctor)",
+            "(ulimit -v 60000; $SHUNT doctor)",
             "limits",
             "`ulimit -v unlimited`",
         ),

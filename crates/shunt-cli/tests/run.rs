@@ -3,7 +3,7 @@
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
@@ -233,7 +233,10 @@ fn without_the_library_nothing_runs() {
     let directory = std::env::temp_dir().join(format!("shunt-alone-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let alone = directory.join("shunt");
-    std::fs::copy(Path::new(SHUNT), &alone).unwrap();
+    // By another program: a child that another thread forks just now would have the copy open
+    // for writing, and nobody could execute it.
+    let copied = Command::new("cp").arg(SHUNT).arg(&alone).status().unwrap();
+    assert!(copied.success());
     let out = command(alone.to_str().unwrap())
         .env_remove("SHUNT_LIB")
         .args(["run", "echo", "ran"])

@@ -1,7 +1,7 @@
 //! What `shunt run` tells the library through the environment.
 
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use shunt_abi::Reason;
 
@@ -31,6 +31,10 @@ pub(crate) enum Rings {
 
 static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static CONFINED: AtomicBool = AtomicBool::new(false);
+/// In so many waits of the process all its connections go back to TCP once; 0: never.
+static RESTLESS: AtomicU32 = AtomicU32::new(0);
+/// Waits since then.
+static WAITS: AtomicU32 = AtomicU32::new(0);
 static UPGRADE: AtomicU8 = AtomicU8::new(Upgrade::Adaptive as u8);
 
 /// The environment that the process starts with.
@@ -76,9 +80,20 @@ pub(crate) fn read(environment: Environment) {
     if mode != Upgrade::Adaptive {
         UPGRADE.store(mode as u8, Ordering::Relaxed);
     }
+    if let Some(waits) = variable("SHUNT_RESTLESS=") {
+        let number = std::str::from_utf8(waits).ok().and_then(|n| n.parse().ok());
+        RESTLESS.store(number.unwrap_or(0), Ordering::Relaxed);
+    }
     if variable("SHUNT_IO_URING=") == Some(b"deny") {
         RINGS.store(Rings::Denied as u8, Ordering::Relaxed);
     }
+}
+
+/// A thread is about to wait. `true`: a test wishes all connections to change their way.
+#[inline]
+pub(crate) fn is_restless() -> bool {
+    let every = RESTLESS.load(Ordering::Relaxed);
+    every != 0 && WAITS.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
 }
 
 /// When connections are upgraded.

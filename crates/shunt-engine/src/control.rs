@@ -8,6 +8,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::Message;
 
 use crate::kept::Kept;
+use crate::link::{self, Link};
 use crate::thread::Lock;
 use crate::{sys, thread};
 
@@ -16,6 +17,8 @@ mod board;
 mod borrow;
 mod dial;
 mod due;
+mod inquiry;
+mod patience;
 mod request;
 mod stock;
 mod wait;
@@ -26,7 +29,10 @@ use wire::Sent;
 pub(crate) use board::{accelerates, await_listed, has_mail};
 pub(crate) use borrow::borrow;
 pub(crate) use due::Due;
-pub(crate) use request::{bury, claim, claim_again, claim_now, listen, release, report, unlisten};
+pub(crate) use inquiry::{await_answers, inquire};
+pub(crate) use request::{
+    ask_alone, bury, claim, claim_again, claim_now, listen, release, report, unlisten,
+};
 
 /// After a failure, this long until the next try.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -87,7 +93,7 @@ pub(crate) fn look() {
     }
     LOOKED_AT.store(now, Ordering::Relaxed);
     let fd = SOCKET.number();
-    if fd >= 0 && (sys::ready(fd, libc::POLLIN) != 0 || due::is_any()) {
+    if fd >= 0 && (sys::ready(fd, libc::POLLIN) != 0 || due::is_any() || link::any_gone()) {
         drain();
     }
     ensure();
@@ -135,6 +141,7 @@ fn read_all() {
         board::set_seen(mail);
     }
     due::catch_up();
+    Link::sweep();
 }
 
 /// If `fd` is the control socket's number and the program wants it: moves.
@@ -159,6 +166,9 @@ pub(crate) fn after_fork_child() {
     // The stock is the parent's: its memory is not ours to write.
     stock::forget();
     due::forget();
+    inquiry::forget();
+    // Nor will its daemon's links have connections of ours.
+    Link::bury_all();
     dial::show_served();
 }
 
@@ -205,6 +215,11 @@ fn receive() -> bool {
 fn drop_connection(why: Reason) {
     if let Some(fd) = SOCKET.take() {
         sys::close(fd);
+    }
+    inquiry::forget();
+    Link::bury_all();
+    for socket in crate::table::SOCKETS.each() {
+        socket.again.forget();
     }
     WHY_NOT.store(why as u32, Ordering::Relaxed);
     RETRY_AT.store(sys::now() + RETRY_NS / 10, Ordering::Relaxed);

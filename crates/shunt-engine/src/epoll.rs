@@ -32,7 +32,7 @@ mod state;
 mod wait;
 
 pub(crate) use call::retire_all as retire_calls;
-pub(crate) use carry::{Known, carry};
+pub(crate) use carry::{Known, begun_again, carry, give_back, look_again};
 pub(crate) use control::change;
 pub(crate) use inner::make_way;
 pub(crate) use limit::Limit;

@@ -47,6 +47,11 @@ pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
     }
 }
 
+/// Holds a socket that may be about to end. `false`: nobody holds it any more.
+pub(crate) fn keep(socket: &Socket) -> bool {
+    raise(socket.count())
+}
+
 /// The epoll set that `fd` is, held likewise.
 pub(crate) fn set(fd: c_int) -> Option<&'static Set> {
     loop {

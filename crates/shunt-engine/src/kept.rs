@@ -59,7 +59,8 @@ impl Kept {
     pub(crate) fn take(&self) -> Option<c_int> {
         let ours = self.get();
         let fd = self.after.swap(0, Ordering::AcqRel) - 1;
-        if fd >= 0 {
+        // A socket or a set that the program has at the number by now stays known.
+        if fd >= 0 && matches!(table::look(fd), Entry::Ours) {
             table::enter(fd, Entry::Other);
         }
         ours
@@ -83,6 +84,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use crate::socket::{Socket, Stage};
 
     #[test]
     fn another_file_at_the_number_is_not_ours_be_its_inode_the_same() {
@@ -111,5 +113,20 @@ mod tests {
         assert_ne!(moved, number);
         sys::close(moved);
         sys::close(number);
+    }
+
+    #[test]
+    fn a_socket_of_the_programs_at_the_number_stays_known() {
+        let (kept, number) = (Kept::nothing(), File::open("/proc").unwrap().into_raw_fd());
+        kept.keep(number);
+        let theirs = sys::socket(libc::AF_INET, libc::SOCK_STREAM).unwrap();
+        // SAFETY: both descriptors are this test's.
+        assert!(unsafe { libc::dup2(theirs, number) } == number);
+        Socket::enter(number, Stage::Fresh).unwrap();
+        assert_eq!(kept.take(), None);
+        assert!(matches!(table::look(number), Entry::Socket(_)));
+        table::enter(number, Entry::Other);
+        sys::close(number);
+        sys::close(theirs);
     }
 }

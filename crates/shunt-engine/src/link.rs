@@ -5,12 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use shunt_abi::layout;
 use shunt_shm::arena::Arena;
 use shunt_shm::ring::{Consumer, Memory};
-use shunt_shm::slot::Slot;
+use shunt_shm::slot::{self, Slot};
 
+use crate::sys;
 use crate::table::{Links, Pool, Pooled};
 
 /// All links.
 pub(crate) static LINKS: Pool<Link> = Pool::new();
+/// Some link is gone and not yet unmapped.
+static ANY_GONE: AtomicBool = AtomicBool::new(false);
+/// A link that was used until now is unmapped after so long (nanoseconds): a thread that lost
+/// a race against `close` has left by then.
+const GRACE: u64 = 1_000_000_000;
 
 /// Two arenas, one written here and one written by the peer process.
 pub(crate) struct Link {
@@ -21,10 +27,16 @@ pub(crate) struct Link {
     arenas: std::cell::UnsafeCell<[Option<Arena>; 2]>,
     /// Sockets (and epoll sets) that use it.
     users: AtomicU32,
-    /// The peer process is dead: no new connection will come.
+    /// No new connection will come: the peer process is dead, or the daemon has taken the link
+    /// back.
     gone: AtomicBool,
+    /// Since when, as far as is known, nobody has used a link that is gone (nanoseconds); 0: it
+    /// was used when last looked at.
+    unused_since: AtomicU64,
+    /// How many slots both arenas have.
+    slots: AtomicU32,
     /// Socket index + 1 by slot.
-    sockets: [AtomicU32; layout::SLOTS],
+    sockets: [AtomicU32; layout::MOST_SLOTS as usize],
 }
 
 // SAFETY: `arenas` is written before the link is published and after the last
@@ -46,6 +58,9 @@ impl Link {
         link.id.store(id, Ordering::Relaxed);
         link.own_number.store(own_number, Ordering::Relaxed);
         link.gone.store(false, Ordering::Relaxed);
+        link.unused_since.store(0, Ordering::Relaxed);
+        link.slots
+            .store(own.slots().min(peer.slots()), Ordering::Relaxed);
         link.users.store(0, Ordering::Relaxed);
         for slot in &link.sockets {
             slot.store(0, Ordering::Relaxed);
@@ -80,6 +95,11 @@ impl Link {
         self.links.index()
     }
 
+    /// How many connections it has room for.
+    fn slots(&self) -> u32 {
+        self.slots.load(Ordering::Relaxed)
+    }
+
     /// What the daemon calls it.
     pub(crate) fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
@@ -108,31 +128,68 @@ impl Link {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The peer process is dead; the memory goes when the last user has gone.
-    pub(crate) fn bury(id: u64) {
+    /// No new connection will come; the memory goes when the last user has gone, at once if
+    /// that is long ago (`unused`). With the control lock.
+    pub(crate) fn bury(id: u64, unused: bool) {
+        let long_ago = if unused { 1 } else { 0 };
         for link in LINKS.each() {
             if link.in_use.load(Ordering::Acquire) && link.id.load(Ordering::Relaxed) == id {
+                link.unused_since.store(long_ago, Ordering::Relaxed);
                 link.gone.store(true, Ordering::Release);
+                ANY_GONE.store(true, Ordering::Relaxed);
+            }
+        }
+        Self::sweep();
+    }
+
+    /// The daemon that handed out the slots of all links is gone.
+    pub(crate) fn bury_all() {
+        for link in LINKS.each() {
+            link.gone.store(true, Ordering::Release);
+            ANY_GONE.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Unmaps links that are gone and have not been used for a while. With the control lock,
+    /// now and then.
+    pub(crate) fn sweep() {
+        if !ANY_GONE.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let now = sys::now();
+        for link in LINKS.each() {
+            if link.in_use.load(Ordering::Acquire)
+                && link.gone.load(Ordering::Acquire)
+                && !link.unmap_if_unused(now)
+            {
+                ANY_GONE.store(true, Ordering::Relaxed);
             }
         }
     }
 
-    /// Unmaps links that nobody uses any more. Called with the control lock,
-    /// some time after the last use: a thread that lost a race against `close`
-    /// has left by then.
-    pub(crate) fn sweep() {
-        for link in LINKS.each() {
-            let idle = link.in_use.load(Ordering::Acquire)
-                && link.gone.load(Ordering::Acquire)
-                && link.users.load(Ordering::Acquire) == 0;
-            if idle {
-                link.in_use.store(false, Ordering::Release);
-                link.own().unmap();
-                link.peer().unmap();
-                LINKS.give(link);
-            }
+    fn unmap_if_unused(&'static self, now: u64) -> bool {
+        let since = self.unused_since.load(Ordering::Relaxed);
+        if self.users.load(Ordering::Acquire) != 0 {
+            self.unused_since.store(0, Ordering::Relaxed);
+            return false;
         }
+        if since == 0 {
+            self.unused_since.store(now, Ordering::Relaxed);
+        }
+        if since == 0 || now - since < GRACE {
+            return false;
+        }
+        self.in_use.store(false, Ordering::Release);
+        self.own().unmap();
+        self.peer().unmap();
+        LINKS.give(self);
+        true
     }
+}
+
+/// Whether some link waits to be unmapped.
+pub(crate) fn any_gone() -> bool {
+    ANY_GONE.load(Ordering::Relaxed)
 }
 
 /// Whether this process has links.
@@ -145,6 +202,7 @@ pub(crate) fn any() -> bool {
 pub(crate) struct Pair {
     pub(crate) link: &'static Link,
     pub(crate) number: u32,
+    /// As the daemon counts.
     pub(crate) generation: u32,
     /// Our control lines.
     pub(crate) own: &'static Slot,
@@ -159,7 +217,7 @@ pub(crate) struct Pair {
 impl Pair {
     /// The memory of a slot on a link.
     pub(crate) fn new(link: &'static Link, number: u32, generation: u32) -> Option<Self> {
-        if number as usize >= layout::SLOTS || generation == 0 {
+        if number >= link.slots() || slot::first_life(generation) == 0 {
             return None;
         }
         let (own, peer) = (link.own(), link.peer());
@@ -188,14 +246,20 @@ impl Pair {
         }
     }
 
-    /// Whether the peer's words are of this connection, and not of the one before it.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.peer.state(self.generation).is_some()
+    /// The life of the slot that this side is in.
+    #[inline(always)]
+    pub(crate) fn life(&self) -> u32 {
+        self.own.face.generation.load(Ordering::Relaxed)
     }
 
-    /// The peer's state bits; none before it has begun this generation.
+    /// Whether the peer's words are of this connection and this life, and not of one before.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.peer.state(self.life()).is_some()
+    }
+
+    /// The peer's state bits; none before it has begun this life.
     #[inline(always)]
     pub(crate) fn peer_state(&self) -> u32 {
-        self.peer.state(self.generation).unwrap_or(0)
+        self.peer.state(self.life()).unwrap_or(0)
     }
 }

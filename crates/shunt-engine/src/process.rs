@@ -6,7 +6,8 @@ use shunt_abi::Reason;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
-use crate::socket::Stage;
+use crate::link::Pair;
+use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::{control, epoll, hold, region, stats, table, thread, upgrade, wake};
 
@@ -19,27 +20,16 @@ pub(crate) fn before_fork() {
     }
     table::each(|_, entry| {
         if let table::Entry::Socket(socket) = entry {
-            match socket.stage() {
-                Stage::Attached => {
-                    socket.share.before_fork();
-                    if let Some(pair) = socket.pair() {
-                        pair.own
-                            .options
-                            .forked
-                            .store(slot::SHARED, Ordering::Release);
-                        if Way::load(&pair.own.sending.way) == Way::Tcp {
-                            // It stays there, so no doorbell will come from here.
-                            publish::set_bits(&pair.own.face.state, slot::LEAVING);
-                        }
-                        // Two processes hold the link until both have died.
-                        pair.link.hold();
-                    }
-                }
-                Stage::Candidate | Stage::Claimed | Stage::Paired if upgrade::share(socket) => {}
-                Stage::Candidate | Stage::Claimed | Stage::Paired => {
-                    upgrade::refuse(socket, Reason::Forked)
-                }
-                _ => {}
+            if matches!(
+                socket.stage(),
+                Stage::Candidate | Stage::Claimed | Stage::Paired
+            ) && !upgrade::share(socket)
+            {
+                upgrade::refuse(socket, Reason::Forked);
+            }
+            // Perhaps only since another thread has had its lock.
+            if socket.stage() == Stage::Attached {
+                share_attached(socket);
             }
         }
     });
@@ -47,6 +37,36 @@ pub(crate) fn before_fork() {
     epoll::retire_calls();
     // Who sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
+}
+
+fn share_attached(socket: &'static Socket) {
+    // Nobody takes it back to its rings as alone meanwhile.
+    let locked = socket.lock.take();
+    socket.again.forget();
+    socket.share.before_fork();
+    if let Some(pair) = socket.pair() {
+        let forked = &pair.own.options.forked;
+        forked.store(slot::SHARED, Ordering::Release);
+        if Way::load(&pair.own.sending.way) == Way::Tcp {
+            // It stays there, so no doorbell will come from here.
+            publish::set_bits(&pair.own.face.state, slot::LEAVING);
+        }
+    }
+    if locked {
+        socket.lock.give();
+    }
+}
+
+/// In the child: whether another thread of the parent has made the socket, or taken it into use,
+/// after [`before_fork`] had looked at it. The parent believes that it has it alone.
+fn is_unshared(socket: &Socket) -> bool {
+    let counted = !socket.share.is_unknown();
+    let noted = |pair: &Pair| pair.own.options.forked.load(Ordering::Acquire) == slot::SHARED;
+    match socket.stage() {
+        Stage::Candidate | Stage::Claimed | Stage::Paired => !counted,
+        Stage::Attached => !counted && !socket.pair().is_some_and(noted),
+        _ => false,
+    }
 }
 
 /// The process ends: its connections end as if it had closed them.
@@ -71,6 +91,9 @@ pub(crate) fn after_fork_child() {
     control::after_fork_child();
     epoll::after_fork_child();
     wake::after_fork_child();
+    for socket in table::SOCKETS.each() {
+        socket.again.forget();
+    }
     // The registration is the parent's memory's, not ours.
     if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
         let _ = shunt_shm::atomic::register();
@@ -79,6 +102,9 @@ pub(crate) fn after_fork_child() {
         socket.lock.reset();
         socket.inside.after_fork_child();
         socket.told.store(false, Ordering::Relaxed);
+        if is_unshared(socket) {
+            socket.set_plain(socket.stage(), Reason::Forked);
+        }
         // The answer will be the parent's.
         socket.set_plain(Stage::Claimed, Reason::Forked);
         // The set is shared, so a registration that moves would move for both.

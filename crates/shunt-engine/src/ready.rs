@@ -11,6 +11,7 @@ use crate::table::Entry;
 use crate::thread::{is_alone, signals};
 use crate::{Outcome, signal, table};
 
+mod array;
 mod mask;
 mod poll;
 mod select;

@@ -43,6 +43,7 @@ real_functions! {
     recv(libc::c_int, *mut libc::c_void, usize, libc::c_int) -> isize;
     send(libc::c_int, *const libc::c_void, usize, libc::c_int) -> isize;
     ppoll(*mut libc::pollfd, libc::nfds_t, *const libc::timespec, *const libc::sigset_t) -> libc::c_int;
+    pselect(libc::c_int, *mut libc::fd_set, *mut libc::fd_set, *mut libc::fd_set, *const libc::timespec, *const libc::sigset_t) -> libc::c_int;
     epoll_pwait(libc::c_int, *mut libc::epoll_event, libc::c_int, libc::c_int, *const libc::sigset_t) -> libc::c_int;
     sendmsg(libc::c_int, *const libc::msghdr, libc::c_int) -> isize;
     recvmsg(libc::c_int, *mut libc::msghdr, libc::c_int) -> isize;

@@ -4,7 +4,8 @@
 //! base socket, and a process sees only its own threads. So a connection that a
 //! fork has shared waits until one process holds it alone, as a server does
 //! whose parent accepts and whose children serve. A holder that was killed, or
-//! went on as another program that has the socket too, counts for ever: then it stays as it is.
+//! went on as another program that has the socket too, counts until shuntd has found that nobody
+//! else has it ([`crate::stream::again`]).
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -76,6 +77,15 @@ impl Share {
     /// Whether nobody counts.
     pub(crate) fn is_unknown(&self) -> bool {
         self.word().is_none()
+    }
+
+    /// This process has it alone, whatever the count says of those that were killed or are
+    /// other programs by now.
+    pub(crate) fn settle(&self) {
+        if let Some(word) = self.word() {
+            self.clear();
+            word.store(0, Ordering::Release);
+        }
     }
 
     /// This process has it no more, and is in no call on it.

@@ -22,9 +22,10 @@ use crate::control::Due;
 use crate::link::Pair;
 use crate::region::{self, Shown};
 use crate::share::Share;
+use crate::stream::again::Return;
 use crate::table::{self, Links, Pooled};
 use crate::thread::Lock;
-use crate::{epoll, stats};
+use crate::{epoll, stats, upgrade};
 
 mod inside;
 mod memory;
@@ -50,6 +51,13 @@ fn note_paired(from: Stage, to: Stage) {
 pub(crate) fn any_paired() -> bool {
     PAIRED.load(Ordering::Acquire) != 0
 }
+
+/// In [`Socket::timeouts`]: the kernel has said that there is no `SO_RCVTIMEO`, …
+pub(crate) const NO_RCVTIMEO: u8 = 1;
+/// … no `SO_SNDTIMEO`. …
+pub(crate) const NO_SNDTIMEO: u8 = 2;
+/// … But the program has set one since, or does so just now.
+pub(crate) const SETS_TIMEOUTS: u8 = 4;
 
 /// See the module.
 #[repr(C, align(64))]
@@ -81,6 +89,8 @@ pub(crate) struct Socket {
     pub(crate) adopted: AtomicBool,
     /// This process has told the daemon of it.
     pub(crate) told: AtomicBool,
+    /// The daemon has been asked where its other end is.
+    pub(crate) inquired: AtomicBool,
     /// What it has still to tell.
     pub(crate) due: Due,
     /// Generation of the pair whose other end was let go before it was used, or 0.
@@ -97,6 +107,8 @@ pub(crate) struct Socket {
     pub(crate) slept_at: AtomicU64,
     /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`).
     pub(crate) kernel_state: AtomicU32,
+    /// What keeps it with the kernel once it went back there, or brings it to its rings again.
+    pub(crate) again: Return,
     /// An error taken from the base socket that the program must still see.
     pub(crate) pending_error: AtomicI32,
     /// The error for a peer that died with data unread has been given.
@@ -104,6 +116,8 @@ pub(crate) struct Socket {
     /// The program has sent, by TCP, to a peer that may be gone: a reset is the
     /// answer to that, not to a doorbell.
     pub(crate) sent_late: AtomicBool,
+    /// Another program is to have it, so that a recall of its stream is not taken back.
+    pub(crate) insists: AtomicBool,
     /// `SO_SNDBUF` as the program set it, or 0.
     pub(crate) sndbuf: AtomicU32,
     /// `SO_RCVTIMEO` is negative: a receive that would wait ends at once (`sock_set_timeout`
@@ -111,6 +125,8 @@ pub(crate) struct Socket {
     pub(crate) impatient_receiver: AtomicBool,
     /// The same of `SO_SNDTIMEO`.
     pub(crate) impatient_sender: AtomicBool,
+    /// What is known of its timeouts: `NO_RCVTIMEO`….
+    pub(crate) timeouts: AtomicU8,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,
     /// Other processes that have it since a fork.
@@ -159,6 +175,7 @@ impl Socket {
         socket.adopted.store(false, o);
         socket.wished.store(false, o);
         socket.told.store(false, o);
+        socket.inquired.store(false, o);
         socket.left.store(0, o);
         socket.inside.clear();
         socket.looked_at.store(0, o);
@@ -173,6 +190,8 @@ impl Socket {
         socket.sndbuf.store(0, o);
         socket.impatient_receiver.store(false, o);
         socket.impatient_sender.store(false, o);
+        socket.timeouts.store(0, o);
+        socket.again.clear();
         socket.tells_left.store(false, o);
         record.fd.store(fd, o);
         record.reason.store(Reason::Pending as u8, o);
@@ -253,6 +272,15 @@ impl Socket {
         self.record.downgraded.store(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_downgraded(&self) -> bool {
+        self.record.downgraded.load(Ordering::Relaxed) != 0
+    }
+
+    /// It is on its rings again.
+    pub(crate) fn note_return(&self) {
+        self.record.downgraded.store(0, Ordering::Relaxed);
+    }
+
     /// Whether the object is in use.
     pub(crate) fn is_live(&self) -> bool {
         self.stage() != Stage::Free
@@ -276,11 +304,11 @@ impl Socket {
         }
         pair.link.hold();
         pair.link.enter(pair.number, Some(self.index()));
-        if self.reason() == Reason::PeerPlain {
-            self.set_reason(Reason::Pending); // Its peer has claimed it after all.
+        if matches!(self.reason(), Reason::PeerPlain | Reason::OtherUser) {
+            self.write_reason(Reason::Pending); // Its peer has claimed it after all.
         }
         if !self.move_on(Stage::Claimed, Stage::Paired) {
-            let bits = crate::upgrade::refusal(self.reason());
+            let bits = upgrade::refusal(self.reason());
             pair.own.face.state.fetch_or(bits, Ordering::AcqRel);
         }
         true
@@ -314,7 +342,23 @@ impl Socket {
         Reason::from_number(self.reason.load(Ordering::Relaxed)).unwrap_or(Reason::Pending)
     }
 
+    /// Notes a reason. What the daemon has found out is not replaced by what is only supposed.
     pub(crate) fn set_reason(&self, reason: Reason) {
+        let found = matches!(self.reason(), Reason::OtherNamespace | Reason::OtherUser);
+        if !(found && reason.is_provisional()) {
+            self.write_reason(reason);
+        }
+    }
+
+    /// It is another connection from here on: nothing has been found out about that.
+    pub(crate) fn forget_peer(&self) {
+        self.inquired.store(false, Ordering::Relaxed);
+        if matches!(self.reason(), Reason::OtherNamespace | Reason::OtherUser) {
+            self.write_reason(Reason::Pending);
+        }
+    }
+
+    fn write_reason(&self, reason: Reason) {
         self.reason.store(reason as u8, Ordering::Relaxed);
         self.record.reason.store(reason as u8, Ordering::Relaxed);
     }
@@ -393,6 +437,14 @@ impl Socket {
         }
     }
 
+    /// One less if it is not the last; `false`: it is.
+    pub(crate) fn unhold_one_of_several(&self) -> bool {
+        let less = |holds: u32| (holds > 1).then(|| holds - 1);
+        self.holds
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less)
+            .is_ok()
+    }
+
     /// A descriptor of it is about to be closed; another may take its place as
     /// the one that we use.
     pub(crate) fn forget_fd(&'static self, fd: c_int) {
@@ -464,6 +516,7 @@ impl Socket {
                 pair.link.enter(pair.number, None);
             }
         });
+        upgrade::note_end(self);
         note_paired(self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
         if self.inside.retire() {

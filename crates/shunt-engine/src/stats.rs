@@ -83,11 +83,14 @@ fn count(which: impl FnOnce(&Header) -> &AtomicU64) {
 
 /// A data call on a socket that the kernel serves.
 #[inline]
-pub(crate) fn kernel_call(socket: &Socket) {
+pub(crate) fn kernel_call(socket: &'static Socket) {
     if enabled() {
         let calls = socket.rx.kernel_calls.fetch_add(1, Ordering::Relaxed);
         if calls < 16 || calls.is_multiple_of(16) {
             look(socket);
+            if !config::is_confined() {
+                control::inquire(socket, calls);
+            }
         }
     }
 }
@@ -153,6 +156,18 @@ pub(crate) fn add(socket: &Socket) {
         }
         let (shunted, carried) = (has_been_shunted(socket), carried(socket));
         header.add(&socket.record, shunted, carried);
+    }
+}
+
+/// A connection that has been counted with one reason had another.
+pub(crate) fn recount(former: Reason, reason: Reason) {
+    if let Some(header) = region::header() {
+        let count = |reason: Reason| &header.reasons[reason as usize];
+        let one_less = |n: u64| n.checked_sub(1);
+        let o = Ordering::Relaxed;
+        if count(former).fetch_update(o, o, one_less).is_ok() {
+            count(reason).fetch_add(1, o);
+        }
     }
 }
 
@@ -244,6 +259,10 @@ fn write() -> bool {
     let Some(header) = region::header().filter(|_| is_own()) else {
         return true;
     };
+    // Not in between: shuntd writes the line of who is killed meanwhile.
+    if header.written.load(Ordering::Acquire) == 0 && !config::is_confined() {
+        control::await_answers();
+    }
     if header.written.swap(1, Ordering::AcqRel) != 0 {
         return true;
     }

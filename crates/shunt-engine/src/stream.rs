@@ -8,6 +8,9 @@
 //!                                                 later: TCP"
 //! ```
 //!
+//! Once both directions are on TCP again, and what sent them there is over, the slot may begin
+//! another life, with both on `Tcp` ([`again`]).
+//!
 //! While a direction is on the ring, bytes on the base socket in that direction
 //! are doorbells: their value means nothing and the receiver swallows them.
 //! The sender decides both moves; the receiver follows at the exact offset. It may
@@ -25,10 +28,12 @@ use shunt_shm::token::Token;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::thread::{self, Got};
-use crate::{sys, table};
+use crate::{sys, table, tcp, wake};
 
+pub(crate) mod again;
 mod bell;
 mod close;
+mod crowd;
 mod downgrade;
 mod leave;
 mod owed;
@@ -52,10 +57,10 @@ pub(crate) use owed::{
 };
 pub(crate) use recv::{at_mark, closed_cleanly, leaves_unread, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, send};
-pub(crate) use spin::{Spin, shares_core};
+pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use swallow::swallow;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
-pub(crate) use wait::{Want, asleep, awake};
+pub(crate) use wait::{TURN, Want, asleep, awake, must_look};
 
 /// An attached connection, by one of its descriptors.
 #[derive(Clone, Copy)]
@@ -203,10 +208,42 @@ impl<'a> Conn<'a> {
 /// What `SIOCOUTQ` says of a direction on the ring: the kernel counts what the
 /// peer's receive buffer has not taken, and that is half of the ring here.
 pub(crate) fn unsent(conn: &Conn) -> u64 {
-    conn.in_flight().saturating_sub(conn.most() / 2)
+    let received = (conn.most() / 2).max(WINDOW.into());
+    conn.in_flight().saturating_sub(received)
 }
 
-/// A bound on bytes in flight: the ring's size, or what `SO_SNDBUF` asked for.
+/// What a peer's receive buffer takes at least, unless that has made it smaller: as much as it has
+/// at first (`tcp_rmem`), and a segment more.
+const WINDOW: u32 = 192 << 10;
+
+/// The bound that goes with an `SO_SNDBUF` of so many bytes, 0 if the program set none: beside
+/// the send buffer TCP fills the peer's receive buffer.
+pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
+    match sndbuf {
+        0 => 0,
+        _ => sndbuf.saturating_add(tcp::send_window(fd).max(WINDOW)),
+    }
+}
+
+/// The program has set `SO_SNDBUF`: threads that wait for room may have some now.
+pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
+    let own = conn.pair.own;
+    own.options
+        .most
+        .store(bound(conn.fd, sndbuf), Ordering::Relaxed);
+    // With the token a thread either has counted itself among the sleepers, or sees the bound.
+    let token = &own.sending.token;
+    let asleep = conn.take(token) && {
+        let asleep = wait::any_waits_for_room(conn);
+        thread::give(token);
+        asleep
+    };
+    if asleep {
+        wake::wake_all();
+    }
+}
+
+/// A bound on bytes in flight: the ring's size, or less if the program has set `SO_SNDBUF`.
 fn most(own: &slot::Slot) -> u64 {
     match own.options.most.load(Ordering::Relaxed) {
         0 => shunt_abi::layout::RING_BYTES as u64 - 65_536,

@@ -32,7 +32,7 @@ pub use memory::is_readable;
 pub(crate) use memory::{
     map, map_file, map_shared, map_wiped_on_fork, may_grow_to, memory_file, seal_size, unmap,
 };
-pub(crate) use process::{comm, core, exit, getpid, has_threads, is_dead};
+pub(crate) use process::{comm, core, exit, getpid, has_threads, is_dead, is_stopped};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
     ready, sched_yield,
@@ -41,8 +41,8 @@ pub(crate) use signal::{
     block_signals, send_plain_signal, send_signal, set_default, set_signal_mask, unblock_signals,
 };
 pub(crate) use socket::{
-    bind, connect, datagram_socket, getsockopt, name, push, recv, recvmsg, reset, send, send_more,
-    send_room, send_to, sendmsg, setsockopt, shutdown, socket,
+    Plain, bind, connect, datagram_socket, getsockopt, name, push, recv, recvmsg, reset, send,
+    send_more, send_room, send_to, sendmsg, setsockopt, shutdown, socket,
 };
 
 pub(crate) fn read(fd: c_int, buffer: *mut u8, length: usize) -> Result<usize, Errno> {

@@ -24,18 +24,24 @@ struct Info {
     delivered: [u32; 2],
     bytes_sent: u64,
     bytes_retrans: u64,
+    later: [u32; 3],
+    send_window: u32,
 }
 
 const _: () = assert!(
     std::mem::offset_of!(Info, bytes_acked) == 120
         && std::mem::offset_of!(Info, notsent_bytes) == 144
         && std::mem::offset_of!(Info, bytes_sent) == 200
+        && std::mem::offset_of!(Info, send_window) == 228
 );
 
 const SIOCOUTQ: u64 = 0x5411;
 const ESTABLISHED: u8 = 1;
 const FIN_WAIT1: u8 = 4;
 const FIN_WAIT2: u8 = 5;
+
+// SAFETY: a C struct of integers.
+unsafe impl sys::Plain for Info {}
 
 fn info(fd: c_int) -> Option<Info> {
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
@@ -109,6 +115,21 @@ pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
     taken(fd).map(|(_, bytes)| bytes)
 }
 
+/// The same where the caller has counted so many, and others may have taken more. Of a
+/// connection that is closed the kernel does not say whether it has counted a FIN.
+pub(crate) fn consumed_since(fd: c_int, counted: u64) -> u64 {
+    const CLOSE: u8 = 7;
+    if sys::ready(fd, 0) & libc::POLLERR != 0 {
+        return counted;
+    }
+    match taken(fd) {
+        Some((CLOSE, bytes)) if bytes <= counted => counted,
+        Some((CLOSE, bytes)) => bytes + 1,
+        Some((_, bytes)) => bytes.max(counted),
+        None => counted,
+    }
+}
+
 /// The connection's state, and the payload bytes taken. A FIN counts among those
 /// received, but not among those that wait.
 fn taken(fd: c_int) -> Option<(u8, u64)> {
@@ -145,6 +166,11 @@ pub(crate) fn mark(fd: c_int) -> Option<Mark> {
 /// How many segments with payload have come: about as many as the peer has sent messages.
 pub(crate) fn messages_received(fd: c_int) -> u32 {
     info(fd).map_or(0, |info| info.data_segments_in)
+}
+
+/// How much the peer's receive buffer takes, as it last said. (Zero before Linux 5.4.)
+pub(crate) fn send_window(fd: c_int) -> u32 {
+    info(fd).map_or(0, |info| info.send_window)
 }
 
 /// All payload that the kernel has carried: (sent, received), for statistics. One

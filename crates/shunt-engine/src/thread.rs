@@ -274,6 +274,13 @@ pub(crate) fn is_held_by_dead(token: &Token) -> bool {
     token.holder().is_some_and(is_dead)
 }
 
+/// Whether a process holds the token that is stopped: there is no saying when it goes on.
+pub(crate) fn is_held_by_stopped(token: &Token) -> bool {
+    let process = |holder: Holder| (holder.0 >> PID_SHIFT) as u32;
+    let other = token.holder().map(process).filter(|&other| other != pid());
+    other.is_some_and(sys::is_stopped)
+}
+
 fn is_dead(holder: Holder) -> bool {
     let process = (holder.0 >> PID_SHIFT) as u32;
     process != pid() && sys::is_dead(process)

@@ -1,6 +1,6 @@
 //! From a kernel connection to a shunted one: when to ask, when to attach.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
@@ -13,7 +13,7 @@ use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::stream::Want;
-use crate::{address, control, epoll, life, signal, stats, sys, table, tcp};
+use crate::{address, control, epoll, life, signal, stats, stream, sys, table, tcp};
 
 /// Data calls after which a connection has shown that it will live (adaptive).
 /// A one-request connection makes about four at each end.
@@ -22,8 +22,39 @@ pub(crate) const LIVES_AFTER: u32 = 5;
 /// Data calls after which nobody will come any more to pair a connection with.
 const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
 
+/// So many connections in a row that were claimed at once (eager) and ended before anybody
+/// used them in shared memory show that it does not pay just now: …
+const MANY_VAIN: u32 = 64;
+/// … only one in so many is claimed at once then, the others when they have shown that they live.
+const PROBE: u32 = 64;
+/// The last connections of which that is so, and those that were not claimed for it.
+static VAIN: AtomicU32 = AtomicU32::new(0);
+
+/// Whether to claim a new connection at once.
+fn is_eager() -> bool {
+    if config::upgrade() != Upgrade::Eager {
+        return false;
+    }
+    let Some(since) = VAIN.load(Ordering::Relaxed).checked_sub(MANY_VAIN) else {
+        return true;
+    };
+    let next = (since + 1) % PROBE;
+    VAIN.store(MANY_VAIN + next, Ordering::Relaxed);
+    next == 0
+}
+
+/// A connection of this process ends. (That its peer is plain says nothing of others.)
+pub(crate) fn note_end(socket: &Socket) {
+    let is_vain = matches!(socket.stage(), Stage::Claimed | Stage::Paired)
+        && socket.reason() != Reason::PeerPlain;
+    if is_vain && VAIN.load(Ordering::Relaxed) < MANY_VAIN {
+        VAIN.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// A socket is about to connect to `port`, or has been accepted.
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
+    socket.forget_peer();
     socket.set_role(role);
     socket.set_port(port.unwrap_or(0));
     let against = config::against().or((fd <= 2).then_some(Reason::Stdio));
@@ -31,7 +62,9 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
         socket.set_plain(Stage::Fresh, reason);
         return;
     }
-    let eager = config::upgrade() == Upgrade::Eager;
+    let eager = is_eager();
+    let after = if eager { 0 } else { LIVES_AFTER };
+    socket.claim_after.store(after, Ordering::Relaxed);
     // Until it has shown that it will live, nobody need be asked for it.
     if let Some(reason) = eager.then(|| alone(socket)).flatten() {
         socket.set_plain(Stage::Fresh, reason);
@@ -251,8 +284,6 @@ fn share_pair(socket: &Socket) -> bool {
     if shared {
         let forked = &pair.own.options.forked;
         forked.store(slot::SHARED, Ordering::Release);
-        // Two processes hold the link until both have died.
-        pair.link.hold();
     }
     shared
 }
@@ -283,6 +314,22 @@ fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
             socket.set_plain(Stage::Candidate, reason);
         }
     }
+}
+
+/// Another program will have it, too: it is paired only once that has it no more. `false`: it
+/// is no candidate.
+pub(crate) fn share_with_program(socket: &'static Socket) -> bool {
+    let is_candidate = socket.stage() == Stage::Candidate && socket.lock.take();
+    if !is_candidate {
+        return false;
+    }
+    let still = socket.stage() == Stage::Candidate;
+    if still {
+        socket.adopted.store(true, Ordering::Relaxed);
+        socket.set_reason(Reason::Inherited);
+    }
+    socket.lock.give();
+    still
 }
 
 /// Never to be upgraded (or, once attached, too late).
@@ -409,7 +456,8 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         .nonblock
         .store(u32::from(flags & libc::O_NONBLOCK as usize != 0), o);
     own.receiving.kernel_bytes.store(consumed, o);
-    own.options.most.store(socket.sndbuf.load(o), o);
+    let most = stream::bound(fd, socket.sndbuf.load(o));
+    own.options.most.store(most, o);
     // Threads that poll the kernel's socket sleep on the connection from now on.
     own.receiving.sleepers.store(pollers * Want::ALL_UNITS, o);
     let wait = if pollers > 0 {
@@ -439,6 +487,7 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
     }
     publish::set_bits(&own.face.state, slot::READY);
     control::report(socket, None);
+    VAIN.store(0, Ordering::Relaxed);
     true
 }
 
@@ -456,9 +505,14 @@ fn take_options(fd: c_int, own: &slot::Slot) {
     own.options
         .rcvlowat
         .store(get(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1).max(1), o);
+    force_options(fd, own);
+}
+
+/// Takes from the base socket what would delay a doorbell, as far as it is known.
+pub(crate) fn force_options(fd: c_int, own: &slot::Slot) {
     let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
     let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
-    if own.options.rcvlowat.load(o) != 1 {
+    if own.options.rcvlowat.load(Ordering::Relaxed) != 1 {
         let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
     }
 }

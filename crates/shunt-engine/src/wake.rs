@@ -17,7 +17,14 @@ mod place;
 
 pub(crate) use caller::call;
 pub(crate) use channel::Channel;
-pub(crate) use place::{Place, after_fork_child, do_without, enter, wake_all};
+pub(crate) use place::{Place, do_without, enter, wake_all};
+
+/// In a forked child: what other threads were about is done by nobody, and the channels are
+/// its parent's.
+pub(crate) fn after_fork_child() {
+    caller::after_fork_child();
+    place::after_fork_child();
+}
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.
 pub(crate) fn make_way(fd: libc::c_int) {

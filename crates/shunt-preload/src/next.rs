@@ -15,8 +15,8 @@ use cell::Cell;
 pub(crate) use cell::Function;
 use libc::{
     FILE, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, sigaction as Action, sighandler_t, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    posix_spawn_file_actions_t, posix_spawnattr_t, rlimit, rlimit64, sigaction as Action,
+    sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use raw::SIGSET_SIZE;
 use syscalls::{Errno, Sysno, syscall as sys};
@@ -191,6 +191,12 @@ next! {
     unshare(flags: c_int) -> c_int = sys!(Sysno::unshare, flags);
     #[variadic] prctl(option: c_int, second: c_ulong, third: c_ulong, fourth: c_ulong, fifth: c_ulong) -> c_int
         = sys!(Sysno::prctl, option, second, third, fourth, fifth);
+    setrlimit(resource: c_uint, new: *const rlimit) -> c_int = sys!(Sysno::setrlimit, resource, new);
+    setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int = sys!(Sysno::setrlimit, resource, new);
+    prlimit(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int
+        = sys!(Sysno::prlimit64, process, resource, new, old);
+    prlimit64(process: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int
+        = sys!(Sysno::prlimit64, process, resource, new, old);
 
     // Streams.
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;

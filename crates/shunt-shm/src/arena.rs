@@ -5,7 +5,7 @@
 //! so its descriptor can be handed to a peer that is not trusted, and a peer
 //! that maps it need not fear `SIGBUS`.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use shunt_abi::layout;
 use syscalls::{Errno, Sysno, syscall};
@@ -27,6 +27,7 @@ const MADV_POPULATE_WRITE: usize = 23;
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     base: *mut u8,
+    slots: u32,
 }
 
 // SAFETY: an arena is plain shared memory; everything in it that threads touch
@@ -36,24 +37,22 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Makes, maps and seals an arena. Returns it with its descriptor
-    /// (close-on-exec), which the caller passes on and closes.
+    /// Makes, maps and seals an arena with so many slots, or fewer where the process's limits
+    /// are narrow. Returns it with its descriptor (close-on-exec), which the caller passes on
+    /// and closes.
     ///
     /// # Errors
-    /// `EFBIG` where `RLIMIT_FSIZE` is smaller than an arena; else what `memfd_create`,
+    /// `EFBIG` or `ENOMEM` where not one slot fits the limits; else what `memfd_create`,
     /// `ftruncate`, `mmap` or `fcntl` said.
-    pub fn create() -> Result<(Self, i32), Errno> {
-        // Past that limit the kernel would not only refuse, but send SIGXFSZ.
-        if file_size_limit() < layout::ARENA_BYTES as u64 {
-            return Err(Errno::EFBIG);
-        }
+    pub fn create(wanted: u32) -> Result<(Self, i32), Errno> {
+        let slots = wanted.min(slots_within_limits()?);
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a valid C string; the call touches nothing else.
         let fd = unsafe { syscall!(Sysno::memfd_create, c"shunt-arena".as_ptr(), flags) }? as i32;
         let made = (|| {
             // SAFETY: integers only; the file was made above and is not mapped yet.
-            unsafe { syscall!(Sysno::ftruncate, fd, layout::ARENA_BYTES) }?;
-            let arena = Self::map(fd, true)?;
+            unsafe { syscall!(Sysno::ftruncate, fd, layout::arena_bytes(slots)) }?;
+            let arena = Self::map(fd, slots, true)?;
             let seals = SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE | SEAL_SEAL;
             // SAFETY: integers only; seals forbid what nobody does.
             if let Err(errno) = unsafe { syscall!(Sysno::fcntl, fd, F_ADD_SEALS, seals) } {
@@ -66,7 +65,7 @@ impl Arena {
             Ok(arena) => {
                 arena
                     .u64_at(layout::MAGIC_AT)
-                    .store(layout::MAGIC, std::sync::atomic::Ordering::Release);
+                    .store(layout::MAGIC, Ordering::Release);
                 Ok((arena, fd))
             }
             Err(errno) => {
@@ -77,23 +76,42 @@ impl Arena {
         }
     }
 
-    /// Maps a peer's arena read-only, after checking that it cannot shrink.
+    /// Maps a peer's arena read-only, or its first `most` slots, after checking that it
+    /// cannot shrink.
     ///
     /// # Errors
-    /// `EPERM` if it is not sealed or has the wrong size; else what the kernel said.
-    pub fn open(fd: i32) -> Result<Self, Errno> {
+    /// `EPERM` if it is not sealed or has no arena's size; else what the kernel said.
+    pub fn open(fd: i32, most: u32) -> Result<Self, Errno> {
         // SAFETY: integers only; a file without seals answers EINVAL.
         let seals = unsafe { syscall!(Sysno::fcntl, fd, F_GET_SEALS) }?;
         let needed = SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE;
         // SAFETY: lseek moves the offset of a memory file that nobody reads by offset.
         let size = unsafe { syscall!(Sysno::lseek, fd, 0, libc::SEEK_END) }?;
-        if seals & needed != needed || size != layout::ARENA_BYTES {
+        let slots = layout::slots_of(size as u64).ok_or(Errno::EPERM)?;
+        if seals & needed != needed {
             return Err(Errno::EPERM);
         }
-        Self::map(fd, false)
+        Self::map(fd, slots.min(most), false)
     }
 
-    fn map(fd: i32, writable: bool) -> Result<Self, Errno> {
+    fn map(fd: i32, slots: u32, writable: bool) -> Result<Self, Errno> {
+        let bytes = layout::arena_bytes(slots);
+        let all = MAPPED.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let mapped = if all as u64 > limit(libc::RLIMIT_AS) / SHARE {
+            Err(Errno::ENOMEM)
+        } else {
+            Self::map_bytes(fd, bytes, writable)
+        };
+        match mapped {
+            Ok(base) => Ok(Self { base, slots }),
+            Err(errno) => {
+                MAPPED.fetch_sub(bytes, Ordering::Relaxed);
+                Err(errno)
+            }
+        }
+    }
+
+    fn map_bytes(fd: i32, bytes: usize, writable: bool) -> Result<*mut u8, Errno> {
         let prot = if writable {
             libc::PROT_READ | libc::PROT_WRITE
         } else {
@@ -104,7 +122,7 @@ impl Arena {
             syscall!(
                 Sysno::mmap,
                 0,
-                layout::ARENA_BYTES,
+                bytes,
                 prot,
                 libc::MAP_SHARED | libc::MAP_NORESERVE,
                 fd,
@@ -112,25 +130,32 @@ impl Arena {
             )
         }?;
         // SAFETY: the range was just mapped; the advice only keeps it out of core files.
-        let _ = unsafe { syscall!(Sysno::madvise, base, layout::ARENA_BYTES, MADV_DONTDUMP) };
-        Ok(Self {
-            base: base as *mut u8,
-        })
+        let _ = unsafe { syscall!(Sysno::madvise, base, bytes, MADV_DONTDUMP) };
+        Ok(base as *mut u8)
     }
 
     /// The arena made here whose mapping begins at `base`.
     ///
     /// # Safety
-    /// `base` is the [`Self::address`] of an arena from [`Self::create`], still mapped.
+    /// `base` is the [`Self::address`] of an arena from [`Self::create`], still mapped, and
+    /// `slots` what that has.
     #[must_use]
-    pub unsafe fn from_own_address(base: *mut u8) -> Self {
-        Self { base }
+    pub unsafe fn from_own_address(base: *mut u8, slots: u32) -> Self {
+        Self { base, slots }
+    }
+
+    /// How many slots it has, as far as it is mapped.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
     }
 
     /// Takes the mapping away.
     pub fn unmap(self) {
+        let bytes = layout::arena_bytes(self.slots);
         // SAFETY: the caller has no address in it any more.
-        let _ = unsafe { syscall!(Sysno::munmap, self.base, layout::ARENA_BYTES) };
+        let _ = unsafe { syscall!(Sysno::munmap, self.base, bytes) };
+        MAPPED.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Where it is mapped; names it within the process.
@@ -144,13 +169,20 @@ impl Arena {
         unsafe { &*self.base.add(offset).cast() }
     }
 
+    /// Until when the writer finds the cores crowded (time stamp counter); 0: never yet. In a
+    /// peer's arena a hint that may say anything.
+    #[must_use]
+    pub fn crowded_until(&self) -> &AtomicU64 {
+        self.u64_at(layout::CROWDED_AT)
+    }
+
     /// The control lines of a slot.
     ///
     /// # Panics
     /// If the slot does not exist: callers check numbers from outside first.
     #[must_use]
     pub fn slot(&self, slot: u32) -> &'static Slot {
-        assert!((slot as usize) < layout::SLOTS);
+        assert!(slot < self.slots);
         // SAFETY: in the mapping, aligned, all atomics, valid for every bit pattern;
         // mappings outlive the sockets that use them.
         unsafe { &*self.base.add(layout::slot_at(slot)).cast() }
@@ -159,7 +191,7 @@ impl Arena {
     /// First byte of a slot's ring.
     #[must_use]
     pub fn ring(&self, slot: u32) -> *mut u8 {
-        assert!((slot as usize) < layout::SLOTS);
+        assert!(slot < self.slots);
         // SAFETY: the ring of a valid slot lies in the mapping.
         unsafe { self.base.add(layout::ring_at(slot)) }
     }
@@ -221,15 +253,35 @@ impl Arena {
     }
 }
 
-/// The largest file that this process may make (`RLIMIT_FSIZE`, `getrlimit(2)`); memory
-/// files count.
-fn file_size_limit() -> u64 {
+/// Bytes of all arenas that are mapped here.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+/// Arenas that a process with one link has: its own, the peer's, and one in stock.
+const ARENAS: u64 = 3;
+/// All arenas may be one in so many of the addresses that this process is allowed.
+const SHARE: u64 = layout::ADDRESSES / ARENAS;
+
+/// How many slots an arena may have by this process's limits (`getrlimit(2)`): of file sizes
+/// (past it the kernel would not only refuse, but send SIGXFSZ), and of addresses, most of
+/// which the program has for itself.
+fn slots_within_limits() -> Result<u32, Errno> {
+    let fit = |bytes: u64, errno: Errno| {
+        let rings = bytes.checked_sub(layout::RINGS_AT as u64).ok_or(errno)?;
+        let slots = rings / layout::RING_BYTES as u64;
+        let most = u64::from(layout::MOST_SLOTS);
+        (slots > 0).then_some(slots.min(most) as u32).ok_or(errno)
+    };
+    let by_size = fit(limit(libc::RLIMIT_FSIZE), Errno::EFBIG)?;
+    let by_addresses = fit(limit(libc::RLIMIT_AS) / layout::ADDRESSES, Errno::ENOMEM)?;
+    Ok(by_size.min(by_addresses))
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit64 {
         rlim_cur: libc::RLIM64_INFINITY,
         rlim_max: libc::RLIM64_INFINITY,
     };
     // SAFETY: of this process; the kernel writes one `rlimit64`, for which there is room.
-    let _ = unsafe { syscall!(Sysno::prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit) };
+    let _ = unsafe { syscall!(Sysno::prlimit64, 0, resource, 0, &raw mut limit) };
     limit.rlim_cur
 }
 
@@ -237,24 +289,78 @@ fn file_size_limit() -> u64 {
 mod tests {
     use super::*;
 
-    /// The kernel would end a process that makes too large a file.
-    #[test]
-    fn a_limit_of_file_sizes_refuses_an_arena() {
+    /// What `test` says (zero: it is right) in a child with this limit.
+    fn limited(resource: libc::__rlimit_resource_t, bytes: u64, test: impl Fn() -> i32) -> i32 {
         let limit = libc::rlimit {
-            rlim_cur: 100 << 20,
-            rlim_max: 100 << 20,
+            rlim_cur: bytes,
+            rlim_max: bytes,
         };
         // SAFETY: the child makes system calls only; the limit is its own.
-        let status = unsafe {
+        unsafe {
             let child = libc::fork();
             if child == 0 {
-                libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
-                libc::_exit(i32::from(!matches!(Arena::create(), Err(Errno::EFBIG))));
+                libc::setrlimit(resource, &raw const limit);
+                libc::_exit(test());
             }
             let mut status = -1;
             libc::waitpid(child, &raw mut status, 0);
             status
+        }
+    }
+
+    /// The kernel would end a process that makes too large a file.
+    #[test]
+    fn a_limit_of_file_sizes_makes_arenas_smaller_or_refuses_them() {
+        let bytes = layout::arena_bytes(5) as u64;
+        let five = || i32::from(!matches!(Arena::create(16), Ok((arena, _)) if arena.slots() == 5));
+        assert_eq!(limited(libc::RLIMIT_FSIZE, bytes, five), 0);
+        let none = || i32::from(!matches!(Arena::create(16), Err(Errno::EFBIG)));
+        let one = layout::arena_bytes(1) as u64;
+        assert_eq!(limited(libc::RLIMIT_FSIZE, one - 1, none), 0);
+    }
+
+    #[test]
+    fn a_limit_of_addresses_is_left_to_the_program_for_the_most_part() {
+        let few = || {
+            let Ok((arena, _)) = Arena::create(1024) else {
+                return 1;
+            };
+            let mut all = layout::arena_bytes(arena.slots()) as u64;
+            while let Ok((more, _)) = Arena::create(1024) {
+                all += layout::arena_bytes(more.slots()) as u64;
+            }
+            i32::from(arena.slots() < 16 || all > 2_000_000_000 / SHARE)
         };
-        assert_eq!(status, 0);
+        assert_eq!(limited(libc::RLIMIT_AS, 2_000_000_000, few), 0);
+        let none = || i32::from(!matches!(Arena::create(1), Err(Errno::ENOMEM)));
+        assert_eq!(limited(libc::RLIMIT_AS, 40 << 20, none), 0);
+    }
+
+    #[test]
+    fn a_peer_maps_as_many_slots_as_it_wants_of_a_file_of_the_right_size() {
+        let (own, fd) = Arena::create(3).unwrap();
+        let (two, three) = (Arena::open(fd, 2).unwrap(), Arena::open(fd, 9).unwrap());
+        assert_eq!((own.slots(), two.slots(), three.slots()), (3, 2, 3));
+        let (word, o) = (&own.slot(1).face.state, Ordering::SeqCst);
+        word.store(7, o);
+        assert_eq!(two.slot(1).face.state.load(o), 7);
+        assert!(std::panic::catch_unwind(|| two.slot(2)).is_err());
+        let odd = syscall_memfd(layout::arena_bytes(3) + 4096);
+        assert!(matches!(Arena::open(odd, 9), Err(Errno::EPERM)));
+        for arena in [own, two, three] {
+            arena.unmap();
+        }
+    }
+
+    fn syscall_memfd(bytes: usize) -> i32 {
+        // SAFETY: makes a file and seals it.
+        unsafe {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+            let fd = syscall!(Sysno::memfd_create, c"odd".as_ptr(), flags).unwrap() as i32;
+            syscall!(Sysno::ftruncate, fd, bytes).unwrap();
+            let seals = SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE;
+            syscall!(Sysno::fcntl, fd, F_ADD_SEALS, seals).unwrap();
+            fd
+        }
     }
 }

@@ -60,7 +60,7 @@ pub const REPEATED: u32 = 2048;
 
 /// `Face::state`, beside [`REFUSED`]: another program or process will have this end,
 /// and may be paired in its place.
-pub const HANDED_ON: u32 = 2048;
+pub const HANDED_ON: u32 = 4096;
 
 /// `Face::wait`: a thread sleeps until something arrives.
 pub const WAIT_RX: u32 = 1;
@@ -83,7 +83,8 @@ pub const WATCH_MASK: u32 = WATCHED | (0x3f << GROUP_SHIFT);
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Face {
-    /// Generation of the pairing (0: none yet).
+    /// Life of the slot (0: none yet): the generation of its pairing, and how often the
+    /// connection has come back to its rings since ([`first_life`], [`Slot::begin_again`]).
     pub generation: AtomicU32,
     /// `READY`…`UNREAD`.
     pub state: AtomicU32,
@@ -94,6 +95,9 @@ pub struct Face {
     /// 1 + the core on which a thread last waited for something to arrive, so that a
     /// peer that waits on the same one makes way for it at once; 0: not known.
     pub core: AtomicU32,
+    /// The life for which this side is ready: in the one before it both directions are the
+    /// kernel's, and it does nothing there any more.
+    pub again: AtomicU32,
     /// Where who sleeps until something arrives is called.
     pub data: Address,
     /// Where who sleeps until the ring has room is called.
@@ -264,8 +268,8 @@ pub struct Recall {
     /// How far this side is with recalling what the peer sends: one of
     /// [`NONE`](Recall::NONE)…[`DONE`](Recall::DONE).
     pub stage: AtomicU32,
-    /// 1: this side has answered the peer's recall; `Output::back_at` says where
-    /// what comes over TCP begins.
+    /// What this side has answered to the peer's recall: 0, nothing yet,
+    /// [`AGREED`](Recall::AGREED) or [`REFUSED`](Recall::REFUSED).
     pub answered: AtomicU32,
     /// This side's own: payload bytes left in the frame at `owed_read`.
     pub owed_left: AtomicU32,
@@ -283,6 +287,9 @@ pub struct Recall {
     pub moved: AtomicU64,
     /// This side's own: bytes that it repeats ([`REPEATED`]), said before the first.
     pub repeated: AtomicU64,
+    /// This side's own, of what it receives: the TCP stream offset up to which TCP brings
+    /// what it had not read in the ring; 0: nothing of that; [`Recall::IN_RING`].
+    pub brought_until: AtomicU64,
 }
 
 impl Recall {
@@ -296,6 +303,15 @@ impl Recall {
     pub const TAKEN: u32 = 3;
     /// The receiver has, as much of it as the kernel says.
     pub const DONE: u32 = 4;
+
+    /// What the peer has not read goes over TCP; `Output::back_at` says from where on.
+    pub const AGREED: u32 = 1;
+    /// It cannot: TCP has what comes behind it.
+    pub const REFUSED: u32 = 2;
+
+    /// `brought_until`: the sender has ended before TCP had brought all of it: the rest is
+    /// read in the ring.
+    pub const IN_RING: u64 = u64::MAX;
 }
 
 /// The control lines of one slot.
@@ -329,7 +345,7 @@ pub enum Way {
     Tcp = 0,
     /// The ring.
     Ring = 1,
-    /// Kernel TCP again, for good.
+    /// Kernel TCP again, to the end of this life of the slot ([`Slot::begin_again`]).
     TcpAgain = 2,
     /// Outgoing only: kernel TCP again, but bytes of the ring are to be sent first.
     Owing = 3,
@@ -355,6 +371,25 @@ impl Way {
     }
 }
 
+/// Lives that a connection may have in its slot.
+const LIVES: u32 = 256;
+
+/// The first life of a pairing.
+#[must_use]
+pub const fn first_life(generation: u32) -> u32 {
+    generation.wrapping_mul(LIVES)
+}
+
+/// The life after this one; `None`: there is none.
+#[must_use]
+pub const fn next_life(life: u32) -> Option<u32> {
+    if life % LIVES == LIVES - 1 {
+        None
+    } else {
+        Some(life + 1)
+    }
+}
+
 impl Slot {
     /// Starts a new life for a slot that this side owns. The peer believes
     /// nothing of it before it sees `generation`.
@@ -363,6 +398,41 @@ impl Slot {
         self.face.generation.store(0, Ordering::Release);
         self.face.state.store(0, o);
         self.face.wait.store(0, o);
+        self.face.again.store(0, o);
+        self.face.naps.store(0, o);
+        self.face.core.store(0, o);
+        self.face.data.say(Address::NOWHERE, 0);
+        self.face.room.say(Address::NOWHERE, 0);
+        self.sending.token.reset();
+        self.sending.in_kernel.store(0, o);
+        self.receiving.token.reset();
+        self.receiving.sleepers.store(0, o);
+        self.options.rcvlowat.store(1, o);
+        self.options.most.store(0, o);
+        self.options.forked.store(0, o);
+        self.begin_streams();
+        crate::ring::begin(ring, &self.sending);
+        publish::half(&self.face.generation, generation);
+    }
+
+    /// Starts the next life of a slot whose connection goes on, with both tokens of it; both
+    /// sides have said that they are ready for it. `taken`: bytes taken from the base socket
+    /// so far. Who sleeps on the connection goes on to do so, and tokens, options and
+    /// counts of sleepers stay.
+    pub fn begin_again(&self, life: u32, taken: u64, ring: crate::ring::Memory) {
+        let o = Ordering::Relaxed;
+        // A peer that is still in the life before has no more use for any of this.
+        self.face.state.store(0, Ordering::Release);
+        self.begin_streams();
+        self.receiving.kernel_bytes.store(taken, o);
+        crate::ring::begin(ring, &self.sending);
+        self.face.state.store(READY, o);
+        publish::half(&self.face.generation, life);
+    }
+
+    /// Both directions as they are before the first byte.
+    fn begin_streams(&self) {
+        let o = Ordering::Relaxed;
         self.progress.read.store(0, o);
         self.progress.bytes.store(0, o);
         self.output.switch_at.store(0, o);
@@ -372,7 +442,6 @@ impl Slot {
         self.output.bells.store(0, o);
         self.output.rung.store(0, o);
         let s = &self.sending;
-        s.token.reset();
         s.write.store(0, o);
         s.credit.store(0, o);
         s.total.store(0, o);
@@ -382,28 +451,18 @@ impl Slot {
         s.rung.store(0, o);
         s.rung_for_room.store(0, o);
         s.rung_at_door.store(0, o);
-        s.in_kernel.store(0, o);
         for segment in &s.segments {
             segment.store(0, o);
         }
         let r = &self.receiving;
-        r.token.reset();
         r.read.store(0, o);
         r.kernel_bytes.store(0, o);
         r.resume_at.store(0, o);
         r.left.store(0, o);
         r.way.store(0, o);
-        r.sleepers.store(0, o);
         r.unsure.store(0, o);
         r.mark.store(0, o);
         r.total.store(0, o);
-        self.face.naps.store(0, o);
-        self.face.core.store(0, o);
-        self.face.data.say(Address::NOWHERE, 0);
-        self.face.room.say(Address::NOWHERE, 0);
-        self.options.rcvlowat.store(1, o);
-        self.options.most.store(0, o);
-        self.options.forked.store(0, o);
         let k = &self.recall;
         k.stage.store(Recall::NONE, o);
         k.answered.store(0, o);
@@ -413,8 +472,7 @@ impl Slot {
         k.waits.store(0, o);
         k.moved.store(0, o);
         k.repeated.store(0, o);
-        crate::ring::begin(ring, &self.sending);
-        publish::half(&self.face.generation, generation);
+        k.brought_until.store(0, o);
     }
 
     /// The state bits, if the slot is in this generation.

@@ -76,10 +76,10 @@ impl Token {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Whether somebody holds it.
+    /// Whether somebody holds it. Acquire: if not, what was done under it is seen.
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.0.load(Ordering::Acquire) != 0
     }
 
     /// Who holds it.

@@ -37,6 +37,8 @@ pub(crate) struct Program {
     pub(crate) path_kind: PathKind,
     /// Seconds, where the default does not suffice.
     pub(crate) timeout: Option<u64>,
+    /// With both ends shunted shuntd must lend one process a descriptor of the other's.
+    pub(crate) needs_lending: bool,
 }
 
 /// Every program in `folder`, each followed by its variants.
@@ -73,6 +75,7 @@ fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
         flags: Vec::new(),
         path_kind: PathKind::Shunted(0.0),
         timeout: None,
+        needs_lending: false,
     };
     let mut variants = Vec::new();
     for line in text.lines().map_while(|l| l.strip_prefix("//")) {
@@ -83,6 +86,7 @@ fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
         match key {
             "path" => plain.path_kind = path_kind(&mut words),
             "timeout" => plain.timeout = words.next().and_then(|w| w.parse().ok()),
+            "needs" => plain.needs_lending = words.any(|need| need == "lending"),
             "flags" => plain.flags.extend(words.map(str::to_owned)),
             "variant" => {
                 if let Some(name) = words.next() {

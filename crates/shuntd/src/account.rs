@@ -1,18 +1,22 @@
 //! What a client counts: its region, and the file that its line goes to should it die
 //! without having written it.
 
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{OFlags, SealFlags};
-use shunt_abi::PROTOCOL;
 use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS, Served};
+use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::FromBytes;
 
 use crate::foreign::{Foreign, Lane};
 
 /// Records read at once.
 const BATCH: usize = 64;
+/// Reasons that are noted of one client.
+const NOTES: usize = 1024;
 
 /// A client's counters region, checked. It is read, never mapped.
 #[derive(Debug)]
@@ -83,6 +87,8 @@ pub(crate) struct Owner {
 pub(crate) struct Account {
     pub(crate) region: Region,
     pub(crate) lines: Option<Lines>,
+    /// Reasons that its process has been told, by `SO_COOKIE`.
+    told: HashMap<u64, Reason>,
 }
 
 /// A file for lines.
@@ -95,6 +101,28 @@ pub(crate) struct Lines {
 }
 
 impl Account {
+    /// What a process counts, and where its line goes.
+    pub(crate) fn new(region: Region, lines: Option<Lines>) -> Self {
+        Self {
+            region,
+            lines,
+            told: HashMap::new(),
+        }
+    }
+
+    /// Its process is told why a connection is not shunted. It may end before it hears that.
+    pub(crate) fn note(&mut self, cookie: u64, reason: Reason) {
+        if self.told.len() >= NOTES {
+            let sockets = self.region.sockets(SOCKETS);
+            let cookies = sockets.iter().map(|s| s.cookie.load(Ordering::Relaxed));
+            let open: HashSet<u64> = cookies.collect();
+            self.told.retain(|cookie, _| open.contains(cookie));
+        }
+        if self.told.len() < NOTES {
+            self.told.insert(cookie, reason);
+        }
+    }
+
     /// The client has ended: the user's lane writes its line if the client has not.
     pub(crate) fn settle(self, pid: u32, lane: &Arc<Lane>) {
         if let Some(lines) = self.lines {
@@ -103,6 +131,7 @@ impl Account {
                 group: lines.group,
                 region: self.region.0.hand_over(),
                 lines: lines.file.hand_over(),
+                told: self.told,
             });
         }
     }
@@ -124,6 +153,7 @@ pub(crate) struct LastLine {
     pub(crate) group: u32,
     region: OwnedFd,
     lines: OwnedFd,
+    told: HashMap<u64, Reason>,
 }
 
 impl LastLine {
@@ -136,6 +166,11 @@ impl LastLine {
             return;
         }
         visit(&self.region, &header, |record| {
+            let told = self.told.get(&record.cookie.load(Ordering::Relaxed));
+            let so_far = Reason::from_number(record.reason.load(Ordering::Relaxed));
+            if let Some(told) = told.filter(|_| so_far.is_some_and(Reason::is_provisional)) {
+                record.reason.store(*told as u8, Ordering::Relaxed);
+            }
             header.add_dead(&record);
             true
         });

@@ -6,15 +6,13 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use shunt_abi::board::NO_MAIL;
+use shunt_abi::layout::{FIRST_SLOTS, MOST_SLOTS, SPARES};
 use shunt_abi::message::{Kind, Message, comm_text};
 
 use crate::account::Account;
 use crate::board::Board;
 use crate::foreign::{Foreign, Lane};
 use crate::{process, wire};
-
-/// Arenas kept in stock per client: two, for a link of a client with itself.
-pub(crate) const SPARES: usize = 2;
 
 /// Memory for a link to come.
 #[derive(Debug)]
@@ -23,6 +21,8 @@ pub(crate) struct Spare {
     pub(crate) arena: u32,
     /// The memfd, checked.
     pub(crate) file: Foreign,
+    /// How many slots it has.
+    pub(crate) slots: u32,
 }
 
 /// What goes with a message.
@@ -70,10 +70,13 @@ pub(crate) struct Client {
     pub(crate) mail: u32,
     /// Arenas in stock.
     pub(crate) spares: Vec<Spare>,
-    /// The most spares it ever had in stock: what it is asked to keep there.
+    /// How many of the smallest it is asked to keep there: two, once it has had a link with
+    /// itself.
     pub(crate) stock: usize,
-    /// How many more it was asked for.
-    pub(crate) asked: usize,
+    /// How many slots those are to have that it was asked for and has not brought.
+    pub(crate) asked: Vec<u32>,
+    /// The most slots that it can make memory for, as far as is known.
+    pub(crate) most_slots: u32,
     /// Its listeners: cookie → port.
     pub(crate) listeners: HashMap<u64, u16>,
     /// What it counts.
@@ -108,7 +111,8 @@ impl Client {
             mail: NO_MAIL,
             spares: Vec::new(),
             stock: 1,
-            asked: 0,
+            asked: Vec::new(),
+            most_slots: MOST_SLOTS,
             listeners: HashMap::new(),
             account: None,
             outbox: VecDeque::new(),
@@ -186,18 +190,43 @@ impl Client {
         !self.outbox.is_empty() || !self.rows.is_empty()
     }
 
-    /// Asks for spares until `wanted` are there or promised.
+    /// Asks for spares with so many slots, or as many as it can make, until `wanted` with as
+    /// many are there or promised.
     pub(crate) fn want_spares(
         &mut self,
         board: &Board,
+        slots: u32,
         wanted: usize,
         limit: usize,
     ) -> Result<(), Unreachable> {
-        while self.spares.len() + self.asked < wanted {
-            self.asked += 1;
-            self.post(board, Message::new(Kind::NeedSpare), None, limit)?;
+        let slots = slots.min(self.most_slots);
+        let there = self.spares.iter().filter(|spare| spare.slots == slots);
+        let asked = self.asked.iter().filter(|asked| **asked == slots);
+        let missing = wanted.saturating_sub(there.count() + asked.count());
+        for _ in 0..missing.min(SPARES.saturating_sub(self.spares.len() + self.asked.len())) {
+            self.asked.push(slots);
+            let mut need = Message::new(Kind::NeedSpare);
+            need.slot = slots;
+            self.post(board, need, None, limit)?;
         }
         Ok(())
+    }
+
+    /// It was asked for a spare with so many slots, and has brought one with that many, fewer
+    /// or none (0).
+    pub(crate) fn note_brought(&mut self, asked: u32, brought: u32) {
+        let Some(at) = self.asked.iter().position(|&slots| slots == asked) else {
+            return;
+        };
+        self.asked.swap_remove(at);
+        if brought == 0 {
+            // It may be able to later.
+            self.most_slots = self.most_slots.min((asked / 2).max(FIRST_SLOTS));
+        } else if brought < asked {
+            self.most_slots = brought;
+        } else if asked == self.most_slots {
+            self.most_slots = MOST_SLOTS.min(2 * asked);
+        }
     }
 
     fn send(&self, board: &Board, message: &Message, fd: Option<&Passed>) -> Result<(), Errno> {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use shunt_abi::Reason;
 use shunt_abi::message::comm_text;
 
 /// The whole file. Every part may be left out.
@@ -107,10 +108,14 @@ impl Config {
 }
 
 impl Policy {
-    /// Whether two processes may share memory for a connection on these ports.
-    pub(crate) fn allows(&self, parties: [Party; 2], ports: [u16; 2]) -> bool {
-        (self.cross_user || parties[0].uid == parties[1].uid)
-            && !self.deny.iter().any(|rule| rule.matches(parties, ports))
+    /// Why two processes may not share memory for a connection on these ports, if they may not.
+    pub(crate) fn against(&self, parties: [Party; 2], ports: [u16; 2]) -> Option<Reason> {
+        let denies = |rule: &Rule| rule.matches(parties, ports);
+        if !self.cross_user && parties[0].uid != parties[1].uid {
+            Some(Reason::OtherUser)
+        } else {
+            self.deny.iter().any(denies).then_some(Reason::Policy)
+        }
     }
 }
 
@@ -140,20 +145,41 @@ mod tests {
     #[test]
     fn an_empty_file_pairs_processes_of_one_user_only() {
         let policy = Config::parse("").unwrap().policy;
-        assert!(policy.allows([party(1, "a"), party(1, "b")], [80, 4000]));
-        assert!(!policy.allows([party(1, "a"), party(2, "b")], [80, 4000]));
+        assert_eq!(
+            policy.against([party(1, "a"), party(1, "b")], [80, 4000]),
+            None
+        );
+        assert_eq!(
+            policy.against([party(1, "a"), party(2, "b")], [80, 4000]),
+            Some(Reason::OtherUser)
+        );
         let policy = Config::parse("[policy]\ncross_user = true").unwrap().policy;
-        assert!(policy.allows([party(1, "a"), party(2, "b")], [80, 4000]));
+        assert_eq!(
+            policy.against([party(1, "a"), party(2, "b")], [80, 4000]),
+            None
+        );
     }
 
     #[test]
     fn a_rule_denies_when_everything_it_names_matches() {
         let text = "[[policy.deny]]\nport = 80\ncomm = \"nginx\"\n[[policy.deny]]\nuid = 7\n";
         let policy = Config::parse(text).unwrap().policy;
-        assert!(!policy.allows([party(1, "a"), party(1, "nginx")], [80, 4000]));
-        assert!(policy.allows([party(1, "a"), party(1, "nginx")], [81, 4000]));
-        assert!(policy.allows([party(1, "a"), party(1, "apache")], [80, 4000]));
-        assert!(!policy.allows([party(7, "a"), party(7, "b")], [1, 2]));
+        assert_eq!(
+            policy.against([party(1, "a"), party(1, "nginx")], [80, 4000]),
+            Some(Reason::Policy)
+        );
+        assert_eq!(
+            policy.against([party(1, "a"), party(1, "nginx")], [81, 4000]),
+            None
+        );
+        assert_eq!(
+            policy.against([party(1, "a"), party(1, "apache")], [80, 4000]),
+            None
+        );
+        assert_eq!(
+            policy.against([party(7, "a"), party(7, "b")], [1, 2]),
+            Some(Reason::Policy)
+        );
     }
 
     #[test]

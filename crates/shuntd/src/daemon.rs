@@ -2,8 +2,10 @@
 //! closed by other threads: see [`crate::foreign`].)
 
 mod accounting;
+mod admitting;
 mod adopting;
 mod dispatch;
+mod elsewhere;
 mod inheriting;
 mod lending;
 mod listing;
@@ -20,20 +22,21 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
-use rustix::net::SocketFlags;
-use rustix::process::{Pid, PidfdFlags};
-use shunt_abi::message::{Kind, Message};
+use shunt_abi::message::{FLAG_UNUSED, Kind, Message};
 
 use accounting::Orphan;
+use admitting::spare_descriptor;
 use adopting::Adopting;
+use elsewhere::Elsewhere;
 use inheriting::Inheriting;
+use lending::Lending;
 
 use crate::board::Board;
 use crate::client::{Client, Counted, Passed};
 use crate::config::Config;
 use crate::end::{EndId, Ends};
-use crate::foreign::{Foreign, Lanes};
-use crate::link::Links;
+use crate::foreign::Lanes;
+use crate::link::{Links, Lost};
 use crate::log::Log;
 use crate::{sys, wire};
 
@@ -75,12 +78,6 @@ struct Share {
     lists: usize,
 }
 
-/// Processes of users whom root's own daemon does not serve: they had been root's. It
-/// lists them, and writes their lines. So many of all of them,
-const GUESTS: usize = 1024;
-/// and so many of one user.
-const GUESTS_PER_USER: usize = GUESTS / 4;
-
 /// Lists that one user's clients may leave unread.
 const LISTS: usize = 16;
 
@@ -115,6 +112,10 @@ pub struct Daemon {
     /// Claims of sockets that came from other processes.
     adopting: Adopting,
     inheriting: Inheriting,
+    elsewhere: Elsewhere,
+    lending: Lending,
+    /// Where sockets were found that were lent: process and descriptor, by inode number.
+    lent: HashMap<u64, (u32, i32)>,
     /// Readable when the processes have been looked through.
     looked: Arc<OwnedFd>,
     /// Claims whose makers wait for an answer.
@@ -168,6 +169,9 @@ impl Daemon {
             parked: Vec::new(),
             adopting: Adopting::new(&looked),
             inheriting: Inheriting::new(&looked),
+            elsewhere: Elsewhere::new(&looked),
+            lending: Lending::new(&looked),
+            lent: HashMap::new(),
             looked,
             unanswered: Vec::new(),
             doomed: Vec::new(),
@@ -212,7 +216,13 @@ impl Daemon {
             // A claim that found no match is answered only when nobody's queue
             // holds the claim that it waits for.
             let left = self.left();
-            let next = left.into_iter().chain(self.adopting.left()).min();
+            let looks = [
+                self.adopting.left(),
+                self.elsewhere.left(),
+                self.lending.left(),
+                self.links.left(),
+            ];
+            let next = left.into_iter().chain(looks.into_iter().flatten()).min();
             let rest = next.and_then(|next| Timespec::try_from(next).ok());
             let timeout = if self.unanswered.is_empty() {
                 rest.as_ref()
@@ -236,6 +246,8 @@ impl Daemon {
                         let _ = rustix::io::read(&self.looked, &mut [0; 8][..]);
                         self.adopt_found();
                         self.inherit();
+                        self.found_elsewhere();
+                        self.loans_found();
                     }
                     LISTENER => self.accept(),
                     PIDFD => {
@@ -249,6 +261,9 @@ impl Daemon {
                 self.bury();
             }
             self.adopt();
+            self.look_elsewhere();
+            self.look_for_loans();
+            self.take_links_back();
             self.bury();
             if left == Some(Duration::ZERO) && events.is_empty() {
                 // Whoever knocked before this look is let in. Later ones see the
@@ -269,113 +284,22 @@ impl Daemon {
         }
     }
 
-    /// Takes everybody who knocks.
-    fn accept(&mut self) {
-        loop {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(&self.listener, flags) {
-                Ok(socket) => self.admit(socket),
-                Err(Errno::MFILE | Errno::NFILE) => {
-                    // Turn the client away, or its connection would wake us for
-                    // ever: it stays on TCP.
-                    if self.reserve.take().is_none() {
-                        // One may have become free just before we asked to be told.
-                        self.lanes.room.want();
-                        self.reserve = spare_descriptor();
-                        if self.reserve.is_some() {
-                            continue;
-                        }
-                        return self.hear(false);
-                    }
-                    // EMFILE comes before a look at the queue, which may be empty.
-                    let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else {
-                        self.reserve = spare_descriptor();
-                        return;
-                    };
-                    let uid = sys::peer_credentials(&socket).map_or(u32::MAX, |(_, uid)| uid);
-                    drop(Foreign::new(socket, &self.lanes.of(uid)));
-                    self.reserve = spare_descriptor();
-                    self.log
-                        .error("out of descriptors: a client was turned away; raise LimitNOFILE");
-                }
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(_) => return,
-            }
+    /// Takes links back that nobody has used for a while.
+    fn take_links_back(&mut self) {
+        for lost in self.links.take_back(Instant::now()) {
+            self.say_gone(lost, FLAG_UNUSED);
         }
     }
 
-    /// Starts or stops to listen; stopped while there is no descriptor at all.
-    fn hear(&mut self, on: bool) {
-        if on != self.deaf {
-            return;
-        }
-        let flags = if on {
-            epoll::EventFlags::IN
-        } else {
-            epoll::EventFlags::empty()
-        };
-        let data = epoll::EventData::new_u64(LISTENER);
-        if epoll::modify(&self.epoll, &self.listener, data, flags).is_ok() {
-            self.deaf = !on;
-        }
-        if on {
-            self.reserve = spare_descriptor();
-        }
+    fn say_gone(&mut self, lost: Lost, flags: u32) {
+        let mut gone = Message::new(Kind::Gone);
+        (gone.link, gone.flags) = (lost.link, flags);
+        self.post(lost.client, gone, None);
     }
 
     /// Whether a user's processes are paired here.
     fn serves(&self, uid: u32) -> bool {
         self.scope == Scope::Host || self.scope == Scope::User(uid)
-    }
-
-    /// Whether one more process of a user may be known here, of whom `known` are, and so
-    /// many of users who are not served.
-    fn has_room_for(&self, uid: u32, known: usize, guests: usize) -> bool {
-        if self.serves(uid) {
-            return known < self.config.limits.clients_per_user;
-        }
-        // Who has been another user's trusts no daemon of his any more.
-        self.scope == Scope::User(0) && known < GUESTS_PER_USER && guests < GUESTS
-    }
-
-    /// Makes a client of a new connection, or turns it away.
-    fn admit(&mut self, socket: OwnedFd) {
-        let (pid, uid) = sys::peer_credentials(&socket).unwrap_or((0, u32::MAX));
-        let lane = self.lanes.of(uid);
-        let socket = Foreign::new(socket, &lane);
-        let known = self.per_user.get(&uid).map_or(0, |share| share.clients);
-        let guests = self.clients.values().filter(|c| !self.serves(c.uid));
-        if !self.has_room_for(uid, known, guests.count()) || lane.is_full() {
-            let reason = if !self.serves(uid) {
-                shunt_abi::Reason::OtherUser
-            } else {
-                shunt_abi::Reason::NoResources
-            };
-            self.log
-                .event(|| format!("pid {pid} of user {uid} turned away: {}", reason.name()));
-            let mut refusal = Message::new(Kind::Welcome);
-            refusal.status = reason as u8;
-            let _ = wire::send(socket.as_fd(), &refusal, None);
-            dispatch::drain(&socket, &lane);
-            return;
-        }
-        let by_number = || {
-            let pid = Pid::from_raw(pid.cast_signed()).ok_or(Errno::SRCH)?;
-            rustix::process::pidfd_open(pid, PidfdFlags::empty())
-        };
-        let Ok(pidfd) = sys::peer_pidfd(&socket).or_else(|_| by_number()) else {
-            return;
-        };
-        self.last_client += 1;
-        let id = self.last_client;
-        let data = |kind| epoll::EventData::new_u64(id << 2 | kind);
-        let watched = epoll::add(&self.epoll, &socket, data(SOCKET), interest(false))
-            .and_then(|()| epoll::add(&self.epoll, &pidfd, data(PIDFD), epoll::EventFlags::IN));
-        if watched.is_ok() {
-            self.per_user.entry(uid).or_default().clients += 1;
-            self.clients
-                .insert(id, Client::new(socket, lane, pidfd, pid, uid));
-        }
     }
 
     /// Does what a client's socket is ready for.
@@ -432,7 +356,7 @@ impl Daemon {
         if let Some(share) = self.per_user.get_mut(&client.uid) {
             let now = Counted {
                 unread: client.unread(),
-                list: !client.rows.is_empty(),
+                list: !client.rows.is_empty() || self.elsewhere.has_list_of(id),
             };
             let before = std::mem::replace(&mut client.counted, now);
             share.unread = share.unread + now.unread - before.unread;
@@ -493,10 +417,9 @@ impl Daemon {
         for end in ends {
             self.forget_end(end);
         }
-        for (survivor, link) in self.links.drop_client(id) {
-            let mut gone = Message::new(Kind::Gone);
-            gone.link = link;
-            self.post(survivor, gone, None); // Nobody, for a link with itself.
+        self.elsewhere.forget(id);
+        for lost in self.links.drop_client(id) {
+            self.say_gone(lost, 0); // To nobody, for a link with itself.
         }
         self.part_with(client);
         self.alone_since = Instant::now();
@@ -512,9 +435,4 @@ fn interest(room: bool) -> epoll::EventFlags {
     } else {
         always
     }
-}
-
-/// A descriptor that exists only to be closed when none is left.
-fn spare_descriptor() -> Option<OwnedFd> {
-    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok()
 }

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 pub(crate) mod dump;
-mod table;
+pub(crate) mod table;
 
 use crate::sys;
 use crate::tuple::{FAMILIES, Tuple, bytes};

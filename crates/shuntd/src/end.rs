@@ -53,6 +53,8 @@ pub(crate) struct End {
     pub(crate) status: Option<u8>,
     /// Slots that it had while others held the other end.
     pub(crate) former: Vec<Seat>,
+    /// The number of its client's question whether that alone has the socket.
+    pub(crate) asks: Option<u32>,
     /// Its holder has been told to go back to TCP.
     pub(crate) told: bool,
     /// Its own and its peer's address, as its client says.
@@ -74,6 +76,7 @@ impl End {
             state,
             status: None,
             former: Vec::new(),
+            asks: None,
             told: false,
             named: None,
             tuple: None,

@@ -53,7 +53,7 @@ impl Foreign {
         self.fd.take().expect("only drop takes it, and this")
     }
 
-    /// Closes a socket at once if that can delay nobody but the daemon's own user: while
+    /// Closes it at once if it is a socket and that can delay nobody but the daemon's own user: while
     /// it waits in the lane, the program's own `close` does not reach the peer.
     pub(crate) fn close_now(mut self) {
         if self.lane.is_ours && sockopt::socket_linger(&self) == Ok(None) {

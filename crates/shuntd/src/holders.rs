@@ -28,6 +28,20 @@ pub(crate) fn of(inodes: &[u64], except: Option<u32>) -> HashMap<u64, Holders> {
     found
 }
 
+/// A process that has each of these sockets, but for one process, and by which descriptor.
+pub(crate) fn descriptors_of(inodes: &[u64], except: u32) -> HashMap<u64, (u32, i32)> {
+    let inodes: HashSet<u64> = inodes.iter().copied().collect();
+    let mut found = HashMap::new();
+    for pid in process::all().filter(|pid| *pid != except) {
+        process::descriptors(pid, |fd, target| {
+            if let Some(inode) = socket(target).filter(|inode| inodes.contains(inode)) {
+                found.insert(inode, (pid, fd));
+            }
+        });
+    }
+    found
+}
+
 /// Which of these sockets some of these processes have; `None` if one of them cannot be
 /// seen.
 pub(crate) fn among(pids: impl Iterator<Item = u32>, inodes: &[u64]) -> Option<HashSet<u64>> {
@@ -43,14 +57,18 @@ pub(crate) fn among(pids: impl Iterator<Item = u32>, inodes: &[u64]) -> Option<H
 /// `None`: they cannot be seen.
 fn sockets(pid: u32, mut visit: impl FnMut(u64)) -> Option<()> {
     process::descriptors(pid, |_, target| {
-        let inode = target
-            .strip_prefix(b"socket:[")
-            .and_then(|rest| rest.strip_suffix(b"]"))
-            .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-        if let Some(inode) = inode {
+        if let Some(inode) = socket(target) {
             visit(inode);
         }
     })
+}
+
+/// The inode number of the socket that a descriptor names, if it does.
+fn socket(target: &[u8]) -> Option<u64> {
+    target
+        .strip_prefix(b"socket:[")
+        .and_then(|rest| rest.strip_suffix(b"]"))
+        .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use rustix::process::PidfdGetfdFlags;
-use shunt_abi::layout::ARENA_BYTES;
+use shunt_abi::layout::slots_of;
 
 use crate::foreign::{Foreign, Lane};
 use crate::sys;
@@ -113,10 +113,10 @@ pub(crate) fn copy(
     };
     let is_it = cookie.is_none() || sockopt::socket_cookie(&socket).ok() == cookie;
     if is_it && is_tcp(&socket) {
-        Ok(socket)
-    } else {
-        Err(Look::Gone)
+        return Ok(socket);
     }
+    socket.close_now();
+    Err(Look::Gone)
 }
 
 /// Whether it is a TCP socket over IPv4 or IPv6. (MPTCP has another protocol
@@ -130,11 +130,12 @@ fn is_tcp(socket: impl AsFd) -> bool {
         && sockopt::socket_protocol(socket) == Ok(Some(ipproto::TCP))
 }
 
-/// Whether a memfd can serve as an arena: nobody can resize it under its peer
-/// and nobody but its present owner can map it writable. `F_GET_SEALS` fails on
+/// How many slots a memfd has that can serve as an arena: nobody can resize it under its
+/// peer and nobody but its present owner can map it writable. `F_GET_SEALS` fails on
 /// anything that is not a memfd.
-pub(crate) fn is_arena(file: impl AsFd) -> bool {
+pub(crate) fn arena_slots(file: impl AsFd) -> Option<u32> {
     let needed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
-    rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(needed))
-        && rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == ARENA_BYTES as u64)
+    let seals = rustix::fs::fcntl_get_seals(&file).ok()?;
+    let size = rustix::fs::fstat(&file).ok()?.st_size;
+    slots_of(u64::try_from(size).ok()?).filter(|_| seals.contains(needed))
 }

@@ -29,6 +29,7 @@ mod holders;
 mod inspect;
 mod link;
 mod log;
+mod namespaces;
 mod process;
 mod scan;
 mod survivors;

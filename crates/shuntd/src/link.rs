@@ -2,11 +2,19 @@
 //!
 //! A slot is handed out with a fresh generation, held by both ends, and free
 //! again when both have released it. The slot freed last is used first: its
-//! pages are warm.
+//! pages are warm. A link that nobody has had a slot of for a while is taken
+//! back: its clients unmap it, and the system has its memory again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
-use shunt_abi::layout::SLOTS;
+use shunt_abi::layout::slots_beside;
+
+/// So many links may two clients have: where memory allows, for 60,000 connections.
+const MOST_LINKS: usize = 64;
+
+/// After so long without a connection a link is taken back.
+const UNUSED: Duration = Duration::from_secs(2);
 
 /// Where one end of a connection sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,21 +35,50 @@ struct Link {
     clients: [u64; 2],
     /// Each side's own number for the arena that it writes.
     arenas: [u32; 2],
+    /// How many slots both arenas have.
+    slots: u32,
     free: Vec<u32>,
     /// The first slot that was never handed out.
     fresh: u32,
     /// For slots in use: generation, and which sides still hold it.
     held: HashMap<u32, (u32, [bool; 2])>,
+    /// When the last slot was released, …
+    unused_since: Instant,
+    /// … which is looked at again when its turn in [`Links::unused`] has come.
+    is_watched: bool,
+}
+
+/// What two clients share.
+#[derive(Debug, Default)]
+struct Pair {
+    /// Their links, oldest first.
+    links: Vec<u64>,
+    /// Slots of all these together, and those in use.
+    slots: u32,
+    held: u32,
 }
 
 /// All links of a daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     links: HashMap<u64, Link>,
-    /// client → other client → their links, oldest first.
-    of: HashMap<u64, BTreeMap<u64, Vec<u64>>>,
+    /// By the two clients, the lower id first.
+    pairs: HashMap<[u64; 2], Pair>,
+    /// client → with whom it has links.
+    of: HashMap<u64, BTreeSet<u64>>,
+    /// Links that were unused, by when they were.
+    unused: VecDeque<(Instant, u64)>,
     last_link: u64,
     last_generation: u32,
+}
+
+/// A link that was taken back or whose client has gone, and who is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Its id.
+    pub(crate) link: u64,
+    /// The client.
+    pub(crate) client: u64,
 }
 
 impl Links {
@@ -56,35 +93,62 @@ impl Links {
         }
     }
 
-    /// Opens a link between two clients (in either order, or one with itself).
-    pub(crate) fn open(&mut self, clients: [u64; 2], arenas: [u32; 2]) {
+    fn pair(&self, clients: [u64; 2]) -> Option<&Pair> {
+        self.pairs.get(&sorted(clients))
+    }
+
+    /// Opens a link with so many slots between two clients (in either order, or one with
+    /// itself).
+    pub(crate) fn open(&mut self, clients: [u64; 2], arenas: [u32; 2], slots: u32) {
         self.last_link += 1;
         let id = self.last_link;
         let link = Link {
             clients,
             arenas,
+            slots,
             free: Vec::new(),
             fresh: 0,
             held: HashMap::new(),
+            unused_since: Instant::now(),
+            is_watched: false,
         };
         self.links.insert(id, link);
+        let pair = self.pairs.entry(sorted(clients)).or_default();
+        pair.links.push(id);
+        pair.slots += slots;
         let [a, b] = clients;
-        self.of.entry(a).or_default().entry(b).or_default().push(id);
-        if a != b {
-            self.of.entry(b).or_default().entry(a).or_default().push(id);
-        }
+        self.of.entry(a).or_default().insert(b);
+        self.of.entry(b).or_default().insert(a);
+    }
+
+    /// Whether two clients have as many links as two may: each costs both some work at every
+    /// wait of a set, however few slots it has.
+    pub(crate) fn is_full(&self, clients: [u64; 2]) -> bool {
+        self.pair(clients)
+            .is_some_and(|pair| pair.links.len() >= MOST_LINKS)
+    }
+
+    /// How many slots the next link between two clients is to have, …
+    pub(crate) fn next_slots(&self, clients: [u64; 2]) -> u32 {
+        slots_beside(self.pair(clients).map_or(0, |pair| pair.slots))
+    }
+
+    /// … and whether it will soon be needed: most slots of those that they have are in use.
+    pub(crate) fn is_short(&self, clients: [u64; 2]) -> bool {
+        self.pair(clients)
+            .is_some_and(|pair| pair.held >= pair.slots - pair.slots / 4)
     }
 
     /// A slot on some link between the two clients, and the seats of `clients[0]`
     /// and `clients[1]` there; `None` if they have no link with a free slot.
     pub(crate) fn take(&mut self, clients: [u64; 2]) -> Option<[Seat; 2]> {
-        let of_pair = self.of.get(&clients[0])?.get(&clients[1])?;
-        let full = SLOTS as u32;
-        let id = *of_pair.iter().find(|id| {
+        let pair = self.pairs.get_mut(&sorted(clients))?;
+        let id = *pair.links.iter().find(|id| {
             self.links
                 .get(id)
-                .is_some_and(|link| !link.free.is_empty() || link.fresh < full)
+                .is_some_and(|link| !link.free.is_empty() || link.fresh < link.slots)
         })?;
+        pair.held += 1;
         let link = self.links.get_mut(&id)?;
         let slot = link.free.pop().unwrap_or_else(|| {
             link.fresh += 1;
@@ -120,24 +184,103 @@ impl Links {
             return;
         }
         sides[seat.side] = false;
-        if *sides == [false; 2] {
-            link.held.remove(&seat.slot);
-            link.free.push(seat.slot);
+        if *sides != [false; 2] {
+            return;
+        }
+        link.held.remove(&seat.slot);
+        link.free.push(seat.slot);
+        if link.held.is_empty() {
+            link.unused_since = Instant::now();
+            if !std::mem::replace(&mut link.is_watched, true) {
+                self.unused.push_back((link.unused_since, seat.link));
+            }
+        }
+        if let Some(pair) = self.pairs.get_mut(&sorted(link.clients)) {
+            pair.held -= 1;
+        }
+    }
+
+    /// How long until some link may have been unused for long enough.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let (since, _) = self.unused.front()?;
+        Some(UNUSED.saturating_sub(since.elapsed()))
+    }
+
+    /// Takes back what has been unused for long enough. Returns who is to be told.
+    pub(crate) fn take_back(&mut self, now: Instant) -> Vec<Lost> {
+        let mut lost = Vec::new();
+        while let Some(&(since, id)) = self.unused.front()
+            && now.saturating_duration_since(since) >= UNUSED
+        {
+            self.unused.pop_front();
+            let Some(link) = self.links.get_mut(&id) else {
+                continue;
+            };
+            link.is_watched = false;
+            if !link.held.is_empty() {
+                continue; // Watched again when it is unused again.
+            }
+            if now.saturating_duration_since(link.unused_since) < UNUSED {
+                link.is_watched = true;
+                // Later than those that are in the queue already.
+                self.unused.push_back((now, id));
+                continue;
+            }
+            let clients = link.clients;
+            self.close(id);
+            let told = if clients[0] == clients[1] { 1 } else { 2 };
+            lost.extend(
+                clients[..told]
+                    .iter()
+                    .map(|&client| Lost { link: id, client }),
+            );
+        }
+        lost
+    }
+
+    /// Forgets a link without connections.
+    fn close(&mut self, id: u64) {
+        let Some(link) = self.links.remove(&id) else {
+            return;
+        };
+        let [a, b] = link.clients;
+        let Some(pair) = self.pairs.get_mut(&sorted([a, b])) else {
+            return;
+        };
+        pair.links.retain(|other| *other != id);
+        pair.slots -= link.slots;
+        if pair.links.is_empty() {
+            self.pairs.remove(&sorted([a, b]));
+            for (one, other) in [(a, b), (b, a)] {
+                if let Some(of_one) = self.of.get_mut(&one) {
+                    of_one.remove(&other);
+                    if of_one.is_empty() {
+                        self.of.remove(&one);
+                    }
+                }
+            }
         }
     }
 
     /// Forgets every link of a client that has gone. Its slots are never used
     /// again; survivors keep their mappings until they are done with them.
     /// Returns the survivors and the links that they lost.
-    pub(crate) fn drop_client(&mut self, client: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn drop_client(&mut self, client: u64) -> Vec<Lost> {
         let mut lost = Vec::new();
-        for (other, links) in self.of.remove(&client).unwrap_or_default() {
-            for id in links {
-                self.links.remove(&id);
-                lost.push((other, id));
+        for other in self.of.remove(&client).unwrap_or_default() {
+            let pair = self.pairs.remove(&sorted([client, other]));
+            for link in pair.unwrap_or_default().links {
+                self.links.remove(&link);
+                lost.push(Lost {
+                    link,
+                    client: other,
+                });
             }
             if let Some(of_other) = self.of.get_mut(&other) {
                 of_other.remove(&client);
+                if of_other.is_empty() {
+                    self.of.remove(&other);
+                }
             }
         }
         lost
@@ -150,13 +293,17 @@ impl Links {
     }
 }
 
+fn sorted([a, b]: [u64; 2]) -> [u64; 2] {
+    [a.min(b), a.max(b)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn opened(clients: [u64; 2]) -> Links {
         let mut links = Links::default();
-        links.open(clients, [10, 20]);
+        links.open(clients, [10, 20], 16);
         links
     }
 
@@ -210,21 +357,90 @@ mod tests {
     #[test]
     fn a_full_link_asks_for_another() {
         let mut links = opened([1, 2]);
-        for _ in 0..SLOTS {
+        assert_eq!(Links::default().next_slots([1, 2]), 16);
+        for _ in 0..16 {
             assert!(links.take([1, 2]).is_some());
         }
         assert!(links.take([1, 2]).is_none());
-        links.open([1, 2], [11, 21]);
+        assert_eq!(links.next_slots([2, 1]), 32);
+        links.open([1, 2], [11, 21], 32);
         assert_eq!(links.take([1, 2]).unwrap()[0].slot, 0);
+        assert_eq!(links.next_slots([1, 2]), 64);
+        assert_eq!(links.next_slots([1, 3]), 16);
+    }
+
+    #[test]
+    fn a_pair_is_short_of_slots_before_it_has_none() {
+        let mut links = opened([1, 2]);
+        let seats: Vec<_> = (0..12)
+            .map(|_| {
+                assert!(!links.is_short([1, 2]));
+                links.take([1, 2]).unwrap()
+            })
+            .collect();
+        assert!(links.is_short([2, 1]) && !links.is_short([1, 3]));
+        links.release(seats[0][0]);
+        assert!(links.is_short([1, 2]));
+        links.release(seats[0][1]);
+        assert!(!links.is_short([1, 2]));
+    }
+
+    #[test]
+    fn a_link_without_connections_is_taken_back_after_a_while() {
+        let mut links = opened([1, 2]);
+        links.open([3, 3], [7, 8], 16);
+        let kept = links.take([1, 2]).unwrap();
+        let own = links.take([3, 3]).unwrap();
+        assert_eq!(links.left(), None);
+        for seat in own {
+            links.release(seat);
+        }
+        assert!(links.left().unwrap() <= UNUSED);
+        let start = Instant::now();
+        assert_eq!(links.take_back(start), []);
+        // Used again meanwhile.
+        let own = links.take([3, 3]).unwrap();
+        assert_eq!(links.take_back(start + UNUSED), []);
+        assert_eq!(links.left(), None);
+        for seat in own.into_iter().chain(kept) {
+            links.release(seat);
+        }
+        let lost = |link, client| Lost { link, client };
+        let (three, both) = ([lost(2, 3)], [lost(1, 1), lost(1, 2)]);
+        assert_eq!(
+            links.take_back(Instant::now() + UNUSED),
+            [&three[..], &both[..]].concat()
+        );
+        assert_eq!((links.len(), links.left()), (0, None));
+        assert!(links.of.is_empty() && links.pairs.is_empty());
+        assert!(links.take([1, 2]).is_none());
+        links.release(kept[0]);
+    }
+
+    #[test]
+    fn a_link_that_is_used_now_and_then_stays() {
+        let mut links = opened([1, 2]);
+        let mut now = Instant::now();
+        for _ in 0..100 {
+            let seats = links.take([1, 2]).unwrap();
+            links.release(seats[0]);
+            links.release(seats[1]);
+        }
+        assert_eq!(links.unused.len(), 1);
+        now += UNUSED;
+        links.links.get_mut(&1).unwrap().unused_since = now - UNUSED / 2;
+        assert_eq!(links.take_back(now), []);
+        assert_eq!(links.take_back(now + UNUSED).len(), 2);
     }
 
     #[test]
     fn a_dead_clients_links_go_and_late_releases_are_ignored() {
         let mut links = opened([1, 2]);
-        links.open([3, 2], [0, 0]);
-        links.open([1, 1], [0, 0]);
+        links.open([3, 2], [0, 0], 16);
+        links.open([1, 1], [0, 0], 16);
         let seat = links.take([1, 2]).unwrap()[1];
-        assert_eq!(links.drop_client(1), [(1, 3), (2, 1)]);
+        let lost = |link, client| Lost { link, client };
+        assert_eq!(links.drop_client(1), [lost(3, 1), lost(1, 2)]);
         assert_eq!(links.len(), 1);
         links.release(seat);
         assert!(links.take([2, 1]).is_none());

@@ -48,6 +48,19 @@ impl<W, F: Default + Send + 'static> Scan<W, F> {
         self.waiting.push(wanted);
     }
 
+    /// Those who wait for a look that has not begun.
+    pub(crate) fn waiting(&mut self) -> impl Iterator<Item = &mut W> {
+        self.waiting.iter_mut()
+    }
+
+    /// Takes out those who wait for a look and need none any more.
+    pub(crate) fn take_done(&mut self, is_done: impl Fn(&W) -> bool) -> Vec<W> {
+        let waiting = std::mem::take(&mut self.waiting);
+        let (done, rest) = waiting.into_iter().partition(is_done);
+        self.waiting = rest;
+        done
+    }
+
     /// How long until the next look; `None`: nobody waits for one, or one is under way.
     pub(crate) fn left(&self) -> Option<Duration> {
         let now = Instant::now();

@@ -75,7 +75,7 @@ fn a_malformed_message_ends_the_client_and_nobody_else() {
 #[test]
 fn memory_that_could_change_under_the_peer_is_refused() {
     let daemon = Fixture::start();
-    let size = layout::ARENA_BYTES as u64;
+    let size = layout::arena_bytes(layout::FIRST_SLOTS) as u64;
     let pipe = rustix::pipe::pipe().unwrap().0;
     for file in [
         arena_file(size, SealFlags::SHRINK | SealFlags::GROW),
@@ -107,10 +107,8 @@ fn a_client_that_claims_too_much_is_refused_and_one_that_does_not_read_is_droppe
         Reason::NoResources as u8
     );
     let deaf = daemon.client();
-    let (near, _far) = &connections[0];
     let mut claim = Message::new(Kind::Claim);
-    claim.cookie = 1; // Not that socket's: each claim gets a refusal.
-    claim.fd = std::os::fd::AsRawFd::as_raw_fd(near);
+    (claim.cookie, claim.fd) = (1, -1); // Each gets a refusal.
     while deaf.send_bytes(claim.as_bytes(), None).is_ok() {}
     is_well(&daemon);
 }
@@ -185,7 +183,7 @@ fn noise() -> impl Strategy<Value = (Vec<u8>, bool)> {
 #[test]
 fn random_messages_never_hurt_the_daemon() {
     let daemon = Fixture::start();
-    let arena = arena_file(layout::ARENA_BYTES as u64, ARENA_SEALS);
+    let arena = arena_file(layout::arena_bytes(layout::FIRST_SLOTS) as u64, ARENA_SEALS);
     let mut config = ProptestConfig {
         failure_persistence: None,
         ..Default::default()

@@ -5,11 +5,12 @@ mod common;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-use common::{ANSWER, Client, Fixture, connection, same_file};
+use common::{ANSWER, Client, Fixture, connection, may_copy_descriptors, named, same_file};
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType};
 use shunt_abi::Reason;
-use shunt_abi::message::{FLAG_NEW_LINK, FLAG_SHUNTED, Kind, Message, Role};
+use shunt_abi::layout::FIRST_SLOTS;
+use shunt_abi::message::{FLAG_NEW_LINK, FLAG_SHUNTED, FLAG_UNUSED, Kind, Message, Role};
 
 /// Two clients with an arena each, and a paired connection of theirs.
 fn paired(a: &Client, b: &Client) -> [Message; 2] {
@@ -79,6 +80,93 @@ fn later_connections_share_the_link_and_reuse_the_slot_freed_last() {
     assert_eq!(paired(&a, &b)[0].slot, 0);
 }
 
+/// Pairs until the clients are asked for the memory of their next link; both are told how many
+/// slots it is to have.
+fn asked_for_more(a: &Client, b: &Client) -> [u32; 2] {
+    for _ in 1..FIRST_SLOTS * 3 / 4 {
+        paired(a, b);
+    }
+    [a, b].map(|client| client.expect(Kind::NeedSpare).0.slot)
+}
+
+#[test]
+fn the_next_link_is_larger_and_asked_for_before_it_is_needed() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let first = linked(&a, &b);
+    a.spare(2);
+    b.spare(2);
+    assert_eq!(asked_for_more(&a, &b), [32, 32]);
+    let (file_a, file_b) = (a.spare_with(3, 32, 32), b.spare_with(4, 32, 32));
+    for _ in 0..FIRST_SLOTS / 4 {
+        assert_eq!(paired(&a, &b)[0].link, first[0].link);
+    }
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    b.claim(&far, Role::Acceptor, 0);
+    let (for_a, got_a) = a.expect(Kind::Paired);
+    let (for_b, got_b) = b.expect(Kind::Paired);
+    assert_eq!((for_a.arena, for_b.arena), (3, 4));
+    assert_ne!(for_a.link, first[0].link);
+    assert!(same_file(got_a.unwrap(), &file_b) && same_file(got_b.unwrap(), &file_a));
+    // What is in stock for another peer has not been used; the connections go to the new link.
+    for slot in 1..20 {
+        let pair = paired(&a, &b)[0];
+        assert_eq!((pair.link, pair.slot), (for_a.link, slot));
+    }
+    assert_eq!(a.expect(Kind::NeedSpare).0.slot, 64);
+}
+
+#[test]
+fn who_can_make_less_memory_than_asked_for_gets_smaller_links() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    linked(&a, &b);
+    a.spare(2);
+    b.spare(2);
+    assert_eq!(asked_for_more(&a, &b), [32, 32]);
+    let mut refusal = Message::new(Kind::Spare);
+    (refusal.slot, refusal.status) = (32, Reason::NoResources as u8);
+    a.send(&refusal, None);
+    b.spare_with(3, 32, 32);
+    a.sync();
+    b.sync();
+    for _ in 0..FIRST_SLOTS / 4 {
+        paired(&a, &b);
+    }
+    let last = paired(&a, &b);
+    // Of what was in stock; nobody was kept waiting.
+    assert_eq!((last[0].flags, last[0].arena), (FLAG_NEW_LINK, 2));
+    for client in [&a, &b] {
+        assert_eq!(client.expect(Kind::NeedSpare).0.slot, FIRST_SLOTS);
+    }
+    for slot in 1..FIRST_SLOTS {
+        let pair = paired(&a, &b)[0];
+        assert_eq!((pair.link, pair.slot), (last[0].link, slot));
+    }
+    a.expect_nothing();
+}
+
+#[test]
+fn a_link_that_nobody_uses_any_more_is_taken_back() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let [first, second] = linked(&a, &b);
+    a.spare(2);
+    b.spare(2);
+    a.release(first.cookie);
+    a.sync();
+    a.expect_nothing();
+    b.release(second.cookie);
+    for client in [&a, &b] {
+        let (gone, _) = client.expect(Kind::Gone);
+        assert_eq!((gone.link, gone.flags), (first.link, FLAG_UNUSED));
+    }
+    let [next, _] = paired(&a, &b);
+    assert_eq!((next.flags, next.slot), (FLAG_NEW_LINK, 0));
+    assert_ne!(next.link, first.link);
+}
+
 #[test]
 fn both_ends_in_one_client_use_two_arenas_and_keep_their_sides() {
     let daemon = Fixture::start();
@@ -136,8 +224,8 @@ fn a_client_that_cannot_make_memory_stays_on_tcp_with_its_peer() {
     let (near, far) = connection();
     a.claim(&near, Role::Connector, 0);
     b.claim(&far, Role::Acceptor, 0);
-    a.expect(Kind::NeedSpare);
     let mut none = Message::new(Kind::Spare);
+    none.slot = a.expect(Kind::NeedSpare).0.slot;
     none.status = Reason::NoResources as u8;
     a.send(&none, None);
     assert_eq!(a.expect(Kind::Unpaired).0.status, Reason::NoResources as u8);
@@ -253,17 +341,22 @@ fn a_claim_for_a_socket_that_one_does_not_hold_is_refused() {
     // The descriptor is ours, the cookie is that of a connection we do not name.
     let cookie = sockopt::socket_cookie(&near).unwrap();
     a.claim_as(&other, cookie, Role::Connector, ANSWER);
-    assert_eq!(
-        a.expect(Kind::Unpaired).0.status,
-        Reason::NotEstablished as u8
-    );
+    // Without `pidfd_getfd` the daemon cannot tell what a descriptor names.
+    let looks = common::copies_descriptors();
+    let told = |by_name| {
+        if looks {
+            Reason::NotEstablished as u8
+        } else {
+            by_name
+        }
+    };
+    let wrong_socket = told(Reason::NoProof as u8);
+    assert_eq!(a.expect(Kind::Unpaired).0.status, wrong_socket);
     // Not TCP at all.
     let unix = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     a.claim(&unix, Role::Connector, ANSWER);
-    assert_eq!(
-        a.expect(Kind::Unpaired).0.status,
-        Reason::NotEstablished as u8
-    );
+    let not_yet = 0; // It names no addresses: it might connect later.
+    assert_eq!(a.expect(Kind::Unpaired).0.status, told(not_yet));
     b.sync();
     b.expect_nothing();
 }
@@ -351,9 +444,8 @@ fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
     a.report(of_a.cookie, 0);
     b.report(of_b.cookie, 0);
     let (near, _far) = connection();
-    let mut report = Message::new(Kind::Report);
-    report.cookie = sockopt::socket_cookie(&near).unwrap();
-    report.fd = near.as_raw_fd();
+    let mut report = named(&near, Role::Connector, 0);
+    report.kind = Kind::Report as u16;
     report.status = Reason::PeerPlain as u8;
     a.send(&report, None);
     b.sync();
@@ -372,7 +464,9 @@ fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
     );
     assert_eq!(tcp[0].ports[1], near.local_addr().unwrap().port());
     drop(near);
-    assert_eq!(a.rows().len(), 1, "a closed connection is forgotten");
+    if may_copy_descriptors("a reported connection that was closed without a word") {
+        assert_eq!(a.rows().len(), 1, "a closed connection is forgotten");
+    }
 }
 
 #[test]
@@ -381,9 +475,8 @@ fn one_end_alone_cannot_say_that_a_connection_is_shunted() {
     let (a, b) = (daemon.client(), daemon.client());
     let (near, far) = connection();
     let report = |client: &Client, socket: &std::net::TcpStream| {
-        let mut report = Message::new(Kind::Report);
-        report.cookie = sockopt::socket_cookie(socket).unwrap();
-        report.fd = socket.as_raw_fd();
+        let mut report = named(socket, Role::Connector, 0);
+        report.kind = Kind::Report as u16;
         client.send(&report, None);
         client.sync();
     };

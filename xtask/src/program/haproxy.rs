@@ -111,11 +111,15 @@ fn reload(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the master has started workers so many times and hears signals:
-/// what comes before that it forgets.
+/// Waits until the master has started workers so many times and hears signals, as what comes
+/// before that it forgets, and until its workers do: `SIGUSR1`, by which the next reload ends
+/// them, kills one that has no handler yet.
 fn wait_loaded(lab: &Lab, times: usize) -> Result<()> {
     let ready = wait_until(Duration::from_secs(10), || {
-        lab.server_output().matches(LOADED).count() >= times && !is_deaf(lab.server_pid())
+        let master = lab.server_pid();
+        lab.server_output().matches(LOADED).count() >= times
+            && !is_deaf(master)
+            && workers(master).into_iter().all(hears_its_end)
     });
     if !ready {
         bail!("haproxy did not load:\n{}", lab.server_output());
@@ -125,9 +129,29 @@ fn wait_loaded(lab: &Lab, times: usize) -> Result<()> {
 
 /// Whether a process blocks SIGUSR2.
 fn is_deaf(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let blocked = status
-        .lines()
-        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigBlk:")?.trim(), 16).ok());
-    blocked.is_none_or(|mask| mask & (1 << (Signal::USR2.as_raw() - 1)) != 0)
+    mask(pid, "SigBlk:").is_none_or(|mask| mask & bit(Signal::USR2) != 0)
+}
+
+/// Whether a process has a handler for SIGUSR1, or has ended.
+fn hears_its_end(pid: u32) -> bool {
+    mask(pid, "SigCgt:").is_none_or(|mask| mask & bit(Signal::USR1) != 0)
+}
+
+/// The processes that a process has started.
+fn workers(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let numbers = children.split_whitespace().map(str::parse);
+    numbers.filter_map(Result::ok).collect()
+}
+
+fn bit(signal: Signal) -> u64 {
+    1 << (signal.as_raw() - 1)
+}
+
+/// One of the signal masks in `/proc/PID/status`; a process that has ended has none.
+fn mask(pid: u32, name: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let digits = status.lines().find_map(|line| line.strip_prefix(name))?;
+    u64::from_str_radix(digits.trim(), 16).ok()
 }

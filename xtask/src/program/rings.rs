@@ -1,12 +1,15 @@
 //! How many payload bytes of a program must go through rings.
 
-use crate::stats::Stats;
+use crate::stats::{Stats, bytes};
 use anyhow::{Result, bail};
 
 /// The floor, with both ends under Shunt.
 pub(super) enum Rings {
     /// Nearly all: connections live longer than one request.
     Nearly,
+    /// All but the beginning of each connection: no more than these bytes at each end. For a
+    /// load that lasts for a time: what comes after depends on how fast the machine is.
+    AfterStart(u64),
     /// At least this share; the text says why it cannot be nearly all.
     Floor(f64, &'static str),
     /// No floor; the text says why.
@@ -18,6 +21,7 @@ impl Rings {
     fn floor(&self) -> (f64, &'static str) {
         match *self {
             Self::Nearly => (0.99, "connections last"),
+            Self::AfterStart(_) => (0.5, "connections last"),
             Self::Floor(share, why) => (share, why),
             Self::Any(why) => (0.0, why),
         }
@@ -33,6 +37,16 @@ impl Rings {
                 share * 100.0
             );
         }
+        if let Self::AfterStart(start) = *self
+            && stats.kernel_bytes > start * stats.shunted
+        {
+            bail!(
+                "{} by TCP: {}; wanted no more than {} at each shunted end",
+                bytes(stats.kernel_bytes),
+                stats.summary(),
+                bytes(start)
+            );
+        }
         Ok(())
     }
 
@@ -42,5 +56,26 @@ impl Rings {
             bail!("nothing was shunted: {}", stats.summary());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Rings, Stats};
+
+    #[test]
+    fn a_beginning_is_allowed_however_little_comes_after_it() {
+        let rings = Rings::AfterStart(1000);
+        let stats = |ring_bytes, kernel_bytes| Stats {
+            shunted: 4,
+            ring_bytes,
+            kernel_bytes,
+            ..Stats::default()
+        };
+        assert!(rings.check_share(&stats(1_000_000_000, 4000)).is_ok());
+        assert!(rings.check_share(&stats(10_000, 4000)).is_ok());
+        assert!(rings.check_share(&stats(1_000_000_000, 4001)).is_err());
+        assert!(rings.check_share(&stats(3000, 4000)).is_err());
+        assert!(rings.check_share(&Stats::default()).is_err());
     }
 }

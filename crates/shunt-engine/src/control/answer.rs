@@ -6,10 +6,12 @@ use libc::c_int;
 use shunt_abi::message::{self, Kind, Message};
 use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
+use shunt_shm::slot;
 
-use super::stock;
+use super::{inquiry, stock};
 use crate::link::{Link, Pair};
 use crate::socket::{Socket, Stage};
+use crate::stream::again;
 use crate::{table, upgrade};
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
@@ -43,11 +45,14 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 super::WISHES.store(true, Ordering::Release);
             }
         }
-        Some(Kind::NeedSpare) => stock::add(),
-        Some(Kind::Gone) => {
-            Link::sweep();
-            Link::bury(m.link);
+        Some(Kind::Where) => inquiry::answered(m, find(m)),
+        Some(Kind::Alone) => {
+            if let Some(socket) = find(m) {
+                again::answered(socket, m.generation, m.status == 0);
+            }
         }
+        Some(Kind::NeedSpare) => stock::add(m.slot.clamp(1, layout::MOST_SLOTS)),
+        Some(Kind::Gone) => Link::bury(m.link, m.flags & message::FLAG_UNUSED != 0),
         _ => {}
     }
 }
@@ -67,7 +72,16 @@ fn find(m: &Message) -> Option<&'static Socket> {
 fn link_of(m: &Message, passed: Option<c_int>) -> Option<&'static Link> {
     if m.flags & message::FLAG_NEW_LINK != 0 {
         let own = stock::take(m.arena)?;
-        Link::open(m.link, m.arena, own, Arena::open(passed?).ok()?)
+        let peer = passed.and_then(|passed| Arena::open(passed, own.slots()).ok());
+        let link = peer.and_then(|peer| Link::open(m.link, m.arena, own, peer));
+        if link.is_none() {
+            // Nobody has looked at them.
+            [Some(own), peer]
+                .into_iter()
+                .flatten()
+                .for_each(Arena::unmap);
+        }
+        link
     } else {
         Link::find(m.link, m.arena)
     }
@@ -84,10 +98,7 @@ fn left(socket: &Socket, m: &Message) {
 }
 
 fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<()> {
-    if m.slot as usize >= layout::SLOTS {
-        return None;
-    }
     let pair = Pair::new(link, m.slot, m.generation)?;
-    pair.own.begin(m.generation, pair.out);
+    pair.own.begin(slot::first_life(m.generation), pair.out);
     socket.set_pair(pair).then_some(())
 }

@@ -1,18 +1,19 @@
 //! What the daemon is told and asked.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use libc::c_int;
-use shunt_abi::Reason;
 use shunt_abi::message::{self, Kind, Message, Role};
+use shunt_abi::{Reason, layout};
 
+use super::patience::Patience;
 use super::wire::Sent;
-use super::{LOCK, PATIENCE_MS, RETRY_NS, due, ensure, send, stock, wait};
+use super::{LOCK, PATIENCE_MS, due, ensure, has_mail, read_all, send, stock, wait};
 use crate::socket::{Socket, Stage};
 use crate::{sys, table, upgrade};
 
-/// Until then nobody waits for the daemon's word: it has been too slow.
-static HASTE_UNTIL: AtomicU64 = AtomicU64::new(0);
+/// Whether the daemon's word is waited for just now.
+static PATIENCE: Patience = Patience::new();
 
 /// Tells the daemon that this process accelerates a listener.
 pub(crate) fn listen(socket: &'static Socket) {
@@ -33,17 +34,29 @@ pub(crate) fn claim(socket: &'static Socket, fd: c_int, role: Role) {
 /// a connection whose other end has claimed it is paired when `accept` returns.
 pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
     let start = sys::now();
-    let asked = start >= HASTE_UNTIL.load(Ordering::Relaxed);
+    let asked = PATIENCE.has_any(start);
     let flags = if asked { message::FLAG_ANSWER } else { 0 };
     if !claim_with(socket, fd, role, flags) || !asked {
         return;
     }
     let answered = || socket.stage() != Stage::Claimed || socket.answered();
-    if !wait::until(answered, start + PATIENCE_MS as u64 * 1_000_000) {
-        // It is stopped or overloaded. Its word will still be heard, by a
-        // later call on the connection.
-        HASTE_UNTIL.store(sys::now() + RETRY_NS, Ordering::Relaxed);
+    // If it is stopped or overloaded its word will still be heard, by a later call on the
+    // connection.
+    wait::until(answered, start + PATIENCE_MS as u64 * 1_000_000);
+    PATIENCE.note(start, sys::now());
+}
+
+/// Asks whether this process alone has a connection. `false`: nobody can be asked.
+pub(crate) fn ask_alone(socket: &Socket, fd: c_int, question: u32) -> bool {
+    if !ensure() || !LOCK.take() {
+        return false;
     }
+    let mut m = Message::new(Kind::Alone);
+    (m.cookie, m.fd, m.index) = (socket.cookie(), fd, socket.descriptors());
+    m.generation = question;
+    let sent = due::catch_up() && send(&m, None) == Sent::Done;
+    LOCK.give();
+    sent
 }
 
 /// Asks for another pairing in the place of one whose other end was handed on.
@@ -55,6 +68,10 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
     if !ensure() || !LOCK.take() {
         return false;
     }
+    // It may wait for memory, which a process that only connects would not give it.
+    if has_mail() && !wait::has_reader() {
+        read_all();
+    }
     // Behind what is due there is no room for a claim either.
     if !due::catch_up() {
         LOCK.give();
@@ -62,7 +79,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
         return false;
     }
     if stock::is_empty() {
-        stock::add();
+        stock::add(layout::FIRST_SLOTS);
     }
     let mut m = Message::new(Kind::Claim);
     (m.cookie, m.fd, m.role, m.flags) = (socket.cookie(), fd, role as u8, flags);
@@ -76,11 +93,13 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
     let sent = if begun { send(&m, None) } else { Sent::Lost };
     match sent {
         Sent::Done => socket.told.store(true, Ordering::Relaxed),
-        Sent::Full => {
-            upgrade::put_off(socket);
-            socket.move_on(Stage::Claimed, Stage::Candidate);
+        // There is no room for it, or nobody any more to hear it: a later call claims it.
+        Sent::Full | Sent::Lost => {
+            if begun {
+                upgrade::put_off(socket);
+                socket.move_on(Stage::Claimed, Stage::Candidate);
+            }
         }
-        Sent::Lost => {}
     }
     LOCK.give();
     sent == Sent::Done

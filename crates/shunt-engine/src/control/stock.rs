@@ -2,84 +2,117 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use shunt_abi::Reason;
 use shunt_abi::message::{Kind, Message};
+use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 
 use super::wire::Sent;
 use super::{due, send};
-use crate::sys;
+use crate::{config, sys};
 
-const PLACES: usize = 4;
-static NUMBERS: [AtomicU32; PLACES] = [const { AtomicU32::new(0) }; PLACES];
-static ARENAS: [AtomicPtr<u8>; PLACES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; PLACES];
+/// As many as the daemon keeps.
+static PLACES: [Place; layout::SPARES] = [const { Place::new() }; layout::SPARES];
 static NEXT_ARENA: AtomicU32 = AtomicU32::new(1);
-/// Arenas that the daemon waits for, and had no room for.
-static WANTED: AtomicU32 = AtomicU32::new(0);
 
-/// Gives the daemon an arena in stock. With the lock.
-pub(super) fn add() {
-    let Some(place) = NUMBERS.iter().position(|n| n.load(Ordering::Relaxed) == 0) else {
-        return;
-    };
-    let Ok((arena, fd)) = Arena::create() else {
-        let mut m = Message::new(Kind::Spare);
+/// One arena in stock, or one that the daemon waits for and had no room for.
+struct Place {
+    /// The arena's number; 0: there is none here.
+    number: AtomicU32,
+    base: AtomicPtr<u8>,
+    /// How many slots it has, or is to have.
+    slots: AtomicU32,
+    wanted: AtomicU32,
+}
+
+impl Place {
+    const fn new() -> Self {
+        Self {
+            number: AtomicU32::new(0),
+            base: AtomicPtr::new(std::ptr::null_mut()),
+            slots: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes the arena out.
+    fn take(&self) -> Option<Arena> {
+        self.number.store(0, Ordering::Relaxed);
+        let base = self.base.swap(std::ptr::null_mut(), Ordering::Relaxed);
+        let slots = self.slots.load(Ordering::Relaxed);
+        // SAFETY: `add` put the address of an arena of ours there, with its slots, and the
+        // swap gives it to nobody else.
+        (!base.is_null()).then(|| unsafe { Arena::from_own_address(base, slots) })
+    }
+}
+
+/// Gives the daemon an arena in stock, with as many slots as it asks for, or fewer. With the
+/// lock.
+pub(super) fn add(slots: u32) {
+    let free = |place: &&Place| place.number.load(Ordering::Relaxed) == 0;
+    let mut m = Message::new(Kind::Spare);
+    m.slot = slots;
+    let (Some(place), Ok((arena, fd))) = (PLACES.iter().find(free), Arena::create(slots)) else {
         m.status = Reason::NoResources as u8;
         if send(&m, None) == Sent::Full {
-            put_off();
+            put_off(slots);
         }
         return;
     };
-    let number = NEXT_ARENA.fetch_add(1, Ordering::Relaxed);
-    let mut m = Message::new(Kind::Spare);
-    m.arena = number;
+    m.arena = NEXT_ARENA.fetch_add(1, Ordering::Relaxed);
     let sent = send(&m, Some(fd));
     if sent == Sent::Done {
-        ARENAS[place].store(arena.address() as *mut u8, Ordering::Relaxed);
-        NUMBERS[place].store(number, Ordering::Relaxed);
+        let o = Ordering::Relaxed;
+        place.slots.store(arena.slots(), o);
+        place.base.store(arena.address() as *mut u8, o);
+        place.number.store(m.arena, o);
     } else {
         arena.unmap();
     }
     sys::close(fd);
     if sent == Sent::Full {
-        put_off();
+        put_off(slots);
     }
 }
 
-fn put_off() {
-    WANTED.fetch_add(1, Ordering::Relaxed);
-    due::note();
+fn put_off(slots: u32) {
+    let idle = |place: &&Place| place.wanted.load(Ordering::Relaxed) == 0;
+    // The daemon asks for no more than there are places.
+    if let Some(place) = PLACES.iter().find(idle) {
+        place.wanted.store(slots, Ordering::Relaxed);
+        due::note();
+    }
 }
 
 /// Gives the daemon what it had no room for before. With the lock.
 pub(super) fn catch_up() {
-    for _ in 0..WANTED.swap(0, Ordering::Relaxed) {
-        add();
+    let wanted = PLACES
+        .each_ref()
+        .map(|place| place.wanted.swap(0, Ordering::Relaxed));
+    for slots in wanted.into_iter().filter(|&slots| slots > 0) {
+        add(slots);
     }
 }
 
 /// Whether the daemon has none left.
 pub(super) fn is_empty() -> bool {
-    NUMBERS.iter().all(|n| n.load(Ordering::Relaxed) == 0)
+    PLACES
+        .iter()
+        .all(|place| place.number.load(Ordering::Relaxed) == 0)
 }
 
-/// What the daemon had is of no use any more.
+/// What the daemon had is of no use any more, to this process. (A forked child may be too
+/// confined to unmap what is its parent's.)
 pub(super) fn forget() {
-    WANTED.store(0, Ordering::Relaxed);
-    for (number, arena) in NUMBERS.iter().zip(&ARENAS) {
-        number.store(0, Ordering::Relaxed);
-        arena.store(std::ptr::null_mut(), Ordering::Relaxed);
+    for place in &PLACES {
+        place.wanted.store(0, Ordering::Relaxed);
+        if let Some(arena) = place.take().filter(|_| !config::is_confined()) {
+            arena.unmap();
+        }
     }
 }
 
 /// The arena that the daemon has used, out of the stock.
 pub(super) fn take(number: u32) -> Option<Arena> {
-    let place = NUMBERS
-        .iter()
-        .position(|n| number != 0 && n.load(Ordering::Relaxed) == number)?;
-    NUMBERS[place].store(0, Ordering::Relaxed);
-    let base = ARENAS[place].swap(std::ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: `add` put the address of an arena of ours there, and the swap gives it
-    // to nobody else.
-    (!base.is_null()).then(|| unsafe { Arena::from_own_address(base) })
+    let is_it = |place: &&Place| number != 0 && place.number.load(Ordering::Relaxed) == number;
+    PLACES.iter().find(is_it)?.take()
 }

@@ -40,13 +40,16 @@ pub(super) fn tell_doors(set: &Set, state: &State) {
         let slept = set.slept.load(Ordering::Relaxed) + 1;
         set.slept.store(slept, Ordering::Relaxed);
         if slept >= SLEEPS {
-            set.channel.open(|fd| {
+            let open = set.channel.open(|fd| {
                 let mut event = epoll_event {
                     events: libc::EPOLLIN as u32,
                     u64: set.call_magic(),
                 };
                 sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event).map(|_| ())
             });
+            if !open {
+                set.slept.store(0, Ordering::Relaxed);
+            }
         }
     }
     let doors = || {

@@ -12,6 +12,7 @@ use super::set::Set;
 use super::state::State;
 use crate::link::{Link, Pair};
 use crate::socket::{self, Socket, Stage};
+use crate::stream::{self, Conn};
 use crate::tcp::{self, Mark};
 use crate::{sys, table, upgrade};
 
@@ -38,16 +39,16 @@ impl ItemList {
         }
         self.list().iter().find_map(|&(set, item)| {
             let of = table::SETS.get(set)?;
-            let Some((events, fd)) = of
-                .with(|s| {
-                    s.items
-                        .get(item as usize)
-                        .map(|item| (item.events, item.fd))
-                })
-                .flatten()
-            else {
+            let found = of.with(|s| {
+                let item = s.items.get(item as usize);
+                item.map(|item| (item.events, item.fd, item.moved))
+            });
+            let Some((events, fd, moved)) = found.flatten() else {
                 return Some(Reason::Busy);
             };
+            if moved {
+                return None;
+            }
             let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));
             let told = matches!(known, Known::Told(s, _) if s == set);
             if arming {
@@ -61,7 +62,8 @@ impl ItemList {
     }
 }
 
-/// A socket is being attached: its registrations move here. With its lock.
+/// A socket is being attached, or comes back to its rings: its registrations move here, unless
+/// they are here. With its lock.
 /// `Some(false)`: the kernel may have an event to report first; `None`: no
 /// resources. Then nothing has changed.
 pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Known) -> Option<bool> {
@@ -73,6 +75,10 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
         let Some(set) = table::SETS.get(set_index) else {
             continue;
         };
+        let is_here = |s: &mut State| s.items.get(item as usize).is_some_and(|item| item.moved);
+        if set.with(is_here) == Some(true) {
+            continue;
+        }
         let done = set
             .with(|s| {
                 let edge = s.items[item as usize].events & libc::EPOLLET as u32 != 0;
@@ -132,6 +138,36 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
     Some(true)
 }
 
+/// The connection has begun another life, and so has its ring: no end of its stream that was
+/// seen before says anything. With the socket's lock.
+pub(crate) fn begun_again(socket: &'static Socket, pair: &Pair) {
+    let end = pair.consumer().position();
+    for &(set, item) in socket.items.list().iter() {
+        if let Some(set) = table::SETS.get(set) {
+            set.with(|s| {
+                if let Some(item) = s.items.get_mut(item as usize) {
+                    item.end = end;
+                }
+            });
+        }
+    }
+}
+
+/// This process has changed the way of a socket's bytes, of which neither a log nor the kernel
+/// may tell: the sets that watch it look once more. Without locks and tokens.
+pub(crate) fn look_again(socket: &'static Socket) {
+    if socket.items.is_empty() || !socket.lock.take() {
+        return;
+    }
+    for &(set, _) in socket.items.list().iter() {
+        if let Some(set) = table::SETS.get(set) {
+            set.with(|state| state.enqueue_socket(socket.index()));
+            set.kick();
+        }
+    }
+    socket.lock.give();
+}
+
 /// Moves a registration from the program's set to the inner one. With both locks.
 pub(super) fn move_in(
     set: &'static Set,
@@ -160,6 +196,52 @@ pub(super) fn move_in(
     true
 }
 
+/// Before an exec: the program's sets, which may outlive it, get back the registrations of
+/// connections that are plain by now. Not those of sets that a parent has made, which it shares.
+pub(crate) fn give_back() {
+    for set in table::SETS
+        .each()
+        .filter(|set| set.is_live() && set.is_own())
+    {
+        let moved = |state: &mut State| -> Vec<(&'static Socket, u32)> {
+            let items = state.items.iter().zip(0..);
+            items
+                .filter(|(item, _)| item.live && item.moved && !item.dormant)
+                .map(|(item, index)| (item.socket, index))
+                .collect()
+        };
+        for (socket, index) in set.with(moved).unwrap_or_default() {
+            if socket.lock.take() {
+                give_back_item(set, socket, index);
+                socket.lock.give();
+            }
+        }
+    }
+}
+
+/// With the socket's lock.
+fn give_back_item(set: &'static Set, socket: &'static Socket, index: u32) {
+    let here = socket.items.list().contains(&(set.index(), index));
+    let Some(conn) = Conn::attached(socket, socket.fd()).filter(stream::is_plain) else {
+        return;
+    };
+    let moved = here
+        && set.with(|state| {
+            let item = &mut state.items[index as usize];
+            let moved = item.moved && !item.dormant;
+            if moved {
+                (item.near, item.queued) = (false, false);
+                state.near.retain(|&near| near != index);
+                state.queue.retain(|&queued| queued != index);
+            }
+            moved
+        }) == Some(true);
+    if moved {
+        move_out(set, index, conn.pair.link);
+        watch(socket);
+    }
+}
+
 /// Moves it back.
 fn move_out(set: &'static Set, index: u32, link: &'static Link) {
     set.with(|state| {
@@ -176,7 +258,10 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
             fd,
             std::ptr::null_mut(),
         );
-        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
+        // Another thread may have closed it, and the number name something else.
+        if table::socket(fd).is_some_and(|s| std::ptr::eq(s, item.socket)) {
+            let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
+        }
         set.moved.fetch_sub(1, Ordering::AcqRel);
         state.unfollow(link, set);
     });
@@ -185,10 +270,18 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
 /// Attaches the sockets of a set that have been paired meanwhile. Edge-triggered
 /// registrations follow once the kernel has no event for them any more: what it
 /// has goes to the program. Returns how many events that is.
+#[inline]
 pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
-    if !socket::any_paired() {
-        return 0;
+    if socket::any_paired() {
+        bring_paired(set, room)
+    } else {
+        0
     }
+}
+
+#[cold]
+#[inline(never)]
+fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
     let mut paired = [None; 32];
     let mut n = 0;
     set.with(|state| {

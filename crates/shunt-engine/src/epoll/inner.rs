@@ -120,7 +120,7 @@ pub(super) fn take_inner_with(
 ) -> usize {
     let mut left = n;
     if let Some(others) = leave_out(set.call_magic(), room, left) {
-        set.channel.hear();
+        set.channel.hear_sure();
         left = others;
     }
     if let Some(others) = leave_out(set.magic(), room, left) {
@@ -140,7 +140,7 @@ pub(super) fn hear_inner(
 ) {
     // Calls that are still there would make the set look ready to whatever contains it;
     // but somebody may send them without end.
-    let _ = (0..16).all(|_| set.channel.hear());
+    let _ = set.channel.hear() && (0..16).all(|_| set.channel.hear_sure());
     let inner = set.inner.load(Ordering::Acquire);
     let mut events = [epoll_event { events: 0, u64: 0 }; 64];
     loop {

@@ -11,7 +11,7 @@ use super::{SHARED, call};
 use crate::hold::{self, Taken};
 use crate::sys;
 use crate::table::{self, Entry, Links, Pooled};
-use crate::thread::{Lock, is_alone};
+use crate::thread::{self, Lock, is_alone};
 use crate::wake::Channel;
 
 /// An epoll set of the program.
@@ -20,6 +20,8 @@ pub(crate) struct Set {
     pub(super) live: AtomicBool,
     holds: AtomicU32,
     fd: AtomicI32,
+    /// How many forks led to the process that made it.
+    forks: AtomicU32,
     pub(super) inner: AtomicI32,
     pub(super) kick: AtomicI32,
     /// Where peers call it, and how often it slept before it had that ([`call`]).
@@ -65,6 +67,7 @@ impl Set {
         };
         let o = Ordering::Relaxed;
         set.fd.store(fd, o);
+        set.forks.store(thread::forks(), o);
         set.inner.store(-1, o);
         set.kick.store(-1, o);
         call::begin(set);
@@ -95,6 +98,11 @@ impl Set {
     #[inline]
     pub(crate) fn fd(&self) -> c_int {
         self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Whether this process has made it, and not one that has forked it.
+    pub(super) fn is_own(&self) -> bool {
+        self.forks.load(Ordering::Relaxed) == thread::forks()
     }
 
     /// The group whose logs tell of this set's sockets.

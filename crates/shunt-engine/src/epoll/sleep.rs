@@ -10,7 +10,7 @@ use super::near;
 use super::set::Set;
 use super::state::State;
 use super::{SHARED, call};
-use crate::stream::Conn;
+use crate::stream::{Conn, share_crowd};
 
 /// A thread is about to sleep on the set, or on something that contains it. `true`:
 /// shunted sockets may have news; the caller looks at the set once more before it
@@ -39,6 +39,9 @@ fn stand_at_doors(set: &'static Set) -> bool {
         set.sleepers.fetch_add(1, Ordering::AcqRel);
         if !state.follows.is_empty() {
             call::tell_doors(set, state);
+        }
+        for follow in &state.follows {
+            share_crowd(follow.link);
         }
         at_doors(set, state, |door| {
             door.sleepers.fetch_add(1, Ordering::AcqRel);

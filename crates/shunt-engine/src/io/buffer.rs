@@ -11,13 +11,13 @@ pub(super) const IOV_MAX: usize = 1024;
 /// `MAX_RW_COUNT`: the kernel moves no more in one call (`read(2)`, NOTES).
 pub(super) const MOST: usize = 0x7fff_f000;
 
-/// The end of what a program can address that does not ask for more.
-const USER_END: usize =
-    (1 << if cfg!(target_arch = "aarch64") {
-        48
-    } else {
-        47
-    }) - 4096;
+/// The end of what a program can address that does not ask for more (`TASK_SIZE` in the
+/// kernel, which keeps the last page to itself on x86-64).
+const USER_END: usize = if cfg!(target_arch = "aarch64") {
+    1 << 48
+} else {
+    (1 << 47) - 4096
+};
 
 /// An address that no program can have data at: the kernel says `EFAULT` where
 /// a copy of ours would be a crash.

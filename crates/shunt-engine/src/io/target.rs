@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
-use crate::socket::{Socket, Stage};
-use crate::stream::Conn;
+use crate::socket::{RECEIVER, Socket, Stage};
+use crate::stream::{Conn, again};
 use crate::{Outcome, real, stats, table, upgrade};
 
 /// So many bytes in one call show as much as a call does.
@@ -97,17 +97,53 @@ pub(super) fn meanwhile(fd: c_int, who: u32, call: impl FnOnce() -> isize) -> Op
 pub(super) fn serve(
     fd: c_int,
     who: u32,
-    shunted: impl FnOnce(Conn<'static>) -> Outcome,
+    mut shunted: impl FnMut(Conn<'static>) -> Outcome,
     real: impl FnOnce() -> isize,
 ) -> Outcome {
+    let told = |n: isize| match n {
+        n if n < 0 => Outcome::Fail(real::errno()),
+        n => Outcome::Done(n),
+    };
     match target(fd, who) {
         Target::Kernel => Outcome::Kernel,
-        Target::Shunted(conn) => shunted(conn),
-        Target::Counted(socket) => match counted(socket, who, real) {
-            n if n < 0 => Outcome::Fail(real::errno()),
-            n => Outcome::Done(n),
+        Target::Shunted(conn) => loop {
+            let life = conn.pair.life();
+            match shunted(conn) {
+                Outcome::Kernel if who == RECEIVER => {}
+                outcome => return outcome,
+            }
+            match enter_plain(&conn, life) {
+                Plain::Never => return Outcome::Kernel,
+                Plain::Now => return told(counted(conn.socket, who, real)),
+                Plain::NoMore => {}
+            }
         },
+        Target::Counted(socket) => told(counted(socket, who, real)),
     }
+}
+
+/// Whether a receive on a connection that was shunted is the kernel's.
+enum Plain {
+    /// Yes; the caller is inside now, and must leave.
+    Now,
+    /// It was, but the connection is on its way to its rings again.
+    NoMore,
+    /// The call is one that only the kernel can make.
+    Never,
+}
+
+#[cold]
+fn enter_plain(conn: &Conn<'static>, life: u32) -> Plain {
+    if again::is_in(conn, life) && !again::is_plain_in(conn, life) {
+        return Plain::Never;
+    }
+    conn.socket.go_in_attached(RECEIVER);
+    // Nobody begins another life while we are in.
+    if again::is_plain_in(conn, life) {
+        return Plain::Now;
+    }
+    conn.socket.go_out(RECEIVER);
+    Plain::NoMore
 }
 
 /// A real call of a thread that is inside, and leaves after it. The thread may

@@ -4,7 +4,7 @@ use libc::{c_int, c_uint};
 
 use super::inherit::copied_apart;
 use super::{attached, before_stdio, forget_stale};
-use crate::socket::Stage;
+use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
 use crate::{Outcome, control, epoll, region, stats, sys, thread, wake};
@@ -28,17 +28,9 @@ fn closing(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(socket) => {
             socket.forget_fd(fd);
-            if socket.holds() == 1 {
-                match socket.stage() {
-                    Stage::Attached => {
-                        if let Some(conn) = Conn::new(socket, fd) {
-                            stream::before_close(&conn);
-                        }
-                    }
-                    Stage::Listener => control::unlisten(socket),
-                    Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
-                    _ => {}
-                }
+            let is_last = socket.holds() == 1;
+            if is_last {
+                ending(socket, fd);
             }
             // No other descriptor has taken its place.
             if socket.holds() > 1
@@ -53,7 +45,13 @@ fn closing(fd: c_int, entry: Entry) {
             {
                 stream::let_go(&conn);
             }
-            socket.unhold();
+            if is_last {
+                socket.unhold();
+            } else if !socket.unhold_one_of_several() {
+                // Another thread has closed the others meanwhile.
+                ending(socket, fd);
+                socket.unhold();
+            }
         }
         Entry::Set(set) => {
             set.forget_fd(fd);
@@ -61,6 +59,20 @@ fn closing(fd: c_int, entry: Entry) {
             set.unhold();
         }
         Entry::Ours | Entry::Other => {}
+    }
+}
+
+/// The last descriptor of a socket is about to be closed.
+fn ending(socket: &'static Socket, fd: c_int) {
+    match socket.stage() {
+        Stage::Attached => {
+            if let Some(conn) = Conn::new(socket, fd) {
+                stream::before_close(&conn);
+            }
+        }
+        Stage::Listener => control::unlisten(socket),
+        Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
+        _ => {}
     }
 }
 

@@ -8,10 +8,11 @@ use libc::c_int;
 use shunt_abi::Reason;
 
 use super::attached;
+use crate::hold::{self, Taken};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
-use crate::{control, sys, thread, upgrade};
+use crate::{config, control, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(super) fn give_up(fd: c_int, reason: Reason) {
@@ -21,30 +22,46 @@ pub(super) fn give_up(fd: c_int, reason: Reason) {
 }
 
 fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
+    if reason == Reason::Inherited && upgrade::share_with_program(socket) {
+        return;
+    }
+    give_up_now(socket, fd, reason);
+}
+
+fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
     upgrade::refuse(socket, reason);
-    if socket.stage() == Stage::Attached
-        && let Some(conn) = Conn::new(socket, fd)
-    {
+    if socket.stage() != Stage::Attached {
+        return;
+    }
+    // Another thread may close it meanwhile.
+    let began = Taken::now();
+    let held = hold::keep(socket);
+    if let Some(conn) = Conn::new(socket, fd) {
         stream::downgrade(&conn, reason);
+    }
+    if held && began.lasts() {
+        socket.unhold();
     }
 }
 
 /// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.
 #[inline]
 pub(crate) fn see_to_wishes() {
-    if control::take_wishes() {
-        go_back();
+    let all = config::is_restless();
+    if all || control::take_wishes() {
+        go_back(all);
     }
 }
 
 #[cold]
-fn go_back() {
+fn go_back(all: bool) {
     if !thread::owns_memory() {
         return;
     }
     table::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
-            && socket.wished.swap(false, Ordering::Relaxed)
+            && (socket.wished.swap(false, Ordering::Relaxed)
+                || all && socket.stage() == Stage::Attached)
         {
             give_up_socket(socket, fd, Reason::Requested);
         }
@@ -55,6 +72,18 @@ fn go_back() {
 pub(super) fn give_up_all(reason: Reason) {
     table::each(|fd, entry| {
         if let Entry::Socket(socket) = entry {
+            give_up_socket(socket, fd, reason);
+        }
+    });
+}
+
+/// What several processes have in shared memory goes back to the kernel.
+pub(super) fn give_up_shared(reason: Reason) {
+    table::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
+            && let Some(conn) = Conn::attached(socket, fd)
+            && conn.is_shared()
+        {
             give_up_socket(socket, fd, reason);
         }
     });
@@ -153,9 +182,15 @@ pub fn before_spawn() {
 }
 
 /// Before `fd` is noted as one that a spawned program will have.
+///
+/// It stays with the kernel: the program may start any number of others so, which have a copy
+/// whatever this process's own is marked.
 pub fn before_giving(fd: c_int) {
-    if thread::owns_memory() {
-        give_up(fd, Reason::Inherited);
+    if thread::owns_memory()
+        && let Some(socket) = table::socket(fd)
+    {
+        give_up_now(socket, fd, Reason::Inherited);
+        socket.again.stay();
     }
 }
 

@@ -8,7 +8,7 @@ use shunt_shm::slot::Way;
 
 use super::inherit::give_up;
 use super::{after_dup, attached};
-use crate::socket::Socket;
+use crate::socket::{SETS_TIMEOUTS, Socket};
 use crate::stream::Conn;
 use crate::table::{self, Entry};
 use crate::{Outcome, stream, sys, upgrade};
@@ -67,6 +67,11 @@ fn flags_set(socket: &Socket, flags: c_int) {
             .store(u32::from(flags & libc::O_NONBLOCK != 0), Ordering::Relaxed);
     }
 }
+
+/// The same options with a time of 64 bits everywhere (`asm-generic/socket.h`), which libc does
+/// not name here.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
 
 const SIOCATMARK: c_ulong = 0x8905;
 /// Like `TIOCOUTQ`, also known as `SIOCOUTQ`, without what is on its way.
@@ -190,22 +195,21 @@ pub unsafe fn setsockopt(
         && let Some(number) = number
     {
         // The kernel doubles it for its own overhead; so do we (socket(7)).
-        socket.sndbuf.store(
-            (number as u32).saturating_mul(2).max(4608),
-            Ordering::Relaxed,
-        );
-        if let Some(pair) = socket.pair() {
-            pair.own
-                .options
-                .most
-                .store(socket.sndbuf.load(Ordering::Relaxed), Ordering::Relaxed);
+        let bytes = (number as u32).saturating_mul(2).max(4608);
+        socket.sndbuf.store(bytes, Ordering::Relaxed);
+        if let Some(conn) = Conn::new(socket, fd) {
+            stream::resize(&conn, bytes);
         }
+    }
+    if level == libc::SOL_SOCKET && matches!(name, SO_RCVTIMEO_NEW | SO_SNDTIMEO_NEW) {
+        socket.timeouts.fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
     }
     if level == libc::SOL_SOCKET
         && let libc::SO_RCVTIMEO | libc::SO_SNDTIMEO = name
         && length as usize >= size_of::<libc::timeval>()
         && value as usize >= 4096
     {
+        socket.timeouts.fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
         // SAFETY: the caller's promise; the kernel checks it again.
         let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
         if (0..1_000_000).contains(&time.tv_usec) {

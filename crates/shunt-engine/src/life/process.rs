@@ -60,6 +60,7 @@ fn leave_for_program() {
     inherit::before_program();
     if thread::owns_memory() {
         inherit::leave_the_rest();
+        epoll::give_back();
     }
     stats::write_if_any();
 }
@@ -126,5 +127,24 @@ pub fn before_confinement() {
         inherit::forget_all(Reason::Confined);
         epoll::retire_calls();
         config::confine();
+    }
+}
+
+/// Before the process gets another `RLIMIT_NOFILE` (`getrlimit(2)`).
+///
+/// With less than three descriptors it can open none to ask shuntd, or to wake a peer. Who
+/// sets such a limit mostly gives up system calls next, and a connection that several processes
+/// have cannot go back to the kernel then: so it goes now.
+///
+/// # Safety
+/// As for `setrlimit`.
+pub unsafe fn before_descriptor_limit(new: *const libc::rlimit) {
+    const FEW: libc::rlim_t = 3;
+    if !thread::is_used() || !thread::owns_memory() || !sys::is_readable(new) {
+        return;
+    }
+    // SAFETY: readable, as we have just seen.
+    if unsafe { (*new).rlim_cur } < FEW {
+        inherit::give_up_shared(Reason::Confined);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 
+use super::array::{Memory, with_array};
 use super::mask::{enough, mask_at_a_glance};
 use crate::epoll::{self, Known, Limit};
 use crate::hold::Taken;
@@ -22,6 +23,8 @@ struct Scratch<'a> {
     told: &'a mut [pollfd],
     /// When the objects in `told` were held.
     held: Taken,
+    /// Nobody tells of everything that is waited for.
+    must_look: bool,
     /// What a call that is cancelled leaves to give back.
     memory: Memory,
 }
@@ -36,32 +39,6 @@ const SET: i16 = 3;
 const PLACE: i16 = 4;
 /// Beside `CONNECTION` and `PLACE`: the kernel had something to report.
 const HEARD: i16 = 8;
-/// Beside `PLACE`: its number names nothing any more.
-const LOST: i16 = 16;
-
-/// How long who waits for room without a place sleeps between two looks; nanoseconds.
-const TURN: u64 = 20_000_000;
-
-/// Entries on the stack; more need memory.
-const SMALL: usize = 192;
-/// Entries that are filled sooner than called for: a poll of a few descriptors.
-const FEW: usize = 12;
-
-/// The memory of a call with many descriptors. No destructor: a cancelled thread
-/// runs none.
-#[derive(Clone, Copy)]
-pub(super) struct Memory {
-    at: *mut pollfd,
-    bytes: usize,
-}
-
-impl Memory {
-    fn give_back(self) {
-        if self.bytes != 0 {
-            sys::unmap(self.at.cast(), self.bytes);
-        }
-    }
-}
 
 /// The program's array, if it names anything that is shunted, or may become so
 /// while the call waits (unless it is not to: `now`).
@@ -100,13 +77,13 @@ pub(super) unsafe fn shunted<'a>(
     any.then_some(fds)
 }
 
-fn attached(fd: c_int) -> Option<Conn<'static>> {
+pub(super) fn attached(fd: c_int) -> Option<Conn<'static>> {
     Conn::attached(table::socket(fd)?, fd)
 }
 
 /// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
 /// what the kernel reported of each, or nothing.
-fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
+pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
     let mut found = 0;
     for (i, one) in fds.iter_mut().enumerate() {
         if let Some(conn) = attached(one.fd) {
@@ -171,41 +148,6 @@ pub(super) fn scratch_for(fds: usize) -> usize {
     2 * (fds + 1)
 }
 
-/// Runs `work` on an array of `count` entries; `None`: no memory.
-pub(super) fn with_array(
-    count: usize,
-    work: impl FnOnce(&mut [pollfd], Memory) -> Outcome,
-) -> Option<Outcome> {
-    let none = Memory {
-        at: std::ptr::null_mut(),
-        bytes: 0,
-    };
-    let unused = pollfd {
-        fd: -1,
-        events: 0,
-        revents: 0,
-    };
-    if count <= FEW {
-        return Some(work(&mut [unused; FEW][..count], none));
-    }
-    if count <= SMALL {
-        return Some(work(&mut [unused; SMALL][..count], none));
-    }
-    let bytes = count * size_of::<pollfd>();
-    let memory = Memory {
-        at: sys::map(bytes).cast(),
-        bytes,
-    };
-    if memory.at.is_null() {
-        return None;
-    }
-    // SAFETY: fresh zeroed memory of that size.
-    let array = unsafe { std::slice::from_raw_parts_mut(memory.at, count) };
-    let outcome = work(array, memory);
-    memory.give_back();
-    Some(outcome)
-}
-
 /// [`poll`] in an array from [`with_array`], which `memory` belongs to.
 ///
 /// # Safety
@@ -235,6 +177,7 @@ pub(super) unsafe fn poll_with(
         fds: array,
         told,
         held: Taken::now(),
+        must_look: false,
         memory,
     };
     if !any {
@@ -300,10 +243,10 @@ unsafe fn sleep(
             return Outcome::Fail(libc::EINTR);
         } else {
             stats::ready_sleep();
-            let left = if placed || !wants_room(scratch.told) {
-                limit.left()
+            let left = if scratch.must_look {
+                Some(limit.left_of(stream::TURN))
             } else {
-                Some(limit.left_of(TURN))
+                limit.left()
             };
             let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             let undo = || {
@@ -319,9 +262,6 @@ unsafe fn sleep(
         for (told, from) in scratch.told.iter_mut().zip(scratch.fds.iter()) {
             if matches!(told.events, CONNECTION | PLACE) && from.revents != 0 {
                 told.events |= HEARD;
-            }
-            if told.events & !HEARD == PLACE && from.revents & libc::POLLNVAL != 0 {
-                told.events |= LOST;
             }
         }
         get_out(scratch.told, scratch.held);
@@ -361,13 +301,6 @@ unsafe fn sleep(
     }
 }
 
-/// Whether a thread that has no place waits for room in a ring: nobody in its own process
-/// can tell it of a `shutdown`.
-fn wants_room(told: &[pollfd]) -> bool {
-    let connections = || told.iter().filter(|told| told.events == CONNECTION);
-    connections().any(|told| writes(told.revents))
-}
-
 fn reads(events: i16) -> bool {
     events & (libc::POLLIN | libc::POLLRDNORM) != 0
 }
@@ -381,6 +314,7 @@ fn writes(events: i16) -> bool {
 /// come; do not sleep. `crowded`: there is no room for an entry beside the program's.
 fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
     scratch.held = Taken::now();
+    scratch.must_look = false;
     let mut ready = false;
     let place = take_place(fds, scratch, crowded);
     for (i, from) in fds.iter().enumerate() {
@@ -414,6 +348,10 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
         {
             told.events = CONNECTION;
             ready |= get_in_connection(&conn, from.events, to, place);
+            // By TCP the kernel tells.
+            scratch.must_look |= writes(from.events)
+                && conn.is_on_ring()
+                && stream::must_look(&conn, place.is_some());
         } else {
             socket.unhold();
         }
@@ -437,6 +375,7 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
 
 fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Place>) -> bool {
     let mut ready = false;
+    stream::share_crowd(conn.pair.link);
     // Doorbells, FIN and RST.
     to.events = events & (libc::POLLPRI | libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM);
     if reads(events) {
@@ -473,7 +412,7 @@ fn get_out(told: &[pollfd], held: Taken) {
         return;
     }
     for told in told {
-        match told.events & !(HEARD | LOST) {
+        match told.events & !HEARD {
             SET => {
                 if let Some(set) = table::SETS.get(told.fd as u32) {
                     epoll::end_sleep(set);
@@ -488,10 +427,8 @@ fn get_out(told: &[pollfd], held: Taken) {
             }
             PLACE => {
                 let place = Place::numbered(told.fd);
-                if told.events & LOST != 0 {
-                    place.lose();
-                } else if told.events & HEARD != 0 {
-                    place.hear();
+                if told.events & HEARD != 0 {
+                    place.hear(false);
                 }
                 place.leave();
             }

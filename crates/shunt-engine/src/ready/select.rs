@@ -2,11 +2,12 @@
 
 use libc::{c_int, fd_set, pollfd, sigset_t};
 
+use super::array::{Memory, with_array};
 use super::poll;
 use crate::epoll::Limit;
 use crate::table::{self, Entry};
 use crate::thread::signals;
-use crate::{Outcome, signal};
+use crate::{Outcome, real, signal, stream, sys};
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -101,12 +102,79 @@ pub(super) unsafe fn select(
         }
         // SAFETY: the caller's promise.
         let poll = |fds: &mut [pollfd]| unsafe {
-            poll::poll_with(fds, scratch, memory, limit, mask, seen)
+            match poll::poll_with(fds, scratch, memory, limit, mask, seen) {
+                Outcome::Fail(libc::EINVAL) if sys::descriptor_limit() < n as u64 => {
+                    select_in_turns(fds, memory, limit, mask)
+                }
+                outcome => outcome,
+            }
         };
         // SAFETY: as above.
         unsafe { with(fds, &sets, count, limit, poll) }
     };
-    poll::with_array(n + poll::scratch_for(n), run).unwrap_or(Outcome::Kernel)
+    with_array(n + poll::scratch_for(n), run).unwrap_or(Outcome::Kernel)
+}
+
+/// Where `ppoll` takes fewer descriptors than there are (`RLIMIT_NOFILE`): the real call, and
+/// a look from time to time at sockets that are shunted, or may become so meanwhile.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+#[cold]
+unsafe fn select_in_turns(
+    fds: &mut [pollfd],
+    memory: Memory,
+    limit: Limit,
+    mask: *const sigset_t,
+) -> Outcome {
+    let is_high = |one: &pollfd| one.fd as usize >= libc::FD_SETSIZE;
+    if fds
+        .iter()
+        .any(|one| is_high(one) || table::set(one.fd).is_some())
+    {
+        return Outcome::Fail(libc::EINVAL);
+    }
+    loop {
+        let mut found = poll::look_at_shunted(fds, &[]);
+        let mut words = [[0u64; libc::FD_SETSIZE / WORD]; 3];
+        let sets = words.each_mut().map(|set| Bits(set.as_mut_ptr()));
+        let is_theirs = |one: &pollfd| poll::attached(one.fd).is_none();
+        for one in fds.iter_mut().filter(|one| is_theirs(one)) {
+            one.revents = 0;
+            for (set, asks) in sets.iter().zip(ASKS) {
+                // SAFETY: it covers all descriptors of this call.
+                unsafe { set.put(one.fd as usize, one.events & asks != 0) };
+            }
+        }
+        let time = match fds.iter().any(|one| table::socket(one.fd).is_some()) {
+            _ if found > 0 => Some(limit.left_of(0)),
+            true => Some(limit.left_of(stream::TURN)),
+            false => limit.left(),
+        };
+        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let [read, write, except] = sets.map(|set| set.0.cast());
+        let most = libc::FD_SETSIZE as c_int;
+        // SAFETY: our own sets; the program's mask.
+        let n = real::sleeping(&|| memory.give_back(), || unsafe {
+            real::pselect()(most, read, write, except, time, mask) as isize
+        });
+        match n {
+            Err(errno) if found == 0 => return Outcome::Fail(errno),
+            Err(_) => return Outcome::Done(found as isize),
+            Ok(_) => {}
+        }
+        for one in fds.iter_mut().filter(|one| is_theirs(one)) {
+            let fd = one.fd as usize;
+            // SAFETY: as above.
+            let is_in = |set: &Bits| unsafe { set.get(fd) };
+            let ready = sets.iter().zip(ASKS).filter(|(set, _)| is_in(set));
+            one.revents = ready.fold(0, |ready, (_, asks)| ready | asks);
+            found += usize::from(one.revents != 0);
+        }
+        if found > 0 || limit.is_up() {
+            return Outcome::Done(found as isize);
+        }
+    }
 }
 
 /// # Safety

@@ -275,7 +275,7 @@ impl Conn<'_> {
     }
 
     /// Whether a forked relative may be sending through the kernel.
-    fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         let forked = &self.pair.own.options.forked;
         if forked.load(Ordering::Acquire) == slot::SHARED {
             if self.socket.share.is_unknown() || self.socket.share.is_shared() {

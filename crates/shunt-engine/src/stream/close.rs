@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
-use shunt_shm::atomic::heavy;
+use shunt_shm::atomic::{heavy, light};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
@@ -24,7 +24,12 @@ use crate::wake;
 pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     let own = conn.pair.own;
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
+        // With the token: a connection that comes back to its rings begins with no bits.
+        let taken = conn.take(&own.receiving.token);
         publish::set_bits(&own.face.state, slot::SHUT_RD);
+        if taken {
+            give(&own.receiving.token);
+        }
     }
     if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
         before_end(conn);
@@ -32,7 +37,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     let token = &own.sending.token;
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
     if sending {
-        publish::set_bits(&own.face.state, slot::SHUT_WR);
+        say_end(conn, slot::SHUT_WR);
     }
     // With the token: who finds the ring shut asks the kernel, which must know.
     let result = sys::shutdown(conn.fd, how);
@@ -62,8 +67,8 @@ const ENDING_PATIENCE: u64 = 1_000_000_000;
 fn before_end(conn: &Conn) {
     // Where a forked relative may go on, the ring stays unless nobody looks at it.
     let stays = || {
-        conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED
-            && conn.pair.peer.face.wait.load(Ordering::Acquire) != 0
+        const LOOKS: u32 = slot::WAIT_RX | slot::WATCHED;
+        conn.is_shared() && conn.pair.peer.face.wait.load(Ordering::Acquire) & LOOKS != 0
     };
     let few = || (1..=MOST_WITHDRAWN).contains(&conn.in_flight());
     let mut until = None;
@@ -84,6 +89,18 @@ fn before_end(conn: &Conn) {
     }
 }
 
+/// Says that nothing more is sent. With the sending token: a peer that has recalled the
+/// stream and finds this word, the token free and no answer, knows that none will come.
+fn say_end(conn: &Conn, bits: u32) {
+    let ended = conn.is_shut();
+    publish::set_bits(&conn.pair.own.face.state, bits);
+    // Pairs with the peer's, behind its recall: either it sees the end, or we see that.
+    light();
+    if !ended && bits & slot::UNREAD == 0 && owed::is_asked(conn) {
+        owed::pay_at_last(conn);
+    }
+}
+
 /// The last descriptor is about to be closed under threads that sleep on it.
 pub(crate) fn before_close_under_sleeper(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::LINGERS);
@@ -100,7 +117,7 @@ pub(crate) fn before_close(conn: &Conn) {
     }
     // A forked relative may go on using the connection; if none does, a doorbell
     // left in the queue would turn the kernel's FIN into a reset.
-    if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
+    if conn.is_shared() {
         swallow::swallow(conn);
         return;
     }
@@ -113,10 +130,7 @@ pub(crate) fn before_close(conn: &Conn) {
     if !conn.take(&own.sending.token) {
         return;
     }
-    publish::set_bits(
-        &own.face.state,
-        slot::CLOSED | if resets { slot::UNREAD } else { 0 },
-    );
+    say_end(conn, slot::CLOSED | if resets { slot::UNREAD } else { 0 });
     give(&own.sending.token);
     // From here on nobody rings for us who has not yet counted the doorbell.
     heavy();

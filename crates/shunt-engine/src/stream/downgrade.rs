@@ -23,13 +23,15 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Recall, Way};
 
 use super::bell::News;
-use super::leave::{self, await_receiver, leave_ring_within};
+use super::leave::{self, Stopped, await_receiver, leave_ring_within};
 use super::owed::Withdrawal;
-use super::recv::{is_home, settle, switch_offset};
+use super::recv::{
+    is_home, note_brought, settle, stay_in_ring, stays_in_ring, switch_offset, take_back,
+};
 use super::{Conn, close, owed, wait};
 use crate::socket::bump;
 use crate::thread::{self, give};
-use crate::{control, sys, wake};
+use crate::{control, epoll, sys, wake};
 
 /// The peer answers by itself within this time if it is awake, or sleeps on the
 /// connection; nanoseconds.
@@ -44,15 +46,25 @@ pub(super) const UNKNOWN: u64 = u64::MAX;
 /// The same where payload from before the ring comes first.
 pub(super) const HELD: u64 = u64::MAX - 1;
 
-/// Makes the connection a plain kernel socket. `false`: the peer has not answered in
-/// time, so bytes in its ring are still to come. The caller holds no token.
+/// Makes the connection a plain kernel socket. `false`: bytes in the peer's ring are still
+/// to come, as it has not answered in time, or to be read there, as it has ended the stream.
+/// The caller holds no token.
 #[cold]
 pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
+    conn.socket.again.begin(reason);
+    // Another thread may just be taking it back to its rings.
+    if conn.take(&conn.pair.own.receiving.token) {
+        give(&conn.pair.own.receiving.token);
+    }
     if is_plain(conn) {
         return true;
     }
     conn.socket.set_reason(reason);
-    recall(conn);
+    let insists = reason != Reason::Requested;
+    if insists {
+        conn.socket.insists.store(true, Ordering::Relaxed);
+    }
+    let recalled = recall(conn);
     // Of a connection that the kernel has ended nothing can be sent, and the error is
     // for who uses it next.
     let goes_on = sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0;
@@ -65,7 +77,10 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         repeat_unread(conn, PATIENCE);
         leave_ring_within(conn, reason, PATIENCE);
     }
-    let home = await_answer(conn);
+    // Who goes on to read here need not wait.
+    let waits = conn.way_in() == Way::TcpAgain && (insists || recalled);
+    let patience = if insists { PATIENCE } else { AGAIN };
+    let home = waits && await_answer(conn, patience);
     if goes_on && conn.is_on_ring() && !owed::is_mutual(conn) {
         leave_ring_within(conn, reason, PATIENCE);
     }
@@ -74,9 +89,12 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     if wait::any_waits_for_room(conn) {
         wake::wake_all();
     }
+    epoll::look_again(conn.socket);
     // In a `vfork` child the connection to the daemon is not ours.
     if thread::owns_memory() {
         control::report(conn.socket, Some(reason));
+    } else {
+        conn.socket.again.owe_report();
     }
     home
 }
@@ -91,18 +109,19 @@ pub(crate) fn is_plain(conn: &Conn) -> bool {
         && !owed::is_due(conn)
 }
 
-/// Reads the peer's ring no more.
-fn recall(conn: &Conn) {
+/// Reads the peer's ring no more. `true`: so far it has.
+fn recall(conn: &Conn) -> bool {
     let own = conn.pair.own;
     if !conn.take(&own.receiving.token) {
-        return;
+        return false;
     }
     let recalled = own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
     settle(conn);
     if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
         owed::follow_withdrawal(conn);
     }
-    if conn.way_in() != Way::TcpAgain && !recalled {
+    let begins = conn.way_in() != Way::TcpAgain && !recalled && !stays_in_ring(conn);
+    if begins {
         // Payload that came by TCP before the ring is read there.
         let resume = match conn.way_in() {
             Way::Ring => UNKNOWN,
@@ -116,6 +135,7 @@ fn recall(conn: &Conn) {
         send_to_self(conn, None);
     }
     give(&own.receiving.token);
+    begins
 }
 
 /// Takes the peer's part, if it is in no operation: sends what is unread in its ring
@@ -206,6 +226,10 @@ fn taken(conn: &Conn) {
         }
         _ => {}
     }
+    if let Some(switched) = switched {
+        let moved = own.recall.moved.load(Ordering::Relaxed);
+        note_brought(conn, switched.wrapping_add(bells).wrapping_add(moved));
+    }
     publish::half(&own.recall.stage, Recall::DONE);
 }
 
@@ -284,30 +308,41 @@ fn wake(conn: &Conn) {
     }
 }
 
+/// What the kernel says of a connection by which nothing comes any more.
+const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+
 /// Waits until what comes by TCP is payload.
-fn await_answer(conn: &Conn) -> bool {
-    const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+fn await_answer(conn: &Conn, patience: u64) -> bool {
     let own = conn.pair.own;
     let start = sys::now();
     let mut borrow_at = start + ANSWER;
     let mut nobody_lends = false;
+    let mut stopped = Stopped::new();
     loop {
         // It may be waiting for ours.
         if owed::is_due(conn) && !owed::is_mutual(conn) {
             owed::answer(conn);
         }
+        // From a peer that has ended nothing can come any more.
         let has_ended = nobody_lends && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
         if !conn.take(&own.receiving.token) {
             return false;
         }
-        let home = is_home(conn);
+        let stays = is_never_answered(conn);
+        let home = !stays && is_home(conn);
         let now = sys::now();
-        // From a peer that has ended nothing can come any more.
-        let over = home || has_ended || now - start > PATIENCE;
-        if over && !home {
+        let over = home
+            || stays
+            || has_ended
+            || stopped.is_holder_of(&conn.pair.peer.sending.token)
+            || now - start > patience;
+        if over && !home && !stays {
             give_up(conn);
         }
         give(&own.receiving.token);
+        if stays || over && !home {
+            wake::wake_all();
+        }
         if over {
             return home;
         }
@@ -330,6 +365,67 @@ fn await_answer(conn: &Conn) -> bool {
     }
 }
 
+/// Whether the peer has ended the stream, or was killed, without having seen that it is
+/// recalled, so that it never answers.
+fn has_passed_the_end(conn: &Conn) -> bool {
+    let (own, peer) = (conn.pair.own, conn.pair.peer);
+    // In this order: the token, free behind the word, says that who wrote that has looked.
+    let said = || {
+        conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
+            && !peer.sending.token.is_taken()
+    };
+    let heard = || {
+        own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
+            && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
+    };
+    (said() || heard()) && peer.recall.answered.load(Ordering::Acquire) == 0
+}
+
+/// Whether no answer to a recall will come, so that what arrives is read where it was before,
+/// or both ends are told by a reset. With the receiving token.
+pub(super) fn is_never_answered(conn: &Conn) -> bool {
+    has_passed_the_end(conn) && stay_with_ring(conn) || is_refused(conn)
+}
+
+/// Whether the peer has refused. The program may go on to read the ring where no other one is
+/// about to have the connection.
+fn is_refused(conn: &Conn) -> bool {
+    let answered = conn.pair.peer.recall.answered.load(Ordering::Acquire);
+    let refused = answered == Recall::REFUSED && !conn.consumer().has_ended();
+    let Some(way) = way_before(conn).filter(|_| refused) else {
+        return false;
+    };
+    if conn.socket.insists.load(Ordering::Relaxed) {
+        close::break_off(conn);
+    }
+    take_back(conn, way);
+    true
+}
+
+/// Where it came from before it was recalled; `None`: that has been answered.
+fn way_before(conn: &Conn) -> Option<Way> {
+    match conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) {
+        UNKNOWN => Some(Way::Ring),
+        HELD => Some(Way::Tcp),
+        _ => None,
+    }
+}
+
+/// Takes the recall back, since nobody can send again what is unread in the ring. `false`:
+/// there is no such thing. With the receiving token.
+fn stay_with_ring(conn: &Conn) -> bool {
+    let own = conn.pair.own;
+    let Some(way) = way_before(conn) else {
+        return false;
+    };
+    let unread = conn.consumer().is_ready() || has_in_front_of_bells(conn);
+    if own.recall.stage.load(Ordering::Relaxed) != Recall::ASKED || !unread {
+        return false;
+    }
+    stay_in_ring(conn, way);
+    true
+}
+
 /// Whether doorbells lie behind what this side, which has recalled the stream, has
 /// still to read by TCP.
 pub(super) fn has_in_front_of_bells(conn: &Conn) -> bool {
@@ -337,10 +433,32 @@ pub(super) fn has_in_front_of_bells(conn: &Conn) -> bool {
     held && switch_offset(conn).is_some_and(|switched| in_front_of_bells(conn, switched) > 0)
 }
 
-/// Nobody can answer. Doorbells would be taken for payload: better that both ends are
+/// Nobody answers. Doorbells would be taken for payload: better that both ends are
 /// told. With the receiving token.
 fn give_up(conn: &Conn) {
-    if has_in_front_of_bells(conn) {
+    if !conn.socket.insists.load(Ordering::Relaxed) {
+        take_back_in_time(conn);
+    } else if has_in_front_of_bells(conn) {
         close::break_off(conn);
+    }
+}
+
+/// Takes the recall back, unless the peer is in an operation: then it answers. With the
+/// receiving token.
+fn take_back_in_time(conn: &Conn) {
+    let (own, peer) = (conn.pair.own, conn.pair.peer);
+    let stage = &own.recall.stage;
+    let Some(way) = way_before(conn) else {
+        return;
+    };
+    publish::half(stage, Recall::TRYING);
+    // Either we see its token taken, or it waits, with its token, for the next stage.
+    heavy();
+    let waits = peer.recall.waits.load(Ordering::Acquire) != 0;
+    let answers = peer.sending.token.is_taken() && !waits;
+    if answers || peer.recall.answered.load(Ordering::Acquire) != 0 {
+        publish::half(stage, Recall::ASKED);
+    } else {
+        take_back(conn, way);
     }
 }

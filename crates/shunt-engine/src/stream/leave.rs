@@ -6,10 +6,11 @@ use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
+use shunt_shm::token::Token;
 
 use super::Conn;
 use super::owed::{self, Withdrawal};
-use crate::thread::give;
+use crate::thread::{self, give};
 use crate::{sys, tcp};
 
 /// A sender that must wait, but that no doorbell can reach (the peer has shut
@@ -61,6 +62,7 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
 /// unless it is receiving all this while, or TCP has no room: then it reads the ring
 /// to its end.
 pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
+    conn.socket.again.begin(reason);
     let sending = &conn.pair.own.sending;
     let mut until = None;
     loop {
@@ -75,20 +77,55 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         if !waits {
             break;
         }
-        await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE);
+        let token = &conn.pair.peer.receiving.token;
+        if !await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE)
+            && thread::is_held_by_stopped(token)
+        {
+            until = Some(now);
+        }
     }
     restore_options(conn);
 }
 
-/// Waits until the peer is in the middle of no receive. `false`: it still is.
+/// Waits until the peer is in the middle of no receive. `false`: it still is, and perhaps for
+/// long, as it is stopped there.
 pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
-    while conn.pair.peer.receiving.token.is_taken() && !owed::is_recalled(conn) {
-        if !patient() {
+    let token = &conn.pair.peer.receiving.token;
+    let mut stopped = Stopped::new();
+    while token.is_taken() && !owed::is_recalled(conn) {
+        if !patient() || stopped.is_holder_of(token) {
             return false;
         }
         sys::sched_yield();
     }
     true
+}
+
+/// A look now and then whether who is waited for is stopped.
+pub(super) struct Stopped {
+    look_at: u64,
+}
+
+impl Stopped {
+    /// Before the first look (nanoseconds): mostly an operation is over by then.
+    const FIRST: u64 = 50_000;
+    /// Between two.
+    const EVERY: u64 = 1_000_000;
+
+    pub(super) fn new() -> Self {
+        Self {
+            look_at: sys::now() + Self::FIRST,
+        }
+    }
+
+    /// Whether who holds a token is, as far as this one has looked.
+    pub(super) fn is_holder_of(&mut self, token: &Token) -> bool {
+        let due = sys::now() >= self.look_at;
+        if due {
+            self.look_at = sys::now() + Self::EVERY;
+        }
+        due && thread::is_held_by_stopped(token)
+    }
 }
 
 /// With the sending token. `true`: the peer is receiving, which `may_wait` says to

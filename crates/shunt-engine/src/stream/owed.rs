@@ -28,8 +28,10 @@ pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw, withdraw_be
 const PATIENCE: u64 = 5_000_000_000;
 /// How long the kernel's socket is given to make room, in milliseconds.
 pub(super) const GROWTH_MS: i64 = 10;
-/// How long a `close` or `shutdown` waits for TCP to take what is owed.
-const LAST_PATIENCE_MS: i64 = 1000;
+/// How long a `close` or `shutdown` waits for TCP to take what is owed: so many steps of so
+/// many milliseconds.
+const LAST_STEPS: u32 = 100;
+const LAST_STEP_MS: i64 = 10;
 
 /// What became of what is owed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,10 +48,11 @@ pub(crate) fn is_recalled(conn: &Conn) -> bool {
     conn.pair.peer_state() & slot::RECALLED != 0
 }
 
-/// Whether something is to be done about it.
+/// Whether something is to be done about it. What was recalled behind the end of the stream
+/// the peer reads in the ring.
 #[inline(always)]
 pub(crate) fn is_due(conn: &Conn) -> bool {
-    is_asked(conn) || is_owing(conn)
+    is_asked(conn) && !conn.is_shut() || is_owing(conn)
 }
 
 /// Whether a recall has not been answered.
@@ -86,19 +89,37 @@ pub(super) fn is_mutual(conn: &Conn) -> bool {
 #[cold]
 pub(super) fn answer_at_last(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
-    for _ in 0..LAST_PATIENCE_MS / 10 {
+    for _ in 0..LAST_STEPS {
         if !conn.take(token) {
             return;
         }
-        let debt = pay(conn);
+        let paid = pay_and_wait(conn);
         give(token);
-        if debt == Debt::Paid {
+        if paid {
             return;
         }
-        if let Some(fd) = conn.base() {
-            sys::poll_ms(fd, libc::POLLOUT, 10);
+    }
+}
+
+/// The same with the sending token, which it keeps.
+#[cold]
+pub(super) fn pay_at_last(conn: &Conn) {
+    for _ in 0..LAST_STEPS {
+        if pay_and_wait(conn) {
+            return;
         }
     }
+}
+
+/// Whether TCP has all of it; otherwise waits a little for room.
+fn pay_and_wait(conn: &Conn) -> bool {
+    if pay(conn) == Debt::Paid {
+        return true;
+    }
+    if let Some(fd) = conn.base() {
+        sys::poll_ms(fd, libc::POLLOUT, LAST_STEP_MS);
+    }
+    false
 }
 
 /// With the sending token.
@@ -115,13 +136,16 @@ fn accept(conn: &Conn) -> bool {
     let own = conn.pair.own;
     let done = |also: Way| {
         also.store(&own.sending.way);
-        publish::half(&own.recall.answered, 1);
+        publish::half(&own.recall.answered, Recall::AGREED);
     };
     let Some(stage) = await_peer(conn) else {
         close::abort(conn);
         done(Way::TcpAgain);
         return false;
     };
+    if stage == Recall::NONE {
+        return false; // It has taken that back.
+    }
     if conn.socket.reason() == Reason::Pending {
         conn.socket.set_reason(Reason::PeerLeft);
     }
@@ -142,7 +166,8 @@ fn accept(conn: &Conn) -> bool {
         && (written != back_at.checked_sub(1) || own.sending.in_kernel.load(Ordering::Acquire) > 0);
     let (Some(written), false) = (written, behind) else {
         if behind && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
-            close::break_off(conn);
+            publish::half(&own.recall.answered, Recall::REFUSED);
+            return false;
         }
         done(Way::TcpAgain);
         return false;
@@ -205,7 +230,7 @@ pub(super) fn finish(conn: &Conn) {
             }
             withdrawn(conn);
         }
-        (Way::Owing, _) => publish::half(&own.recall.answered, 1),
+        (Way::Owing, _) => publish::half(&own.recall.answered, Recall::AGREED),
         // It was leaving the ring.
         (Way::Ring, Some(offset)) if !is_recalled(conn) => {
             conn.producer().leave(offset);
@@ -226,7 +251,8 @@ fn has_died_with(conn: &Conn, token: &Token) -> bool {
     thread::is_held_by_dead(token) && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
 }
 
-/// How far the peer is with its recall: asked or done. `None`: it does not say.
+/// How far the peer is with its recall: asked, done, or not at all any more. `None`: it
+/// does not say.
 fn await_peer(conn: &Conn) -> Option<u32> {
     let peer = conn.pair.peer;
     let waits = &conn.pair.own.recall.waits;
@@ -234,6 +260,10 @@ fn await_peer(conn: &Conn) -> Option<u32> {
     loop {
         match peer.recall.stage.load(Ordering::Acquire) {
             Recall::DONE => return Some(Recall::DONE),
+            Recall::NONE => {
+                publish::half(waits, 0);
+                return Some(Recall::NONE);
+            }
             // Only the peer can get at what lies in front of doorbells.
             Recall::ASKED if !is_in_front_of_bells(conn) => {
                 publish::half(waits, 0);

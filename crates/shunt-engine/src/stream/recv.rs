@@ -6,13 +6,15 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
 use super::wait::{Want, timeout, wait};
-use super::{Conn, owed, short};
+use super::{Conn, again, owed, short};
 use crate::iov::Cursor;
+use crate::socket::RECEIVER;
 use crate::sys::{self, Errno};
 use crate::thread::{give, signals};
 use crate::{Outcome, real};
 
 mod back;
+mod brought;
 mod end;
 mod ring;
 mod tcp;
@@ -24,6 +26,7 @@ use tcp::from_tcp;
 
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
+pub(super) use brought::{is_bringing, note_brought, stay_in_ring, stays_in_ring, take_back};
 pub(crate) use end::closed_cleanly;
 pub(super) use tcp::{recount, settle, switch_offset};
 pub(crate) use unread::{leaves_unread, pump, ring_bytes, unread};
@@ -41,6 +44,12 @@ enum Step {
     BadBuffer,
     /// The kernel must do it.
     Kernel,
+    /// TCP brings what was not read in the ring.
+    Brings,
+    /// What came by TCP before the ring is still to be read.
+    Held,
+    /// It is to be looked for elsewhere.
+    Moved,
 }
 
 /// Receives into `iov` like `recvmsg`. `flags` as for `recv`.
@@ -65,6 +74,9 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
     if total == 0 {
         // The kernel waits for something to receive, then takes none of it.
         return nothing(conn, flags);
+    }
+    if conn.way_out() == Way::TcpAgain {
+        again::consider(conn);
     }
     let seen = signals::now();
     let mut deadline = None;
@@ -105,7 +117,7 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                     continue;
                 }
             }
-            Step::Empty => {
+            Step::Empty | Step::Brings | Step::Held | Step::Moved => {
                 // Who has taken the last byte may have been killed before it told.
                 if options.forked.load(Ordering::Relaxed) == slot::SHARED {
                     conn.tell_room();
@@ -127,8 +139,13 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                 let now = flags & libc::MSG_DONTWAIT != 0
                     || options.nonblock.load(Ordering::Relaxed) != 0;
                 let least = if now { 0 } else { least };
-                // SAFETY: the caller's promise.
-                unsafe { rest_from_tcp(conn, &mut cursor, least) };
+                let life = conn.pair.life();
+                conn.socket.go_in_attached(RECEIVER);
+                if again::is_plain_in(conn, life) {
+                    // SAFETY: the caller's promise.
+                    unsafe { rest_from_tcp(conn, &mut cursor, least) };
+                }
+                conn.socket.go_out(RECEIVER);
                 return Outcome::Done(cursor.done() as isize);
             }
         }
@@ -156,10 +173,20 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
 unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
     // SAFETY: the caller's promise.
     unsafe {
-        match conn.way_in() {
-            Way::Ring => from_ring(conn, cursor, flags),
-            Way::Tcp => from_tcp(conn, cursor, flags),
-            Way::TcpAgain | Way::Owing => after_ring(conn),
+        loop {
+            let step = match conn.way_in() {
+                Way::Ring => from_ring(conn, cursor, flags),
+                Way::Tcp => from_tcp(conn, cursor, flags),
+                Way::TcpAgain | Way::Owing => after_ring(conn),
+            };
+            let step = match step {
+                Step::Brings => brought::from_tcp(conn, cursor, flags),
+                Step::Held => brought::before_ring(conn, cursor, flags),
+                step => step,
+            };
+            if !matches!(step, Step::Moved) {
+                return step;
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use super::close::has_died;
 use super::leave::{leave_ring, only_the_kernel_can_wake};
 use super::owed::{self, Debt};
 use super::wait::{Want, wait, wait_for_kernel};
-use super::{Conn, spin};
+use super::{Conn, again, spin};
 use crate::iov::Cursor;
 use crate::socket::bump;
 use crate::thread::{give, signals};
@@ -51,6 +51,9 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
         leave_ring(conn, Reason::Urgent);
         return Outcome::Kernel;
+    }
+    if conn.way_out() == Way::TcpAgain {
+        again::consider(conn);
     }
     let token = &conn.pair.own.sending.token;
     let mut cursor = Cursor::new(iov);

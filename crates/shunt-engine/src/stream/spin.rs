@@ -12,13 +12,12 @@
 //! pairs on a core each yield lets all of them have a turn, and to sleep instead would
 //! cost this thread, and whoever must wake it, far more than the yields do.
 //!
-//! A yield that does not come back soon has given the core to a stranger. While
-//! the machine is that crowded a wait sleeps at once: who sleeps is preferred by the
-//! scheduler when it wakes, who has yielded must queue, and who looks takes the core from the
-//! peer.
+//! While strangers want the cores ([`Crowd`]) a wait sleeps at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use super::crowd::{AWAY, Crowd};
+use crate::link::Link;
 use crate::sys;
 
 /// The longest spin, in ticks (about 50 µs).
@@ -64,77 +63,12 @@ static AT_ONCE: AtomicU32 = AtomicU32::new(0);
 /// Waits during which a short sleep is no reason to spin longer.
 static REFUTED: AtomicU32 = AtomicU32::new(0);
 
-/// Whose yield takes so long has made way for somebody who uses up a time slice
-/// (ticks, about 1.6 ms): not for the peer, nor for others that wait in turn.
-const AWAY: u64 = 4_000_000;
-/// Such an absence is forgotten after this many yields that have come back sooner.
-const FORGET: u32 = 8;
-/// So many that are not forgotten may be accidents, such as processes that start. …
-const ACCIDENTS: u32 = 3;
-/// … Where strangers have wanted the core a moment ago, one may.
-const ACCIDENTS_LATER: u32 = 1;
 /// What a yield costs by itself (ticks, about 1 µs): the rest of it is another's time.
 const YIELD: u64 = 3_000;
 /// So much of others' time is not counted in one wait (ticks, about 2 ms).
 const PATIENCE: u64 = 5_000_000;
-/// Threads of this process that have yielded and not run since: with several, they
-/// make way for each other, and that is no sign of strangers.
-static YIELDING: AtomicU32 = AtomicU32::new(0);
-/// Yields that must come back soon until an absence is forgotten.
-static SUSPECTED: AtomicU32 = AtomicU32::new(0);
-/// No yields for so long after that (ticks, about 10 ms), …
-const SHORT_CALM: u64 = 26_000_000;
-/// … and twice as long if it was no better then, up to this (about 1.3 s).
-const LONG_CALM: u64 = SHORT_CALM << 7;
-
-/// Until when nobody yields (ticks), and for how long that was, process-wide.
-static CALM_UNTIL: AtomicU64 = AtomicU64::new(0);
-static CALM: AtomicU64 = AtomicU64::new(0);
-
-/// Somebody else had the core while this thread yielded, for a time slice if `long`.
-fn suspect(long: bool, now: u64) {
-    let suspected = SUSPECTED.load(Ordering::Relaxed);
-    if !long {
-        if suspected != 0 {
-            SUSPECTED.store(suspected - 1, Ordering::Relaxed);
-        }
-        return;
-    }
-    let accidents = if was_calm_lately(now) {
-        ACCIDENTS_LATER
-    } else {
-        ACCIDENTS
-    };
-    let suspected = suspected + FORGET;
-    if suspected > accidents * FORGET {
-        SUSPECTED.store(0, Ordering::Relaxed);
-        calm_down(now);
-    } else {
-        SUSPECTED.store(suspected, Ordering::Relaxed);
-    }
-}
-
-/// Whether the last calm, if there was one, ended less than four times its length ago, or
-/// has not.
-fn was_calm_lately(now: u64) -> bool {
-    let since = now.wrapping_sub(CALM_UNTIL.load(Ordering::Relaxed)) as i64;
-    since <= 4 * CALM.load(Ordering::Relaxed) as i64
-}
-
-/// The core goes to strangers: no yields for a while.
-#[cold]
-fn calm_down(now: u64) {
-    if is_crowded(now) {
-        return; // Another thread has just said so.
-    }
-    let calm = if was_calm_lately(now) {
-        (2 * CALM.load(Ordering::Relaxed)).min(LONG_CALM)
-    } else {
-        SHORT_CALM
-    };
-    CALM.store(calm, Ordering::Relaxed);
-    CALM_UNTIL.store(now.wrapping_add(calm), Ordering::Relaxed);
-}
+/// Whether strangers want this process's cores.
+static CROWD: Crowd = Crowd::new();
 
 /// Whether a full spin is tried after so many that failed in a row.
 fn is_probe(failed: u32) -> bool {
@@ -147,15 +81,9 @@ fn is_probe(failed: u32) -> bool {
     failed.is_multiple_of(every)
 }
 
-fn is_crowded(now: u64) -> bool {
-    (CALM_UNTIL.load(Ordering::Relaxed).wrapping_sub(now) as i64) > 0
-}
-
 /// Yields the processor; for how long (ticks).
 fn yield_now(now: u64) -> u64 {
-    YIELDING.fetch_add(1, Ordering::Relaxed);
     sys::sched_yield();
-    let alone = YIELDING.fetch_sub(1, Ordering::Relaxed) == 1;
     let back = sys::ticks();
     let took = back.wrapping_sub(now);
     YIELDED_AT.store(back, Ordering::Relaxed);
@@ -163,9 +91,7 @@ fn yield_now(now: u64) -> u64 {
     if OTHERS.load(Ordering::Relaxed) != others {
         OTHERS.store(others, Ordering::Relaxed);
     }
-    if alone && took > YIELD {
-        suspect(took > AWAY, back);
-    }
+    CROWD.note_yield(took, back);
     took
 }
 
@@ -173,7 +99,7 @@ fn yield_now(now: u64) -> u64 {
 #[cold]
 pub(super) fn make_way() {
     let now = sys::ticks();
-    if !is_crowded(now) {
+    if !CROWD.is_there(now) {
         yield_now(now);
     }
 }
@@ -196,6 +122,16 @@ fn is_at_once() -> bool {
     let waits = AT_ONCE.load(Ordering::Relaxed).wrapping_add(1);
     AT_ONCE.store(waits, Ordering::Relaxed);
     !waits.is_multiple_of(LOOK_FIRST)
+}
+
+/// A process that finds the cores crowded says so to its peers: they need not find out for
+/// themselves, which takes time slices.
+pub(crate) fn share_crowd(link: &Link) {
+    CROWD.learn(
+        link.peer().crowded_until().load(Ordering::Relaxed),
+        sys::ticks(),
+    );
+    CROWD.tell(link.own().crowded_until());
 }
 
 /// Where the peer was when it last waited.
@@ -234,7 +170,7 @@ pub(super) fn is_burst_over(now: u64) -> bool {
 /// Yields once to a peer on this core, unless that has been in vain or strangers want it.
 pub(super) fn give_turn() -> bool {
     let now = sys::ticks();
-    let may = FAILED.load(Ordering::Relaxed) == 0 && !is_crowded(now);
+    let may = FAILED.load(Ordering::Relaxed) == 0 && !CROWD.is_there(now);
     if may {
         yield_now(now);
     }
@@ -271,7 +207,7 @@ impl Spin {
             LONGEST >> failed.min(16)
         };
         let start = sys::ticks();
-        let crowded = is_crowded(start);
+        let crowded = CROWD.is_there(start);
         let (at_once, look) = match peer {
             Peer::Here => (true, 0),
             Peer::Elsewhere if is_wanted() => (is_burst_over(start), GLANCE),

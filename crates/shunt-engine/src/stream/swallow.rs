@@ -5,9 +5,11 @@
 
 use std::sync::atomic::Ordering;
 
-use shunt_shm::slot::Way;
+use shunt_shm::atomic::heavy;
+use shunt_shm::slot::{self, Way};
 
-use super::Conn;
+use super::recv::switch_offset;
+use super::{Conn, owed};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
 use crate::thread::give;
@@ -17,13 +19,42 @@ use crate::thread::give;
 pub(crate) fn swallow(conn: &Conn) {
     let receiving = &conn.pair.own.receiving;
     if conn.take(&receiving.token) {
-        let mut more =
-            conn.way_in() == Way::Ring && receiving.sleepers.load(Ordering::Acquire) == 0;
-        while more {
-            more = take_some_bells(conn) == Ok(Heard::Bells) && any_bells(conn);
+        if conn.way_in() != Way::Ring {
+            // They are told from payload by the offset where that begins.
+        } else if receiving.sleepers.load(Ordering::Acquire) == 0 {
+            while take_some_bells(conn, u64::MAX) == Ok(Heard::Bells) && any_bells(conn) {}
+        } else {
+            take_stale_bells(conn);
         }
         give(&receiving.token);
     }
+}
+
+/// With the receiving token, while threads are counted as asleep on the connection, perhaps for
+/// ever: a signal handler has left their call by `siglongjmp`, or their process, which shared it
+/// by fork, was killed there. Takes the doorbells that tell of nothing any more. Who does sleep
+/// is told anew of whatever comes after them.
+#[cold]
+fn take_stale_bells(conn: &Conn) {
+    // What they tell of was published before they were counted.
+    let stale = sent_by_tcp(conn);
+    conn.pair.own.face.naps.fetch_add(1, Ordering::AcqRel);
+    // Pairs with the light barrier before a waker's look at the nap: it sees this one, or this
+    // side what it has published.
+    heavy();
+    // Threads of several processes that wait for room look from time to time, others do not.
+    let shared = conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
+    let waiting = if shared { 0 } else { slot::WAIT_TX } | slot::WANT_TX;
+    let room = || {
+        conn.pair.own.face.wait.load(Ordering::Relaxed) & waiting != 0
+            && (conn.has_room() || conn.pair.peer_state() & slot::LEAVING != 0)
+    };
+    if conn.consumer().is_ready() || owed::is_withdrawn(conn) || owed::is_asked(conn) || room() {
+        return;
+    }
+    let left =
+        || stale.saturating_sub(conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed));
+    while left() > 0 && take_some_bells(conn, left()) == Ok(Heard::Bells) {}
 }
 
 /// Whether the peer has counted doorbells that this side has not taken.
@@ -53,7 +84,7 @@ fn bells_for_sure(conn: &Conn) -> u64 {
 /// socket's queue. `Ok(true)`: end of file, which may be right behind them.
 pub(super) fn take_bells(conn: &Conn) -> Result<bool, Errno> {
     loop {
-        match take_some_bells(conn)? {
+        match take_some_bells(conn, u64::MAX)? {
             Heard::Bells => {}
             Heard::Nothing => return Ok(false),
             Heard::End => return Ok(true),
@@ -69,20 +100,21 @@ enum Heard {
     End,
 }
 
-/// [`take_bells`], once.
-fn take_some_bells(conn: &Conn) -> Result<Heard, Errno> {
+/// [`take_bells`], once, and no more than `most`.
+fn take_some_bells(conn: &Conn, most: u64) -> Result<Heard, Errno> {
     let Some(base) = conn.base() else {
         return Err(libc::EBADF);
     };
     let mut bells = [0u8; 64];
-    let sure = bells_for_sure(conn).min(bells.len() as u64) as usize;
+    let most = most.min(bells.len() as u64) as usize;
+    let sure = bells_for_sure(conn).min(most as u64) as usize;
     let taken = if sure > 0 {
         sys::recv(base, bells.as_mut_ptr(), sure, libc::MSG_DONTWAIT)
     } else {
         // Look first: if payload had followed the doorbells, the peer's word of
         // where it begins would be there by now.
         let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        match sys::recv(base, bells.as_mut_ptr(), bells.len(), peek) {
+        match sys::recv(base, bells.as_mut_ptr(), most, peek) {
             Ok(n) if n > 0 && payload_follows(conn, n) => {
                 return take_last_bells(conn).map(|()| Heard::Nothing);
             }
@@ -115,6 +147,8 @@ pub(super) fn take_all_bells(conn: &Conn) {
     loop {
         let over = match conn.way_in() {
             Way::Tcp => return,
+            // It has never rung in this life.
+            _ if switch_offset(conn).is_none() => return,
             Way::Ring => !matches!(take_bells(conn), Ok(false)),
             Way::TcpAgain | Way::Owing => take_last_bells(conn).is_err_and(|e| e != libc::EAGAIN),
         };

@@ -21,6 +21,7 @@ use crate::wake::{self, Place};
 
 mod kernel;
 
+pub(crate) use kernel::{TURN, must_look};
 use kernel::{Woken, is_interrupted, sleep_in_kernel};
 pub(super) use kernel::{timeout, wait_for_kernel};
 
@@ -97,6 +98,7 @@ pub(crate) fn wait(
     seen: Seen,
 ) -> Result<(), Errno> {
     life::see_to_wishes();
+    spin::share_crowd(conn.pair.link);
     let mut spin = Spin::for_peer(where_peer(conn, want));
     while !is_ready(conn, want) {
         if seen.interrupting_since() {
@@ -123,11 +125,8 @@ fn where_peer(conn: &Conn, want: Want) -> Peer {
     }
     let own = &conn.pair.own.face.core;
     let here = sys::core();
-    let core = if is_alone() && conn.socket.items.is_empty() {
-        here
-    } else {
-        0
-    };
+    let is_sole = is_alone() && conn.socket.items.is_empty();
+    let core = if is_sole { here } else { 0 };
     if own.load(Ordering::Relaxed) != core {
         own.store(core, Ordering::Relaxed);
     }

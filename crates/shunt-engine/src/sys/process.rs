@@ -31,6 +31,33 @@ pub(crate) fn is_dead(process: u32) -> bool {
     }
 }
 
+/// Whether a process is stopped, by a signal or a debugger (`proc_pid_stat(5)`). `false`
+/// also of one that cannot be seen.
+pub(crate) fn is_stopped(process: u32) -> bool {
+    let mut path = *b"/proc/0000000000/stat\0";
+    let mut rest = process;
+    for digit in path[6..16].iter_mut().rev() {
+        *digit += (rest % 10) as u8;
+        rest /= 10;
+    }
+    // Leading zeros name nothing there.
+    let zeros = path[6..15]
+        .iter()
+        .take_while(|&&digit| digit == b'0')
+        .count();
+    path.copy_within(6 + zeros.., 6);
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let Ok(fd) = call!(openat, libc::AT_FDCWD, path.as_ptr(), flags) else {
+        return false;
+    };
+    let mut stat = [0u8; 128];
+    let read = call!(read, fd, stat.as_mut_ptr(), stat.len()).unwrap_or(0);
+    close(fd as c_int);
+    // The state follows the name, which may have parentheses of its own.
+    let name_ends = stat[..read].iter().rposition(|&byte| byte == b')');
+    name_ends.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
+}
+
 /// Ends the process.
 pub(crate) fn exit(status: c_int) {
     let _ = call!(exit_group, status);
@@ -50,4 +77,32 @@ pub(crate) fn comm() -> [u8; 16] {
     let mut comm = [0u8; 16];
     let _ = call!(prctl, libc::PR_GET_NAME, comm.as_mut_ptr());
     comm
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_sleeps() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = child.id();
+        assert!(!is_stopped(process) && !is_stopped(getpid()));
+        let signal = |signal| {
+            // SAFETY: to this test's own child.
+            assert_eq!(unsafe { libc::kill(process as i32, signal) }, 0);
+        };
+        signal(libc::SIGSTOP);
+        while !is_stopped(process) {
+            std::thread::yield_now();
+        }
+        signal(libc::SIGCONT);
+        while is_stopped(process) {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_stopped(process));
+    }
 }

@@ -17,8 +17,45 @@ pub(crate) fn ready(fd: c_int, events: i16) -> i16 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    let _ = call!(ppoll, &raw mut one, 1, &raw const none, 0, 0);
-    one.revents
+    match call!(ppoll, &raw mut one, 1, &raw const none, 0, 0) {
+        Err(libc::EINVAL) => ready_by_select(fd, events),
+        _ => one.revents,
+    }
+}
+
+/// The same where the process may poll nothing (`RLIMIT_NOFILE` is 0): all but an end and an
+/// error, which select(2) does not tell apart from what there is to read and room to write.
+#[cold]
+fn ready_by_select(fd: c_int, events: i16) -> i16 {
+    const ASKS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    let mut sets = [[0u64; libc::FD_SETSIZE / 64]; 3];
+    let Ok(number) = usize::try_from(fd) else {
+        return 0;
+    };
+    let (word, bit) = (number / 64, 1 << (number % 64));
+    if number >= libc::FD_SETSIZE {
+        return 0;
+    }
+    for (set, _) in sets.iter_mut().zip(ASKS).filter(|set| events & set.1 != 0) {
+        set[word] = bit;
+    }
+    let none = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let [read, write, except] = sets.each_mut().map(|set| set.as_mut_ptr());
+    let found = call!(
+        pselect6,
+        number + 1,
+        read,
+        write,
+        except,
+        &raw const none,
+        0
+    );
+    let is_in = |set: &[u64]| found.is_ok() && set[word] & bit != 0;
+    let ready = sets.iter().zip(ASKS).filter(|set| is_in(set.0));
+    ready.fold(0, |ready, (_, asks)| ready | asks)
 }
 
 /// Polls without waiting.

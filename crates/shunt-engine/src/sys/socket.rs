@@ -28,7 +28,8 @@ pub(crate) fn bind(fd: c_int, name: &libc::sockaddr_un, length: usize) -> Result
     call!(bind, fd, std::ptr::from_ref(name), length)
 }
 
-/// Sends a datagram to `name` without blocking.
+/// Sends a datagram to `name` without blocking. Not by a connection of TCP, should `fd` name
+/// one: that takes no bytes with `MSG_FASTOPEN` (tcp(7)), of which datagrams know nothing.
 pub(crate) fn send_to(
     fd: c_int,
     bytes: &[u8],
@@ -40,7 +41,7 @@ pub(crate) fn send_to(
         fd,
         bytes.as_ptr(),
         bytes.len(),
-        libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_FASTOPEN,
         std::ptr::from_ref(name),
         length
     )
@@ -93,8 +94,29 @@ pub(crate) fn reset(fd: c_int) {
     let _ = call!(connect, fd, none.as_ptr(), none.len());
 }
 
+/// What the kernel may fill with any bytes.
+///
+/// # Safety
+/// Each pattern of bits is a value of the type, and it has no padding that matters.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: integers.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: an array of integers.
+unsafe impl<const N: usize> Plain for [u32; N] {}
+// SAFETY: a C struct of integers.
+unsafe impl Plain for libc::linger {}
+// SAFETY: as above.
+unsafe impl Plain for libc::timeval {}
+// SAFETY: as above.
+unsafe impl Plain for libc::ucred {}
+
 /// A socket option of plain data.
-pub(crate) fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Result<T, Errno> {
+pub(crate) fn getsockopt<T: Plain>(fd: c_int, level: c_int, name: c_int) -> Result<T, Errno> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let mut length = size_of::<T>() as u32;
     call!(
@@ -105,8 +127,7 @@ pub(crate) fn getsockopt<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Resul
         value.as_mut_ptr(),
         &raw mut length
     )?;
-    // SAFETY: zeroed, then perhaps partly filled by the kernel; callers ask only for
-    // integers and structs of them.
+    // SAFETY: zeroed, then perhaps partly filled by the kernel; any bytes are a value.
     Ok(unsafe { value.assume_init() })
 }
 

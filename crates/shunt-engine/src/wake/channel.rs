@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use libc::{c_int, sock_filter, sockaddr_un};
 use shunt_shm::wake::Address;
 
+use super::caller;
 use crate::kept::Kept;
 use crate::sys::{self, Errno};
 use crate::{config, stats, thread};
@@ -49,6 +50,8 @@ impl Channel {
         if self.is_unused() && thread::owns_memory() && !config::is_confined() {
             match self.make(watch) {
                 Ok(fd) => self.socket.keep(fd),
+                // There may be room for another descriptor later.
+                Err(libc::EMFILE | libc::ENFILE) => {}
                 Err(_) => self.retired.store(true, Ordering::Relaxed),
             }
         }
@@ -56,19 +59,24 @@ impl Channel {
     }
 
     fn make(&self, watch: impl FnOnce(c_int) -> Result<(), Errno>) -> Result<c_int, Errno> {
-        let (name, secret) = (sys::random()?, sys::random()?);
         let fd = sys::move_high(sys::datagram_socket()?);
-        let (address, length) = address(name);
-        let done = listen_for(fd, secret)
-            .and_then(|_| sys::bind(fd, &address, length))
-            .and_then(|_| watch(fd));
+        let done = self.name(fd).and_then(|()| watch(fd));
         if let Err(errno) = done {
             sys::close(fd);
             return Err(errno);
         }
+        Ok(fd)
+    }
+
+    /// Gives its socket a new name, and a word that is heard there.
+    fn name(&self, fd: c_int) -> Result<(), Errno> {
+        let (name, secret) = (sys::random()?, sys::random()?);
+        let (address, length) = address(name);
+        listen_for(fd, secret)?;
+        sys::bind(fd, &address, length)?;
         self.name.store(name, Ordering::Relaxed);
         self.secret.store(secret, Ordering::Relaxed);
-        Ok(fd)
+        Ok(())
     }
 
     /// Says where it is to be called.
@@ -78,20 +86,29 @@ impl Channel {
     }
 
     /// Takes a call out; if there are more, the kernel says so again. `false`: there is none.
+    /// If the program has closed the number behind our back, the channel is closed, and
+    /// whoever needs one opens another.
     pub(crate) fn hear(&self) -> bool {
-        let fd = self.fd();
-        let mut byte = 0u8;
-        let called = fd >= 0 && sys::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT).is_ok();
-        if called {
-            stats::called();
-        }
-        called
+        let Some(fd) = self.socket.get() else {
+            if self.is_open() {
+                self.close();
+            }
+            return false;
+        };
+        take(fd)
+    }
+
+    /// The same where it is known that the number is the channel's: the kernel's set says so,
+    /// or who was called finds what it waited for.
+    pub(crate) fn hear_sure(&self) -> bool {
+        self.is_open() && take(self.fd())
     }
 
     /// Calls from within this process. What peers have sent uses up no room for this.
     pub(super) fn wake(&self) {
-        let fd = self.fd();
-        if fd >= 0 {
+        // Who sleeps has the socket also where the number names it no more.
+        let sender = || self.is_open().then(caller::sender).flatten();
+        if let Some(fd) = self.socket.get().or_else(sender) {
             send(
                 fd,
                 self.name.load(Ordering::Relaxed),
@@ -149,6 +166,15 @@ fn listen_for(fd: c_int, secret: u64) -> Result<usize, Errno> {
     sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
+fn take(fd: c_int) -> bool {
+    let mut byte = 0u8;
+    let called = sys::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT).is_ok();
+    if called {
+        stats::called();
+    }
+    called
+}
+
 /// Sends a call by a datagram socket. `false`: it has not come.
 pub(super) fn send(fd: c_int, name: u64, secret: u64) -> bool {
     let (address, length) = address(name);
@@ -170,4 +196,42 @@ fn address(name: u64) -> (sockaddr_un, usize) {
     }
     let length = offset_of!(sockaddr_un, sun_path) + PREFIX.len() + DIGITS;
     (address, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_want_of_descriptors_is_not_for_good() {
+        thread::learn_pid();
+        let channel = Channel::new();
+        assert!(!channel.open(|_| Err(libc::EMFILE)));
+        assert!(channel.is_unused());
+        assert!(channel.open(|_| Ok(())));
+        channel.close();
+        assert!(!channel.open(|_| Err(libc::ENOSPC)));
+        assert!(!channel.is_unused());
+    }
+
+    #[test]
+    fn a_number_that_names_something_else_is_neither_heard_nor_kept() {
+        thread::learn_pid();
+        let (channel, at) = (Channel::new(), Address::default());
+        assert!(channel.open(|_| Ok(())));
+        channel.tell(&at);
+        assert!(caller::call(&at) && channel.hear());
+        let (number, theirs) = (channel.fd(), sys::datagram_socket().unwrap());
+        // Whoever sleeps has the socket still.
+        let asleep = sys::fcntl(number, libc::F_DUPFD_CLOEXEC, 0).unwrap() as c_int;
+        // SAFETY: both descriptors are this test's.
+        assert!(unsafe { libc::dup2(theirs, number) } == number);
+        channel.wake();
+        assert_eq!(sys::ready(asleep, libc::POLLIN), libc::POLLIN);
+        assert!(!channel.hear() && channel.is_unused());
+        assert!(sys::file(number).is_some());
+        assert!(channel.open(|_| Ok(())) && channel.fd() != number);
+        channel.close();
+        [number, theirs, asleep].into_iter().for_each(sys::close);
+    }
 }

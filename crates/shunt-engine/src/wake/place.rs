@@ -17,7 +17,7 @@ static CHANNELS: [Channel; MOST] = [const { Channel::new() }; MOST];
 /// Which are taken, a bit each.
 static TAKEN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
-/// The process may poll no more than one descriptor at a time, and so does without places.
+/// The process could poll no more than one descriptor at a time, and so does without places.
 static WITHOUT: AtomicBool = AtomicBool::new(false);
 
 /// A thread's place, from before it says that it sleeps until after it has.
@@ -28,7 +28,7 @@ pub(crate) struct Place(usize);
 /// Takes a place. `None`: there is none now, or never where the program has confined itself:
 /// it may sleep and receive in its own ways only.
 pub(crate) fn enter() -> Option<Place> {
-    if !thread::owns_memory() || config::is_confined() || WITHOUT.load(Ordering::Relaxed) {
+    if !thread::owns_memory() || config::is_confined() || is_without() {
         return None;
     }
     let place = Place((0..TAKEN.len()).find_map(take_in)?);
@@ -71,15 +71,13 @@ impl Place {
         }
     }
 
-    /// Takes the call that woke its thread.
-    pub(crate) fn hear(self) {
-        self.channel().hear();
-    }
-
-    /// The program has closed its channel's number behind our back. The next one here opens
-    /// another channel.
-    pub(crate) fn lose(self) {
-        self.channel().close();
+    /// Takes the call that woke its thread; `sure`: it finds what it has waited for.
+    pub(crate) fn hear(self, sure: bool) {
+        if sure {
+            self.channel().hear_sure();
+        } else {
+            self.channel().hear();
+        }
     }
 
     /// Its number, for [`Place::numbered`].
@@ -99,11 +97,19 @@ impl Place {
     }
 }
 
-/// No thread gets a place any more: `ppoll` takes fewer entries than that needs
-/// (`RLIMIT_NOFILE` below 2).
+/// `ppoll` takes fewer entries than a place needs.
 #[cold]
 pub(crate) fn do_without() {
     WITHOUT.store(true, Ordering::Relaxed);
+}
+
+/// Whether it still does (`RLIMIT_NOFILE` below 2).
+fn is_without() -> bool {
+    WITHOUT.load(Ordering::Relaxed) && {
+        let still = sys::descriptor_limit() < 2;
+        WITHOUT.store(still, Ordering::Relaxed);
+        still
+    }
 }
 
 /// Wakes every thread of this process that sleeps in a place: each looks again.
@@ -119,7 +125,7 @@ pub(crate) fn wake_all() {
 }
 
 /// In a forked child: the channels are its parent's, and no other thread is here.
-pub(crate) fn after_fork_child() {
+pub(super) fn after_fork_child() {
     for taken in &TAKEN {
         taken.store(0, Ordering::Relaxed);
     }
@@ -153,13 +159,13 @@ mod tests {
         // Only who knows the word is heard.
         let (name, secret) = at.look();
         at.say(name, secret ^ 1 << 40);
-        other.hear();
+        other.hear(false);
         super::super::call(&at);
         assert!(!is_called(other));
         wake_all();
         assert!(is_called(one) && is_called(other));
-        one.hear();
-        other.hear();
+        one.hear(false);
+        other.hear(false);
         one.leave();
         other.leave();
         assert_eq!(enter().map(Place::number), Some(one.number()));

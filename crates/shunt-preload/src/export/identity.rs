@@ -1,11 +1,11 @@
-//! Changes of user, root and rights. After a change of user or root the process
+//! Changes of user, root, rights and limits. After a change of user or root the process
 //! might no longer reach the daemon that serves it now, so it is reached before.
 //! Servers that drop their rights before they open a socket (memcached, nginx's
 //! workers) would otherwise never be shunted.
 
-use std::ffi::{c_char, c_int, c_ulong};
+use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
-use libc::uid_t;
+use libc::{pid_t, rlimit, rlimit64, uid_t};
 use shunt_engine::life;
 
 use crate::call::quietly;
@@ -62,4 +62,64 @@ unsafe extern "C-unwind" fn prctl(
     }
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::prctl(option, second, third, fourth, fifth) }
+}
+
+/// Whether a call that takes a process is about this one.
+pub(super) fn is_this(process: pid_t) -> bool {
+    // SAFETY: it takes nothing.
+    process == 0 || process == unsafe { libc::getpid() }
+}
+
+/// Before a limit of this process is changed.
+unsafe fn limiting(process: pid_t, resource: c_uint, new: *const rlimit) {
+    if resource == libc::RLIMIT_NOFILE && is_this(process) {
+        // SAFETY: the caller keeps the contract of `setrlimit`.
+        quietly(|| unsafe { life::before_descriptor_limit(new) });
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
+    // SAFETY: the caller keeps the function's contract.
+    unsafe {
+        limiting(0, resource, new);
+        next::setrlimit(resource, new)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
+    // SAFETY: the caller keeps the function's contract; the two structures are the same.
+    unsafe {
+        limiting(0, resource, new.cast());
+        next::setrlimit64(resource, new)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prlimit(
+    process: pid_t,
+    resource: c_uint,
+    new: *const rlimit,
+    old: *mut rlimit,
+) -> c_int {
+    // SAFETY: the caller keeps the function's contract.
+    unsafe {
+        limiting(process, resource, new);
+        next::prlimit(process, resource, new, old)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn prlimit64(
+    process: pid_t,
+    resource: c_uint,
+    new: *const rlimit64,
+    old: *mut rlimit64,
+) -> c_int {
+    // SAFETY: the caller keeps the function's contract; the two structures are the same.
+    unsafe {
+        limiting(process, resource, new.cast());
+        next::prlimit64(process, resource, new, old)
+    }
 }

@@ -12,6 +12,7 @@ use std::ptr;
 use libc::sigset_t;
 use shunt_engine::{Outcome, io, is_readable, life, not_alone, ready};
 
+use super::identity::is_this;
 use super::{fd, process, ready as set, socket};
 use crate::call::{answer, outcome, quietly, quietly_with};
 use crate::next::raw::{self, SIGSET_SIZE};
@@ -98,6 +99,8 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_io_uring_setup
             | libc::SYS_seccomp
             | libc::SYS_prctl
+            | libc::SYS_setrlimit
+            | libc::SYS_prlimit64
     )
 }
 
@@ -302,6 +305,10 @@ unsafe extern "C-unwind" fn dispatch(
             {
                 confining()
             }
+            libc::SYS_setrlimit if fd as c_uint == libc::RLIMIT_NOFILE => limiting(pointer(b)),
+            libc::SYS_prlimit64 if is_this(fd) && b as c_uint == libc::RLIMIT_NOFILE => {
+                limiting(pointer(c))
+            }
             libc::SYS_io_uring_setup => quietly_with(life::before_io_uring),
             _ => Outcome::Kernel,
         }
@@ -311,6 +318,12 @@ unsafe extern "C-unwind" fn dispatch(
 
 fn confining() -> Outcome {
     quietly(life::before_confinement);
+    Outcome::Kernel
+}
+
+fn limiting(new: *const libc::rlimit) -> Outcome {
+    // SAFETY: as for `setrlimit`.
+    quietly(|| unsafe { life::before_descriptor_limit(new) });
     Outcome::Kernel
 }
 

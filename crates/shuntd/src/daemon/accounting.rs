@@ -44,10 +44,7 @@ impl Daemon {
             if client.account.is_some() {
                 return Err(Malformed);
             }
-            client.account = Some(Account {
-                region,
-                lines: None,
-            });
+            client.account = Some(Account::new(region, None));
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Claims of sockets that their claimants did not make: inherited by exec, or passed
 //! in a message. Each waits until the processes have been looked through, and for a
 //! while longer if another still has the socket, as who passes one on closes its copy
-//! soon.
+//! soon. And questions of the same kind: whether a process alone has one of its
+//! connections, which may come back to its rings then.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -9,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use shunt_abi::Reason;
+use shunt_abi::message::{Kind, Message};
 
 use super::{Daemon, Scope};
-use crate::end::{EndId, State};
+use crate::end::{End, EndId, State};
 use crate::holders::{self, Holders};
 use crate::inspect::{self, Look};
 use crate::scan::Scan;
@@ -28,6 +30,8 @@ pub(super) struct Claim {
     until: Instant,
     /// The number of its socket, once it is looked for.
     inode: u64,
+    /// It is a question of that number, and no claim.
+    question: Option<u32>,
 }
 
 /// Claims that wait, and who has their sockets.
@@ -41,14 +45,47 @@ impl Daemon {
             copies,
             until: Instant::now() + PATIENCE,
             inode: 0,
+            question: None,
         });
+    }
+
+    /// A client asks whether it alone has a connection of its.
+    pub(super) fn ask_alone(&mut self, id: EndId, question: &Message) {
+        let number = question.generation;
+        let Some(end) = self.ends.get_mut(id) else {
+            return self.say_alone(id, question.fd, number, false);
+        };
+        end.fd = question.fd;
+        end.asks = Some(number);
+        let claim = Claim {
+            id,
+            copies: question.index,
+            until: Instant::now(),
+            inode: 0,
+            question: Some(number),
+        };
+        // A look that is under way may have passed by who has it since.
+        let waits = |other: &&mut Claim| other.id == id && other.question.is_some();
+        if let Some(waiting) = self.adopting.waiting().find(waits) {
+            *waiting = claim;
+        } else {
+            self.adopting.add(claim);
+        }
+    }
+
+    fn say_alone(&mut self, id: EndId, fd: i32, question: u32, alone: bool) {
+        let mut answer = Message::new(Kind::Alone);
+        answer.generation = question;
+        (answer.cookie, answer.fd) = (id.cookie, fd);
+        answer.status = if alone { 0 } else { Reason::Held as u8 };
+        self.post(id.client, answer, None);
     }
 
     /// Begins to look who has the sockets that wait for it, if it is time.
     pub(super) fn adopt(&mut self) {
         let mut claims = self.adopting.take();
         claims.retain_mut(|claim| {
-            let inode = self.inode(claim.id);
+            let inode = self.inode(*claim);
             claim.inode = inode.unwrap_or(0);
             inode.is_some()
         });
@@ -63,7 +100,7 @@ impl Daemon {
         let look = move || holders::of(&inodes, except);
         if let Err(claims) = self.adopting.begin(claims, look) {
             for claim in claims {
-                self.answer_adopted(claim.id, false);
+                self.answer_adopted(claim, false);
             }
         }
     }
@@ -83,7 +120,7 @@ impl Daemon {
                     holders.len() == 1 && holders.get(&pid) == Some(&claim.copies)
                 });
             if alone || now >= claim.until {
-                self.answer_adopted(claim.id, alone);
+                self.answer_adopted(claim, alone);
             } else {
                 self.adopting.add(claim);
             }
@@ -92,11 +129,9 @@ impl Daemon {
 
     /// The number of the socket of a claim that still waits. One that another user's
     /// process has made may have holders that only root can see.
-    fn inode(&mut self, id: EndId) -> Option<u64> {
-        let end = self.ends.get(id)?;
-        if end.state != State::Adopting {
-            return None;
-        }
+    fn inode(&mut self, claim: Claim) -> Option<u64> {
+        let id = claim.id;
+        let end = self.ends.get(id).filter(|end| claim.is_open(end))?;
         let client = self.clients.get(&id.client)?;
         let user = geteuid();
         let found = match inspect::copy(client.pidfd.as_fd(), end.fd, Some(id.cookie), &client.lane)
@@ -113,17 +148,21 @@ impl Daemon {
         let seen = |owner: u32| user.is_root() || owner == user.as_raw();
         let inode = found.filter(|found| seen(found.1)).map(|found| found.0);
         if inode.is_none() {
-            self.answer_adopted(id, false);
+            self.answer_adopted(claim, false);
         }
         inode
     }
 
-    fn answer_adopted(&mut self, id: EndId, alone: bool) {
-        let Some(end) = self.ends.get_mut(id) else {
+    /// What has been found out of a claim, or of a question.
+    fn answer_adopted(&mut self, claim: Claim, alone: bool) {
+        let id = claim.id;
+        let Some(end) = self.ends.get_mut(id).filter(|end| claim.is_open(end)) else {
             return;
         };
-        if end.state != State::Adopting {
-            return;
+        if let Some(question) = claim.question {
+            end.asks = None;
+            let fd = end.fd;
+            return self.say_alone(id, fd, question, alone);
         }
         if alone {
             end.state = State::Waiting;
@@ -132,6 +171,16 @@ impl Daemon {
             let fd = end.fd;
             self.remove_end(id);
             self.send_unpaired(id, fd, Reason::Held as u8);
+        }
+    }
+}
+
+impl Claim {
+    /// Whether its client still waits for what is found.
+    fn is_open(&self, end: &End) -> bool {
+        match self.question {
+            Some(_) => end.asks == self.question,
+            None => end.state == State::Adopting,
         }
     }
 }

@@ -5,11 +5,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use shunt_abi::layout::{FIRST_SLOTS, SPARES};
 use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
 use shunt_abi::{PROTOCOL, Reason};
 
 use super::Daemon;
-use crate::client::{Passed, SPARES, Spare};
+use crate::client::{Passed, Spare};
 use crate::end::{End, EndId, State};
 use crate::foreign::{Foreign, Lane};
 use crate::inspect;
@@ -152,7 +153,15 @@ impl Daemon {
                 self.lend(end, message.fd);
                 Ok(())
             }
+            Kind::Alone => {
+                self.ask_alone(end, &message);
+                Ok(())
+            }
             Kind::List => self.list(id),
+            Kind::Where => {
+                self.ask_where(end, &message);
+                Ok(())
+            }
             Kind::Downgrade => self.downgrade(id, &message),
             // A second Hello, or what only a daemon says.
             Kind::Hello
@@ -201,23 +210,29 @@ impl Daemon {
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
-        client.asked = client.asked.saturating_sub(1);
         let (Some(file), true) = (datagram.fds.pop(), datagram.fds.is_empty()) else {
-            if message.status != 0 || datagram.lost_fds {
-                self.refuse_parked(id, Reason::NoResources);
-                return Ok(());
+            if message.status == 0 && !datagram.lost_fds {
+                return Err(Malformed);
             }
-            return Err(Malformed);
+            client.note_brought(message.slot, 0);
+            // What was to be larger than it need be says nothing.
+            if client.asked.is_empty() {
+                let there = client.spares.len();
+                self.refuse_parked(id, there, Reason::NoResources);
+            }
+            return Ok(());
         };
-        if !inspect::is_arena(&file) {
-            return Err(Malformed);
-        }
+        let slots = inspect::arena_slots(&file).ok_or(Malformed)?;
+        client.note_brought(message.slot, slots);
         if client.spares.len() < SPARES {
             client.spares.push(Spare {
                 arena: message.arena,
                 file,
+                slots,
             });
-            client.stock = client.stock.max(client.spares.len());
+            // One that brings two has both ends of its connections.
+            let small = client.spares.iter().filter(|s| s.slots <= FIRST_SLOTS);
+            client.stock = client.stock.max(small.count().min(2));
         }
         self.unpark(id);
         Ok(())
@@ -228,6 +243,8 @@ impl Daemon {
         if let Some(end) = self.ends.get_mut(id) {
             let used = end.status == Some(0);
             end.status = Some(message.status);
+            // Who is on its rings again may be told once more to leave them.
+            end.told &= message.status != 0;
             end.named = end.named.or(named(message));
             if hands_on(message.status) && !used {
                 self.withdraw(id);

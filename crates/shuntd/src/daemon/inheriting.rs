@@ -68,7 +68,7 @@ impl Daemon {
             pid,
             uid: status.user,
             lane,
-            account: Account { region, lines },
+            account: Account::new(region, lines),
         })
     }
 }

@@ -6,6 +6,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
 use super::dispatch::Malformed;
+use super::elsewhere::Open;
 use super::seeing::{View, one_way};
 use super::{Daemon, LISTS, Scope};
 use crate::client::Client;
@@ -13,15 +14,16 @@ use crate::diag::dump;
 use crate::end::{End, EndId, State};
 use crate::holders;
 use crate::inspect::Look;
+use crate::namespaces;
 use crate::tuple::{FAMILIES, Tuple, bytes};
 
 impl Daemon {
-    /// Queues a row per connection; they are sent as fast as the client reads.
+    /// Makes a row per connection. They are sent when nothing more can be found out about them.
     pub(super) fn list(&mut self, id: u64) -> Result<(), Malformed> {
         let Some(client) = self.clients.get(&id) else {
             return Ok(());
         };
-        if client.has_unsent() {
+        if client.has_unsent() || self.elsewhere.has_list_of(id) {
             return Err(Malformed); // It has not read its last list yet.
         }
         let uid = client.uid;
@@ -31,9 +33,15 @@ impl Daemon {
         self.resolve_reported();
         self.find_plain();
         let view = self.see(uid);
-        let mut rows = self.rows(uid, &view);
+        let (mut rows, open) = self.rows(uid, &view);
         rows.extend(view.listeners);
         rows.push(Message::new(Kind::End));
+        self.await_rows(id, rows, open);
+        Ok(())
+    }
+
+    /// Queues a client's rows; they are sent as fast as it reads.
+    pub(super) fn send_rows(&mut self, id: u64, rows: Vec<Message>) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.rows = rows.into();
             if client.flush(&self.board).is_err() {
@@ -41,7 +49,6 @@ impl Daemon {
             }
         }
         self.watch(id);
-        Ok(())
     }
 
     /// Looks up the addresses of ends that were reported but never claimed, and
@@ -103,13 +110,14 @@ impl Daemon {
         }
     }
 
-    /// Both ends of a connection make one row. The accepting end comes first.
-    fn rows(&self, uid: u32, view: &View) -> Vec<Message> {
+    /// Both ends of a connection make one row. The accepting end comes first. Also those of
+    /// which a look may tell more.
+    fn rows(&self, uid: u32, view: &View) -> (Vec<Message>, Vec<Open>) {
         let mut seen = HashSet::new();
-        let mut rows = Vec::new();
+        let (mut rows, mut open) = (Vec::new(), Vec::new());
         let sights = &view.sights;
-        let open = self.ends.iter().filter(|(id, _)| !view.closed.contains(id));
-        let known = open.filter_map(|(_, end)| end.tuple());
+        let living = self.ends.iter().filter(|(id, _)| !view.closed.contains(id));
+        let known = living.filter_map(|(_, end)| end.tuple());
         for tuple in known.chain(sights.keys().copied()) {
             if !seen.insert(tuple) {
                 continue;
@@ -132,10 +140,35 @@ impl Daemon {
                 let ends = [tuple, tuple.flipped()];
                 let [near, far] = ends.map(|t| sights.get(&t).map_or(&[][..], Vec::as_slice));
                 row.bytes = [one_way(near, far), one_way(far, near)];
+                open.extend(self.open(rows.len(), &row, tuple, holders));
                 rows.push(row);
             }
         }
-        rows
+        (rows, open)
+    }
+
+    /// A row whose reason is provisional, as nobody is known who has the other end.
+    fn open(
+        &self,
+        row: usize,
+        message: &Message,
+        tuple: Tuple,
+        ends: [Option<Holder>; 2],
+    ) -> Option<Open> {
+        let (tuple, holder) = match ends {
+            [Some(holder), None] => (tuple, holder),
+            [None, Some(holder)] => (tuple.flipped(), holder),
+            _ => return None,
+        };
+        let ends = namespaces::ends(tuple);
+        let face = self.face(holder.client)?;
+        let provisional = Reason::from_number(message.status)?.is_provisional();
+        (provisional && self.is_open(ends)).then_some(Open {
+            row,
+            ends,
+            pid: face.pid,
+            user: face.uid,
+        })
     }
 
     /// Who has an end: whoever has claimed or reported it, or else whose region shows it.
@@ -209,6 +242,13 @@ impl Daemon {
             row.peer_name = face.comm;
         }
         row.status = overall(reports(ends));
+        let users = ends.map(|end| end.and_then(|h| Some(self.face(h.client)?.uid)));
+        if let [Some(one), Some(other)] = users
+            && Reason::from_number(row.status).is_some_and(Reason::is_provisional)
+            && self.keeps_apart(one, other)
+        {
+            row.status = Reason::OtherUser as u8;
+        }
         if row.status == 0 {
             row.flags |= FLAG_SHUNTED;
         }

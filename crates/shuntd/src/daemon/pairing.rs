@@ -6,11 +6,14 @@
 //!      └──────────────────┴─────────────────┴───> Refused
 //! ```
 
+use std::cmp::Reverse;
+
 use shunt_abi::Reason;
+use shunt_abi::layout::FIRST_SLOTS;
 use shunt_abi::message::{FLAG_ADOPTED, FLAG_AGAIN, FLAG_NEW_LINK, Kind, Message, Role};
 
 use super::Daemon;
-use crate::client::Passed;
+use crate::client::{Passed, Spare};
 use crate::config::Party;
 use crate::end::{End, EndId, State};
 use crate::foreign::Foreign;
@@ -201,9 +204,9 @@ impl Daemon {
 
     /// Gives two matching ends a slot, or parks them until there is memory.
     fn pair(&mut self, a: EndId, b: EndId) {
-        if !self.allowed(a, b) {
-            self.refuse(a, Reason::Policy);
-            self.refuse(b, Reason::Policy);
+        if let Some(reason) = self.against(a, b) {
+            self.refuse(a, reason);
+            self.refuse(b, reason);
             return;
         }
         // The connector first, so that the ends of a link of a client with
@@ -220,19 +223,44 @@ impl Daemon {
         };
         let clients = [a.client, b.client];
         if let Some(seats) = self.links.take(clients) {
-            return self.seat([a, b], seats, [None, None]);
+            self.seat([a, b], seats, [None, None]);
+            return self.provide(clients);
         }
-        let Some(arenas) = self.take_spares(clients) else {
+        if self.links.is_full(clients) {
+            for id in [a, b] {
+                self.refuse(id, Reason::NoResources);
+            }
+            return;
+        }
+        let Some([spare_a, spare_b]) = self.take_spares(clients) else {
             return self.park(a, b);
         };
-        let [(own_a, file_a), (own_b, file_b)] = arenas;
-        self.links.open(clients, [own_a, own_b]);
+        let slots = spare_a.slots.min(spare_b.slots);
+        let arenas = [spare_a.arena, spare_b.arena];
+        self.links.open(clients, arenas, slots);
         if let Some(seats) = self.links.take(clients) {
             // Each gets the memory that the other writes.
-            self.seat([a, b], seats, [Some(file_b), Some(file_a)]);
+            self.seat([a, b], seats, [Some(spare_b.file), Some(spare_a.file)]);
         }
         for client in clients {
             self.want_spares(client, 0);
+        }
+        self.provide(clients);
+    }
+
+    /// Asks for the memory of two clients' next link, if they will need it soon.
+    fn provide(&mut self, clients: [u64; 2]) {
+        if !self.links.is_short(clients) {
+            return;
+        }
+        let most = |id| self.clients.get(&id).map_or(0, |client| client.most_slots);
+        let [a, b] = clients;
+        let slots = self.links.next_slots(clients).min(most(a)).min(most(b));
+        if slots <= FIRST_SLOTS {
+            return; // That is in stock anyway.
+        }
+        for id in clients {
+            self.ask_for_spares(id, slots, 1 + usize::from(a == b));
         }
     }
 
@@ -251,29 +279,45 @@ impl Daemon {
             .event(|| format!("clients {clients:?} paired: link {link} slot {slot}"));
     }
 
-    /// One spare of each client, two different ones if it is the same.
-    fn take_spares(&mut self, clients: [u64; 2]) -> Option<[(u32, Foreign); 2]> {
+    /// One spare of each client, two different ones if it is the same: those that make the
+    /// link as large as it is to be, if there are such, and waste least.
+    fn take_spares(&mut self, clients: [u64; 2]) -> Option<[Spare; 2]> {
+        let wanted = self.links.next_slots(clients);
         let [a, b] = clients;
-        let stock = |id| self.clients.get(&id).map_or(0, |c| c.spares.len());
-        if stock(a) < 1 + usize::from(a == b) || stock(b) < 1 {
-            return None;
-        }
-        let mut take = |id| {
-            let client = self.clients.get_mut(&id)?;
-            let spare = client.spares.pop()?;
-            Some((spare.arena, spare.file))
+        let sizes = |id| -> Vec<u32> {
+            let client = self.clients.get(&id);
+            client.map_or_else(Vec::new, |c| c.spares.iter().map(|s| s.slots).collect())
         };
-        Some([take(a)?, take(b)?])
+        let (of_a, of_b) = (sizes(a), sizes(b));
+        let (of_a, of_b) = (of_a.iter().enumerate(), of_b.iter().enumerate());
+        let (i, j, _) = of_a
+            .flat_map(|(i, &x)| of_b.clone().map(move |(j, &y)| (i, j, [x, y])))
+            .filter(|&(i, j, _)| a != b || i > j)
+            .max_by_key(|&(_, _, [x, y])| (x.min(y).min(wanted), Reverse(x.max(y))))?;
+        let mut take = |id, at| Some(self.clients.get_mut(&id)?.spares.remove(at));
+        // If they are of one client, this is the one behind: the other does not move.
+        Some([take(a, i)?, take(b, j)?])
     }
 
-    /// Asks a client for spares: as many as it keeps in stock, or `least`.
+    /// Asks a client for spares for a first link: as many as it keeps in stock, or `least`.
     fn want_spares(&mut self, id: u64, least: usize) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.stock = client.stock.max(least);
+        let wanted = client.stock;
+        self.ask_for_spares(id, FIRST_SLOTS, wanted);
+    }
+
+    fn ask_for_spares(&mut self, id: u64, slots: u32, wanted: usize) {
         let limit = self.outbox_limit();
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        let wanted = client.stock.max(least);
-        if client.want_spares(&self.board, wanted, limit).is_err() {
+        if client
+            .want_spares(&self.board, slots, wanted, limit)
+            .is_err()
+        {
             self.doomed.push(id);
         }
         self.watch(id);
@@ -309,9 +353,13 @@ impl Daemon {
         }
     }
 
-    /// A client cannot make memory: its parked pairs stay on TCP.
-    pub(super) fn refuse_parked(&mut self, client: u64, reason: Reason) {
-        let involved = |pair: &[EndId; 2]| pair.iter().any(|id| id.client == client);
+    /// A client cannot make memory: its parked pairs that need more arenas of it than are
+    /// there stay on TCP.
+    pub(super) fn refuse_parked(&mut self, client: u64, there: usize, reason: Reason) {
+        let involved = |pair: &[EndId; 2]| {
+            let needed = pair.iter().filter(|id| id.client == client).count();
+            needed > there
+        };
         let gone: Vec<_> = self.parked.iter().copied().filter(involved).collect();
         self.parked.retain(|pair| !involved(pair));
         for id in gone.into_iter().flatten() {
@@ -370,7 +418,8 @@ impl Daemon {
         self.answer_not_yet(other);
     }
 
-    fn allowed(&self, a: EndId, b: EndId) -> bool {
+    /// Why two ends may not be paired, if they may not.
+    fn against(&self, a: EndId, b: EndId) -> Option<Reason> {
         let party = |id: EndId| {
             let client = self.clients.get(&id.client)?;
             Some(Party {
@@ -383,8 +432,8 @@ impl Daemon {
             (Some(a), Some(b), Some(tuple)) => self
                 .config
                 .policy
-                .allows([a, b], [tuple.local.1, tuple.peer.1]),
-            _ => false,
+                .against([a, b], [tuple.local.1, tuple.peer.1]),
+            _ => Some(Reason::Policy),
         }
     }
 

@@ -120,12 +120,15 @@ impl Daemon {
         view
     }
 
-    /// Ends of a client that none of its records names, nor any descriptor.
+    /// Ends of a client that none of its records names, and that cannot be found: the
+    /// descriptor names something else or, where we may not look at it, the kernel has no
+    /// such connection.
     fn closed(&self, client: u64, records: &[Record]) -> Vec<EndId> {
         let cookie = |record: &Record| record.cookie.load(Ordering::Relaxed);
         let named: HashSet<u64> = records.iter().map(cookie).collect();
         let mut ends = self.ends.of(client);
-        ends.retain(|&id| !named.contains(&id.cookie) && self.look(id) == Look::Gone);
+        let is_lost = |id| matches!(self.look(id), Look::Gone | Look::Denied);
+        ends.retain(|&id| !named.contains(&id.cookie) && is_lost(id));
         ends
     }
 

@@ -3,13 +3,13 @@
 
 pub mod region;
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::sockopt::{self, Timeout};
@@ -17,7 +17,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use rustix::process::Uid;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Uid};
 use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
 use shunt_abi::{board, layout};
 use shuntd::{Config, Daemon, Scope};
@@ -48,6 +48,11 @@ impl Fixture {
         Self::begin("", own_user(), move || {
             rustix::thread::set_thread_res_uid(None, user, None).unwrap();
         })
+    }
+
+    /// With the text of a configuration file, perhaps for every user's processes.
+    pub fn of(config: &str, host: bool) -> Self {
+        Self::begin(config, if host { Scope::Host } else { own_user() }, || ())
     }
 
     /// For every user's processes.
@@ -87,7 +92,7 @@ impl Fixture {
     }
 
     fn at(name: String, config: &str, scope: Scope, first: impl FnOnce() + Send + 'static) -> Self {
-        let listener = shuntd::listen(&name).unwrap();
+        let listener = listen(&name);
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let (config, stopped) = (Config::parse(config).unwrap(), stop.try_clone().unwrap());
         let thread = std::thread::spawn(move || {
@@ -110,14 +115,33 @@ impl Fixture {
     }
 }
 
+/// The address may be in use for a moment: what another test starts has copies of our
+/// descriptors between its fork and its exec.
+fn listen(name: &str) -> OwnedFd {
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        match shuntd::listen(name) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline =>
+            {
+                std::thread::yield_now();
+            }
+            listener => return listener.unwrap(),
+        }
+    }
+}
+
 /// A claim with the addresses that its client sees, as libshunt makes them.
-pub fn named(socket: &TcpStream, role: Role, flags: u32) -> Message {
-    let mut claim = Message::new(Kind::Claim);
-    claim.fd = socket.as_raw_fd();
-    claim.cookie = sockopt::socket_cookie(socket).unwrap();
-    (claim.role, claim.flags) = (role as u8, flags);
-    let ends = [socket.local_addr().unwrap(), socket.peer_addr().unwrap()];
+pub fn named(socket: impl AsFd, role: Role, flags: u32) -> Message {
+    let mut claim = unnamed(&socket, role, flags);
+    let ends = [
+        rustix::net::getsockname(&socket).ok(),
+        rustix::net::getpeername(&socket).ok().flatten(), // None before `connect`.
+    ];
     for (i, end) in ends.into_iter().enumerate() {
+        let Some(end) = end.and_then(|end| SocketAddr::try_from(end).ok()) else {
+            continue;
+        };
         claim.ports[i] = end.port();
         match end.ip() {
             IpAddr::V4(ip) => {
@@ -131,6 +155,38 @@ pub fn named(socket: &TcpStream, role: Role, flags: u32) -> Message {
         }
     }
     claim
+}
+
+/// A claim ahead of `connect`, which cannot name addresses.
+pub fn unnamed(socket: impl AsFd, role: Role, flags: u32) -> Message {
+    let mut claim = Message::new(Kind::Claim);
+    claim.fd = socket.as_fd().as_raw_fd();
+    claim.cookie = sockopt::socket_cookie(&socket).unwrap();
+    (claim.role, claim.flags) = (role as u8, flags);
+    claim
+}
+
+/// Whether the kernel lets us copy descriptors of processes of our own user
+/// (`pidfd_getfd`); a container may refuse it. If not, says that the test is skipped.
+pub fn may_copy_descriptors(test: &str) -> bool {
+    let may = copies_descriptors();
+    if !may {
+        skip(&format!("{test}: pidfd_getfd is refused"));
+    }
+    may
+}
+
+/// Says so also where the harness captures what tests print.
+pub fn skip(what: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {what}");
+}
+
+/// Whether the kernel lets us copy descriptors of processes of our own user.
+pub fn copies_descriptors() -> bool {
+    let flags = PidfdFlags::empty();
+    let own = rustix::process::pidfd_open(rustix::process::getpid(), flags).unwrap();
+    let copied = rustix::process::pidfd_getfd(&own, own.as_raw_fd(), PidfdGetfdFlags::empty());
+    copied.is_ok()
 }
 
 fn own_user() -> Scope {
@@ -289,30 +345,29 @@ impl Client {
 
     /// Sends an arena and keeps a descriptor for it.
     pub fn spare(&self, arena: u32) -> OwnedFd {
-        let file = arena_file(layout::ARENA_BYTES as u64, ARENA_SEALS);
+        self.spare_with(arena, layout::FIRST_SLOTS, layout::FIRST_SLOTS)
+    }
+
+    /// The same with so many slots, where it was asked for `asked`.
+    pub fn spare_with(&self, arena: u32, slots: u32, asked: u32) -> OwnedFd {
+        let file = arena_file(layout::arena_bytes(slots) as u64, ARENA_SEALS);
         let mut spare = Message::new(Kind::Spare);
-        spare.arena = arena;
+        (spare.arena, spare.slot) = (arena, asked);
         self.send(&spare, Some(file.as_fd()));
         file
     }
 
+    /// Claims as libshunt does; returns the socket's cookie.
     pub fn claim(&self, socket: impl AsFd, role: Role, flags: u32) -> u64 {
-        let cookie = sockopt::socket_cookie(&socket).unwrap();
-        self.claim_as(socket, cookie, role, flags);
-        cookie
+        let claim = named(socket, role, flags);
+        self.send(&claim, None);
+        claim.cookie
     }
 
     pub fn claim_as(&self, socket: impl AsFd, cookie: u64, role: Role, flags: u32) {
-        let mut claim = Message::new(Kind::Claim);
-        claim.fd = socket.as_fd().as_raw_fd();
+        let mut claim = named(socket, role, flags);
         claim.cookie = cookie;
-        claim.role = role as u8;
-        claim.flags = flags;
         self.send(&claim, None);
-    }
-
-    pub fn claim_named(&self, socket: &TcpStream, role: Role, flags: u32) {
-        self.send(&named(socket, role, flags), None);
     }
 
     pub fn release(&self, cookie: u64) {

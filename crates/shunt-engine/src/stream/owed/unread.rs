@@ -38,22 +38,29 @@ impl Unread {
 
     /// Whether there is any in this ring.
     pub(super) fn is_any(&self, ring: Memory) -> bool {
-        self.lies_in(ring) && {
-            let (receiving, progress) = self.parts();
-            let consumer = Consumer {
-                memory: ring,
-                receiving: &receiving,
-                progress: &progress,
-            };
-            consumer.is_ready() && !consumer.has_ended()
-        }
+        let there = |consumer: &Consumer| consumer.is_ready() && !consumer.has_ended();
+        self.read_by(ring, there).unwrap_or(false)
     }
 
-    fn parts(&self) -> (Receiving, Progress) {
+    /// How many bytes that is; `None`: the ring is broken.
+    pub(in crate::stream) fn length(&self, ring: Memory) -> Option<u64> {
+        self.read_by(ring, |consumer| length(consumer, u64::from(ring.size())))?
+    }
+
+    /// Reads it with words of its own, so that nobody's change. `None`: they name no place in
+    /// this ring.
+    fn read_by<T>(&self, ring: Memory, work: impl FnOnce(&Consumer) -> T) -> Option<T> {
+        if !self.lies_in(ring) {
+            return None;
+        }
         let receiving = Receiving::default();
         receiving.read.store(self.read, Ordering::Relaxed);
         receiving.left.store(self.left, Ordering::Relaxed);
-        (receiving, Progress::default())
+        Some(work(&Consumer {
+            memory: ring,
+            receiving: &receiving,
+            progress: &Progress::default(),
+        }))
     }
 
     /// Whether that side's word names a place in this ring.
@@ -79,24 +86,30 @@ impl Unread {
     ) -> Option<Debt> {
         // A wrong word may lead into payload, and payload round in circles.
         let most = u64::from(ring.size()).checked_sub(sent)?;
-        if !self.lies_in(ring) {
-            return None;
-        }
-        let (receiving, progress) = self.parts();
-        let consumer = Consumer {
-            memory: ring,
-            receiving: &receiving,
-            progress: &progress,
-        };
-        while sent > 0 {
-            // SAFETY: to nowhere.
-            match unsafe { consumer.read(std::ptr::null_mut(), sent as usize, false) } {
-                Ok(Found::Bytes(n)) => sent -= n as u64,
-                Ok(_) => return Some(Debt::Paid),
-                Err(_) => return None,
+        self.read_by(ring, |consumer| {
+            while sent > 0 {
+                // SAFETY: to nowhere.
+                match unsafe { consumer.read(std::ptr::null_mut(), sent as usize, false) } {
+                    Ok(Found::Bytes(n)) => sent -= n as u64,
+                    Ok(_) => return Some(Debt::Paid),
+                    Err(_) => return None,
+                }
             }
+            drain(consumer, most, fd, patience_ms)
+        })?
+    }
+}
+
+/// How many bytes a consumer has to read, `most` at most; `None`: the ring is broken.
+fn length(consumer: &Consumer, most: u64) -> Option<u64> {
+    let mut length = 0;
+    loop {
+        // SAFETY: to nowhere.
+        match unsafe { consumer.read(std::ptr::null_mut(), STEP, false) } {
+            Ok(Found::Bytes(n)) if length + n as u64 <= most => length += n as u64,
+            Ok(Found::Empty | Found::Back(_)) => return Some(length),
+            _ => return None,
         }
-        drain(&consumer, most, fd, patience_ms)
     }
 }
 

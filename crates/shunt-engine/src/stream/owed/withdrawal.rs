@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot::{self, Recall, Way};
 
 use super::{
     GROWTH_MS, PATIENCE, has_died_with, is_behind_unread, is_recalled, note_unread, send_owed,
 };
-use crate::stream::recv::{follow_back, ring_bytes};
+use crate::stream::recv::{follow_back, note_brought, ring_bytes, stays_in_ring, switch_offset};
 use crate::stream::{Conn, close};
 use crate::{sys, tcp, thread};
 
@@ -84,7 +84,7 @@ pub(in crate::stream) fn withdraw_behind(conn: &Conn, lent: Option<c_int>) -> Wi
 /// Where payload begins has been published: the last step of a withdrawal.
 pub(super) fn withdrawn(conn: &Conn) {
     let own = conn.pair.own;
-    publish::half(&own.recall.answered, 1);
+    publish::half(&own.recall.answered, Recall::AGREED);
     Way::Owing.store(&own.sending.way);
     publish::set_bits(&own.face.state, slot::LEAVING | slot::WITHDRAWN);
 }
@@ -183,6 +183,9 @@ impl Repeat {
 /// token.
 #[cold]
 pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
+    if stays_in_ring(conn) {
+        return;
+    }
     let until = sys::now() + PATIENCE;
     let was_readable = conn.consumer().is_ready();
     loop {
@@ -203,6 +206,12 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
                 await_arrival(conn, resume.saturating_sub(taken));
             }
             follow_back(conn, resume);
+            note_brought(
+                conn,
+                back_at
+                    .saturating_sub(1)
+                    .wrapping_add(behind(conn, taken, state)),
+            );
             return;
         }
         if state & slot::WITHDRAWING == 0 || gone {
@@ -213,6 +222,14 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
             return;
         }
         sys::sched_yield();
+    }
+}
+
+/// How many bytes it has repeated in front of what was unread in the ring.
+fn behind(conn: &Conn, taken: u64, state: u32) -> u64 {
+    match switch_offset(conn) {
+        Some(switched) if state & slot::REPEATED != 0 => switched.saturating_sub(taken),
+        _ => 0,
     }
 }
 

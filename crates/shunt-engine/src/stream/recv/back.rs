@@ -7,11 +7,13 @@ use shunt_abi::Reason;
 use shunt_shm::atomic::light;
 use shunt_shm::slot::{self, Recall, Way};
 
+use super::brought::{is_bringing, note_brought};
+use super::tcp::switch_offset;
 use super::{PARTS, Step};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::Conn;
-use crate::stream::downgrade::{HELD, UNKNOWN};
+use crate::stream::downgrade::{HELD, UNKNOWN, is_never_answered};
 use crate::stream::swallow::take_bells;
 use crate::{real, sys};
 
@@ -55,7 +57,7 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
         return true;
     }
     let step = after_ring(conn);
-    settled && matches!(step, Step::Kernel | Step::End | Step::Failed(_))
+    settled && !matches!(step, Step::Empty | Step::Held | Step::Moved)
 }
 
 /// Whether the peer has answered our recall, or had left before it and nothing is
@@ -64,7 +66,7 @@ fn has_answered(conn: &Conn) -> bool {
     let peer = conn.pair.peer;
     let on_ring = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) != HELD;
     conn.pair.has_begun()
-        && (peer.recall.answered.load(Ordering::Acquire) != 0
+        && (peer.recall.answered.load(Ordering::Acquire) == Recall::AGREED
             || on_ring
                 && peer.output.back_at.load(Ordering::Acquire) != 0
                 && conn.consumer().has_ended())
@@ -76,14 +78,20 @@ fn learn_resume(conn: &Conn) -> Option<u64> {
         return None;
     }
     let receiving = &conn.pair.own.receiving;
-    let held = receiving.resume_at.load(Ordering::Relaxed) == HELD;
+    // Once what came before the ring has been read, doorbells come next.
+    let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
+    let held = receiving.resume_at.load(Ordering::Relaxed) == HELD
+        && switch_offset(conn).is_none_or(|switched| taken < switched);
     let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
     let resume = match back_at.checked_sub(1) {
         Some(resume) if !held => resume,
         // It had not begun with its ring, or no doorbell lies before what it sends.
-        _ => receiving.kernel_bytes.load(Ordering::Relaxed),
+        _ => taken,
     };
     receiving.resume_at.store(resume, Ordering::Relaxed);
+    if let Some(from) = back_at.checked_sub(1) {
+        note_brought(conn, from);
+    }
     Some(resume)
 }
 
@@ -94,7 +102,8 @@ pub(super) fn after_ring(conn: &Conn) -> Step {
     let resume = match receiving.resume_at.load(Ordering::Relaxed) {
         unknown @ (UNKNOWN | HELD) => match learn_resume(conn) {
             Some(resume) => resume,
-            None if unknown == HELD => return Step::Empty,
+            None if is_never_answered(conn) => return Step::Moved,
+            None if unknown == HELD => return Step::Held,
             None => {
                 return match take_bells(conn) {
                     Ok(true) => Step::End,
@@ -108,7 +117,8 @@ pub(super) fn after_ring(conn: &Conn) -> Step {
     loop {
         let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
         if taken >= resume {
-            return Step::Kernel;
+            let brings = is_bringing(conn).is_some();
+            return if brings { Step::Brings } else { Step::Kernel };
         }
         let Some(base) = conn.base() else {
             return Step::Failed(libc::EBADF);
@@ -130,7 +140,9 @@ pub(super) fn after_ring(conn: &Conn) -> Step {
 /// # Safety
 /// The cursor's parts are writable.
 pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize) {
-    while cursor.remaining() > 0 && !at_mark(conn) {
+    // The kernel tells an error once, and not to who has bytes to return.
+    let has_failed = || sys::ready(conn.fd, 0) & libc::POLLERR != 0;
+    while cursor.remaining() > 0 && !at_mark(conn) && !has_failed() {
         let mut rest = [iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: 0,

@@ -6,6 +6,7 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::Way;
 
 use super::back::after_ring;
+use super::brought::is_bringing;
 use super::end::{failure, last};
 use super::ring::{from_ring, peek_on};
 use super::{PARTS, Step};
@@ -44,7 +45,8 @@ pub(in crate::stream) fn recount(conn: &Conn) -> bool {
     let before = receiving.kernel_bytes.load(Ordering::Relaxed);
     let way = conn.way_in();
     // From there on it is the program that takes them, without the token.
-    if way == Way::TcpAgain && before >= receiving.resume_at.load(Ordering::Relaxed) {
+    let passed = before >= receiving.resume_at.load(Ordering::Relaxed);
+    if way == Way::TcpAgain && passed && is_bringing(conn).is_none() {
         return true;
     }
     let Some(taken) = conn.base().and_then(tcp::consumed_at_last) else {
@@ -165,7 +167,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
 }
 
 /// Shortens a list of buffers to `most` bytes; returns how many are left.
-fn truncate(parts: &mut [iovec], mut most: usize) -> usize {
+pub(super) fn truncate(parts: &mut [iovec], mut most: usize) -> usize {
     for (i, part) in parts.iter_mut().enumerate() {
         if part.iov_len >= most {
             part.iov_len = most;

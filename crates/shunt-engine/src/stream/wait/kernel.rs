@@ -8,6 +8,7 @@ use shunt_shm::slot::{self, Slot};
 use super::{Deadline, Want};
 use crate::hold::Taken;
 use crate::real;
+use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, SETS_TIMEOUTS};
 use crate::stream::{Conn, owed};
 use crate::sys::{self, Errno};
 use crate::thread::signals::Seen;
@@ -22,9 +23,17 @@ pub(super) enum Woken {
     Otherwise,
 }
 
-/// How long a sender sleeps between two looks at a connection that other processes
-/// may shut down, or take back to TCP, or where nobody can call it; nanoseconds.
-const TURN: u64 = 20_000_000;
+/// How long who waits for room sleeps between two looks, where it [`must_look`]; nanoseconds.
+pub(crate) const TURN: u64 = 20_000_000;
+
+/// Whether who waits for room in the ring must look from time to time: its own process cannot
+/// call it (it has no place), or others that share the connection by fork, which cannot call
+/// here, may shut it down, or take it back to TCP.
+pub(crate) fn must_look(conn: &Conn, is_placed: bool) -> bool {
+    // And of a family that reads, whoever makes room may be killed before it tells.
+    let shared = |side: &Slot| side.options.forked.load(Ordering::Relaxed) == slot::SHARED;
+    !is_placed || shared(conn.pair.own) || shared(conn.pair.peer)
+}
 
 /// Sleeps on the base socket and the place's channel: restarts, is interrupted and is
 /// cancelled as the kernel's own call is. `undo` in the last case.
@@ -44,24 +53,13 @@ pub(super) fn sleep_in_kernel(
     let nobody = pollfd { fd: -1, ..base };
     let mut both = [base, place.map_or(nobody, Place::watch)];
     let watched = 1 + usize::from(place.is_some());
-    // Other processes that share the connection cannot call here.
-    // And of a family that reads, whoever makes room may be killed before it tells.
-    let is_shared = || {
-        let sides = [conn.pair.own, conn.pair.peer];
-        let shared = |side: &Slot| side.options.forked.load(Ordering::Relaxed) == slot::SHARED;
-        sides.into_iter().any(shared)
-    };
-    let turn = (want == Want::Room && (place.is_none() || is_shared()))
+    let turn = (want == Want::Room && must_look(conn, place.is_some()))
         .then(|| sys::now() + TURN)
         .filter(|turn| until.is_none_or(|until| until > *turn));
     let result = poll_until(&mut both[..watched], turn.or(until), undo);
     let called = both[1].revents != 0;
     if called && let Some(place) = place {
-        if both[1].revents & libc::POLLNVAL != 0 {
-            place.lose();
-        } else {
-            place.hear();
-        }
+        place.hear(super::is_ready(conn, want));
     }
     match result {
         Err(libc::EINVAL) if place.is_some() => {
@@ -205,15 +203,25 @@ fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Resul
 
 /// The socket's own timeout for this direction, in nanoseconds.
 pub(in crate::stream) fn timeout(conn: &Conn, want: Want) -> Option<u64> {
-    let (name, impatient) = if want == Want::Data {
-        (libc::SO_RCVTIMEO, &conn.socket.impatient_receiver)
+    let socket = conn.socket;
+    let (name, none, impatient) = if want == Want::Data {
+        (libc::SO_RCVTIMEO, NO_RCVTIMEO, &socket.impatient_receiver)
     } else {
-        (libc::SO_SNDTIMEO, &conn.socket.impatient_sender)
+        (libc::SO_SNDTIMEO, NO_SNDTIMEO, &socket.impatient_sender)
     };
+    // Other processes may set it, too.
+    let is_sole = conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::UNFORKED
+        && !socket.adopted.load(Ordering::Relaxed);
+    if is_sole && socket.timeouts.load(Ordering::SeqCst) & (none | SETS_TIMEOUTS) == none {
+        return None;
+    }
     if impatient.load(Ordering::Relaxed) {
         return Some(0);
     }
     let time: libc::timeval = sys::getsockopt(conn.fd, libc::SOL_SOCKET, name).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    if ns == 0 {
+        socket.timeouts.fetch_or(none, Ordering::SeqCst);
+    }
     (ns != 0).then_some(ns)
 }

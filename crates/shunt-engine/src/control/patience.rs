@@ -1,0 +1,95 @@
+//! For how long who accepts eagerly waits for the daemon's word.
+//!
+//! Where the cores are crowded the answer takes time slices, not microseconds, and a server that
+//! waited for each would accept a few hundred connections a second. So what it waits beyond the
+//! usual is a debt, which passes with time; who has too much of it does not wait for a while. Its
+//! connections are paired all the same, by a later call.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An answer takes no longer where nobody is in the way (nanoseconds).
+const USUAL: u64 = 200_000;
+/// More debt than this is too much: some answers that took time slices are an accident, and a
+/// program with few connections has them shunted when `accept` returns.
+const MOST: u64 = 50_000_000;
+/// Then nobody waits for so long.
+const REST: u64 = 400_000_000;
+/// In so many nanoseconds one of debt passes.
+const SLOWLY: u64 = 32;
+
+/// What is owed, …
+pub(super) struct Patience {
+    debt: AtomicU64,
+    /// … as of then. Threads that change it at the same time may lose what one has waited.
+    as_of: AtomicU64,
+    /// Until when nobody waits.
+    until: AtomicU64,
+}
+
+impl Patience {
+    pub(super) const fn new() -> Self {
+        Self {
+            debt: AtomicU64::new(0),
+            as_of: AtomicU64::new(0),
+            until: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether to wait at this time.
+    pub(super) fn has_any(&self, now: u64) -> bool {
+        now >= self.until.load(Ordering::Relaxed)
+    }
+
+    /// Somebody has waited from `start` until now, in vain or not.
+    pub(super) fn note(&self, start: u64, now: u64) {
+        let excess = now.saturating_sub(start).saturating_sub(USUAL);
+        if excess == 0 {
+            return;
+        }
+        let o = Ordering::Relaxed;
+        let passed = now.saturating_sub(self.as_of.swap(now, o)) / SLOWLY;
+        let debt = self.debt.load(o).saturating_sub(passed) + excess;
+        if debt > MOST {
+            self.debt.store(0, o);
+            self.until.store(now + REST, o);
+        } else {
+            self.debt.store(debt, o);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// How many of so many accepts wait, where each answer takes so long.
+    fn waits(accepts: u64, answer: u64, pause: u64) -> u64 {
+        let (patience, mut now, mut waited) = (Patience::new(), 100 * REST, 0);
+        for _ in 0..accepts {
+            if patience.has_any(now) {
+                patience.note(now, now + answer);
+                now += answer;
+                waited += 1;
+            }
+            now += pause;
+        }
+        waited
+    }
+
+    #[test]
+    fn quick_answers_are_always_waited_for() {
+        assert_eq!(waits(20_000, MS / 10, MS / 10), 20_000);
+    }
+
+    #[test]
+    fn slow_answers_are_so_only_where_they_are_few() {
+        assert_eq!(waits(100, 3 * MS, REST), 100);
+        // A tenth of the time of a server that accepts all the time: two seconds of pauses.
+        let waited = waits(20_000, 3 * MS, MS / 10);
+        assert!((50..=120).contains(&waited), "{waited}");
+        // One that is stopped is waited for twice.
+        assert_eq!(waits(1000, 50 * MS, MS / 10), 2);
+    }
+}

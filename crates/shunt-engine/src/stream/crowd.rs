@@ -1,0 +1,226 @@
+//! Do strangers want the cores? Told by how long yields take.
+//!
+//! A yield that does not come back soon has given the core to somebody who uses up a time
+//! slice: not to the peer, nor to others that wait in turn. One may be an accident, such
+//! as a process that starts; where strangers take more than their share of the time, the
+//! machine is *crowded*, and a wait sleeps at once: who sleeps is preferred by
+//! the scheduler when it wakes, who has yielded must queue, and who looks takes the core from
+//! the peer. After a while it is tried again, less and less often.
+//!
+//! How many yields come back at once in between says nothing: the scheduler lets a thread
+//! that has slept go on before one that is owed less time.
+//!
+//! Times are ticks of the time stamp counter (here about 2.6 per nanosecond).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Such a yield has made way for a stranger (about 1.6 ms).
+pub(super) const AWAY: u64 = 4_000_000;
+/// So much above their share is no accident (about 6 ms).
+const ENOUGH: u64 = 15_000_000;
+/// Their share, of which nothing is said: one tick in so many.
+const SHARE: u64 = 4;
+/// It is crowded for so long then (about 10 ms), longer by so many times what one yield has
+/// taken beyond that (several strangers, one after the other), …
+const SHORT: u64 = 26_000_000;
+const TIMES: u64 = 16;
+/// … and twice as long as the last time if it was no better then, up to this (about 1.3 s).
+const LONG: u64 = SHORT << 7;
+
+/// What is known of strangers. Its words are hints: threads that change them at the same time
+/// may lose what one of them has seen.
+pub(super) struct Crowd {
+    /// What strangers have taken above their share, …
+    taken: AtomicU64,
+    /// … as of then.
+    taken_at: AtomicU64,
+    /// Until when it is crowded, …
+    until: AtomicU64,
+    /// … and for how long that was; 0: never yet.
+    lasted: AtomicU64,
+    /// Until when it is crowded by what others say, which is not said on.
+    heard: AtomicU64,
+}
+
+impl Crowd {
+    pub(super) const fn new() -> Self {
+        Self {
+            taken: AtomicU64::new(0),
+            taken_at: AtomicU64::new(0),
+            until: AtomicU64::new(0),
+            lasted: AtomicU64::new(0),
+            heard: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether strangers want the cores.
+    #[inline]
+    pub(super) fn is_there(&self, now: u64) -> bool {
+        // A time that is too far away is none: the counter has begun anew.
+        let lasts = |until: &AtomicU64| {
+            (1..=LONG).contains(&until.load(Ordering::Relaxed).wrapping_sub(now))
+        };
+        lasts(&self.until) || lasts(&self.heard)
+    }
+
+    /// Takes over what another process says, which may be anything.
+    #[inline]
+    pub(super) fn learn(&self, until: u64, now: u64) {
+        let heard = self.heard.load(Ordering::Relaxed);
+        if until != heard && (1..=LONG).contains(&until.wrapping_sub(now)) {
+            self.heard.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// Says to others what is known.
+    #[inline]
+    pub(super) fn tell(&self, to: &AtomicU64) {
+        let until = self.until.load(Ordering::Relaxed);
+        // They have the line in their caches: written only where need be.
+        if to.load(Ordering::Relaxed) != until {
+            to.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// A yield that ended now took so long.
+    #[inline]
+    pub(super) fn note_yield(&self, took: u64, now: u64) {
+        if took > AWAY && !self.is_there(now) {
+            self.note_absence(took, now);
+        }
+    }
+
+    #[cold]
+    fn note_absence(&self, took: u64, now: u64) {
+        let since = now.wrapping_sub(self.taken_at.load(Ordering::Relaxed));
+        let before = self.taken.load(Ordering::Relaxed);
+        let taken = before.saturating_sub(since / SHARE).saturating_add(took);
+        self.taken_at.store(now, Ordering::Relaxed);
+        if taken <= ENOUGH {
+            self.taken.store(taken, Ordering::Relaxed);
+            return;
+        }
+        self.taken.store(0, Ordering::Relaxed);
+        let lasted = self.lasted.load(Ordering::Relaxed);
+        let since = now.wrapping_sub(self.until.load(Ordering::Relaxed));
+        let again = if since <= 4 * lasted { 2 * lasted } else { 0 };
+        let longer = again
+            .max(SHORT + TIMES * took.min(LONG).saturating_sub(ENOUGH))
+            .min(LONG);
+        self.lasted.store(longer, Ordering::Relaxed);
+        self.until
+            .store(now.wrapping_add(longer), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 2_600_000;
+
+    /// Yields that take so long each, with `between` after each; when it got crowded.
+    fn crowded_after(
+        crowd: &Crowd,
+        start: u64,
+        took: u64,
+        between: u64,
+        yields: u32,
+    ) -> Option<u32> {
+        let mut now = start;
+        for n in 1..=yields {
+            now += took;
+            crowd.note_yield(took, now);
+            if crowd.is_there(now) {
+                return Some(n);
+            }
+            now += between;
+        }
+        None
+    }
+
+    #[test]
+    fn loops_on_the_core_are_seen_after_a_few_slices() {
+        let crowd = Crowd::new();
+        assert_eq!(crowded_after(&crowd, MS, 4 * MS, MS / 100, 10), Some(2));
+        let crowd = Crowd::new();
+        assert_eq!(crowded_after(&crowd, MS, 2 * MS, MS / 100, 10), Some(4));
+    }
+
+    #[test]
+    fn yields_that_come_back_at_once_hide_no_loop() {
+        let crowd = Crowd::new();
+        let mut now = MS;
+        let mut absences = 0;
+        while !crowd.is_there(now) {
+            for _ in 0..100 {
+                now += MS / 1000;
+                crowd.note_yield(MS / 1000, now);
+            }
+            now += 3 * MS;
+            absences += 1;
+            crowd.note_yield(3 * MS, now);
+        }
+        assert_eq!(absences, 3);
+    }
+
+    #[test]
+    fn accidents_are_no_crowd() {
+        let crowd = Crowd::new();
+        assert_eq!(crowded_after(&crowd, MS, 5 * MS, 50 * MS, 1000), None);
+    }
+
+    #[test]
+    fn others_that_wait_in_turn_are_no_crowd() {
+        let crowd = Crowd::new();
+        assert_eq!(crowded_after(&crowd, MS, MS, 0, 100_000), None);
+    }
+
+    #[test]
+    fn the_more_strangers_the_longer() {
+        let crowd = Crowd::new();
+        crowd.note_yield(12 * MS, 20 * MS);
+        assert!(crowd.is_there(100 * MS) && !crowd.is_there(150 * MS));
+    }
+
+    #[test]
+    fn what_others_say_is_believed_within_bounds() {
+        let (crowd, word) = (Crowd::new(), AtomicU64::new(0));
+        crowd.learn(0, MS);
+        crowd.learn(MS, 2 * MS);
+        crowd.learn(u64::MAX / 2, 2 * MS);
+        assert!(!crowd.is_there(2 * MS));
+        crowd.note_yield(8 * MS, 20 * MS);
+        crowd.tell(&word);
+        let other = Crowd::new();
+        other.learn(word.load(Ordering::Relaxed), 21 * MS);
+        assert!(other.is_there(21 * MS) && !other.is_there(100 * MS));
+        // It is not said on.
+        other.tell(&word);
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_crowd_that_stays_is_asked_less_and_less_often() {
+        let crowd = Crowd::new();
+        let mut now = MS;
+        let mut lengths = Vec::new();
+        for _ in 0..10 {
+            while !crowd.is_there(now) {
+                now += 4 * MS;
+                crowd.note_yield(4 * MS, now);
+            }
+            let start = now;
+            while crowd.is_there(now) {
+                now += MS / 10;
+            }
+            lengths.push((now - start).div_ceil(10 * MS));
+        }
+        assert_eq!(lengths[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(lengths[7..], [128; 3]);
+        // Later it begins anew.
+        now += 5 * LONG;
+        assert_eq!(crowded_after(&crowd, now, 4 * MS, 0, 10), Some(2));
+        assert!(!crowd.is_there(now + 20 * MS));
+    }
+}

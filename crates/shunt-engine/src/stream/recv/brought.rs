@@ -1,0 +1,193 @@
+//! What had not been read of the ring, and TCP brings. Its sender may end in the middle of
+//! that: then the rest of it is read in the ring, where it lies still.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+use shunt_shm::publish;
+use shunt_shm::ring::Found;
+use shunt_shm::slot::{self, Recall, Way};
+
+use super::end::{failure, last};
+use super::ring::from_ring;
+use super::tcp::{switch_offset, truncate};
+use super::{PARTS, Step};
+use crate::iov::{self, Cursor};
+use crate::socket::bump;
+use crate::stream::close::abort;
+use crate::stream::downgrade::UNKNOWN;
+use crate::stream::{Conn, owed};
+use crate::sys::Errno;
+use crate::{config, sys, tcp};
+
+/// TCP brings what lies unread in the ring, from that offset of its stream on. With the
+/// receiving token; the sender writes there no more.
+pub(in crate::stream) fn note_brought(conn: &Conn, from: u64) {
+    let until = match unread(conn) {
+        Some(0) | None => 0,
+        Some(unread) => from.wrapping_add(unread),
+    };
+    let recall = &conn.pair.own.recall;
+    recall.brought_until.store(until, Ordering::Relaxed);
+}
+
+/// Up to where it does; `None`: it brings nothing of that, or has.
+pub(in crate::stream) fn is_bringing(conn: &Conn) -> Option<u64> {
+    let own = conn.pair.own;
+    let until = own.recall.brought_until.load(Ordering::Relaxed);
+    let taken = own.receiving.kernel_bytes.load(Ordering::Relaxed);
+    (until > taken && until != Recall::IN_RING).then_some(until)
+}
+
+/// Whether the ring is read to its end, as nobody can send it again.
+pub(in crate::stream) fn stays_in_ring(conn: &Conn) -> bool {
+    conn.pair.own.recall.brought_until.load(Ordering::Relaxed) == Recall::IN_RING
+}
+
+/// Receives some of that. With the receiving token.
+///
+/// # Safety
+/// The cursor's parts are writable.
+#[cold]
+pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+    let (Some(until), Some(base)) = (is_bringing(conn), conn.base()) else {
+        return Step::Kernel;
+    };
+    if config::is_confined() {
+        return Step::Kernel;
+    }
+    let receiving = &conn.pair.own.receiving;
+    // Who had the connection meanwhile may have taken some.
+    let counted = receiving.kernel_bytes.load(Ordering::Relaxed);
+    let taken = tcp::consumed_since(base, counted);
+    receiving.kernel_bytes.store(taken, Ordering::Relaxed);
+    if taken >= until {
+        return Step::Kernel;
+    }
+    // All that follows is payload, too: only what is taken is counted.
+    let peeks = flags & libc::MSG_PEEK != 0;
+    let most = if peeks { u64::MAX } else { until - taken };
+    let end = match take(conn, cursor, flags, most) {
+        Taken::Step(step) => return step,
+        Taken::End => libc::ECONNRESET,
+        Taken::Failed(errno) => {
+            conn.socket.pending_error.store(errno, Ordering::Relaxed);
+            errno
+        }
+    };
+    // What came before it died with the connection.
+    if until - taken > unread(conn).unwrap_or(0) {
+        return failure(conn, end);
+    }
+    if !go_on_in_ring(conn, until - taken) {
+        abort(conn);
+        return Step::Failed(libc::ECONNRESET);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { from_ring(conn, cursor, flags) }
+}
+
+/// Receives some of what came by TCP before the ring, while the peer has not answered a recall
+/// yet. With the receiving token.
+///
+/// # Safety
+/// The cursor's parts are writable.
+#[cold]
+pub(super) unsafe fn before_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+    let receiving = &conn.pair.own.receiving;
+    let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
+    let Some(left) = switch_offset(conn).map(|switched| switched.saturating_sub(taken)) else {
+        return Step::Empty;
+    };
+    if left == 0 {
+        receiving.resume_at.store(UNKNOWN, Ordering::Relaxed);
+        return Step::Moved;
+    }
+    match take(conn, cursor, flags, left) {
+        Taken::Step(step) => step,
+        Taken::End => last(conn),
+        Taken::Failed(errno) => failure(conn, errno),
+    }
+}
+
+/// What came of [`take`].
+enum Taken {
+    Step(Step),
+    /// The connection has ended.
+    End,
+    Failed(Errno),
+}
+
+/// Receives so many bytes by TCP at most.
+fn take(conn: &Conn, cursor: &mut Cursor, flags: c_int, most: u64) -> Taken {
+    let Some(base) = conn.base() else {
+        return Taken::Step(Step::Failed(libc::EBADF));
+    };
+    let mut rest = [iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    }; PARTS];
+    let count = cursor.copy_rest(&mut rest);
+    let count = truncate(
+        &mut rest[..count],
+        usize::try_from(most).unwrap_or(usize::MAX),
+    );
+    // SAFETY: all-zero is a valid header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = rest.as_mut_ptr();
+    message.msg_iovlen = count;
+    let now = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
+    bump(&conn.socket.rx.kernel_calls, 1);
+    match sys::recvmsg(base, &raw mut message, now) {
+        Ok(0) if iov::total(&rest[..count]) == 0 => Taken::Step(Step::Bytes),
+        Ok(0) => Taken::End,
+        Ok(n) => {
+            if flags & libc::MSG_PEEK == 0 {
+                bump(&conn.pair.own.receiving.kernel_bytes, n as u64);
+            }
+            cursor.skip(n);
+            Taken::Step(Step::Bytes)
+        }
+        Err(libc::EAGAIN | libc::EINTR) => Taken::Step(Step::Empty),
+        Err(libc::EFAULT) => Taken::Step(Step::BadBuffer),
+        Err(errno) => Taken::Failed(errno),
+    }
+}
+
+/// Bytes that lie unread in the ring; `None`: it is broken.
+fn unread(conn: &Conn) -> Option<u64> {
+    owed::Unread::of(conn.pair.own).length(conn.consumer().memory)
+}
+
+/// The connection has ended when TCP had still to bring so many bytes of the ring: these are
+/// read there. `false`: the ring is broken.
+fn go_on_in_ring(conn: &Conn, left: u64) -> bool {
+    let consumer = conn.consumer();
+    let mut brought = unread(conn).map_or(0, |unread| unread.saturating_sub(left));
+    while brought > 0 {
+        // SAFETY: to nowhere.
+        match unsafe { consumer.read(std::ptr::null_mut(), brought as usize, false) } {
+            Ok(Found::Bytes(n)) => brought -= n as u64,
+            _ => return false,
+        }
+    }
+    stay_in_ring(conn, Way::Ring);
+    true
+}
+
+/// Takes a recall back for good: the ring is read to its end. With the receiving token.
+pub(in crate::stream) fn stay_in_ring(conn: &Conn, way: Way) {
+    let until = &conn.pair.own.recall.brought_until;
+    until.store(Recall::IN_RING, Ordering::Relaxed);
+    take_back(conn, way);
+}
+
+/// Takes a recall back: what arrives is read where it was before. With the receiving token.
+pub(in crate::stream) fn take_back(conn: &Conn, way: Way) {
+    let own = conn.pair.own;
+    conn.socket.insists.store(false, Ordering::Relaxed);
+    own.receiving.resume_at.store(0, Ordering::Relaxed);
+    publish::half(&own.recall.stage, Recall::NONE);
+    publish::clear_bits(&own.face.state, slot::RECALLED);
+    way.store(&own.receiving.way);
+}

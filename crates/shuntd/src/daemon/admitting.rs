@@ -1,0 +1,136 @@
+//! Who knocks, and who is let in.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use rustix::process::{Pid, PidfdFlags};
+use shunt_abi::Reason;
+use shunt_abi::message::{Kind, Message};
+
+use super::{Daemon, LISTENER, PIDFD, SOCKET, Scope, dispatch, interest};
+use crate::client::Client;
+use crate::foreign::Foreign;
+use crate::{sys, wire};
+
+/// Processes of users whom root's own daemon does not serve: they had been root's. It
+/// lists them, and writes their lines. So many of all of them,
+const GUESTS: usize = 1024;
+/// and so many of one user.
+const GUESTS_PER_USER: usize = GUESTS / 4;
+
+impl Daemon {
+    /// Takes everybody who knocks.
+    pub(super) fn accept(&mut self) {
+        loop {
+            // First: who is let in must not take the one by which others are turned away.
+            if self.reserve.is_none() && !self.keep_reserve() {
+                return self.hear(false);
+            }
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => self.admit(socket),
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    // Turn the client away, or its connection would wake us for
+                    // ever: it stays on TCP.
+                    self.reserve = None;
+                    // EMFILE comes before a look at the queue, which may be empty.
+                    let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else {
+                        self.reserve = spare_descriptor();
+                        return;
+                    };
+                    let uid = sys::peer_credentials(&socket).map_or(u32::MAX, |(_, uid)| uid);
+                    drop(Foreign::new(socket, &self.lanes.of(uid)));
+                    self.reserve = spare_descriptor();
+                    self.log
+                        .error("out of descriptors: a client was turned away; raise LimitNOFILE");
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Makes a spare descriptor. `false`: there is none, and we are told of the next.
+    fn keep_reserve(&mut self) -> bool {
+        // One may become free just before that.
+        self.lanes.room.want();
+        self.reserve = spare_descriptor();
+        self.reserve.is_some()
+    }
+
+    /// Starts or stops to listen; stopped while there is no descriptor at all.
+    pub(super) fn hear(&mut self, on: bool) {
+        if on != self.deaf {
+            return;
+        }
+        let flags = if on {
+            epoll::EventFlags::IN
+        } else {
+            epoll::EventFlags::empty()
+        };
+        let data = epoll::EventData::new_u64(LISTENER);
+        if epoll::modify(&self.epoll, &self.listener, data, flags).is_ok() {
+            self.deaf = !on;
+        }
+        if on {
+            self.reserve = spare_descriptor();
+        }
+    }
+
+    /// Whether one more process of a user may be known here, of whom `known` are, and so
+    /// many of users who are not served.
+    pub(super) fn has_room_for(&self, uid: u32, known: usize, guests: usize) -> bool {
+        if self.serves(uid) {
+            return known < self.config.limits.clients_per_user;
+        }
+        // Who has been another user's trusts no daemon of his any more.
+        self.scope == Scope::User(0) && known < GUESTS_PER_USER && guests < GUESTS
+    }
+
+    /// Makes a client of a new connection, or turns it away.
+    fn admit(&mut self, socket: OwnedFd) {
+        let (pid, uid) = sys::peer_credentials(&socket).unwrap_or((0, u32::MAX));
+        let lane = self.lanes.of(uid);
+        let socket = Foreign::new(socket, &lane);
+        let known = self.per_user.get(&uid).map_or(0, |share| share.clients);
+        let guests = self.clients.values().filter(|c| !self.serves(c.uid));
+        if !self.has_room_for(uid, known, guests.count()) || lane.is_full() {
+            let reason = if !self.serves(uid) {
+                Reason::OtherUser
+            } else {
+                Reason::NoResources
+            };
+            self.log
+                .event(|| format!("pid {pid} of user {uid} turned away: {}", reason.name()));
+            let mut refusal = Message::new(Kind::Welcome);
+            refusal.status = reason as u8;
+            let _ = wire::send(socket.as_fd(), &refusal, None);
+            dispatch::drain(&socket, &lane);
+            return;
+        }
+        let by_number = || {
+            let pid = Pid::from_raw(pid.cast_signed()).ok_or(Errno::SRCH)?;
+            rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        };
+        let Ok(pidfd) = sys::peer_pidfd(&socket).or_else(|_| by_number()) else {
+            return;
+        };
+        self.last_client += 1;
+        let id = self.last_client;
+        let data = |kind| epoll::EventData::new_u64(id << 2 | kind);
+        let watched = epoll::add(&self.epoll, &socket, data(SOCKET), interest(false))
+            .and_then(|()| epoll::add(&self.epoll, &pidfd, data(PIDFD), epoll::EventFlags::IN));
+        if watched.is_ok() {
+            self.per_user.entry(uid).or_default().clients += 1;
+            self.clients
+                .insert(id, Client::new(socket, lane, pidfd, pid, uid));
+        }
+    }
+}
+
+/// A descriptor that exists only to be closed when none is left.
+pub(super) fn spare_descriptor() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
+}

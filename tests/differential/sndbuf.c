@@ -1,0 +1,94 @@
+// A send buffer that the program has made small, or larger again: beside it the receive buffer of
+// the peer takes what nobody has read (tcp(7)).
+// path: shunted 50%
+// timeout: 60
+#include "diff.h"
+
+static void bound(struct end *e, int bytes)
+{
+    MUST(setsockopt(FD, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+}
+
+// Each sends a message before it receives the other's: together the buffers take both.
+static void in_step(struct end *e)
+{
+    bound(e, 32768);
+    for (int i = 0; i < 5; i++) {
+        produce(e, FD, 80000, 2 * i + e->role);
+        expect(e, FD, 80000, 2 * i + !e->role);
+    }
+}
+
+// A sender that nobody receives from yet.
+static void unread(struct end *e, int sndbuf, size_t n)
+{
+    static unsigned char buf[60000];
+    struct timeval limit = {5, 0};
+    AT(C) {
+        bound(e, sndbuf);
+        MUST(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+        fill(buf, n, 0, 1);
+        T(send(FD, buf, n, 0));
+    }
+    AT(S) expect(e, FD, n, 1);
+}
+static void little_unread(struct end *e) { unread(e, 4097, 20000); }
+static void much_unread(struct end *e) { unread(e, 4097, 60000); }
+static void more_unread(struct end *e) { unread(e, 20000, 60000); }
+
+// Set before the connection is made.
+static void bound_before(struct end *e)
+{
+    AT(C) {
+        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        bound(e, 4097);
+        MUST(tcp_connect(FD, e->fam, e->port));
+    }
+    AT(S) FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    warm_up(e);
+    much_unread(e);
+}
+
+struct writer {
+    int fd;
+    volatile pid_t tid;
+    volatile ssize_t written;
+};
+
+static void *write_one(void *of)
+{
+    struct writer *w = of;
+    w->tid = syscall(SYS_gettid);
+    w->written = write(w->fd, "q", 1);
+    return NULL;
+}
+
+// A larger buffer wakes who waits for room.
+static void grown_under_writer(struct end *e)
+{
+    if (e->role == S) {
+        bound(e, 20000);
+        size_t n = stuff(e, FD, 1);
+        struct writer w = {FD, 0, -2};
+        pthread_t thread;
+        MUST(pthread_create(&thread, NULL, write_one, &w));
+        while (!w.tid)
+            nap();
+        await_sleep(e, getpid(), w.tid);
+        bound(e, 100000);
+        for (long long end = now_ms() + PATIENCE_MS; w.written == -2 && now_ms() < end;)
+            nap();
+        say(e, "written %zd", w.written);
+        give(e, &n, sizeof n);
+        pthread_join(thread, NULL);
+    } else {
+        size_t n;
+        char c;
+        take(e, &n, sizeof n);
+        drain(e, FD, n, 1);
+        T(recv(FD, &c, 1, 0));
+    }
+}
+
+DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
+          CASE(bound_before, BARE), CASE(grown_under_writer, TWO | COLD))

@@ -1,0 +1,107 @@
+"""A claim that shuntd does not live to answer is made again to the one that comes after it.
+
+    successor.py SHUNT
+
+A client under Shunt has a connection to an echo server. shuntd is killed, another connection is
+made and used, and a shuntd comes. `shunt ss` shows the connections that have been made since
+in shared memory once they are used, without any other being made. Prints one line a case.
+"""
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from echo import serve
+import shuntd
+
+SHUNT = os.path.abspath(sys.argv[1])
+DAEMON = os.path.join(os.path.dirname(SHUNT), "shuntd")
+PATIENCE = 20
+PLAIN = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+def talk(connection, times):
+    for _ in range(times):
+        connection.sendall(b"x" * 64)
+        assert connection.recv(64, socket.MSG_WAITALL) == b"x" * 64
+
+
+def client(port):
+    """Makes a connection, or uses one, for each line that it is told."""
+    connections = []
+    for line in sys.stdin:
+        if line.strip() == "make":
+            connections.append(socket.create_connection(("127.0.0.1", port)))
+        talk(connections[-1], 200)
+        print(connections[-1].getsockname()[1], flush=True)
+
+
+def start_daemon():
+    daemon = subprocess.Popen([DAEMON, "--linger", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: shuntd.pid() == daemon.pid)
+    return daemon
+
+
+def until(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def path(port):
+    """Of the connection from that port."""
+    shown = subprocess.run([SHUNT, "ss", "--json"], capture_output=True, env=PLAIN)
+    for one in json.loads(shown.stdout)["connections"]:
+        if f"127.0.0.1:{port}" in (one["local"], one["peer"]):
+            return one["path"]
+    return None
+
+
+def case(mode):
+    words = [SHUNT, "run", f"--upgrade={mode}", "--", sys.executable, os.path.abspath(__file__), SHUNT]
+    first = start_daemon()
+    server = subprocess.Popen([*words, "--serve"], stdout=subprocess.PIPE, text=True)
+    port = server.stdout.readline().strip()
+    peer = subprocess.Popen([*words, "--client", port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def tell(word):
+        print(word, file=peer.stdin, flush=True)
+        return peer.stdout.readline().strip()
+
+    tell("make")
+    first.kill()
+    first.wait()
+    made = tell("make")
+    second = start_daemon()
+
+    def is_shunted():
+        tell("use")
+        return path(made) == "shm"
+
+    good = until(is_shunted)
+    print("ok" if good else "FAILED", mode, path(made), flush=True)
+    for process in (peer, server, second):
+        process.kill()
+        process.wait()
+    return not good
+
+
+def main():
+    if shuntd.pid() is not None and not shuntd.leave():
+        print("skipped: another shuntd serves this user here")
+        return 0
+    with tempfile.TemporaryDirectory() as runtime:
+        os.environ["XDG_RUNTIME_DIR"] = runtime
+        return sum(case(mode) for mode in ("eager", "adaptive"))
+
+
+if "--serve" in sys.argv:
+    serve()
+elif "--client" in sys.argv:
+    client(int(sys.argv[-1]))
+else:
+    sys.exit(1 if main() else 0)
