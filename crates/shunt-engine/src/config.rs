@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use shunt_abi::Reason;
 
+use crate::sys;
+
 /// When connections are upgraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -33,6 +35,8 @@ static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static CONFINED: AtomicBool = AtomicBool::new(false);
 /// In so many waits of the process all its connections go back to TCP once; 0: never.
 static RESTLESS: AtomicU32 = AtomicU32::new(0);
+/// One in so many steps of a change of way pauses; 0: none.
+static HESITANT: AtomicU32 = AtomicU32::new(0);
 /// Waits since then.
 static WAITS: AtomicU32 = AtomicU32::new(0);
 static UPGRADE: AtomicU8 = AtomicU8::new(Upgrade::Adaptive as u8);
@@ -80,9 +84,15 @@ pub(crate) fn read(environment: Environment) {
     if mode != Upgrade::Adaptive {
         UPGRADE.store(mode as u8, Ordering::Relaxed);
     }
-    if let Some(waits) = variable("SHUNT_RESTLESS=") {
-        let number = std::str::from_utf8(waits).ok().and_then(|n| n.parse().ok());
-        RESTLESS.store(number.unwrap_or(0), Ordering::Relaxed);
+    let number = |name| {
+        let digits = std::str::from_utf8(variable(name)?).ok()?;
+        digits.parse::<u32>().ok()
+    };
+    if let Some(waits) = number("SHUNT_RESTLESS=") {
+        RESTLESS.store(waits, Ordering::Relaxed);
+    }
+    if let Some(steps) = number("SHUNT_HESITANT=") {
+        HESITANT.store(steps, Ordering::Relaxed);
     }
     if variable("SHUNT_IO_URING=") == Some(b"deny") {
         RINGS.store(Rings::Denied as u8, Ordering::Relaxed);
@@ -94,6 +104,29 @@ pub(crate) fn read(environment: Environment) {
 pub(crate) fn is_restless() -> bool {
     let every = RESTLESS.load(Ordering::Relaxed);
     every != 0 && WAITS.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
+}
+
+/// Between two steps of a change of way, where something else may happen: a test wishes that it
+/// does, and has this thread pause at one of so many steps.
+#[inline]
+pub(crate) fn hesitate() {
+    let one_of = HESITANT.load(Ordering::Relaxed);
+    if one_of != 0 {
+        pause_at(one_of);
+    }
+}
+
+#[cold]
+fn pause_at(one_of: u32) {
+    const LONGEST_US: u64 = 400;
+    // The last digits of the time-stamp counter are as good as random, spread over the word.
+    let random = sys::ticks().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    if random.is_multiple_of(one_of.into()) {
+        let until = sys::now() + (random >> 24) % LONGEST_US * 1000;
+        while sys::now() < until {
+            sys::sched_yield();
+        }
+    }
 }
 
 /// When connections are upgraded.

@@ -22,7 +22,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
 use super::{Conn, downgrade, leave, recv};
-use crate::config::{self, Upgrade};
+use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
 use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, Socket};
 use crate::thread::{self, give};
@@ -256,14 +256,17 @@ fn try_again(conn: &Conn) {
         }
         // Nobody is in the middle of anything.
         if may_return(conn) && conn.pair.life() + 1 == next {
+            hesitate();
             publish::half(&own.face.again, next);
         }
+        hesitate();
         give(&own.receiving.token);
         give(&own.sending.token);
     }
     let is_ready = peer.face.again.load(Ordering::Acquire) == next
         || peer.face.generation.load(Ordering::Acquire) == next;
     if is_ready && conn.socket.lock.try_take() {
+        hesitate();
         if carry(conn) {
             begin(conn, next);
         } else {
@@ -332,8 +335,10 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
         if socket.reason() != Reason::Blocked {
             socket.again.tries.store(0, Ordering::Relaxed);
         }
+        hesitate();
         own.begin_again(next, consumed, conn.pair.out);
     }
+    hesitate();
     socket.inside.open(true);
     begins
 }

@@ -11,6 +11,7 @@ use shunt_shm::slot::{self, Recall, Way};
 use shunt_shm::wake::Address;
 
 use super::Conn;
+use crate::config::hesitate;
 use crate::link::Pair;
 use crate::socket::{Socket, bump};
 use crate::thread::give;
@@ -267,7 +268,9 @@ impl Conn<'_> {
         }
         // What `MSG_MORE` holds back would wait for a doorbell, which may not be needed.
         sys::push(base);
+        hesitate();
         publish::word(&own.output.switch_at, written + 1);
+        hesitate();
         Way::Ring.store(&own.sending.way);
         // A fork has said that it would not switch.
         publish::clear_bits(&own.face.state, slot::LEAVING);

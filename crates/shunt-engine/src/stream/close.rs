@@ -15,6 +15,7 @@ use super::leave::await_receiver;
 use super::owed::Withdrawal;
 use super::{Conn, leaves_unread, owed, recv, swallow, wait};
 use crate::Outcome;
+use crate::config::hesitate;
 use crate::sys::{self, Errno};
 use crate::thread::give;
 use crate::wake;
@@ -39,6 +40,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     if sending {
         say_end(conn, slot::SHUT_WR);
     }
+    hesitate();
     // With the token: who finds the ring shut asks the kernel, which must know.
     let result = sys::shutdown(conn.fd, how);
     if sending {
@@ -92,10 +94,12 @@ fn before_end(conn: &Conn) {
 /// Says that nothing more is sent. With the sending token: a peer that has recalled the
 /// stream and finds this word, the token free and no answer, knows that none will come.
 fn say_end(conn: &Conn, bits: u32) {
+    hesitate();
     let ended = conn.is_shut();
     publish::set_bits(&conn.pair.own.face.state, bits);
     // Pairs with the peer's, behind its recall: either it sees the end, or we see that.
     light();
+    hesitate();
     if !ended && bits & slot::UNREAD == 0 && owed::is_asked(conn) {
         owed::pay_at_last(conn);
     }
@@ -134,6 +138,7 @@ pub(crate) fn before_close(conn: &Conn) {
     give(&own.sending.token);
     // From here on nobody rings for us who has not yet counted the doorbell.
     heavy();
+    hesitate();
     let lost = leaves_unread(conn);
     if lost && !resets {
         publish::set_bits(&own.face.state, slot::UNREAD);

@@ -29,6 +29,7 @@ use super::recv::{
     is_home, note_brought, settle, stay_in_ring, stays_in_ring, switch_offset, take_back,
 };
 use super::{Conn, close, owed, wait};
+use crate::config::hesitate;
 use crate::socket::bump;
 use crate::thread::{self, give};
 use crate::{control, epoll, sys, wake};
@@ -64,7 +65,9 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     if insists {
         conn.socket.insists.store(true, Ordering::Relaxed);
     }
+    hesitate();
     let recalled = recall(conn);
+    hesitate();
     // Of a connection that the kernel has ended nothing can be sent, and the error is
     // for who uses it next.
     let goes_on = sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0;
@@ -131,7 +134,9 @@ fn recall(conn: &Conn) -> bool {
         light();
         Way::TcpAgain.store(&own.receiving.way);
         publish::half(&own.recall.stage, Recall::TRYING);
+        hesitate();
         publish::set_bits(&own.face.state, slot::RECALLED);
+        hesitate();
         send_to_self(conn, None);
     }
     give(&own.receiving.token);
@@ -154,11 +159,14 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
             || peer.output.back_at.load(Ordering::Acquire) != 0);
     let switched = switch_offset(conn);
     let unread = switched.is_some() && conn.consumer().is_ready();
+    hesitate();
     let in_front = switched.map_or(0, |switched| in_front_of_bells(conn, switched));
     if busy || (unread || in_front > 0) && lent.is_none() {
+        hesitate();
         publish::half(stage, Recall::ASKED);
         return;
     }
+    hesitate();
     publish::half(stage, Recall::TAKEN);
     if let Some(lent) = lent {
         if in_front > 0 && !move_behind(conn, in_front, lent) {
@@ -230,6 +238,7 @@ fn taken(conn: &Conn) {
         let moved = own.recall.moved.load(Ordering::Relaxed);
         note_brought(conn, switched.wrapping_add(bells).wrapping_add(moved));
     }
+    hesitate();
     publish::half(&own.recall.stage, Recall::DONE);
 }
 
@@ -340,6 +349,7 @@ fn await_answer(conn: &Conn, patience: u64) -> bool {
             give_up(conn);
         }
         give(&own.receiving.token);
+        hesitate();
         if stays || over && !home {
             wake::wake_all();
         }
@@ -422,6 +432,7 @@ fn stay_with_ring(conn: &Conn) -> bool {
     if own.recall.stage.load(Ordering::Relaxed) != Recall::ASKED || !unread {
         return false;
     }
+    hesitate();
     stay_in_ring(conn, way);
     true
 }
@@ -459,6 +470,7 @@ fn take_back_in_time(conn: &Conn) {
     if answers || peer.recall.answered.load(Ordering::Acquire) != 0 {
         publish::half(stage, Recall::ASKED);
     } else {
+        hesitate();
         take_back(conn, way);
     }
 }

@@ -10,6 +10,7 @@ use shunt_shm::token::Token;
 
 use super::Conn;
 use super::owed::{self, Withdrawal};
+use crate::config::hesitate;
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
@@ -66,6 +67,7 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     let sending = &conn.pair.own.sending;
     let mut until = None;
     loop {
+        hesitate();
         if !conn.take(&sending.token) {
             return;
         }
@@ -158,7 +160,9 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
                     else {
                         return false;
                     };
+                    hesitate();
                     publish::word(&own.output.back_at, offset + 1);
+                    hesitate();
                     conn.producer().leave(offset);
                     Way::TcpAgain.store(&own.sending.way);
                 }

@@ -11,6 +11,7 @@ use shunt_shm::slot::{self, Recall, Slot, Way};
 use shunt_shm::token::Token;
 
 use super::{Conn, close, downgrade, leave};
+use crate::config::hesitate;
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
@@ -138,13 +139,15 @@ fn accept(conn: &Conn) -> bool {
         also.store(&own.sending.way);
         publish::half(&own.recall.answered, Recall::AGREED);
     };
+    hesitate();
     let Some(stage) = await_peer(conn) else {
         close::abort(conn);
         done(Way::TcpAgain);
         return false;
     };
+    hesitate();
     if stage == Recall::NONE {
-        return false; // It has taken that back.
+        return false;
     }
     if conn.socket.reason() == Reason::Pending {
         conn.socket.set_reason(Reason::PeerLeft);
@@ -157,13 +160,15 @@ fn accept(conn: &Conn) -> bool {
         done(Way::TcpAgain);
         return false;
     }
+    // First: who is out of the kernel by then has written what it writes.
+    let sends = own.sending.in_kernel.load(Ordering::Acquire) > 0;
     let written = conn
         .base()
         .and_then(|fd| tcp::written(fd, conn.socket.role()));
     // What has been sent behind the ring by TCP already cannot be overtaken.
     let behind = way == Way::TcpAgain
         && stage == Recall::ASKED
-        && (written != back_at.checked_sub(1) || own.sending.in_kernel.load(Ordering::Acquire) > 0);
+        && (sends || written != back_at.checked_sub(1));
     let (Some(written), false) = (written, behind) else {
         if behind && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
             publish::half(&own.recall.answered, Recall::REFUSED);
@@ -180,11 +185,14 @@ fn accept(conn: &Conn) -> bool {
     };
     note_unread(conn, from);
     if stage == Recall::ASKED {
+        hesitate();
         publish::set_bits(&own.face.state, slot::LEAVING);
         // Before any of it is sent: what comes from here on is payload.
         publish::word(&output.back_at, from + 1);
     }
+    hesitate();
     done(Way::Owing);
+    hesitate();
     true
 }
 
@@ -251,7 +259,7 @@ fn has_died_with(conn: &Conn, token: &Token) -> bool {
     thread::is_held_by_dead(token) && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
 }
 
-/// How far the peer is with its recall: asked, done, or not at all any more. `None`: it
+/// How far the peer is with its recall: asked, done, or it has taken that back. `None`: it
 /// does not say.
 fn await_peer(conn: &Conn) -> Option<u32> {
     let peer = conn.pair.peer;
@@ -260,7 +268,7 @@ fn await_peer(conn: &Conn) -> Option<u32> {
     loop {
         match peer.recall.stage.load(Ordering::Acquire) {
             Recall::DONE => return Some(Recall::DONE),
-            Recall::NONE => {
+            Recall::NONE if !is_recalled(conn) => {
                 publish::half(waits, 0);
                 return Some(Recall::NONE);
             }
@@ -273,6 +281,7 @@ fn await_peer(conn: &Conn) -> Option<u32> {
                     return Some(Recall::ASKED);
                 }
             }
+            Recall::NONE => {}
             Recall::ASKED | Recall::TRYING | Recall::TAKEN => publish::half(waits, 1),
             _ => return None,
         }
@@ -299,6 +308,7 @@ fn is_in_front_of_bells(conn: &Conn) -> bool {
 
 /// Sends what is owed, as far as the kernel takes it. With the sending token.
 fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
+    hesitate();
     let recall = &conn.pair.own.recall;
     let unread = Unread::noted(
         recall.owed_read.load(Ordering::Relaxed),
@@ -319,6 +329,7 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
     if debt.is_none() {
         close::abort(conn);
     }
+    hesitate();
     Way::TcpAgain.store(&conn.pair.own.sending.way);
     leave::restore_options(conn);
     Debt::Paid

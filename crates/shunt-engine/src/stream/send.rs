@@ -16,6 +16,7 @@ use super::leave::{leave_ring, only_the_kernel_can_wake};
 use super::owed::{self, Debt};
 use super::wait::{Want, wait, wait_for_kernel};
 use super::{Conn, again, spin};
+use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::bump;
 use crate::thread::{give, signals};
@@ -72,6 +73,9 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
         }
         // SAFETY: the caller's promise.
         let step = unsafe { attempt(conn, &mut cursor, flags) };
+        if let Step::Kernel = step {
+            hesitate();
+        }
         if let Step::Kernel = step
             && owed::is_due(conn)
             && owed::pay(conn) == Debt::Owed
@@ -88,6 +92,11 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             }
         }
         if let Step::Kernel = step {
+            hesitate();
+            if conn.is_on_ring() && !is_over(conn) {
+                give(token);
+                continue; // The peer has taken a recall back.
+            }
             // Shut down in the middle of the call: no error of this one.
             if cursor.done() > 0 && conn.is_shut() {
                 give(token);
@@ -109,6 +118,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                 }
             }
             enter_kernel(conn);
+            hesitate();
         }
         give(token);
         match step {
@@ -172,9 +182,13 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
 pub(super) fn goes_by_ring(conn: &Conn, flags: c_int) -> bool {
     let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
     (conn.is_on_ring() || may_switch() && conn.try_switch())
-        && !(conn.is_shut()
-            || conn.pair.peer_state() & (slot::CLOSED | slot::RECALLED) != 0
-            || has_died(conn))
+        && !(is_over(conn) || owed::is_recalled(conn))
+}
+
+/// Whether this side has shut the direction down, or the peer is gone.
+#[inline(always)]
+fn is_over(conn: &Conn) -> bool {
+    conn.is_shut() || conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn)
 }
 
 /// So many more bytes may be in flight.

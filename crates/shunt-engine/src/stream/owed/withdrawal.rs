@@ -11,6 +11,7 @@ use shunt_shm::slot::{self, Recall, Way};
 use super::{
     GROWTH_MS, PATIENCE, has_died_with, is_behind_unread, is_recalled, note_unread, send_owed,
 };
+use crate::config::hesitate;
 use crate::stream::recv::{follow_back, note_brought, ring_bytes, stays_in_ring, switch_offset};
 use crate::stream::{Conn, close};
 use crate::{sys, tcp, thread};
@@ -47,6 +48,7 @@ pub(in crate::stream) fn withdraw_behind(conn: &Conn, lent: Option<c_int>) -> Wi
     publish::set_bits(state, slot::WITHDRAWING);
     // Either we see its token taken, or it sees, with its token, that we withdraw.
     heavy();
+    hesitate();
     let receives = peer.receiving.token.is_taken();
     let repeats = match lent {
         Some(lent) if !receives && is_behind_unread(conn) => Repeat::of(conn, lent),
@@ -69,6 +71,7 @@ pub(in crate::stream) fn withdraw_behind(conn: &Conn, lent: Option<c_int>) -> Wi
     let again = repeats.as_ref().map_or(0, |repeat| repeat.bytes as u64);
     note_unread(conn, begins + again);
     own.recall.repeated.store(again, Ordering::Relaxed);
+    hesitate();
     publish::word(&own.output.back_at, begins + 1);
     if let Some(repeat) = repeats {
         if !repeat.send(conn) {
@@ -76,6 +79,7 @@ pub(in crate::stream) fn withdraw_behind(conn: &Conn, lent: Option<c_int>) -> Wi
         }
         publish::set_bits(state, slot::REPEATED);
     }
+    hesitate();
     withdrawn(conn);
     send_owed(conn, GROWTH_MS);
     Withdrawal::Done
@@ -191,6 +195,7 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
     loop {
         let gone = has_died_with(conn, &conn.pair.peer.sending.token);
         let state = conn.pair.peer_state();
+        hesitate();
         if state & slot::WITHDRAWN != 0 {
             let peer = &conn.pair.peer.output;
             let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);

@@ -10,6 +10,7 @@ use shunt_shm::slot::{self, Recall, Way};
 use super::brought::{is_bringing, note_brought};
 use super::tcp::switch_offset;
 use super::{PARTS, Step};
+use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::Conn;
@@ -22,6 +23,7 @@ pub(in crate::stream) fn follow_back(conn: &Conn, offset: u64) {
     let receiving = &conn.pair.own.receiving;
     receiving.resume_at.store(offset, Ordering::Relaxed);
     light();
+    hesitate();
     Way::TcpAgain.store(&receiving.way);
     // Doorbells could not wait for it; payload can.
     let rcvlowat = conn.pair.own.options.rcvlowat.load(Ordering::Relaxed) as i32;
@@ -82,6 +84,7 @@ fn learn_resume(conn: &Conn) -> Option<u64> {
     let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
     let held = receiving.resume_at.load(Ordering::Relaxed) == HELD
         && switch_offset(conn).is_none_or(|switched| taken < switched);
+    hesitate();
     let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
     let resume = match back_at.checked_sub(1) {
         Some(resume) if !held => resume,

@@ -12,13 +12,14 @@ use super::end::{failure, last};
 use super::ring::from_ring;
 use super::tcp::{switch_offset, truncate};
 use super::{PARTS, Step};
+use crate::config::{self, hesitate};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::close::abort;
 use crate::stream::downgrade::UNKNOWN;
 use crate::stream::{Conn, owed};
 use crate::sys::Errno;
-use crate::{config, sys, tcp};
+use crate::{sys, tcp};
 
 /// TCP brings what lies unread in the ring, from that offset of its stream on. With the
 /// receiving token; the sender writes there no more.
@@ -27,6 +28,7 @@ pub(in crate::stream) fn note_brought(conn: &Conn, from: u64) {
         Some(0) | None => 0,
         Some(unread) => from.wrapping_add(unread),
     };
+    hesitate();
     let recall = &conn.pair.own.recall;
     recall.brought_until.store(until, Ordering::Relaxed);
 }
@@ -188,6 +190,7 @@ pub(in crate::stream) fn take_back(conn: &Conn, way: Way) {
     conn.socket.insists.store(false, Ordering::Relaxed);
     own.receiving.resume_at.store(0, Ordering::Relaxed);
     publish::half(&own.recall.stage, Recall::NONE);
+    hesitate();
     publish::clear_bits(&own.face.state, slot::RECALLED);
     way.store(&own.receiving.way);
 }

@@ -10,6 +10,7 @@ use super::brought::is_bringing;
 use super::end::{failure, last};
 use super::ring::{from_ring, peek_on};
 use super::{PARTS, Step};
+use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::{Conn, owed};
@@ -99,6 +100,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     }
     let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
     bump(&conn.socket.rx.kernel_calls, 1);
+    hesitate();
     let n = match sys::recvmsg(base, &raw mut message, flags) {
         Ok(0) if iov::total(&rest[..count]) == 0 => return Step::Bytes,
         // The peer may have moved to the ring before it ended.
@@ -129,6 +131,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
             .kernel_bytes
             .store(before + n as u64, Ordering::Relaxed);
     }
+    hesitate();
     // The peer may have switched and rung while we received.
     let payload = match switch_offset(conn) {
         Some(offset) if before + n as u64 > offset => {

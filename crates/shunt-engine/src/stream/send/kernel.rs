@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
+use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::SENDER;
 use crate::stream::close::{has_died, keep_error, reset_if_died, take_error};
@@ -92,7 +93,9 @@ pub(in crate::stream) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) ->
     if on_ring {
         return None;
     }
+    hesitate();
     let sent = real::quietly(call);
+    hesitate();
     leave_kernel(conn);
     Some(sent.map_or_else(Outcome::Fail, Outcome::Done))
 }
@@ -139,6 +142,7 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
         } else {
             0
         };
+        hesitate();
         // SAFETY: the caller's promise.
         let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags | silent) });
         conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
@@ -155,6 +159,7 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
             break Outcome::Done(cursor.done() as isize);
         }
     };
+    hesitate();
     leave_kernel(conn);
     outcome
 }
