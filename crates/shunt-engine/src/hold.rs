@@ -6,7 +6,7 @@
 //! single thread. So each call notes how many forks led to the process that it began in, and
 //! the child counts anew what its descriptors hold.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 
@@ -47,9 +47,24 @@ pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
     }
 }
 
-/// Holds a socket that may be about to end. `false`: nobody holds it any more.
-pub(crate) fn keep(socket: &Socket) -> bool {
-    raise(socket.count())
+/// Does some work on a socket that another thread may close meanwhile: that does not wait for
+/// this, nor is it a call of the program's that goes on under the `close`, but what the socket
+/// is stays until this has ended.
+pub(crate) fn beside_close(socket: &'static Socket, work: impl FnOnce()) {
+    let began = Taken::now();
+    let held = raise_by(socket.count(), BESIDE);
+    work();
+    if held && began.lasts() {
+        socket.unhold_by(BESIDE);
+    }
+}
+
+/// A hold of [`beside_close`], as it is counted: as one of all, and once more in the high half.
+const BESIDE: u64 = 1 << 32 | 1;
+
+/// Of a count of holders: those that a `close` has to reckon with.
+pub(crate) fn lasting(holds: u64) -> u32 {
+    (holds as u32).saturating_sub((holds >> 32) as u32)
 }
 
 /// The epoll set that `fd` is, held likewise.
@@ -66,10 +81,14 @@ pub(crate) fn set(fd: c_int) -> Option<&'static Set> {
 }
 
 /// Raises a count of holders that is not zero.
-fn raise(holds: &AtomicU32) -> bool {
+fn raise(holds: &AtomicU64) -> bool {
+    raise_by(holds, 1)
+}
+
+fn raise_by(holds: &AtomicU64, hold: u64) -> bool {
     holds
         .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
-            (n != 0).then_some(n + 1)
+            (n != 0).then_some(n + hold)
         })
         .is_ok()
 }
@@ -93,7 +112,7 @@ pub(crate) fn after_fork_child() {
 }
 
 /// Calls `visit` with the count of holders behind each descriptor.
-fn each_count(visit: impl Fn(&AtomicU32)) {
+fn each_count(visit: impl Fn(&AtomicU64)) {
     table::each(|_, entry| match entry {
         Entry::Socket(socket) => visit(socket.count()),
         Entry::Set(set) => visit(set.count()),

@@ -25,7 +25,7 @@ use crate::share::Share;
 use crate::stream::again::Return;
 use crate::table::{self, Links, Pooled};
 use crate::thread::Lock;
-use crate::{epoll, stats, upgrade};
+use crate::{epoll, hold, stats, upgrade};
 
 mod inside;
 mod memory;
@@ -67,7 +67,7 @@ pub(crate) struct Socket {
     role: AtomicU8,
     answered: AtomicBool,
     /// Descriptors of this process and calls that wait.
-    holds: AtomicU32,
+    holds: AtomicU64,
     /// One of the descriptors.
     fd: AtomicI32,
     /// Raised each time the object is used anew.
@@ -416,7 +416,7 @@ impl Socket {
     }
 
     /// The count of descriptors and waiting calls.
-    pub(crate) fn count(&self) -> &AtomicU32 {
+    pub(crate) fn count(&self) -> &AtomicU64 {
         &self.holds
     }
 
@@ -427,19 +427,24 @@ impl Socket {
 
     /// Number of descriptors and waiting calls.
     pub(crate) fn holds(&self) -> u32 {
-        self.holds.load(Ordering::Relaxed)
+        hold::lasting(self.holds.load(Ordering::Relaxed))
     }
 
     /// One less; the last one ends its life.
     pub(crate) fn unhold(&'static self) {
-        if self.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
+        self.unhold_by(1);
+    }
+
+    /// The same of a hold that is counted so.
+    pub(crate) fn unhold_by(&'static self, hold: u64) {
+        if self.holds.fetch_sub(hold, Ordering::AcqRel) == hold {
             self.end();
         }
     }
 
     /// One less if it is not the last; `false`: it is.
     pub(crate) fn unhold_one_of_several(&self) -> bool {
-        let less = |holds: u32| (holds > 1).then(|| holds - 1);
+        let less = |holds: u64| (hold::lasting(holds) > 1).then(|| holds - 1);
         self.holds
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less)
             .is_ok()

@@ -18,7 +18,7 @@ use crate::wake::Channel;
 pub(crate) struct Set {
     links: Links,
     pub(super) live: AtomicBool,
-    holds: AtomicU32,
+    holds: AtomicU64,
     fd: AtomicI32,
     /// How many forks led to the process that made it.
     forks: AtomicU32,
@@ -179,7 +179,7 @@ impl Set {
     }
 
     /// The count of descriptors and of calls that sleep on it from outside.
-    pub(crate) fn count(&self) -> &AtomicU32 {
+    pub(crate) fn count(&self) -> &AtomicU64 {
         &self.holds
     }
 

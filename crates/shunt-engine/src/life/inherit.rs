@@ -8,7 +8,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 
 use super::attached;
-use crate::hold::{self, Taken};
+use crate::hold;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
@@ -33,15 +33,11 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
     if socket.stage() != Stage::Attached {
         return;
     }
-    // Another thread may close it meanwhile.
-    let began = Taken::now();
-    let held = hold::keep(socket);
-    if let Some(conn) = Conn::new(socket, fd) {
-        stream::downgrade(&conn, reason);
-    }
-    if held && began.lasts() {
-        socket.unhold();
-    }
+    hold::beside_close(socket, || {
+        if let Some(conn) = Conn::new(socket, fd) {
+            stream::downgrade(&conn, reason);
+        }
+    });
 }
 
 /// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.

@@ -345,7 +345,10 @@ fn await_answer(conn: &Conn, patience: u64) -> bool {
             || has_ended
             || stopped.is_holder_of(&conn.pair.peer.sending.token)
             || now - start > patience;
-        if over && !home && !stays {
+        // Another thread has closed it.
+        let is_open = conn.base().is_some();
+        let over = over || !is_open;
+        if over && !home && !stays && is_open {
             give_up(conn);
         }
         give(&own.receiving.token);

@@ -170,7 +170,10 @@ fn accept(conn: &Conn) -> bool {
         && stage == Recall::ASKED
         && (sends || written != back_at.checked_sub(1));
     let (Some(written), false) = (written, behind) else {
-        if behind && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
+        // Nor can it be sent once all descriptors are closed, under a thread that sleeps.
+        let stays = behind || way == Way::Ring;
+        if stays && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
+            Way::TcpAgain.store(&own.sending.way);
             publish::half(&own.recall.answered, Recall::REFUSED);
             return false;
         }
