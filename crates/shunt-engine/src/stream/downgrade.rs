@@ -380,7 +380,7 @@ fn await_answer(conn: &Conn, patience: u64) -> bool {
 
 /// Whether the peer has ended the stream, or was killed, without having seen that it is
 /// recalled, so that it never answers.
-fn has_passed_the_end(conn: &Conn) -> bool {
+pub(super) fn has_passed_the_end(conn: &Conn) -> bool {
     let (own, peer) = (conn.pair.own, conn.pair.peer);
     // In this order: the token, free behind the word, says that who wrote that has looked.
     let said = || {

@@ -14,7 +14,7 @@ use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::Conn;
-use crate::stream::downgrade::{HELD, UNKNOWN, is_never_answered};
+use crate::stream::downgrade::{HELD, UNKNOWN, has_passed_the_end, is_never_answered};
 use crate::stream::swallow::take_bells;
 use crate::{real, sys};
 
@@ -76,7 +76,9 @@ fn has_answered(conn: &Conn) -> bool {
 
 /// Where payload begins, once the peer has answered our recall.
 fn learn_resume(conn: &Conn) -> Option<u64> {
-    if !has_answered(conn) {
+    // In this order: who has ended begins with its ring no more.
+    let only_tcp = || has_passed_the_end(conn) && switch_offset(conn).is_none();
+    if !has_answered(conn) && !only_tcp() {
         return None;
     }
     let receiving = &conn.pair.own.receiving;
