@@ -153,6 +153,7 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
             match withdrawal {
                 Withdrawal::Done => {}
                 Withdrawal::PeerReceives if may_wait => return true,
+                Withdrawal::No if may_wait && may_overtake(conn) => return true,
                 Withdrawal::PeerReceives | Withdrawal::No => {
                     let Some(offset) = conn
                         .base()
@@ -174,6 +175,13 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
         Way::TcpAgain | Way::Owing => {}
     }
     false
+}
+
+/// Whether the peer may be in the middle of a receive by TCP that began before this side used the
+/// ring: it would take what follows the ring for doorbells.
+fn may_overtake(conn: &Conn) -> bool {
+    let receiving = &conn.pair.peer.receiving;
+    Way::load(&receiving.way) == Way::Tcp && receiving.token.is_taken()
 }
 
 /// Once a direction carries payload over TCP again, the program's own options
