@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The environment's word for it.
+/// The environment's words for them.
 const RESTLESS: &str = "SHUNT_RESTLESS";
+const HESITANT: &str = "SHUNT_HESITANT";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -23,6 +24,9 @@ pub(crate) struct Options {
     /// Send all connections back to TCP at every so-many-th wait of a process
     #[arg(long, value_name = "WAITS")]
     restless: Option<u32>,
+    /// Pause at one in so many steps of a change of way, up to 0.4 ms
+    #[arg(long, value_name = "STEPS")]
+    hesitant: Option<u32>,
     /// Repeat the choices of an earlier run
     #[arg(long)]
     seed: Option<u64>,
@@ -37,6 +41,9 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if let Some(waits) = options.restless {
         command.env(RESTLESS, waits.to_string());
     }
+    if let Some(steps) = options.hesitant {
+        command.env(HESITANT, steps.to_string());
+    }
     let status = command.stdin(Stdio::null()).status()?;
     reap_leftovers();
     Ok(status.success())
@@ -47,10 +54,11 @@ pub(crate) fn short() -> Result<String> {
     follow("soak", command(false, 30, false), 180)
 }
 
-/// The same while all connections change their way at every fiftieth wait of a process.
+/// The same while all connections change their way at every fiftieth wait of a process, and
+/// threads pause between the steps of that.
 pub(crate) fn short_restless() -> Result<String> {
     let mut command = command(false, 20, false);
-    command.env(RESTLESS, "50");
+    command.env(RESTLESS, "50").env(HESITANT, "4");
     follow("soak-restless", command, 180)
 }
 
