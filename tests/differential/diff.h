@@ -532,6 +532,7 @@ enum {
     BARE = 16,   // make no connection; the case does
     ONLY_COLD = 32,
     PIDFD = 64,  // needs pidfd_getfd, which the seccomp filters of containers may refuse
+    APART = 128, // needs unshare, likewise
 };
 
 struct test {
@@ -622,6 +623,8 @@ static void run_all(struct side *side)
         if (t->known && !(only && *only == '='))
             continue;
         if ((t->flags & PIDFD) && !pidfd_getfd_works())
+            continue;
+        if ((t->flags & APART) && syscall(SYS_unshare, 0) != 0)
             continue;
         if ((e->solo && (t->flags & (TWO | SPLIT))) || (together && (t->flags & SPLIT)))
             continue;

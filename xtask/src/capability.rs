@@ -10,6 +10,8 @@ pub(crate) struct Capabilities {
     pub(crate) ipv6: bool,
     /// Copies of descriptors of other processes of the same user.
     pub(crate) pidfd_getfd: bool,
+    /// Threads with descriptors of their own.
+    pub(crate) unshare: bool,
     /// Network and process namespaces of our own.
     pub(crate) namespaces: bool,
     /// Stacks of a running process, by gdb.
@@ -26,6 +28,7 @@ impl Capabilities {
         let found = Self {
             ipv6: TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
             pidfd_getfd: Pid::from_raw(pid).is_some_and(copies_from),
+            unshare: succeeds(&["unshare", "true"]),
             namespaces: succeeds(&[
                 "unshare",
                 "--map-root-user",

@@ -89,6 +89,11 @@ fn skips(report: &mut Report, here: &Capabilities) {
             "pidfd_getfd is refused",
         ),
         (
+            here.unshare,
+            "differential / own_descriptors",
+            "unshare is refused",
+        ),
+        (
             here.pidfd_getfd,
             "unit tests / shuntd: lending, survivors, sockets of other users",
             "pidfd_getfd is refused",
