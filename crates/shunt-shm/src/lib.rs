@@ -2,6 +2,7 @@
 //!
 //! * [`arena`]: one side's memory of a link: made, sealed, mapped.
 //! * [`slot`]: the control lines of one connection, and who may write them.
+//! * [`recall`]: who sends again by TCP what a receiver has not read of a ring.
 //! * [`ring`]: the framed single-producer, single-consumer byte ring.
 //! * [`token`]: who may send, who may receive.
 //! * [`wake`]: sleeping without losing a wake-up: wait words, doors, logs.
@@ -18,6 +19,7 @@ pub mod atomic;
 #[cfg(not(loom))]
 pub mod copy;
 pub mod publish;
+pub mod recall;
 pub mod ring;
 pub mod slot;
 pub mod token;

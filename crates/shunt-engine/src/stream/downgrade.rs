@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
-use shunt_shm::atomic::{heavy, light};
 use shunt_shm::publish;
+use shunt_shm::recall;
 use shunt_shm::slot::{self, Recall, Way};
 
 use super::bell::News;
@@ -130,12 +130,7 @@ fn recall(conn: &Conn) -> bool {
             Way::Ring => UNKNOWN,
             _ => HELD,
         };
-        own.receiving.resume_at.store(resume, Ordering::Relaxed);
-        light();
-        Way::TcpAgain.store(&own.receiving.way);
-        publish::half(&own.recall.stage, Recall::TRYING);
-        hesitate();
-        publish::set_bits(&own.face.state, slot::RECALLED);
+        as_receiver(conn).begin(resume);
         hesitate();
         send_to_self(conn, None);
     }
@@ -143,37 +138,35 @@ fn recall(conn: &Conn) -> bool {
     begins
 }
 
+/// The handshake of a recall, on this side.
+pub(super) fn as_receiver<'a>(conn: &Conn<'a>) -> recall::Receiver<'a> {
+    recall::Receiver {
+        own: conn.pair.own,
+        peer: conn.pair.peer,
+    }
+}
+
 /// Takes the peer's part, if it is in no operation: sends what is unread in its ring
 /// by its descriptor, which is needed if there is any. With the receiving token.
 fn send_to_self(conn: &Conn, lent: Option<c_int>) {
-    let (own, peer) = (conn.pair.own, conn.pair.peer);
-    let stage = &own.recall.stage;
-    publish::half(stage, Recall::TRYING);
-    // Either we see its token taken, or it sees, with its token, that it is recalled.
-    heavy();
-    let takes_part =
-        || peer.sending.token.is_taken() && peer.recall.waits.load(Ordering::Acquire) == 0;
-    let busy = conn.pair.has_begun()
-        && (takes_part()
-            || peer.recall.answered.load(Ordering::Acquire) != 0
-            || peer.output.back_at.load(Ordering::Acquire) != 0);
-    let switched = switch_offset(conn);
-    let unread = switched.is_some() && conn.consumer().is_ready();
-    hesitate();
-    let in_front = switched.map_or(0, |switched| in_front_of_bells(conn, switched));
-    if busy || (unread || in_front > 0) && lent.is_none() {
+    let (mut unread, mut in_front) = (false, 0);
+    let can = || {
         hesitate();
-        publish::half(stage, Recall::ASKED);
+        let switched = switch_offset(conn);
+        unread = switched.is_some() && conn.consumer().is_ready();
+        in_front = switched.map_or(0, |switched| in_front_of_bells(conn, switched));
+        hesitate();
+        !unread && in_front == 0 || lent.is_some()
+    };
+    if !as_receiver(conn).take_part(conn.pair.has_begun(), can) {
         return;
     }
-    hesitate();
-    publish::half(stage, Recall::TAKEN);
     if let Some(lent) = lent {
         if in_front > 0 && !move_behind(conn, in_front, lent) {
             close::break_off(conn);
         }
         if unread {
-            let there = owed::Unread::of(own);
+            let there = owed::Unread::of(conn.pair.own);
             // What TCP does not take now the peer sends when it comes by.
             let _ = there.resend(conn.consumer().memory, 0, lent, owed::GROWTH_MS);
         }
@@ -239,7 +232,7 @@ fn taken(conn: &Conn) {
         note_brought(conn, switched.wrapping_add(bells).wrapping_add(moved));
     }
     hesitate();
-    publish::half(&own.recall.stage, Recall::DONE);
+    as_receiver(conn).done();
 }
 
 /// With the receiving token of a process that died with it, perhaps in [`recall`]
@@ -460,20 +453,7 @@ fn give_up(conn: &Conn) {
 /// Takes the recall back, unless the peer is in an operation: then it answers. With the
 /// receiving token.
 fn take_back_in_time(conn: &Conn) {
-    let (own, peer) = (conn.pair.own, conn.pair.peer);
-    let stage = &own.recall.stage;
-    let Some(way) = way_before(conn) else {
-        return;
-    };
-    publish::half(stage, Recall::TRYING);
-    // Either we see its token taken, or it waits, with its token, for the next stage.
-    heavy();
-    let waits = peer.recall.waits.load(Ordering::Acquire) != 0;
-    let answers = peer.sending.token.is_taken() && !waits;
-    if answers || peer.recall.answered.load(Ordering::Acquire) != 0 {
-        publish::half(stage, Recall::ASKED);
-    } else {
-        hesitate();
-        take_back(conn, way);
+    if let Some(way) = way_before(conn) {
+        as_receiver(conn).take_back_in_time(way);
     }
 }

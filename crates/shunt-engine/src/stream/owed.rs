@@ -5,8 +5,8 @@
 use std::sync::atomic::Ordering;
 
 use shunt_abi::Reason;
-use shunt_shm::atomic::light;
 use shunt_shm::publish;
+use shunt_shm::recall::{self, Look};
 use shunt_shm::slot::{self, Recall, Slot, Way};
 use shunt_shm::token::Token;
 
@@ -46,7 +46,17 @@ pub(super) enum Debt {
 /// Whether the peer reads our ring no more.
 #[inline(always)]
 pub(crate) fn is_recalled(conn: &Conn) -> bool {
-    conn.pair.peer_state() & slot::RECALLED != 0
+    as_sender(conn).is_recalled()
+}
+
+/// The handshake of a recall, on this side.
+#[inline(always)]
+fn as_sender<'a>(conn: &Conn<'a>) -> recall::Sender<'a> {
+    recall::Sender {
+        own: conn.pair.own,
+        peer: conn.pair.peer,
+        life: conn.pair.life(),
+    }
 }
 
 /// Whether something is to be done about it. What was recalled behind the end of the stream
@@ -59,7 +69,7 @@ pub(crate) fn is_due(conn: &Conn) -> bool {
 /// Whether a recall has not been answered.
 #[inline(always)]
 pub(super) fn is_asked(conn: &Conn) -> bool {
-    is_recalled(conn) && conn.pair.own.recall.answered.load(Ordering::Relaxed) == 0
+    as_sender(conn).is_asked()
 }
 
 /// Whether something is still to be sent again.
@@ -135,20 +145,18 @@ pub(super) fn pay(conn: &Conn) -> Debt {
 /// Takes note of a recall. With the sending token. `true`: something may be owed.
 fn accept(conn: &Conn) -> bool {
     let own = conn.pair.own;
-    let done = |also: Way| {
-        also.store(&own.sending.way);
-        publish::half(&own.recall.answered, Recall::AGREED);
+    let done = |way: Way| as_sender(conn).answer(Recall::AGREED, way);
+    hesitate();
+    let asked = match await_peer(conn) {
+        Some(Look::TakenBack) => return false,
+        Some(look) => look == Look::Asked,
+        None => {
+            close::abort(conn);
+            done(Way::TcpAgain);
+            return false;
+        }
     };
     hesitate();
-    let Some(stage) = await_peer(conn) else {
-        close::abort(conn);
-        done(Way::TcpAgain);
-        return false;
-    };
-    hesitate();
-    if stage == Recall::NONE {
-        return false;
-    }
     if conn.socket.reason() == Reason::Pending {
         conn.socket.set_reason(Reason::PeerLeft);
     }
@@ -166,28 +174,25 @@ fn accept(conn: &Conn) -> bool {
         .base()
         .and_then(|fd| tcp::written(fd, conn.socket.role()));
     // What has been sent behind the ring by TCP already cannot be overtaken.
-    let behind = way == Way::TcpAgain
-        && stage == Recall::ASKED
-        && (sends || written != back_at.checked_sub(1));
+    let behind = way == Way::TcpAgain && asked && (sends || written != back_at.checked_sub(1));
     let (Some(written), false) = (written, behind) else {
         // Nor can it be sent once all descriptors are closed, under a thread that sleeps.
         let stays = behind || way == Way::Ring;
         if stays && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
-            Way::TcpAgain.store(&own.sending.way);
-            publish::half(&own.recall.answered, Recall::REFUSED);
+            as_sender(conn).answer(Recall::REFUSED, Way::TcpAgain);
             return false;
         }
         done(Way::TcpAgain);
         return false;
     };
-    let from = if stage == Recall::ASKED {
+    let from = if asked {
         written
     } else {
         // The peer has begun to send it where the doorbells ended.
         last_bell(conn).wrapping_add(conn.pair.peer.recall.moved.load(Ordering::Relaxed))
     };
     note_unread(conn, from);
-    if stage == Recall::ASKED {
+    if asked {
         hesitate();
         publish::set_bits(&own.face.state, slot::LEAVING);
         // Before any of it is sent: what comes from here on is payload.
@@ -262,34 +267,19 @@ fn has_died_with(conn: &Conn, token: &Token) -> bool {
     thread::is_held_by_dead(token) && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
 }
 
-/// How far the peer is with its recall: asked, done, or it has taken that back. `None`: it
-/// does not say.
-fn await_peer(conn: &Conn) -> Option<u32> {
-    let peer = conn.pair.peer;
-    let waits = &conn.pair.own.recall.waits;
+/// How far the peer is with its recall, once this side need not wait for it. `None`: it does
+/// not say.
+fn await_peer(conn: &Conn) -> Option<Look> {
     let mut until = None;
     loop {
-        match peer.recall.stage.load(Ordering::Acquire) {
-            Recall::DONE => return Some(Recall::DONE),
-            Recall::NONE if !is_recalled(conn) => {
-                publish::half(waits, 0);
-                return Some(Recall::NONE);
-            }
-            // Only the peer can get at what lies in front of doorbells.
-            Recall::ASKED if !is_in_front_of_bells(conn) => {
-                publish::half(waits, 0);
-                light();
-                // Either it sees that we wait no more, or we see that it goes on.
-                if peer.recall.stage.load(Ordering::Acquire) == Recall::ASKED {
-                    return Some(Recall::ASKED);
-                }
-            }
-            Recall::NONE => {}
-            Recall::ASKED | Recall::TRYING | Recall::TAKEN => publish::half(waits, 1),
-            _ => return None,
+        // Only the peer can get at what lies in front of doorbells.
+        match as_sender(conn).look(is_in_front_of_bells(conn)) {
+            Look::Wait => {}
+            Look::Nonsense => return None,
+            look => return Some(look),
         }
         let late = sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE);
-        if late || has_died_with(conn, &peer.receiving.token) {
+        if late || has_died_with(conn, &conn.pair.peer.receiving.token) {
             return None;
         }
         sys::sched_yield();

@@ -168,9 +168,7 @@ impl Daemon {
             end.state = State::Waiting;
             self.match_up(id);
         } else {
-            let fd = end.fd;
-            self.remove_end(id);
-            self.send_unpaired(id, fd, Reason::Held as u8);
+            self.drop_claim(id, Reason::Held);
         }
     }
 }

@@ -66,10 +66,7 @@ impl Daemon {
             }
             // A claim ahead of `connect` cannot know its addresses.
             Look::NotConnected | Look::Unnamed => self.await_match(id),
-            Look::Gone => {
-                self.remove_end(id);
-                self.send_unpaired(id, message.fd, Reason::NotEstablished as u8);
-            }
+            Look::Gone => self.drop_claim(id, Reason::NotEstablished),
             Look::Denied => self.refuse(id, Reason::NoProof),
             Look::NoRoom => self.refuse(id, Reason::NoResources),
         }
@@ -380,6 +377,21 @@ impl Daemon {
             State::Parked(other) => self.unpark_pair(id, other),
             _ => {}
         }
+    }
+
+    /// Answers a claim of which nothing becomes now. An end that has slots still, which its
+    /// client may look at, stays until that says that it is closed.
+    pub(super) fn drop_claim(&mut self, id: EndId, reason: Reason) {
+        let Some(end) = self.ends.get(id) else {
+            return;
+        };
+        let fd = end.fd;
+        if end.former.is_empty() {
+            self.remove_end(id);
+        } else {
+            self.ends.refuse(id);
+        }
+        self.send_unpaired(id, fd, reason as u8);
     }
 
     /// A client has closed an end. Who connected it, and has not used it in shared memory,

@@ -4,9 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
-use shunt_shm::publish;
 use shunt_shm::ring::Found;
-use shunt_shm::slot::{self, Recall, Way};
+use shunt_shm::slot::{Recall, Way};
 
 use super::end::{failure, last};
 use super::ring::from_ring;
@@ -16,7 +15,7 @@ use crate::config::{self, hesitate};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::close::abort;
-use crate::stream::downgrade::UNKNOWN;
+use crate::stream::downgrade::{UNKNOWN, as_receiver};
 use crate::stream::{Conn, owed};
 use crate::sys::Errno;
 use crate::{sys, tcp};
@@ -186,11 +185,6 @@ pub(in crate::stream) fn stay_in_ring(conn: &Conn, way: Way) {
 
 /// Takes a recall back: what arrives is read where it was before. With the receiving token.
 pub(in crate::stream) fn take_back(conn: &Conn, way: Way) {
-    let own = conn.pair.own;
     conn.socket.insists.store(false, Ordering::Relaxed);
-    own.receiving.resume_at.store(0, Ordering::Relaxed);
-    publish::half(&own.recall.stage, Recall::NONE);
-    hesitate();
-    publish::clear_bits(&own.face.state, slot::RECALLED);
-    way.store(&own.receiving.way);
+    as_receiver(conn).take_back(way);
 }
