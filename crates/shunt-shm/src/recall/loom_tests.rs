@@ -136,7 +136,9 @@ impl World {
             lent || self.ring.lock().unwrap().len() == read
         };
         if self.as_receiver().take_part(true, can) {
-            self.send_again();
+            if lent {
+                self.send_again();
+            }
             self.as_receiver().done();
         }
     }
