@@ -42,13 +42,13 @@ impl Receiver<'_> {
 
     /// Whether this side is to send what is unread: the sender is in no operation, has neither
     /// answered nor left the ring, and `can` says so, which is asked when the sender is known to
-    /// wait. Otherwise the sender is asked. `begun`: it may look at this side's words at all.
+    /// wait. Otherwise the sender is asked. `begun`: whether it may look at this side's words at all.
     /// [`Self::done`] follows what is sent.
-    pub fn take_part(&self, begun: bool, can: impl FnOnce() -> bool) -> bool {
+    pub fn take_part(&self, begun: impl FnOnce() -> bool, can: impl FnOnce() -> bool) -> bool {
         publish::half(&self.own.recall.stage, Recall::TRYING);
         // Either we see its token taken, or it sees, with its token, that it is recalled.
         heavy();
-        let busy = begun
+        let busy = begun()
             && (self.is_in_operation()
                 || self.peer.recall.answered.load(Ordering::Acquire) != 0
                 || self.peer.output.back_at.load(Ordering::Acquire) != 0);

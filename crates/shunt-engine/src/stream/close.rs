@@ -117,6 +117,12 @@ pub(crate) fn before_close(conn: &Conn) {
     before_end(conn);
     // It is the kernel's, and other processes may go on using it.
     if own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0 {
+        // Another thread may be about to make it so: a doorbell left in the queue would turn
+        // the kernel's FIN into a reset.
+        if conn.take(&own.receiving.token) {
+            recv::is_home(conn);
+            give(&own.receiving.token);
+        }
         return;
     }
     // A forked relative may go on using the connection; if none does, a doorbell

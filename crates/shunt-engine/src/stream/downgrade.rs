@@ -158,7 +158,7 @@ fn send_to_self(conn: &Conn, lent: Option<c_int>) {
         hesitate();
         !unread && in_front == 0 || lent.is_some()
     };
-    if !as_receiver(conn).take_part(conn.pair.has_begun(), can) {
+    if !as_receiver(conn).take_part(|| conn.pair.has_begun(), can) {
         return;
     }
     if let Some(lent) = lent {
@@ -330,16 +330,16 @@ fn await_answer(conn: &Conn, patience: u64) -> bool {
         if !conn.take(&own.receiving.token) {
             return false;
         }
-        let stays = is_never_answered(conn);
-        let home = !stays && is_home(conn);
+        // Another thread may have closed it, or taken the recall back.
+        let is_open = conn.base().is_some() && conn.way_in() == Way::TcpAgain;
+        let stays = is_open && is_never_answered(conn);
+        let home = is_open && !stays && is_home(conn);
         let now = sys::now();
         let over = home
             || stays
             || has_ended
             || stopped.is_holder_of(&conn.pair.peer.sending.token)
             || now - start > patience;
-        // Another thread has closed it.
-        let is_open = conn.base().is_some();
         let over = over || !is_open;
         if over && !home && !stays && is_open {
             give_up(conn);
@@ -382,7 +382,9 @@ pub(super) fn has_passed_the_end(conn: &Conn) -> bool {
     };
     let heard = || {
         own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
-            && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
+            && conn
+                .base()
+                .is_some_and(|fd| sys::ready(fd, libc::POLLRDHUP) & ENDED != 0)
     };
     (said() || heard()) && peer.recall.answered.load(Ordering::Acquire) == 0
 }

@@ -52,6 +52,9 @@ fn has_unread_tcp(conn: &Conn) -> bool {
 /// How long who leaves the ring waits for a peer that is in the middle of a receive,
 /// in nanoseconds.
 const LEAVING_PATIENCE: u64 = 5_000_000;
+/// The same where that receive would take what follows for doorbells: long enough for one that
+/// waits for a crowded core.
+const OVERTAKING_PATIENCE: u64 = 1_000_000_000;
 
 /// Moves the outgoing direction back to TCP: what follows is the kernel's.
 pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
@@ -66,6 +69,7 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     conn.socket.again.begin(reason);
     let sending = &conn.pair.own.sending;
     let mut until = None;
+    let mut safe_until = None;
     loop {
         hesitate();
         if !conn.take(&sending.token) {
@@ -73,7 +77,9 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         }
         let first = until.is_none();
         let now = sys::now();
-        let may_wait = now < *until.get_or_insert(now + patience);
+        let usual = *until.get_or_insert(now + patience);
+        let safe = *safe_until.get_or_insert(now + OVERTAKING_PATIENCE);
+        let may_wait = |overtakes| now < if overtakes { safe } else { usual };
         let waits = leave(conn, reason, first, may_wait);
         give(&sending.token);
         if !waits {
@@ -83,7 +89,7 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         if !await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE)
             && thread::is_held_by_stopped(token)
         {
-            until = Some(now);
+            (until, safe_until) = (Some(now), Some(now));
         }
     }
     restore_options(conn);
@@ -130,9 +136,9 @@ impl Stopped {
     }
 }
 
-/// With the sending token. `true`: the peer is receiving, which `may_wait` says to
-/// wait for.
-fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
+/// With the sending token. `true`: the peer is receiving, which `may_wait` says to wait for, where
+/// that would take what follows for doorbells and where not.
+fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: impl Fn(bool) -> bool) -> bool {
     let own = conn.pair.own;
     if owed::is_due(conn) {
         owed::pay(conn);
@@ -152,8 +158,8 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
             };
             match withdrawal {
                 Withdrawal::Done => {}
-                Withdrawal::PeerReceives if may_wait => return true,
-                Withdrawal::No if may_wait && may_overtake(conn) => return true,
+                Withdrawal::PeerReceives if may_wait(false) => return true,
+                _ if may_overtake(conn) && may_wait(true) => return true,
                 Withdrawal::PeerReceives | Withdrawal::No => {
                     let Some(offset) = conn
                         .base()
@@ -181,7 +187,9 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: bool) -> bool {
 /// ring: it would take what follows the ring for doorbells.
 fn may_overtake(conn: &Conn) -> bool {
     let receiving = &conn.pair.peer.receiving;
-    Way::load(&receiving.way) == Way::Tcp && receiving.token.is_taken()
+    Way::load(&receiving.way) == Way::Tcp
+        && receiving.token.is_taken()
+        && !thread::is_held_by_dead(&receiving.token)
 }
 
 /// Once a direction carries payload over TCP again, the program's own options

@@ -177,7 +177,7 @@ fn accept(conn: &Conn) -> bool {
     let behind = way == Way::TcpAgain && asked && (sends || written != back_at.checked_sub(1));
     let (Some(written), false) = (written, behind) else {
         // Nor can it be sent once all descriptors are closed, under a thread that sleeps.
-        let stays = behind || way == Way::Ring;
+        let stays = behind || asked && way == Way::Ring;
         if stays && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
             as_sender(conn).answer(Recall::REFUSED, Way::TcpAgain);
             return false;

@@ -135,7 +135,7 @@ impl World {
             let read = self.read.load(Ordering::Relaxed) as usize;
             lent || self.ring.lock().unwrap().len() == read
         };
-        if self.as_receiver().take_part(true, can) {
+        if self.as_receiver().take_part(|| true, can) {
             if lent {
                 self.send_again();
             }

@@ -59,6 +59,9 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
         return true;
     }
     let step = after_ring(conn);
+    // Of one that has ended no answer is needed.
+    let resume = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed);
+    let settled = settled || !matches!(resume, UNKNOWN | HELD);
     settled && !matches!(step, Step::Empty | Step::Held | Step::Moved)
 }
 
