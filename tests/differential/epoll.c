@@ -1339,16 +1339,16 @@ static void left_alone(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD), CASE(edge_both, ALL),
-          CASE(edge_both_in_the_middle, ONLY_COLD),
-          CASE(edge_full, COLD),
-          CASE(level_full, COLD), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
+DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD | STEADY), CASE(edge_both, ALL | STEADY),
+          CASE(edge_both_in_the_middle, ONLY_COLD | STEADY),
+          CASE(edge_full, COLD | STEADY),
+          CASE(level_full, COLD | STEADY), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
           KNOWN(too_deep, 0, "a set with shunted sockets contains a set of ours, so one level less fits above it"),
          
-          CASE(nested, COLD), CASE(nested_wakes, TWO | COLD), CASE(several_sets, COLD), CASE(with_dup, COLD),
-          CASE(close_removes, COLD), CASE(reset_and_end, ALL | COLD), CASE(end_after_data, COLD),
-          CASE(before_connect, BARE | ALL), CASE(across_warm_up, BARE | ALL), CASE(rotation, 0), CASE(masks, COLD),
+          CASE(nested, COLD | STEADY), CASE(nested_wakes, TWO | COLD), CASE(several_sets, COLD | STEADY), CASE(with_dup, COLD),
+          CASE(close_removes, COLD), CASE(reset_and_end, ALL | COLD | STEADY), CASE(end_after_data, COLD | STEADY),
+          CASE(before_connect, BARE | ALL | STEADY), CASE(across_warm_up, BARE | ALL | STEADY), CASE(rotation, STEADY), CASE(masks, COLD),
           CASE(time_limits, COLD), CASE(changed_while_asleep, COLD), CASE(data_while_asleep, TWO | ALL | COLD),
-          CASE(after_many_waits, TWO), CASE(end_after_many_waits, COLD),
+          CASE(after_many_waits, TWO | STEADY), CASE(end_after_many_waits, COLD),
           CASE(exclusive, COLD), CASE(mixture, COLD), CASE(no_starvation, TWO | COLD), CASE(one_at_a_time, COLD), CASE(many, BARE), CASE(crowd, COLD),
           CASE(several_waiters, TWO | COLD), CASE(edge_loop, TWO | COLD), CASE(edge_conversation, TWO | COLD))

@@ -1,5 +1,4 @@
-// epoll: threads that sleep often, so that their peers wake them in another way than by a
-// byte on the connection.
+// epoll: threads that sleep often, and what their peers call them for.
 // path: shunted 60%
 // timeout: 90
 // variant: syscall -DVIA_SYSCALL
@@ -401,8 +400,50 @@ static void threads(struct end *e)
     meet(e);
 }
 
+// What comes on a connection of which nothing is to be reported does not keep the thread from
+// what comes on the next one: in `poll` of the set, in a set around it, and in the set itself.
+static void called_for_nothing(struct end *e)
+{
+    enum { WAYS = 3, ROUNDS = WAYS * FEW };
+    if (e->role == C) {
+        int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(fd, e->fam, e->port));
+        for (int i = 0; i < ROUNDS; i++) {
+            char c = (char)i;
+            await_blocked(e);
+            MUST(write(FD, "q", 1));
+            nap();
+            nap();
+            MUST(write(fd, &c, 1));
+        }
+        meet(e);
+        close(fd);
+        return;
+    }
+    int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC)), ep = set_of(e), outer = set_of(e), good = 0;
+    change(e, ep, EPOLL_CTL_ADD, FD, EPOLLPRI, 1);
+    change(e, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 2);
+    change(e, outer, EPOLL_CTL_ADD, ep, EPOLLIN, 3);
+    for (int i = 0; i < ROUNDS; i++) {
+        struct pollfd p = {ep, POLLIN, 0};
+        struct epoll_event got[4];
+        will_block(e);
+        int n = 1;
+        if (i % WAYS == 0)
+            n = poll(&p, 1, PATIENCE_MS);
+        else if (i % WAYS == 1)
+            n = epoll_wait(outer, got, 4, PATIENCE_MS);
+        good += n == 1 && is_told(e, ep, 2, EPOLLIN) && is_next(fd, i);
+    }
+    say(e, "%d of %d", good, ROUNDS);
+    await_bytes(e, FD, ROUNDS);
+    say(e, "%zd unwanted", read(FD, scratch(), SCRATCH));
+    meet(e);
+    close(ep), close(outer), close(fd);
+}
+
 DIFF_MAIN(CASE(level, TWO | COLD), CASE(edge, TWO | COLD), CASE(outside, TWO | COLD),
           CASE(among_others, TWO | COLD), CASE(forked, SPLIT | COLD), CASE(many_sets, TWO | COLD),
           CASE(threads, TWO | COLD),
           CASE(race_in_poll, TWO), CASE(race_in_a_set, TWO), CASE(two_behind_a_door, TWO | BARE),
-          CASE(two_in_two_sets, TWO | BARE))
+          CASE(two_in_two_sets, TWO | BARE), CASE(called_for_nothing, TWO | COLD))

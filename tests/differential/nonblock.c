@@ -346,6 +346,6 @@ static void trickle(struct end *e)
 
 DIFF_MAIN(CASE(by_fcntl, ALL | COLD), CASE(by_ioctl, COLD), CASE(by_accept4, ALL | BARE),
           CASE(for_connect_only, TWO | ALL | BARE | ONLY_COLD), CASE(by_a_dup, ALL | COLD), CASE(by_a_child, SPLIT | COLD),
-          CASE(while_asleep, TWO), CASE(full, COLD), CASE(full_of_small, 0), CASE(partial, COLD), CASE(full_both_ways, 0),
-          CASE(full_both_ways_in_the_middle, ONLY_COLD),
+          CASE(while_asleep, TWO), CASE(full, COLD | STEADY), CASE(full_of_small, STEADY | BUSY), CASE(partial, COLD), CASE(full_both_ways, STEADY),
+          CASE(full_both_ways_in_the_middle, ONLY_COLD | STEADY),
           CASE(again_and_again, 0), CASE(blocked_sender, TWO | COLD), CASE(trickle, TWO | COLD))

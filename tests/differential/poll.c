@@ -794,7 +794,7 @@ static void aliases(struct end *e) { say(e, "not by syscall"); }
 #endif
 
 DIFF_MAIN(CASE(idle, ALL | COLD), CASE(readable, ALL | COLD), CASE(half_closed, ALL | COLD),
-          CASE(read_side_closed, COLD), CASE(ended_with_data, ALL | COLD), CASE(reset, ALL | COLD), CASE(full, COLD),
+          CASE(read_side_closed, COLD), CASE(ended_with_data, ALL | COLD), CASE(reset, ALL | COLD), CASE(full, COLD | STEADY),
           CASE(full_wakes, TWO | COLD), CASE(mixed, COLD), CASE(each_wakes, TWO | COLD), CASE(time_limits, COLD),
           CASE(bad_arguments, 0), CASE(masks, COLD), CASE(high_number, 0), CASE(large_set, 0),
           CASE(number_reused, TWO | COLD), CASE(set_reused, COLD),

@@ -541,5 +541,5 @@ static void closed_under_receiver(struct end *e)
 DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
           CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD | APART),
-          CASE(shut_down_under_sender, TWO | BARE | COLD), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
+          CASE(shut_down_under_sender, TWO | BARE | COLD | STEADY), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),
           CASE(small_stack_files, TWO | COLD), CASE(alternate_stack, TWO | COLD), CASE(closed_under_receiver, BARE))

@@ -607,7 +607,7 @@ DIFF_MAIN(CASE(in_recv, IN_THE_MIDDLE | ALL), CASE(in_read, IN_THE_MIDDLE), CASE
           CASE(other_gives_up, IN_THE_MIDDLE), CASE(other_is_faster, IN_THE_MIDDLE),
           CASE(out_send, IN_THE_MIDDLE), CASE(out_sendmsg, IN_THE_MIDDLE),
           CASE(out_poll, IN_THE_MIDDLE), CASE(out_select, IN_THE_MIDDLE),
-          CASE(out_level, IN_THE_MIDDLE), CASE(out_edge, IN_THE_MIDDLE), CASE(edges, IN_THE_MIDDLE | ALL),
-          CASE(edge_waits, IN_THE_MIDDLE), CASE(one_shot, IN_THE_MIDDLE), CASE(in_nested, IN_THE_MIDDLE),
+          CASE(out_level, IN_THE_MIDDLE), CASE(out_edge, IN_THE_MIDDLE), CASE(edges, IN_THE_MIDDLE | ALL | STEADY),
+          CASE(edge_waits, IN_THE_MIDDLE | STEADY), CASE(one_shot, IN_THE_MIDDLE), CASE(in_nested, IN_THE_MIDDLE),
           CASE(comes_and_goes, TWO | COLD), CASE(close_under_doorbell, TWO | BARE | ALL),
           CASE(killed_half_closed, SPLIT | BARE), CASE(in_accept, IN_THE_MIDDLE))

@@ -121,17 +121,20 @@ pub(crate) fn differential_alone() -> Result<bool> {
 /// do so at every fifth wait of a process.
 fn restless() -> Result<String> {
     const EVERY: &str = "5";
-    const FILTERS: [&str; 5] = ["connect", "cores", "fork", "oob", "stdio"];
-    let mut words = vec!["--modes", "both,adaptive"];
+    const FILTERS: [&str; 14] = [
+        "bulk", "close", "connect", "cores", "epoll", "flags", "fork", "nonblock", "oob", "poll",
+        "rw", "sndbuf", "stdio", "upgrade",
+    ];
+    let mut words = vec!["--modes", "both,adaptive", "--restless", EVERY];
     words.extend(FILTERS.iter().flat_map(|filter| ["--filter", filter]));
-    run_differential(&words, &[("SHUNT_RESTLESS", EVERY)])
+    run_differential(&words)
 }
 
 fn differential() -> Result<String> {
-    run_differential(&["--modes", "both,adaptive,client,server"], &[])
+    run_differential(&["--modes", "both,adaptive,client,server"])
 }
 
-fn run_differential(words: &[&str], environment: &[(&str, &str)]) -> Result<String> {
+fn run_differential(words: &[&str]) -> Result<String> {
     let program = artifact("shunt-differential");
     if !program.exists() {
         bail!("{} has not been built", program.display());
@@ -141,7 +144,6 @@ fn run_differential(words: &[&str], environment: &[(&str, &str)]) -> Result<Stri
     command
         .args(words)
         .args(["--jobs", "2"])
-        .envs(environment.iter().copied())
         .arg("--shunt")
         .arg(artifact("shunt"))
         .current_dir(root());

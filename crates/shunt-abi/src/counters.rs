@@ -83,20 +83,18 @@ impl Stage {
 pub struct Counts {
     /// Payload through rings.
     pub ring_bytes: AtomicU64,
-    /// Payload and doorbells through the kernel, when it was last asked.
+    /// Payload through the kernel, when it was last asked.
     pub kernel_bytes: AtomicU64,
     /// Calls answered without a system call.
     pub user_calls: AtomicU64,
     /// Calls that the kernel answered.
     pub kernel_calls: AtomicU64,
-    /// Doorbells.
-    pub doorbells: AtomicU64,
     /// Waits that went to sleep.
     pub sleeps: AtomicU64,
     /// Bytes that the kernel had carried when this process began to count: its parent's.
     pub before: AtomicU64,
     /// Zero.
-    pub reserved: AtomicU64,
+    pub reserved: [AtomicU64; 2],
 }
 
 impl Counts {
@@ -107,7 +105,6 @@ impl Counts {
             &self.kernel_bytes,
             &self.user_calls,
             &self.kernel_calls,
-            &self.doorbells,
             &self.sleeps,
             &self.before,
         ] {
@@ -118,11 +115,7 @@ impl Counts {
     /// Of so many bytes that the kernel carried, those that are payload of this process.
     #[must_use]
     pub fn payload(&self, carried: u64) -> u64 {
-        let others = self
-            .before
-            .load(RELAXED)
-            .wrapping_add(self.doorbells.load(RELAXED));
-        carried.saturating_sub(others)
+        carried.saturating_sub(self.before.load(RELAXED))
     }
 
     fn add(&self, counts: &Self, carried: u64) {
@@ -133,8 +126,6 @@ impl Counts {
             .fetch_add(counts.user_calls.load(RELAXED), RELAXED);
         self.kernel_calls
             .fetch_add(counts.kernel_calls.load(RELAXED), RELAXED);
-        self.doorbells
-            .fetch_add(counts.doorbells.load(RELAXED), RELAXED);
         self.sleeps.fetch_add(counts.sleeps.load(RELAXED), RELAXED);
     }
 }
@@ -436,8 +427,8 @@ impl Header {
             "}},\"tx\":{{\"ring_bytes\":{tr},\"kernel_bytes\":{tk}}},\"rx\":{{\"ring_bytes\":{rr},\"kernel_bytes\":{rk}}},\
              \"calls\":{{\"user\":{user},\"kernel\":{kernel}}},\
              \"doorbells\":{{\"sent\":{},\"received\":{}}},\"sleeps\":{sleeps}}}",
-            sum(&[&tx.doorbells, &self.calls[0]]),
-            sum(&[&rx.doorbells, &self.calls[1]])
+            get(&self.calls[0]),
+            get(&self.calls[1])
         )
     }
 }

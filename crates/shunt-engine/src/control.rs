@@ -110,6 +110,11 @@ pub(crate) fn take_wishes() -> bool {
     WISHES.load(Ordering::Relaxed) && WISHES.swap(false, Ordering::Acquire)
 }
 
+/// One of them is put off to the next wait.
+pub(crate) fn wish_again() {
+    WISHES.store(true, Ordering::Release);
+}
+
 /// Handles what the daemon has sent since the last look: one load if nothing.
 #[inline]
 pub(crate) fn check_mail() {

@@ -4,16 +4,15 @@
 //!   program's set (kernel) ── pipe, listener, TCP sockets…     as registered
 //!        ├── call (datagrams): a peer wakes a sleeper of this process
 //!        └── inner set (kernel) ── base sockets of shunted     edge-triggered,
-//!                 │                connections                 for doorbells, FIN, RST
+//!                 │                connections                 for FIN, RST, and TCP's bytes
 //!                 └── kick (eventfd): wakes a sleeper of this process
 //!   ready queue (here) ── items whose connection may have news
 //! ```
 //!
 //! The kernel's idea of a shunted socket's readiness is wrong (always
 //! writable), so its registration lives here. A sleeper sleeps in the real
-//! `epoll_wait` on the program's own set; news of shunted sockets arrive by
-//! doorbell through the inner set, or, for a thread that is awake, through the
-//! logs of the links. As in the kernel (`fs/eventpoll.c`) an item enters the
+//! `epoll_wait` on the program's own set; news of shunted sockets stand in the
+//! logs of the links, and a call wakes who sleeps to read these. As in the kernel (`fs/eventpoll.c`) an item enters the
 //! ready queue when something happens to its socket; a wait takes items from
 //! the queue, asks each socket what is ready, and puts level-triggered ones back.
 
@@ -31,7 +30,7 @@ mod sleep;
 mod state;
 mod wait;
 
-pub(crate) use call::retire_all as retire_calls;
+pub(crate) use call::close_all as close_channels;
 pub(crate) use carry::{Known, begun_again, carry, give_back, look_again};
 pub(crate) use control::change;
 pub(crate) use inner::make_way;
@@ -39,11 +38,9 @@ pub(crate) use limit::Limit;
 pub(crate) use nested::expose;
 pub(crate) use place::{ItemList, forget, part};
 pub(crate) use set::{Set, User, after_fork_child};
-pub(crate) use sleep::{begin_sleep, end_sleep, may_sleep};
+pub(crate) use sleep::{begin_sleep, end_sleep};
 pub(crate) use wait::{wait, wait_unknown};
 
-/// The group of connections that are in several sets.
-pub(crate) const SHARED: u32 = shunt_abi::layout::GROUPS as u32 - 1;
 /// Bits of a registration that are not events.
 const FLAGS: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;

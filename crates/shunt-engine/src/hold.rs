@@ -12,7 +12,7 @@ use libc::c_int;
 
 use crate::epoll::Set;
 use crate::socket::Socket;
-use crate::table::{self, Entry, SETS};
+use crate::table::{self, Entry, SETS, SOCKETS};
 use crate::thread;
 
 /// When a call took its hold, counted in forks of this process and its parents.
@@ -98,6 +98,10 @@ fn raise_by(holds: &AtomicU64, hold: u64) -> bool {
 /// of its end from the process that closed it.
 pub(crate) fn after_fork_child() {
     let o = Ordering::Relaxed;
+    for socket in SOCKETS.each() {
+        socket.handed.after_fork_child();
+        socket.receivers.store(0, o);
+    }
     for set in SETS.each() {
         set.count().store(0, o);
     }

@@ -45,6 +45,14 @@ impl Kept {
         self.after.load(Ordering::Acquire) - 1
     }
 
+    /// Whether there is one, and its number names nothing that the program has made since by a
+    /// call that is known.
+    #[inline]
+    pub(crate) fn is_kept(&self) -> bool {
+        let fd = self.number();
+        fd >= 0 && matches!(table::look(fd), Entry::Ours)
+    }
+
     /// The descriptor, if its number names it still.
     pub(crate) fn get(&self) -> Option<c_int> {
         let fd = self.number();

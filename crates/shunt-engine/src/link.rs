@@ -37,6 +37,8 @@ pub(crate) struct Link {
     slots: AtomicU32,
     /// Socket index + 1 by slot.
     sockets: [AtomicU32; layout::MOST_SLOTS as usize],
+    /// The epoll sets of this process that stand at its doors: index + 1.
+    sets: [AtomicU32; layout::GROUPS],
 }
 
 // SAFETY: `arenas` is written before the link is published and after the last
@@ -62,8 +64,8 @@ impl Link {
         link.slots
             .store(own.slots().min(peer.slots()), Ordering::Relaxed);
         link.users.store(0, Ordering::Relaxed);
-        for slot in &link.sockets {
-            slot.store(0, Ordering::Relaxed);
+        for index in link.sockets.iter().chain(&link.sets) {
+            index.store(0, Ordering::Relaxed);
         }
         link.in_use.store(true, Ordering::Release);
         Some(link)
@@ -114,6 +116,19 @@ impl Link {
     pub(crate) fn socket(&self, slot: u32) -> Option<u32> {
         self.sockets
             .get(slot as usize)?
+            .load(Ordering::Acquire)
+            .checked_sub(1)
+    }
+
+    /// Enters the epoll set that stands at a door (`None`: none of this process).
+    pub(crate) fn enter_set(&self, door: u32, set: Option<u32>) {
+        self.sets[door as usize].store(set.map_or(0, |s| s + 1), Ordering::Release);
+    }
+
+    /// The set that stands at a door.
+    pub(crate) fn set(&self, door: u32) -> Option<u32> {
+        self.sets
+            .get(door as usize)?
             .load(Ordering::Acquire)
             .checked_sub(1)
     }
@@ -192,9 +207,11 @@ pub(crate) fn any_gone() -> bool {
     ANY_GONE.load(Ordering::Relaxed)
 }
 
-/// Whether this process has links.
-pub(crate) fn any() -> bool {
-    LINKS.each().any(|link| link.in_use.load(Ordering::Acquire))
+/// In a forked child, whose parent's sets stand at the doors.
+pub(crate) fn after_fork_child() {
+    for set in LINKS.each().flat_map(|link| &link.sets) {
+        set.store(0, Ordering::Relaxed);
+    }
 }
 
 /// One connection's memory: both slots and both rings.

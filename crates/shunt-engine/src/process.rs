@@ -3,10 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use shunt_abi::Reason;
-use shunt_shm::publish;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot;
 
-use crate::link::Pair;
+use crate::link::{self, Pair};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::{control, epoll, hold, region, stats, table, thread, upgrade, wake};
@@ -33,8 +32,6 @@ pub(crate) fn before_fork() {
             }
         }
     });
-    // One could take the other's calls.
-    epoll::retire_calls();
     // Who sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
 }
@@ -47,10 +44,6 @@ fn share_attached(socket: &'static Socket) {
     if let Some(pair) = socket.pair() {
         let forked = &pair.own.options.forked;
         forked.store(slot::SHARED, Ordering::Release);
-        if Way::load(&pair.own.sending.way) == Way::Tcp {
-            // It stays there, so no doorbell will come from here.
-            publish::set_bits(&pair.own.face.state, slot::LEAVING);
-        }
     }
     if locked {
         socket.lock.give();
@@ -89,6 +82,7 @@ pub(crate) fn after_fork_child() {
     region::after_fork_child();
     stats::after_fork_child();
     control::after_fork_child();
+    link::after_fork_child();
     epoll::after_fork_child();
     wake::after_fork_child();
     for socket in table::SOCKETS.each() {
@@ -101,6 +95,7 @@ pub(crate) fn after_fork_child() {
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         socket.lock.reset();
         socket.inside.after_fork_child();
+        socket.places.iter().for_each(wake::Places::clear);
         socket.told.store(false, Ordering::Relaxed);
         if is_unshared(socket) {
             socket.set_plain(socket.stage(), Reason::Forked);

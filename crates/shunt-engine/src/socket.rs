@@ -25,11 +25,14 @@ use crate::share::Share;
 use crate::stream::again::Return;
 use crate::table::{self, Links, Pooled};
 use crate::thread::Lock;
+use crate::wake::Places;
 use crate::{epoll, hold, stats, upgrade};
 
+mod handed;
 mod inside;
 mod memory;
 
+use handed::Handed;
 use memory::Pairs;
 
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
@@ -113,9 +116,6 @@ pub(crate) struct Socket {
     pub(crate) pending_error: AtomicI32,
     /// The error for a peer that died with data unread has been given.
     pub(crate) reset_told: AtomicBool,
-    /// The program has sent, by TCP, to a peer that may be gone: a reset is the
-    /// answer to that, not to a doorbell.
-    pub(crate) sent_late: AtomicBool,
     /// Another program is to have it, so that a recall of its stream is not taken back.
     pub(crate) insists: AtomicBool,
     /// `SO_SNDBUF` as the program set it, or 0.
@@ -129,8 +129,15 @@ pub(crate) struct Socket {
     pub(crate) timeouts: AtomicU8,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,
+    /// Threads asleep in receives.
+    pub(crate) receivers: AtomicU32,
+    /// What a call goes on by under which it was closed.
+    pub(crate) handed: Handed,
     /// Other processes that have it since a fork.
     pub(crate) share: Share,
+    /// Where threads of this process sleep until something arrives, and until there is room;
+    /// each guarded by the direction's token.
+    pub(crate) places: [Places; 2],
     /// Guards attaching and the registrations.
     pub(crate) lock: Lock,
     /// Registrations in epoll sets; guarded by `lock`.
@@ -186,16 +193,17 @@ impl Socket {
         socket.kernel_state.store(0, o);
         socket.pending_error.store(0, o);
         socket.reset_told.store(false, o);
-        socket.sent_late.store(false, o);
         socket.sndbuf.store(0, o);
         socket.impatient_receiver.store(false, o);
         socket.impatient_sender.store(false, o);
         socket.timeouts.store(0, o);
         socket.again.clear();
         socket.tells_left.store(false, o);
+        socket.receivers.store(0, o);
         record.fd.store(fd, o);
         record.reason.store(Reason::Pending as u8, o);
         socket.share.clear();
+        socket.places.iter().for_each(Places::clear);
         socket.lock.reset();
         socket.holds.store(1, o);
         socket.set_stage(stage);

@@ -119,7 +119,7 @@ fn note_plain_peer(socket: &Socket) {
     }
 }
 
-/// A peer's sleeping set has been called: a doorbell of another kind.
+/// A peer that sleeps has been called.
 pub(crate) fn calls() {
     count(|header| &header.calls[0]);
 }

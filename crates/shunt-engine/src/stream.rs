@@ -11,8 +11,8 @@
 //! Once both directions are on TCP again, and what sent them there is over, the slot may begin
 //! another life, with both on `Tcp` ([`again`]).
 //!
-//! While a direction is on the ring, bytes on the base socket in that direction
-//! are doorbells: their value means nothing and the receiver swallows them.
+//! While a direction is on the ring, nothing comes by TCP in that direction but its end; who
+//! sleeps is called beside it ([`wake`]).
 //! The sender decides both moves; the receiver follows at the exact offset. It may
 //! also *recall* the stream ([`downgrade`](mod@downgrade)): then what it has not read of the ring
 //! is sent again over TCP ([`owed`]), before what follows.
@@ -31,7 +31,6 @@ use crate::thread::{self, Got};
 use crate::{sys, table, tcp, wake};
 
 pub(crate) mod again;
-mod bell;
 mod close;
 mod crowd;
 mod downgrade;
@@ -41,26 +40,25 @@ mod recv;
 mod send;
 pub(crate) mod short;
 mod spin;
-mod swallow;
+mod tell;
 mod transfer;
 mod wait;
 
 pub(crate) use close::{
-    before_close, before_close_under_sleeper, before_reset, let_go, reset_if_died, shutdown,
-    socket_error,
+    before_close, before_close_under_sleeper, before_reset, hand_over, let_go, offer,
+    reset_if_died, shutdown, socket_error,
 };
 pub(crate) use downgrade::{downgrade, is_plain};
-pub(crate) use leave::leave_ring;
+pub(crate) use leave::{is_too_much_for_tcp, leave_ring};
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,
 };
-pub(crate) use recv::{at_mark, closed_cleanly, leaves_unread, pump, receive, ring_bytes, unread};
+pub(crate) use recv::{at_mark, leaves_unread, pump, receive, ring_bytes, unread};
 pub(crate) use send::{ask_for_room, send};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
-pub(crate) use swallow::swallow;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
-pub(crate) use wait::{TURN, Want, asleep, awake, must_look};
+pub(crate) use wait::{TURN, Want, asleep, awake, is_on_rings, must_be_called, must_look};
 
 /// An attached connection, by one of its descriptors.
 #[derive(Clone, Copy)]
@@ -241,6 +239,11 @@ pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
     if asleep {
         wake::wake_all();
     }
+}
+
+/// Whether a receive waits for more than one byte (`SO_RCVLOWAT`), which the kernel does.
+pub(crate) fn waits_for_many(fd: c_int) -> bool {
+    sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|least| least > 1)
 }
 
 /// A bound on bytes in flight: the ring's size, or less if the program has set `SO_SNDBUF`.

@@ -12,8 +12,7 @@ use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
-use crate::stream::Want;
-use crate::{address, control, epoll, life, signal, stats, stream, sys, table, tcp};
+use crate::{address, control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
 
 /// Data calls after which a connection has shown that it will live (adaptive).
 /// A one-request connection makes about four at each end.
@@ -429,7 +428,7 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         socket.set_reason(Reason::Forked);
         return false;
     }
-    if let Some(reason) = socket.items.obstacle(known) {
+    if let Some(reason) = socket.items.obstacle(pair, known) {
         socket.set_reason(reason);
         return false;
     }
@@ -438,6 +437,11 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
     };
     let refused = if flags & libc::O_ASYNC as usize != 0 {
         Some(Reason::AsyncIo)
+    } else if stream::waits_for_many(fd) {
+        Some(Reason::SocketOption)
+    } else if !wake::is_able() {
+        sys::dbg_log("unable");
+        Some(Reason::NoResources)
     } else {
         None
     };
@@ -458,15 +462,7 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
     own.receiving.kernel_bytes.store(consumed, o);
     let most = stream::bound(fd, socket.sndbuf.load(o));
     own.options.most.store(most, o);
-    // Threads that poll the kernel's socket sleep on the connection from now on.
-    own.receiving.sleepers.store(pollers * Want::ALL_UNITS, o);
-    let wait = if pollers > 0 {
-        slot::WAIT_RX | slot::WAIT_TX
-    } else {
-        0
-    };
     own.face.naps.store(1, o);
-    own.face.wait.store(wait, o);
     let Some(carried) = epoll::carry(socket, fd, pair, known) else {
         pair.own
             .face
@@ -479,40 +475,18 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         socket.set_reason(Reason::Edge);
         return false;
     }
-    take_options(fd, own);
+    if consumed > 3_000_000 { sys::dbg_log(&format!("late consumed {consumed} fd {fd} {:?}", socket.reason())); }
     socket.set_reason(Reason::Pending);
     signal::guard_copies();
     if !socket.move_on(Stage::Paired, Stage::Attached) {
         return false;
     }
     publish::set_bits(&own.face.state, slot::READY);
+    if pollers > 0 {
+        // Threads that poll the kernel's socket come and say that they sleep on the connection.
+        wake::wake_all();
+    }
     control::report(socket, None);
     VAIN.store(0, Ordering::Relaxed);
     true
-}
-
-/// Takes from the base socket what would delay a doorbell, and remembers it.
-fn take_options(fd: c_int, own: &slot::Slot) {
-    let o = Ordering::Relaxed;
-    let get =
-        |level, name, default| sys::getsockopt::<i32>(fd, level, name).unwrap_or(default) as u32;
-    own.options
-        .nodelay
-        .store(get(libc::IPPROTO_TCP, libc::TCP_NODELAY, 0), o);
-    own.options
-        .cork
-        .store(get(libc::IPPROTO_TCP, libc::TCP_CORK, 0), o);
-    own.options
-        .rcvlowat
-        .store(get(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1).max(1), o);
-    force_options(fd, own);
-}
-
-/// Takes from the base socket what would delay a doorbell, as far as it is known.
-pub(crate) fn force_options(fd: c_int, own: &slot::Slot) {
-    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CORK, &0i32);
-    let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
-    if own.options.rcvlowat.load(Ordering::Relaxed) != 1 {
-        let _ = sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
-    }
 }

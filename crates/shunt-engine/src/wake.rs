@@ -3,9 +3,8 @@
 //! A channel is a datagram socket. Its address lies in the arena where the sleeper says
 //! that it sleeps (a connection's wait word, an epoll set's door), with a word that each
 //! call must say: the names of such sockets are no secret (`/proc/net/unix`), and the kernel
-//! drops what does not say it. A full queue is a call that is pending. Whoever cannot send
-//! there rings on the connection, a byte of TCP, as for a sleeper without a channel: every
-//! sleeper watches its base socket, too.
+//! drops what does not say it. A full queue is a call that is pending. A connection that somebody
+//! is about to wait for who cannot be called goes to TCP before, and is waited for there.
 //!
 //! * [`channel`]: the receiving end. An epoll set has one of its own.
 //! * [`place`]: the channels of threads that sleep in other calls.
@@ -15,9 +14,9 @@ mod caller;
 mod channel;
 mod place;
 
-pub(crate) use caller::call;
+pub(crate) use caller::{call, is_able, is_there};
 pub(crate) use channel::Channel;
-pub(crate) use place::{Place, do_without, enter, wake_all};
+pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 
 /// In a forked child: what other threads were about is done by nobody, and the channels are
 /// its parent's.

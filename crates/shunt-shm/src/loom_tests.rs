@@ -17,8 +17,8 @@ struct Shared {
     receiving: Receiving,
     progress: Progress,
     wait: AtomicU32,
-    /// Models the base socket: doorbell bytes in its receive queue.
-    doorbell: AtomicU32,
+    /// Models a wake channel: calls in its queue.
+    calls: AtomicU32,
 }
 
 impl Shared {
@@ -30,7 +30,7 @@ impl Shared {
             receiving: Receiving::default(),
             progress: Progress::default(),
             wait: AtomicU32::new(0),
-            doorbell: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
         });
         begin(shared.memory(), &shared.sending);
         shared.sending.check.store(u32::MAX, Ordering::Relaxed);
@@ -119,33 +119,6 @@ fn counted_bytes_can_be_read() {
     });
 }
 
-/// A closing side takes every doorbell that will come: who counts one after the
-/// closer has looked sees that it closes, and sends none.
-#[test]
-fn a_closing_side_knows_of_every_doorbell() {
-    loom::model(|| {
-        let shared = Shared::new(64);
-        let closed = Arc::new(AtomicU32::new(0));
-        let ringer = {
-            let (shared, closed) = (Arc::clone(&shared), Arc::clone(&closed));
-            thread::spawn(move || {
-                shared.output.bells.store(1, Ordering::Release);
-                light();
-                if closed.load(Ordering::Acquire) == 0 {
-                    shared.doorbell.fetch_add(1, Ordering::AcqRel);
-                } else {
-                    shared.output.bells.store(0, Ordering::Release);
-                }
-            })
-        };
-        closed.store(1, Ordering::Release);
-        heavy();
-        let known = shared.output.bells.load(Ordering::Acquire);
-        ringer.join().unwrap();
-        assert!(shared.doorbell.load(Ordering::Acquire) <= known as u32);
-    });
-}
-
 /// The producer reuses bytes only after the consumer has copied them out.
 #[test]
 fn freed_bytes_are_reused_safely() {
@@ -170,10 +143,10 @@ fn freed_bytes_are_reused_safely() {
     });
 }
 
-/// No lost wake-up: a consumer that decides to sleep gets a doorbell for
+/// No lost wake-up: a consumer that decides to sleep is called for
 /// anything published before or after.
 #[test]
-fn a_sleeper_is_rung() {
+fn a_sleeper_is_called() {
     loom::model(|| {
         let shared = Shared::new(512);
         let producer = {
@@ -182,7 +155,7 @@ fn a_sleeper_is_rung() {
                 shared.write(&[1]);
                 light();
                 if shared.wait.load(Ordering::Relaxed) & WAIT_RX != 0 {
-                    shared.doorbell.fetch_add(1, Ordering::Release);
+                    shared.calls.fetch_add(1, Ordering::Release);
                 }
             })
         };
@@ -191,11 +164,7 @@ fn a_sleeper_is_rung() {
         let asleep = !shared.consumer().is_ready();
         producer.join().unwrap();
         if asleep {
-            assert_ne!(
-                shared.doorbell.load(Ordering::Acquire),
-                0,
-                "asleep for ever"
-            );
+            assert_ne!(shared.calls.load(Ordering::Acquire), 0, "asleep for ever");
         }
     });
 }
@@ -203,7 +172,7 @@ fn a_sleeper_is_rung() {
 /// The same where the sleeper issues no heavy barrier any more, so that the light
 /// one, which is not modelled here, means nothing.
 #[test]
-fn a_sleeper_behind_a_fence_is_rung() {
+fn a_sleeper_behind_a_fence_is_called() {
     loom::model(|| {
         let (shared, face) = (Shared::new(512), Arc::new(Face::default()));
         face.wait.store(FENCED, Ordering::Relaxed);
@@ -212,7 +181,7 @@ fn a_sleeper_behind_a_fence_is_rung() {
             thread::spawn(move || {
                 shared.write(&[1]);
                 if face.look_again(face.wait.load(Ordering::Relaxed)) & WAIT_RX != 0 {
-                    shared.doorbell.fetch_add(1, Ordering::Release);
+                    shared.calls.fetch_add(1, Ordering::Release);
                 }
             })
         };
@@ -220,8 +189,8 @@ fn a_sleeper_behind_a_fence_is_rung() {
         let asleep = !shared.consumer().is_ready();
         producer.join().unwrap();
         if asleep {
-            let rung = shared.doorbell.load(Ordering::Acquire);
-            assert_ne!(rung, 0, "asleep for ever");
+            let calls = shared.calls.load(Ordering::Acquire);
+            assert_ne!(calls, 0, "asleep for ever");
         }
     });
 }

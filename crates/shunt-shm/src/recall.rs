@@ -27,13 +27,9 @@ pub struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    /// Reads the ring no more: payload goes on at that offset of the TCP stream, as far as is
-    /// known (`Receiving::resume_at`). [`Self::take_part`] follows.
-    pub fn begin(&self, resume: u64) {
-        self.own
-            .receiving
-            .resume_at
-            .store(resume, Ordering::Relaxed);
+    /// Reads the ring no more. [`Self::take_part`] follows.
+    pub fn begin(&self) {
+        self.own.receiving.awaits.store(1, Ordering::Relaxed);
         light();
         Way::TcpAgain.store(&self.own.receiving.way);
         publish::half(&self.own.recall.stage, Recall::TRYING);
@@ -81,15 +77,15 @@ impl Receiver<'_> {
 
     /// Takes the recall back: what arrives is read where it was before.
     pub fn take_back(&self, way: Way) {
-        self.own.receiving.resume_at.store(0, Ordering::Relaxed);
+        self.own.receiving.awaits.store(0, Ordering::Relaxed);
         publish::half(&self.own.recall.stage, Recall::NONE);
         publish::clear_bits(&self.own.face.state, RECALLED);
         way.store(&self.own.receiving.way);
     }
 
-    /// Whether the sender is in an operation in which it does not wait for this side.
+    /// Whether the sender is in an operation.
     fn is_in_operation(&self) -> bool {
-        self.peer.sending.token.is_taken() && self.peer.recall.waits.load(Ordering::Acquire) == 0
+        self.peer.sending.token.is_taken()
     }
 }
 
@@ -134,31 +130,14 @@ impl Sender<'_> {
         self.is_recalled() && self.own.recall.answered.load(Ordering::Relaxed) == 0
     }
 
-    /// Looks once. `cannot`: only the receiver can get at what is to be sent.
+    /// Looks once.
     #[must_use]
-    pub fn look(&self, cannot: bool) -> Look {
-        let (stage, waits) = (&self.peer.recall.stage, &self.own.recall.waits);
-        match stage.load(Ordering::Acquire) {
+    pub fn look(&self) -> Look {
+        match self.peer.recall.stage.load(Ordering::Acquire) {
             Recall::DONE => Look::Done,
-            Recall::NONE if self.is_recalled() => Look::Wait,
-            Recall::NONE => {
-                publish::half(waits, 0);
-                Look::TakenBack
-            }
-            Recall::ASKED if !cannot => {
-                publish::half(waits, 0);
-                light();
-                // Either it sees that we wait no more, or we see that it goes on.
-                if stage.load(Ordering::Acquire) == Recall::ASKED {
-                    Look::Asked
-                } else {
-                    Look::Wait
-                }
-            }
-            Recall::ASKED | Recall::TRYING | Recall::TAKEN => {
-                publish::half(waits, 1);
-                Look::Wait
-            }
+            Recall::NONE if !self.is_recalled() => Look::TakenBack,
+            Recall::ASKED => Look::Asked,
+            Recall::NONE | Recall::TRYING | Recall::TAKEN => Look::Wait,
             _ => Look::Nonsense,
         }
     }

@@ -30,7 +30,7 @@ pub const CLOSED: u32 = 8;
 /// `Face::state`: it closed with data unread, which resets the connection.
 pub const UNREAD: u32 = 16;
 
-/// `Face::state`: no doorbell comes from this side any more.
+/// `Face::state`: this side leaves its ring.
 pub const LEAVING: u32 = 32;
 
 /// No fork has copied the connection (`Options::forked`).
@@ -54,10 +54,6 @@ pub const RECALLED: u32 = 256;
 pub const WITHDRAWING: u32 = 512;
 /// `Face::state`: it does; `Output::back_at` says from where on.
 pub const WITHDRAWN: u32 = 1024;
-/// `Face::state`: with that it has sent once more what the peer had still to read by
-/// TCP, since doorbells follow it: the peer swallows the first of it.
-pub const REPEATED: u32 = 2048;
-
 /// `Face::state`, beside [`REFUSED`]: another program or process will have this end,
 /// and may be paired in its place.
 pub const HANDED_ON: u32 = 4096;
@@ -90,7 +86,7 @@ pub struct Face {
     pub state: AtomicU32,
     /// `WAIT_RX`…`WATCHED`.
     pub wait: AtomicU32,
-    /// Counts the times a thread went to sleep here: a waker rings once for each.
+    /// Counts the times a thread went to sleep here: a waker calls once for each.
     pub naps: AtomicU32,
     /// 1 + the core on which a thread last waited for something to arrive, so that a
     /// peer that waits on the same one makes way for it at once; 0: not known.
@@ -164,17 +160,13 @@ pub struct Output {
     /// Zero, or 1 + the TCP stream offset from which the ring carries the stream.
     pub switch_at: AtomicU64,
     /// Zero, or 1 + the TCP stream offset from which TCP carries the stream again.
-    /// Published before any such byte is sent, so that none is taken for a doorbell.
+    /// Published before any such byte is sent.
     pub back_at: AtomicU64,
     /// Stream bytes published in the ring so far.
     pub bytes: AtomicU64,
     /// Valid while this side waits for room: how many stream bytes the peer is to
     /// have read from the ring before it tells.
     pub room_at: AtomicU64,
-    /// Doorbells given to the base socket so far, each counted before it is sent.
-    pub bells: AtomicU64,
-    /// Those of them that the kernel has taken for sure: so many bytes are no payload.
-    pub rung: AtomicU64,
 }
 
 /// This side's own state of its sending half; guarded by the token.
@@ -198,12 +190,10 @@ pub struct Sending {
     /// Offset up to which the write position may move without a look at anything:
     /// free, backed by memory, and below `check`. 0: not known.
     pub clear: AtomicU32,
-    /// The peer's `naps` for which we have rung who waits for data.
-    pub rung: AtomicU32,
+    /// The peer's `naps` for which we have called who waits for data.
+    pub called: AtomicU32,
     /// The same of who waits for room.
-    pub rung_for_room: AtomicU32,
-    /// The same of a door behind which not everybody has this connection.
-    pub rung_at_door: AtomicU32,
+    pub called_for_room: AtomicU32,
     /// Threads of this side's processes inside real calls that send on the attached
     /// connection. One that is killed there counts for ever.
     pub in_kernel: AtomicU32,
@@ -221,12 +211,12 @@ pub struct Receiving {
     pub read: AtomicU64,
     /// Bytes taken from the base socket.
     pub kernel_bytes: AtomicU64,
-    /// TCP stream offset at which payload goes on after the peer left the ring.
-    pub resume_at: AtomicU64,
     /// Payload bytes left in the frame at `read`.
     pub left: AtomicU32,
     /// A `Way`: where bytes come from.
     pub way: AtomicU32,
+    /// 1: this side has recalled the stream, and does not know yet that TCP carries it on.
+    pub awaits: AtomicU32,
     /// Threads asleep on this connection until something arrives (low half) or
     /// there is room (high half).
     pub sleepers: AtomicU32,
@@ -239,19 +229,12 @@ pub struct Receiving {
     pub total: AtomicU64,
 }
 
-/// Options that the base socket must not have while it is a doorbell, and
-/// flags that all holders of the connection share.
+/// Options of the socket that all holders of the connection share.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Options {
     /// `O_NONBLOCK` (0 or 1).
     pub nonblock: AtomicU32,
-    /// `SO_RCVLOWAT` as the program set it.
-    pub rcvlowat: AtomicU32,
-    /// `TCP_NODELAY` as the program set it.
-    pub nodelay: AtomicU32,
-    /// `TCP_CORK` as the program set it.
-    pub cork: AtomicU32,
     /// Most bytes in flight, from `SO_SNDBUF` if the program set it; 0: no limit.
     pub most: AtomicU32,
     /// Whether a fork has shared the connection while attached ([`UNFORKED`],
@@ -279,14 +262,6 @@ pub struct Recall {
     pub owed_read: AtomicU64,
     /// This side's own: the TCP stream offset of the first of those bytes.
     pub owed_from: AtomicU64,
-    /// 1: this side, which has its sending token, does nothing before the peer is
-    /// [`DONE`](Recall::DONE), or asks.
-    pub waits: AtomicU32,
-    /// Bytes that this side had still to read by TCP, in front of doorbells, and moved
-    /// behind these in the peer's name, before it sent what was unread in the ring.
-    pub moved: AtomicU64,
-    /// This side's own: bytes that it repeats ([`REPEATED`]), said before the first.
-    pub repeated: AtomicU64,
     /// This side's own, of what it receives: the TCP stream offset up to which TCP brings
     /// what it had not read in the ring; 0: nothing of that; [`Recall::IN_RING`].
     pub brought_until: AtomicU64,
@@ -407,7 +382,6 @@ impl Slot {
         self.sending.in_kernel.store(0, o);
         self.receiving.token.reset();
         self.receiving.sleepers.store(0, o);
-        self.options.rcvlowat.store(1, o);
         self.options.most.store(0, o);
         self.options.forked.store(0, o);
         self.begin_streams();
@@ -439,8 +413,6 @@ impl Slot {
         self.output.back_at.store(0, o);
         self.output.bytes.store(0, o);
         self.output.room_at.store(0, o);
-        self.output.bells.store(0, o);
-        self.output.rung.store(0, o);
         let s = &self.sending;
         s.write.store(0, o);
         s.credit.store(0, o);
@@ -448,16 +420,15 @@ impl Slot {
         s.way.store(0, o);
         s.check.store(crate::ring::SMALL, o);
         s.clear.store(0, o);
-        s.rung.store(0, o);
-        s.rung_for_room.store(0, o);
-        s.rung_at_door.store(0, o);
+        s.called.store(0, o);
+        s.called_for_room.store(0, o);
         for segment in &s.segments {
             segment.store(0, o);
         }
         let r = &self.receiving;
         r.read.store(0, o);
         r.kernel_bytes.store(0, o);
-        r.resume_at.store(0, o);
+        r.awaits.store(0, o);
         r.left.store(0, o);
         r.way.store(0, o);
         r.unsure.store(0, o);
@@ -469,9 +440,6 @@ impl Slot {
         k.owed_left.store(0, o);
         k.owed_read.store(0, o);
         k.owed_from.store(0, o);
-        k.waits.store(0, o);
-        k.moved.store(0, o);
-        k.repeated.store(0, o);
         k.brought_until.store(0, o);
     }
 

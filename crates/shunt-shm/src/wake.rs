@@ -28,9 +28,10 @@ use crate::publish;
 pub struct Door {
     /// Number of threads asleep (or about to be).
     pub sleepers: AtomicU32,
-    /// Counts changes of who sleeps: a waker rings once for each.
+    /// Counts changes of who sleeps: a waker calls once for each.
     pub naps: AtomicU32,
-    /// Where they are called. Written before they are counted.
+    /// Where they are called, and so whose door it is: one set's of one process. Written before
+    /// they are counted.
     pub address: Address,
 }
 
@@ -43,16 +44,32 @@ pub struct Address {
 }
 
 impl Address {
-    /// Nobody can be called: who sleeps is woken by a byte on the connection.
+    /// Nobody sleeps there.
     pub const NOWHERE: u64 = 0;
-    /// The same, as who sleeps there has not one channel in common.
-    pub const MANY: u64 = 2;
 
     /// Says the name of a channel, and the word that each call there must say to be heard.
     /// Published before who sleeps says so.
     pub fn say(&self, name: u64, secret: u64) {
         publish::word(&self.secret, secret);
         publish::word(&self.name, name);
+    }
+
+    /// The same, if the name there is `former` until now. Who does so is not asleep yet.
+    #[must_use]
+    pub fn say_instead(&self, former: u64, name: u64, secret: u64) -> bool {
+        let exchanged =
+            self.name
+                .compare_exchange(former, name, Ordering::AcqRel, Ordering::Relaxed);
+        if exchanged.is_ok() {
+            publish::word(&self.secret, secret);
+        }
+        exchanged.is_ok()
+    }
+
+    /// Whether that is the name there.
+    #[must_use]
+    pub fn says(&self, name: u64) -> bool {
+        self.name.load(Ordering::Relaxed) == name
     }
 
     /// The name and the word, after a look at who sleeps (acquire). The peer's words: not
@@ -70,8 +87,8 @@ impl Address {
 pub struct Tail {
     /// Entries ever reserved.
     pub next: AtomicU64,
-    /// The peer door's `naps` for which this side has rung.
-    pub rung: AtomicU32,
+    /// The peer door's `naps` for which this side has called.
+    pub called: AtomicU32,
 }
 
 /// The log of one group: which slots its writer has published to, in order.

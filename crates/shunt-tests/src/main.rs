@@ -11,6 +11,7 @@ mod build;
 mod diff;
 mod process;
 mod program;
+mod restless;
 mod run;
 mod stacks;
 mod stats;
@@ -24,6 +25,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::program::Program;
+use crate::restless::Restless;
 use crate::run::{Job, Mode, Runner, Verdict};
 
 /// Run the differential programs natively and under Shunt and compare.
@@ -49,6 +51,15 @@ struct Args {
         default_value = "both,client,server,adaptive"
     )]
     modes: Vec<Mode>,
+    /// Shunted ends send all their connections back to TCP at every so many waits. Cases that
+    /// count edges, or know how much room there is, are left out.
+    #[arg(long, value_name = "WAITS", value_parser = clap::value_parser!(u32).range(1..))]
+    restless: Option<u32>,
+    /// Their threads pause between one of so many steps of such a change. Cases that make very
+    /// many calls are left out.
+    #[arg(long, value_name = "STEPS", requires = "restless",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    hesitant: Option<u32>,
     /// Programs run at the same time.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -119,14 +130,19 @@ fn start(args: &Args) -> Result<usize> {
         shunt,
         out,
         timeout: args.timeout,
+        restless: args.restless.map(|waits| Restless {
+            waits,
+            steps: args.hesitant,
+        }),
     };
+    let left_out = AtomicUsize::new(0);
     let next = AtomicUsize::new(0);
     let tally = Mutex::new(Tally::default());
     std::thread::scope(|scope| {
         for _ in 0..args.jobs.max(1) {
             scope.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for verdict in one_program(&runner, program, args) {
+                    for verdict in one_program(&runner, program, args, &left_out) {
                         let mut tally = tally
                             .lock()
                             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -150,6 +166,10 @@ fn start(args: &Args) -> Result<usize> {
         }
         println!();
     }
+    let left_out = left_out.into_inner();
+    if left_out > 0 && !args.json {
+        println!("{left_out} cases left out: {}", restless::WHY);
+    }
     println!(
         "{} passed, {} failed, {} skipped",
         tally.passed,
@@ -164,8 +184,10 @@ fn one_program<'a>(
     runner: &'a Runner,
     program: &'a Program,
     args: &'a Args,
+    left_out: &AtomicUsize,
 ) -> Box<dyn Iterator<Item = Verdict> + 'a> {
-    let built = build::build(program, &runner.out).and_then(|exe| Ok((cases(&exe, args)?, exe)));
+    let built = build::build(program, &runner.out)
+        .and_then(|exe| Ok((cases(runner, &exe, args, left_out)?, exe)));
     match built {
         Err(error) => Box::new(std::iter::once(Verdict::broken(program, &error))),
         Ok((cases, exe)) => Box::new(
@@ -186,8 +208,13 @@ struct Case {
 
 /// What to run: with `--each` every case by itself, otherwise those that are to
 /// be skipped in some modes, which a program's other runs leave out.
-fn cases(exe: &Path, args: &Args) -> Result<Vec<Case>> {
-    let list = Command::new(exe).arg("list").output()?;
+fn cases(runner: &Runner, exe: &Path, args: &Args, left_out: &AtomicUsize) -> Result<Vec<Case>> {
+    let mut command = Command::new(exe);
+    command.arg("list");
+    if let Some(restless) = &runner.restless {
+        restless.leave_out(&mut command);
+    }
+    let list = command.output()?;
     let wanted = args.case.as_deref().unwrap_or_default();
     let mut cases = Vec::new();
     if !args.each {
@@ -197,7 +224,13 @@ fn cases(exe: &Path, args: &Args) -> Result<Vec<Case>> {
         });
     }
     for line in String::from_utf8_lossy(&list.stdout).lines() {
-        let (name, why) = line.split_once('\t').unwrap_or((line, ""));
+        let mut parts = line.split('\t');
+        let name = parts.next().unwrap_or_default();
+        let why = parts.next().unwrap_or_default();
+        if !parts.next().unwrap_or_default().is_empty() {
+            left_out.fetch_add(usize::from(name.contains(wanted)), Ordering::Relaxed);
+            continue;
+        }
         if name.contains(wanted) && (args.each || !why.is_empty()) {
             cases.push(Case {
                 pattern: Some(format!("={name}")),

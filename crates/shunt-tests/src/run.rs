@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::diff;
 use crate::process::{Ended, Running, finish_all};
 use crate::program::{PathKind, Program};
+use crate::restless::Restless;
 use crate::stats::Stats;
 
 /// Which ends run under Shunt, and how eagerly it upgrades.
@@ -81,6 +82,7 @@ pub(crate) struct Runner {
     pub(crate) out: PathBuf,
     /// Seconds; overrides what programs declare.
     pub(crate) timeout: Option<u64>,
+    pub(crate) restless: Option<Restless>,
 }
 
 /// Whether the kernel lets one process copy another's descriptors: the seccomp filters of
@@ -201,7 +203,8 @@ impl Runner {
         match self.run(job, mode) {
             Err(error) => verdict.failure = Some(format!("{error:#}")),
             Ok(outcome) => {
-                verdict.failure = judge(job, mode, reference, &outcome);
+                let restless = self.restless.is_some();
+                verdict.failure = judge(job, mode, restless, reference, &outcome);
                 if mode != Mode::Native {
                     verdict.note = outcome.stats.brief();
                 }
@@ -260,6 +263,12 @@ impl Runner {
             if let Some(case) = &job.case {
                 command.env("DIFF_CASE", case);
             }
+            if let Some(restless) = &self.restless {
+                restless.leave_out(&mut command);
+                if mode.upgrade(role).is_some() {
+                    restless.apply(&mut command);
+                }
+            }
             Running::start(command, role, folder)
         };
         let (mut ended, mut hung) = finish_all(vec![start("server")?, start("client")?], limit);
@@ -278,7 +287,13 @@ impl Runner {
 }
 
 /// What is wrong with this run, if anything.
-fn judge(job: &Job<'_>, mode: Mode, reference: &Outcome, outcome: &Outcome) -> Option<String> {
+fn judge(
+    job: &Job<'_>,
+    mode: Mode,
+    restless: bool,
+    reference: &Outcome,
+    outcome: &Outcome,
+) -> Option<String> {
     let mut problems = Vec::new();
     for ended in &outcome.ended {
         let Some(native) = reference.ended.iter().find(|n| n.role == ended.role) else {
@@ -304,7 +319,7 @@ fn judge(job: &Job<'_>, mode: Mode, reference: &Outcome, outcome: &Outcome) -> O
     }
     problems.extend(outcome.hung.clone());
     if mode != Mode::Native && problems.is_empty() {
-        problems.extend(judge_path(job, mode, &outcome.stats));
+        problems.extend(judge_path(job, mode, restless, &outcome.stats));
     }
     if problems.is_empty() {
         None
@@ -314,7 +329,7 @@ fn judge(job: &Job<'_>, mode: Mode, reference: &Outcome, outcome: &Outcome) -> O
 }
 
 /// Whether the bytes went the way that this mode and program promise.
-fn judge_path(job: &Job<'_>, mode: Mode, stats: &Stats) -> Option<String> {
+fn judge_path(job: &Job<'_>, mode: Mode, restless: bool, stats: &Stats) -> Option<String> {
     if stats.malformed > 0 {
         return Some(format!(
             "{} malformed lines in the statistics",
@@ -338,7 +353,7 @@ fn judge_path(job: &Job<'_>, mode: Mode, stats: &Stats) -> Option<String> {
             Some("no byte went through a ring".into())
         }
         // Connections that change their way all the time send little by either.
-        (Mode::Both, PathKind::Shunted(_)) if std::env::var_os("SHUNT_RESTLESS").is_some() => None,
+        (Mode::Both, PathKind::Shunted(_)) if restless => None,
         (Mode::Both, PathKind::Shunted(share)) if stats.share() < *share => Some(format!(
             "only {:.1}% of the bytes went through rings, {share}% expected",
             stats.share()

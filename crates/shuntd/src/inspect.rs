@@ -62,7 +62,7 @@ pub(crate) struct Seen {
     pub(crate) local: SocketAddr,
     /// Its connection, if it has one.
     pub(crate) tuple: Option<Tuple>,
-    /// What the kernel has carried, doorbells included: (sent, received).
+    /// What the kernel has carried: (sent, received).
     pub(crate) carried: (u64, u64),
 }
 

@@ -24,7 +24,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 && socket.stage() == Stage::Claimed
                 && link.and_then(|link| paired(socket, m, link)).is_none()
             {
-                upgrade::refuse(socket, Reason::NoResources);
+                crate::sys::dbg_log("answer");upgrade::refuse(socket, Reason::NoResources);
             }
         }
         Some(Kind::Unpaired) => {
@@ -42,7 +42,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Downgrade) => {
             if let Some(socket) = find(m) {
                 socket.wished.store(true, Ordering::Relaxed);
-                super::WISHES.store(true, Ordering::Release);
+                super::wish_again();
             }
         }
         Some(Kind::Where) => inquiry::answered(m, find(m)),

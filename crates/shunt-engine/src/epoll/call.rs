@@ -1,107 +1,205 @@
-//! A set that sleeps often has a wake channel of its own in it, by which peers call it.
+//! A set that shunted connections are in has a wake channel of its own in it, by which peers call
+//! it while threads sleep on it. It stays there as long as the set lives, like the inner set.
 //!
-//! Its address lies at the doors where the set's threads stand. Whoever cannot call there
-//! rings on the connection, as for a set without one; so does everybody where other sets,
-//! or forked relatives, may stand behind the same door.
+//! Its address lies at the doors where the set's threads stand. A call says nothing but that a log
+//! has news. So whoever takes one out of the channel reads the logs after that.
 //!
-//! A call says nothing but that a log has news. So whoever takes one out of the channel
-//! reads the logs after that.
+//! A door is one set's of one process, of all those that have a link since a fork: the address
+//! says whose. Who died has left it to whoever comes next. A connection that is in several sets,
+//! in one that a parent has made, or in one that found no door is waited for by TCP.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
-use shunt_shm::atomic::full;
+use shunt_abi::{Reason, layout};
 use shunt_shm::wake::{Address, Door};
 
-use super::SHARED;
+use super::place::is_watched_by_relative;
 use super::set::Set;
-use super::state::State;
-use crate::{link, sys, table};
-
-/// A set that has slept so often gets a channel: seven system calls.
-const SLEEPS: u32 = 16;
-
-/// So many sets that several share a group, and its doors.
-static CROWDED: AtomicBool = AtomicBool::new(false);
-
-/// A set is made.
-pub(super) fn begin(set: &Set) {
-    set.channel.begin();
-    set.slept.store(0, Ordering::Relaxed);
-    if set.index() >= SHARED {
-        CROWDED.store(true, Ordering::Release);
-    }
-}
+use super::state::{Follow, State};
+use crate::link::Link;
+use crate::socket::Socket;
+use crate::stream::{self, Conn};
+use crate::{hold, sys, table, wake};
 
 /// A thread is about to sleep on the set, which has doors: says at these where it can be
-/// called. With the set's lock.
-pub(super) fn tell_doors(set: &Set, state: &State) {
-    if set.channel.is_unused() && !CROWDED.load(Ordering::Acquire) {
-        let slept = set.slept.load(Ordering::Relaxed) + 1;
-        set.slept.store(slept, Ordering::Relaxed);
-        if slept >= SLEEPS {
-            let open = set.channel.open(|fd| {
-                let mut event = epoll_event {
-                    events: libc::EPOLLIN as u32,
-                    u64: set.call_magic(),
-                };
-                sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event).map(|_| ())
-            });
-            if !open {
-                set.slept.store(0, Ordering::Relaxed);
-            }
-        }
-    }
-    let doors = || {
-        let follows = state.follows.iter();
-        follows.map(|follow| follow.link.own().door(set.group()))
+/// called. With the set's lock. `false`: it cannot be.
+pub(super) fn tell_doors(set: &Set, state: &State) -> bool {
+    let watches = watch(set);
+    state.follows.iter().fold(watches, |stands, follow| {
+        stands & (watches && tell_door(set, follow))
+    })
+}
+
+/// The same at one door. Where the channel has been lost, and opened again by another name,
+/// another process may have taken the door for a dead one's.
+fn tell_door(set: &Set, follow: &Follow) -> bool {
+    let Some(number) = door(set, follow) else {
+        return false;
     };
-    doors().for_each(|door| tell_door(set, door));
-    if set.channel.is_open() {
-        // A set that is made now stands there after this, or is seen.
-        full();
-        if CROWDED.load(Ordering::Acquire) {
-            doors().for_each(|door| tell_door(set, door));
-        }
-    }
-}
-
-/// The same at one door, at a new one also where threads are asleep already.
-pub(super) fn tell_door(set: &Set, door: &Door) {
-    if CROWDED.load(Ordering::Acquire) {
-        door.address.say(Address::MANY, 0);
-    } else if set.channel.is_open() {
-        set.channel.tell(&door.address);
+    let at = &follow.link.own().door(number).address;
+    let stands = set.channel.is_told(at) || set.channel.tell_instead(at, follow.name.get());
+    if stands {
+        follow.name.set(set.channel.called());
     } else {
-        door.address.say(Address::NOWHERE, 0);
+        follow.link.enter_set(number, None);
+    }
+    stands
+}
+
+/// The door at which the set stands.
+pub(super) fn door(set: &Set, follow: &Follow) -> Option<u32> {
+    let stands = |&door: &u32| follow.link.set(door) == Some(set.index());
+    follow.door.filter(stands)
+}
+
+/// Finds a door for a set that comes to a link. Its threads that are asleep stand there at once.
+/// With the set's lock. `None`: there is none.
+pub(super) fn find_door(set: &Set, link: &Link) -> Option<u32> {
+    if !set.is_own() || !watch(set) {
+        return None;
+    }
+    let takes = |number: u32, former| {
+        let door = link.own().door(number);
+        let taken = set.channel.tell_instead(&door.address, former);
+        if taken {
+            let asleep = set.sleepers.load(Ordering::Acquire);
+            door.sleepers.store(asleep, Ordering::Release);
+            door.naps.fetch_add(1, Ordering::AcqRel);
+            link.enter_set(number, Some(set.index()));
+        }
+        taken
+    };
+    let free = doors().find(|&number| takes(number, Address::NOWHERE));
+    free.or_else(|| {
+        doors().find(|&number| is_left(link, number).is_some_and(|name| takes(number, name)))
+    })
+}
+
+fn doors() -> impl Iterator<Item = u32> {
+    0..layout::GROUPS as u32
+}
+
+/// Whether there is a door for a set that comes.
+pub(super) fn is_free(link: &Link) -> bool {
+    doors().any(|number| holder(link, number) == Address::NOWHERE)
+        || doors().any(|number| is_left(link, number).is_some())
+}
+
+fn holder(link: &Link, number: u32) -> u64 {
+    link.own().door(number).address.look().0
+}
+
+/// Who stood at a door and died.
+#[cold]
+fn is_left(link: &Link, number: u32) -> Option<u64> {
+    let name = holder(link, number);
+    let may_be_left = link.set(number).is_none() && name != Address::NOWHERE;
+    (may_be_left && !wake::is_there(name)).then_some(name)
+}
+
+/// Whether another process has a set at a door.
+pub(super) fn is_anothers(link: &Link, number: u32) -> bool {
+    let name = holder(link, number);
+    link.set(number).is_none() && name != Address::NOWHERE && wake::is_there(name)
+}
+
+/// The set has nothing of that link any more, or is gone. With its lock, or by who ends it.
+pub(super) fn leave_door(set: &Set, follow: &Follow) {
+    if let Some(number) = door(set, follow) {
+        let door: &Door = follow.link.own().door(number);
+        follow.link.enter_set(number, None);
+        door.sleepers.store(0, Ordering::Release);
+        let _ = door
+            .address
+            .say_instead(follow.name.get(), Address::NOWHERE, 0);
     }
 }
 
-/// No set that there is will be called any more: who is asleep looks once.
-pub(crate) fn retire_all() {
-    for set in table::SETS.each() {
-        set.with(|_| {
-            set.slept.store(0, Ordering::Relaxed);
-            if set.channel.retire() {
-                set.kick();
-            }
+/// Has the set's channel in it. `false`: that cannot be done.
+fn watch(set: &Set) -> bool {
+    if set.is_watching.load(Ordering::Relaxed) && set.channel.is_open() {
+        return true;
+    }
+    let mut event = epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: set.call_magic(),
+    };
+    let fd = set.channel.socket().or_else(|| {
+        set.channel.close();
+        set.channel.open().then(|| set.channel.fd())
+    });
+    let watches = fd.is_some_and(|fd| {
+        let added = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
+        matches!(added, Ok(_) | Err(libc::EEXIST))
+    });
+    set.is_watching.store(watches, Ordering::Relaxed);
+    watches
+}
+
+/// Whether the socket's registrations say by one door what happens to it. With its lock.
+pub(super) fn is_at_one_door(socket: &'static Socket) -> bool {
+    let Some(pair) = socket.pair() else {
+        return true;
+    };
+    let (mut only, mut stands) = (None, true);
+    let is_one = socket.items.list().iter().all(|&(set, item)| {
+        let Some(set) = table::SETS.get(set) else {
+            return true;
+        };
+        let takes_part = set.with(|state| {
+            let item = state.items.get(item as usize);
+            let takes_part = item.is_some_and(|item| item.moved && !item.dormant);
+            stands &= !takes_part || state.door(pair.link, set).is_some();
+            takes_part
         });
-    }
+        takes_part != Some(true) || *only.get_or_insert(set.index()) == set.index()
+    });
+    is_one && stands && (only.is_none() || !is_watched_by_relative(&pair))
 }
 
-/// Nobody can call the set any more; what was in the channel has come too late.
-pub(super) fn close(set: &Set) {
-    set.slept.store(0, Ordering::Relaxed);
-    set.channel.close();
+/// The set cannot be called, or not from every door: what it cannot hear of is waited for by TCP.
+/// Without locks and tokens.
+#[cold]
+pub(super) fn leave_rings(set: &'static Set) {
+    let sockets = set.with(|state| {
+        let is_heard = |socket: &Socket| {
+            let door = socket.pair().map(|pair| state.door(pair.link, set));
+            set.is_watching.load(Ordering::Relaxed) && door.is_some_and(|door| door.is_some())
+        };
+        let items = state.items.iter().filter(|item| item.live && item.moved);
+        let sockets = items.map(|item| item.socket);
+        sockets
+            .filter(|socket| !is_heard(socket))
+            .collect::<Vec<_>>()
+    });
+    sockets.into_iter().flatten().for_each(leave_ring);
+}
+
+/// The same of one connection.
+#[cold]
+pub(super) fn leave_ring(socket: &'static Socket) {
+    hold::beside_close(socket, || {
+        if let Some(conn) = Conn::attached(socket, socket.fd())
+            && stream::is_on_rings(&conn)
+        {
+            sys::dbg_log("epoll leave");
+            stream::downgrade(&conn, Reason::Blocked);
+        }
+    });
+}
+
+/// No set will be called any more.
+pub(crate) fn close_all() {
+    for set in table::SETS.each() {
+        set.with(|_| set.channel.close());
+    }
 }
 
 /// In a forked child, whose doors are its parent's where links are.
 pub(super) fn after_fork_child() {
-    if link::any() {
-        CROWDED.store(true, Ordering::Release);
-    }
     for set in table::SETS.each() {
-        set.slept.store(0, Ordering::Relaxed);
-        set.channel.retire();
+        set.is_watching.store(false, Ordering::Relaxed);
+        set.channel.close();
     }
 }

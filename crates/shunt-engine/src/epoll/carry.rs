@@ -7,7 +7,7 @@ use shunt_abi::Reason;
 
 use super::FLAGS;
 use super::inner::{hear_others, take_inner};
-use super::place::{ItemList, watch};
+use super::place::{ItemList, is_watched_by_relative, watch};
 use super::set::Set;
 use super::state::State;
 use crate::link::{Link, Pair};
@@ -33,19 +33,34 @@ impl ItemList {
     /// What keeps the registrations where they are: one that the kernel may have
     /// an event for, or has disarmed, must not move unless that is `known`. With
     /// the socket's lock.
-    pub(crate) fn obstacle(&self, known: Known) -> Option<Reason> {
+    pub(crate) fn obstacle(&self, pair: &Pair, known: Known) -> Option<Reason> {
         if self.is_empty() {
             return None;
         }
+        if is_watched_by_relative(pair) {
+            return Some(Reason::Blocked);
+        }
+        let mut only = None;
         self.list().iter().find_map(|&(set, item)| {
             let of = table::SETS.get(set)?;
+            let dormant = |s: &mut State| s.items.get(item as usize).is_none_or(|i| i.dormant);
+            if of.with(dormant) == Some(true) {
+                return None;
+            }
+            if !of.is_own() || *only.get_or_insert(set) != set {
+                return Some(Reason::Blocked);
+            }
             let found = of.with(|s| {
+                let follows = s.may_follow(pair.link, of);
                 let item = s.items.get(item as usize);
-                item.map(|item| (item.events, item.fd, item.moved))
+                item.map(|item| (item.events, item.fd, item.moved, follows))
             });
-            let Some((events, fd, moved)) = found.flatten() else {
+            let Some((events, fd, moved, follows)) = found.flatten() else {
                 return Some(Reason::Busy);
             };
+            if !follows {
+                return Some(Reason::Blocked);
+            }
             if moved {
                 return None;
             }
@@ -186,7 +201,8 @@ pub(super) fn move_in(
         u64: u64::from(item.generation) << 32 | u64::from(index),
     };
     let fd = item.fd;
-    if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut base).is_err() {
+    if let Err(e) = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut base) {
+        sys::dbg_log(&format!("move_in {e} fd {fd} set {}", set.index()));
         return false;
     }
     let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());

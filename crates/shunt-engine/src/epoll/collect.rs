@@ -37,16 +37,11 @@ pub(super) fn has_news(set: &'static Set) -> bool {
 
 #[inline]
 fn is_told(state: &State) -> bool {
-    let is_empty = |follow: &Follow, i: usize| {
-        let mut head = follow.heads[i];
-        follow.logs[i].next(&mut head) == LogEntry::Empty
+    let has_news = |follow: &Follow| {
+        let mut head = follow.head;
+        follow.log.next(&mut head) != LogEntry::Empty
     };
-    !state.queue.is_empty()
-        || near::has_news(state)
-        || state
-            .follows
-            .iter()
-            .any(|f| !is_empty(f, 0) || !is_empty(f, 1))
+    !state.queue.is_empty() || near::has_news(state) || state.follows.iter().any(has_news)
 }
 
 /// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where
@@ -135,24 +130,22 @@ fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) ->
 fn harvest(state: &mut State) {
     near::harvest(state);
     for f in 0..state.follows.len() {
-        for i in 0..state.follows[f].logs.len() {
-            // Bounded, so that a fast or hostile writer cannot keep us here.
-            for _ in 0..shunt_abi::layout::LOG_ENTRIES {
-                let follow = &mut state.follows[f];
-                let link = follow.link;
-                match follow.logs[i].next(&mut follow.heads[i]) {
-                    LogEntry::Empty => break,
-                    LogEntry::Slot(slot) => {
-                        state.fresh = true;
-                        if let Some(socket) = link.socket(slot) {
-                            state.enqueue_socket(socket);
-                        }
+        // Bounded, so that a fast or hostile writer cannot keep us here.
+        for _ in 0..shunt_abi::layout::LOG_ENTRIES {
+            let follow = &mut state.follows[f];
+            let link = follow.link;
+            match follow.log.next(&mut follow.head) {
+                LogEntry::Empty => break,
+                LogEntry::Slot(slot) => {
+                    state.fresh = true;
+                    if let Some(socket) = link.socket(slot) {
+                        state.enqueue_socket(socket);
                     }
-                    LogEntry::Lost => {
-                        state.fresh = true;
-                        state.enqueue_link(link.index());
-                        break;
-                    }
+                }
+                LogEntry::Lost => {
+                    state.fresh = true;
+                    state.enqueue_link(link.index());
+                    break;
                 }
             }
         }

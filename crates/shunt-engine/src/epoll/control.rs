@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
+use super::call;
 use super::carry::{Known, move_in};
+use super::inner::hear_inner;
+use super::near;
 use super::nested::nest;
 use super::place::watch;
 use super::set::Set;
@@ -13,7 +16,7 @@ use super::state::State;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::Entry;
-use crate::{Outcome, sys, table, upgrade};
+use crate::{Outcome, ready, sys, table, upgrade};
 
 /// `epoll_ctl(2)` on a tracked set.
 pub(crate) fn change(
@@ -58,6 +61,7 @@ pub(crate) fn change(
     if !socket.lock.take() {
         return Outcome::Kernel;
     }
+    let mut leaves = false;
     let result = set.with(|state| match operation {
         libc::EPOLL_CTL_ADD => add(set, state, socket, fd, event),
         libc::EPOLL_CTL_MOD => modify(set, state, socket, fd, event),
@@ -69,10 +73,16 @@ pub(crate) fn change(
             retire(socket, Some(set));
         }
         let changed = watch(socket);
+        leaves = !call::is_at_one_door(socket);
         // After the barrier in `watch`: see what came before it. What the kernel
         // knows, an inner set that had the socket already has told.
         if needs_event && matches!(result, Some(Ok(()))) {
+            let by_tcp = Conn::new(socket, fd).is_some_and(|conn| ready::leaves_ring(&conn));
             set.with(|state| {
+                if by_tcp {
+                    // What the kernel has told before is no news after this.
+                    hear_inner(set, state, true, None);
+                }
                 if let Some(item) = state.find(socket, fd) {
                     state.enqueue(item, changed);
                 }
@@ -81,6 +91,10 @@ pub(crate) fn change(
         }
     }
     socket.lock.give();
+    if leaves {
+        call::leave_ring(socket);
+        near::leave(set);
+    }
     match result {
         Some(Ok(())) => Outcome::Done(0),
         Some(Err(errno)) => Outcome::Fail(errno),

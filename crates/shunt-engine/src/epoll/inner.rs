@@ -1,4 +1,4 @@
-//! How the inner set is made, and what it tells: doorbells, ends, kicks.
+//! How the inner set is made, and what it tells: bytes of TCP, ends, kicks.
 
 use std::sync::atomic::Ordering;
 
@@ -6,8 +6,9 @@ use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
 use super::set::Set;
+use super::sleep;
 use super::state::State;
-use crate::stream::{self, Conn};
+use crate::stream::Conn;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
 
@@ -119,18 +120,20 @@ pub(super) fn take_inner_with(
     n: usize,
 ) -> usize {
     let mut left = n;
-    if let Some(others) = leave_out(set.call_magic(), room, left) {
-        set.channel.hear_sure();
+    while let Some(others) = leave_out(set.call_magic(), room, left) {
+        if set.channel.hear_sure() {
+            sleep::call_again(set, state);
+        }
         left = others;
     }
-    if let Some(others) = leave_out(set.magic(), room, left) {
+    while let Some(others) = leave_out(set.magic(), room, left) {
         hear_inner(set, state, false, None);
         left = others;
     }
     left
 }
 
-/// Hears the base sockets: swallows doorbells, notes FINs and resets. The kick
+/// Hears the base sockets: notes what came by TCP, FINs and resets. The kick
 /// is taken too, unless it is to be left for others. One item may be left out.
 pub(super) fn hear_inner(
     set: &'static Set,
@@ -140,7 +143,10 @@ pub(super) fn hear_inner(
 ) {
     // Calls that are still there would make the set look ready to whatever contains it;
     // but somebody may send them without end.
-    let _ = set.channel.hear() && (0..16).all(|_| set.channel.hear_sure());
+    if set.channel.hear() {
+        let _ = (0..16).all(|_| set.channel.hear_sure());
+        sleep::call_again(set, state);
+    }
     let inner = set.inner.load(Ordering::Acquire);
     let mut events = [epoll_event { events: 0, u64: 0 }; 64];
     loop {
@@ -167,7 +173,6 @@ pub(super) fn hear_inner(
             let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
                 continue;
             };
-            stream::swallow(&conn);
             let news = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLPRI;
             let on_ring = conn.way_in() == Way::Ring && conn.way_out() == Way::Ring;
             state.enqueue(index, kind & news as u32 != 0 || !on_ring);
@@ -181,6 +186,8 @@ pub(super) fn hear_inner(
 /// Hears what the inner set has to say of all but one item.
 pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
     hear_inner(set, state, true, Some(item));
+    // A call may have been for who sleeps.
+    set.kick();
 }
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.

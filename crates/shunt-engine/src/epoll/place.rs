@@ -7,7 +7,8 @@ use libc::c_int;
 use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
-use super::SHARED;
+use super::call;
+use crate::link::Pair;
 use crate::socket::Socket;
 use crate::{sys, table};
 
@@ -60,42 +61,42 @@ pub(super) fn say_watched(socket: &'static Socket) -> bool {
         let Some(set) = table::SETS.get(set) else {
             continue;
         };
-        // `None`: the set has just ended.
-        let state = set.with(|s| {
-            let item = s.items.get(item as usize)?;
-            // One that is near is looked at directly.
-            Some((item.moved && !item.near, item.dormant))
+        set.with(|s| {
+            let watched = s
+                .items
+                .get(item as usize)
+                // One that is near is looked at directly.
+                .filter(|item| item.moved && !item.near);
+            match watched {
+                Some(item) if item.dormant => dormant = true,
+                // One that is in several is on its way to TCP.
+                Some(_) => group = s.door(pair.link, set).or(group),
+                None => {}
+            }
         });
-        let state = state.flatten();
-        dormant |= state == Some((true, true));
-        if state == Some((true, false)) {
-            let this = set.group();
-            group = Some(if group.is_none_or(|g| g == this) {
-                this
-            } else {
-                SHARED
-            });
-        }
     }
     if group.is_none() && dormant {
         return false;
     }
-    // Relatives since a fork say it by the same word: none takes back what another says.
-    let alone = pair.own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
+    let bits = group.map_or(0, said);
     let change = |old: u32| {
-        let bits = match group {
-            Some(g) if !alone && old & slot::WATCHED != 0 && old & slot::WATCH_MASK != said(g) => {
-                said(SHARED)
-            }
-            Some(g) => said(g),
-            None if alone => 0,
-            None => old & slot::WATCH_MASK,
-        };
-        (old & slot::WATCH_MASK != bits).then_some(old & !slot::WATCH_MASK | bits)
+        let said = old & slot::WATCH_MASK;
+        (said != bits && !is_relatives(&pair, said)).then_some(old & !slot::WATCH_MASK | bits)
     };
     let wait = &pair.own.face.wait;
     wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change)
         .is_ok()
+}
+
+/// Whether another process that has this side of the connection, too, watches it.
+pub(super) fn is_watched_by_relative(pair: &Pair) -> bool {
+    is_relatives(pair, pair.own.face.wait.load(Ordering::Acquire))
+}
+
+/// Whether a wait word names a door where a set of another process stands.
+fn is_relatives(pair: &Pair, wait: u32) -> bool {
+    let group = (wait & slot::WATCH_MASK) >> slot::GROUP_SHIFT;
+    wait & slot::WATCHED != 0 && call::is_anothers(pair.link, group)
 }
 
 /// The bits that name a group.
@@ -131,7 +132,10 @@ pub(crate) fn forget(socket: &'static Socket) {
         return;
     }
     let link = socket.pair().map(|p| p.link);
-    for (set, item) in std::mem::take(socket.items.list()) {
+    let items = std::mem::take(socket.items.list());
+    // A relative may go on with the connection, and watch it.
+    say_watched(socket);
+    for (set, item) in items {
         let Some(set) = table::SETS.get(set) else {
             continue;
         };

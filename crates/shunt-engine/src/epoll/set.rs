@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
+use super::call;
 use super::place::watch;
 use super::state::State;
-use super::{SHARED, call};
 use crate::hold::{self, Taken};
 use crate::sys;
 use crate::table::{self, Entry, Links, Pooled};
@@ -24,9 +24,9 @@ pub(crate) struct Set {
     forks: AtomicU32,
     pub(super) inner: AtomicI32,
     pub(super) kick: AtomicI32,
-    /// Where peers call it, and how often it slept before it had that ([`call`]).
+    /// Where peers call it, and whether it has that in it ([`call`]).
     pub(super) channel: Channel,
-    pub(super) slept: AtomicU32,
+    pub(super) is_watching: AtomicBool,
     /// Items, and those of them that are served here.
     pub(super) tracked: AtomicU32,
     pub(super) moved: AtomicU32,
@@ -70,7 +70,7 @@ impl Set {
         set.forks.store(thread::forks(), o);
         set.inner.store(-1, o);
         set.kick.store(-1, o);
-        call::begin(set);
+        set.is_watching.store(false, o);
         set.holds.store(1, o);
         set.tracked.store(0, o);
         set.moved.store(0, o);
@@ -103,12 +103,6 @@ impl Set {
     /// Whether this process has made it, and not one that has forked it.
     pub(super) fn is_own(&self) -> bool {
         self.forks.load(Ordering::Relaxed) == thread::forks()
-    }
-
-    /// The group whose logs tell of this set's sockets.
-    #[inline]
-    pub(super) fn group(&self) -> u32 {
-        self.index() % SHARED
     }
 
     /// Whether some socket of the set is served here.
@@ -233,6 +227,7 @@ impl Set {
                 }
             }
             for follow in &state.follows {
+                call::leave_door(self, follow);
                 follow.link.unhold();
             }
         }

@@ -3,14 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use shunt_shm::atomic::full;
-use shunt_shm::slot;
 use shunt_shm::wake::Door;
 
+use super::call;
 use super::near;
 use super::set::Set;
 use super::state::State;
-use super::{SHARED, call};
-use crate::stream::{Conn, share_crowd};
+use crate::stream::share_crowd;
 
 /// A thread is about to sleep on the set, or on something that contains it. `true`:
 /// shunted sockets may have news; the caller looks at the set once more before it
@@ -35,11 +34,10 @@ pub(crate) fn begin_sleep(set: &'static Set) -> bool {
 fn stand_at_doors(set: &'static Set) -> bool {
     let mut any = false;
     set.each_nested(|nested| any |= stand_at_doors(nested));
+    let mut stands = true;
     let own = set.with(|state| {
         set.sleepers.fetch_add(1, Ordering::AcqRel);
-        if !state.follows.is_empty() {
-            call::tell_doors(set, state);
-        }
+        stands = state.follows.is_empty() || call::tell_doors(set, state);
         for follow in &state.follows {
             share_crowd(follow.link);
         }
@@ -50,6 +48,9 @@ fn stand_at_doors(set: &'static Set) -> bool {
         !state.follows.is_empty()
     });
     near::leave(set);
+    if !stands {
+        call::leave_rings(set);
+    }
     // In a signal handler that interrupted a change of the set: nobody knows.
     any | own.unwrap_or(true)
 }
@@ -61,30 +62,28 @@ pub(crate) fn end_sleep(set: &'static Set) {
         set.sleepers.fetch_sub(1, Ordering::AcqRel);
         at_doors(set, state, |door| {
             door.sleepers.fetch_sub(1, Ordering::AcqRel);
-            // Those still asleep need a ring of their own.
+            // Those still asleep need a call of their own.
             door.naps.fetch_add(1, Ordering::AcqRel);
         });
     });
 }
 
-fn at_doors(set: &'static Set, state: &State, visit: impl Fn(&Door)) {
-    for follow in &state.follows {
-        visit(follow.link.own().door(set.group()));
-        visit(follow.link.own().door(SHARED));
+/// Somebody has taken a call out of the channel, perhaps not who sleeps: for what comes after this
+/// there is another one. The caller reads the logs next. With the set's lock.
+pub(super) fn call_again(set: &'static Set, state: &State) {
+    if set.sleepers.load(Ordering::Acquire) != 0 {
+        at_doors(set, state, |door| {
+            door.naps.fetch_add(1, Ordering::AcqRel);
+        });
+        // Pairs with the one before a waker's look at the door.
+        full();
     }
 }
 
-/// Whether a thread may be asleep in a set that this connection is in: then its
-/// doorbells are left for it.
-pub(crate) fn may_sleep(conn: &Conn) -> bool {
-    let wait = conn.pair.own.face.wait.load(Ordering::Relaxed);
-    wait & slot::WATCHED != 0
-        && conn
-            .pair
-            .link
-            .own()
-            .door(wait >> slot::GROUP_SHIFT & 0x3f)
-            .sleepers
-            .load(Ordering::Acquire)
-            != 0
+fn at_doors(set: &'static Set, state: &State, visit: impl Fn(&Door)) {
+    for follow in &state.follows {
+        if let Some(door) = call::door(set, follow) {
+            visit(follow.link.own().door(door));
+        }
+    }
 }

@@ -1,13 +1,12 @@
 //! What a set holds: registrations, the ready queue, and the links whose logs it reads.
 
-use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-
 use libc::{c_int, epoll_event};
 use shunt_shm::wake::Log;
+use std::cell::Cell;
+use std::collections::VecDeque;
 
+use super::call;
 use super::set::Set;
-use super::{SHARED, call};
 use crate::link::Link;
 use crate::socket::Socket;
 
@@ -49,10 +48,14 @@ pub(super) struct Item {
 /// A link whose logs the set reads.
 pub(super) struct Follow {
     pub(super) link: &'static Link,
-    /// The log of our group, and the shared one.
-    pub(super) logs: [Log<'static>; 2],
-    /// How far they are read.
-    pub(super) heads: [u64; 2],
+    /// Where the set stood when it came; whether it does still, the link knows.
+    pub(super) door: Option<u32>,
+    /// What it was called there.
+    pub(super) name: Cell<u64>,
+    /// The log of what happens to those that are watched from that door.
+    pub(super) log: Log<'static>,
+    /// How far it is read.
+    pub(super) head: u64,
     members: u32,
 }
 
@@ -206,22 +209,29 @@ impl State {
             return;
         }
         link.hold();
-        let logs = [set.group(), SHARED].map(|group| link.peer().log(group));
+        let door = call::find_door(set, link);
+        let log = link.peer().log(door.unwrap_or(0));
         self.follows.push(Follow {
             link,
-            logs,
-            heads: logs.map(|log| log.end()),
+            door,
+            name: Cell::new(set.channel.called()),
+            log,
+            head: log.end(),
             members: 1,
         });
-        // Threads already asleep on the set stand at this door too.
-        let asleep = set.sleepers.load(Ordering::Acquire);
-        call::tell_door(set, link.own().door(set.group()));
-        for group in [set.group(), SHARED] {
-            link.own()
-                .door(group)
-                .sleepers
-                .fetch_add(asleep, Ordering::AcqRel);
-            link.own().door(group).naps.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The door at which the set stands at a link.
+    pub(super) fn door(&self, link: &Link, set: &Set) -> Option<u32> {
+        let follow = self.follows.iter().find(|f| std::ptr::eq(f.link, link))?;
+        call::door(set, follow)
+    }
+
+    /// Whether the set has a door at a link, or there is one for it.
+    pub(super) fn may_follow(&self, link: &Link, set: &Set) -> bool {
+        match self.follows.iter().find(|f| std::ptr::eq(f.link, link)) {
+            Some(follow) => call::door(set, follow).is_some(),
+            None => call::is_free(link),
         }
     }
 
@@ -230,19 +240,8 @@ impl State {
         if let Some(at) = self.follows.iter().position(|f| std::ptr::eq(f.link, link)) {
             self.follows[at].members -= 1;
             if self.follows[at].members == 0 {
-                self.follows.swap_remove(at);
-                let asleep = set.sleepers.load(Ordering::Acquire);
-                for group in [set.group(), SHARED] {
-                    link.own()
-                        .door(group)
-                        .sleepers
-                        .fetch_sub(asleep, Ordering::AcqRel);
-                }
+                call::leave_door(set, &self.follows.swap_remove(at));
                 link.unhold();
-            }
-            if self.follows.is_empty() {
-                // A call that is still in its socket would make the set look ready.
-                call::close(set);
             }
         }
     }

@@ -32,18 +32,23 @@ fn closing(fd: c_int, entry: Entry) {
             if is_last {
                 ending(socket, fd);
             }
+            let mut offers = false;
             // No other descriptor has taken its place.
             if socket.holds() > 1
                 && socket.fd() == fd
                 && let Some(conn) = attached(fd)
             {
                 stream::before_close_under_sleeper(&conn);
+                offers = stream::offer(&conn);
             }
             table::enter(fd, Entry::Other);
             if socket.stage() == Stage::Attached
                 && let Some(conn) = Conn::new(socket, fd)
             {
                 stream::let_go(&conn);
+                if offers {
+                    stream::hand_over(&conn);
+                }
             }
             if is_last {
                 socket.unhold();
@@ -127,6 +132,9 @@ pub fn before_replace(old: c_int, new: c_int) {
                 stats::make_way(new);
                 control::make_way(new);
                 epoll::make_way(new);
+                table::SOCKETS
+                    .each()
+                    .for_each(|socket| socket.handed.make_way(new));
                 wake::make_way(new);
             }
         }

@@ -55,12 +55,20 @@ fn go_back(all: bool) {
         return;
     }
     table::each(|fd, entry| {
-        if let Entry::Socket(socket) = entry
-            && (socket.wished.swap(false, Ordering::Relaxed)
-                || all && socket.stage() == Stage::Attached)
-        {
-            give_up_socket(socket, fd, Reason::Requested);
+        let Entry::Socket(socket) = entry else { return };
+        let wished = socket.wished.load(Ordering::Relaxed);
+        if !(wished || all && socket.stage() == Stage::Attached) {
+            return;
         }
+        // Nothing needs TCP: the peer may read some of it first.
+        if Conn::attached(socket, fd).is_some_and(|conn| stream::is_too_much_for_tcp(&conn)) {
+            if wished {
+                control::wish_again();
+            }
+            return;
+        }
+        socket.wished.store(false, Ordering::Relaxed);
+        give_up_socket(socket, fd, Reason::Requested);
     });
 }
 

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
-use shunt_shm::slot::Way;
 
 use super::inherit::give_up;
 use super::{after_dup, attached};
@@ -118,7 +117,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        // What is in the ring lies before the mark, and so do doorbells.
+        // What is in the ring lies before the mark.
         SIOCATMARK => match attached(fd) {
             Some(conn) if is_before_mark(&conn) && sys::is_readable(argument) => {
                 // SAFETY: the caller's promise.
@@ -185,6 +184,7 @@ pub unsafe fn setsockopt(
             | SO_TIMESTAMPING_NEW,
         ) => true,
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => number.is_some_and(|n| !(0..=1).contains(&n)),
         _ => false,
     };
     if needs_kernel {
@@ -226,41 +226,7 @@ pub unsafe fn setsockopt(
     {
         socket.tells_left.store(on != 0, Ordering::Relaxed);
     }
-    let Some(conn) = attached(fd) else {
-        return Outcome::Kernel;
-    };
-    // Kept from the base socket, where they would delay a doorbell.
-    let options = &conn.pair.own.options;
-    let kept = match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => &options.nodelay,
-        (libc::IPPROTO_TCP, libc::TCP_CORK) => &options.cork,
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => &options.rcvlowat,
-        _ => return Outcome::Kernel,
-    };
-    let Some(number) = number else {
-        return Outcome::Kernel;
-    };
-    let number = match name {
-        libc::SO_RCVLOWAT if level == libc::SOL_SOCKET => {
-            // The kernel bounds it by the receive buffer; ask, then put back what
-            // a doorbell needs.
-            if let Err(errno) = sys::setsockopt(fd, level, name, &number) {
-                return Outcome::Fail(errno);
-            }
-            let bounded = sys::getsockopt::<i32>(fd, level, name).unwrap_or(1);
-            if conn.way_in() != Way::TcpAgain {
-                let _ = sys::setsockopt(fd, level, name, &1i32);
-            }
-            bounded
-        }
-        _ => i32::from(number != 0),
-    };
-    kept.store(number as u32, Ordering::Relaxed);
-    // No doorbell leaves any more.
-    if level == libc::IPPROTO_TCP && conn.way_out() == Way::TcpAgain {
-        return Outcome::Kernel;
-    }
-    Outcome::Done(0)
+    Outcome::Kernel
 }
 
 /// Instead of `getsockopt`.
@@ -274,11 +240,7 @@ pub unsafe fn getsockopt(
     let Some(conn) = attached(fd) else {
         return Outcome::Kernel;
     };
-    let options = &conn.pair.own.options;
     let number = match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.nodelay.load(Ordering::Relaxed),
-        (libc::IPPROTO_TCP, libc::TCP_CORK) => options.cork.load(Ordering::Relaxed),
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => options.rcvlowat.load(Ordering::Relaxed),
         (libc::SOL_SOCKET, libc::SO_ERROR) => stream::socket_error(&conn) as u32,
         _ => return Outcome::Kernel,
     };

@@ -125,7 +125,7 @@ pub fn after_unshare(flags: libc::c_int) {
 pub fn before_confinement() {
     if thread::owns_memory() {
         inherit::forget_all(Reason::Confined);
-        epoll::retire_calls();
+        epoll::close_channels();
         config::confine();
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
 #[inline(always)]
 fn mask_asking(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     if !look && is_as_usual(conn) {
-        let readable = conn.consumer().at_hand() > 0 && enough(conn);
+        let readable = conn.consumer().at_hand() > 0;
         let writable =
             asks_for_room(conn, wanted) && (has_room(conn) || asks && ask_for_room(conn, wanted));
         return if readable { READABLE } else { 0 } | if writable { WRITABLE } else { 0 };
@@ -108,18 +108,15 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
                 (kernel & (POLLRDHUP | POLLHUP | POLLERR)) as u32,
                 Ordering::Relaxed,
             );
-            honest(conn, kernel, shut)
+            honest(conn, kernel)
         } else {
             0
         };
     let mut ready = kernel & (POLLRDHUP | POLLHUP | POLLERR);
     let readable = match inward {
-        Way::Ring => {
-            conn.consumer().is_ready() && enough(conn)
-                || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0
-        }
-        Way::Tcp if stream::unread(conn) > 0 && enough(conn) => true,
-        // The count ends at urgent data. Who sends that sends no doorbells after it.
+        Way::Ring => conn.consumer().is_ready() || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,
+        Way::Tcp if stream::unread(conn) > 0 => true,
+        // The count ends at urgent data.
         Way::Tcp if kernel & POLLIN != 0 && stream::at_mark(conn) => true,
         Way::Tcp => kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,
         Way::TcpAgain | Way::Owing => kernel & POLLIN != 0,
@@ -128,7 +125,7 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     if readable || error {
         ready |= READABLE as i16;
     }
-    if error && !stream::closed_cleanly(conn) {
+    if error {
         ready |= POLLERR;
     }
     ready |= kernel & POLLPRI;
@@ -148,21 +145,8 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     ready as u16 as u32
 }
 
-/// Whether `SO_RCVLOWAT` is met, or cannot be met before the program has read.
-pub(super) fn enough(conn: &Conn) -> bool {
-    match conn.pair.own.options.rcvlowat.load(Ordering::Relaxed) {
-        0 | 1 => true,
-        least => stream::unread(conn) >= u64::from(least) || conn.keeps_peer_waiting(),
-    }
-}
-
 /// Translates what the base socket says into what TCP would say.
-fn honest(conn: &Conn, kernel: i16, shut: bool) -> i16 {
-    if kernel & (POLLERR | POLLHUP) != 0 && stream::closed_cleanly(conn) {
-        // A doorbell reached a closed peer: without it there would be a FIN only.
-        let hangup = if shut { POLLHUP } else { 0 };
-        return kernel & !(POLLERR | POLLHUP) | POLLRDHUP | hangup;
-    }
+fn honest(conn: &Conn, kernel: i16) -> i16 {
     if kernel & POLLRDHUP != 0 {
         stream::reset_if_died(conn);
         return sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);

@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, nfds_t, pollfd, sigset_t};
+use shunt_abi::Reason;
 
 use super::array::{Memory, with_array};
-use super::mask::{enough, mask_at_a_glance};
+use super::mask::mask_at_a_glance;
 use crate::epoll::{self, Known, Limit};
 use crate::hold::Taken;
 use crate::socket::{Socket, Stage};
@@ -37,7 +38,7 @@ const CANDIDATE: i16 = 2;
 const SET: i16 = 3;
 /// Not for one of the program's descriptors: the thread has a place to be woken at.
 const PLACE: i16 = 4;
-/// Beside `CONNECTION` and `PLACE`: the kernel had something to report.
+/// Beside `PLACE`: the thread was called there.
 const HEARD: i16 = 8;
 
 /// The program's array, if it names anything that is shunted, or may become so
@@ -259,10 +260,8 @@ unsafe fn sleep(
                 real::ppoll()(array, count as nfds_t, time, sigmask) as isize
             })
         };
-        for (told, from) in scratch.told.iter_mut().zip(scratch.fds.iter()) {
-            if matches!(told.events, CONNECTION | PLACE) && from.revents != 0 {
-                told.events |= HEARD;
-            }
+        if placed && scratch.fds[fds.len()].revents != 0 {
+            scratch.told[fds.len()].events |= HEARD;
         }
         get_out(scratch.told, scratch.held);
         // The kernel polls no more than the process may have descriptors.
@@ -334,14 +333,14 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
         let Some(socket) = hold::socket(from.fd) else {
             continue;
         };
-        // Who waits for nothing but an end needs no doorbell.
+        // Who waits for nothing but an end need not be called.
         let candidate = (reads(from.events) || writes(from.events))
             && matches!(
                 socket.stage(),
                 Stage::Candidate | Stage::Claimed | Stage::Paired
             );
         told.fd = socket.index() as c_int;
-        if candidate && socket.inside.begin_poll() {
+        if candidate && socket.inside.begin_poll(place.is_some()) {
             told.events = CANDIDATE;
         } else if socket.stage() == Stage::Attached
             && let Some(conn) = Conn::new(socket, from.fd)
@@ -364,23 +363,47 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
     let (to, told) = (&mut scratch.fds[fds.len()], &mut scratch.told[fds.len()]);
     to.fd = -1;
     told.events = NOBODY;
-    let wanted =
-        |one: &pollfd| (reads(one.events) || writes(one.events)) && attached(one.fd).is_some();
-    let wanted = !crowded && fds.iter().any(wanted);
-    let place = wanted.then(wake::enter).flatten()?;
+    let waits = |one: &&pollfd| reads(one.events) || writes(one.events);
+    let may_be_shunted = |one: &pollfd| {
+        table::socket(one.fd).is_some_and(|socket| {
+            matches!(
+                socket.stage(),
+                Stage::Attached | Stage::Candidate | Stage::Claimed | Stage::Paired
+            )
+        })
+    };
+    let waited_for = fds.iter().filter(waits);
+    let wanted = !crowded && waited_for.clone().any(may_be_shunted);
+    let Some(place) = wanted.then(wake::enter).flatten() else {
+        // Only the kernel can wake this thread.
+        waited_for.for_each(|one| {
+            if let Some(conn) = attached(one.fd)
+                && must_be_called(&conn, one.events)
+            {
+                crate::sys::dbg_log(&format!("poll crowded {crowded}"));
+                stream::downgrade(&conn, Reason::Blocked);
+            }
+        });
+        return None;
+    };
     *to = place.watch();
     (told.fd, told.events) = (place.number(), PLACE);
     Some(place)
 }
 
+/// Whether only a peer's call can wake who waits for these events.
+fn must_be_called(conn: &Conn, events: i16) -> bool {
+    reads(events) && stream::must_be_called(conn, Want::Data)
+        || writes(events) && stream::must_be_called(conn, Want::Room)
+}
+
 fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Place>) -> bool {
     let mut ready = false;
     stream::share_crowd(conn.pair.link);
-    // Doorbells, FIN and RST.
+    // What came by TCP, FIN and RST.
     to.events = events & (libc::POLLPRI | libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM);
     if reads(events) {
-        // Its doorbells go on until there is enough.
-        ready |= stream::asleep(conn, Want::Data, place) && enough(conn);
+        ready |= stream::asleep(conn, Want::Data, place);
         to.events |= libc::POLLIN;
     }
     if writes(events) {
@@ -388,7 +411,6 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Pl
         // The kernel's idea of writable only where the kernel writes.
         if conn.way_out() == shunt_shm::slot::Way::Ring {
             ready |= come;
-            to.events |= libc::POLLIN;
         } else {
             to.events |= libc::POLLOUT;
         }
@@ -411,6 +433,8 @@ fn get_out(told: &[pollfd], held: Taken) {
     if !held.lasts() {
         return;
     }
+    let place = told.last().filter(|told| told.events & PLACE != 0);
+    let place = place.map(|told| Place::numbered(told.fd));
     for told in told {
         match told.events & !HEARD {
             SET => {
@@ -421,7 +445,7 @@ fn get_out(told: &[pollfd], held: Taken) {
             }
             CONNECTION | CANDIDATE => {
                 if let Some(socket) = table::SOCKETS.get(told.fd as u32) {
-                    get_out_of(socket, told);
+                    get_out_of(socket, told, place);
                     socket.unhold();
                 }
             }
@@ -437,19 +461,18 @@ fn get_out(told: &[pollfd], held: Taken) {
     }
 }
 
-fn get_out_of(socket: &'static Socket, told: &pollfd) {
-    let candidate = told.events == CANDIDATE;
-    let shunted = !candidate || socket.inside.end_poll();
-    let Some(conn) = Conn::new(socket, socket.fd()).filter(|_| shunted) else {
+fn get_out_of(socket: &'static Socket, told: &pollfd, place: Option<Place>) {
+    if told.events == CANDIDATE {
+        socket.inside.end_poll(place.is_some());
+        return;
+    }
+    let Some(conn) = Conn::new(socket, socket.fd()) else {
         return;
     };
-    // Nobody has looked what woke a candidate's poller.
-    let heard = candidate || told.events & HEARD != 0;
-    // The upgrade has counted it as both.
-    if candidate || reads(told.revents) {
-        stream::awake(&conn, Want::Data, heard);
+    if reads(told.revents) {
+        stream::awake(&conn, Want::Data, place);
     }
-    if candidate || writes(told.revents) {
-        stream::awake(&conn, Want::Room, heard);
+    if writes(told.revents) {
+        stream::awake(&conn, Want::Room, place);
     }
 }

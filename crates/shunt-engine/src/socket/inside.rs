@@ -21,7 +21,7 @@ const SHUT: u64 = 1 << 31;
 const POLLER: u64 = 1 << 32;
 /// Threads that receive or send, and `SHUT`.
 const MOVERS: u64 = POLLER - 1;
-/// Who polled before the upgrade is counted in the slot since, as a sleeper.
+/// It is shunted.
 const ATTACHED: u64 = 1 << 63;
 /// The last descriptor is closed: the last mover to leave sees to the rest.
 const GONE: u64 = 1 << 62;
@@ -78,19 +78,17 @@ impl Inside {
         self.0.fetch_and(!SHUT, Ordering::SeqCst);
     }
 
-    /// A thread is about to poll the kernel's socket. `false`: it is shunted.
-    pub(crate) fn begin_poll(&self) -> bool {
-        self.change_pollers(|now| (now & ATTACHED == 0).then(|| now + POLLER))
+    /// A thread is about to poll the kernel's socket; `placed`: it can be woken at an upgrade,
+    /// which waits for it otherwise. `false`: it is shunted.
+    pub(crate) fn begin_poll(&self, placed: bool) -> bool {
+        let one = poller(placed);
+        self.change_pollers(|now| (now & ATTACHED == 0).then(|| now + one))
     }
 
-    /// It has. `true`: the socket was shunted meanwhile.
-    pub(crate) fn end_poll(&self) -> bool {
-        let mut shunted = false;
-        self.change_pollers(|now| {
-            shunted = now & ATTACHED != 0;
-            Some(now - POLLER)
-        });
-        shunted
+    /// It has.
+    pub(crate) fn end_poll(&self, placed: bool) {
+        let one = poller(placed);
+        self.change_pollers(|now| Some(now - one));
     }
 
     /// Never while the socket is being upgraded: that counts the pollers.
@@ -136,6 +134,11 @@ impl Inside {
     }
 }
 
+/// One thread that polls.
+fn poller(placed: bool) -> u64 {
+    if placed { POLLER } else { u64::from(RECEIVER) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,7 +163,13 @@ mod tests {
         let inside = Inside::default();
         assert!(inside.retire());
         inside.clear();
-        assert!(inside.begin_poll() && !inside.is_empty());
-        assert!(!inside.end_poll() && inside.is_empty());
+        assert!(inside.begin_poll(true) && !inside.is_empty());
+        assert_eq!(inside.shut(), Some(1));
+        inside.open(false);
+        inside.end_poll(true);
+        assert!(inside.is_empty() && inside.begin_poll(false));
+        assert_eq!(inside.shut(), None);
+        inside.end_poll(false);
+        assert!(inside.is_empty());
     }
 }

@@ -21,7 +21,7 @@ use shunt_abi::Reason;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
-use super::{Conn, downgrade, leave, recv};
+use super::{Conn, downgrade, recv, waits_for_many};
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
 use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, Socket};
@@ -206,9 +206,8 @@ fn settle(conn: &Conn) {
     };
     if conn.way_in() == Way::Tcp && never() && conn.take(&own.receiving.token) {
         if conn.way_in() == Way::Tcp && never() {
-            own.receiving.resume_at.store(0, Ordering::Relaxed);
+            own.receiving.awaits.store(0, Ordering::Relaxed);
             Way::TcpAgain.store(&own.receiving.way);
-            leave::restore_options(conn);
         }
         give(&own.receiving.token);
     }
@@ -240,7 +239,7 @@ fn try_again(conn: &Conn) {
         if !conn.socket.lock.try_take() {
             return;
         }
-        let obstacle = conn.socket.items.obstacle(Known::Nothing);
+        let obstacle = conn.socket.items.obstacle(conn.pair, Known::Nothing);
         conn.socket.lock.give();
         if obstacle.is_some() {
             conn.socket.again.note_try();
@@ -280,7 +279,10 @@ fn try_again(conn: &Conn) {
 /// Registrations that were made while it was the kernel's come to our sets. With the socket's
 /// lock, and without tokens, for which who holds a set's lock may wait.
 fn carry(conn: &Conn) -> bool {
-    conn.socket.items.obstacle(Known::Nothing).is_none()
+    conn.socket
+        .items
+        .obstacle(conn.pair, Known::Nothing)
+        .is_none()
         && epoll::carry(conn.socket, conn.fd, conn.pair, Known::Nothing) == Some(true)
 }
 
@@ -312,21 +314,19 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
     }
     let base = conn
         .base()
-        .filter(|_| may_return(conn) && conn.pair.life() + 1 == next);
+        .filter(|&base| may_return(conn) && conn.pair.life() + 1 == next && !waits_for_many(base));
     let consumed = base.and_then(tcp::consumed);
     let flags = base.and_then(|base| sys::fcntl(base, libc::F_GETFL, 0).ok());
     let begins = consumed.is_some() && flags.is_some() && socket.again.move_on(ALONE, COUNTS);
-    if let (true, Some(base), Some(consumed), Some(flags)) = (begins, base, consumed, flags) {
+    if let (true, Some(consumed), Some(flags)) = (begins, consumed, flags) {
         let nonblock = u32::from(flags & libc::O_NONBLOCK as usize != 0);
         own.options.nonblock.store(nonblock, Ordering::Relaxed);
-        upgrade::force_options(base, own);
         // Relatives that have it no more may have left this behind.
         own.sending.in_kernel.store(0, Ordering::Relaxed);
         if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
             socket.share.settle();
             own.options.forked.store(slot::INHERITED, Ordering::Release);
         }
-        socket.sent_late.store(false, Ordering::Relaxed);
         socket.insists.store(false, Ordering::Relaxed);
         // Who had it meanwhile may have set one.
         let unknown = !(NO_RCVTIMEO | NO_SNDTIMEO);

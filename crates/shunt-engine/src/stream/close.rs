@@ -13,9 +13,10 @@ use shunt_shm::token::Token;
 use super::downgrade;
 use super::leave::await_receiver;
 use super::owed::Withdrawal;
-use super::{Conn, leaves_unread, owed, recv, swallow, wait};
+use super::{Conn, leaves_unread, owed, recv, wait};
 use crate::Outcome;
 use crate::config::hesitate;
+use crate::socket::Socket;
 use crate::sys::{self, Errno};
 use crate::thread::give;
 use crate::wake;
@@ -24,6 +25,9 @@ use crate::wake;
 /// peer reads its ring once more when the kernel tells it of the FIN.
 pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     let own = conn.pair.own;
+    if will_be_deaf(own.face.state.load(Ordering::Relaxed), how) {
+        downgrade::end_recall(conn);
+    }
     if matches!(how, libc::SHUT_RD | libc::SHUT_RDWR) {
         // With the token: a connection that comes back to its rings begins with no bits.
         let taken = conn.take(&own.receiving.token);
@@ -56,6 +60,24 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
 }
 
+/// Whether a side has shut down both halves: what comes by TCP from then on, the kernel answers
+/// by a reset, and throws away what it has.
+pub(super) fn is_deaf(state: u32) -> bool {
+    const BOTH: u32 = slot::SHUT_RD | slot::SHUT_WR;
+    state & BOTH == BOTH
+}
+
+/// Whether a side in this state will be after `shutdown`.
+fn will_be_deaf(state: u32, how: c_int) -> bool {
+    let new = match how {
+        libc::SHUT_RD => slot::SHUT_RD,
+        libc::SHUT_WR => slot::SHUT_WR,
+        libc::SHUT_RDWR => slot::SHUT_RD | slot::SHUT_WR,
+        _ => 0,
+    };
+    is_deaf(state | new) && !is_deaf(state)
+}
+
 /// More than this the peer of an ending connection reads in the ring.
 const MOST_WITHDRAWN: u64 = 1 << 20;
 /// How long who ends the stream waits for a peer that is in the middle of a receive, in
@@ -83,9 +105,6 @@ fn before_end(conn: &Conn) {
             break;
         }
     }
-    if !stays() {
-        downgrade::repeat_unread(conn, ENDING_PATIENCE);
-    }
     if owed::is_due(conn) {
         owed::answer_at_last(conn);
     }
@@ -110,25 +129,50 @@ pub(crate) fn before_close_under_sleeper(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::LINGERS);
 }
 
+/// The same of a thread that sleeps in a receive, which is to go on. `true`: [`hand_over`] follows,
+/// once the number names nothing any more.
+pub(crate) fn offer(conn: &Conn) -> bool {
+    conn.socket.receivers.load(Ordering::Acquire) != 0 && conn.socket.handed.offer(conn.fd)
+}
+
+/// Has those who sleep take over what is offered. Nobody may be there to do so: a signal handler
+/// has left their calls by `siglongjmp`.
+pub(crate) fn hand_over(conn: &Conn) {
+    /// Nanoseconds: long enough for a thread that waits for a crowded core.
+    const PATIENCE: u64 = 300_000_000;
+    let (handed, until) = (&conn.socket.handed, sys::now() + PATIENCE);
+    wake::wake_all();
+    while !handed.is_taken() && sys::now() < until {
+        sys::sched_yield();
+    }
+    leave_handed(conn.socket);
+}
+
+/// A user of what is handed over leaves it; the last one closes it, for the call that went on if
+/// there was one.
+pub(super) fn leave_handed(socket: &'static Socket) {
+    if let Some(fd) = socket.handed.leave() {
+        if socket.handed.is_taken()
+            && let Some(conn) = Conn::attached(socket, fd)
+        {
+            before_close(&conn);
+        }
+        sys::close(fd);
+    }
+}
+
 /// The last descriptor is about to be closed: notes how, so that the peer
 /// takes the kernel's FIN or RST for what TCP would have said.
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
     before_end(conn);
-    // It is the kernel's, and other processes may go on using it.
-    if own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0 {
-        // Another thread may be about to make it so: a doorbell left in the queue would turn
-        // the kernel's FIN into a reset.
-        if conn.take(&own.receiving.token) {
-            recv::is_home(conn);
-            give(&own.receiving.token);
-        }
-        return;
+    let recalled = || own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
+    // What TCP has not brought by now would be lost without a word.
+    if recalled() && !conn.socket.insists.load(Ordering::Relaxed) && !conn.is_shared() {
+        downgrade::end_recall(conn);
     }
-    // A forked relative may go on using the connection; if none does, a doorbell
-    // left in the queue would turn the kernel's FIN into a reset.
-    if conn.is_shared() {
-        swallow::swallow(conn);
+    // It is the kernel's; or other processes may go on using it.
+    if recalled() || downgrade::is_plain(conn) || conn.is_shared() {
         return;
     }
     let linger: libc::linger = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER)
@@ -142,7 +186,7 @@ pub(crate) fn before_close(conn: &Conn) {
     }
     say_end(conn, slot::CLOSED | if resets { slot::UNREAD } else { 0 });
     give(&own.sending.token);
-    // From here on nobody rings for us who has not yet counted the doorbell.
+    // Either the peer sees that, or this side sees what it has sent.
     heavy();
     hesitate();
     let lost = leaves_unread(conn);
@@ -154,11 +198,6 @@ pub(crate) fn before_close(conn: &Conn) {
             l_linger: 0,
         };
         let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
-    } else if !resets && conn.take(&own.receiving.token) {
-        // A doorbell that is in the queue, or arrives later, would make the
-        // kernel's FIN a reset, and what it has still to send would be lost.
-        swallow::take_all_bells(conn);
-        give(&own.receiving.token);
     }
 }
 
@@ -199,18 +238,25 @@ pub(crate) fn reset_if_died(conn: &Conn) {
         .store(libc::ECONNRESET, Ordering::Relaxed);
 }
 
-/// Takes the error that the program has still to see. A reset that only means
-/// that a doorbell found the peer closed is none.
+/// What was sent again has met a peer that was killed, and whose end the kernel had told: where
+/// TCP had carried all of it, the reset would have come first, under its own name.
+pub(super) fn name_reset(conn: &Conn) {
+    const SAID: u32 = slot::SHUT_WR | slot::CLOSED | slot::LINGERS;
+    let Some(base) = conn.base() else { return };
+    if sys::ready(base, 0) & libc::POLLERR == 0 || conn.pair.peer_state() & SAID != 0 {
+        return;
+    }
+    match sys::getsockopt::<i32>(base, libc::SOL_SOCKET, libc::SO_ERROR) {
+        Ok(libc::EPIPE) => keep_error(conn, libc::ECONNRESET),
+        Ok(errno) if errno != 0 => keep_error(conn, errno),
+        _ => {}
+    }
+}
+
+/// Takes the error that the program has still to see.
 pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
-    let told = conn.pair.peer_state() & slot::SHUT_WR != 0
-        || conn.way_out() != Way::Ring
-        || conn.socket.sent_late.load(Ordering::Relaxed);
     match conn.socket.pending_error.swap(0, Ordering::Relaxed) {
         0 => None,
-        libc::ECONNRESET | libc::EPIPE if super::closed_cleanly(conn) => None,
-        // The kernel's name for a reset after a FIN; without our doorbell there
-        // would have been no FIN.
-        libc::EPIPE if !told => Some(libc::ECONNRESET),
         errno => Some(errno),
     }
 }
@@ -239,8 +285,7 @@ pub(crate) fn socket_error(conn: &Conn) -> Errno {
     take_error(conn).unwrap_or(0)
 }
 
-/// The program is about to reset the connection: the kernel tells the peer, and
-/// this side's note keeps it from taking that for a late doorbell.
+/// The program is about to reset the connection: the kernel tells the peer.
 pub(crate) fn before_reset(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
 }
@@ -257,7 +302,6 @@ pub(super) fn take_over(conn: &Conn, token: &Token) {
         } else if conn.way_out() == Way::Tcp && own.output.switch_at.load(Ordering::Relaxed) != 0 {
             Way::Ring.store(&own.sending.way);
         }
-        conn.recount_bells();
         owed::finish(conn);
         return;
     }

@@ -4,8 +4,7 @@
 //!
 //! ```text
 //! this side                                   peer
-//!   RECALLED: reads the ring no more ───────> sends again what was not read,
-//!   swallows doorbells until there   <─────── "payload from TCP offset N on"
+//!   RECALLED: reads the ring no more ───────> sends again by TCP what was not read
 //!   leaves its own ring (Back frame) ───────> reads on to there, then TCP
 //! ```
 //!
@@ -22,15 +21,14 @@ use shunt_shm::publish;
 use shunt_shm::recall;
 use shunt_shm::slot::{self, Recall, Way};
 
-use super::bell::News;
-use super::leave::{self, Stopped, await_receiver, leave_ring_within};
-use super::owed::Withdrawal;
+use super::leave::{Stopped, leave_ring_within};
 use super::recv::{
-    is_home, note_brought, settle, stay_in_ring, stays_in_ring, switch_offset, take_back,
+    is_bringing, is_home, note_brought, peer_has_left, settle, stay_in_ring, stays_in_ring,
+    switch_offset, take_back, way_before,
 };
+use super::tell::News;
 use super::{Conn, close, owed, wait};
 use crate::config::hesitate;
-use crate::socket::bump;
 use crate::thread::{self, give};
 use crate::{control, epoll, sys, wake};
 
@@ -41,11 +39,6 @@ const ANSWER: u64 = 300_000;
 const AGAIN: u64 = 5_000_000;
 /// After this it is given up: the peer is stopped, or there is no daemon to lend.
 const PATIENCE: u64 = 3_000_000_000;
-
-/// `Receiving::resume_at` until the peer has answered: what comes are doorbells.
-pub(super) const UNKNOWN: u64 = u64::MAX;
-/// The same where payload from before the ring comes first.
-pub(super) const HELD: u64 = u64::MAX - 1;
 
 /// Makes the connection a plain kernel socket. `false`: bytes in the peer's ring are still
 /// to come, as it has not answered in time, or to be read there, as it has ended the stream.
@@ -61,12 +54,15 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         return true;
     }
     conn.socket.set_reason(reason);
-    let insists = reason != Reason::Requested;
+    sys::dbg_log(&format!("downgrade {reason:?}"));
+    // Who only is to be woken by the kernel from here on takes what comes, whenever that is.
+    let blocked = reason == Reason::Blocked;
+    let insists = reason != Reason::Requested && !blocked;
     if insists {
         conn.socket.insists.store(true, Ordering::Relaxed);
     }
     hesitate();
-    let recalled = recall(conn);
+    let recalled = recall(conn, insists);
     hesitate();
     // Of a connection that the kernel has ended nothing can be sent, and the error is
     // for who uses it next.
@@ -76,19 +72,17 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     } else {
         stay_out(conn);
     }
-    if goes_on && !owed::is_mutual(conn) {
-        repeat_unread(conn, PATIENCE);
+    if goes_on {
         leave_ring_within(conn, reason, PATIENCE);
     }
     // Who goes on to read here need not wait.
     let waits = conn.way_in() == Way::TcpAgain && (insists || recalled);
     let patience = if insists { PATIENCE } else { AGAIN };
-    let home = waits && await_answer(conn, patience);
-    if goes_on && conn.is_on_ring() && !owed::is_mutual(conn) {
+    let home = waits && await_answer(conn, patience, blocked);
+    if goes_on && conn.is_on_ring() {
         leave_ring_within(conn, reason, PATIENCE);
     }
     conn.socket.note_downgrade();
-    leave::restore_options(conn);
     if wait::any_waits_for_room(conn) {
         wake::wake_all();
     }
@@ -104,16 +98,14 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
 
 /// Whether both directions are the kernel's already.
 pub(crate) fn is_plain(conn: &Conn) -> bool {
-    let receiving = &conn.pair.own.receiving;
     conn.way_out() == Way::TcpAgain
         && conn.way_in() == Way::TcpAgain
-        && receiving.kernel_bytes.load(Ordering::Relaxed)
-            >= receiving.resume_at.load(Ordering::Relaxed)
+        && !awaits(conn)
         && !owed::is_due(conn)
 }
 
 /// Reads the peer's ring no more. `true`: so far it has.
-fn recall(conn: &Conn) -> bool {
+fn recall(conn: &Conn, insists: bool) -> bool {
     let own = conn.pair.own;
     if !conn.take(&own.receiving.token) {
         return false;
@@ -123,14 +115,15 @@ fn recall(conn: &Conn) -> bool {
     if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
         owed::follow_withdrawal(conn);
     }
-    let begins = conn.way_in() != Way::TcpAgain && !recalled && !stays_in_ring(conn);
+    // What a peer that leaves its ring has left there is read there, unless it is needed by TCP.
+    let leaves = peer_has_left(conn);
+    let begins = conn.way_in() != Way::TcpAgain
+        && (insists || !leaves)
+        && !recalled
+        && !stays_in_ring(conn)
+        && (!is_deaf(conn) || !conn.consumer().is_ready());
     if begins {
-        // Payload that came by TCP before the ring is read there.
-        let resume = match conn.way_in() {
-            Way::Ring => UNKNOWN,
-            _ => HELD,
-        };
-        as_receiver(conn).begin(resume);
+        as_receiver(conn).begin();
         hesitate();
         send_to_self(conn, None);
     }
@@ -149,89 +142,41 @@ pub(super) fn as_receiver<'a>(conn: &Conn<'a>) -> recall::Receiver<'a> {
 /// Takes the peer's part, if it is in no operation: sends what is unread in its ring
 /// by its descriptor, which is needed if there is any. With the receiving token.
 fn send_to_self(conn: &Conn, lent: Option<c_int>) {
-    let (mut unread, mut in_front) = (false, 0);
+    let mut unread = false;
     let can = || {
         hesitate();
-        let switched = switch_offset(conn);
-        unread = switched.is_some() && conn.consumer().is_ready();
-        in_front = switched.map_or(0, |switched| in_front_of_bells(conn, switched));
+        unread = switch_offset(conn).is_some() && conn.consumer().is_ready();
         hesitate();
-        !unread && in_front == 0 || lent.is_some()
+        !unread || lent.is_some() && !is_deaf(conn)
     };
     if !as_receiver(conn).take_part(|| conn.pair.has_begun(), can) {
         return;
     }
-    if let Some(lent) = lent {
-        if in_front > 0 && !move_behind(conn, in_front, lent) {
-            close::break_off(conn);
-        }
-        if unread {
-            let there = owed::Unread::of(conn.pair.own);
-            // What TCP does not take now the peer sends when it comes by.
-            let _ = there.resend(conn.consumer().memory, 0, lent, owed::GROWTH_MS);
-        }
+    if let (true, Some(lent)) = (unread, lent) {
+        let there = owed::Unread::of(conn.pair.own);
+        // What TCP does not take now the peer sends when it comes by.
+        let _ = there.resend(conn.consumer().memory, 0, lent, owed::GROWTH_MS);
     }
     taken(conn);
 }
 
-/// Bytes still to be read by TCP that doorbells follow there.
-fn in_front_of_bells(conn: &Conn, switched: u64) -> u64 {
-    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
-    match conn.pair.peer.output.bells.load(Ordering::Acquire) {
-        0 => 0,
-        _ => switched.saturating_sub(taken),
-    }
+/// Whether this side has recalled the stream, and does not know yet that TCP carries it on.
+pub(super) fn awaits(conn: &Conn) -> bool {
+    conn.pair.own.receiving.awaits.load(Ordering::Relaxed) != 0
 }
 
-/// Takes bytes from the head of what TCP has for us and sends them by the peer's
-/// descriptor, so that they are its tail. `false`: it cannot be done.
-fn move_behind(conn: &Conn, mut count: u64, lent: c_int) -> bool {
-    let (receiving, moved) = (&conn.pair.own.receiving, &conn.pair.own.recall.moved);
-    let mut chunk = [0u8; 4096];
-    while count > 0 {
-        let want = chunk.len().min(count as usize);
-        let n = match sys::recv(conn.fd, chunk.as_mut_ptr(), want, libc::MSG_DONTWAIT) {
-            Ok(n) if n > 0 => n,
-            Err(libc::EINTR) => continue,
-            _ => return false,
-        };
-        bump(&receiving.kernel_bytes, n as u64);
-        let mut sent = 0;
-        while sent < n {
-            match sys::send(lent, &chunk[sent..n]) {
-                Ok(more) => sent += more,
-                Err(libc::EAGAIN) if sys::poll_ms(lent, libc::POLLOUT, owed::GROWTH_MS) != 0 => {}
-                Err(libc::EINTR) => {}
-                Err(_) => return false,
-            }
-        }
-        moved.store(moved.load(Ordering::Relaxed) + n as u64, Ordering::Release);
-        count -= n as u64;
-    }
-    true
+/// Whether nothing more can come by TCP.
+fn is_deaf(conn: &Conn) -> bool {
+    close::is_deaf(conn.pair.own.face.state.load(Ordering::Relaxed))
 }
 
 /// The peer's part has been taken, and it waits: the last step of that.
 fn taken(conn: &Conn) {
-    let (own, output) = (conn.pair.own, &conn.pair.peer.output);
-    let (receiving, resume) = (&own.receiving, &own.receiving.resume_at);
-    let switched = switch_offset(conn);
-    let bells = output.bells.load(Ordering::Acquire);
-    match (resume.load(Ordering::Relaxed), switched) {
-        (UNKNOWN | HELD, Some(switched)) if bells > 0 => {
-            resume.store(switched.wrapping_add(bells), Ordering::Relaxed);
-        }
-        (UNKNOWN | HELD, _) => {
-            let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
-            resume.store(taken, Ordering::Relaxed);
-        }
-        _ => {}
-    }
-    if let Some(switched) = switched {
-        let moved = own.recall.moved.load(Ordering::Relaxed);
-        note_brought(conn, switched.wrapping_add(bells).wrapping_add(moved));
+    if let Some(switched) = switch_offset(conn) {
+        note_brought(conn, switched);
     }
     hesitate();
+    conn.pair.own.receiving.awaits.store(0, Ordering::Relaxed);
     as_receiver(conn).done();
 }
 
@@ -243,19 +188,12 @@ pub(super) fn finish_recall(conn: &Conn) {
     }
     let own = conn.pair.own;
     let recalled = own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
-    let resume = own.receiving.resume_at.load(Ordering::Relaxed);
     let stage = &own.recall.stage;
     match stage.load(Ordering::Relaxed) {
-        Recall::TAKEN => {
-            // What it had moved in part nobody can put together again.
-            if resume == HELD {
-                close::break_off(conn);
-            }
-            taken(conn);
-        }
+        Recall::TAKEN => taken(conn),
         Recall::TRYING => publish::half(stage, Recall::ASKED),
         // It has not followed the peer: so it was leaving.
-        Recall::NONE if !recalled && matches!(resume, UNKNOWN | HELD) => {
+        Recall::NONE if !recalled && awaits(conn) => {
             publish::half(stage, Recall::ASKED);
         }
         _ => return,
@@ -271,35 +209,6 @@ fn stay_out(conn: &Conn) {
     }
 }
 
-/// Where doorbells lie behind what the peer has still to read by TCP, only a copy of
-/// that behind them makes it possible for the peer to become plain later, when this
-/// side is gone: leaves the ring so. Waits so many nanoseconds for a peer that is in the
-/// middle of a receive.
-#[cold]
-pub(super) fn repeat_unread(conn: &Conn, patience: u64) {
-    let behind = || conn.is_on_ring() && owed::is_behind_unread(conn) && !owed::is_recalled(conn);
-    if !behind() {
-        return;
-    }
-    let Some(lent) = control::borrow(conn.socket.cookie(), conn.fd) else {
-        return;
-    };
-    let until = sys::now() + patience;
-    while conn.take(&conn.pair.own.sending.token) {
-        let withdrawal = if behind() {
-            owed::withdraw_behind(conn, Some(lent))
-        } else {
-            Withdrawal::No
-        };
-        give(&conn.pair.own.sending.token);
-        let waits = withdrawal == Withdrawal::PeerReceives;
-        if !waits || !await_receiver(conn, || sys::now() < until) {
-            break;
-        }
-    }
-    sys::close(lent);
-}
-
 /// A peer that sleeps is to see that it is recalled.
 fn wake(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
@@ -313,8 +222,8 @@ fn wake(conn: &Conn) {
 /// What the kernel says of a connection by which nothing comes any more.
 const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
-/// Waits until what comes by TCP is payload.
-fn await_answer(conn: &Conn, patience: u64) -> bool {
+/// Waits until what comes by TCP is payload. `asks_on`: the recall stays if nobody answers in time.
+fn await_answer(conn: &Conn, patience: u64, asks_on: bool) -> bool {
     let own = conn.pair.own;
     let start = sys::now();
     let mut borrow_at = start + ANSWER;
@@ -322,7 +231,7 @@ fn await_answer(conn: &Conn, patience: u64) -> bool {
     let mut stopped = Stopped::new();
     loop {
         // It may be waiting for ours.
-        if owed::is_due(conn) && !owed::is_mutual(conn) {
+        if owed::is_due(conn) {
             owed::answer(conn);
         }
         // From a peer that has ended nothing can come any more.
@@ -341,7 +250,7 @@ fn await_answer(conn: &Conn, patience: u64) -> bool {
             || stopped.is_holder_of(&conn.pair.peer.sending.token)
             || now - start > patience;
         let over = over || !is_open;
-        if over && !home && !stays && is_open {
+        if over && !home && !stays && is_open && !asks_on {
             give_up(conn);
         }
         give(&own.receiving.token);
@@ -400,62 +309,78 @@ pub(super) fn is_never_answered(conn: &Conn) -> bool {
 fn is_refused(conn: &Conn) -> bool {
     let answered = conn.pair.peer.recall.answered.load(Ordering::Acquire);
     let refused = answered == Recall::REFUSED && !conn.consumer().has_ended();
-    let Some(way) = way_before(conn).filter(|_| refused) else {
+    if !refused || !awaits(conn) {
         return false;
-    };
+    }
     if conn.socket.insists.load(Ordering::Relaxed) {
         close::break_off(conn);
     }
-    take_back(conn, way);
+    take_back(conn);
     true
-}
-
-/// Where it came from before it was recalled; `None`: that has been answered.
-fn way_before(conn: &Conn) -> Option<Way> {
-    match conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) {
-        UNKNOWN => Some(Way::Ring),
-        HELD => Some(Way::Tcp),
-        _ => None,
-    }
 }
 
 /// Takes the recall back, since nobody can send again what is unread in the ring. `false`:
 /// there is no such thing. With the receiving token.
 fn stay_with_ring(conn: &Conn) -> bool {
-    let own = conn.pair.own;
-    let Some(way) = way_before(conn) else {
-        return false;
-    };
-    let unread = conn.consumer().is_ready() || has_in_front_of_bells(conn);
-    if own.recall.stage.load(Ordering::Relaxed) != Recall::ASKED || !unread {
-        return false;
-    }
+    let asks = conn.pair.own.recall.stage.load(Ordering::Relaxed) == Recall::ASKED;
+    let stays = asks && awaits(conn) && conn.consumer().is_ready();
     hesitate();
-    stay_in_ring(conn, way);
-    true
+    if stays {
+        stay_in_ring(conn);
+    }
+    stays
 }
 
-/// Whether doorbells lie behind what this side, which has recalled the stream, has
-/// still to read by TCP.
-pub(super) fn has_in_front_of_bells(conn: &Conn) -> bool {
-    let held = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) == HELD;
-    held && switch_offset(conn).is_some_and(|switched| in_front_of_bells(conn, switched) > 0)
+/// Before this side is deaf ([`close::is_deaf`]), or ends: a recall comes to its end, or is taken back.
+/// Waits a little for a peer that answers just now. Without a token.
+#[cold]
+pub(super) fn end_recall(conn: &Conn) {
+    /// Nanoseconds.
+    const PATIENCE: u64 = 10_000_000;
+    let until = sys::now() + PATIENCE;
+    let token = &conn.pair.own.receiving.token;
+    while conn.take(token) {
+        let ended = has_ended_recall(conn);
+        give(token);
+        if ended || sys::now() >= until {
+            break;
+        }
+        sys::sched_yield();
+    }
 }
 
-/// Nobody answers. Doorbells would be taken for payload: better that both ends are
-/// told. With the receiving token.
+/// With the receiving token: whether what is to come by TCP has, or nothing is.
+fn has_ended_recall(conn: &Conn) -> bool {
+    if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
+        owed::follow_withdrawal(conn);
+    }
+    if conn.way_in() != Way::TcpAgain {
+        return true;
+    }
+    let home = is_home(conn);
+    if conn.way_in() != Way::TcpAgain {
+        return true;
+    }
+    if !home {
+        take_back_in_time(conn);
+        return conn.way_in() != Way::TcpAgain;
+    }
+    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+    let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
+    is_bringing(conn).is_none_or(|until| taken + queued() >= until)
+}
+
+/// Nobody answers. With the receiving token.
 fn give_up(conn: &Conn) {
     if !conn.socket.insists.load(Ordering::Relaxed) {
         take_back_in_time(conn);
-    } else if has_in_front_of_bells(conn) {
-        close::break_off(conn);
     }
 }
 
 /// Takes the recall back, unless the peer is in an operation: then it answers. With the
 /// receiving token.
 fn take_back_in_time(conn: &Conn) {
-    if let Some(way) = way_before(conn) {
-        as_receiver(conn).take_back_in_time(way);
+    if awaits(conn) {
+        as_receiver(conn).take_back_in_time(way_before(conn));
     }
 }

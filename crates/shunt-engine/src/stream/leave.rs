@@ -1,9 +1,6 @@
 //! When and how does the outgoing direction leave the ring and go back to TCP?
 
-use std::sync::atomic::Ordering;
-
 use shunt_abi::Reason;
-use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
@@ -14,46 +11,23 @@ use crate::config::hesitate;
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
-/// A sender that must wait, but that no doorbell can reach (the peer has shut
-/// down its sending half or left the ring, or unread TCP data lies before any
-/// doorbell), goes back to TCP and waits there.
-pub(crate) fn only_the_kernel_can_wake(conn: &Conn) -> bool {
-    let closing = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
-        || sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR)
-            != 0;
-    if closing {
+/// A sender that must wait for a peer that has shut down its sending half, or may be gone, goes
+/// back to TCP and waits there: only the kernel knows what becomes of what it sends. `true`: it has.
+pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
+    const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    let ends = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
+        || sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
+    if ends {
         leave_ring(conn, Reason::HalfClosed);
-    } else if conn.pair.peer_state() & slot::LEAVING != 0 || has_unread_tcp(conn) {
-        leave_ring(conn, Reason::Blocked);
-    } else {
-        return false;
     }
-    conn.way_out() != Way::Ring
-}
-
-/// Whether the base socket's receive queue has bytes that the program has not
-/// read and that we may not take.
-fn has_unread_tcp(conn: &Conn) -> bool {
-    // The peer may have moved to the ring since we last received: what lies there
-    // then is a doorbell.
-    let token = &conn.pair.own.receiving.token;
-    if conn.way_in() == Way::Tcp && conn.take(token) {
-        super::recv::settle(conn);
-        give(token);
-    }
-    match conn.way_in() {
-        Way::Ring => false,
-        Way::Tcp | Way::TcpAgain | Way::Owing => {
-            sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n > 0)
-        }
-    }
+    ends && conn.way_out() != Way::Ring
 }
 
 /// How long who leaves the ring waits for a peer that is in the middle of a receive,
 /// in nanoseconds.
 const LEAVING_PATIENCE: u64 = 5_000_000;
-/// The same where that receive would take what follows for doorbells: long enough for one that
-/// waits for a crowded core.
+/// The same where that receive would take what follows the ring for what comes before it: long
+/// enough for one that waits for a crowded core.
 const OVERTAKING_PATIENCE: u64 = 1_000_000_000;
 
 /// Moves the outgoing direction back to TCP: what follows is the kernel's.
@@ -64,7 +38,7 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
 /// The same with more or less patience, in nanoseconds. What the peer has not read
 /// goes first, so that it may give the connection to another program at any time;
 /// unless it is receiving all this while, or TCP has no room: then it reads the ring
-/// to its end.
+/// to its end, or, where nothing needs TCP, the direction stays there.
 pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     conn.socket.again.begin(reason);
     let sending = &conn.pair.own.sending;
@@ -75,12 +49,11 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         if !conn.take(&sending.token) {
             return;
         }
-        let first = until.is_none();
         let now = sys::now();
         let usual = *until.get_or_insert(now + patience);
         let safe = *safe_until.get_or_insert(now + OVERTAKING_PATIENCE);
         let may_wait = |overtakes| now < if overtakes { safe } else { usual };
-        let waits = leave(conn, reason, first, may_wait);
+        let waits = leave(conn, reason, may_wait);
         give(&sending.token);
         if !waits {
             break;
@@ -92,7 +65,6 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
             (until, safe_until) = (Some(now), Some(now));
         }
     }
-    restore_options(conn);
 }
 
 /// Waits until the peer is in the middle of no receive. `false`: it still is, and perhaps for
@@ -137,20 +109,18 @@ impl Stopped {
 }
 
 /// With the sending token. `true`: the peer is receiving, which `may_wait` says to wait for, where
-/// that would take what follows for doorbells and where not.
-fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: impl Fn(bool) -> bool) -> bool {
+/// that would take what follows the ring for what comes before it, and where not.
+fn leave(conn: &Conn, reason: Reason, may_wait: impl Fn(bool) -> bool) -> bool {
     let own = conn.pair.own;
     if owed::is_due(conn) {
         owed::pay(conn);
     }
+    // What is unread there could not overtake what followed by TCP, if the peer needed that.
+    let can_stay = reason == Reason::Requested;
     match conn.way_out() {
+        Way::Ring if can_stay && is_too_much_for_tcp(conn) => {}
         Way::Ring => {
-            if first {
-                publish::set_bits(&own.face.state, slot::LEAVING);
-                heavy();
-                conn.tell_leaving();
-            }
-            // Doorbells are sent under this token too, so nothing is under way.
+            publish::set_bits(&own.face.state, slot::LEAVING);
             let withdrawal = if conn.in_flight() > 0 {
                 owed::withdraw(conn)
             } else {
@@ -160,6 +130,10 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: impl Fn(bool) -> bo
                 Withdrawal::Done => {}
                 Withdrawal::PeerReceives if may_wait(false) => return true,
                 _ if may_overtake(conn) && may_wait(true) => return true,
+                _ if can_stay && conn.in_flight() > 0 => {
+                    publish::clear_bits(&own.face.state, slot::LEAVING);
+                    return false;
+                }
                 Withdrawal::PeerReceives | Withdrawal::No => {
                     let Some(offset) = conn
                         .base()
@@ -183,34 +157,16 @@ fn leave(conn: &Conn, reason: Reason, first: bool, may_wait: impl Fn(bool) -> bo
     false
 }
 
+/// Whether what the peer has not read of our ring is more than TCP takes at once.
+pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
+    conn.is_on_ring() && conn.in_flight() > 0 && !owed::has_room(conn, conn.in_flight())
+}
+
 /// Whether the peer may be in the middle of a receive by TCP that began before this side used the
-/// ring: it would take what follows the ring for doorbells.
+/// ring: it would take what follows that for what comes before it.
 fn may_overtake(conn: &Conn) -> bool {
     let receiving = &conn.pair.peer.receiving;
     Way::load(&receiving.way) == Way::Tcp
         && receiving.token.is_taken()
         && !thread::is_held_by_dead(&receiving.token)
-}
-
-/// Once a direction carries payload over TCP again, the program's own options
-/// apply to it.
-pub(super) fn restore_options(conn: &Conn) {
-    if conn.way_in() == Way::Ring {
-        return;
-    }
-    let options = &conn.pair.own.options;
-    let set = |name, value: i32| {
-        let _ = sys::setsockopt(conn.fd, libc::IPPROTO_TCP, name, &value);
-    };
-    if options.nodelay.load(Ordering::Relaxed) == 0 {
-        set(libc::TCP_NODELAY, 0);
-    }
-    if conn.way_out() == Way::TcpAgain && options.cork.load(Ordering::Relaxed) != 0 {
-        set(libc::TCP_CORK, 1);
-    }
-    let least = options.rcvlowat.load(Ordering::Relaxed) as i32;
-    // Before the ring doorbells are still to come.
-    if least > 1 && conn.way_in() == Way::TcpAgain {
-        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &least);
-    }
 }

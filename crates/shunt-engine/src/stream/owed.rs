@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use shunt_abi::Reason;
 use shunt_shm::publish;
 use shunt_shm::recall::{self, Look};
-use shunt_shm::slot::{self, Recall, Slot, Way};
+use shunt_shm::slot::{self, Recall, Way};
 use shunt_shm::token::Token;
 
-use super::{Conn, close, downgrade, leave};
+use super::tell::News;
+use super::{Conn, close};
 use crate::config::hesitate;
 use crate::thread::{self, give};
 use crate::{sys, tcp};
@@ -22,7 +23,7 @@ use withdrawal::withdrawn;
 
 pub(super) use unread::Unread;
 pub(crate) use withdrawal::is_withdrawn;
-pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw, withdraw_behind};
+pub(super) use withdrawal::{Withdrawal, follow_withdrawal, has_room, withdraw};
 
 /// How long the peer may be in the middle of sending to itself in our name, in
 /// nanoseconds: a few system calls, unless it was stopped there.
@@ -86,14 +87,6 @@ pub(crate) fn answer(conn: &Conn) {
         pay(conn);
         give(token);
     }
-}
-
-/// Whether the answer must wait for the end of our own recall: each side has bytes
-/// that only it can get at, and would wait for the other to do so.
-pub(super) fn is_mutual(conn: &Conn) -> bool {
-    let asked = |side: &Slot| side.recall.stage.load(Ordering::Acquire) == Recall::ASKED;
-    let must_move = || asked(conn.pair.own) && downgrade::has_in_front_of_bells(conn);
-    is_asked(conn) && asked(conn.pair.peer) && is_in_front_of_bells(conn) && must_move()
 }
 
 /// The same before the direction is shut down: waits for the kernel, within bounds.
@@ -174,12 +167,15 @@ fn accept(conn: &Conn) -> bool {
         .base()
         .and_then(|fd| tcp::written(fd, conn.socket.role()));
     // What has been sent behind the ring by TCP already cannot be overtaken.
-    let behind = way == Way::TcpAgain && asked && (sends || written != back_at.checked_sub(1));
+    let late = sends || written != back_at.checked_sub(1);
+    let behind = asked && (way == Way::TcpAgain && late || close::is_deaf(conn.pair.peer_state()));
     let (Some(written), false) = (written, behind) else {
         // Nor can it be sent once all descriptors are closed, under a thread that sleeps.
         let stays = behind || asked && way == Way::Ring;
         if stays && Unread::of(conn.pair.peer).is_any(conn.pair.out) {
             as_sender(conn).answer(Recall::REFUSED, Way::TcpAgain);
+            // Nothing comes by TCP that would wake it.
+            conn.tell_always(News::Data);
             return false;
         }
         done(Way::TcpAgain);
@@ -188,27 +184,20 @@ fn accept(conn: &Conn) -> bool {
     let from = if asked {
         written
     } else {
-        // The peer has begun to send it where the doorbells ended.
-        last_bell(conn).wrapping_add(conn.pair.peer.recall.moved.load(Ordering::Relaxed))
+        // The peer has begun to send it where the ring began.
+        output.switch_at.load(Ordering::Relaxed).wrapping_sub(1)
     };
     note_unread(conn, from);
     if asked {
         hesitate();
         publish::set_bits(&own.face.state, slot::LEAVING);
-        // Before any of it is sent: what comes from here on is payload.
+        // Before any of it is sent.
         publish::word(&output.back_at, from + 1);
     }
     hesitate();
     done(Way::Owing);
     hesitate();
     true
-}
-
-/// The TCP stream offset behind the last doorbell. With the sending token.
-fn last_bell(conn: &Conn) -> u64 {
-    let output = &conn.pair.own.output;
-    let switched = output.switch_at.load(Ordering::Relaxed).wrapping_sub(1);
-    switched.wrapping_add(output.bells.load(Ordering::Relaxed))
 }
 
 /// What the peer, which reads no more, has not read is owed, from that offset of the
@@ -232,20 +221,7 @@ pub(super) fn finish(conn: &Conn) {
         (Way::Ring, None) if withdraws => {
             publish::clear_bits(&own.face.state, slot::WITHDRAWING);
         }
-        (Way::Ring | Way::Owing, Some(begins)) if withdraws => {
-            let again = own.recall.repeated.load(Ordering::Relaxed);
-            let sent = conn
-                .base()
-                .and_then(|fd| tcp::written(fd, conn.socket.role()));
-            if again > 0 {
-                // The bytes that it was to repeat died with it.
-                if sent.is_none_or(|sent| sent < begins + again) {
-                    close::break_off(conn);
-                }
-                publish::set_bits(&own.face.state, slot::REPEATED);
-            }
-            withdrawn(conn);
-        }
+        (Way::Ring | Way::Owing, Some(_)) if withdraws => withdrawn(conn),
         (Way::Owing, _) => publish::half(&own.recall.answered, Recall::AGREED),
         // It was leaving the ring.
         (Way::Ring, Some(offset)) if !is_recalled(conn) => {
@@ -254,11 +230,6 @@ pub(super) fn finish(conn: &Conn) {
         }
         _ => {}
     }
-}
-
-/// Whether doorbells lie behind what the peer has still to read by TCP.
-pub(super) fn is_behind_unread(conn: &Conn) -> bool {
-    Way::load(&conn.pair.peer.receiving.way) == Way::Tcp && is_in_front_of_bells(conn)
 }
 
 /// Whether the peer's last process died with one of its tokens.
@@ -272,8 +243,7 @@ fn has_died_with(conn: &Conn, token: &Token) -> bool {
 fn await_peer(conn: &Conn) -> Option<Look> {
     let mut until = None;
     loop {
-        // Only the peer can get at what lies in front of doorbells.
-        match as_sender(conn).look(is_in_front_of_bells(conn)) {
+        match as_sender(conn).look() {
             Look::Wait => {}
             Look::Nonsense => return None,
             look => return Some(look),
@@ -284,19 +254,6 @@ fn await_peer(conn: &Conn) -> Option<Look> {
         }
         sys::sched_yield();
     }
-}
-
-/// Whether a peer that reads no more has bytes to read by TCP that doorbells follow.
-fn is_in_front_of_bells(conn: &Conn) -> bool {
-    let output = &conn.pair.own.output;
-    let taken = conn
-        .pair
-        .peer
-        .receiving
-        .kernel_bytes
-        .load(Ordering::Acquire);
-    output.bells.load(Ordering::Relaxed) != 0
-        && taken.wrapping_add(1) < output.switch_at.load(Ordering::Relaxed)
 }
 
 /// Sends what is owed, as far as the kernel takes it. With the sending token.
@@ -316,6 +273,7 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
             None => Some(Debt::Paid),
         }
     });
+    close::name_reset(conn);
     if debt == Some(Debt::Owed) {
         return Debt::Owed;
     }
@@ -324,6 +282,5 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
     }
     hesitate();
     Way::TcpAgain.store(&conn.pair.own.sending.way);
-    leave::restore_options(conn);
     Debt::Paid
 }

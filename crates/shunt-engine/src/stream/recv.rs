@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
-use super::wait::{Want, timeout, wait};
+use super::wait::{Stay, Want, timeout, wait};
 use super::{Conn, again, owed, short};
 use crate::iov::Cursor;
 use crate::socket::RECEIVER;
@@ -20,15 +20,16 @@ mod ring;
 mod tcp;
 mod unread;
 
-use back::{after_ring, rest_from_tcp};
+use back::{after_ring, by_kernel, rest_from_tcp};
 use ring::from_ring;
 use tcp::from_tcp;
 
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
-pub(super) use brought::{is_bringing, note_brought, stay_in_ring, stays_in_ring, take_back};
-pub(crate) use end::closed_cleanly;
-pub(super) use tcp::{recount, settle, switch_offset};
+pub(super) use brought::{
+    is_bringing, note_brought, stay_in_ring, stays_in_ring, take_back, way_before,
+};
+pub(super) use tcp::{peer_has_left, recount, settle, switch_offset};
 pub(crate) use unread::{leaves_unread, pump, ring_bytes, unread};
 
 /// As many buffers as one call hands over at once.
@@ -46,8 +47,8 @@ enum Step {
     Kernel,
     /// TCP brings what was not read in the ring.
     Brings,
-    /// What came by TCP before the ring is still to be read.
-    Held,
+    /// It is recalled, and not known yet to come by TCP.
+    Asked,
     /// It is to be looked for elsewhere.
     Moved,
 }
@@ -58,6 +59,19 @@ enum Step {
 /// The parts are writable.
 #[inline]
 pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
+    let mut stay = Stay::default();
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { receive_with(conn, iov, flags, &mut stay) };
+    stay.leave();
+    outcome
+}
+
+/// The same; it goes on by what `stay` takes over, if it must.
+///
+/// # Safety
+/// The parts are writable.
+#[inline]
+unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return Outcome::Kernel;
     }
@@ -69,7 +83,7 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
     let least = if flags & libc::MSG_WAITALL != 0 {
         total
     } else {
-        total.min(options.rcvlowat.load(Ordering::Relaxed) as usize)
+        total.min(1)
     };
     if total == 0 {
         // The kernel waits for something to receive, then takes none of it.
@@ -80,7 +94,9 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
     }
     let seen = signals::now();
     let mut deadline = None;
+    let mut now = *conn;
     loop {
+        let conn = &now;
         if !conn.take(token) {
             return Outcome::Fail(libc::EAGAIN);
         }
@@ -117,7 +133,7 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                     continue;
                 }
             }
-            Step::Empty | Step::Brings | Step::Held | Step::Moved => {
+            Step::Empty | Step::Brings | Step::Asked | Step::Moved => {
                 // Who has taken the last byte may have been killed before it told.
                 if options.forked.load(Ordering::Relaxed) == slot::SHARED {
                     conn.tell_room();
@@ -134,6 +150,17 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
                 return Outcome::Fail(errno);
             }
             Step::BadBuffer => return cursor.done_or(libc::EFAULT),
+            Step::Kernel if done == 0 && stay.fd().is_some() => {
+                // SAFETY: the caller's promise.
+                match unsafe { by_kernel(conn, &cursor, flags, stay) } {
+                    Some(outcome) => return outcome,
+                    None => continue,
+                }
+            }
+            // Closed while it slept: the number may name anything by now.
+            Step::Kernel if done == 0 && conn.base().is_none() => {
+                return Outcome::Fail(libc::EBADF);
+            }
             Step::Kernel if done == 0 => return Outcome::Kernel,
             Step::Kernel => {
                 let now = flags & libc::MSG_DONTWAIT != 0
@@ -152,8 +179,12 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
         if flags & libc::MSG_DONTWAIT != 0 || options.nonblock.load(Ordering::Relaxed) != 0 {
             return cursor.done_or(libc::EAGAIN);
         }
-        if let Err(errno) = wait(conn, Want::Data, &mut deadline, seen) {
+        if let Err(errno) = wait(conn, Want::Data, &mut deadline, stay, seen) {
             return cursor.done_or(errno);
+        }
+        if let Some(fd) = stay.fd() {
+            now.fd = fd;
+            continue;
         }
         // What has come is mostly one message.
         if let Some((target, length)) = cursor.single()
@@ -163,6 +194,18 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
             return outcome;
         }
     }
+}
+
+/// What the kernel has for it now, after [`receive`] has said so.
+///
+/// # Safety
+/// The parts are writable.
+#[cold]
+pub(super) unsafe fn by_kernel_now(conn: &Conn, iov: &[iovec]) -> Outcome {
+    let cursor = Cursor::new(iov);
+    // SAFETY: the caller's promise.
+    let received = unsafe { by_kernel(conn, &cursor, libc::MSG_DONTWAIT, &Stay::default()) };
+    received.unwrap_or(Outcome::Fail(libc::EAGAIN))
 }
 
 /// With the receiving token.
@@ -181,7 +224,8 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
             };
             let step = match step {
                 Step::Brings => brought::from_tcp(conn, cursor, flags),
-                Step::Held => brought::before_ring(conn, cursor, flags),
+                Step::Asked => brought::meanwhile(conn, cursor, flags),
+                Step::Kernel => back::pending(conn).unwrap_or(step),
                 step => step,
             };
             if !matches!(step, Step::Moved) {
@@ -202,7 +246,7 @@ fn goes_on(conn: &Conn) -> bool {
 }
 
 /// Waits for more than the `there` bytes that a peek has seen; `false` if none
-/// will come. No doorbell rings while those lie unread, so this looks from time
+/// will come. Nobody calls while those lie unread, so this looks from time
 /// to time.
 #[cold]
 fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {

@@ -12,9 +12,9 @@ use shunt_shm::ring::{STEP, Stopped};
 use shunt_shm::slot::{self, Way};
 
 use super::close::has_died;
-use super::leave::{leave_ring, only_the_kernel_can_wake};
+use super::leave::{leave_if_ending, leave_ring};
 use super::owed::{self, Debt};
-use super::wait::{Want, wait, wait_for_kernel};
+use super::wait::{Stay, Want, wait, wait_for_kernel};
 use super::{Conn, again, spin};
 use crate::config::hesitate;
 use crate::iov::Cursor;
@@ -24,8 +24,8 @@ use crate::{Outcome, sys};
 
 mod kernel;
 
-use kernel::{Before, before_kernel, enter_kernel, through_kernel};
-pub(super) use kernel::{by_kernel, is_lost};
+pub(super) use kernel::by_kernel;
+use kernel::{enter_kernel, error_before_kernel, through_kernel};
 
 /// What one attempt came to.
 enum Step {
@@ -102,20 +102,13 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                 give(token);
                 return Outcome::Done(cursor.done() as isize);
             }
-            match before_kernel(conn, cursor.remaining() > 0) {
-                Before::Go => {}
-                Before::Fail(errno) => {
-                    if cursor.done() > 0 {
-                        // The next call says so.
-                        conn.socket.pending_error.store(errno, Ordering::Relaxed);
-                    }
-                    give(token);
-                    return cursor.done_or(errno);
+            if let Some(errno) = error_before_kernel(conn) {
+                if cursor.done() > 0 {
+                    // The next call says so.
+                    conn.socket.pending_error.store(errno, Ordering::Relaxed);
                 }
-                Before::Lost => {
-                    give(token);
-                    return Outcome::Done((cursor.done() + cursor.remaining()) as isize);
-                }
+                give(token);
+                return cursor.done_or(errno);
             }
             enter_kernel(conn);
             hesitate();
@@ -134,7 +127,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                 continue;
             }
             Step::NoMemory => {
-                leave_ring(conn, Reason::NoResources);
+                sys::dbg_log("send");leave_ring(conn, Reason::NoResources);
                 continue;
             }
             Step::Full => {}
@@ -145,7 +138,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             }
             return cursor.done_or(libc::EAGAIN);
         }
-        if let Err(errno) = wait(conn, Want::Room, &mut deadline, seen) {
+        if let Err(errno) = wait(conn, Want::Room, &mut deadline, &mut Stay::default(), seen) {
             return cursor.done_or(errno);
         }
     }
@@ -156,7 +149,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
 /// is now, or the kernel has taken over; try again.
 #[cold]
 pub(crate) fn ask_for_room(conn: &Conn) -> bool {
-    if only_the_kernel_can_wake(conn) {
+    if leave_if_ending(conn) {
         return true;
     }
     conn.ask_at();

@@ -127,9 +127,7 @@ fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
 unsafe fn receive_now(conn: Conn, target: *mut u8, length: usize) -> Option<Outcome> {
     let (socket, own) = (conn.socket, conn.pair.own);
     let token = Held::try_take(&own.receiving.token, &own.options)?;
-    let as_usual = Way::load(&own.receiving.way) == Way::Ring
-        && !owed::is_withdrawn(&conn)
-        && own.options.rcvlowat.load(Ordering::Relaxed) == 1;
+    let as_usual = Way::load(&own.receiving.way) == Way::Ring && !owed::is_withdrawn(&conn);
     let got = if as_usual {
         // SAFETY: the caller's promise.
         unsafe { conn.consumer().read_short(target, length) }

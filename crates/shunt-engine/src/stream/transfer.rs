@@ -9,10 +9,9 @@ use libc::{c_int, c_uint, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
-use super::close::has_died;
-use super::send::{allowed, by_kernel, goes_by_ring, is_lost};
-use super::wait::{Deadline, Want, wait};
-use super::{Conn, ask_for_room, leave_ring, owed, receive, send};
+use super::send::{allowed, by_kernel, goes_by_ring};
+use super::wait::{Deadline, Stay, Want, wait};
+use super::{Conn, ask_for_room, leave_ring, owed, receive, recv, send};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
 use crate::thread::{give, signals};
@@ -39,9 +38,6 @@ trait Source {
 
     /// Whether the end is still to come.
     fn has_more(&self) -> bool;
-
-    /// The last so many bytes have not been sent; `false` if it cannot take them back.
-    fn take_back(&mut self, bytes: usize) -> bool;
 
     /// Sends up to `most` bytes by the real call.
     fn by_kernel(&self, most: usize) -> isize;
@@ -83,16 +79,6 @@ impl Source for File<'_> {
         };
         let mut byte = 0u8;
         sys::pread(self.fd, &raw mut byte, 1, at) != Ok(0)
-    }
-
-    fn take_back(&mut self, bytes: usize) -> bool {
-        if self.offset.is_null() {
-            sys::move_position(self.fd, -(bytes as i64));
-        } else {
-            // SAFETY: as above.
-            unsafe { *self.offset -= bytes as i64 };
-        }
-        true
     }
 
     fn by_kernel(&self, most: usize) -> isize {
@@ -156,10 +142,6 @@ impl Source for PipeSource<'_> {
         true
     }
 
-    fn take_back(&mut self, _: usize) -> bool {
-        false
-    }
-
     fn by_kernel(&self, most: usize) -> isize {
         (self.kernel)(most)
     }
@@ -217,7 +199,7 @@ pub(crate) fn splice_in(
 
 /// A call that only the kernel can make: the direction leaves the ring for it.
 pub(crate) fn by_kernel_alone(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
-    leave_ring(conn, Reason::Blocked);
+    sys::dbg_log("transfer");leave_ring(conn, Reason::Blocked);
     // Refused like a file that cannot be spliced, if it has to stay there.
     by_kernel(conn, call).unwrap_or(Outcome::Fail(libc::EINVAL))
 }
@@ -248,7 +230,9 @@ fn pour(conn: &Conn, source: &mut impl Source, count: usize) -> Outcome {
             Ok(Put::Full) if !source.has_more() => break,
             Ok(Put::Full) => {
                 if conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0 {
-                    if let Err(errno) = wait(conn, Want::Room, &mut deadline, seen) {
+                    if let Err(errno) =
+                        wait(conn, Want::Room, &mut deadline, &mut Stay::default(), seen)
+                    {
                         return so_far(done, Outcome::Fail(errno));
                     }
                 } else if !ask_for_room(conn) {
@@ -322,56 +306,19 @@ fn elsewhere(
         Outcome::Done(n) => Ok(Some(n as usize)),
         other => Err(other),
     };
-    if !is_lost(conn) {
-        // An error of the connection comes before the first byte is taken.
-        // SAFETY: no bytes.
-        match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
-            Outcome::Done(_) => {}
-            // It stays, and the kernel says it with SIGPIPE.
-            Outcome::Fail(libc::EPIPE) => {
-                let sent = real::quietly(|| source.by_kernel(count));
-                return moved(sent.map_or_else(Outcome::Fail, Outcome::Done));
-            }
-            other => return Err(other),
+    // An error of the connection comes before the first byte is taken.
+    // SAFETY: no bytes.
+    match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
+        Outcome::Done(_) => {}
+        // It stays, and the kernel says it with SIGPIPE.
+        Outcome::Fail(libc::EPIPE) => {
+            let sent = real::quietly(|| source.by_kernel(count));
+            return moved(sent.map_or_else(Outcome::Fail, Outcome::Done));
         }
-        if !is_gone(conn) {
-            // `None`: it has just moved to the ring.
-            return by_kernel(conn, || source.by_kernel(count)).map_or(Ok(Some(0)), moved);
-        }
+        other => return Err(other),
     }
-    let mut chunk: Chunk = [MaybeUninit::uninit(); CHUNK];
-    // SAFETY: our own buffer.
-    let got = unsafe { source.read(chunk.as_mut_ptr().cast(), count.min(CHUNK)) };
-    let got = match got {
-        Ok(0) => return Ok(None),
-        Ok(n) => n,
-        Err(libc::EAGAIN) => return Ok(Some(0)),
-        Err(errno) => return Err(Outcome::Fail(errno)),
-    };
-    let mut sent = 0;
-    while sent < got {
-        let part = iovec {
-            iov_base: chunk[sent..].as_mut_ptr().cast(),
-            iov_len: got - sent,
-        };
-        // SAFETY: filled so far.
-        match unsafe { send(conn, &[part], 0) } {
-            Outcome::Done(n) => sent += n as usize,
-            other => {
-                let stuck = matches!(other, Outcome::Fail(libc::EAGAIN | libc::EINTR));
-                if source.take_back(got - sent) || !stuck {
-                    return if sent > 0 { Ok(Some(sent)) } else { Err(other) };
-                }
-                // A pipe takes nothing back: so this waits, whatever the flags.
-                sys::sched_yield();
-            }
-        }
-    }
-    Ok(Some(sent))
-}
-
-fn is_gone(conn: &Conn) -> bool {
-    conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn)
+    // `None`: it has just moved to the ring.
+    by_kernel(conn, || source.by_kernel(count)).map_or(Ok(Some(0)), moved)
 }
 
 /// Moves up to `count` bytes from the connection to the pipe `out`.
@@ -450,11 +397,30 @@ fn move_chunk(
         Err(libc::EAGAIN) => return Ok(Some(0)),
         Err(errno) => return Err(Outcome::Fail(errno)),
     };
-    let part = iovec {
-        iov_base: chunk.as_mut_ptr().cast(),
-        iov_len: written,
-    };
-    // SAFETY: our own buffer; the bytes are there.
-    let _ = unsafe { receive(conn, &[part], libc::MSG_DONTWAIT) };
+    take_seen(conn, &mut chunk[..written]);
     Ok(Some(written))
+}
+
+/// Receives what a look has seen, also where the stream has changed its way since, and the bytes
+/// are still to come there.
+fn take_seen(conn: &Conn, chunk: &mut [MaybeUninit<u8>]) {
+    let mut taken = 0;
+    while taken < chunk.len() {
+        let part = [iovec {
+            iov_base: chunk[taken..].as_mut_ptr().cast(),
+            iov_len: chunk.len() - taken,
+        }];
+        // SAFETY: our own buffer.
+        let received = unsafe {
+            match receive(conn, &part, libc::MSG_DONTWAIT) {
+                Outcome::Kernel => recv::by_kernel_now(conn, &part),
+                outcome => outcome,
+            }
+        };
+        match received {
+            Outcome::Done(n @ 1..) => taken += n as usize,
+            Outcome::Fail(libc::EAGAIN | libc::EINTR) => sys::sched_yield(),
+            _ => return,
+        }
+    }
 }

@@ -3,27 +3,32 @@
 
 use std::sync::atomic::Ordering;
 
+use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 use shunt_shm::wake::Address;
 
-use super::leave::only_the_kernel_can_wake;
+use super::downgrade::downgrade;
+use super::leave::leave_if_ending;
+use super::recv::stays_in_ring;
 use super::spin::{self, Peer, Spin};
-use super::swallow::{any_bells, swallow};
 use super::{Conn, owed};
 use crate::hold::Taken;
 use crate::life;
+use crate::socket::Socket;
 use crate::sys::{self, Errno};
 use crate::thread::{give, is_alone, signals::Seen};
-use crate::wake::{self, Place};
+use crate::wake::{self, Place, Places};
 
 mod kernel;
+mod stay;
 
 pub(crate) use kernel::{TURN, must_look};
 use kernel::{Woken, is_interrupted, sleep_in_kernel};
 pub(super) use kernel::{timeout, wait_for_kernel};
+pub(super) use stay::Stay;
 
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,9 +40,6 @@ pub(crate) enum Want {
 }
 
 impl Want {
-    /// A sleeper of each kind.
-    pub(crate) const ALL_UNITS: u32 = 1 | 1 << 16;
-
     /// One sleeper of this kind in `Receiving::sleepers`.
     fn unit(self) -> u32 {
         match self {
@@ -51,6 +53,14 @@ impl Want {
         match self {
             Self::Data => sleepers & 0xffff,
             Self::Room => sleepers >> 16,
+        }
+    }
+
+    /// Where those of this process sleep.
+    fn places(self, socket: &Socket) -> &Places {
+        match self {
+            Self::Data => &socket.places[0],
+            Self::Room => &socket.places[1],
         }
     }
 
@@ -86,7 +96,8 @@ fn is_ready(conn: &Conn, want: Want) -> bool {
 /// A wait's deadline in nanoseconds of the monotonic clock; `Some(None)`: none.
 pub(crate) type Deadline = Option<Option<u64>>;
 
-/// Waits until `want` may have come. The caller holds no token, and looks again.
+/// Waits until `want` may have come. The caller holds no token, and looks again: by the
+/// descriptor of `stay`, if it has one by then.
 ///
 /// # Errors
 /// `EINTR` where the kernel's call would give it; `EAGAIN` at the socket's own
@@ -95,9 +106,15 @@ pub(crate) fn wait(
     conn: &Conn,
     want: Want,
     deadline: &mut Deadline,
+    stay: &mut Stay,
     seen: Seen,
 ) -> Result<(), Errno> {
+    let way = conn.way_in();
     life::see_to_wishes();
+    // The kernel's own call holds the socket, whoever closes it meanwhile.
+    if want == Want::Data && conn.way_in() != way {
+        return Ok(());
+    }
     spin::share_crowd(conn.pair.link);
     let mut spin = Spin::for_peer(where_peer(conn, want));
     while !is_ready(conn, want) {
@@ -105,7 +122,7 @@ pub(crate) fn wait(
             return Err(libc::EINTR);
         }
         if conn.way_in() == Way::Tcp && want == Want::Data || !spin.turn() {
-            let result = sleep(conn, want, deadline, seen);
+            let result = sleep(conn, want, deadline, stay, seen);
             spin.woke();
             return result;
         }
@@ -153,10 +170,17 @@ fn has_streamed(conn: &Conn) -> bool {
 }
 
 #[cold]
-fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result<(), Errno> {
-    if want == Want::Room && only_the_kernel_can_wake(conn) {
+fn sleep(
+    conn: &Conn,
+    want: Want,
+    deadline: &mut Deadline,
+    stay: &mut Stay,
+    seen: Seen,
+) -> Result<(), Errno> {
+    if want == Want::Room && leave_if_ending(conn) {
         return Ok(());
     }
+    let leave = stay.leaver();
     // Closed under a call that was awake: nothing is left to sleep on.
     let Some(base) = conn.base() else {
         return Err(libc::EBADF);
@@ -164,42 +188,72 @@ fn sleep(conn: &Conn, want: Want, deadline: &mut Deadline, seen: Seen) -> Result
     let conn = &Conn { fd: base, ..*conn };
     let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
     let place = wake::enter();
+    if place.is_none() && must_be_called(conn, want) {
+        crate::sys::dbg_log("wait place none");
+        downgrade(conn, Reason::Blocked);
+        return Ok(());
+    }
     let held = Taken::now();
     // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
-    let get_up = |heard| {
+    let get_up = || {
         if !held.lasts() {
             return;
         }
-        awake(conn, want, heard);
+        awake(conn, want, place);
         if let Some(place) = place {
             place.leave();
+        }
+        if want == Want::Data {
+            conn.socket.receivers.fetch_sub(1, Ordering::AcqRel);
         }
         conn.socket.unhold();
     };
     conn.socket.hold();
-    let come = asleep(conn, want, place);
-    if come {
-        get_up(false);
-        Ok(())
-    } else {
-        let counts = if want == Want::Data {
-            &conn.socket.rx
-        } else {
-            &conn.socket.tx
-        };
-        counts.sleeps.fetch_add(1, Ordering::Relaxed);
-        let result = if is_interrupted(until, seen) {
-            Err(libc::EINTR)
-        } else {
-            sleep_in_kernel(conn, want, place, until, seen, &|| get_up(false))
-        };
-        get_up(result == Ok(Woken::Otherwise));
-        if result != Ok(Woken::Called) {
-            // The kernel may have news.
-            conn.socket.looked_at.store(0, Ordering::Relaxed);
-        }
-        result.map(|_| ())
+    if want == Want::Data {
+        conn.socket.receivers.fetch_add(1, Ordering::AcqRel);
     }
+    if asleep(conn, want, place) {
+        get_up();
+        return Ok(());
+    }
+    let counts = if want == Want::Data {
+        &conn.socket.rx
+    } else {
+        &conn.socket.tx
+    };
+    counts.sleeps.fetch_add(1, Ordering::Relaxed);
+    let result = if is_interrupted(until, seen) {
+        Err(libc::EINTR)
+    } else {
+        let undo = || {
+            get_up();
+            leave();
+        };
+        sleep_in_kernel(conn, want, place, until, seen, &undo)
+    };
+    if want == Want::Data && held.lasts() {
+        stay.look(conn);
+    }
+    get_up();
+    if result != Ok(Woken::Called) {
+        // The kernel may have news.
+        conn.socket.looked_at.store(0, Ordering::Relaxed);
+    }
+    result.map(|_| ())
+}
+
+/// Whether only a peer's call can wake who waits for that: the kernel does not know of it, or
+/// will not once the peer has moved to its ring.
+pub(crate) fn must_be_called(conn: &Conn, want: Want) -> bool {
+    match want {
+        Want::Data => matches!(conn.way_in(), Way::Ring | Way::Tcp) && !stays_in_ring(conn),
+        Want::Room => conn.is_on_ring(),
+    }
+}
+
+/// Whether a peer's call may be needed to wake who waits for the connection.
+pub(crate) fn is_on_rings(conn: &Conn) -> bool {
+    must_be_called(conn, Want::Data) || must_be_called(conn, Want::Room)
 }
 
 /// Whether a thread sleeps until there is room. With the sending token.
@@ -216,20 +270,12 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
         // and `awake` will see the same.
         return true;
     }
-    let others = want.count(
-        own.receiving
-            .sleepers
-            .fetch_add(want.unit(), Ordering::AcqRel),
-    );
-    let at = match want {
-        Want::Data => &own.face.data,
-        Want::Room => &own.face.room,
-    };
-    match place {
-        // A byte on the connection wakes them all.
-        _ if others > 0 => at.say(Address::MANY, 0),
-        Some(place) => place.tell(at),
-        None => at.say(Address::NOWHERE, 0),
+    let sleepers = &own.receiving.sleepers;
+    let others = want.count(sleepers.fetch_add(want.unit(), Ordering::AcqRel)) > 0;
+    // Of several threads the last one is called.
+    if let Some(place) = place {
+        place.tell(called_at(conn, want));
+        want.places(conn.socket).add(place);
     }
     if want == Want::Room {
         conn.ask_at();
@@ -249,44 +295,69 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
             heavy();
         }
     }
-    let come = is_ready(conn, want)
-        || owed::is_asked(conn)
-        || (want == Want::Data
-            && conn.way_in() == Way::Tcp
-            && super::recv::settle(conn)
-            && conn.consumer().is_ready());
+    let come = has_come(conn, want);
     if want == Want::Room && !come {
         conn.tell_full();
     }
     give(token(conn, want));
+    // Nobody here can have those called who sleep on it in another process.
+    let apart = others && own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
+    if apart && must_be_called(conn, want) {
+        crate::sys::dbg_log("wait apart");
+        downgrade(conn, Reason::Blocked);
+        return true;
+    }
     come
 }
 
-/// The thread sleeps no more; the last one swallows the doorbells, if there are any:
-/// the kernel has said so (`heard`), or the peer has counted them.
-pub(crate) fn awake(conn: &Conn, want: Want, heard: bool) {
-    let own = conn.pair.own;
-    if conn.take(token(conn, want)) {
-        let left = own
-            .receiving
-            .sleepers
-            .fetch_sub(want.unit(), Ordering::AcqRel)
-            - want.unit();
-        if want.count(left) == 0 {
-            publish::clear_bits(&own.face.wait, want.bit());
-        }
-        give(token(conn, want));
+/// With the token, having said that a thread sleeps: whether it should not.
+fn has_come(conn: &Conn, want: Want) -> bool {
+    is_ready(conn, want)
+        || owed::is_asked(conn)
+        || (want == Want::Data
+            && conn.way_in() == Way::Tcp
+            && super::recv::settle(conn)
+            && conn.consumer().is_ready())
+}
+
+/// Where who waits for that is called.
+fn called_at<'a>(conn: &Conn<'a>, want: Want) -> &'a Address {
+    match want {
+        Want::Data => &conn.pair.own.face.data,
+        Want::Room => &conn.pair.own.face.room,
     }
-    if !heard && !any_bells(conn) {
+}
+
+/// The thread sleeps no more. If it was the one to be called, another one that sleeps on the
+/// connection is from now on.
+pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
+    let own = conn.pair.own;
+    if !conn.take(token(conn, want)) {
         return;
     }
-    // A byte in the queue wakes every sleeper; whoever is last takes it, so that
-    // none misses it.
-    for _ in 0..50 {
-        if own.receiving.sleepers.load(Ordering::Acquire) == 0 {
-            break;
-        }
-        sys::sched_yield();
+    let sleepers = &own.receiving.sleepers;
+    let left = sleepers.fetch_sub(want.unit(), Ordering::AcqRel) - want.unit();
+    if want.count(left) == 0 {
+        publish::clear_bits(&own.face.wait, want.bit());
     }
-    swallow(conn);
+    let mut next = None;
+    if let Some(place) = place {
+        let places = want.places(conn.socket);
+        places.remove(place);
+        let at = called_at(conn, want);
+        if want.count(left) > 0 && place.is_told(at) {
+            next = places.any();
+        }
+        if let Some(next) = next {
+            next.tell(at);
+            own.face.naps.fetch_add(1, Ordering::AcqRel);
+            // As if it had just gone to sleep.
+            heavy();
+        }
+    }
+    let next = next.filter(|_| has_come(conn, want));
+    give(token(conn, want));
+    if let Some(next) = next {
+        next.wake();
+    }
 }

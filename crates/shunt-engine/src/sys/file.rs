@@ -18,10 +18,6 @@ pub(crate) fn position(fd: c_int) -> Option<i64> {
     call!(lseek, fd, 0, libc::SEEK_CUR).ok().map(|at| at as i64)
 }
 
-pub(crate) fn move_position(fd: c_int, by: i64) {
-    let _ = call!(lseek, fd, by, libc::SEEK_CUR);
-}
-
 /// Whether a descriptor is a regular file or a block device.
 pub(crate) fn is_file(fd: c_int) -> bool {
     matches!(file_type(fd), libc::S_IFREG | libc::S_IFBLK)

@@ -149,7 +149,12 @@ pub(crate) fn setsockopt<T>(
 
 /// Has the kernel send what waits for more (`TCP_NODELAY` in `tcp(7)`).
 pub(crate) fn push(fd: c_int) {
-    let _ = setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    let set = |on: i32| setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on);
+    let was = getsockopt::<i32>(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY);
+    let _ = set(1);
+    if was == Ok(0) {
+        let _ = set(0);
+    }
 }
 
 /// Bytes that a TCP socket's send buffer has room for, headers included.

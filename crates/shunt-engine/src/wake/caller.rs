@@ -14,21 +14,71 @@ static SENDER: Kept = Kept::nothing();
 /// … made by one thread at a time.
 static MAKING: AtomicBool = AtomicBool::new(false);
 
-/// Calls who sleeps at a peer's address. `false`: that cannot be done. Also where there is
-/// no room: be it theirs, or what others have not heard yet fills this process's share.
-pub(crate) fn call(at: &Address) -> bool {
+/// Calls who sleeps at a peer's address. A full queue is a call that is pending, and who is there
+/// no more sleeps no more.
+pub(crate) fn call(at: &Address) {
     let (name, secret) = at.look();
-    if name == Address::NOWHERE || name == Address::MANY {
-        return false;
+    if name == Address::NOWHERE {
+        return;
     }
     // Whatever the number names by now: a connection takes nothing that is sent so.
     let known = SENDER.number();
-    let sent = known >= 0 && channel::send(known, name, secret)
-        || sender().is_some_and(|sender| sender != known && channel::send(sender, name, secret));
-    if sent {
+    if known >= 0 && is_heard(known, name, secret)
+        || sender().is_some_and(|sender| sender != known && is_heard(sender, name, secret))
+        || call_anew(name, secret)
+    {
         stats::calls();
     }
+}
+
+/// Whether somebody has the channel of that name; whoever it is hears nothing of it.
+pub(crate) fn is_there(name: u64) -> bool {
+    const NO_SECRET: u64 = 0;
+    sender().is_none_or(|fd| channel::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
+}
+
+/// Whether a call by this socket has come, or none is needed.
+fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
+    match channel::send(fd, name, secret) {
+        Ok(()) | Err(libc::ECONNREFUSED) => true,
+        // Theirs is full, unless what others have not heard yet fills this process's share.
+        Err(libc::EAGAIN) => !is_spent(fd),
+        Err(_) => false,
+    }
+}
+
+/// Whether what others have not heard yet fills half of what a socket may send.
+fn is_spent(fd: c_int) -> bool {
+    let sent = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0);
+    let most = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    sent > most / 2
+}
+
+/// The same by a socket of its own, which takes the place of the one that is full.
+#[cold]
+fn call_anew(name: u64, secret: u64) -> bool {
+    if config::is_confined() {
+        return false;
+    }
+    let Ok(fd) = sys::datagram_socket() else {
+        return false;
+    };
+    let sent = is_heard(fd, name, secret);
+    if thread::owns_memory() && !MAKING.swap(true, Ordering::Acquire) {
+        if let Some(former) = SENDER.take() {
+            sys::close(former);
+        }
+        SENDER.keep(sys::move_high(fd));
+        MAKING.store(false, Ordering::Release);
+    } else {
+        sys::close(fd);
+    }
     sent
+}
+
+/// Whether peers can be called from here.
+pub(crate) fn is_able() -> bool {
+    SENDER.number() >= 0 || sender().is_some()
 }
 
 /// The socket; another one if the program has closed its number behind our back.

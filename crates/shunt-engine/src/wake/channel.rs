@@ -1,7 +1,7 @@
 //! The receiving end of a wake channel.
 
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{c_int, sock_filter, sockaddr_un};
 use shunt_shm::wake::Address;
@@ -14,8 +14,6 @@ use crate::{config, stats, thread};
 /// A datagram socket by which peers call; or none.
 pub(crate) struct Channel {
     socket: Kept,
-    /// It shall not be opened any more.
-    retired: AtomicBool,
     name: AtomicU64,
     secret: AtomicU64,
 }
@@ -24,7 +22,6 @@ impl Channel {
     pub(crate) const fn new() -> Self {
         Self {
             socket: Kept::nothing(),
-            retired: AtomicBool::new(false),
             name: AtomicU64::new(0),
             secret: AtomicU64::new(0),
         }
@@ -36,32 +33,32 @@ impl Channel {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.fd() >= 0
+        self.socket.is_kept()
     }
 
-    /// Whether it may still be opened.
-    pub(crate) fn is_unused(&self) -> bool {
-        !self.is_open() && !self.retired.load(Ordering::Relaxed)
+    /// The same, if the number names it still.
+    pub(crate) fn socket(&self) -> Option<c_int> {
+        self.socket.get()
     }
 
-    /// Opens it, unless there is one or shall be none; `watch` is shown the descriptor first.
-    /// By one thread at a time. `false`: there is none.
-    pub(crate) fn open(&self, watch: impl FnOnce(c_int) -> Result<(), Errno>) -> bool {
-        if self.is_unused() && thread::owns_memory() && !config::is_confined() {
-            match self.make(watch) {
-                Ok(fd) => self.socket.keep(fd),
-                // There may be room for another descriptor later.
-                Err(libc::EMFILE | libc::ENFILE) => {}
-                Err(_) => self.retired.store(true, Ordering::Relaxed),
-            }
+    /// Opens it, unless it is open. By one thread at a time. `false`: that cannot be done.
+    pub(crate) fn open(&self) -> bool {
+        if self.is_open() {
+            return true;
+        }
+        self.close();
+        if thread::owns_memory()
+            && !config::is_confined()
+            && let Ok(fd) = self.make()
+        {
+            self.socket.keep(fd);
         }
         self.is_open()
     }
 
-    fn make(&self, watch: impl FnOnce(c_int) -> Result<(), Errno>) -> Result<c_int, Errno> {
+    fn make(&self) -> Result<c_int, Errno> {
         let fd = sys::move_high(sys::datagram_socket()?);
-        let done = self.name(fd).and_then(|()| watch(fd));
-        if let Err(errno) = done {
+        if let Err(errno) = self.name(fd) {
             sys::close(fd);
             return Err(errno);
         }
@@ -85,6 +82,22 @@ impl Channel {
         at.say(self.name.load(o), self.secret.load(o));
     }
 
+    /// The same, if it names `former` until now.
+    pub(crate) fn tell_instead(&self, at: &Address, former: u64) -> bool {
+        let o = Ordering::Relaxed;
+        at.say_instead(former, self.name.load(o), self.secret.load(o))
+    }
+
+    /// Its name, of the last time that it was opened.
+    pub(crate) fn called(&self) -> u64 {
+        self.name.load(Ordering::Relaxed)
+    }
+
+    /// Whether that says so still.
+    pub(crate) fn is_told(&self, at: &Address) -> bool {
+        at.says(self.name.load(Ordering::Relaxed))
+    }
+
     /// Takes a call out; if there are more, the kernel says so again. `false`: there is none.
     /// If the program has closed the number behind our back, the channel is closed, and
     /// whoever needs one opens another.
@@ -98,10 +111,10 @@ impl Channel {
         take(fd)
     }
 
-    /// The same where it is known that the number is the channel's: the kernel's set says so,
-    /// or who was called finds what it waited for.
+    /// The same where the number is the channel's without doubt, as the kernel's set says so, or
+    /// most likely, as who was called finds what it waited for.
     pub(crate) fn hear_sure(&self) -> bool {
-        self.is_open() && take(self.fd())
+        self.is_open() && (take(self.fd()) || self.hear())
     }
 
     /// Calls from within this process. What peers have sent uses up no room for this.
@@ -109,7 +122,7 @@ impl Channel {
         // Who sleeps has the socket also where the number names it no more.
         let sender = || self.is_open().then(caller::sender).flatten();
         if let Some(fd) = self.socket.get().or_else(sender) {
-            send(
+            let _ = send(
                 fd,
                 self.name.load(Ordering::Relaxed),
                 self.secret.load(Ordering::Relaxed),
@@ -123,18 +136,6 @@ impl Channel {
         if let Some(fd) = self.socket.take() {
             sys::close(fd);
         }
-    }
-
-    /// The same for good. `false`: it has been done before.
-    pub(crate) fn retire(&self) -> bool {
-        let first = !self.retired.swap(true, Ordering::Relaxed);
-        self.close();
-        first
-    }
-
-    /// For whoever has it next, closed: it may be opened.
-    pub(crate) fn begin(&self) {
-        self.retired.store(false, Ordering::Relaxed);
     }
 
     /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the
@@ -166,19 +167,21 @@ fn listen_for(fd: c_int, secret: u64) -> Result<usize, Errno> {
     sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
+/// A datagram goes also if there is no room for it, and says how long it was; from a connection
+/// that has the number by now nothing is taken.
 fn take(fd: c_int) -> bool {
-    let mut byte = 0u8;
-    let called = sys::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT).is_ok();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    let called = sys::recv(fd, std::ptr::null_mut(), 0, flags).is_ok_and(|n| n > 0);
     if called {
         stats::called();
     }
     called
 }
 
-/// Sends a call by a datagram socket. `false`: it has not come.
-pub(super) fn send(fd: c_int, name: u64, secret: u64) -> bool {
+/// Sends a call by a datagram socket.
+pub(super) fn send(fd: c_int, name: u64, secret: u64) -> Result<(), Errno> {
     let (address, length) = address(name);
-    sys::send_to(fd, &secret.to_be_bytes(), &address, length).is_ok()
+    sys::send_to(fd, &secret.to_be_bytes(), &address, length).map(|_| ())
 }
 
 /// The abstract address (`unix(7)`) of a channel.
@@ -203,24 +206,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_want_of_descriptors_is_not_for_good() {
-        thread::learn_pid();
-        let channel = Channel::new();
-        assert!(!channel.open(|_| Err(libc::EMFILE)));
-        assert!(channel.is_unused());
-        assert!(channel.open(|_| Ok(())));
-        channel.close();
-        assert!(!channel.open(|_| Err(libc::ENOSPC)));
-        assert!(!channel.is_unused());
-    }
-
-    #[test]
     fn a_number_that_names_something_else_is_neither_heard_nor_kept() {
         thread::learn_pid();
         let (channel, at) = (Channel::new(), Address::default());
-        assert!(channel.open(|_| Ok(())));
+        assert!(channel.open());
         channel.tell(&at);
-        assert!(caller::call(&at) && channel.hear());
+        caller::call(&at);
+        assert!(channel.is_told(&at) && channel.hear());
         let (number, theirs) = (channel.fd(), sys::datagram_socket().unwrap());
         // Whoever sleeps has the socket still.
         let asleep = sys::fcntl(number, libc::F_DUPFD_CLOEXEC, 0).unwrap() as c_int;
@@ -228,10 +220,31 @@ mod tests {
         assert!(unsafe { libc::dup2(theirs, number) } == number);
         channel.wake();
         assert_eq!(sys::ready(asleep, libc::POLLIN), libc::POLLIN);
-        assert!(!channel.hear() && channel.is_unused());
+        assert!(!channel.hear() && !channel.is_open());
         assert!(sys::file(number).is_some());
-        assert!(channel.open(|_| Ok(())) && channel.fd() != number);
+        assert!(channel.open() && channel.fd() != number);
         channel.close();
         [number, theirs, asleep].into_iter().for_each(sys::close);
+    }
+
+    #[test]
+    fn nothing_is_taken_from_a_stream_at_its_number() {
+        thread::learn_pid();
+        let channel = Channel::new();
+        assert!(channel.open());
+        let (number, mut pair) = (channel.fd(), [0; 2]);
+        // SAFETY: a local array; and both descriptors are this test's.
+        unsafe {
+            let stream = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+            assert_eq!(
+                libc::socketpair(libc::AF_UNIX, stream, 0, pair.as_mut_ptr()),
+                0
+            );
+            assert_eq!(libc::dup2(pair[0], number), number);
+        }
+        assert_eq!(sys::send(pair[1], &[0]), Ok(1));
+        assert!(!channel.hear_sure() && !channel.is_open());
+        assert_eq!(sys::ioctl_int(number, libc::FIONREAD), Ok(1));
+        [number, pair[0], pair[1]].into_iter().for_each(sys::close);
     }
 }

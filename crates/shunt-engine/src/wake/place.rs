@@ -9,9 +9,9 @@ use super::channel::Channel;
 use crate::{config, sys, thread};
 
 /// So many threads of a process may sleep in places at the same time.
-const MOST: usize = 128;
+const MOST: usize = 512;
 /// Of the descriptors that a process may have, channels use no more than one in so many.
-const SHARE: u64 = 32;
+const SHARE: u64 = 8;
 
 static CHANNELS: [Channel; MOST] = [const { Channel::new() }; MOST];
 /// Which are taken, a bit each.
@@ -34,7 +34,7 @@ pub(crate) fn enter() -> Option<Place> {
     let place = Place((0..TAKEN.len()).find_map(take_in)?);
     let channel = place.channel();
     let may = || sys::descriptor_limit() / SHARE > place.0 as u64;
-    if channel.is_open() || channel.is_unused() && may() && channel.open(|_| Ok(())) {
+    if channel.is_open() || may() && channel.open() {
         return Some(place);
     }
     place.leave();
@@ -62,6 +62,11 @@ impl Place {
         self.channel().tell(at);
     }
 
+    /// Whether that says so still.
+    pub(crate) fn is_told(self, at: &Address) -> bool {
+        self.channel().is_told(at)
+    }
+
     /// What to poll: readable when called.
     pub(crate) fn watch(self) -> pollfd {
         pollfd {
@@ -80,6 +85,11 @@ impl Place {
         }
     }
 
+    /// Wakes its thread, from within this process.
+    pub(crate) fn wake(self) {
+        self.channel().wake();
+    }
+
     /// Its number, for [`Place::numbered`].
     pub(crate) fn number(self) -> c_int {
         self.0 as c_int
@@ -94,6 +104,50 @@ impl Place {
     pub(crate) fn leave(self) {
         let bit = 1 << (self.0 % 64);
         TAKEN[self.0 / 64].fetch_and(!bit, Ordering::Release);
+    }
+}
+
+/// Where threads sleep that wait for the same thing, a bit for each place. Changed under a token.
+#[derive(Debug)]
+pub(crate) struct Places([AtomicU64; MOST / 64]);
+
+impl Places {
+    /// One more.
+    pub(crate) fn add(&self, place: Place) {
+        let (word, bit) = self.at(place);
+        word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+    }
+
+    /// One less.
+    pub(crate) fn remove(&self, place: Place) {
+        let (word, bit) = self.at(place);
+        word.store(word.load(Ordering::Relaxed) & !bit, Ordering::Relaxed);
+    }
+
+    fn at(&self, place: Place) -> (&AtomicU64, u64) {
+        (&self.0[place.0 / 64], 1 << (place.0 % 64))
+    }
+
+    /// Any of them.
+    pub(crate) fn any(&self) -> Option<Place> {
+        let numbered = |(word, places): (usize, &AtomicU64)| match places.load(Ordering::Relaxed) {
+            0 => None,
+            places => Some(Place(word * 64 + places.trailing_zeros() as usize)),
+        };
+        self.0.iter().enumerate().find_map(numbered)
+    }
+
+    /// None any more: their threads are gone.
+    pub(crate) fn clear(&self) {
+        for places in &self.0 {
+            places.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; MOST / 64])
     }
 }
 
@@ -152,9 +206,10 @@ mod tests {
         assert_ne!(one.number(), other.number());
         let is_called = |place: Place| sys::poll_now(&mut [place.watch()]) == Ok(1);
         let at = Address::default();
-        assert!(!super::super::call(&at));
+        super::super::call(&at);
         other.tell(&at);
-        assert!(super::super::call(&at));
+        assert!(!is_called(other));
+        super::super::call(&at);
         assert!(is_called(other) && !is_called(one));
         // Only who knows the word is heard.
         let (name, secret) = at.look();

@@ -1,6 +1,6 @@
 //! Model checking of the recall: a sender and a receiver on a ring and a TCP stream that are
 //! lists, in every order of their steps. No message is lost, doubled or overtaken, and none
-//! comes by TCP while its receiver reads the ring, who would take it for doorbells.
+//! comes by TCP while its receiver reads the ring.
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
@@ -11,8 +11,6 @@ use crate::slot::{READY, Recall, Slot, Way, first_life};
 use crate::token::Holder;
 
 const LIFE: u32 = first_life(1);
-/// `Receiving::resume_at` while nothing is known.
-const UNKNOWN: u64 = u64::MAX;
 
 struct World {
     receiver: Slot,
@@ -96,7 +94,7 @@ impl World {
 
     fn answer(&self) {
         loop {
-            match self.as_sender().look(false) {
+            match self.as_sender().look() {
                 Look::Wait => thread::yield_now(),
                 Look::TakenBack => return,
                 Look::Asked => {
@@ -126,7 +124,7 @@ impl World {
 
     /// Recalls; `lent`: it could send to itself what is unread.
     fn recall(&self, lent: bool) {
-        self.as_receiver().begin(UNKNOWN);
+        self.as_receiver().begin();
         self.take_part(lent);
     }
 

@@ -2,34 +2,30 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::iovec;
+use libc::{c_int, iovec};
 use shunt_abi::Reason;
 use shunt_shm::atomic::light;
 use shunt_shm::slot::{self, Recall, Way};
 
 use super::brought::{is_bringing, note_brought};
+use super::end::failure;
 use super::tcp::switch_offset;
 use super::{PARTS, Step};
 use crate::config::hesitate;
 use crate::iov::{self, Cursor};
-use crate::socket::bump;
-use crate::stream::Conn;
-use crate::stream::downgrade::{HELD, UNKNOWN, has_passed_the_end, is_never_answered};
-use crate::stream::swallow::take_bells;
-use crate::{real, sys};
+use crate::socket::RECEIVER;
+use crate::stream::downgrade::{awaits, has_passed_the_end, is_never_answered};
+use crate::stream::wait::Stay;
+use crate::stream::{Conn, again};
+use crate::{Outcome, real, sys};
 
-/// The peer has left the ring: its bytes go on over TCP from `offset`.
-pub(in crate::stream) fn follow_back(conn: &Conn, offset: u64) {
+/// The peer has left the ring: its bytes go on over TCP.
+pub(in crate::stream) fn follow_back(conn: &Conn) {
     let receiving = &conn.pair.own.receiving;
-    receiving.resume_at.store(offset, Ordering::Relaxed);
+    receiving.awaits.store(0, Ordering::Relaxed);
     light();
     hesitate();
     Way::TcpAgain.store(&receiving.way);
-    // Doorbells could not wait for it; payload can.
-    let rcvlowat = conn.pair.own.options.rcvlowat.load(Ordering::Relaxed) as i32;
-    if rcvlowat > 1 {
-        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &rcvlowat);
-    }
     conn.socket.note_downgrade();
     if conn.socket.reason() == Reason::Pending {
         let peer = conn.pair.peer_state();
@@ -60,86 +56,87 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
     }
     let step = after_ring(conn);
     // Of one that has ended no answer is needed.
-    let resume = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed);
-    let settled = settled || !matches!(resume, UNKNOWN | HELD);
-    settled && !matches!(step, Step::Empty | Step::Held | Step::Moved)
+    let settled = settled || !awaits(conn);
+    settled && !matches!(step, Step::Asked | Step::Moved)
 }
 
 /// Whether the peer has answered our recall, or had left before it and nothing is
 /// lost by that.
 fn has_answered(conn: &Conn) -> bool {
     let peer = conn.pair.peer;
-    let on_ring = conn.pair.own.receiving.resume_at.load(Ordering::Relaxed) != HELD;
     conn.pair.has_begun()
         && (peer.recall.answered.load(Ordering::Acquire) == Recall::AGREED
-            || on_ring
-                && peer.output.back_at.load(Ordering::Acquire) != 0
-                && conn.consumer().has_ended())
+            || peer.output.back_at.load(Ordering::Acquire) != 0 && conn.consumer().has_ended())
 }
 
-/// Where payload begins, once the peer has answered our recall.
-fn learn_resume(conn: &Conn) -> Option<u64> {
+/// Having recalled the stream, learns that TCP carries it on. `false`: not yet.
+fn learn(conn: &Conn) -> bool {
     // In this order: who has ended begins with its ring no more.
     let only_tcp = || has_passed_the_end(conn) && switch_offset(conn).is_none();
     if !has_answered(conn) && !only_tcp() {
-        return None;
+        return false;
     }
-    let receiving = &conn.pair.own.receiving;
-    // Once what came before the ring has been read, doorbells come next.
-    let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
-    let held = receiving.resume_at.load(Ordering::Relaxed) == HELD
-        && switch_offset(conn).is_none_or(|switched| taken < switched);
     hesitate();
     let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
-    let resume = match back_at.checked_sub(1) {
-        Some(resume) if !held => resume,
-        // It had not begun with its ring, or no doorbell lies before what it sends.
-        _ => taken,
-    };
-    receiving.resume_at.store(resume, Ordering::Relaxed);
     if let Some(from) = back_at.checked_sub(1) {
         note_brought(conn, from);
     }
-    Some(resume)
+    hesitate();
+    conn.pair.own.receiving.awaits.store(0, Ordering::Relaxed);
+    true
 }
 
-/// On TCP again: swallows the doorbells before the payload goes on, then the
-/// kernel does the rest.
+/// The kernel does the rest, unless an error was taken from it on the way, which it tells only
+/// once; behind what is in the queue.
+pub(super) fn pending(conn: &Conn) -> Option<Step> {
+    let errno = conn.socket.pending_error.load(Ordering::Relaxed);
+    let told = errno != 0 && sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n == 0);
+    told.then(|| failure(conn, errno))
+}
+
+/// On TCP again: the kernel does the rest, once that is known.
 pub(super) fn after_ring(conn: &Conn) -> Step {
-    let receiving = &conn.pair.own.receiving;
-    let resume = match receiving.resume_at.load(Ordering::Relaxed) {
-        unknown @ (UNKNOWN | HELD) => match learn_resume(conn) {
-            Some(resume) => resume,
-            None if is_never_answered(conn) => return Step::Moved,
-            None if unknown == HELD => return Step::Held,
-            None => {
-                return match take_bells(conn) {
-                    Ok(true) => Step::End,
-                    Ok(false) => Step::Empty,
-                    Err(errno) => Step::Failed(errno),
-                };
-            }
-        },
-        resume => resume,
-    };
-    loop {
-        let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
-        if taken >= resume {
-            let brings = is_bringing(conn).is_some();
-            return if brings { Step::Brings } else { Step::Kernel };
-        }
-        let Some(base) = conn.base() else {
-            return Step::Failed(libc::EBADF);
+    if awaits(conn) && !learn(conn) {
+        return if is_never_answered(conn) {
+            Step::Moved
+        } else {
+            Step::Asked
         };
-        let mut bells = [0u8; 64];
-        let want = bells.len().min((resume - taken) as usize);
-        match sys::recv(base, bells.as_mut_ptr(), want, libc::MSG_DONTWAIT) {
-            Ok(0) => return Step::End,
-            Ok(n) => bump(&receiving.kernel_bytes, n as u64),
-            Err(libc::EAGAIN) => return Step::Empty,
-            Err(errno) => return Step::Failed(errno),
-        }
     }
+    let brings = is_bringing(conn).is_some();
+    if brings { Step::Brings } else { Step::Kernel }
+}
+
+/// After the ring, by the descriptor of `stay` if the last one was closed. `None`: the connection
+/// is on its way to its rings again.
+///
+/// # Safety
+/// The cursor's parts are writable.
+#[cold]
+pub(super) unsafe fn by_kernel(
+    conn: &Conn,
+    cursor: &Cursor,
+    flags: c_int,
+    stay: &Stay,
+) -> Option<Outcome> {
+    let (life, all, socket) = (conn.pair.life(), cursor.all(), conn.socket);
+    // SAFETY: all-zero is a valid header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = all.as_ptr().cast_mut();
+    message.msg_iovlen = all.len();
+    let leave = stay.leaver();
+    let undo = || {
+        socket.go_out(RECEIVER);
+        leave();
+    };
+    socket.go_in_attached(RECEIVER);
+    let outcome = again::is_plain_in(conn, life).then(|| {
+        // SAFETY: the caller's promise.
+        let call = || unsafe { real::recvmsg()(conn.fd, &raw mut message, flags) };
+        real::sleeping(&undo, call).map_or_else(Outcome::Fail, Outcome::Done)
+    });
+    socket.go_out(RECEIVER);
+    outcome
 }
 
 /// After the ring: what TCP has already, and `least` bytes in all. What stops it

@@ -7,15 +7,15 @@ use libc::{c_int, iovec};
 use shunt_shm::ring::Found;
 use shunt_shm::slot::{Recall, Way};
 
-use super::end::{failure, last};
+use super::end::{failure, has_ended, last};
 use super::ring::from_ring;
-use super::tcp::{switch_offset, truncate};
+use super::tcp::{peer_has_left, switch_offset, truncate};
 use super::{PARTS, Step};
 use crate::config::{self, hesitate};
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::close::abort;
-use crate::stream::downgrade::{UNKNOWN, as_receiver};
+use crate::stream::downgrade::{as_receiver, is_never_answered};
 use crate::stream::{Conn, owed};
 use crate::sys::Errno;
 use crate::{sys, tcp};
@@ -88,24 +88,32 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     unsafe { from_ring(conn, cursor, flags) }
 }
 
-/// Receives some of what came by TCP before the ring, while the peer has not answered a recall
-/// yet. With the receiving token.
+/// Receives what comes by TCP while it is not known that the peer has answered a recall. With the
+/// receiving token.
 ///
 /// # Safety
 /// The cursor's parts are writable.
 #[cold]
-pub(super) unsafe fn before_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
-    let receiving = &conn.pair.own.receiving;
-    let taken = receiving.kernel_bytes.load(Ordering::Relaxed);
-    let Some(left) = switch_offset(conn).map(|switched| switched.saturating_sub(taken)) else {
-        return Step::Empty;
+pub(super) unsafe fn meanwhile(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+    // A peer that had left its ring before it was recalled may have sent what follows that.
+    let most = if peer_has_left(conn) {
+        let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+        switch_offset(conn).map_or(0, |switched| switched.saturating_sub(taken))
+    } else {
+        u64::MAX
     };
-    if left == 0 {
-        receiving.resume_at.store(UNKNOWN, Ordering::Relaxed);
-        return Step::Moved;
+    if most == 0 {
+        return match has_ended(conn) {
+            Ok(false) => Step::Empty,
+            Ok(true) if is_never_answered(conn) => Step::Moved,
+            Ok(true) => last(conn),
+            Err(errno) => failure(conn, errno),
+        };
     }
-    match take(conn, cursor, flags, left) {
+    match take(conn, cursor, flags, most) {
         Taken::Step(step) => step,
+        // It may have ended without an answer.
+        Taken::End if is_never_answered(conn) => Step::Moved,
         Taken::End => last(conn),
         Taken::Failed(errno) => failure(conn, errno),
     }
@@ -172,19 +180,29 @@ fn go_on_in_ring(conn: &Conn, left: u64) -> bool {
             _ => return false,
         }
     }
-    stay_in_ring(conn, Way::Ring);
+    stay_in_ring(conn);
     true
 }
 
 /// Takes a recall back for good: the ring is read to its end. With the receiving token.
-pub(in crate::stream) fn stay_in_ring(conn: &Conn, way: Way) {
+pub(in crate::stream) fn stay_in_ring(conn: &Conn) {
     let until = &conn.pair.own.recall.brought_until;
     until.store(Recall::IN_RING, Ordering::Relaxed);
-    take_back(conn, way);
+    take_back(conn);
 }
 
 /// Takes a recall back: what arrives is read where it was before. With the receiving token.
-pub(in crate::stream) fn take_back(conn: &Conn, way: Way) {
+pub(in crate::stream) fn take_back(conn: &Conn) {
     conn.socket.insists.store(false, Ordering::Relaxed);
-    as_receiver(conn).take_back(way);
+    as_receiver(conn).take_back(way_before(conn));
+}
+
+/// Where it was: in the ring, unless what came by TCP before that is still to be read.
+pub(in crate::stream) fn way_before(conn: &Conn) -> Way {
+    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+    if switch_offset(conn).is_some_and(|switched| switched <= taken) {
+        Way::Ring
+    } else {
+        Way::Tcp
+    }
 }

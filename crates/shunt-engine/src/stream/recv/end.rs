@@ -2,14 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot;
 
 use super::Step;
-use crate::epoll;
 use crate::socket::bump;
 use crate::stream::Conn;
-use crate::stream::close::{reset_if_died, take_error};
-use crate::stream::swallow::take_bells;
+use crate::stream::close::{abort, reset_if_died, take_error};
 use crate::sys::{self, Errno};
 
 /// The kernel is asked about an empty ring at least this often (ticks, about
@@ -47,23 +45,35 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
 #[cold]
 fn ask_kernel(conn: &Conn) -> Option<Step> {
     bump(&conn.socket.rx.kernel_calls, 1);
-    let heard = if conn.pair.own.receiving.sleepers.load(Ordering::Acquire) == 0
-        && !epoll::may_sleep(conn)
-    {
-        take_bells(conn)
-    } else {
-        // Others must still be woken by what is in the queue.
-        let ready = sys::ready(conn.fd, libc::POLLRDHUP);
-        if ready & (libc::POLLERR | libc::POLLHUP) != 0 {
-            take_bells(conn)
-        } else {
-            Ok(ready & libc::POLLRDHUP != 0)
+    match has_ended(conn) {
+        Ok(false) if has_stray(conn) => {
+            abort(conn);
+            Some(Step::Failed(libc::ECONNRESET))
         }
-    };
-    match heard {
         Ok(false) => None,
         Ok(true) => Some(end(conn)),
         Err(errno) => Some(failure(conn, errno)),
+    }
+}
+
+/// Whether something has come by TCP that a peer which is on its ring does not send.
+fn has_stray(conn: &Conn) -> bool {
+    let queued = conn
+        .base()
+        .and_then(|base| sys::ioctl_int(base, libc::FIONREAD).ok());
+    queued.is_some_and(|queued| queued > 0)
+        // Said before the first byte is sent.
+        && conn.pair.peer.output.back_at.load(Ordering::Acquire) == 0
+}
+
+/// Whether nothing comes by TCP any more.
+pub(super) fn has_ended(conn: &Conn) -> Result<bool, Errno> {
+    let base = conn.base().ok_or(libc::EBADF)?;
+    let mut byte = 0u8;
+    match sys::recv(base, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
+        Ok(n) => Ok(n == 0),
+        Err(libc::EAGAIN | libc::EINTR) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -84,13 +94,4 @@ pub(super) fn last(conn: &Conn) -> Step {
 pub(super) fn failure(conn: &Conn, errno: Errno) -> Step {
     conn.socket.pending_error.store(errno, Ordering::Relaxed);
     last(conn)
-}
-
-/// Whether a peer that is gone left nothing of ours unread: TCP would have said
-/// FIN, whatever became of doorbells.
-pub(crate) fn closed_cleanly(conn: &Conn) -> bool {
-    let state = conn.pair.peer_state();
-    let deliberate = state & (slot::CLOSED | slot::LINGERS) != 0;
-    let all_read = deliberate || conn.way_out() == Way::Ring && conn.in_flight() == 0;
-    all_read && state & slot::UNREAD == 0 && !conn.socket.sent_late.load(Ordering::Relaxed)
 }

@@ -1,6 +1,7 @@
 //! What the ring has to give.
 
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_shm::ring::{Found, Stopped};
@@ -57,8 +58,8 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
                 bump(&conn.socket.rx.user_calls, 1);
                 return Step::Bytes;
             }
-            Ok(Found::Back(offset)) => {
-                follow_back(conn, offset);
+            Ok(Found::Back(_)) => {
+                follow_back(conn);
                 return after_ring(conn);
             }
             Err(Stopped::BadBuffer(_)) => return Step::BadBuffer,
@@ -74,6 +75,10 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
                     Some(step) => {
                         // What was published before the close comes first.
                         if conn.consumer().is_ready() {
+                            if let Step::Failed(errno) = step {
+                                let pending = &conn.socket.pending_error;
+                                pending.store(errno, Ordering::Relaxed);
+                            }
                             looked = true;
                             continue;
                         }

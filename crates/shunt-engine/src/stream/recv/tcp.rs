@@ -13,6 +13,8 @@ use super::{PARTS, Step};
 use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
+use crate::stream::close::break_off;
+use crate::stream::downgrade::awaits;
 use crate::stream::{Conn, owed};
 use crate::{sys, tcp};
 
@@ -22,6 +24,11 @@ pub(in crate::stream) fn switch_offset(conn: &Conn) -> Option<u64> {
     let switch_at = &conn.pair.peer.output.switch_at;
     let switched = begun.then(|| switch_at.load(Ordering::Acquire));
     switched?.checked_sub(1)
+}
+
+/// Whether the peer has left its ring, or is about to.
+pub(in crate::stream) fn peer_has_left(conn: &Conn) -> bool {
+    conn.pair.has_begun() && conn.pair.peer.output.back_at.load(Ordering::Acquire) != 0
 }
 
 /// Moves the incoming direction to the ring if the program has read everything
@@ -43,26 +50,19 @@ pub(in crate::stream) fn settle(conn: &Conn) -> bool {
 /// taken from the base socket. `false`: it does not know, and it matters.
 pub(in crate::stream) fn recount(conn: &Conn) -> bool {
     let receiving = &conn.pair.own.receiving;
-    let before = receiving.kernel_bytes.load(Ordering::Relaxed);
     let way = conn.way_in();
     // From there on it is the program that takes them, without the token.
-    let passed = before >= receiving.resume_at.load(Ordering::Relaxed);
-    if way == Way::TcpAgain && passed && is_bringing(conn).is_none() {
+    if way == Way::TcpAgain && !awaits(conn) && is_bringing(conn).is_none() {
         return true;
     }
     let Some(taken) = conn.base().and_then(tcp::consumed_at_last) else {
         return way == Way::Ring;
     };
     receiving.kernel_bytes.store(taken, Ordering::Relaxed);
-    // It may have taken doorbells with the last payload.
-    if way == Way::Tcp && switch_offset(conn).is_some_and(|offset| taken > offset) {
-        Way::Ring.store(&receiving.way);
-    }
     true
 }
 
-/// On TCP, and the peer may switch at any moment: what lies beyond its offset
-/// are doorbells.
+/// On TCP, and the peer may switch at any moment.
 ///
 /// # Safety
 /// The cursor's parts are writable.
@@ -93,7 +93,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     message.msg_iovlen = count;
     let peek = flags & libc::MSG_PEEK != 0;
     if peek && count == PARTS {
-        // A look cannot be had in parts. Doorbells at its end are not counted.
+        // A look cannot be had in parts.
         let all = cursor.all();
         message.msg_iov = all.as_ptr().cast_mut();
         message.msg_iovlen = all.len();
@@ -132,12 +132,12 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
             .store(before + n as u64, Ordering::Relaxed);
     }
     hesitate();
-    // The peer may have switched and rung while we received.
+    // The peer may have switched while we received, and left its ring again: what followed that
+    // is there before what is in it.
     let payload = match switch_offset(conn) {
         Some(offset) if before + n as u64 > offset => {
-            bump(&conn.socket.rx.doorbells, before + n as u64 - offset);
             if !peek {
-                Way::Ring.store(&receiving.way);
+                break_off(conn);
             }
             offset.saturating_sub(before) as usize
         }
@@ -145,8 +145,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     };
     cursor.skip(payload);
     if payload == 0 {
-        // SAFETY: the caller's promise.
-        return unsafe { from_ring(conn, cursor, flags) };
+        return Step::Moved;
     }
     if peek && flags & libc::MSG_TRUNC == 0 && switch_offset(conn) == Some(before + payload as u64)
     {

@@ -26,8 +26,8 @@ pub(crate) fn pump(conn: &Conn) {
     if conn.way_in() == Way::Ring && conn.consumer().is_ready() {
         let mut byte = 0u8;
         // SAFETY: one byte of our own.
-        if let Ok(Found::Back(offset)) = unsafe { conn.consumer().read(&raw mut byte, 1, true) } {
-            follow_back(conn, offset);
+        if let Ok(Found::Back(_)) = unsafe { conn.consumer().read(&raw mut byte, 1, true) } {
+            follow_back(conn);
         }
     }
     if conn.way_in() == Way::TcpAgain {
@@ -50,21 +50,11 @@ pub(crate) fn ring_bytes(conn: &Conn) -> u64 {
 pub(crate) fn unread(conn: &Conn) -> u64 {
     pump(conn);
     let ring = || ring_bytes(conn);
-    let home = || {
-        let own = &conn.pair.own.receiving;
-        let before = own.resume_at.load(Ordering::Relaxed);
-        // What comes before that are doorbells.
-        if own.kernel_bytes.load(Ordering::Relaxed) < before {
-            return 0;
-        }
-        sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64
-    };
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
     match conn.way_in() {
         Way::Ring => ring(),
-        Way::TcpAgain | Way::Owing => home(),
+        Way::TcpAgain | Way::Owing => queued(),
         Way::Tcp => {
-            // The queue first: a doorbell in it follows the offset.
             let queued = queued();
             let before = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
             match switch_offset(conn).map(|offset| offset.saturating_sub(before)) {

@@ -5,76 +5,33 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
+use super::is_over;
 use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::SENDER;
-use crate::stream::close::{has_died, keep_error, reset_if_died, take_error};
+use crate::stream::Conn;
+use crate::stream::close::{keep_error, reset_if_died, take_error};
 use crate::stream::owed::{self, Debt};
-use crate::stream::{Conn, closed_cleanly};
 use crate::thread::give;
 use crate::{Outcome, real, sys};
 
-/// What must be known before the kernel sends.
-pub(super) enum Before {
-    /// Nothing.
-    Go,
-    /// An error of the connection that was taken from the kernel.
-    Fail(sys::Errno),
-    /// The bytes go to a peer that has closed: TCP takes them, and a reset comes back.
-    Lost,
-}
-
-/// With the sending token.
-pub(super) fn before_kernel(conn: &Conn, payload: bool) -> Before {
+/// With the sending token, before the kernel sends: an error of the connection that was taken
+/// from it.
+pub(super) fn error_before_kernel(conn: &Conn) -> Option<sys::Errno> {
     let closed = conn.pair.peer_state() & slot::CLOSED != 0;
     if !closed
         && conn.way_out() == Way::Tcp
         && conn.socket.pending_error.load(Ordering::Relaxed) == 0
     {
-        return Before::Go;
+        return None;
     }
     reset_if_died(conn);
-    match take_error(conn) {
-        // With SIGPIPE: the kernel says it again.
-        Some(libc::EPIPE) => return Before::Go,
-        Some(errno) => return Before::Fail(errno),
-        None => {}
-    }
-    if !payload || conn.is_shut() {
-        return Before::Go;
-    }
-    let by_doorbell = reset_by_doorbell(conn);
-    conn.socket.sent_late.store(true, Ordering::Relaxed);
-    if by_doorbell {
-        // Its reset has come already, in answer to a doorbell.
-        conn.socket
-            .pending_error
-            .store(libc::EPIPE, Ordering::Relaxed);
-        return Before::Lost;
-    }
-    Before::Go
-}
-
-/// Whether what is sent now is [`Before::Lost`].
-pub(in crate::stream) fn is_lost(conn: &Conn) -> bool {
-    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    if !closed && !has_died(conn) || conn.is_shut() {
-        return false;
-    }
-    reset_if_died(conn);
-    conn.socket.pending_error.load(Ordering::Relaxed) == 0 && reset_by_doorbell(conn)
-}
-
-/// The peer has closed, and the base socket's reset is only the answer to a doorbell.
-fn reset_by_doorbell(conn: &Conn) -> bool {
-    let closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    (closed || has_died(conn))
-        && closed_cleanly(conn)
-        && sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0
+    // The kernel says `EPIPE` again, with SIGPIPE.
+    take_error(conn).filter(|&errno| errno != libc::EPIPE)
 }
 
 /// Makes a real call that sends, so that the direction cannot switch meanwhile;
-/// `None`: it is on the ring, where the bytes would be taken for doorbells.
+/// `None`: it is on the ring.
 pub(in crate::stream) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Outcome> {
     let token = &conn.pair.own.sending.token;
     if !conn.take(token) {
@@ -85,7 +42,7 @@ pub(in crate::stream) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) ->
         give(token);
         return Some(Outcome::Fail(libc::EAGAIN));
     }
-    let on_ring = conn.is_on_ring();
+    let on_ring = conn.is_on_ring() && !is_over(conn);
     if !on_ring {
         enter_kernel(conn);
     }

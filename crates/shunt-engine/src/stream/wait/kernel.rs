@@ -45,7 +45,16 @@ pub(super) fn sleep_in_kernel(
     seen: Seen,
     undo: &impl Fn(),
 ) -> Result<Woken, Errno> {
-    let mut base = watch(conn);
+    // Who waits for room has no use for what there is to read.
+    let news = match want {
+        Want::Room if conn.is_on_ring() => libc::POLLRDHUP,
+        _ => libc::POLLIN,
+    };
+    let mut base = pollfd {
+        fd: conn.fd,
+        events: news,
+        revents: 0,
+    };
     if want == Want::Data && owed::is_owing(conn) {
         // What the kernel has room for is sent by the attempt after this.
         base.events |= libc::POLLOUT;
@@ -161,14 +170,6 @@ pub(in crate::stream) fn wait_for_kernel(
         // The kernel restarts no poll, but it would a send.
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(()),
         result => result,
-    }
-}
-
-fn watch(conn: &Conn) -> pollfd {
-    pollfd {
-        fd: conn.fd,
-        events: libc::POLLIN,
-        revents: 0,
     }
 }
 

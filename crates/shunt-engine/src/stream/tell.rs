@@ -1,5 +1,4 @@
-//! Waking the peer: its wait words and logs, the call by its channel, and the doorbell byte
-//! for who has none.
+//! Waking the peer: its wait words and logs, and the call by the channel that it has named.
 
 use std::sync::atomic::Ordering;
 
@@ -7,15 +6,15 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::publish;
-use shunt_shm::slot::{self, Recall, Way};
+use shunt_shm::slot::{self, Way};
 use shunt_shm::wake::Address;
 
 use super::Conn;
 use crate::config::hesitate;
 use crate::link::Pair;
-use crate::socket::{Socket, bump};
+use crate::socket::Socket;
 use crate::thread::give;
-use crate::{epoll, sys, tcp, wake};
+use crate::{sys, tcp, wake};
 
 /// What has happened.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,8 +94,7 @@ impl Conn<'_> {
                 wait & slot::WATCHED != 0 && wait & slot::WANT_TX != 0,
             ),
         };
-        let mut rung = false;
-        // Somebody has been woken for this nap, and has not come.
+        // Somebody has been called for this nap, and has not come.
         let mut overdue = false;
         if watching {
             let group = wait >> slot::GROUP_SHIFT & 0x3f;
@@ -108,51 +106,24 @@ impl Conn<'_> {
             let door = link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);
-                rung = if self.pair.peer.options.forked.load(Ordering::Acquire) == slot::UNFORKED {
-                    let (name, _) = door.address.look();
-                    // Any connection's doorbell wakes the set: one ring per nap.
-                    let told = if group == epoll::SHARED || name == Address::MANY {
-                        &self.pair.own.sending.rung_at_door
-                    } else {
-                        &link.own().tail(group).rung
-                    };
-                    overdue = told.load(Ordering::Relaxed) == naps;
-                    let called = !overdue && wake::call(&door.address);
-                    if called {
-                        told.store(naps, Ordering::Relaxed);
-                    }
-                    !called && self.ring_once(told, naps)
-                } else {
-                    // Relatives have sets of their own behind the same door.
-                    self.ring_bell()
-                };
+                overdue |= !call_once(&link.own().tail(group).called, naps, &door.address);
             }
         }
-        if sleeping && !rung {
-            overdue |= !self.wake_sleeper(news);
+        if sleeping {
+            let (face, sending) = (&self.pair.peer.face, &self.pair.own.sending);
+            let naps = face.naps.load(Ordering::Acquire);
+            let (called, at) = match news {
+                News::Data => (&sending.called, &face.data),
+                News::Room => (&sending.called_for_room, &face.room),
+            };
+            overdue |= !call_once(called, naps, at);
         }
         if overdue {
             self.look_at_sleeper();
         }
     }
 
-    /// Calls who sleeps on the connection itself, unless it has been done for this nap.
-    /// `true`: it was done.
-    fn wake_sleeper(&self, news: News) -> bool {
-        let (face, sending) = (&self.pair.peer.face, &self.pair.own.sending);
-        let naps = face.naps.load(Ordering::Acquire);
-        let (told, at) = match news {
-            News::Data => (&sending.rung, &face.data),
-            News::Room => (&sending.rung_for_room, &face.room),
-        };
-        if told.load(Ordering::Relaxed) != naps && wake::call(at) {
-            told.store(naps, Ordering::Relaxed);
-            return true;
-        }
-        self.ring_once(told, naps)
-    }
-
-    /// Who has been rung and has not come may have been killed. The kernel knows, and is
+    /// Who has been called and has not come may have been killed. The kernel knows, and is
     /// asked now and then: with what it says the next call is the kernel's.
     fn look_at_sleeper(&self) {
         /// Ticks, about 1 ms.
@@ -164,81 +135,6 @@ impl Conn<'_> {
             let ended = self.base().map_or(0, |base| sys::ready(base, ENDED)) & ENDED;
             let state = &self.socket.kernel_state;
             state.fetch_or(ended as u32, Ordering::Relaxed);
-        }
-    }
-
-    /// Rings unless it has been done for this nap. `true`: a doorbell was sent.
-    fn ring_once(&self, rung: &AtomicU32, naps: u32) -> bool {
-        if rung.load(Ordering::Relaxed) == naps || !self.ring_bell() {
-            return false;
-        }
-        rung.store(naps, Ordering::Relaxed);
-        true
-    }
-
-    /// Sends one byte on the base socket, with the sending token. Only a
-    /// direction that is on the ring may carry one.
-    fn ring_bell(&self) -> bool {
-        if self.way_out() == Way::Tcp {
-            self.try_switch();
-        }
-        // To a peer that has recalled the stream every byte is payload.
-        if self.pair.peer_state() & slot::RECALLED != 0 {
-            return false;
-        }
-        let (Way::Ring, Some(base)) = (self.way_out(), self.base()) else {
-            return false;
-        };
-        // Counted first: a peer that closes waits for what is counted, and who
-        // counts after its last look sees that it waits for nothing any more.
-        let bells = &self.pair.own.output.bells;
-        let before = bells.load(Ordering::Relaxed);
-        publish::word(bells, before + 1);
-        light();
-        let sent = self.pair.peer_state() & slot::CLOSED == 0 && sys::send(base, &[0]).is_ok();
-        if sent {
-            publish::word(&self.pair.own.output.rung, before + 1);
-        } else {
-            publish::word(bells, before);
-        }
-        bump(&self.socket.tx.doorbells, u64::from(sent));
-        sent
-    }
-
-    /// With the sending token of a process that died with it: a doorbell that it has
-    /// counted may not have been sent.
-    pub(super) fn recount_bells(&self) {
-        let output = &self.pair.own.output;
-        let (Way::Ring, Some(switched)) = (
-            self.way_out(),
-            output.switch_at.load(Ordering::Relaxed).checked_sub(1),
-        ) else {
-            return;
-        };
-        // What it, or the peer in its name, may have sent since is payload.
-        let spoken_for = self.pair.own.recall.waits.load(Ordering::Relaxed) != 0
-            || matches!(
-                self.pair.peer.recall.stage.load(Ordering::Acquire),
-                Recall::TAKEN | Recall::DONE
-            );
-        if spoken_for || output.back_at.load(Ordering::Relaxed) != 0 {
-            return;
-        }
-        let sent = self
-            .base()
-            .and_then(|fd| tcp::written(fd, self.socket.role()))
-            .and_then(|written| written.checked_sub(switched));
-        if let Some(sent) = sent {
-            publish::word(&output.bells, sent);
-        }
-    }
-
-    /// Before this side leaves the ring, with the sending token: a peer that
-    /// waits for room must know, since no doorbell will reach it any more.
-    pub(super) fn tell_leaving(&self) {
-        let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
-        if wait & (slot::WAIT_TX | slot::WANT_TX) != 0 {
-            self.tell(wait, News::Room);
         }
     }
 
@@ -262,11 +158,11 @@ impl Conn<'_> {
             return false;
         };
         if self.producer().lacks_memory() {
-            self.socket.set_reason(Reason::NoResources);
+            sys::dbg_log("tell");self.socket.set_reason(Reason::NoResources);
             Way::TcpAgain.store(&own.sending.way);
             return false;
         }
-        // What `MSG_MORE` holds back would wait for a doorbell, which may not be needed.
+        // Nobody sends what would push out what `MSG_MORE` holds back.
         sys::push(base);
         hesitate();
         publish::word(&own.output.switch_at, written + 1);
@@ -288,6 +184,16 @@ impl Conn<'_> {
         }
         false
     }
+}
+
+/// Calls who sleeps at that address, unless it has been done for this nap. `true`: it was done.
+fn call_once(called: &AtomicU32, naps: u32, at: &Address) -> bool {
+    let due = called.load(Ordering::Relaxed) != naps;
+    if due {
+        called.store(naps, Ordering::Relaxed);
+        wake::call(at);
+    }
+    due
 }
 
 // By values, which stay in registers as long as there is nobody to tell.
