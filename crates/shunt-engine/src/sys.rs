@@ -101,12 +101,3 @@ pub(crate) fn move_high(fd: c_int) -> c_int {
         Err(_) => fd,
     }
 }
-
-pub(crate) fn dbg_log(text: &str) {
-    let line = format!("{} {}\n", std::process::id(), text);
-    unsafe {
-        let fd = libc::syscall(libc::SYS_open, c"/tmp/w/nores.log".as_ptr(), libc::O_WRONLY|libc::O_APPEND|libc::O_CREAT, 0o666) as i32;
-        libc::syscall(libc::SYS_write, fd, line.as_ptr(), line.len());
-        libc::syscall(libc::SYS_close, fd);
-    }
-}

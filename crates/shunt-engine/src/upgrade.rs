@@ -439,11 +439,12 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         Some(Reason::AsyncIo)
     } else if stream::waits_for_many(fd) {
         Some(Reason::SocketOption)
-    } else if !wake::is_able() {
-        sys::dbg_log("unable");
-        Some(Reason::NoResources)
     } else {
-        None
+        let Some(is_able) = wake::is_able() else {
+            socket.set_reason(Reason::Busy);
+            return false;
+        };
+        (!is_able).then_some(Reason::NoResources)
     };
     let consumed = tcp::consumed(fd);
     let (Some(consumed), None) = (consumed, refused) else {
@@ -475,7 +476,6 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         socket.set_reason(Reason::Edge);
         return false;
     }
-    if consumed > 3_000_000 { sys::dbg_log(&format!("late consumed {consumed} fd {fd} {:?}", socket.reason())); }
     socket.set_reason(Reason::Pending);
     signal::guard_copies();
     if !socket.move_on(Stage::Paired, Stage::Attached) {

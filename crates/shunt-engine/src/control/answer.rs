@@ -24,7 +24,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 && socket.stage() == Stage::Claimed
                 && link.and_then(|link| paired(socket, m, link)).is_none()
             {
-                crate::sys::dbg_log("answer");upgrade::refuse(socket, Reason::NoResources);
+                upgrade::refuse(socket, Reason::NoResources);
             }
         }
         Some(Kind::Unpaired) => {

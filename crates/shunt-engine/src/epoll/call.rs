@@ -155,7 +155,7 @@ pub(super) fn is_at_one_door(socket: &'static Socket) -> bool {
         });
         takes_part != Some(true) || *only.get_or_insert(set.index()) == set.index()
     });
-    is_one && stands && (only.is_none() || !is_watched_by_relative(&pair))
+    is_one && stands && (only.is_none() || !is_watched_by_relative(pair))
 }
 
 /// The set cannot be called, or not from every door: what it cannot hear of is waited for by TCP.
@@ -183,7 +183,6 @@ pub(super) fn leave_ring(socket: &'static Socket) {
         if let Some(conn) = Conn::attached(socket, socket.fd())
             && stream::is_on_rings(&conn)
         {
-            sys::dbg_log("epoll leave");
             stream::downgrade(&conn, Reason::Blocked);
         }
     });

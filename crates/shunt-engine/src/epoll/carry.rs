@@ -201,8 +201,7 @@ pub(super) fn move_in(
         u64: u64::from(item.generation) << 32 | u64::from(index),
     };
     let fd = item.fd;
-    if let Err(e) = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut base) {
-        sys::dbg_log(&format!("move_in {e} fd {fd} set {}", set.index()));
+    if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut base).is_err() {
         return false;
     }
     let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());

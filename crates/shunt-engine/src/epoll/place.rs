@@ -81,7 +81,7 @@ pub(super) fn say_watched(socket: &'static Socket) -> bool {
     let bits = group.map_or(0, said);
     let change = |old: u32| {
         let said = old & slot::WATCH_MASK;
-        (said != bits && !is_relatives(&pair, said)).then_some(old & !slot::WATCH_MASK | bits)
+        (said != bits && !is_relatives(pair, said)).then_some(old & !slot::WATCH_MASK | bits)
     };
     let wait = &pair.own.face.wait;
     wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change)

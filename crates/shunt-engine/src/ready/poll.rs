@@ -380,7 +380,6 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
             if let Some(conn) = attached(one.fd)
                 && must_be_called(&conn, one.events)
             {
-                crate::sys::dbg_log(&format!("poll crowded {crowded}"));
                 stream::downgrade(&conn, Reason::Blocked);
             }
         });

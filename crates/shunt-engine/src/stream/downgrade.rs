@@ -54,7 +54,6 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         return true;
     }
     conn.socket.set_reason(reason);
-    sys::dbg_log(&format!("downgrade {reason:?}"));
     // Who only is to be woken by the kernel from here on takes what comes, whenever that is.
     let blocked = reason == Reason::Blocked;
     let insists = reason != Reason::Requested && !blocked;

@@ -127,7 +127,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                 continue;
             }
             Step::NoMemory => {
-                sys::dbg_log("send");leave_ring(conn, Reason::NoResources);
+                leave_ring(conn, Reason::NoResources);
                 continue;
             }
             Step::Full => {}

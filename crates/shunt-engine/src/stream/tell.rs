@@ -158,7 +158,7 @@ impl Conn<'_> {
             return false;
         };
         if self.producer().lacks_memory() {
-            sys::dbg_log("tell");self.socket.set_reason(Reason::NoResources);
+            self.socket.set_reason(Reason::NoResources);
             Way::TcpAgain.store(&own.sending.way);
             return false;
         }

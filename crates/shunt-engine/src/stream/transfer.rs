@@ -199,7 +199,7 @@ pub(crate) fn splice_in(
 
 /// A call that only the kernel can make: the direction leaves the ring for it.
 pub(crate) fn by_kernel_alone(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
-    sys::dbg_log("transfer");leave_ring(conn, Reason::Blocked);
+    leave_ring(conn, Reason::Blocked);
     // Refused like a file that cannot be spliced, if it has to stay there.
     by_kernel(conn, call).unwrap_or(Outcome::Fail(libc::EINVAL))
 }

@@ -189,7 +189,6 @@ fn sleep(
     let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
     let place = wake::enter();
     if place.is_none() && must_be_called(conn, want) {
-        crate::sys::dbg_log("wait place none");
         downgrade(conn, Reason::Blocked);
         return Ok(());
     }
@@ -303,7 +302,6 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     // Nobody here can have those called who sleep on it in another process.
     let apart = others && own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
     if apart && must_be_called(conn, want) {
-        crate::sys::dbg_log("wait apart");
         downgrade(conn, Reason::Blocked);
         return true;
     }

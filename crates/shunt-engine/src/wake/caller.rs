@@ -76,9 +76,14 @@ fn call_anew(name: u64, secret: u64) -> bool {
     sent
 }
 
-/// Whether peers can be called from here.
-pub(crate) fn is_able() -> bool {
-    SENDER.number() >= 0 || sender().is_some()
+/// Whether peers can be called from here. `None`: another thread is just opening the socket.
+pub(crate) fn is_able() -> Option<bool> {
+    if SENDER.number() >= 0 || sender().is_some() {
+        return Some(true);
+    }
+    // In this order: who opens it keeps it before it says that it is done.
+    let is_busy = MAKING.load(Ordering::Acquire);
+    (!is_busy).then(|| SENDER.number() >= 0)
 }
 
 /// The socket; another one if the program has closed its number behind our back.
