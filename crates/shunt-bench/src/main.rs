@@ -20,6 +20,7 @@
 
 #![deny(unsafe_code)] // `sys` and the bare ring are exempt, with reasons.
 
+mod busy;
 mod carried;
 mod child;
 mod cores;
@@ -59,6 +60,9 @@ enum Hidden {
     /// One of several processes that are measured by turns; started by the driver.
     #[command(hide = true)]
     Stepper(stepper::Options),
+    /// A loop that uses a core; started by the driver.
+    #[command(hide = true)]
+    Busy,
 }
 
 #[derive(Debug, clap::Args)]
@@ -81,6 +85,9 @@ struct RunOptions {
     /// List the names and stop
     #[arg(long)]
     list: bool,
+    /// Run so many busy loops beside every measurement, on any core
+    #[arg(long, value_name = "LOOPS", default_value_t = 0)]
+    busy: usize,
     /// The two cores to use, by number
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     cores: Vec<usize>,
@@ -97,6 +104,7 @@ fn main() -> ExitCode {
     let done = match &options.hidden {
         Some(Hidden::Worker(worker)) => worker::run(worker).map(|()| true),
         Some(Hidden::Stepper(stepper)) => stepper::run(stepper).map(|()| true),
+        Some(Hidden::Busy) => busy::run(),
         None => drive(&options.run),
     };
     match done {
@@ -126,7 +134,7 @@ fn drive(options: &RunOptions) -> Result<bool> {
             only = report::goal::TABLES.map(String::from).into();
             only.retain(|name| scenarios.iter().any(|s| name.starts_with(s.name)));
         }
-        plan::run(scenarios, &only, rounds.max(1), &places)?
+        plan::run(scenarios, &only, rounds.max(1), &places, options.busy)?
     } else {
         report::Results::read(&options.show)?
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::busy::Loops;
 use crate::cores::Places;
 use crate::report::{Failure, Figure, Host, Results, Table, TableRow};
 use crate::scenario::{Row, Sample, Scenario};
@@ -17,6 +18,7 @@ pub(crate) fn run(
     only: &[String],
     rounds: usize,
     places: &Places,
+    busy: usize,
 ) -> Result<Results> {
     choose(&mut scenarios, only)?;
     let lab = Lab::open()?;
@@ -31,12 +33,13 @@ pub(crate) fn run(
     )?);
     bar.enable_steady_tick(Duration::from_millis(500));
     let mut results = Results {
-        host: Host::look(places),
+        host: Host::look(places, busy),
         rounds,
         tables: Vec::new(),
         goals: Vec::new(),
         failures: Vec::new(),
     };
+    let beside = Loops::start(busy)?;
     for scenario in scenarios {
         let mut rows = Vec::new();
         for row in &scenario.rows {
@@ -54,6 +57,7 @@ pub(crate) fn run(
         }
         results.tables.push(Table::new(&scenario, rows));
     }
+    drop(beside);
     bar.finish_and_clear();
     if let Err(error) = sys::go_on() {
         // What has been measured until then is shown.

@@ -80,11 +80,22 @@ pub(crate) struct Host {
     pub(crate) cores: usize,
     /// Runnable processes before the run: what else the machine did.
     pub(crate) load: String,
+    /// Busy loops beside it.
+    #[serde(default)]
+    pub(crate) busy: usize,
     pub(crate) version: String,
 }
 
 impl Host {
-    pub(crate) fn look(places: &Places) -> Self {
+    /// What else the machine did, in words.
+    pub(crate) fn beside(&self) -> String {
+        match self.busy {
+            0 => format!("load {} before the run", self.load),
+            busy => format!("{busy} busy loops beside each measurement"),
+        }
+    }
+
+    pub(crate) fn look(places: &Places, busy: usize) -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let processor = read("/proc/cpuinfo").lines().find_map(|line| {
             Some(
@@ -101,6 +112,7 @@ impl Host {
             kernel: read("/proc/sys/kernel/osrelease").trim().into(),
             cores: places.count,
             load: load.split_whitespace().next().unwrap_or_default().into(),
+            busy,
             version: env!("CARGO_PKG_VERSION").into(),
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn page(results: &Results) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Shunt bench</title>\n\
          <style>{STYLE}</style>\n<h1>Shunt {} beside the kernel</h1>\n\
-         <p>{}, {} cores, Linux {}, load {} before the run. Medians of {} rounds in which the \
+         <p>{}, {} cores, Linux {}, {}. Medians of {} rounds in which the \
          sides took turns. <b>× tcp</b>: times better than TCP (or whatever is first) in the \
          same place; <b>× best tcp</b>: than TCP in its best place. <b>cpu</b>: seconds of processor time per \
          million, of client and server: speed bought by spinning shows there. <b>ring</b> is \
@@ -34,7 +34,7 @@ pub(crate) fn page(results: &Results) -> String {
         escape(&host.processor),
         host.cores,
         escape(&host.kernel),
-        escape(&host.load),
+        escape(&host.beside()),
         results.rounds
     );
     goals(&mut page, &results.goals);

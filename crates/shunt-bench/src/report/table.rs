@@ -10,8 +10,12 @@ use crate::carried::Carried;
 pub(crate) fn text(results: &Results, only_goals: bool) -> String {
     let host = &results.host;
     let mut text = format!(
-        "{}, {} cores, Linux {}, load {} before the run; medians of {} rounds in turn\n",
-        host.processor, host.cores, host.kernel, host.load, results.rounds
+        "{}, {} cores, Linux {}, {}; medians of {} rounds in turn\n",
+        host.processor,
+        host.cores,
+        host.kernel,
+        host.beside(),
+        results.rounds
     );
     let tables = if only_goals { &[] } else { &results.tables[..] };
     for table in tables {
