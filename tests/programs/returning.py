@@ -3,8 +3,8 @@
     returning.py SHUNT
 
 A client talks to an echo server, both under Shunt. What sends the connection back to TCP: another
-program that has it for a while (`system`, `fork` and `exec`, an `exec` that fails),
-and `shunt downgrade`. While the other program has it, it stays on TCP; after that `shunt ss` shows
+program that has it for a while (`system`, `fork` and `exec`, an `exec` that the kernel gives up),
+and `shunt downgrade`. (An `exec` of a file that is not there changes nothing.) While the other program has it, it stays on TCP; after that `shunt ss` shows
 it in shared memory again, and its bytes go there. Prints one line a case.
 """
 import errno
@@ -52,6 +52,16 @@ def until(connection, path, ring=-1):
             return now
 
 
+def follow(connection, path):
+    """Talks until the path is that: a wish is heard by a call that is about to wait."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        talk(connection)
+        now = row()
+        if now[0] == path or time.monotonic() > end:
+            return now
+
+
 def by_system(connection):
     os.system("true")
 
@@ -63,11 +73,25 @@ def by_exec(connection):
     os.waitpid(child, 0)
 
 
-def by_failed_exec(connection):
+def fail_to_execute(path, expected):
     try:
-        os.execv("/nonexistent", ["nonexistent"])
+        os.execv(path, ["nobody"])
     except OSError as error:
-        assert error.errno == errno.ENOENT
+        assert error.errno == expected
+
+
+def by_failed_exec(connection):
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"no program")
+        file.flush()
+        os.fchmod(file.fileno(), 0o755)
+        fail_to_execute(file.name, errno.ETXTBSY)
+
+
+def by_vain_exec(connection):
+    fail_to_execute("/nonexistent", errno.ENOENT)
+    fail_to_execute("/dev/null", errno.EACCES)
+    fail_to_execute("/dev/null/program", errno.ENOTDIR)
 
 
 def by_downgrade(connection):
@@ -90,7 +114,9 @@ def by_holder(connection):
         raise RuntimeError("it was shunted while another program had it")
 
 
-WAYS = [by_system, by_exec, by_failed_exec, by_downgrade, by_holder]
+WAYS = [by_system, by_exec, by_failed_exec, by_vain_exec, by_downgrade, by_holder]
+# Of these the connection hears nothing.
+STAYS = [by_vain_exec]
 
 
 def client(port):
@@ -103,10 +129,10 @@ def client(port):
         for turn in range(2):
             before = until(connection, "shm")
             way(connection)
-            talk(connection)
-            after = row()
+            path = "shm" if way in STAYS else "tcp"
+            after = follow(connection, path)
             back = until(connection, "shm", after[2])
-            good = before[0] == "shm" and after[0] == "tcp" and back[0] == "shm" and back[2] > after[2]
+            good = before[0] == "shm" and after[0] == path and back[0] == "shm" and back[2] > after[2]
             print("good" if good else "wrong", way.__name__, turn, before, after, back, flush=True)
 
 

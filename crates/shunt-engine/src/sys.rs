@@ -32,7 +32,9 @@ pub use memory::is_readable;
 pub(crate) use memory::{
     map, map_file, map_shared, map_wiped_on_fork, may_grow_to, memory_file, seal_size, unmap,
 };
-pub(crate) use process::{comm, core, exit, getpid, has_threads, is_dead, is_stopped};
+pub(crate) use process::{
+    comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run,
+};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
     ready, sched_yield,

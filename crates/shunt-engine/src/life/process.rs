@@ -1,6 +1,6 @@
 //! The process: start, fork, exec, exit, and a change of its rights.
 
-use libc::c_char;
+use libc::{c_char, c_int};
 use shunt_abi::Reason;
 
 use super::{adopt, inherit};
@@ -53,6 +53,25 @@ pub fn before_exec() {
     if thread::is_used() {
         leave_for_program();
     }
+}
+
+/// The same of the file that a path in a directory names. A failure has changed nothing: programs
+/// that look for a file by trying (`PATH`) keep their connections where they are.
+///
+/// # Safety
+/// As for `execveat` without flags.
+#[inline]
+pub unsafe fn before_exec_of(directory: c_int, path: *const c_char) -> Outcome {
+    if thread::is_used() {
+        // A confined process makes no call that is not its own, and has no more connections here.
+        if !config::is_confined()
+            && let Some(errno) = sys::refuses_to_run(directory, path)
+        {
+            return Outcome::Fail(errno);
+        }
+        leave_for_program();
+    }
+    Outcome::Kernel
 }
 
 #[cold]

@@ -2,7 +2,7 @@
 
 use libc::c_int;
 
-use super::{close, ready};
+use super::{Errno, close, ready};
 
 pub(crate) fn getpid() -> u32 {
     call!(getpid).unwrap_or(0) as u32
@@ -16,6 +16,20 @@ pub(crate) fn has_threads() -> bool {
     let path = c"/proc/self/task".as_ptr();
     let found = call!(newfstatat, libc::AT_FDCWD, path, &raw mut status, 0).is_ok();
     !found || status.st_nlink > 3
+}
+
+/// Whether the kernel would refuse to execute the file that a path in a directory names, and
+/// why (`faccessat(2)`). What more it may find wrong with the file is not looked at.
+pub(crate) fn refuses_to_run(directory: c_int, path: *const libc::c_char) -> Option<Errno> {
+    let looked = call!(faccessat2, directory, path, libc::X_OK, libc::AT_EACCESS);
+    let refused = [
+        libc::ENOENT,
+        libc::ENOTDIR,
+        libc::EACCES,
+        libc::ELOOP,
+        libc::ENAMETOOLONG,
+    ];
+    looked.err().filter(|errno| refused.contains(errno))
 }
 
 /// Whether a process has ended, also if nobody has waited for it yet.

@@ -7,9 +7,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
-use shunt_engine::{life, not_alone};
+use shunt_engine::{Outcome, life, not_alone};
 
-use crate::call::{alias, quietly};
+use crate::call::{alias, quietly, quietly_with, set_errno};
 use crate::next::Function;
 use crate::trampoline::{collect, forward};
 use crate::{forked_child, next, prepare_fork, with_start};
@@ -18,6 +18,33 @@ use crate::{forked_child, next, prepare_fork, with_start};
 #[inline(always)]
 pub(super) fn executing<T>(kernel: impl FnOnce() -> T) -> T {
     quietly(life::before_exec);
+    let answer = kernel();
+    quietly(life::after_exec);
+    answer
+}
+
+/// The same of the file that a path in a directory names, with the flags of `execveat`.
+///
+/// # Safety
+/// As for `execveat`.
+#[inline(always)]
+pub(super) unsafe fn executing_file<T: From<i8>>(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    kernel: impl FnOnce() -> T,
+) -> T {
+    if flags != 0 {
+        return executing(kernel);
+    }
+    // SAFETY: the caller's promise.
+    match quietly_with(|| unsafe { life::before_exec_of(directory, path) }) {
+        Outcome::Fail(error) => {
+            set_errno(error);
+            return T::from(-1);
+        }
+        Outcome::Done(_) | Outcome::Kernel => {}
+    }
     let answer = kernel();
     quietly(life::after_exec);
     answer
@@ -45,13 +72,13 @@ type Strings = *const *const c_char;
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
     // SAFETY: the caller keeps the function's contract.
-    executing(|| unsafe { next::execve(path, argv, envp) })
+    unsafe { executing_file(libc::AT_FDCWD, path, 0, || next::execve(path, argv, envp)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the caller keeps the function's contract.
-    executing(|| unsafe { next::execv(path, argv) })
+    unsafe { executing_file(libc::AT_FDCWD, path, 0, || next::execv(path, argv)) }
 }
 
 #[unsafe(no_mangle)]
@@ -81,7 +108,11 @@ unsafe extern "C-unwind" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the caller keeps the function's contract.
-    executing(|| unsafe { next::execveat(directory, path, argv, envp, flags) })
+    unsafe {
+        executing_file(directory, path, flags, || {
+            next::execveat(directory, path, argv, envp, flags)
+        })
+    }
 }
 
 collect! {

@@ -290,7 +290,12 @@ unsafe extern "C-unwind" fn dispatch(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => return process::forking(kernel),
             libc::SYS_clone | libc::SYS_clone3 => return process::forking(kernel),
-            libc::SYS_execve | libc::SYS_execveat => return process::executing(kernel),
+            libc::SYS_execve => {
+                return process::executing_file(libc::AT_FDCWD, pointer(a), 0, kernel);
+            }
+            libc::SYS_execveat => {
+                return process::executing_file(fd, pointer(b), e as c_int, kernel);
+            }
             libc::SYS_exit_group => {
                 life::before_exit();
                 Outcome::Kernel
