@@ -572,13 +572,30 @@ static void warm_up(struct end *e)
     }
 }
 
+static void dial(struct end *e)
+{
+    FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+    MUST(tcp_connect(FD, e->fam, e->port));
+}
+
+static void answer(struct end *e)
+{
+    FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+}
+
 static void join_ends(struct end *e)
 {
-    AT(C) {
-        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
-        MUST(tcp_connect(FD, e->fam, e->port));
+    if (e->solo) {
+        AT(C) dial(e);
+        AT(S) answer(e);
+    } else {
+        // At the same time: under --upgrade=sync the two wait for each other.
+        if (e->role == C)
+            dial(e);
+        else
+            answer(e);
+        meet(e);
     }
-    AT(S) FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
     if (e->warm)
         warm_up(e);
 }

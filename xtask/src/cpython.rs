@@ -25,6 +25,9 @@ pub(crate) struct Options {
     /// Compare native with native, to see which tests are unsteady by themselves
     #[arg(long)]
     native: bool,
+    /// When connections are moved under Shunt, as in `shunt run --upgrade`; else eager
+    #[arg(long)]
+    upgrade: Option<String>,
     /// Only these modules
     modules: Vec<String>,
 }
@@ -120,7 +123,10 @@ pub(crate) fn steps(report: &mut Report, options: &Options) -> Result<()> {
                 let wrap = vec![
                     artifact("shunt").display().to_string(),
                     "run".into(),
-                    "--upgrade=eager".into(),
+                    format!(
+                        "--upgrade={}",
+                        options.upgrade.as_deref().unwrap_or("eager")
+                    ),
                     "--stats".into(),
                     file.display().to_string(),
                     "--".into(),

@@ -18,9 +18,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+/// When connections are moved, if that was chosen for all experiments.
+static UPGRADE: OnceLock<String> = OnceLock::new();
 
 /// See the module.
 pub(crate) struct Lab {
@@ -65,6 +69,11 @@ impl Lab {
         self
     }
 
+    /// When connections are moved in all experiments from here on, whatever each would choose.
+    pub(crate) fn set_upgrade(mode: String) {
+        let _ = UPGRADE.set(mode);
+    }
+
     /// Runs everyone as `user` if we are root: for servers that refuse root.
     /// They need not be able to reach our build directory.
     pub(crate) fn run_as(mut self, user: &'static str) -> Result<Self> {
@@ -98,7 +107,11 @@ impl Lab {
         vec![
             shunt.into(),
             "run".into(),
-            format!("--upgrade={}", self.upgrade).into(),
+            format!(
+                "--upgrade={}",
+                UPGRADE.get().map_or(self.upgrade, String::as_str)
+            )
+            .into(),
             "--stats".into(),
             self.statistics(side).into(),
             "--".into(),

@@ -61,6 +61,10 @@ enum Task {
         /// Only these variants: native both client server kill
         #[arg(long, value_delimiter = ',')]
         variants: Vec<lab::Variant>,
+        /// When connections are moved, as in `shunt run --upgrade`, instead of what each program's
+        /// own test chooses
+        #[arg(long)]
+        upgrade: Option<String>,
     },
     /// Run CPython's own network tests natively and under Shunt and compare
     Cpython(cpython::Options),
@@ -119,7 +123,12 @@ fn run(task: Task) -> Result<bool> {
         Task::Build => build::run().map(|()| true),
         Task::Lint => lint::run(),
         Task::Test { quick } => test::run(quick),
-        Task::Programs { names, variants } => {
+        Task::Programs {
+            names,
+            variants,
+            upgrade,
+        } => {
+            upgrade.into_iter().for_each(lab::Lab::set_upgrade);
             prepare()?;
             program::run(&names, &variants)
         }

@@ -69,11 +69,12 @@ impl Stats {
     /// One line for people.
     pub(crate) fn summary(&self) -> String {
         let mut text = format!(
-            "ring {:.2} % of {}, {}/{} shunted",
+            "ring {:.2} % of {}, {}/{} shunted ({:.1} %)",
             self.ring_share() * 100.0,
             bytes(self.ring_bytes + self.kernel_bytes),
             self.shunted,
-            self.connections
+            self.connections,
+            share(self.shunted, self.connections.saturating_sub(self.shunted)) * 100.0
         );
         for (name, count) in &self.reasons {
             text += &format!(" {name}={count}");

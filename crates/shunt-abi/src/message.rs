@@ -127,7 +127,7 @@ pub enum Role {
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
 /// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
 /// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once |
-/// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
+/// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet; `flags` bit 6: somebody does, and the pairing comes later) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
 /// | Report | `cookie`, `status`: 0 (shunted) or a reason |
 /// | Release | `cookie` |
 /// | NeedSpare | `slot`: how many slots the arena is to have |
@@ -201,6 +201,10 @@ pub const FLAG_ADOPTED: u32 = 8;
 pub const FLAG_AGAIN: u32 = 16;
 /// [`Message::flags`]: no connection has used the link for a while.
 pub const FLAG_UNUSED: u32 = 32;
+
+/// [`Message::flags`]: the other end has been claimed too, and the pairing will come once there is
+/// memory for it.
+pub const FLAG_MATCHED: u32 = 64;
 
 /// Size of every message.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();

@@ -100,7 +100,8 @@ struct Json {
 #[derive(Debug, clap::Args)]
 struct RunOptions {
     /// When to move a connection: once it has shown that it will live
-    /// (adaptive, the default), as soon as it is made (eager), never (off)
+    /// (adaptive, the default), as soon as it is made (eager), before connect and
+    /// accept return (sync, for tests), never (off)
     #[arg(long, value_enum)]
     upgrade: Option<Upgrade>,
     /// Let the program use io_uring, whose connections stay on TCP (allow, the
@@ -121,6 +122,7 @@ struct RunOptions {
 enum Upgrade {
     Adaptive,
     Eager,
+    Sync,
     Off,
 }
 

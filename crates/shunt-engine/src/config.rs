@@ -17,6 +17,8 @@ pub(crate) enum Upgrade {
     Eager = 1,
     /// Never.
     Off = 2,
+    /// Before `connect` and `accept` return, as far as that can be: for tests.
+    Sync = 3,
 }
 
 /// What the program has to do with `io_uring`.
@@ -77,6 +79,7 @@ pub(crate) fn read(environment: Environment) {
     let variable = |name| environment.get(name).map(CStr::to_bytes);
     let mode = match variable("SHUNT_UPGRADE=") {
         Some(b"eager") => Upgrade::Eager,
+        Some(b"sync") => Upgrade::Sync,
         Some(b"off") => Upgrade::Off,
         _ => Upgrade::Adaptive,
     };
@@ -135,8 +138,14 @@ pub(crate) fn upgrade() -> Upgrade {
     match UPGRADE.load(Ordering::Relaxed) {
         1 => Upgrade::Eager,
         2 => Upgrade::Off,
+        3 => Upgrade::Sync,
         _ => Upgrade::Adaptive,
     }
+}
+
+/// Whether a connection is claimed when it is made.
+pub(crate) fn claims_at_once() -> bool {
+    matches!(upgrade(), Upgrade::Eager | Upgrade::Sync)
 }
 
 /// Why connections are not upgraded, if they are not.

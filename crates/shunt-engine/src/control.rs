@@ -33,6 +33,7 @@ pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use request::{
     ask_alone, bury, claim, claim_again, claim_now, listen, release, report, unlisten,
 };
+pub(crate) use wait::nap;
 
 /// After a failure, this long until the next try.
 const RETRY_NS: u64 = 1_000_000_000;

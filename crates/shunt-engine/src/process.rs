@@ -26,6 +26,7 @@ pub(crate) fn before_fork() {
             {
                 upgrade::refuse(socket, Reason::Forked);
             }
+            upgrade::sync::before_fork(socket);
             // Perhaps only since another thread has had its lock.
             if socket.stage() == Stage::Attached {
                 share_attached(socket);

@@ -18,6 +18,7 @@ use shunt_abi::Reason;
 use shunt_abi::counters::Record;
 use shunt_abi::message::Role;
 
+use crate::config::{self, Upgrade};
 use crate::control::Due;
 use crate::link::Pair;
 use crate::region::{self, Shown};
@@ -90,6 +91,8 @@ pub(crate) struct Socket {
     pub(crate) wished: AtomicBool,
     /// Another program or process made it: nobody here knows who else has it.
     pub(crate) adopted: AtomicBool,
+    /// Both ends have been waited for until they were attached, or as long as one may (sync).
+    pub(crate) completed: AtomicBool,
     /// This process has told the daemon of it.
     pub(crate) told: AtomicBool,
     /// The daemon has been asked where its other end is.
@@ -131,6 +134,8 @@ pub(crate) struct Socket {
     pub(crate) tells_left: AtomicBool,
     /// Threads asleep in receives.
     pub(crate) receivers: AtomicU32,
+    /// Of a listener: which thread last accepted or polled there (sync); 0: none yet.
+    pub(crate) watcher: AtomicU64,
     /// What a call goes on by under which it was closed.
     pub(crate) handed: Handed,
     /// Other processes that have it since a fork.
@@ -181,6 +186,8 @@ impl Socket {
         socket.claim_after.store(0, o);
         socket.adopted.store(false, o);
         socket.wished.store(false, o);
+        socket.completed.store(false, o);
+        socket.watcher.store(0, o);
         socket.told.store(false, o);
         socket.inquired.store(false, o);
         socket.left.store(0, o);
@@ -409,10 +416,14 @@ impl Socket {
         self.answered.load(Ordering::Acquire)
     }
 
-    pub(crate) fn note_answer(&self) {
+    /// `matched`: somebody does, but the pairing needs memory that is still to come.
+    pub(crate) fn note_answer(&self, matched: bool) {
+        if matched && config::upgrade() == Upgrade::Sync {
+            return; // Who waits goes on.
+        }
         // An eager connector would have claimed it. If another does so later, the
         // pairing is the answer.
-        if self.stage() == Stage::Claimed && self.role() == Role::Acceptor {
+        if !matched && self.stage() == Stage::Claimed && self.role() == Role::Acceptor {
             self.set_reason(Reason::PeerPlain);
         }
         self.answered.store(true, Ordering::Release);

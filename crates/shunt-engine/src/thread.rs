@@ -115,6 +115,11 @@ fn name(words: *mut Words) -> Holder {
     }
 }
 
+/// This thread's name as a number: never 0.
+pub(crate) fn here() -> u64 {
+    name(signals::here()).0
+}
+
 #[cold]
 #[inline(never)]
 fn learn_name(words: *mut Words) -> Holder {

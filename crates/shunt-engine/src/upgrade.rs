@@ -14,6 +14,8 @@ use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::{address, control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
 
+pub(crate) mod sync;
+
 /// Data calls after which a connection has shown that it will live (adaptive).
 /// A one-request connection makes about four at each end.
 pub(crate) const LIVES_AFTER: u32 = 5;
@@ -32,7 +34,7 @@ static VAIN: AtomicU32 = AtomicU32::new(0);
 /// Whether to claim a new connection at once.
 fn is_eager() -> bool {
     if config::upgrade() != Upgrade::Eager {
-        return false;
+        return config::claims_at_once();
     }
     let Some(since) = VAIN.load(Ordering::Relaxed).checked_sub(MANY_VAIN) else {
         return true;
@@ -54,6 +56,7 @@ pub(crate) fn note_end(socket: &Socket) {
 /// A socket is about to connect to `port`, or has been accepted.
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
     socket.forget_peer();
+    socket.completed.store(false, Ordering::Relaxed);
     socket.set_role(role);
     socket.set_port(port.unwrap_or(0));
     let against = config::against().or((fd <= 2).then_some(Reason::Stdio));
@@ -146,7 +149,7 @@ fn local(fd: c_int) -> Result<(), Reason> {
 #[inline(always)]
 pub(crate) fn stays(socket: &Socket) -> bool {
     match socket.stage() {
-        Stage::Claimed => !control::has_mail(),
+        Stage::Claimed => !control::has_mail() && !sync::is_due(socket),
         Stage::Candidate => {
             let calls = socket.calls.load(Ordering::Relaxed) + 1;
             let stays = calls < claim_after(socket);
@@ -181,6 +184,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             false
         }
         Stage::Claimed => {
+            sync::complete(socket, fd);
             control::check_mail();
             socket.stage() == Stage::Paired && !awaits_acceptor(socket) && attach(socket, fd, known)
         }
@@ -196,7 +200,7 @@ fn claim_after(socket: &Socket) -> u32 {
         socket.claim_after.load(Ordering::Relaxed),
         config::upgrade(),
     ) {
-        (0, Upgrade::Eager) => 1,
+        (0, Upgrade::Eager | Upgrade::Sync) => 1,
         (0, _) => LIVES_AFTER,
         (calls, _) => calls,
     }
@@ -205,7 +209,7 @@ fn claim_after(socket: &Socket) -> u32 {
 /// Whether its acceptor, which was paired at once, may still hand it on to somebody
 /// else, as it has not used it.
 fn awaits_acceptor(socket: &Socket) -> bool {
-    if config::upgrade() != Upgrade::Eager || socket.role() != Role::Connector {
+    if !config::claims_at_once() || socket.role() != Role::Connector {
         return false;
     }
     control::check_mail();

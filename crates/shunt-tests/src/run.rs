@@ -31,6 +31,8 @@ pub(crate) enum Mode {
     Server,
     /// Both ends, `--upgrade=adaptive`.
     Adaptive,
+    /// Both ends, `--upgrade=sync`.
+    Sync,
 }
 
 impl FromStr for Mode {
@@ -43,7 +45,8 @@ impl FromStr for Mode {
             "client" => Self::Client,
             "server" => Self::Server,
             "adaptive" => Self::Adaptive,
-            _ => return Err("one of native, both, client, server, adaptive".into()),
+            "sync" => Self::Sync,
+            _ => return Err("one of native, both, client, server, adaptive, sync".into()),
         })
     }
 }
@@ -56,6 +59,7 @@ impl fmt::Display for Mode {
             Self::Client => "client",
             Self::Server => "server",
             Self::Adaptive => "adaptive",
+            Self::Sync => "sync",
         })
     }
 }
@@ -66,8 +70,14 @@ impl Mode {
         match (self, role) {
             (Self::Both, _) | (Self::Client, "client") | (Self::Server, "server") => Some("eager"),
             (Self::Adaptive, _) => Some("adaptive"),
+            (Self::Sync, _) => Some("sync"),
             _ => None,
         }
+    }
+
+    /// Whether the statistics must show what a program declares.
+    fn pairs_at_once(self) -> bool {
+        matches!(self, Self::Both | Self::Sync)
     }
 
     /// A process that holds both ends cannot be half under Shunt.
@@ -195,7 +205,7 @@ impl Runner {
         let lacks = (job.program.needs_lending && !can_lend())
             .then(|| "pidfd_getfd is refused: nobody lends the other end's descriptor".to_owned());
         let why = job.known.as_ref().or(lacks.as_ref());
-        if let (Some(why), Mode::Both | Mode::Adaptive) = (why, mode) {
+        if let (Some(why), Mode::Both | Mode::Adaptive | Mode::Sync) = (why, mode) {
             verdict.note.clone_from(why);
             verdict.skipped = true;
             return verdict;
@@ -339,25 +349,29 @@ fn judge_path(job: &Job<'_>, mode: Mode, restless: bool, stats: &Stats) -> Optio
     if stats.processes == 0 {
         return Some("no statistics: the library was not loaded".into());
     }
-    if mode == Mode::Both && job.case.is_some() {
+    let promises = mode.pairs_at_once();
+    if promises && job.case.is_some() {
         return None; // what a program declares holds for all its cases together
     }
-    match (mode, &job.program.path_kind) {
-        (Mode::Client | Mode::Server, _) | (Mode::Both, PathKind::Tcp(_)) if stats.tx_ring > 0 => {
-            Some(format!(
-                "{} bytes went through rings; all should have used TCP",
-                stats.tx_ring
-            ))
-        }
-        (Mode::Both, PathKind::Shunted(_)) if stats.tx_ring == 0 => {
+    let plain = match job.program.path_kind {
+        PathKind::Tcp(_) if promises => true,
+        _ => matches!(mode, Mode::Client | Mode::Server),
+    };
+    match job.program.path_kind {
+        _ if plain && stats.tx_ring > 0 => Some(format!(
+            "{} bytes went through rings; all should have used TCP",
+            stats.tx_ring
+        )),
+        PathKind::Shunted(_) if promises && stats.tx_ring == 0 => {
             Some("no byte went through a ring".into())
         }
         // Connections that change their way all the time send little by either.
-        (Mode::Both, PathKind::Shunted(_)) if restless => None,
-        (Mode::Both, PathKind::Shunted(share)) if stats.share() < *share => Some(format!(
-            "only {:.1}% of the bytes went through rings, {share}% expected",
-            stats.share()
-        )),
+        PathKind::Shunted(share) if promises && !restless && stats.share() < share => {
+            Some(format!(
+                "only {:.1}% of the bytes went through rings, {share}% expected",
+                stats.share()
+            ))
+        }
         _ => None,
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                     Some(reason) => {
                         upgrade::give_up(socket, reason);
                     }
-                    None => socket.note_answer(),
+                    None => socket.note_answer(m.flags & message::FLAG_MATCHED != 0),
                 }
             }
         }

@@ -9,7 +9,9 @@ use shunt_abi::{Reason, layout};
 use super::patience::Patience;
 use super::wire::Sent;
 use super::{LOCK, PATIENCE_MS, due, ensure, has_mail, read_all, send, stock, wait};
+use crate::config::{self, Upgrade};
 use crate::socket::{Socket, Stage};
+use crate::upgrade::sync;
 use crate::{sys, table, upgrade};
 
 /// Whether the daemon's word is waited for just now.
@@ -34,6 +36,9 @@ pub(crate) fn claim(socket: &'static Socket, fd: c_int, role: Role) {
 /// a connection whose other end has claimed it is paired when `accept` returns.
 pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
     let start = sys::now();
+    if config::upgrade() == Upgrade::Sync {
+        return claim_patiently(socket, fd, role, start);
+    }
     let asked = PATIENCE.has_any(start);
     let flags = if asked { message::FLAG_ANSWER } else { 0 };
     if !claim_with(socket, fd, role, flags) || !asked {
@@ -44,6 +49,14 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
     // connection.
     wait::until(answered, start + PATIENCE_MS as u64 * 1_000_000);
     PATIENCE.note(start, sys::now());
+}
+
+/// The same in a test, which would rather wait than have the first bytes go by TCP.
+fn claim_patiently(socket: &'static Socket, fd: c_int, role: Role, start: u64) {
+    if claim_with(socket, fd, role, message::FLAG_ANSWER) {
+        let answered = || socket.stage() != Stage::Claimed || socket.answered();
+        wait::until(answered, start + sync::LONGEST);
+    }
 }
 
 /// Asks whether this process alone has a connection. `false`: nobody can be asked.

@@ -52,6 +52,11 @@ pub(super) fn until(done: impl Fn() -> bool, deadline: u64) -> bool {
     }
 }
 
+/// Sleeps until the daemon says something, or a millisecond.
+pub(crate) fn nap() {
+    sys::poll_ms(SOCKET.number(), libc::POLLIN, 1);
+}
+
 /// As the reader. `false` if this thread cannot read.
 fn read_until(done: &impl Fn() -> bool, deadline: u64) -> bool {
     loop {

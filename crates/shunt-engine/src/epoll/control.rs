@@ -32,6 +32,7 @@ pub(crate) fn change(
         Entry::Ours => return Outcome::Fail(libc::EBADF),
         Entry::Other => return Outcome::Kernel,
     };
+    upgrade::sync::watches(socket);
     if matches!(socket.stage(), Stage::Plain | Stage::Listener) && socket.items.is_empty() {
         return Outcome::Kernel;
     }

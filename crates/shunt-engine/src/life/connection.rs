@@ -36,7 +36,7 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
     };
     // Only who pairs at once has anything to say before.
     let fresh = socket.stage() == Stage::Fresh;
-    if fresh && config::upgrade() != Upgrade::Eager || !thread::owns_memory() {
+    if fresh && !config::claims_at_once() || !thread::owns_memory() {
         return;
     }
     // SAFETY: the caller's promise.
@@ -93,6 +93,9 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
         0 if socket.stage() == Stage::Fresh => {}
         0 | libc::EINPROGRESS | libc::EINTR | libc::EISCONN | libc::EALREADY => {
             socket.set_connected(true);
+            if matches!(error, 0 | libc::EISCONN) {
+                upgrade::sync::complete(socket, fd);
+            }
         }
         // It may try again, elsewhere.
         _ => {
@@ -131,7 +134,7 @@ pub fn after_listen(fd: c_int) {
     socket.set_stage(Stage::Listener);
     if known {
         control::listen(socket);
-        if config::upgrade() == Upgrade::Eager {
+        if config::claims_at_once() {
             control::await_listed(port);
         }
     }
@@ -161,8 +164,10 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
         socket.set_connected(true);
         if let Some(listener) = table::socket(listener) {
             socket.inherit(listener);
+            upgrade::sync::watches(listener);
         }
         upgrade::consider(socket, fd, Role::Acceptor, None);
+        upgrade::sync::complete(socket, fd);
     }
 }
 

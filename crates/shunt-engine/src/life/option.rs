@@ -237,6 +237,12 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> Outcome {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(socket) = table::socket(fd)
+    {
+        // So a program asks whether a connect that did not block has come through.
+        upgrade::sync::complete(socket, fd);
+    }
     let Some(conn) = attached(fd) else {
         return Outcome::Kernel;
     };

@@ -68,6 +68,10 @@ pub(super) unsafe fn shunted<'a>(
                         true
                     }
                     Stage::Candidate => !now,
+                    Stage::Listener => {
+                        upgrade::sync::watches(socket);
+                        false
+                    }
                     _ => false,
                 };
             }

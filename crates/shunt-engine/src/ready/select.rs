@@ -7,7 +7,7 @@ use super::poll;
 use crate::epoll::Limit;
 use crate::table::{self, Entry};
 use crate::thread::signals;
-use crate::{Outcome, real, signal, stream, sys};
+use crate::{Outcome, real, signal, stream, sys, upgrade};
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -86,7 +86,11 @@ pub(super) unsafe fn select(
     let (mut n, mut any) = (0, false);
     for fd in chosen.clone() {
         n += 1;
-        any |= !matches!(table::look(fd as c_int), Entry::Other);
+        let entry = table::look(fd as c_int);
+        any |= !matches!(entry, Entry::Other);
+        if let Entry::Socket(socket) = entry {
+            upgrade::sync::watches(socket);
+        }
     }
     if !any {
         return Outcome::Kernel;

@@ -10,7 +10,9 @@ use std::cmp::Reverse;
 
 use shunt_abi::Reason;
 use shunt_abi::layout::FIRST_SLOTS;
-use shunt_abi::message::{FLAG_ADOPTED, FLAG_AGAIN, FLAG_NEW_LINK, Kind, Message, Role};
+use shunt_abi::message::{
+    FLAG_ADOPTED, FLAG_AGAIN, FLAG_MATCHED, FLAG_NEW_LINK, Kind, Message, Role,
+};
 
 use super::Daemon;
 use crate::client::{Passed, Spare};
@@ -195,7 +197,11 @@ impl Daemon {
             if end.role == Role::Acceptor && end.state == State::Waiting {
                 end.status = Some(Reason::PeerPlain as u8);
             }
-            self.send_unpaired(id, fd, 0);
+            let mut unpaired = Self::unpaired(id, fd, 0);
+            if matches!(end.state, State::Parked(_)) {
+                unpaired.flags = FLAG_MATCHED;
+            }
+            self.post(id.client, unpaired, None);
         }
     }
 
@@ -475,10 +481,12 @@ impl Daemon {
     }
 
     pub(super) fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {
+        self.post(id.client, Self::unpaired(id, fd, status), None);
+    }
+
+    fn unpaired(id: EndId, fd: i32, status: u8) -> Message {
         let mut unpaired = Message::new(Kind::Unpaired);
-        unpaired.fd = fd;
-        unpaired.cookie = id.cookie;
-        unpaired.status = status;
-        self.post(id.client, unpaired, None);
+        (unpaired.fd, unpaired.cookie, unpaired.status) = (fd, id.cookie, status);
+        unpaired
     }
 }

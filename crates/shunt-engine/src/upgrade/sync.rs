@@ -1,0 +1,145 @@
+//! `--upgrade=sync`, for tests: `connect` and `accept` return when both ends are attached, so
+//! that the very first byte goes through the ring.
+//!
+//! ```text
+//! connector:  claims │ connect │ waits until the acceptor is attached │ attaches
+//! acceptor:                     accept │ claims │ attaches │ attaches the other end, if this
+//!                                                   process has it, or waits until it is attached
+//! ```
+//!
+//! Every wait is bounded, and nobody waits for what cannot come: a plain peer, or an `accept`
+//! that the same thread has still to make. A connect that did not block is completed by the call
+//! that asks for its outcome, or by the first one that uses it.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_abi::message::Role;
+use shunt_shm::slot;
+
+use crate::config::{self, Upgrade};
+use crate::epoll::Known;
+use crate::socket::{Socket, Stage};
+use crate::thread::{self, is_alone};
+use crate::{control, sys, table};
+
+/// The longest that one call waits, in nanoseconds.
+pub(crate) const LONGEST: u64 = 150_000_000;
+
+/// The same for an `accept` that this thread will make itself, unless another one has just begun
+/// to.
+const SHORT: u64 = 5_000_000;
+
+/// In [`Socket::watcher`]: another process has the listener since a fork.
+const ANYONE: u64 = u64::MAX;
+
+fn is_on() -> bool {
+    config::upgrade() == Upgrade::Sync
+}
+
+/// Whether the next call on a connection is to complete it.
+#[inline]
+pub(super) fn is_due(socket: &Socket) -> bool {
+    is_on() && !socket.completed.load(Ordering::Relaxed)
+}
+
+/// Notes that this thread accepts or polls at a listener, and so will probably accept.
+#[inline]
+pub(crate) fn watches(listener: &Socket) {
+    if is_on() && listener.stage() == Stage::Listener {
+        listener.watcher.store(thread::here(), Ordering::Relaxed);
+    }
+}
+
+/// From a fork on, another process may accept.
+pub(crate) fn before_fork(listener: &Socket) {
+    if listener.stage() == Stage::Listener {
+        listener.watcher.store(ANYONE, Ordering::Relaxed);
+    }
+}
+
+/// Once for each connection that has come about: waits, within bounds, until both of its ends
+/// are attached.
+pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
+    let begun = matches!(socket.stage(), Stage::Claimed | Stage::Paired);
+    if !begun || !is_due(socket) || sys::name(fd, true).is_err() {
+        return;
+    }
+    socket.completed.store(true, Ordering::Relaxed);
+    let start = sys::now();
+    while !is_settled(socket, fd) {
+        if sys::now() >= start + patience(socket) {
+            return give_up(socket);
+        }
+        control::nap();
+    }
+}
+
+/// For how long to wait, in nanoseconds.
+fn patience(socket: &Socket) -> u64 {
+    if socket.stage() != Stage::Claimed || socket.role() == Role::Acceptor {
+        return LONGEST;
+    }
+    let Some(listener) = listener(socket.port()) else {
+        return LONGEST;
+    };
+    match listener.watcher.load(Ordering::Relaxed) {
+        ANYONE => LONGEST,
+        _ if is_alone() => 0,
+        watcher if watcher == thread::here() => SHORT,
+        _ => LONGEST,
+    }
+}
+
+/// Does what can be done now. `true`: there is nothing more to wait for.
+fn is_settled(socket: &'static Socket, fd: c_int) -> bool {
+    control::check_mail();
+    match socket.stage() {
+        Stage::Claimed => socket.role() == Role::Acceptor && socket.answered(),
+        Stage::Paired => super::progress(socket, fd, Known::Nothing) && is_attached_there(socket),
+        Stage::Attached => is_attached_there(socket),
+        _ => true,
+    }
+}
+
+/// Whether the other end is attached too, or will not be; attaches it if this process has it.
+fn is_attached_there(socket: &'static Socket) -> bool {
+    let Some(pair) = socket.pair() else {
+        return true;
+    };
+    if pair.peer_state() & (slot::READY | slot::REFUSED) != 0 {
+        return true;
+    }
+    let is_other = |other: &&Socket| {
+        !std::ptr::eq(*other, socket)
+            && other.stage() == Stage::Paired
+            && other
+                .pair()
+                .is_some_and(|its| (its.link.id(), its.number) == (pair.link.id(), pair.number))
+    };
+    let Some(other) = table::SOCKETS.each().find(is_other) else {
+        return false;
+    };
+    if super::progress(other, other.fd(), Known::Nothing) {
+        return true;
+    }
+    // What another thread is just busy with may be done in a moment.
+    is_alone() || !matches!(other.reason(), Reason::Busy | Reason::Pending)
+}
+
+/// This process's listener there.
+fn listener(port: u16) -> Option<&'static Socket> {
+    let mut sockets = table::SOCKETS.each();
+    sockets.find(|socket| socket.stage() == Stage::Listener && socket.port() == port)
+}
+
+/// Nobody has come in time: if nobody is known to accept there, this thread will.
+fn give_up(socket: &Socket) {
+    if socket.stage() == Stage::Claimed
+        && let Some(listener) = listener(socket.port())
+    {
+        let o = Ordering::Relaxed;
+        let _ = listener.watcher.compare_exchange(0, thread::here(), o, o);
+    }
+}
