@@ -116,12 +116,10 @@ pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
 }
 
 /// The same where the caller has counted so many, and others may have taken more. Of a
-/// connection that is closed the kernel does not say whether it has counted a FIN.
+/// connection that is closed, perhaps by a reset, the kernel does not say whether it has
+/// counted a FIN.
 pub(crate) fn consumed_since(fd: c_int, counted: u64) -> u64 {
     const CLOSE: u8 = 7;
-    if sys::ready(fd, 0) & libc::POLLERR != 0 {
-        return counted;
-    }
     match taken(fd) {
         Some((CLOSE, bytes)) if bytes <= counted => counted,
         Some((CLOSE, bytes)) => bytes + 1,

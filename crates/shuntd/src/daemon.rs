@@ -29,12 +29,12 @@ use admitting::spare_descriptor;
 use adopting::Adopting;
 use elsewhere::Elsewhere;
 use inheriting::Inheriting;
-use lending::Lending;
+use lending::{LeftBehind, Lending};
 
 use crate::board::Board;
 use crate::client::{Client, Counted, Passed};
 use crate::config::Config;
-use crate::end::{EndId, Ends};
+use crate::end::{EndId, Ends, State};
 use crate::foreign::Lanes;
 use crate::link::{Links, Lost};
 use crate::log::Log;
@@ -116,6 +116,8 @@ pub struct Daemon {
     lending: Lending,
     /// Where sockets were found that were lent: process and descriptor, by inode number.
     lent: HashMap<u64, (u32, i32)>,
+    /// Ends whose clients have gone.
+    left_behind: LeftBehind,
     /// Readable when the processes have been looked through.
     looked: Arc<OwnedFd>,
     /// Claims whose makers wait for an answer.
@@ -172,6 +174,7 @@ impl Daemon {
             elsewhere: Elsewhere::new(&looked),
             lending: Lending::new(&looked),
             lent: HashMap::new(),
+            left_behind: LeftBehind::default(),
             looked,
             unanswered: Vec::new(),
             doomed: Vec::new(),
@@ -415,6 +418,10 @@ impl Daemon {
             }
         }
         for end in ends {
+            let state = self.ends.get(end).map(|end| end.state);
+            if let Some(State::Paired(_)) = state {
+                self.left_behind.add(client.uid, end.cookie);
+            }
             self.forget_end(end);
         }
         self.elsewhere.forget(id);

@@ -57,6 +57,10 @@ pub(crate) struct End {
     pub(crate) asks: Option<u32>,
     /// Its holder has been told to go back to TCP.
     pub(crate) told: bool,
+    /// Its slot has been used.
+    pub(crate) used: bool,
+    /// Its client has closed it without a word, as relatives may use the slot still.
+    pub(crate) kept: bool,
     /// Its own and its peer's address, as its client says.
     pub(crate) named: Option<[SocketAddr; 2]>,
     tuple: Option<Tuple>,
@@ -78,6 +82,8 @@ impl End {
             former: Vec::new(),
             asks: None,
             told: false,
+            used: false,
+            kept: false,
             named: None,
             tuple: None,
             user: 0,

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
+use super::close::keep_error;
 use super::wait::{Stay, Want, timeout, wait};
 use super::{Conn, again, owed, short};
 use crate::iov::Cursor;
@@ -144,7 +145,11 @@ unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay
                 }
             }
             Step::End => return Outcome::Done(done as isize),
-            Step::Failed(_) if done > 0 => return Outcome::Done(done as isize),
+            Step::Failed(errno) if done > 0 => {
+                // The next call says so.
+                keep_error(conn, errno);
+                return Outcome::Done(done as isize);
+            }
             Step::Failed(errno) => {
                 conn.socket.pending_error.store(0, Ordering::Relaxed);
                 return Outcome::Fail(errno);

@@ -9,6 +9,7 @@ use libc::{c_int, c_uint, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
+use super::close::keep_error;
 use super::send::{allowed, by_kernel, goes_by_ring};
 use super::wait::{Deadline, Stay, Want, wait};
 use super::{Conn, ask_for_room, leave_ring, owed, receive, recv, send};
@@ -156,6 +157,16 @@ fn so_far(done: usize, otherwise: Outcome) -> Outcome {
     }
 }
 
+/// The same of what the connection says: such an error is the next call's.
+fn so_far_of(conn: &Conn, done: usize, otherwise: Outcome) -> Outcome {
+    if let Outcome::Fail(errno) = otherwise
+        && done > 0
+    {
+        keep_error(conn, errno);
+    }
+    so_far(done, otherwise)
+}
+
 /// Moves up to `count` bytes from the file `input` to the connection; `offset`
 /// as for `sendfile`: null means the file's own position. `kernel` is the real
 /// call for so many bytes.
@@ -242,7 +253,7 @@ fn pour(conn: &Conn, source: &mut impl Source, count: usize) -> Outcome {
             Ok(Put::Elsewhere) => match elsewhere(conn, source, count - done) {
                 Ok(Some(n)) => done += n,
                 Ok(None) => break,
-                Err(outcome) => return so_far(done, outcome),
+                Err(outcome) => return so_far_of(conn, done, outcome),
             },
             // Another reader was faster.
             Err(libc::EAGAIN) => {}
@@ -346,7 +357,7 @@ pub(crate) fn splice_out(conn: &Conn, out: c_int, count: usize, flags: c_uint) -
         match move_chunk(conn, out, count - done, done == 0) {
             Ok(None) => break,
             Ok(Some(n)) => done += n,
-            Err(outcome) => return so_far(done, outcome),
+            Err(outcome) => return so_far_of(conn, done, outcome),
         }
     }
     Outcome::Done(done as isize)

@@ -241,7 +241,8 @@ impl Daemon {
     /// Remembers what became of a connection, claimed or not.
     fn report(&mut self, id: EndId, message: &Message) {
         if let Some(end) = self.ends.get_mut(id) {
-            let used = end.status == Some(0);
+            end.used |= message.status == 0;
+            let used = end.used;
             end.status = Some(message.status);
             // Who is on its rings again may be told once more to leave them.
             end.told &= message.status != 0;

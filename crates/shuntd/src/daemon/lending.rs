@@ -5,10 +5,10 @@
 //! Only for a connection that this daemon has paired, to who holds its other end,
 //! and within one user: a copy that is kept would keep the peer's end of file back.
 //!
-//! The other end may be a forked child's, of which this daemon knows nothing, when the process
-//! that was paired has gone. Then the processes are looked through for who has it.
+//! Either end may be a forked child's, of which this daemon knows nothing, when the process
+//! that was paired has gone. Then the processes are looked through for who has the other end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 
 use rustix::process::{Pid, PidfdFlags};
@@ -44,6 +44,27 @@ const KEPT: usize = 64;
 
 /// So many sockets at a time are looked for on behalf of one client.
 const WAITING: usize = 64;
+
+/// Ends that were paired when their clients went, with their users: forked children may go on
+/// with them.
+#[derive(Debug, Default)]
+pub(super) struct LeftBehind(VecDeque<(u32, u64)>);
+
+impl LeftBehind {
+    /// So many are remembered.
+    const MOST: usize = 16_384;
+
+    pub(super) fn add(&mut self, user: u32, cookie: u64) {
+        if self.0.len() >= Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back((user, cookie));
+    }
+
+    fn has(&self, user: u32, cookie: u64) -> bool {
+        self.0.contains(&(user, cookie))
+    }
+}
 
 impl Daemon {
     /// A client asks for the other end of the socket `fd`, which `asker` names.
@@ -108,10 +129,14 @@ impl Daemon {
         })
     }
 
-    /// What to look for in the processes: the asker's own end has been paired here.
+    /// What to look for in the processes: the connection has been paired here.
     fn loan(&self, asker: EndId, tuple: Tuple) -> Option<Loan> {
         let user = self.clients.get(&asker.client)?.uid;
-        self.paired(user, tuple.flipped()).next()?;
+        let is_paired = |tuple| self.paired(user, tuple).next().is_some();
+        let was_paired = || self.left_behind.has(user, asker.cookie);
+        if !(is_paired(tuple.flipped()) || is_paired(tuple) || was_paired()) {
+            return None;
+        }
         let found = diag::find(tuple.local.into(), tuple.peer.into())?;
         (found.tuple == tuple).then_some(Loan {
             asker,

@@ -37,6 +37,10 @@ impl Daemon {
                 State::Paired(seat) if message.flags & FLAG_AGAIN != 0 => {
                     return self.pair_again(id, seat);
                 }
+                State::Paired(_) if message.flags & FLAG_ADOPTED != 0 && old.used => {
+                    old.kept = true;
+                    return self.send_unpaired(id, message.fd, Reason::Passed as u8);
+                }
                 State::Paired(seat) => {
                     // Claimed again, perhaps because the answer was lost by an
                     // exec: the same answer once more.
@@ -404,6 +408,9 @@ impl Daemon {
     /// may wait for another process that has this end now.
     pub(super) fn release(&mut self, id: EndId) {
         let left = self.ends.get(id).map(|end| (end.state, end.tuple()));
+        if self.ends.get(id).is_some_and(|end| end.kept) {
+            return;
+        }
         self.forget_end(id);
         let Some((State::Paired(seat), Some(tuple))) = left else {
             return;
@@ -416,7 +423,7 @@ impl Daemon {
                 };
                 matches!(end.state, State::Paired(s) if same(s))
                     && end.role == Role::Connector
-                    && end.status != Some(0)
+                    && !end.used
             })
         };
         if let Some(&other) = others.iter().find(waits) {
