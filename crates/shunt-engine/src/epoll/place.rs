@@ -105,9 +105,10 @@ fn said(group: u32) -> u32 {
 }
 
 /// The last descriptor of a socket is about to be closed while the daemon may
-/// hold a copy of it, which would keep the kernel's registration alive.
+/// hold a copy of it, which would keep the kernel's registration alive. (So does a relative
+/// that goes on with the connection and the set.)
 pub(crate) fn part(socket: &'static Socket, fd: c_int) {
-    if socket.items.is_empty() || !socket.lock.take() {
+    if socket.items.is_empty() || socket.share.is_shared() || !socket.lock.take() {
         return;
     }
     for &(set, item) in socket.items.list().iter() {

@@ -201,15 +201,16 @@ unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay
     }
 }
 
-/// What the kernel has for it now, after [`receive`] has said so.
+/// What the kernel has for it now, after [`receive`] has said so; `flags` as for `recv`.
 ///
 /// # Safety
 /// The parts are writable.
 #[cold]
-pub(super) unsafe fn by_kernel_now(conn: &Conn, iov: &[iovec]) -> Outcome {
+pub(super) unsafe fn by_kernel_now(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     let cursor = Cursor::new(iov);
+    let flags = flags | libc::MSG_DONTWAIT;
     // SAFETY: the caller's promise.
-    let received = unsafe { by_kernel(conn, &cursor, libc::MSG_DONTWAIT, &Stay::default()) };
+    let received = unsafe { by_kernel(conn, &cursor, flags, &Stay::default()) };
     received.unwrap_or(Outcome::Fail(libc::EAGAIN))
 }
 
@@ -288,9 +289,13 @@ fn nothing(conn: &Conn, flags: c_int) -> Outcome {
         iov_base: (&raw mut byte).cast(),
         iov_len: 1,
     };
+    let nonblock = conn.pair.own.options.nonblock.load(Ordering::Relaxed) != 0;
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !nonblock;
     // SAFETY: a byte of our own.
     match unsafe { receive(conn, &[part], flags | libc::MSG_PEEK) } {
+        // Whatever ends the wait, also time or a signal, the kernel has done what it was asked.
         Outcome::Done(_) => Outcome::Done(0),
+        Outcome::Fail(libc::EAGAIN | libc::EINTR) if waits => Outcome::Done(0),
         other => other,
     }
 }

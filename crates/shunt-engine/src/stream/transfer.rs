@@ -393,12 +393,19 @@ fn move_chunk(
     let mut chunk: Chunk = [MaybeUninit::uninit(); CHUNK];
     // Look first, so that what the pipe does not take stays in the stream.
     let wait = if waits { 0 } else { libc::MSG_DONTWAIT };
-    let part = iovec {
+    let part = [iovec {
         iov_base: chunk.as_mut_ptr().cast(),
         iov_len: count.min(CHUNK),
-    };
+    }];
     // SAFETY: our own buffer.
-    let n = match unsafe { receive(conn, &[part], libc::MSG_PEEK | wait) } {
+    let seen = unsafe {
+        match receive(conn, &part, libc::MSG_PEEK | wait) {
+            // A short count tells the program that it has everything.
+            Outcome::Kernel if !waits => recv::by_kernel_now(conn, &part, libc::MSG_PEEK),
+            outcome => outcome,
+        }
+    };
+    let n = match seen {
         Outcome::Done(0) => return Ok(None),
         Outcome::Done(n) => n as usize,
         other => return Err(other),
@@ -424,7 +431,7 @@ fn take_seen(conn: &Conn, chunk: &mut [MaybeUninit<u8>]) {
         // SAFETY: our own buffer.
         let received = unsafe {
             match receive(conn, &part, libc::MSG_DONTWAIT) {
-                Outcome::Kernel => recv::by_kernel_now(conn, &part),
+                Outcome::Kernel => recv::by_kernel_now(conn, &part, 0),
                 outcome => outcome,
             }
         };

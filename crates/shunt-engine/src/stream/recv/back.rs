@@ -49,9 +49,7 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
     };
     // An error that the kernel has is for who asks for it.
     const OVER: i16 = libc::POLLERR | libc::POLLHUP;
-    if sys::ready(conn.fd, 0) & OVER != 0
-        && sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n == 0)
-    {
+    if sys::ready(conn.fd, 0) & OVER != 0 && is_empty(conn) {
         return true;
     }
     let step = after_ring(conn);
@@ -90,8 +88,13 @@ fn learn(conn: &Conn) -> bool {
 /// once; behind what is in the queue.
 pub(super) fn pending(conn: &Conn) -> Option<Step> {
     let errno = conn.socket.pending_error.load(Ordering::Relaxed);
-    let told = errno != 0 && sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n == 0);
+    let told = errno != 0 && is_empty(conn);
     told.then(|| failure(conn, errno))
+}
+
+/// Whether nothing that has come by TCP is unread.
+fn is_empty(conn: &Conn) -> bool {
+    sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n == 0)
 }
 
 /// On TCP again: the kernel does the rest, once that is known.
@@ -146,7 +149,7 @@ pub(super) unsafe fn by_kernel(
 /// The cursor's parts are writable.
 pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize) {
     // The kernel tells an error once, and not to who has bytes to return.
-    let has_failed = || sys::ready(conn.fd, 0) & libc::POLLERR != 0;
+    let has_failed = || sys::ready(conn.fd, 0) & libc::POLLERR != 0 && is_empty(conn);
     while cursor.remaining() > 0 && !at_mark(conn) && !has_failed() {
         let mut rest = [iovec {
             iov_base: std::ptr::null_mut(),
