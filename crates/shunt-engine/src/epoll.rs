@@ -45,8 +45,12 @@ pub(crate) use wait::{wait, wait_unknown};
 const FLAGS: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 
-/// The events that a registration asks for, with those nobody can refuse.
+/// What a registration that the program has made, or armed anew, asks for besides, like the
+/// kernel's: nobody can refuse it.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// The events that a registration asks for; none: it was told of one, and that was its only one.
 #[inline]
 fn wanted(events: u32) -> u32 {
-    events & !FLAGS | (libc::EPOLLERR | libc::EPOLLHUP) as u32
+    events & !FLAGS
 }

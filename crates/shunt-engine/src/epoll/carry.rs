@@ -6,6 +6,7 @@ use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
 use super::FLAGS;
+use super::collect::collect;
 use super::inner::{hear_others, take_inner};
 use super::place::{ItemList, is_watched_by_relative, watch};
 use super::set::Set;
@@ -284,7 +285,7 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
 
 /// Attaches the sockets of a set that have been paired meanwhile. Edge-triggered
 /// registrations follow once the kernel has no event for them any more: what it
-/// has goes to the program. Returns how many events that is.
+/// has goes to the program, with what is ready of ours. Returns how many events that is.
 #[inline]
 pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
     if socket::any_paired() {
@@ -333,9 +334,13 @@ fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
     for (mark, (_, fd, _)) in marks.iter_mut().zip(paired()) {
         *mark = tcp::mark(fd);
     }
+    // Before one more is: it would be told of twice. And not in all the room.
+    let most = room.len() / 2;
+    let ours = collect(set, &mut room[..most], false, 0);
+    let room = &mut room[ours..];
     set.expose_nested();
     let Ok(n) = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()) else {
-        return 0;
+        return ours;
     };
     if n < room.len() {
         for ((socket, fd, edge), mark) in paired().zip(marks) {
@@ -344,5 +349,5 @@ fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
             }
         }
     }
-    take_inner(set, room, n)
+    ours + take_inner(set, room, n)
 }

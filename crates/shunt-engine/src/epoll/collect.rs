@@ -165,7 +165,7 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
         let item = &mut state.items[index as usize];
         item.queued = false;
         let one_shot = item.events & libc::EPOLLONESHOT as u32 != 0;
-        if item.dormant || item.events & !FLAGS == 0 && one_shot {
+        if item.dormant || wanted(item.events) == 0 {
             continue;
         }
         let look = std::mem::take(&mut item.look);

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
-use super::call;
 use super::carry::{Known, move_in};
 use super::inner::hear_inner;
 use super::near;
@@ -13,6 +12,7 @@ use super::nested::nest;
 use super::place::watch;
 use super::set::Set;
 use super::state::State;
+use super::{ALWAYS, call};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::Entry;
@@ -40,7 +40,8 @@ pub(crate) fn change(
     if needs_event && event.is_none() {
         return Outcome::Kernel;
     }
-    let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
+    let mut event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
+    event.events |= ALWAYS;
     if needs_event && matches!(socket.stage(), Stage::Claimed | Stage::Paired) {
         // Before the kernel arms it: a thread asleep on the set would hear of it
         // from both.
