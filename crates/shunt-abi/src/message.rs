@@ -15,6 +15,7 @@
 //!   Report ───────────────────────────>         path or reason, for `shunt ss`
 //!   Release ──────────────────────────>         the connection is closed here
 //!          <─────────────────────────── NeedSpare, Gone
+//!   Retire ───────────────────────────>         "a forked child of mine has this link's memory"
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
 //!          <─────────────────────────── Lent (+ that descriptor)
 //!          <─────────────────────────── Downgrade (`shunt downgrade` wishes it)
@@ -43,8 +44,8 @@ pub enum Kind {
     Report = 9,
     Release = 10,
     NeedSpare = 11,
-    /// The peer process of a link is dead, or nobody has used the link for a while: no new
-    /// connection will use it.
+    /// The peer process of a link is dead, nobody has used the link for a while, or a relative of
+    /// one side has its memory: no new connection will use it.
     Gone = 12,
     /// A client asks for the descriptor of a connection's other end.
     Lend = 13,
@@ -70,6 +71,8 @@ pub enum Kind {
     End = 22,
     /// One listener.
     Listener = 23,
+    /// Another process has memory of this link since a fork: no new connection may use it.
+    Retire = 24,
 }
 
 impl Kind {
@@ -100,6 +103,7 @@ impl Kind {
             21 => Self::Row,
             22 => Self::End,
             23 => Self::Listener,
+            24 => Self::Retire,
             _ => return None,
         })
     }
@@ -127,6 +131,7 @@ pub enum Role {
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
 /// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
 /// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once |
+/// | Retire | `link` |
 /// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet; `flags` bit 6: somebody does, and the pairing comes later) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
 /// | Report | `cookie`, `status`: 0 (shunted) or a reason |
 /// | Release | `cookie` |

@@ -28,7 +28,7 @@ use wire::Sent;
 
 pub(crate) use board::{accelerates, await_listed, has_mail};
 pub(crate) use borrow::borrow;
-pub(crate) use due::Due;
+pub(crate) use due::{Due, note as note_due};
 pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use request::{
     ask_alone, bury, claim, claim_again, claim_now, listen, release, report, unlisten,
@@ -169,12 +169,10 @@ pub(crate) fn after_fork_child() {
     }
     RETRY_AT.store(0, Ordering::Relaxed);
     wait::after_fork_child();
-    // The stock is the parent's: its memory is not ours to write.
-    stock::forget();
+    // The stock is the parent's: its memory is not here.
+    stock::after_fork_child();
     due::forget();
     inquiry::forget();
-    // Nor will its daemon's links have connections of ours.
-    Link::bury_all();
     dial::show_served();
 }
 

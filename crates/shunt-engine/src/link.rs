@@ -9,6 +9,13 @@ use shunt_shm::slot::{self, Slot};
 
 use crate::sys;
 use crate::table::{Links, Pool, Pooled};
+use crate::thread::is_alone;
+
+mod kin;
+mod slots;
+
+pub(crate) use kin::{after_fork_child, before_fork, drop_needless, drop_unnamed, retire_all};
+use slots::Slots;
 
 /// All links.
 pub(crate) static LINKS: Pool<Link> = Pool::new();
@@ -30,6 +37,18 @@ pub(crate) struct Link {
     /// No new connection will come: the peer process is dead, or the daemon has taken the link
     /// back.
     gone: AtomicBool,
+    /// A forked child has had memory of it, or has it: it is not handed on to one connection more.
+    retired: AtomicBool,
+    /// What the daemon is still to be told of that.
+    retire_due: AtomicBool,
+    /// This process has it from the one that forked it.
+    foreign: AtomicBool,
+    /// The slots whose rings are mapped here, with everything before the rings.
+    mapped: Slots,
+    /// The slots whose rings a child would have that is forked now.
+    handed_on: Slots,
+    /// The slots that sockets of this process use, while `mapped` or `handed_on` follows them.
+    used: Slots,
     /// Since when, as far as is known, nobody has used a link that is gone (nanoseconds); 0: it
     /// was used when last looked at.
     unused_since: AtomicU64,
@@ -61,6 +80,11 @@ impl Link {
         link.own_number.store(own_number, Ordering::Relaxed);
         link.gone.store(false, Ordering::Relaxed);
         link.unused_since.store(0, Ordering::Relaxed);
+        for flag in [&link.retired, &link.retire_due, &link.foreign] {
+            flag.store(false, Ordering::Relaxed);
+        }
+        link.mapped.fill(own.slots());
+        link.handed_on.clear();
         link.slots
             .store(own.slots().min(peer.slots()), Ordering::Relaxed);
         link.users.store(0, Ordering::Relaxed);
@@ -191,27 +215,31 @@ impl Link {
         if since == 0 {
             self.unused_since.store(now, Ordering::Relaxed);
         }
-        if since == 0 || now - since < GRACE {
+        // Where no other thread is, none can have lost a race.
+        let grace = if is_alone() { 0 } else { GRACE };
+        if now - since < grace || since == 0 && grace > 0 {
             return false;
         }
-        self.in_use.store(false, Ordering::Release);
-        self.own().unmap();
-        self.peer().unmap();
-        LINKS.give(self);
+        self.end();
         true
+    }
+
+    /// Takes the memory away. Nobody uses the link any more.
+    fn end(&'static self) {
+        self.in_use.store(false, Ordering::Release);
+        if self.foreign.load(Ordering::Relaxed) {
+            self.unmap_parts();
+        } else {
+            self.own().unmap();
+            self.peer().unmap();
+        }
+        LINKS.give(self);
     }
 }
 
 /// Whether some link waits to be unmapped.
 pub(crate) fn any_gone() -> bool {
     ANY_GONE.load(Ordering::Relaxed)
-}
-
-/// In a forked child, whose parent's sets stand at the doors.
-pub(crate) fn after_fork_child() {
-    for set in LINKS.each().flat_map(|link| &link.sets) {
-        set.store(0, Ordering::Relaxed);
-    }
 }
 
 /// One connection's memory: both slots and both rings.

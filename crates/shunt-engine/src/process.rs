@@ -33,6 +33,8 @@ pub(crate) fn before_fork() {
             }
         }
     });
+    // Behind what makes a connection the child's, too.
+    link::before_fork();
     // Who sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
 }
@@ -83,8 +85,8 @@ pub(crate) fn after_fork_child() {
     region::after_fork_child();
     stats::after_fork_child();
     control::after_fork_child();
-    link::after_fork_child();
     epoll::after_fork_child();
+    link::after_fork_child();
     wake::after_fork_child();
     for socket in table::SOCKETS.each() {
         socket.again.forget();

@@ -99,6 +99,8 @@ pub(crate) struct Socket {
     pub(crate) inquired: AtomicBool,
     /// What it has still to tell.
     pub(crate) due: Due,
+    /// It was given a slot whose memory a relative has, and wants another one.
+    pub(crate) passed_over: AtomicBool,
     /// Generation of the pair whose other end was let go before it was used, or 0.
     pub(crate) left: AtomicU32,
     /// When the kernel was last asked about this socket (ticks).
@@ -191,6 +193,7 @@ impl Socket {
         socket.told.store(false, o);
         socket.inquired.store(false, o);
         socket.left.store(0, o);
+        socket.passed_over.store(false, o);
         socket.inside.clear();
         socket.looked_at.store(0, o);
         socket.awake.store(0, o);
@@ -327,6 +330,17 @@ impl Socket {
             pair.own.face.state.fetch_or(bits, Ordering::AcqRel);
         }
         true
+    }
+
+    /// Calls `visit` with all memory that it has been given, until its end.
+    pub(crate) fn each_pair(&self, visit: impl FnMut(Pair)) {
+        self.pairs.each(visit);
+    }
+
+    /// It uses that memory no more.
+    pub(crate) fn lose_memory(&self) {
+        self.pairs.each(|pair| pair.link.unhold());
+        self.pairs.clear();
     }
 
     /// Whether it can be paired once more.
@@ -522,14 +536,6 @@ impl Socket {
     }
 
     fn end(&'static self) {
-        // A relative that still uses the slot would meet its next user there.
-        let inherited = self.pair().is_some_and(|pair| {
-            pair.own.options.forked.load(Ordering::Acquire) == shunt_shm::slot::SHARED
-                && (self.share.is_unknown() || self.share.is_shared())
-        });
-        if inherited {
-            self.told.store(false, Ordering::Relaxed);
-        }
         if self.inside.is_empty() {
             self.share.leave();
         }
@@ -552,8 +558,7 @@ impl Socket {
     /// receives: its memory is another socket's from here on.
     #[cold]
     fn bury(&'static self) {
-        self.pairs.each(|pair| pair.link.unhold());
-        self.pairs.clear();
+        self.lose_memory();
         crate::control::bury(self);
     }
 

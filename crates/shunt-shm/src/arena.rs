@@ -4,7 +4,12 @@
 //! resize it or map it writable again (`memfd_create(2)`, `F_SEAL_FUTURE_WRITE`),
 //! so its descriptor can be handed to a peer that is not trusted, and a peer
 //! that maps it need not fear `SIGBUS`.
+//!
+//! A forked child has none of it (`MADV_DONTFORK`) but the parts that [`Arena::hand_on`] names: those
+//! of connections that it shares. A part that a process has given away once, by [`Arena::unmap_part`]
+//! or since its parent kept it, it cannot map again: the seal forbids that too.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use shunt_abi::layout;
@@ -19,6 +24,8 @@ const SEAL_SEAL: usize = 1;
 const SEAL_SHRINK: usize = 2;
 const SEAL_GROW: usize = 4;
 const SEAL_FUTURE_WRITE: usize = 16;
+const MADV_DONTFORK: usize = 10;
+const MADV_DOFORK: usize = 11;
 const MADV_DONTDUMP: usize = 16;
 const MADV_POPULATE_WRITE: usize = 23;
 
@@ -28,6 +35,15 @@ const MADV_POPULATE_WRITE: usize = 23;
 pub struct Arena {
     base: *mut u8,
     slots: u32,
+}
+
+/// What of an arena a process may have mapped or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Everything before the rings: control lines of all slots, doors and logs.
+    Control,
+    /// The rings of these slots.
+    Rings(Range<u32>),
 }
 
 // SAFETY: an arena is plain shared memory; everything in it that threads touch
@@ -131,6 +147,12 @@ impl Arena {
         }?;
         // SAFETY: the range was just mapped; the advice only keeps it out of core files.
         let _ = unsafe { syscall!(Sysno::madvise, base, bytes, MADV_DONTDUMP) };
+        // SAFETY: the same; this one keeps it out of forked children.
+        if let Err(errno) = unsafe { syscall!(Sysno::madvise, base, bytes, MADV_DONTFORK) } {
+            // SAFETY: mapped above, and nobody has its address.
+            let _ = unsafe { syscall!(Sysno::munmap, base, bytes) };
+            return Err(errno);
+        }
         Ok(base as *mut u8)
     }
 
@@ -155,7 +177,45 @@ impl Arena {
         let bytes = layout::arena_bytes(self.slots);
         // SAFETY: the caller has no address in it any more.
         let _ = unsafe { syscall!(Sysno::munmap, self.base, bytes) };
-        MAPPED.fetch_sub(bytes, Ordering::Relaxed);
+        self.forget();
+    }
+
+    /// Nothing of it is mapped here any more.
+    pub fn forget(self) {
+        MAPPED.fetch_sub(layout::arena_bytes(self.slots), Ordering::Relaxed);
+    }
+
+    /// Takes the mapping of a part away: for good, since nobody can map it again for writing.
+    pub fn unmap_part(&self, part: &Part) {
+        let (base, bytes) = self.place(part);
+        // SAFETY: the caller has no address in this part any more.
+        let _ = unsafe { syscall!(Sysno::munmap, base, bytes) };
+    }
+
+    /// Says whether children that are forked from now on have a part. `false`: the kernel refuses
+    /// to treat the part apart from the rest (it would be one mapping too many).
+    #[must_use]
+    pub fn hand_on(&self, part: &Part, inherited: bool) -> bool {
+        let (base, bytes) = self.place(part);
+        let advice = if inherited {
+            MADV_DOFORK
+        } else {
+            MADV_DONTFORK
+        };
+        // SAFETY: the advice concerns mappings in forked children only.
+        unsafe { syscall!(Sysno::madvise, base, bytes, advice) }.is_ok()
+    }
+
+    fn place(&self, part: &Part) -> (*mut u8, usize) {
+        let (from, to) = match part {
+            Part::Control => (0, layout::RINGS_AT),
+            Part::Rings(slots) => {
+                assert!(slots.start <= slots.end && slots.end <= self.slots);
+                (layout::ring_at(slots.start), layout::ring_at(slots.end))
+            }
+        };
+        // SAFETY: inside the mapping, or one past its end.
+        (unsafe { self.base.add(from) }, to - from)
     }
 
     /// Where it is mapped; names it within the process.
@@ -350,6 +410,32 @@ mod tests {
         for arena in [own, two, three] {
             arena.unmap();
         }
+    }
+
+    /// Whether the kernel can read there.
+    fn is_mapped(at: *const u8) -> bool {
+        let mut is_core = 0_u8;
+        // SAFETY: asks about one page; the kernel writes one byte.
+        let page = (at as usize) & !4095;
+        unsafe { syscall!(Sysno::mincore, page, 4096, &raw mut is_core) }.is_ok()
+    }
+
+    #[test]
+    fn a_forked_child_has_only_the_parts_that_are_handed_on() {
+        let (arena, _fd) = Arena::create(4).unwrap();
+        for part in [Part::Control, Part::Rings(1..3)] {
+            assert!(arena.hand_on(&part, true));
+        }
+        assert!(arena.hand_on(&Part::Rings(2..3), false));
+        let has = || {
+            let rings = (0..4).map(|slot| is_mapped(arena.ring(slot)));
+            let all: Vec<_> = std::iter::once(is_mapped(arena.base)).chain(rings).collect();
+            i32::from(all != [true, false, true, false, false])
+        };
+        let huge = libc::RLIM_INFINITY;
+        assert_eq!(limited(libc::RLIMIT_CORE, huge, has), 0);
+        arena.unmap_part(&Part::Rings(3..4));
+        assert!(!is_mapped(arena.ring(3)) && is_mapped(arena.ring(2)));
     }
 
     fn syscall_memfd(bytes: usize) -> i32 {

@@ -228,17 +228,27 @@ impl Links {
             }
             let clients = link.clients;
             self.close(id);
-            let told = if clients[0] == clients[1] { 1 } else { 2 };
-            lost.extend(
-                clients[..told]
-                    .iter()
-                    .map(|&client| Lost { link: id, client }),
-            );
+            lost.extend(told(id, clients));
         }
         lost
     }
 
-    /// Forgets a link without connections.
+    /// A client says that another process, which it has forked, has memory of one of its links: no
+    /// new connection may use that. The connections that are there go on in it, and their slots
+    /// are never used again. Returns who is to be told.
+    pub(crate) fn retire(&mut self, client: u64, id: u64) -> Vec<Lost> {
+        let Some(link) = self.links.get(&id) else {
+            return Vec::new(); // Taken back, or its other client has gone.
+        };
+        let clients = link.clients;
+        if !clients.contains(&client) {
+            return Vec::new();
+        }
+        self.close(id);
+        told(id, clients)
+    }
+
+    /// Forgets a link.
     fn close(&mut self, id: u64) {
         let Some(link) = self.links.remove(&id) else {
             return;
@@ -249,6 +259,7 @@ impl Links {
         };
         pair.links.retain(|other| *other != id);
         pair.slots -= link.slots;
+        pair.held -= link.held.len() as u32;
         if pair.links.is_empty() {
             self.pairs.remove(&sorted([a, b]));
             for (one, other) in [(a, b), (b, a)] {
@@ -291,6 +302,13 @@ impl Links {
     pub(crate) fn len(&self) -> usize {
         self.links.len()
     }
+}
+
+/// Both clients of a link, or the one that has it with itself.
+fn told(link: u64, clients: [u64; 2]) -> Vec<Lost> {
+    let both = if clients[0] == clients[1] { 1 } else { 2 };
+    let lost = |&client: &u64| Lost { link, client };
+    clients[..both].iter().map(lost).collect()
 }
 
 fn sorted([a, b]: [u64; 2]) -> [u64; 2] {
@@ -415,6 +433,24 @@ mod tests {
         assert!(links.of.is_empty() && links.pairs.is_empty());
         assert!(links.take([1, 2]).is_none());
         links.release(kept[0]);
+    }
+
+    #[test]
+    fn a_link_whose_memory_a_relative_has_gets_no_new_connection() {
+        let mut links = opened([1, 2]);
+        let seats = links.take([1, 2]).unwrap();
+        assert_eq!(links.retire(3, 1), [], "not one of its links");
+        let lost = |client| Lost { link: 1, client };
+        assert_eq!(links.retire(2, 1), [lost(1), lost(2)]);
+        assert_eq!(links.retire(1, 1), []);
+        assert!(links.take([1, 2]).is_none());
+        assert_eq!(links.next_slots([1, 2]), 16);
+        // The connection that is there ends later.
+        links.open([1, 2], [11, 21], 16);
+        links.release(seats[0]);
+        links.release(seats[1]);
+        assert!(!links.is_short([1, 2]));
+        assert_eq!(links.take([1, 2]).unwrap()[0].link, 2);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use libc::c_int;
 use shunt_abi::message::{self, Kind, Message};
 use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
-use shunt_shm::slot;
+use shunt_shm::{publish, slot};
 
 use super::{inquiry, stock};
 use crate::link::{Link, Pair};
@@ -22,9 +22,12 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
             let link = link_of(m, passed);
             if let Some(socket) = find(m)
                 && socket.stage() == Stage::Claimed
-                && link.and_then(|link| paired(socket, m, link)).is_none()
             {
-                upgrade::refuse(socket, Reason::NoResources);
+                match link {
+                    Some(link) if link.is_retired() => pass_over(socket, m, link),
+                    link if link.and_then(|link| paired(socket, m, link)).is_some() => {}
+                    _ => upgrade::refuse(socket, Reason::NoResources),
+                }
             }
         }
         Some(Kind::Unpaired) => {
@@ -95,6 +98,17 @@ fn left(socket: &Socket, m: &Message) {
     {
         socket.left.store(m.generation, Ordering::Relaxed);
     }
+}
+
+/// The daemon has taken a slot before it heard that a relative has the memory: the next call on
+/// the connection asks for another one, as its peer does who finds that this one is handed on.
+fn pass_over(socket: &'static Socket, m: &Message, link: &'static Link) {
+    if let Some(pair) = Pair::new(link, m.slot, m.generation) {
+        pair.own.begin(slot::first_life(m.generation), pair.out);
+        publish::set_bits(&pair.own.face.state, slot::REFUSED | slot::HANDED_ON);
+    }
+    socket.passed_over.store(true, Ordering::Relaxed);
+    socket.move_on(Stage::Claimed, Stage::Candidate);
 }
 
 fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<()> {

@@ -12,7 +12,7 @@ use shunt_abi::message::{Kind, Message};
 use super::wire::Sent;
 use super::{LOCK, SOCKET, request, send, stock};
 use crate::socket::Socket;
-use crate::table;
+use crate::{link, table};
 
 /// It listens.
 pub(super) const LISTENS: u8 = 1;
@@ -70,7 +70,7 @@ impl Due {
 }
 
 /// Something is due.
-pub(super) fn note() {
+pub(crate) fn note() {
     ANY.store(true, Ordering::Release);
 }
 
@@ -105,6 +105,11 @@ pub(super) fn catch_up() -> bool {
         return true;
     }
     ANY.store(false, Ordering::SeqCst);
+    // First: no claim may find the link that a relative has.
+    if !link::retire_all(say_retired) {
+        note();
+        return false;
+    }
     let (first, used) = (NEXT.load(Ordering::Relaxed), table::SOCKETS.used());
     let left = (first..used)
         .chain(0..first.min(used))
@@ -116,6 +121,13 @@ pub(super) fn catch_up() -> bool {
         stock::catch_up();
     }
     !is_any()
+}
+
+/// `false`: the daemon's queue is full. With the lock.
+fn say_retired(link: u64) -> bool {
+    let mut m = Message::new(Kind::Retire);
+    m.link = link;
+    SOCKET.number() < 0 || send(&m, None) != Sent::Full
 }
 
 /// `false`: the daemon's queue is full. With the lock.

@@ -96,6 +96,9 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
     }
     let mut m = Message::new(Kind::Claim);
     (m.cookie, m.fd, m.role, m.flags) = (socket.cookie(), fd, role as u8, flags);
+    if socket.passed_over.load(Ordering::Relaxed) {
+        m.flags |= message::FLAG_AGAIN;
+    }
     if socket.adopted.load(Ordering::Relaxed) {
         m.flags |= message::FLAG_ADOPTED;
         m.index = socket.descriptors();
@@ -105,7 +108,10 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
     let begun = socket.move_on(Stage::Candidate, Stage::Claimed);
     let sent = if begun { send(&m, None) } else { Sent::Lost };
     match sent {
-        Sent::Done => socket.told.store(true, Ordering::Relaxed),
+        Sent::Done => {
+            socket.told.store(true, Ordering::Relaxed);
+            socket.passed_over.store(false, Ordering::Relaxed);
+        }
         // There is no room for it, or nobody any more to hear it: a later call claims it.
         Sent::Full | Sent::Lost => {
             if begun {

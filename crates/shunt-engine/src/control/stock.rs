@@ -8,7 +8,7 @@ use shunt_shm::arena::Arena;
 
 use super::wire::Sent;
 use super::{due, send};
-use crate::{config, sys};
+use crate::sys;
 
 /// As many as the daemon keeps.
 static PLACES: [Place; layout::SPARES] = [const { Place::new() }; layout::SPARES];
@@ -100,14 +100,20 @@ pub(super) fn is_empty() -> bool {
         .all(|place| place.number.load(Ordering::Relaxed) == 0)
 }
 
-/// What the daemon had is of no use any more, to this process. (A forked child may be too
-/// confined to unmap what is its parent's.)
+/// What the daemon had is of no use any more.
 pub(super) fn forget() {
+    empty(Arena::unmap);
+}
+
+/// In a forked child, which has none of it.
+pub(super) fn after_fork_child() {
+    empty(Arena::forget);
+}
+
+fn empty(end: impl Fn(Arena)) {
     for place in &PLACES {
         place.wanted.store(0, Ordering::Relaxed);
-        if let Some(arena) = place.take().filter(|_| !config::is_confined()) {
-            arena.unmap();
-        }
+        place.take().into_iter().for_each(&end);
     }
 }
 

@@ -9,6 +9,7 @@ use super::call;
 use super::place::watch;
 use super::state::State;
 use crate::hold::{self, Taken};
+use crate::link::Link;
 use crate::sys;
 use crate::table::{self, Entry, Links, Pooled};
 use crate::thread::{self, Lock, is_alone};
@@ -276,6 +277,13 @@ impl User {
         if self.held.is_some_and(Taken::lasts) {
             self.set.unhold();
         }
+    }
+}
+
+/// In a forked child, of links whose memory has not come: no set reads their logs.
+pub(crate) fn forget_links(is_lost: impl Fn(&Link) -> bool) {
+    for set in table::SETS.each().filter(|set| set.is_live()) {
+        set.with(|state| state.follows.retain(|follow| !is_lost(follow.link)));
     }
 }
 

@@ -5,7 +5,7 @@ use shunt_abi::Reason;
 
 use super::{adopt, inherit};
 use crate::config::{self, Environment, Upgrade};
-use crate::{Outcome, control, epoll, process, signal, stats, sys, thread};
+use crate::{Outcome, control, epoll, link, process, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 ///
@@ -113,6 +113,7 @@ fn end() {
 pub fn before_new_identity() {
     if thread::owns_memory() && config::upgrade() != Upgrade::Off {
         control::ensure();
+        link::drop_needless();
     }
 }
 
@@ -145,6 +146,7 @@ pub fn before_confinement() {
     if thread::owns_memory() {
         inherit::forget_all(Reason::Confined);
         epoll::close_channels();
+        link::drop_unnamed();
         config::confine();
     }
 }

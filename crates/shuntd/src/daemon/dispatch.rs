@@ -157,6 +157,12 @@ impl Daemon {
                 self.ask_alone(end, &message);
                 Ok(())
             }
+            Kind::Retire => {
+                for lost in self.links.retire(id, message.link) {
+                    self.say_gone(lost, 0);
+                }
+                Ok(())
+            }
             Kind::List => self.list(id),
             Kind::Where => {
                 self.ask_where(end, &message);

@@ -1,0 +1,217 @@
+//! What of a link's memory relatives have: processes that a fork has made of this one, or this one of.
+//!
+//! ```text
+//! before a fork     the rings of connections that are there, with the control lines beside
+//!                   them, are handed on; nothing else is, so nothing else can be read or written
+//! from then on      the link is *retired*: a new connection goes to a link of new memory, on
+//!                   either side; shuntd is told before it hears of the next claim
+//! in the child      what has not come is forgotten; what is not needed any more goes before the
+//!                   child changes its user or gives up system calls
+//! ```
+//!
+//! A link without a connection is not handed on, and stays what it is.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use shunt_abi::Reason;
+use shunt_shm::arena::Part;
+
+use super::{ANY_GONE, LINKS, Link, Slots};
+use crate::socket::{Socket, Stage};
+use crate::thread::{self, Lock, is_alone};
+use crate::{control, epoll, table};
+
+/// Guards [`Link::used`], and who has which part.
+static LOCK: Lock = Lock::new();
+/// The daemon is to be told that some link is retired.
+static ANY_TO_RETIRE: AtomicBool = AtomicBool::new(false);
+
+/// Before a fork: the child has what it may use, and no link of which it has memory will be used
+/// for a new connection.
+pub(crate) fn before_fork() {
+    if !LOCK.take() {
+        return;
+    }
+    note_used(|_| true);
+    for link in LINKS.each().filter(|link| link.is_open()) {
+        if link.used.is_empty() {
+            link.withhold();
+        } else {
+            link.hand_on();
+        }
+    }
+    LOCK.give();
+}
+
+/// Notes the slots that those of this process's sockets use which are to have them.
+fn note_used(is_to_have: impl Fn(&Socket) -> bool) {
+    for link in LINKS.each() {
+        link.used.clear();
+    }
+    for socket in table::SOCKETS.each() {
+        // A plain one looks at its slot no more.
+        if socket.stage() != Stage::Plain && is_to_have(socket) {
+            socket.each_pair(|pair| pair.link.used.add(pair.number..pair.number + 1));
+        }
+    }
+}
+
+impl Link {
+    fn is_open(&self) -> bool {
+        self.in_use.load(Ordering::Acquire)
+    }
+
+    /// Whether a relative has memory of it, so that no new connection may use it.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// A child has the rings of the slots in use, and what is before them.
+    fn hand_on(&self) {
+        if !self.retired.swap(true, Ordering::AcqRel) {
+            self.retire_due.store(true, Ordering::Release);
+            ANY_TO_RETIRE.store(true, Ordering::Release);
+            control::note_due();
+            // No new connection comes from here on.
+            self.gone.store(true, Ordering::Release);
+            ANY_GONE.store(true, Ordering::Relaxed);
+        }
+        let mut done = true;
+        if self.handed_on.is_empty() {
+            done &= self.pass(&Part::Control, true);
+        }
+        self.used.each_run_without(&self.handed_on, |run| {
+            done &= self.pass(&Part::Rings(run), true);
+        });
+        let had = &self.handed_on;
+        had.each_run_without(&self.used, |run| {
+            had.remove(run.clone());
+            done &= self.pass(&Part::Rings(run), false);
+        });
+        self.used.each_run_without(had, |run| had.add(run));
+        if !done {
+            // No room for one mapping more: all of it in one.
+            let whole = [Part::Control, Part::Rings(0..self.slots())];
+            whole.iter().for_each(|part| {
+                self.pass(part, true);
+            });
+            had.fill(self.slots());
+        }
+    }
+
+    /// A child has nothing of it.
+    fn withhold(&self) {
+        if self.handed_on.is_empty() {
+            return;
+        }
+        self.handed_on.clear();
+        self.pass(&Part::Control, false);
+        self.pass(&Part::Rings(0..self.slots()), false);
+    }
+
+    /// Both arenas have as many slots as the link, or more.
+    fn pass(&self, part: &Part, inherited: bool) -> bool {
+        let arenas = [self.own(), self.peer()];
+        let passed = arenas.map(|arena| arena.hand_on(part, inherited));
+        passed == [true; 2]
+    }
+
+    /// Takes away what of it is mapped here.
+    pub(super) fn unmap_parts(&self) {
+        let nothing = Slots::default();
+        self.mapped
+            .each_run_without(&nothing, |run| self.unmap_rings(run));
+        for arena in [self.own(), self.peer()] {
+            arena.unmap_part(&Part::Control);
+            arena.forget();
+        }
+    }
+
+    fn unmap_rings(&self, run: std::ops::Range<u32>) {
+        for arena in [self.own(), self.peer()] {
+            arena.unmap_part(&Part::Rings(run.clone()));
+        }
+    }
+}
+
+/// In a forked child: what has come, and what not.
+pub(crate) fn after_fork_child() {
+    LOCK.reset();
+    ANY_TO_RETIRE.store(false, Ordering::Relaxed);
+    for link in LINKS.each().filter(|link| link.is_open()) {
+        // The parent's sets stand at the doors.
+        for set in &link.sets {
+            set.store(0, Ordering::Relaxed);
+        }
+        link.mapped.keep(&link.handed_on);
+        for flag in [&link.foreign, &link.retired, &link.gone] {
+            flag.store(true, Ordering::Relaxed);
+        }
+        link.retire_due.store(false, Ordering::Relaxed);
+    }
+    ANY_GONE.store(true, Ordering::Relaxed);
+    for socket in table::SOCKETS.each() {
+        let mut has_come = true;
+        socket.each_pair(|pair| has_come &= pair.link.mapped.has(pair.number));
+        if !has_come {
+            // Another thread of the parent has made it since `before_fork`, or it is plain.
+            socket.lose_memory();
+            socket.set_plain(socket.stage(), Reason::Forked);
+        }
+    }
+    epoll::forget_links(|link| link.mapped.is_empty());
+    for link in LINKS.each().filter(|link| link.is_open()) {
+        if link.mapped.is_empty() {
+            link.in_use.store(false, Ordering::Relaxed);
+            link.own().forget();
+            link.peer().forget();
+            LINKS.give(link);
+        }
+    }
+}
+
+/// Before a forked child changes its user: what it has of its parent's memory and does not use goes.
+pub(crate) fn drop_needless() {
+    drop_all_but(|_| true);
+}
+
+/// The same before it gives up system calls: what no descriptor names goes, too.
+pub(crate) fn drop_unnamed() {
+    drop_all_but(|socket| socket.descriptors() > 0);
+}
+
+fn drop_all_but(needs: impl Fn(&Socket) -> bool) {
+    // Other threads may be looking at what they have just lost.
+    if thread::forks() == 0 || !is_alone() || !LOCK.take() {
+        return;
+    }
+    note_used(needs);
+    let foreign = |link: &&Link| link.is_open() && link.foreign.load(Ordering::Relaxed);
+    for link in LINKS.each().filter(foreign) {
+        if link.used.is_empty() && link.users.load(Ordering::Acquire) == 0 {
+            link.end();
+            continue;
+        }
+        link.mapped.each_run_without(&link.used, |run| {
+            link.unmap_rings(run.clone());
+        });
+        link.mapped.keep(&link.used);
+    }
+    LOCK.give();
+}
+
+/// Tells of each: `say` says whether it could. `false`: something is left. With the control lock.
+pub(crate) fn retire_all(say: impl Fn(u64) -> bool) -> bool {
+    if !ANY_TO_RETIRE.swap(false, Ordering::AcqRel) {
+        return true;
+    }
+    let due = |link: &&Link| link.is_open() && link.retire_due.load(Ordering::Acquire);
+    for link in LINKS.each().filter(due) {
+        if !say(link.id()) {
+            ANY_TO_RETIRE.store(true, Ordering::Release);
+            return false;
+        }
+        link.retire_due.store(false, Ordering::Release);
+    }
+    true
+}
