@@ -429,7 +429,9 @@ mod tests {
         assert!(arena.hand_on(&Part::Rings(2..3), false));
         let has = || {
             let rings = (0..4).map(|slot| is_mapped(arena.ring(slot)));
-            let all: Vec<_> = std::iter::once(is_mapped(arena.base)).chain(rings).collect();
+            let all: Vec<_> = std::iter::once(is_mapped(arena.base))
+                .chain(rings)
+                .collect();
             i32::from(all != [true, false, true, false, false])
         };
         let huge = libc::RLIM_INFINITY;

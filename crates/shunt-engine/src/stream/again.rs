@@ -21,6 +21,7 @@ use shunt_abi::Reason;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
+use super::wait::say_again;
 use super::{Conn, downgrade, recv, waits_for_many};
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
@@ -310,6 +311,12 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
     let (socket, own) = (conn.socket, conn.pair.own);
     // A thread inside a real call would not see the ring.
     if socket.inside.shut().is_none() {
+        return false;
+    }
+    if !say_again(conn) {
+        socket.again.note_try();
+        socket.again.move_on(ALONE, COUNTS);
+        socket.inside.open(true);
         return false;
     }
     let base = conn

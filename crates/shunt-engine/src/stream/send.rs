@@ -37,6 +37,8 @@ enum Step {
     NoMemory,
     /// There is room, but the peer has much to read already; all is written, or not.
     Ahead { done: bool },
+    /// The peer sleeps, and cannot be called.
+    Unheard,
     /// The kernel must do it.
     Kernel,
     /// The program's buffer is bad.
@@ -130,6 +132,13 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
                 leave_ring(conn, Reason::NoResources);
                 continue;
             }
+            Step::Unheard => {
+                conn.reach();
+                if cursor.remaining() == 0 {
+                    return Outcome::Done(cursor.done() as isize);
+                }
+                continue;
+            }
             Step::Full => {}
         }
         if !may_wait(conn, flags) {
@@ -162,8 +171,12 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
     heavy();
     let room = conn.has_room();
     if first && !room && conn.take(&conn.pair.own.sending.token) {
-        conn.tell_full();
+        let told = conn.tell_full();
         give(&conn.pair.own.sending.token);
+        if !told {
+            conn.reach();
+            return true;
+        }
     }
     room
 }
@@ -222,7 +235,9 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
         let n = cursor.done() - before;
         if n > 0 {
             bump(&conn.socket.tx.ring_bytes, n as u64);
-            conn.tell_data();
+            if !conn.tell_data() {
+                break Step::Unheard;
+            }
         }
         break match written {
             Err(Stopped::Fault) => {

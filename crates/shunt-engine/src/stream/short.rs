@@ -53,12 +53,16 @@ pub(crate) unsafe fn send(
     } else {
         None
     };
+    let mut heard = true;
     if sent == Some(Ok(())) {
         bump(&socket.tx.ring_bytes, length as u64);
         bump(&socket.tx.user_calls, 1);
-        conn.tell_data();
+        heard = conn.tell_data();
     }
     token.give();
+    if !heard {
+        conn.reach();
+    }
     Some(match sent? {
         Ok(()) => Outcome::Done(length as isize),
         Err(BadBuffer) => Outcome::Fail(libc::EFAULT),

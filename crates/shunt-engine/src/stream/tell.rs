@@ -9,7 +9,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::wake::Address;
 
-use super::Conn;
+use super::{Conn, downgrade};
 use crate::config::hesitate;
 use crate::link::Pair;
 use crate::socket::Socket;
@@ -27,14 +27,14 @@ pub(super) enum News {
 
 impl Conn<'_> {
     /// After a publication in the ring, with the sending token: wakes a peer
-    /// that waits for data.
+    /// that waits for data. `false`: it cannot be called, so the caller gives the token back and
+    /// [reaches](Self::reach) it.
     #[inline(always)]
-    pub(super) fn tell_data(&self) {
+    #[must_use]
+    pub(super) fn tell_data(&self) -> bool {
         light();
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
-        if wait != 0 {
-            tell_data_slowly(self.socket, self.pair, self.fd, wait);
-        }
+        wait == 0 || tell_data_slowly(self.socket, self.pair, self.fd, wait)
     }
 
     /// After reading from the ring, without a token: wakes a peer that waits for
@@ -53,9 +53,19 @@ impl Conn<'_> {
         let asked = self.pair.peer.output.room_at.load(Ordering::Acquire);
         let there = read.wrapping_sub(asked) as i64 >= 0;
         if (there || !self.consumer().is_ready()) && self.take(&self.pair.own.sending.token) {
-            self.tell(wait, News::Room);
+            let told = self.tell(wait, News::Room);
             give(&self.pair.own.sending.token);
+            if !told {
+                self.reach();
+            }
         }
+    }
+
+    /// Goes back to TCP, which wakes a peer that cannot be called (it is in another network
+    /// namespace, or this process may not send to it). Without a token.
+    #[cold]
+    pub(super) fn reach(&self) {
+        downgrade(self, Reason::Blocked);
     }
 
     /// Whether the peer waits for room and has not been told of any: what there
@@ -68,24 +78,24 @@ impl Conn<'_> {
     }
 
     /// Having said that this side waits for room, with the sending token: a peer
-    /// that waits for more data than is there must make do with that.
-    pub(super) fn tell_full(&self) {
+    /// that waits for more data than is there must make do with that. As for
+    /// [`tell_data`](Self::tell_data).
+    #[must_use]
+    pub(super) fn tell_full(&self) -> bool {
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
-        if wait & (slot::WAIT_RX | slot::WATCHED) != 0 {
-            self.tell(wait, News::Data);
-        }
+        wait & (slot::WAIT_RX | slot::WATCHED) == 0 || self.tell(wait, News::Data)
     }
 
     /// Tells a peer that waits for either, whether or not it has come. With the
-    /// sending token.
+    /// sending token. (One that cannot be called hears of it by TCP.)
     pub(super) fn tell_always(&self, news: News) {
         light();
         self.tell(self.pair.peer.face.wait.load(Ordering::Relaxed), news);
     }
 
-    /// With the sending token.
+    /// With the sending token. `false`: somebody sleeps who cannot be called.
     #[cold]
-    fn tell(&self, wait: u32, news: News) {
+    fn tell(&self, wait: u32, news: News) -> bool {
         let wait = self.pair.peer.face.look_again(wait);
         let (sleeping, watching) = match news {
             News::Data => (wait & slot::WAIT_RX != 0, wait & slot::WATCHED != 0),
@@ -94,8 +104,7 @@ impl Conn<'_> {
                 wait & slot::WATCHED != 0 && wait & slot::WANT_TX != 0,
             ),
         };
-        // Somebody has been called for this nap, and has not come.
-        let mut overdue = false;
+        let mut calls = [Call::Done; 2];
         if watching {
             let group = wait >> slot::GROUP_SHIFT & 0x3f;
             let link = self.pair.link;
@@ -106,7 +115,7 @@ impl Conn<'_> {
             let door = link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);
-                overdue |= !call_once(&link.own().tail(group).called, naps, &door.address);
+                calls[0] = call_once(&link.own().tail(group).called, naps, &door.address);
             }
         }
         if sleeping {
@@ -116,11 +125,12 @@ impl Conn<'_> {
                 News::Data => (&sending.called, &face.data),
                 News::Room => (&sending.called_for_room, &face.room),
             };
-            overdue |= !call_once(called, naps, at);
+            calls[1] = call_once(called, naps, at);
         }
-        if overdue {
+        if calls.contains(&Call::Overdue) {
             self.look_at_sleeper();
         }
+        !calls.contains(&Call::Failed)
     }
 
     /// Who has been called and has not come may have been killed. The kernel knows, and is
@@ -186,21 +196,34 @@ impl Conn<'_> {
     }
 }
 
-/// Calls who sleeps at that address, unless it has been done for this nap. `true`: it was done.
-fn call_once(called: &AtomicU32, naps: u32, at: &Address) -> bool {
-    let due = called.load(Ordering::Relaxed) != naps;
-    if due {
-        called.store(naps, Ordering::Relaxed);
-        wake::call(at);
+/// What has become of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// Whoever sleeps has been called just now, or nobody does.
+    Done,
+    /// They were called for this nap before, and have not come.
+    Overdue,
+    /// They cannot be called.
+    Failed,
+}
+
+/// Calls who sleeps at that address, unless it has been done for this nap.
+fn call_once(called: &AtomicU32, naps: u32, at: &Address) -> Call {
+    if called.load(Ordering::Relaxed) == naps {
+        return Call::Overdue;
     }
-    due
+    if !wake::call(at) {
+        return Call::Failed;
+    }
+    called.store(naps, Ordering::Relaxed);
+    Call::Done
 }
 
 // By values, which stay in registers as long as there is nobody to tell.
 
 #[cold]
-fn tell_data_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) {
-    Conn { socket, pair, fd }.tell(wait, News::Data);
+fn tell_data_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) -> bool {
+    Conn { socket, pair, fd }.tell(wait, News::Data)
 }
 
 #[cold]

@@ -274,12 +274,22 @@ fn put(conn: &Conn, source: &mut impl Source, count: usize) -> Result<Put, Errno
         // As long as the handler that asks is there, nothing changes.
         return Ok(Put::Elsewhere);
     }
-    let result = put_with_token(conn, source, count);
+    let mut told = true;
+    let result = put_with_token(conn, source, count, &mut told);
     give(token);
+    if !told {
+        conn.reach();
+    }
     result
 }
 
-fn put_with_token(conn: &Conn, source: &mut impl Source, count: usize) -> Result<Put, Errno> {
+/// `told`: whether the peer has been, if it sleeps.
+fn put_with_token(
+    conn: &Conn,
+    source: &mut impl Source,
+    count: usize,
+    told: &mut bool,
+) -> Result<Put, Errno> {
     if !goes_by_ring(conn, 0) {
         return Ok(Put::Elsewhere);
     }
@@ -301,7 +311,7 @@ fn put_with_token(conn: &Conn, source: &mut impl Source, count: usize) -> Result
     producer.commit(&mut at, n);
     bump(&conn.socket.tx.ring_bytes, n as u64);
     bump(&conn.socket.tx.user_calls, 1);
-    conn.tell_data();
+    *told = conn.tell_data();
     Ok(Put::Bytes(n))
 }
 

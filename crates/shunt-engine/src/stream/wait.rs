@@ -274,8 +274,8 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     // Of several threads the last one is called.
     if let Some(place) = place {
         place.tell(called_at(conn, want));
-        want.places(conn.socket).add(place);
     }
+    want.places(conn.socket).add(place);
     if want == Want::Room {
         conn.ask_at();
     }
@@ -295,17 +295,43 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
         }
     }
     let come = has_come(conn, want);
-    if want == Want::Room && !come {
-        conn.tell_full();
-    }
+    let told = want == Want::Data || come || conn.tell_full();
     give(token(conn, want));
+    if !told {
+        conn.reach();
+        return true;
+    }
     // Nobody here can have those called who sleep on it in another process.
     let apart = others && own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
-    if apart && must_be_called(conn, want) {
+    // It may have come back to its rings since this thread did without a place.
+    let deaf = apart || place.is_none();
+    if deaf && !come && must_be_called(conn, want) {
         downgrade(conn, Reason::Blocked);
         return true;
     }
     come
+}
+
+/// Before the connection comes back to its rings: says again where those are called who sleep on
+/// it, as a relative may have said so since. With both tokens; no other process has it. `false`:
+/// one of them cannot be called.
+pub(super) fn say_again(conn: &Conn) -> bool {
+    let sleepers = &conn.pair.own.receiving.sleepers;
+    let mut asleep = 0;
+    for want in [Want::Data, Want::Room] {
+        let places = want.places(conn.socket);
+        let Some(count) = places.count() else {
+            return false;
+        };
+        asleep += count * want.unit();
+        if let Some(place) = places.any() {
+            place.tell(called_at(conn, want));
+        }
+    }
+    // Relatives may have died asleep.
+    sleepers.store(asleep, Ordering::Release);
+    conn.pair.own.face.naps.fetch_add(1, Ordering::AcqRel);
+    true
 }
 
 /// With the token, having said that a thread sleeps: whether it should not.
@@ -339,9 +365,9 @@ pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
         publish::clear_bits(&own.face.wait, want.bit());
     }
     let mut next = None;
+    let places = want.places(conn.socket);
+    places.remove(place);
     if let Some(place) = place {
-        let places = want.places(conn.socket);
-        places.remove(place);
         let at = called_at(conn, want);
         if want.count(left) > 0 && place.is_told(at) {
             next = places.any();

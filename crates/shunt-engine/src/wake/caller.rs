@@ -14,21 +14,23 @@ static SENDER: Kept = Kept::nothing();
 /// … made by one thread at a time.
 static MAKING: AtomicBool = AtomicBool::new(false);
 
-/// Calls who sleeps at a peer's address. A full queue is a call that is pending, and who is there
-/// no more sleeps no more.
-pub(crate) fn call(at: &Address) {
+/// Calls who sleeps at a peer's address. A full queue is a call that is pending. `false`: nobody
+/// has heard it, as there is no such channel in this process's network namespace, or the
+/// kernel does not let this process send there.
+pub(crate) fn call(at: &Address) -> bool {
     let (name, secret) = at.look();
     if name == Address::NOWHERE {
-        return;
+        return true;
     }
-    // Whatever the number names by now: a connection takes nothing that is sent so.
+    // Whatever the number names by now: what is connected takes nothing that is sent so.
     let known = SENDER.number();
-    if known >= 0 && is_heard(known, name, secret)
+    let heard = known >= 0 && is_heard(known, name, secret)
         || sender().is_some_and(|sender| sender != known && is_heard(sender, name, secret))
-        || call_anew(name, secret)
-    {
+        || call_anew(name, secret);
+    if heard {
         stats::calls();
     }
+    heard
 }
 
 /// Whether somebody has the channel of that name; whoever it is hears nothing of it.
@@ -37,10 +39,10 @@ pub(crate) fn is_there(name: u64) -> bool {
     sender().is_none_or(|fd| channel::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
 }
 
-/// Whether a call by this socket has come, or none is needed.
+/// Whether a call by this socket has come, or is pending.
 fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
     match channel::send(fd, name, secret) {
-        Ok(()) | Err(libc::ECONNREFUSED) => true,
+        Ok(()) => true,
         // Theirs is full, unless what others have not heard yet fills this process's share.
         Err(libc::EAGAIN) => !is_spent(fd),
         Err(_) => false,

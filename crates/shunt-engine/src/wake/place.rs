@@ -1,6 +1,6 @@
 //! Where a thread sleeps: a channel that it has to itself meanwhile.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::{c_int, pollfd};
 use shunt_shm::wake::Address;
@@ -107,25 +107,44 @@ impl Place {
     }
 }
 
-/// Where threads sleep that wait for the same thing, a bit for each place. Changed under a token.
+/// Where threads sleep that wait for the same thing, a bit for each place, and how many have none.
+/// Changed under a token.
 #[derive(Debug)]
-pub(crate) struct Places([AtomicU64; MOST / 64]);
+pub(crate) struct Places {
+    taken: [AtomicU64; MOST / 64],
+    without: AtomicU32,
+}
 
 impl Places {
     /// One more.
-    pub(crate) fn add(&self, place: Place) {
-        let (word, bit) = self.at(place);
-        word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+    pub(crate) fn add(&self, place: Option<Place>) {
+        let o = Ordering::Relaxed;
+        if let Some((word, bit)) = place.map(|place| self.at(place)) {
+            word.store(word.load(o) | bit, o);
+        } else {
+            self.without.store(self.without.load(o) + 1, o);
+        }
     }
 
     /// One less.
-    pub(crate) fn remove(&self, place: Place) {
-        let (word, bit) = self.at(place);
-        word.store(word.load(Ordering::Relaxed) & !bit, Ordering::Relaxed);
+    pub(crate) fn remove(&self, place: Option<Place>) {
+        let o = Ordering::Relaxed;
+        if let Some((word, bit)) = place.map(|place| self.at(place)) {
+            word.store(word.load(o) & !bit, o);
+        } else {
+            self.without
+                .store(self.without.load(o).saturating_sub(1), o);
+        }
     }
 
     fn at(&self, place: Place) -> (&AtomicU64, u64) {
-        (&self.0[place.0 / 64], 1 << (place.0 % 64))
+        (&self.taken[place.0 / 64], 1 << (place.0 % 64))
+    }
+
+    /// How many there are. `None`: not all of their threads can be called.
+    pub(crate) fn count(&self) -> Option<u32> {
+        let ones = |taken: &AtomicU64| taken.load(Ordering::Relaxed).count_ones();
+        (self.without.load(Ordering::Relaxed) == 0).then(|| self.taken.iter().map(ones).sum())
     }
 
     /// Any of them.
@@ -134,20 +153,24 @@ impl Places {
             0 => None,
             places => Some(Place(word * 64 + places.trailing_zeros() as usize)),
         };
-        self.0.iter().enumerate().find_map(numbered)
+        self.taken.iter().enumerate().find_map(numbered)
     }
 
     /// None any more: their threads are gone.
     pub(crate) fn clear(&self) {
-        for places in &self.0 {
+        for places in &self.taken {
             places.store(0, Ordering::Relaxed);
         }
+        self.without.store(0, Ordering::Relaxed);
     }
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; MOST / 64])
+        Self {
+            taken: [const { AtomicU64::new(0) }; MOST / 64],
+            without: AtomicU32::new(0),
+        }
     }
 }
 
