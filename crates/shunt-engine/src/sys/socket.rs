@@ -28,8 +28,9 @@ pub(crate) fn bind(fd: c_int, name: &libc::sockaddr_un, length: usize) -> Result
     call!(bind, fd, std::ptr::from_ref(name), length)
 }
 
-/// Sends a datagram to `name` without blocking. Not by a connection of TCP, should `fd` name
-/// one: that takes no bytes with `MSG_FASTOPEN` (tcp(7)), of which datagrams know nothing.
+/// Sends a datagram to `name` without blocking. Not by an established connection of TCP, should `fd` name
+/// one: that takes no bytes with `MSG_FASTOPEN` (tcp(7)), of which datagrams know nothing. (One
+/// that is just being made would.)
 pub(crate) fn send_to(
     fd: c_int,
     bytes: &[u8],

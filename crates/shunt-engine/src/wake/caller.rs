@@ -22,9 +22,10 @@ pub(crate) fn call(at: &Address) -> bool {
     if name == Address::NOWHERE {
         return true;
     }
-    // Whatever the number names by now: what is connected takes nothing that is sent so.
+    // A number that the program has made something else of is not sent to; that it has closed it
+    // behind our back the kernel says.
     let known = SENDER.number();
-    let heard = known >= 0 && is_heard(known, name, secret)
+    let heard = SENDER.is_kept() && is_heard(known, name, secret)
         || sender().is_some_and(|sender| sender != known && is_heard(sender, name, secret))
         || call_anew(name, secret);
     if heard {
