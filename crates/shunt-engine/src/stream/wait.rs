@@ -111,7 +111,7 @@ pub(crate) fn wait(
 ) -> Result<(), Errno> {
     let way = conn.way_in();
     life::see_to_wishes();
-    // The kernel's own call holds the socket, whoever closes it meanwhile.
+    // It has gone back to TCP: the receive goes on there.
     if want == Want::Data && conn.way_in() != way {
         return Ok(());
     }
