@@ -104,7 +104,12 @@ impl Conn<'_> {
                 wait & slot::WATCHED != 0 && wait & slot::WANT_TX != 0,
             ),
         };
-        let mut calls = [Call::Done; 2];
+        let (mut overdue, mut failed) = (false, false);
+        let mut note = |call| match call {
+            Call::Done => {}
+            Call::Overdue => overdue = true,
+            Call::Failed => failed = true,
+        };
         if watching {
             let group = wait >> slot::GROUP_SHIFT & 0x3f;
             let link = self.pair.link;
@@ -115,7 +120,11 @@ impl Conn<'_> {
             let door = link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let naps = door.naps.load(Ordering::Acquire);
-                calls[0] = call_once(&link.own().tail(group).called, naps, &door.address);
+                note(call_once(
+                    &link.own().tail(group).called,
+                    naps,
+                    &door.address,
+                ));
             }
         }
         if sleeping {
@@ -125,12 +134,12 @@ impl Conn<'_> {
                 News::Data => (&sending.called, &face.data),
                 News::Room => (&sending.called_for_room, &face.room),
             };
-            calls[1] = call_once(called, naps, at);
+            note(call_once(called, naps, at));
         }
-        if calls.contains(&Call::Overdue) {
+        if overdue {
             self.look_at_sleeper();
         }
-        !calls.contains(&Call::Failed)
+        !failed
     }
 
     /// Who has been called and has not come may have been killed. The kernel knows, and is
@@ -197,7 +206,6 @@ impl Conn<'_> {
 }
 
 /// What has become of a call.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     /// Whoever sleeps has been called just now, or nobody does.
     Done,
