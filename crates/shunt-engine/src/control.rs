@@ -86,7 +86,8 @@ pub(crate) fn show_region() {
     }
 }
 
-/// A server's look, now and then, whether the daemon went away or came back.
+/// A look, now and then, whether the daemon went away or came back: by servers, and by who waits for
+/// an answer.
 pub(crate) fn look() {
     let now = sys::ticks();
     if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) < LOOK_TICKS {

@@ -8,7 +8,7 @@ use shunt_shm::slot;
 use crate::link::{self, Pair};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{control, epoll, hold, region, stats, table, thread, upgrade, wake};
+use crate::{control, epoll, hold, region, share, stats, table, thread, upgrade, wake};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
@@ -17,6 +17,7 @@ pub(crate) fn before_fork() {
     if !thread::owns_memory() {
         return;
     }
+    share::before_fork();
     table::each(|_, entry| {
         if let table::Entry::Socket(socket) = entry {
             if matches!(
@@ -82,6 +83,7 @@ pub(crate) fn before_exit() {
 /// In the child: the other threads are gone, and so is whatever they held.
 pub(crate) fn after_fork_child() {
     thread::note_fork();
+    share::after_fork_child();
     region::after_fork_child();
     stats::after_fork_child();
     control::after_fork_child();

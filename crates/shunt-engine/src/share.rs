@@ -6,35 +6,42 @@
 //! whose parent accepts and whose children serve. A holder that was killed, or
 //! went on as another program that has the socket too, counts until shuntd has found that nobody
 //! else has it ([`crate::stream::again`]).
+//!
+//! The counts are words in pages that relatives share. What a killed process has counted is never
+//! taken back, so a page is not used for ever: sockets that a fork shares for the first time get
+//! words in a page that no relative has yet, and where no socket of this process has a word any more,
+//! a new page takes the place of the old one, which the kernel gives back with its last holder. So
+//! no relative can write the count of a socket that it has never had, either.
 
+use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::sys;
+mod page;
 
-/// Sockets that can be shared at a time, in all processes of one ancestry.
-const WORDS: usize = 1024;
+pub(crate) use page::{after_fork_child, before_fork};
 
-/// Memory that forked relatives share: holders by number; 0 is free.
-static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-
-/// A socket's number in that memory, plus 1; 0 while no other process has it.
+/// A socket's word in memory that relatives share; null while no other process has it.
 #[derive(Default)]
-pub(crate) struct Share(AtomicU32);
-
-fn words() -> Option<&'static [AtomicU32]> {
-    let page = PAGE.load(Ordering::Acquire);
-    // SAFETY: `before_fork` mapped as many words, zeroed; they are never unmapped.
-    (!page.is_null()).then(|| unsafe { std::slice::from_raw_parts(page, WORDS) })
-}
+pub(crate) struct Share(AtomicPtr<AtomicU32>);
 
 impl Share {
     fn word(&self) -> Option<&'static AtomicU32> {
-        let number = self.0.load(Ordering::Relaxed).checked_sub(1)?;
-        words()?.get(number as usize)
+        // SAFETY: null, or a word in a page: another page may take its place, but it stays memory.
+        unsafe { self.0.load(Ordering::Relaxed).as_ref() }
     }
 
+    /// The socket has no word any more; what was said there stays.
     pub(crate) fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.give_up(|_| ());
+    }
+
+    fn give_up(&self, last: impl FnOnce(&AtomicU32)) {
+        let word = self.0.swap(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: as in `word`.
+        if let Some(word) = unsafe { word.as_ref() } {
+            last(word);
+            page::give(word);
+        }
     }
 
     /// Another process is about to have the socket too. `false`: no room to count.
@@ -43,24 +50,12 @@ impl Share {
             word.fetch_add(1, Ordering::AcqRel);
             return true;
         }
-        if PAGE.load(Ordering::Acquire).is_null() {
-            let new = sys::map_shared(WORDS * size_of::<AtomicU32>()).cast::<AtomicU32>();
-            let old = std::ptr::null_mut();
-            let o = (Ordering::AcqRel, Ordering::Acquire);
-            if !new.is_null() && PAGE.compare_exchange(old, new, o.0, o.1).is_err() {
-                sys::unmap(new.cast(), WORDS * size_of::<AtomicU32>());
-            }
+        let fresh = page::take();
+        if let Some(word) = fresh {
+            word.store(2, Ordering::Release);
+            self.0.store(ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
         }
-        let free = words().and_then(|words| {
-            words.iter().position(|word| {
-                word.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-            })
-        });
-        if let Some(free) = free {
-            self.0.store(free as u32 + 1, Ordering::Relaxed);
-        }
-        free.is_some()
+        fresh.is_some()
     }
 
     /// Whether other processes may have the socket.
@@ -82,17 +77,13 @@ impl Share {
     /// This process has it alone, whatever the count says of those that were killed or are
     /// other programs by now.
     pub(crate) fn settle(&self) {
-        if let Some(word) = self.word() {
-            self.clear();
-            word.store(0, Ordering::Release);
-        }
+        self.clear();
     }
 
     /// This process has it no more, and is in no call on it.
     pub(crate) fn leave(&self) {
-        if let Some(word) = self.word() {
-            self.clear();
+        self.give_up(|word| {
             word.fetch_sub(1, Ordering::AcqRel);
-        }
+        });
     }
 }

@@ -30,7 +30,7 @@ pub(crate) use file::{
 };
 pub use memory::is_readable;
 pub(crate) use memory::{
-    map, map_file, map_shared, map_wiped_on_fork, may_grow_to, memory_file, seal_size, unmap,
+    map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file, seal_size, unmap,
 };
 pub(crate) use process::{
     comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run,

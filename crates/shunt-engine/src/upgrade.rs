@@ -20,6 +20,9 @@ pub(crate) mod sync;
 /// A one-request connection makes about four at each end.
 pub(crate) const LIVES_AFTER: u32 = 5;
 
+/// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
+const LOOK_EVERY: u32 = 16;
+
 /// Data calls after which nobody will come any more to pair a connection with.
 const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
 
@@ -149,9 +152,14 @@ fn local(fd: c_int) -> Result<(), Reason> {
 #[inline(always)]
 pub(crate) fn stays(socket: &Socket) -> bool {
     match socket.stage() {
-        Stage::Claimed => !control::has_mail() && !sync::is_due(socket),
+        Stage::Claimed => {
+            let calls = socket.calls.load(Ordering::Relaxed).saturating_add(1);
+            socket.calls.store(calls, Ordering::Relaxed);
+            let is_look_due = calls.is_multiple_of(LOOK_EVERY);
+            !control::has_mail() && !is_look_due && !sync::is_due(socket)
+        }
         Stage::Candidate => {
-            let calls = socket.calls.load(Ordering::Relaxed) + 1;
+            let calls = socket.calls.load(Ordering::Relaxed).saturating_add(1);
             let stays = calls < claim_after(socket);
             if stays {
                 socket.calls.store(calls, Ordering::Relaxed);
@@ -169,7 +177,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
     match socket.stage() {
         Stage::Attached => true,
         Stage::Candidate => {
-            let calls = socket.calls.load(Ordering::Relaxed) + 1;
+            let calls = socket.calls.load(Ordering::Relaxed).saturating_add(1);
             socket.calls.store(calls, Ordering::Relaxed);
             // What a parent has connected is not counted as this process's own.
             let ours = socket.is_connected()
@@ -186,6 +194,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
         Stage::Claimed => {
             sync::complete(socket, fd);
             control::check_mail();
+            control::look();
             socket.stage() == Stage::Paired && !awaits_acceptor(socket) && attach(socket, fd, known)
         }
         Stage::Paired if awaits_acceptor(socket) => false,

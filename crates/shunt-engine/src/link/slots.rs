@@ -103,16 +103,16 @@ mod tests {
         all.each_run_without(&few, |run| runs.push(run));
         assert_eq!(runs, [3..60, 70..1023]);
         runs.clear();
-        few.each_run_without(&of([1..2]), |run| runs.push(run));
+        few.each_run_without(&of([1..2, 1..2]), |run| runs.push(run));
         assert_eq!(runs, [0..1, 2..3, 60..70, 1023..1024]);
     }
 
     #[test]
     fn slots_come_and_go() {
-        let set = of([5..7]);
+        let set = of([5..6, 6..7]);
         set.remove(5..6);
         assert!(!set.has(5) && set.has(6) && !set.has(MOST_SLOTS));
-        set.keep(&of([0..6]));
+        set.keep(&of([0..5, 5..6]));
         assert!(set.is_empty());
         set.fill(65);
         assert!(set.has(64) && !set.has(65));

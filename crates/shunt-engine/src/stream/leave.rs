@@ -5,7 +5,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::Conn;
+use super::{Conn, close};
 use super::owed::{self, Withdrawal};
 use crate::config::hesitate;
 use crate::thread::{self, give};
@@ -144,7 +144,9 @@ fn leave(conn: &Conn, reason: Reason, may_wait: impl Fn(bool) -> bool) -> bool {
                     hesitate();
                     publish::word(&own.output.back_at, offset + 1);
                     hesitate();
-                    conn.producer().leave(offset);
+                    if conn.producer().leave(offset).is_err() {
+                        close::abort(conn);
+                    }
                     Way::TcpAgain.store(&own.sending.way);
                 }
             }

@@ -225,7 +225,9 @@ pub(super) fn finish(conn: &Conn) {
         (Way::Owing, _) => publish::half(&own.recall.answered, Recall::AGREED),
         // It was leaving the ring.
         (Way::Ring, Some(offset)) if !is_recalled(conn) => {
-            conn.producer().leave(offset);
+            if conn.producer().leave(offset).is_err() {
+                close::abort(conn);
+            }
             Way::TcpAgain.store(&own.sending.way);
         }
         _ => {}

@@ -2,18 +2,21 @@
 
 /// New zeroed private memory, or null.
 pub(crate) fn map(bytes: usize) -> *mut u8 {
-    map_as(bytes, libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+    let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+    map_as(std::ptr::null_mut(), bytes, flags)
 }
 
-/// Memory that forked children go on sharing; null if there is none.
-pub(crate) fn map_shared(bytes: usize) -> *mut u8 {
-    map_as(bytes, libc::MAP_SHARED)
+/// Puts zeroed memory that forked children go on sharing in the place of what is at `at`, which is
+/// ours. `false`: there is none, and what is there stays.
+pub(crate) fn map_shared_at(at: *mut u8, bytes: usize) -> bool {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    !map_as(at, bytes, flags).is_null()
 }
 
-fn map_as(bytes: usize, flags: libc::c_int) -> *mut u8 {
+fn map_as(at: *mut u8, bytes: usize, flags: libc::c_int) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = flags | libc::MAP_ANONYMOUS;
-    call!(mmap, 0, bytes, prot, flags, usize::MAX, 0)
+    call!(mmap, at, bytes, prot, flags, usize::MAX, 0)
         .map_or(std::ptr::null_mut(), |at| at as *mut u8)
 }
 

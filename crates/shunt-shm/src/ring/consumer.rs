@@ -1,4 +1,7 @@
 //! The receiving half.
+//!
+//! Its private state lies in this side's arena, where relatives write it who share the connection
+//! since a fork. So it is checked like what the peer writes: a wrong word ends the connection.
 
 use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, Stopped, WORTHWHILE, header};
 use crate::atomic::{Ordering, light};
@@ -31,6 +34,19 @@ pub struct Consumer<'a> {
 }
 
 impl Consumer<'_> {
+    /// How far the stream is read, and what is left of the frame there: the place of a header, or
+    /// payload that lies in the ring with a header behind it.
+    #[inline(always)]
+    fn at(&self) -> Result<(Position, u32), Fault> {
+        let r = self.receiving;
+        let at = Position::unpack(r.read.load(Ordering::Relaxed));
+        let left = r.left.load(Ordering::Relaxed);
+        let end = u64::from(at.offset) + u64::from(left);
+        let is_place = end <= u64::from(self.memory.size() - HEADER)
+            && (left != 0 || at.offset.is_multiple_of(8));
+        is_place.then_some((at, left)).ok_or(Fault)
+    }
+
     /// Copies up to `length` bytes to `target` (nowhere if it is null) and
     /// takes them from the stream unless `peek`.
     ///
@@ -64,9 +80,7 @@ impl Consumer<'_> {
         parts: impl IntoIterator<Item = (*mut u8, usize)>,
         peek: bool,
     ) -> Result<Found, Stopped> {
-        let r = self.receiving;
-        let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
-        let mut left = r.left.load(Ordering::Relaxed);
+        let (mut at, mut left) = self.at()?;
         let before = self.progress.bytes.load(Ordering::Relaxed);
         let mut advanced = (at, left);
         let mut done = 0;
@@ -158,11 +172,9 @@ impl Consumer<'_> {
         target: *mut u8,
         length: usize,
     ) -> Option<Result<usize, BadBuffer>> {
-        let r = self.receiving;
-        let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
-        let mut left = r.left.load(Ordering::Relaxed);
+        let (mut at, mut left) = self.at().ok()?;
         if left == 0 {
-            // SAFETY: where no frame is begun, our own position is that of a header.
+            // SAFETY: where no frame is begun, this is the position of a header.
             let word = unsafe { self.memory.word_within(at.offset) }.load(Ordering::Acquire);
             left = self.payload(at, word)?;
             at.offset += HEADER;
@@ -211,8 +223,7 @@ impl Consumer<'_> {
         take: impl FnOnce(*const u8, usize) -> Result<usize, E>,
     ) -> Result<Result<usize, E>, Fault> {
         let r = self.receiving;
-        let mut at = Position::unpack(r.read.load(Ordering::Relaxed));
-        let mut left = r.left.load(Ordering::Relaxed);
+        let (mut at, mut left) = self.at()?;
         let mut jumps = 0;
         while left == 0 {
             match self.frame(at)? {

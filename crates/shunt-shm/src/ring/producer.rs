@@ -1,4 +1,8 @@
 //! The sending half.
+//!
+//! Its private state lies in its arena, where relatives write it who share the connection since a
+//! fork. So each word is checked that says where to write or how often to look: a wrong one ends
+//! the connection, and does no harm outside of the ring.
 
 use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, SMALL, Stopped, WORTHWHILE, header};
 use crate::atomic::{AtomicU64, Ordering};
@@ -8,6 +12,9 @@ use crate::slot::{Output, Progress, Sending};
 /// Always kept free behind the write position: a `Back` frame with its payload
 /// and the header after it.
 const RESERVE: u32 = 24;
+
+/// Offsets from here on, in no ring.
+const FAR: u32 = 1 << 31;
 
 /// A ring whose consumer keeps pace starts over past this offset, to stay in
 /// the cache.
@@ -61,7 +68,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     /// look at the peer. `None`: nothing has happened, and neither where the source is bad.
     ///
     /// # Safety
-    /// As for [`Self::write`].
+    /// As for [`Self::write`]; a message is smaller than the ring.
     #[inline(always)]
     pub unsafe fn write_short(
         &self,
@@ -70,15 +77,20 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     ) -> Option<Result<(), BadBuffer>> {
         let s = self.sending;
         let at = Position::unpack(s.write.load(Ordering::Relaxed));
+        // In one look: no multiple of 8, or so far out that the sums below would come round.
+        if at.offset & (FAR | 7) != 0 {
+            return None;
+        }
         let next = Position {
             offset: at.offset + HEADER + ((length + 7) & !7),
             ..at
         };
-        if next.offset + RESERVE > s.clear.load(Ordering::Relaxed) {
+        let clear = s.clear.load(Ordering::Relaxed).min(self.memory.size());
+        if next.offset + RESERVE > clear {
             return None;
         }
-        // SAFETY: `clear` says that the frame and the header behind it lie in the ring,
-        // and that they are free; the source is the caller's.
+        // SAFETY: what ends before `clear` lies in the ring, which says that the frame and the
+        // header behind it are free; the source is the caller's.
         unsafe {
             let payload = at.offset + HEADER;
             let copied = self.memory.copy_in_within(payload, source, length as usize);
@@ -90,20 +102,30 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         }
     }
 
+    /// The write position, where that is a place for a frame.
+    fn at(&self) -> Result<Position, Fault> {
+        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        let is_place = at.offset.is_multiple_of(8) && at.offset < self.memory.size();
+        is_place.then_some(at).ok_or(Fault)
+    }
+
     /// Room for one frame at the write position, at least one byte and as near
     /// to `want` as can be had at once; moves the write position to where the
     /// room is. The payload goes to `position.offset + 8` in the ring.
     ///
     /// # Errors
-    /// [`Fault`] if the peer's credit is impossible.
+    /// [`Fault`] if the peer's credit is impossible, or this side's own words are.
     #[inline]
     pub fn room(&self, want: usize) -> Result<(usize, Position), Fault> {
         let s = self.sending;
-        let mut at = Position::unpack(s.write.load(Ordering::Relaxed));
+        let mut at = self.at()?;
         if at.offset >= s.check.load(Ordering::Relaxed) {
             at = self.start_over(at)?;
         }
         let mut credit = Position::unpack(s.credit.load(Ordering::Relaxed));
+        if !self.is_possible(at, credit) {
+            credit = self.refresh(at)?;
+        }
         let mut extent = self.extent(at, credit);
         let mut room = self.backed(at, extent, want);
         if room < want {
@@ -130,11 +152,12 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     #[cold]
     #[must_use]
     pub fn lacks_memory(&self) -> bool {
-        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
-        self.credit(at).is_ok_and(|credit| {
-            let extent = self.extent(at, credit);
-            extent > 0 && self.backed(at, extent, 1) == 0
-        })
+        let look = || {
+            let at = self.at()?;
+            let extent = self.extent(at, self.credit(at)?);
+            Ok::<_, Fault>(extent > 0 && self.backed(at, extent, 1) == 0)
+        };
+        look().unwrap_or(false)
     }
 
     /// Where the payload goes in memory, if `at` is what [`Self::room`] said.
@@ -172,8 +195,14 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
 
     /// Tells the consumer that the stream goes on over TCP at this offset.
     /// There is always room for that.
-    pub fn leave(&self, tcp_offset: u64) {
-        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+    ///
+    /// # Errors
+    /// [`Fault`] if this side's own words are impossible.
+    pub fn leave(&self, tcp_offset: u64) -> Result<(), Fault> {
+        let at = self.at()?;
+        if at.offset + RESERVE > self.memory.size() {
+            return Err(Fault);
+        }
         self.memory
             .word(at.offset + HEADER)
             .store(tcp_offset, Ordering::Relaxed);
@@ -189,14 +218,17 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
             .pack(),
             Ordering::Relaxed,
         );
+        Ok(())
     }
 
     /// Finishes what another process had begun with the sending token when it died.
     /// Each operation becomes final as it publishes its header; the write position
     /// moves after that. `true`: it was leaving the ring.
     pub fn repair(&self) -> bool {
-        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
         self.sending.clear.store(0, Ordering::Relaxed);
+        let Ok(at) = self.at() else {
+            return false; // Whoever sends next finds that out.
+        };
         let word = self.memory.word(at.offset).load(Ordering::Relaxed);
         let (kind, length) = ((word >> 32) as u32, word as u32);
         let next = match kind {
@@ -204,7 +236,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
                 let total = self.sending.total.load(Ordering::Relaxed);
                 publish::word(&self.output.bytes, total);
                 Position {
-                    offset: at.offset + HEADER + length.next_multiple_of(8),
+                    offset: (at.offset + HEADER).wrapping_add(length.wrapping_add(7) & !7),
                     ..at
                 }
             }
@@ -227,15 +259,19 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     ///
     /// Counts what frames take, not their payload: small ones are mostly header.
     pub fn has_room(&self) -> bool {
-        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
-        self.credit(at)
-            .map_or(true, |credit| self.is_roomy(at, credit))
+        let look = || {
+            let at = self.at()?;
+            Ok::<_, Fault>(self.is_roomy(at, self.credit(at)?))
+        };
+        look().unwrap_or(true)
     }
 
     /// Whether half of the ring was free when the peer's credit was last read: no look
     /// at what the peer writes. There may be room if not.
     pub fn had_room(&self) -> bool {
-        let at = Position::unpack(self.sending.write.load(Ordering::Relaxed));
+        let Ok(at) = self.at() else {
+            return false;
+        };
         let credit = Position::unpack(self.sending.credit.load(Ordering::Relaxed));
         self.is_possible(at, credit)
             && self.taken(at, credit) <= self.memory.size() / 2
@@ -255,11 +291,11 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         let mut lap = credit.lap;
         while lap != at.lap {
             let (start, end) = self.segment(lap, credit);
-            taken += end.saturating_sub(start);
+            taken = end.saturating_sub(start).saturating_add(taken);
             lap = lap.wrapping_add(1);
         }
         let (start, _) = self.segment(at.lap, credit);
-        taken + at.offset.saturating_sub(start)
+        at.offset.saturating_sub(start).saturating_add(taken)
     }
 
     /// Reads the peer's credit. Acquire: pairs with the consumer's publication,
@@ -339,7 +375,8 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
                 .store(target as u32, Ordering::Relaxed);
             return n;
         }
-        allocated.saturating_sub(at.offset as usize + (HEADER + RESERVE) as usize) & !7
+        let there = allocated.saturating_sub(at.offset as usize + (HEADER + RESERVE) as usize);
+        n.min(there & !7)
     }
 
     /// Moves to offset 0 if the consumer has kept pace, otherwise says when to
@@ -408,7 +445,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         consider(own.1);
         let mut lap = credit.lap;
         while lap != at.lap {
-            consider(self.segment(lap, credit).1);
+            consider(self.segment(lap, credit).1 & !7);
             lap = lap.wrapping_add(1);
         }
         target

@@ -8,6 +8,8 @@ use super::{Consumer, Fault, Found, Memory, Producer, begin};
 use crate::atomic::AtomicU64;
 use crate::slot::{Output, Progress, Receiving, Sending};
 
+mod kin;
+
 /// Both ends of one ring in plain memory.
 struct Pair {
     words: Vec<AtomicU64>,
@@ -293,7 +295,7 @@ fn takes_its_whole_size_again_after_any_pattern() {
 fn leaving_is_possible_when_full_and_says_where() {
     let pair = Pair::new(4096);
     while pair.write(&[3; 100]) > 0 {}
-    pair.producer().leave(12345);
+    pair.producer().leave(12345).unwrap();
     let mut bytes = vec![0; 8192];
     loop {
         // SAFETY: the vector has room for its own length.
