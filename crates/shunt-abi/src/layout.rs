@@ -6,7 +6,7 @@
 //! 4 KiB    doors       GROUPS cache lines: "a thread of mine sleeps on group g"
 //! 8 KiB    tails       GROUPS cache lines: how far the log of group g is written
 //! 12 KiB   logs        GROUPS × LOG_ENTRIES u64: slots that the writer filled
-//! 544 KiB  slots       SLOT_BYTES of per-connection state for each slot
+//! 532 KiB  slots       SLOT_BYTES of per-connection state for each slot
 //! 2 MiB    rings       RING_BYTES for each slot
 //! ```
 //!

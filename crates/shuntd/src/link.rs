@@ -167,6 +167,11 @@ impl Links {
         Some([seat(first), seat(1 - first)])
     }
 
+    /// Whether new connections may use a link.
+    pub(crate) fn has(&self, link: u64) -> bool {
+        self.links.contains_key(&link)
+    }
+
     /// The own arena number of the side that `seat` is on.
     pub(crate) fn arena(&self, seat: Seat) -> Option<u32> {
         Some(self.links.get(&seat.link)?.arenas[seat.side])

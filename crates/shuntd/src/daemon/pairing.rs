@@ -405,7 +405,8 @@ impl Daemon {
     }
 
     /// A client has closed an end. Who connected it, and has not used it in shared memory,
-    /// may wait for another process that has this end now.
+    /// may wait for another process that has this end now; not if that is a relative since a fork,
+    /// which has the slot, too.
     pub(super) fn release(&mut self, id: EndId) {
         let left = self.ends.get(id).map(|end| (end.state, end.tuple()));
         if self.ends.get(id).is_some_and(|end| end.kept) {
@@ -415,6 +416,9 @@ impl Daemon {
         let Some((State::Paired(seat), Some(tuple))) = left else {
             return;
         };
+        if !self.links.has(seat.link) {
+            return;
+        }
         let others = self.ends.with_tuple(tuple.flipped());
         let waits = |id: &&EndId| {
             self.ends.get(**id).is_some_and(|end| {

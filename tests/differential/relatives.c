@@ -1,0 +1,170 @@
+// What a forked child can do to connections that it does not have: its parent's later ones. And
+// what one that has a connection can do to its parent's memory by it.
+// path: shunted 20%
+// timeout: 60
+#include "diff.h"
+#include <sys/mman.h>
+
+static const char from_c[] = "what C says on a later connection", from_s[] = "what S says on a later connection";
+enum { TURNS = 2000, MESSAGE = 64 };
+
+// Ping-pong.
+static int talk(int fd, enum role role, const char *says, const char *hears)
+{
+    char out[MESSAGE] = "", in[MESSAGE];
+    strcpy(out, says);
+    int good = 0;
+    for (int i = 0; i < TURNS; i++) {
+        if (role == C)
+            put(fd, out, MESSAGE);
+        good += get(fd, in, MESSAGE) == MESSAGE && !strcmp(in, hears);
+        if (role == S)
+            put(fd, out, MESSAGE);
+    }
+    return good;
+}
+
+static int later(struct end *e)
+{
+    if (e->role == S)
+        return MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+    MUST(tcp_connect(fd, e->fam, e->port));
+    return fd;
+}
+
+// Calls `visit` with each piece of memory that Shunt's processes share, readable ones or writable ones.
+static void each_arena(const char *rights, void (*visit)(void *, size_t, void *), void *with)
+{
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "re");
+    unsigned long from, to;
+    char can[8];
+    while (fgets(line, sizeof line, maps))
+        if (strstr(line, "shunt-arena") && sscanf(line, "%lx-%lx %7s", &from, &to, can) == 3 && strstr(can, rights))
+            visit((void *)from, to - from, with);
+    fclose(maps);
+}
+
+static void look(void *memory, size_t n, void *found)
+{
+    if (memmem(memory, n, from_c, sizeof from_c) || memmem(memory, n, from_s, sizeof from_s))
+        *(int *)found = 1;
+}
+
+enum child { KEEPS, CLOSES, BECOMES_NOBODY, FORKS };
+
+// Looks for what its parent, or that one's peer, says later.
+static void spy(struct end *e, enum child child, int cue)
+{
+    if (child != KEEPS)
+        close(FD);
+    if (child == BECOMES_NOBODY && getuid() == 0)
+        MUST(setresuid(65534, 65534, 65534));
+    if (child == FORKS && MUST(fork())) {
+        wait(NULL);
+        _exit(0);
+    }
+    MUST(read(cue, (char[1]){0}, 1));
+    int found = 0;
+    each_arena("r", look, &found);
+    say(e, "a relative finds %s", found ? "everything" : "nothing");
+    _exit(0);
+}
+
+// The end of the role `forking` forks, and both make another connection.
+static void spied_on(struct end *e, enum role forking, enum child child)
+{
+    int cue[2] = {-1, -1};
+    struct kid kid = {0};
+    say(e, "%d good", talk(FD, e->role, "hello", "hello"));
+    if (e->role == forking) {
+        MUST(pipe2(cue, O_CLOEXEC));
+        kid = spawn(e);
+        if (kid.pid == 0)
+            spy(e, child, cue[0]);
+    }
+    meet(e);
+    int fd = later(e);
+    const char *mine = e->role == C ? from_c : from_s, *others = e->role == C ? from_s : from_c;
+    say(e, "%d good", talk(fd, e->role, mine, others));
+    meet(e);
+    if (e->role == forking) {
+        MUST(write(cue[1], "x", 1));
+        reap(e, &kid);
+        close(cue[0]), close(cue[1]);
+    }
+    close(fd);
+}
+
+static void keeps(struct end *e) { spied_on(e, C, KEEPS); }
+static void keeps_of_server(struct end *e) { spied_on(e, S, KEEPS); }
+static void closes(struct end *e) { spied_on(e, C, CLOSES); }
+static void closes_of_server(struct end *e) { spied_on(e, S, CLOSES); }
+static void becomes_nobody(struct end *e) { spied_on(e, C, BECOMES_NOBODY); }
+static void grandchild(struct end *e) { spied_on(e, S, FORKS); }
+
+// The control lines of an arena's slots: those of the two halves begin with a word that says which
+// thread is at work, which a relative may keep others waiting by.
+enum { SLOTS_AT = 532 << 10, SLOT = 512, SLOTS = 16, SENDING = 192, RECEIVING = 320, OPTIONS = 448, RING = 3584 << 10 };
+
+static void scribble(void *memory, size_t n, void *seed)
+{
+    static const unsigned values[] = {0, 1, 7, 8, RING - 32, RING - 8, RING, RING + 8, 1u << 30, 0xf0000000, 0xffffffff};
+    if (n < SLOTS_AT + SLOTS * SLOT)
+        return; // Rings.
+    unsigned *random = seed, round = *random;
+    unsigned from = (unsigned[]){8, SENDING + 8, RECEIVING + 8}[round % 3];
+    unsigned to = (unsigned[]){SLOT, RECEIVING, OPTIONS}[round % 3];
+    for (unsigned at = 0; at < SLOTS * SLOT; at += 4) {
+        unsigned in = at % SLOT;
+        *random = *random * 1103515245 + 12345;
+        unsigned pick = *random >> 16;
+        if (in >= from && in < to && in / 8 != SENDING / 8 && in / 8 != RECEIVING / 8 && pick % 3 == 0)
+            *(volatile unsigned *)((char *)memory + SLOTS_AT + at) = values[pick / 3 % (sizeof values / 4)];
+    }
+}
+
+// A child writes nonsense where the state of a connection lies that it shares. Its parent's calls
+// on that may fail, but they end, and its own memory stays what it was.
+static void scribbled(struct end *e)
+{
+    static char own[1 << 20];
+    memset(own, 'o', sizeof own);
+    for (unsigned round = 1; round <= 60; round++) {
+        int fd = later(e);
+        if (talk(fd, e->role, "hello", "hello") != TURNS)
+            say(e, "a conversation ended early");
+        if (e->role == S) {
+            struct pollfd p = {fd, POLLIN, 0};
+            // The end that it waits for may never come.
+            while (poll(&p, 1, 100) == 1 && recv(fd, scratch(), SCRATCH, MSG_DONTWAIT) > 0) {}
+            meet(e);
+            close(fd);
+            continue;
+        }
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            each_arena("w", scribble, &round);
+            _exit(0);
+        }
+        reap(e, &kid);
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        for (int i = 0; i < 20; i++) {
+            send(fd, own, i % 2 ? 64 : 40000, MSG_NOSIGNAL);
+            recv(fd, scratch(), i % 3 ? 64 : SCRATCH, i % 5 ? 0 : MSG_PEEK);
+            poll(&(struct pollfd){fd, POLLIN | POLLOUT, 0}, 1, 0);
+            ioctl(fd, FIONREAD, &(int){0});
+        }
+        shutdown(fd, SHUT_RDWR);
+        meet(e);
+        close(fd);
+        for (size_t i = 0; i < sizeof own; i++)
+            if (own[i] != 'o')
+                say(e, "memory changed"), i = sizeof own;
+    }
+    say(e, "lives");
+}
+
+DIFF_MAIN(CASE(keeps, SPLIT), CASE(keeps_of_server, SPLIT), CASE(closes, SPLIT), CASE(closes_of_server, SPLIT),
+          CASE(becomes_nobody, SPLIT), CASE(grandchild, SPLIT), CASE(scribbled, SPLIT))
