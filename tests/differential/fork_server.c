@@ -87,5 +87,39 @@ static void child_exits(struct end *e)
     say(e, "%d good", converse(FD, 0));
 }
 
+// Children that are killed while their parent still has their connections, more of them than a page has
+// words to count by who shares them.
+enum { KILLED = 1030 };
+
+static void children_are_killed(struct end *e)
+{
+    close(FD), FD = -1;
+    for (int i = 0; i < KILLED; i++) {
+        if (e->role == C) {
+            int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+            MUST(tcp_connect(fd, e->fam, e->port));
+            get(fd, (char[1]){0}, 1);
+            close(fd);
+            continue;
+        }
+        int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        pid_t pid = MUST(fork());
+        if (pid == 0)
+            for (;;)
+                pause();
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        close(fd);
+    }
+    if (e->role == C) {
+        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(FD, e->fam, e->port));
+    } else {
+        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    }
+    child_serves(e);
+}
+
 DIFF_MAIN(CASE(child_serves, SPLIT | ALL | ONLY_COLD), CASE(parent_is_late, SPLIT | ONLY_COLD),
-          CASE(grandchild_serves, SPLIT | ONLY_COLD), CASE(child_exits, SPLIT | ONLY_COLD))
+          CASE(grandchild_serves, SPLIT | ONLY_COLD), CASE(child_exits, SPLIT | ONLY_COLD),
+          CASE(children_are_killed, SPLIT | ONLY_COLD))

@@ -2,12 +2,13 @@
 
     successor.py SHUNT
 
-A client under Shunt has a connection to an echo server. shuntd is killed, another connection is
-made and used, and a shuntd comes. `shunt ss` shows the connections that have been made since
+A client under Shunt has a connection to an echo server. shuntd is killed, or stopped and then killed, another
+connection is made and used meanwhile, and a shuntd comes. `shunt ss` shows the connections that have been made since
 in shared memory once they are used, without any other being made. Prints one line a case.
 """
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def path(port):
     return None
 
 
-def case(mode):
+def case(mode, stopped):
     words = [SHUNT, "run", f"--upgrade={mode}", "--", sys.executable, os.path.abspath(__file__), SHUNT]
     first = start_daemon()
     server = subprocess.Popen([*words, "--serve"], stdout=subprocess.PIPE, text=True)
@@ -73,9 +74,16 @@ def case(mode):
         return peer.stdout.readline().strip()
 
     tell("make")
-    first.kill()
-    first.wait()
-    made = tell("make")
+    if stopped:
+        # The claim is made, and lies unread.
+        first.send_signal(signal.SIGSTOP)
+        made = tell("make")
+        first.kill()
+        first.wait()
+    else:
+        first.kill()
+        first.wait()
+        made = tell("make")
     second = start_daemon()
 
     def is_shunted():
@@ -83,7 +91,7 @@ def case(mode):
         return path(made) == "shm"
 
     good = until(is_shunted)
-    print("ok" if good else "FAILED", mode, path(made), flush=True)
+    print("ok" if good else "FAILED", mode, "stopped" if stopped else "", path(made), flush=True)
     for process in (peer, server, second):
         process.kill()
         process.wait()
@@ -96,7 +104,7 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as runtime:
         os.environ["XDG_RUNTIME_DIR"] = runtime
-        return sum(case(mode) for mode in ("eager", "adaptive"))
+        return sum(case(mode, stopped) for mode in ("eager", "adaptive") for stopped in (False, True))
 
 
 if "--serve" in sys.argv:
