@@ -24,6 +24,8 @@ static ANY_GONE: AtomicBool = AtomicBool::new(false);
 /// A link that was used until now is unmapped after so long (nanoseconds): a thread that lost
 /// a race against `close` has left by then.
 const GRACE: u64 = 1_000_000_000;
+/// The same where there is one thread: it may be in a call below the signal handler that closed.
+const GRACE_ALONE: u64 = 10_000_000;
 
 /// Two arenas, one written here and one written by the peer process.
 pub(crate) struct Link {
@@ -215,9 +217,8 @@ impl Link {
         if since == 0 {
             self.unused_since.store(now, Ordering::Relaxed);
         }
-        // Where no other thread is, none can have lost a race.
-        let grace = if is_alone() { 0 } else { GRACE };
-        if now - since < grace || since == 0 && grace > 0 {
+        let grace = if is_alone() { GRACE_ALONE } else { GRACE };
+        if since == 0 || now - since < grace {
             return false;
         }
         self.end();
