@@ -53,7 +53,8 @@ impl Share {
         let fresh = page::take();
         if let Some(word) = fresh {
             word.store(2, Ordering::Release);
-            self.0.store(ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+            self.0
+                .store(ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
         }
         fresh.is_some()
     }

@@ -1,6 +1,6 @@
 //! From a kernel connection to a shunted one: when to ask, when to attach.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
@@ -15,6 +15,10 @@ use crate::socket::{Socket, Stage};
 use crate::{address, control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
 
 pub(crate) mod sync;
+mod vain;
+
+use vain::is_eager;
+pub(crate) use vain::note_end;
 
 /// Data calls after which a connection has shown that it will live (adaptive).
 /// A one-request connection makes about four at each end.
@@ -25,36 +29,6 @@ const LOOK_EVERY: u32 = 16;
 
 /// Data calls after which nobody will come any more to pair a connection with.
 const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
-
-/// So many connections in a row that were claimed at once (eager) and ended before anybody
-/// used them in shared memory show that it does not pay just now: …
-const MANY_VAIN: u32 = 64;
-/// … only one in so many is claimed at once then, the others when they have shown that they live.
-const PROBE: u32 = 64;
-/// The last connections of which that is so, and those that were not claimed for it.
-static VAIN: AtomicU32 = AtomicU32::new(0);
-
-/// Whether to claim a new connection at once.
-fn is_eager() -> bool {
-    if config::upgrade() != Upgrade::Eager {
-        return config::claims_at_once();
-    }
-    let Some(since) = VAIN.load(Ordering::Relaxed).checked_sub(MANY_VAIN) else {
-        return true;
-    };
-    let next = (since + 1) % PROBE;
-    VAIN.store(MANY_VAIN + next, Ordering::Relaxed);
-    next == 0
-}
-
-/// A connection of this process ends. (That its peer is plain says nothing of others.)
-pub(crate) fn note_end(socket: &Socket) {
-    let is_vain = matches!(socket.stage(), Stage::Claimed | Stage::Paired)
-        && socket.reason() != Reason::PeerPlain;
-    if is_vain && VAIN.load(Ordering::Relaxed) < MANY_VAIN {
-        VAIN.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// A socket is about to connect to `port`, or has been accepted.
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
@@ -500,6 +474,6 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         wake::wake_all();
     }
     control::report(socket, None);
-    VAIN.store(0, Ordering::Relaxed);
+    vain::note_use();
     true
 }

@@ -415,8 +415,8 @@ mod tests {
     /// Whether the kernel can read there.
     fn is_mapped(at: *const u8) -> bool {
         let mut is_core = 0_u8;
-        // SAFETY: asks about one page; the kernel writes one byte.
         let page = (at as usize) & !4095;
+        // SAFETY: asks about one page; the kernel writes one byte.
         unsafe { syscall!(Sysno::mincore, page, 4096, &raw mut is_core) }.is_ok()
     }
 

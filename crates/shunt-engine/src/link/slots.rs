@@ -21,7 +21,11 @@ impl Slots {
     pub(super) fn fill(&self, slots: u32) {
         for (i, word) in self.0.iter().enumerate() {
             let here = slots.saturating_sub(i as u32 * 64).min(64);
-            let bits = if here == 64 { u64::MAX } else { (1 << here) - 1 };
+            let bits = if here == 64 {
+                u64::MAX
+            } else {
+                (1 << here) - 1
+            };
             word.store(bits, Ordering::Relaxed);
         }
     }

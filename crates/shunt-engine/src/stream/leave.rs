@@ -5,8 +5,8 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
-use super::{Conn, close};
 use super::owed::{self, Withdrawal};
+use super::{Conn, close};
 use crate::config::hesitate;
 use crate::thread::{self, give};
 use crate::{sys, tcp};

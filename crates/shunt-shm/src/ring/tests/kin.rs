@@ -23,7 +23,10 @@ fn surrounded() -> (Pair, Memory) {
 fn is_untouched(pair: &Pair) -> bool {
     let (before, rest) = pair.words.split_at(MARGIN / 8);
     let behind = &rest[SIZE as usize / 8..];
-    before.iter().chain(behind).all(|w| w.load(Relaxed) == CANARY)
+    before
+        .iter()
+        .chain(behind)
+        .all(|w| w.load(Relaxed) == CANARY)
 }
 
 /// A half of a word: in the ring, near its end, beside it, or anywhere.
