@@ -238,9 +238,16 @@ pub(crate) fn give_back() {
 /// With the socket's lock.
 fn give_back_item(set: &'static Set, socket: &'static Socket, index: u32) {
     let here = socket.items.list().contains(&(set.index(), index));
-    let Some(conn) = Conn::attached(socket, socket.fd()).filter(stream::is_plain) else {
+    let Some(conn) = Conn::attached(socket, socket.fd()) else {
         return;
     };
+    // The other end may be this process's, too, and have asked since.
+    if stream::recall_is_due(&conn) {
+        stream::answer_recall(&conn);
+    }
+    if !stream::is_plain(&conn) {
+        return;
+    }
     let moved = here
         && set.with(|state| {
             let item = &mut state.items[index as usize];

@@ -364,6 +364,10 @@ pub(crate) fn splice_out(conn: &Conn, out: c_int, count: usize, flags: c_uint) -
             Err(libc::EAGAIN) => continue,
             Err(errno) => return so_far(done, Outcome::Fail(errno)),
         }
+        // An error that nobody has asked for stays in the kernel, also for relatives since a fork.
+        if done > 0 && sys::ready(conn.fd, 0) & libc::POLLERR != 0 && recv::unread(conn) == 0 {
+            break;
+        }
         match move_chunk(conn, out, count - done, done == 0) {
             Ok(None) => break,
             Ok(Some(n)) => done += n,
