@@ -213,12 +213,10 @@ pub(super) fn move_in(
 }
 
 /// Before an exec: the program's sets, which may outlive it, get back the registrations of
-/// connections that are plain by now. Not those of sets that a parent has made, which it shares.
+/// connections that are plain by now. Of sets that a parent has made, which it shares, only those
+/// that the parent has no more.
 pub(crate) fn give_back() {
-    for set in table::SETS
-        .each()
-        .filter(|set| set.is_live() && set.is_own())
-    {
+    for set in table::SETS.each().filter(|set| set.is_live()) {
         let moved = |state: &mut State| -> Vec<(&'static Socket, u32)> {
             let items = state.items.iter().zip(0..);
             items
@@ -245,7 +243,7 @@ fn give_back_item(set: &'static Set, socket: &'static Socket, index: u32) {
     if stream::recall_is_due(&conn) {
         stream::answer_recall(&conn);
     }
-    if !stream::is_plain(&conn) {
+    if !stream::is_plain(&conn) || !set.is_own() && conn.is_shared() {
         return;
     }
     let moved = here
