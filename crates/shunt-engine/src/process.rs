@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::slot;
 
@@ -18,8 +19,10 @@ pub(crate) fn before_fork() {
         return;
     }
     share::before_fork();
-    table::each(|_, entry| {
-        if let table::Entry::Socket(socket) = entry {
+    table::each(|fd, entry| {
+        if let table::Entry::Socket(socket) = entry
+            && counts(socket, fd)
+        {
             if matches!(
                 socket.stage(),
                 Stage::Candidate | Stage::Claimed | Stage::Paired
@@ -38,6 +41,12 @@ pub(crate) fn before_fork() {
     link::before_fork();
     // Who sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
+}
+
+/// Whether a socket's descriptor is the one by which it is counted, and not another of several.
+fn counts(socket: &'static Socket, fd: c_int) -> bool {
+    let names = |fd| table::socket(fd).is_some_and(|named| std::ptr::eq(named, socket));
+    socket.fd() == fd || !names(socket.fd())
 }
 
 fn share_attached(socket: &'static Socket) {
