@@ -21,13 +21,7 @@ use crate::stream::{Conn, owed};
 /// The cursor's parts are writable.
 pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
     let discard = flags & libc::MSG_TRUNC != 0;
-    let place = |(base, length)| {
-        if discard {
-            (null_mut(), length)
-        } else {
-            (base, length)
-        }
-    };
+    let place = |part| place(part, discard);
     let peek = flags & libc::MSG_PEEK != 0;
     if owed::is_withdrawn(conn) {
         owed::follow_withdrawal(conn);
@@ -90,13 +84,20 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
     }
 }
 
+/// Where bytes go: nowhere, if they are only counted (`MSG_TRUNC`).
+fn place((base, length): (*mut u8, usize), discard: bool) -> (*mut u8, usize) {
+    (if discard { null_mut() } else { base }, length)
+}
+
 /// A look at the last bytes on TCP goes on in the ring.
 ///
 /// # Safety
 /// The cursor's parts are writable.
-pub(super) unsafe fn peek_on(conn: &Conn, cursor: &mut Cursor) {
+pub(super) unsafe fn peek_on(conn: &Conn, cursor: &mut Cursor, flags: c_int) {
+    let discard = flags & libc::MSG_TRUNC != 0;
+    let rest = cursor.rest().map(|part| place(part, discard));
     // SAFETY: the caller's promise.
-    if let Ok(Found::Bytes(n)) = unsafe { conn.consumer().read_parts(cursor.rest(), true) } {
+    if let Ok(Found::Bytes(n)) = unsafe { conn.consumer().read_parts(rest, true) } {
         cursor.skip(n);
     }
 }

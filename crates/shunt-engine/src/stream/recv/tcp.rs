@@ -147,10 +147,9 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     if payload == 0 {
         return Step::Moved;
     }
-    if peek && flags & libc::MSG_TRUNC == 0 && switch_offset(conn) == Some(before + payload as u64)
-    {
+    if peek && switch_offset(conn) == Some(before + payload as u64) {
         // SAFETY: the caller's promise.
-        unsafe { peek_on(conn, cursor) };
+        unsafe { peek_on(conn, cursor, flags) };
     }
     if !peek && payload == iov::total(&rest[..count]) && cursor.remaining() > 0 {
         // More buffers than go at once.
