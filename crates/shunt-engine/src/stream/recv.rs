@@ -108,7 +108,12 @@ unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay
         let done = cursor.done();
         // Before it sleeps, perhaps in the kernel's own call.
         if matches!(step, Step::Empty | Step::Kernel) && owed::is_due(conn) {
+            let pending = || conn.socket.pending_error.load(Ordering::Relaxed);
+            let before = pending();
             owed::answer(conn);
+            if done == 0 && pending() != before {
+                continue; // The kernel has told of it, and tells no more.
+            }
         }
         match step {
             Step::Bytes => {
