@@ -182,3 +182,24 @@ fn who_uses_it_in_shared_memory_is_not_told() {
     b.sync();
     a.expect_nothing();
 }
+
+#[test]
+fn who_passes_itself_what_it_has_used_does_not_get_the_same_slot_again() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    let far_cookie = b.claim(&far, Role::Acceptor, 0);
+    b.expect(Kind::Paired);
+    b.expect(Kind::NeedSpare);
+    b.report(far_cookie, 0);
+    b.report(far_cookie, Reason::Inherited as u8);
+    // It has closed it without a word, as a relative may use the slot still.
+    adopt(&b, &far, 1);
+    let (refusal, _) = b.expect(Kind::Unpaired);
+    assert_eq!(refusal.status, Reason::Passed as u8);
+    // So what it closes now is not the slot.
+    b.release(far_cookie);
+    adopt(&b, &far, 1);
+    assert_eq!(b.expect(Kind::Unpaired).0.status, Reason::Passed as u8);
+}

@@ -5,6 +5,7 @@ mod common;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::{Command, Stdio};
 
 use common::{ARENA_SEALS, Client, Fixture, arena_file, connection, may_copy_descriptors, paired};
 use rustix::net::sockopt::socket_cookie;
@@ -75,6 +76,33 @@ fn the_holder_of_one_end_of_a_pair_is_lent_the_other() {
         assert_eq!(cookie(&fd), cookie(&pair.ends[wanted]));
     }
     pair.closing_one_is_heard();
+}
+
+#[test]
+fn a_child_is_lent_the_other_end_after_both_that_were_paired_have_gone() {
+    if !may_copy_descriptors("the other end of a pair is lent to a child") {
+        return;
+    }
+    let Pair {
+        daemon,
+        clients,
+        ends: [near, far],
+    } = Pair::new();
+    // Another process goes on with it.
+    let mut sleep = Command::new("sleep");
+    sleep.arg("60");
+    let held = Stdio::from(OwnedFd::from(far.try_clone().unwrap()));
+    let mut child = sleep.stdin(held).spawn().unwrap();
+    let never_paired = connection();
+    drop(clients);
+    let client = daemon.client();
+    client.sync();
+    let (lent, fd) = ask(&client, &near, cookie(&near));
+    assert_eq!(lent.status, 0);
+    assert_eq!(cookie(&fd.expect("no descriptor")), cookie(&far));
+    is_refused(&client, &never_paired.0, cookie(&never_paired.0));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
