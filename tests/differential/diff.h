@@ -293,6 +293,24 @@ __attribute__((unused)) static void await_blocked(struct end *e)
     await_sleep(e, e->peer_pid, e->peer_tid);
 }
 
+// The other role's process is stopped, wherever it is, until SIGCONT.
+__attribute__((unused)) static void stop_peer(struct end *e)
+{
+    char path[64], text[512];
+    long long end = now_ms() + PATIENCE_MS;
+    int stopped = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", e->peer_pid);
+    kill(e->peer_pid, SIGSTOP);
+    while (!stopped && now_ms() < end) {
+        int fd = MUST(open(path, O_RDONLY | O_CLOEXEC));
+        ssize_t n = read(fd, text, sizeof text - 1);
+        close(fd);
+        text[n > 0 ? n : 0] = 0;
+        stopped = strstr(text, ") T ") != NULL;
+    }
+    say(e, "stopped: %d", stopped);
+}
+
 // ---- Bytes -----------------------------------------------------------------
 
 // Not in thread-local storage, which small stacks must have room for.

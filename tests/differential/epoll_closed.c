@@ -97,4 +97,81 @@ static void full_table(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT))
+struct sleeper {
+    struct end *e;
+    int set;
+    pid_t tid;
+    int told;
+};
+
+static void *sleep_on_set(void *arg)
+{
+    struct sleeper *s = arg;
+    struct epoll_event got = {0};
+    __atomic_store_n(&s->tid, gettid(), __ATOMIC_RELEASE);
+    int most = PATIENCE_MS;
+    long long end = now_ms() + most;
+    int n = epoll_wait(s->set, &got, 1, most);
+    // At the end of its time it looks once more.
+    s->told = n == 1 && now_ms() < end ? (int)got.data.u32 : -1;
+    return NULL;
+}
+
+// A set goes on for the call that sleeps on it when its last descriptor is closed: also after a
+// message that nobody wants, and for what the kernel alone knows. C sends on two connections.
+static void closed_under_sleeper(struct end *e)
+{
+    enum { WAYS = 3 };
+    if (e->role == C) {
+        int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(fd, e->fam, e->port));
+        for (int i = 0; i < WAYS; i++) {
+            meet(e);
+            MUST(write(FD, "u", 1));
+            nap();
+            nap();
+            MUST(write(fd, "w", 1));
+            meet(e);
+        }
+        close(fd);
+        return;
+    }
+    int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC)), pipes[2];
+    MUST(pipe2(pipes, O_CLOEXEC));
+    for (int i = 0; i < WAYS; i++) {
+        struct sleeper s = {e, MUST(epoll_create1(EPOLL_CLOEXEC)), 0, 0};
+        struct epoll_event unwanted = {EPOLLONESHOT, {.u32 = 1}}, wanted = {EPOLLIN, {.u32 = 2}};
+        struct epoll_event byte = {EPOLLIN, {.u32 = 3}};
+        int is_pipe = i == 1, copy = i == 2 ? MUST(dup(s.set)) : -1;
+        MUST(epoll_ctl(s.set, EPOLL_CTL_ADD, FD, &unwanted));
+        MUST(epoll_ctl(s.set, EPOLL_CTL_ADD, pipes[0], &byte));
+        if (!is_pipe)
+            MUST(epoll_ctl(s.set, EPOLL_CTL_ADD, fd, &wanted));
+        pthread_t id;
+        if (pthread_create(&id, NULL, sleep_on_set, &s))
+            abort();
+        while (!__atomic_load_n(&s.tid, __ATOMIC_ACQUIRE))
+            nap();
+        await_sleep(e, getpid(), s.tid);
+        close(s.set);
+        if (copy >= 0)
+            close(copy);
+        meet(e);
+        await_bytes(e, fd, 1);
+        if (is_pipe)
+            MUST(write(pipes[1], "p", 1));
+        pthread_join(id, NULL);
+        say(e, "told %d", s.told);
+        if (s.told < 0)
+            IN_VAIN("not told");
+        MUST(read(is_pipe ? pipes[0] : FD, &(char){0}, 1));
+        if (is_pipe)
+            MUST(read(FD, &(char){0}, 1));
+        MUST(read(fd, &(char){0}, 1));
+        meet(e);
+    }
+    close(fd), close(pipes[0]), close(pipes[1]);
+}
+
+DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT),
+          CASE(closed_under_sleeper, SPLIT | COLD))

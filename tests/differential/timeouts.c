@@ -247,20 +247,8 @@ static void ignored(struct end *e)
 // The other role's process is stopped in its sleep, and goes on.
 static void stop_and_continue(struct end *e)
 {
-    char path[64], text[512];
-    long long end = now_ms() + PATIENCE_MS;
-    int stopped = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", e->peer_pid);
-    kill(e->peer_pid, SIGSTOP);
-    while (!stopped && now_ms() < end) {
-        int fd = MUST(open(path, O_RDONLY | O_CLOEXEC));
-        ssize_t n = read(fd, text, sizeof text - 1);
-        close(fd);
-        text[n > 0 ? n : 0] = 0;
-        stopped = strstr(text, ") T ") != NULL;
-    }
+    stop_peer(e);
     kill(e->peer_pid, SIGCONT);
-    say(e, "stopped: %d", stopped);
 }
 
 static void stopped(struct end *e)

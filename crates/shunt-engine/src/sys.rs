@@ -94,12 +94,23 @@ pub(crate) fn descriptor_limit() -> u64 {
 /// Moves a descriptor of ours to a high number, close-on-exec, out of the
 /// program's way: below 1024 if the limit is low, so that no `select` is hurt.
 pub(crate) fn move_high(fd: c_int) -> c_int {
-    let from = descriptor_limit().clamp(64, 1024) - 64;
-    match fcntl(fd, libc::F_DUPFD_CLOEXEC, from as usize) {
+    match fcntl(fd, libc::F_DUPFD_CLOEXEC, high()) {
         Ok(high) => {
             close(fd);
             high as c_int
         }
         Err(_) => fd,
     }
+}
+
+/// Copies a descriptor for ourselves, to a high number if there is one.
+pub(crate) fn copy_high(fd: c_int) -> Result<c_int, Errno> {
+    fcntl(fd, libc::F_DUPFD_CLOEXEC, high())
+        .or_else(|_| fcntl(fd, libc::F_DUPFD_CLOEXEC, 0))
+        .map(|copy| copy as c_int)
+}
+
+/// Where the numbers begin that programs do not expect to get.
+fn high() -> usize {
+    (descriptor_limit().clamp(64, 1024) - 64) as usize
 }

@@ -8,7 +8,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering, full, heavy, light};
 use crate::ring::{Consumer, Found, Memory, Producer, begin};
 use crate::slot::{FENCED, Face, Output, Progress, Receiving, Sending, WAIT_RX};
 use crate::token::{Holder, Token};
-use crate::wake::{Door, Entry, Log, Tail};
+use crate::wake::{Address, Door, Entry, Log, Tail};
 
 struct Shared {
     words: Vec<AtomicU64>,
@@ -224,6 +224,42 @@ fn a_sleeping_set_is_rung_or_finds_the_log() {
             assert_ne!(rung.load(Ordering::Acquire), 0, "asleep for ever");
         } else {
             assert_eq!(found, Entry::Slot(7));
+        }
+    });
+}
+
+/// A door that one set leaves and two others want: whoever has the name has its own secret beside
+/// it, and a waker that finds the taker asleep calls it by both.
+#[test]
+fn a_door_that_changes_hands_says_its_holders_secret() {
+    loom::model(|| {
+        let secret = |name: u64| name * 11;
+        let door = Arc::new(Door::default());
+        assert!(door.address.take(Address::NOWHERE, 1, secret(1)));
+        let leaver = {
+            let door = door.clone();
+            thread::spawn(move || door.address.leave(1))
+        };
+        let taker = {
+            let door = door.clone();
+            thread::spawn(move || {
+                let taken = door.address.take(Address::NOWHERE, 2, secret(2));
+                if taken {
+                    door.sleepers.store(1, Ordering::Release);
+                }
+                taken
+            })
+        };
+        if door.sleepers.load(Ordering::Acquire) != 0 {
+            assert_eq!(door.address.look(), (2, secret(2)), "not heard");
+        }
+        let taken = door.address.take(Address::NOWHERE, 3, secret(3));
+        leaver.join().unwrap();
+        let others = taker.join().unwrap();
+        assert!(!(taken && others), "two holders");
+        match door.address.look() {
+            (Address::NOWHERE, _) => {}
+            (name, said) => assert_eq!(said, secret(name), "{name} is not heard"),
         }
     });
 }

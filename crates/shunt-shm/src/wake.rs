@@ -54,9 +54,13 @@ impl Address {
         publish::word(&self.name, name);
     }
 
-    /// The same, if the name there is `former` until now. Who does so is not asleep yet.
+    /// Takes the address over, if the name there is `former` until now: [`Self::NOWHERE`], or a
+    /// dead holder's. Who does so is not asleep yet.
+    ///
+    /// A holder writes the secret after it has the name and before it gives that up by
+    /// [`Self::leave`], and nobody else writes it: so the secret of who has the name is the last.
     #[must_use]
-    pub fn say_instead(&self, former: u64, name: u64, secret: u64) -> bool {
+    pub fn take(&self, former: u64, name: u64, secret: u64) -> bool {
         let exchanged =
             self.name
                 .compare_exchange(former, name, Ordering::AcqRel, Ordering::Relaxed);
@@ -64,6 +68,18 @@ impl Address {
             publish::word(&self.secret, secret);
         }
         exchanged.is_ok()
+    }
+
+    /// Its holder of that name gives it up; the next one may have it at once. The secret stays: it
+    /// may be the next holder's by now, and without the name nobody is called by it.
+    pub fn leave(&self, name: u64) {
+        // Release: the next holder writes its secret after this one's.
+        let _ = self.name.compare_exchange(
+            name,
+            Self::NOWHERE,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
     }
 
     /// Whether that is the name there.

@@ -1,5 +1,6 @@
-//! A set that shunted connections are in has a wake channel of its own in it, by which peers call
-//! it while threads sleep on it. It stays there as long as the set lives, like the inner set.
+//! A set has a wake channel of its own, by which peers call it while threads sleep on it. The set
+//! keeps it as long as it lives, but has it in it only while a shunted connection is there: a call
+//! that comes later would make it look ready to whatever contains it.
 //!
 //! Its address lies at the doors where the set's threads stand. A call says nothing but that a log
 //! has news. So whoever takes one out of the channel reads the logs after that.
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 use shunt_abi::{Reason, layout};
-use shunt_shm::wake::{Address, Door};
+use shunt_shm::wake::Address;
 
 use super::place::is_watched_by_relative;
 use super::set::Set;
@@ -38,7 +39,7 @@ fn tell_door(set: &Set, follow: &Follow) -> bool {
         return false;
     };
     let at = &follow.link.own().door(number).address;
-    let stands = set.channel.is_told(at) || set.channel.tell_instead(at, follow.name.get());
+    let stands = set.channel.is_told(at) || set.channel.take_over(at, follow.name.get());
     if stands {
         follow.name.set(set.channel.called());
     } else {
@@ -61,7 +62,7 @@ pub(super) fn find_door(set: &Set, link: &Link) -> Option<u32> {
     }
     let takes = |number: u32, former| {
         let door = link.own().door(number);
-        let taken = set.channel.tell_instead(&door.address, former);
+        let taken = set.channel.take_over(&door.address, former);
         if taken {
             let asleep = set.sleepers.load(Ordering::Acquire);
             door.sleepers.store(asleep, Ordering::Release);
@@ -107,12 +108,10 @@ pub(super) fn is_anothers(link: &Link, number: u32) -> bool {
 /// The set has nothing of that link any more, or is gone. With its lock, or by who ends it.
 pub(super) fn leave_door(set: &Set, follow: &Follow) {
     if let Some(number) = door(set, follow) {
-        let door: &Door = follow.link.own().door(number);
         follow.link.enter_set(number, None);
-        door.sleepers.store(0, Ordering::Release);
-        let _ = door
-            .address
-            .say_instead(follow.name.get(), Address::NOWHERE, 0);
+        // All else there is the next holder's to write.
+        let address = &follow.link.own().door(number).address;
+        address.leave(follow.name.get());
     }
 }
 
@@ -135,6 +134,15 @@ fn watch(set: &Set) -> bool {
     });
     set.is_watching.store(watches, Ordering::Relaxed);
     watches
+}
+
+/// The last shunted connection has left the set: takes the channel out of it. With its lock.
+pub(super) fn unwatch(set: &Set) {
+    if set.is_watching.swap(false, Ordering::Relaxed)
+        && let Some(fd) = set.channel.socket()
+    {
+        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+    }
 }
 
 /// Whether the socket's registrations say by one door what happens to it. With its lock.

@@ -6,8 +6,8 @@ use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
 use super::FLAGS;
-use super::collect::collect;
-use super::inner::{hear_others, take_inner};
+use super::collect::collect_all;
+use super::inner::hear_others;
 use super::place::{ItemList, is_watched_by_relative, watch};
 use super::set::Set;
 use super::state::State;
@@ -339,20 +339,14 @@ fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
     for (mark, (_, fd, _)) in marks.iter_mut().zip(paired()) {
         *mark = tcp::mark(fd);
     }
-    // Before one more is: it would be told of twice. And not in all the room.
-    let most = room.len() / 2;
-    let ours = collect(set, &mut room[..most], false, 0);
-    let room = &mut room[ours..];
-    set.expose_nested();
-    let Ok(n) = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()) else {
-        return ours;
-    };
-    if n < room.len() {
+    // Before one more is carried over: what is ready would be told of twice.
+    let (found, is_all) = collect_all(set, room);
+    if is_all {
         for ((socket, fd, edge), mark) in paired().zip(marks) {
             if let (true, Some(mark)) = (edge, mark) {
                 upgrade::progress(socket, fd, Known::Told(set.index(), mark));
             }
         }
     }
-    ours + take_inner(set, room, n)
+    found
 }

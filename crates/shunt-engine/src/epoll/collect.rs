@@ -53,11 +53,25 @@ pub(super) fn collect(
     look: bool,
     patience: u32,
 ) -> usize {
+    gather(set, room, look, patience).0
+}
+
+/// The same from both sides; and whether the kernel has told of everything that it has.
+pub(super) fn collect_all(set: &'static Set, room: &mut [epoll_event]) -> (usize, bool) {
+    gather(set, room, true, 0)
+}
+
+fn gather(
+    set: &'static Set,
+    room: &mut [epoll_event],
+    look: bool,
+    patience: u32,
+) -> (usize, bool) {
     if look {
         set.expose_nested();
     }
     set.with(|state| {
-        let (mut found, mut share) = (0, room.len());
+        let (mut found, mut share, mut is_all) = (0, room.len(), false);
         if look {
             set.looked_at.store(sys::ticks(), Ordering::Relaxed);
             harvest(state);
@@ -69,13 +83,13 @@ pub(super) fn collect(
                 (_, n) => n - ours.min(n / 2),
             };
             state.kernel_first = !state.kernel_first;
-            found = ask_kernel(set, state, &mut room[..share]);
+            (found, is_all) = ask_kernel(set, state, &mut room[..share]);
         }
         harvest(state);
         found += deliver(state, &mut room[found..]);
         if share == 0 && found == 0 {
             // It was our turn, but there was nothing.
-            found = ask_kernel(set, state, room);
+            (found, is_all) = ask_kernel(set, state, room);
             found += deliver(state, &mut room[found..]);
         }
         // Of many logs each look takes long.
@@ -93,24 +107,24 @@ pub(super) fn collect(
         if found == room.len() && !state.queue.is_empty() {
             set.kick();
         }
-        found
+        (found, is_all)
     })
-    .unwrap_or(0)
+    .unwrap_or((0, false))
 }
 
-/// Asks for what the kernel has. Where it has told of nothing but our own reports, which
+/// Asks for what the kernel has; returns how much, and whether that is all. Where it has told of nothing but our own reports, which
 /// are taken out, it is asked again: they are no reason to leave out the program's. Not
 /// where something is left, which it would tell twice.
-fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) -> usize {
+fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) -> (usize, bool) {
     /// A report may come back while it is heard.
     const REPORTS: u32 = 3;
-    let (mut found, mut heard) = (0, false);
+    let (mut found, mut heard, mut is_full) = (0, false, true);
     if room.is_empty() {
-        return 0;
+        return (0, false);
     }
     for _ in 0..REPORTS {
         let n = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()).unwrap_or(0);
-        let is_full = n == room.len();
+        is_full = n == room.len();
         set.kernel_has_more.store(is_full, Ordering::Relaxed);
         heard |= n > 0;
         found = take_inner_with(set, state, room, n);
@@ -123,7 +137,7 @@ fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) ->
         pause => (pause * 2).clamp(LOOK_OFTEN, LOOK_SELDOM),
     };
     set.pause.store(pause, Ordering::Relaxed);
-    found
+    (found, !is_full)
 }
 
 /// Follows the logs of all links.

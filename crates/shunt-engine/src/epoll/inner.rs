@@ -196,16 +196,6 @@ pub(crate) fn make_way(fd: c_int) {
         .each()
         .filter(|s| s.live.load(Ordering::Acquire))
     {
-        set.channel.make_way(fd);
-        for ours in [&set.inner, &set.kick] {
-            if ours.load(Ordering::Acquire) != fd {
-                continue;
-            }
-            if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
-                table::enter(other as c_int, Entry::Ours);
-                ours.store(other as c_int, Ordering::Release);
-                table::enter(fd, Entry::Other);
-            }
-        }
+        set.make_way(fd);
     }
 }

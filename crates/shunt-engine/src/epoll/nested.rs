@@ -48,7 +48,8 @@ pub(super) fn nest(
 /// on something that contains it.
 pub(crate) fn expose(set: &'static Set) {
     set.expose_nested();
-    if !set.is_shunted() {
+    // Also where nothing is shunted any more: what was ready may have gone.
+    if set.inner.load(Ordering::Acquire) < 0 {
         return;
     }
     near::leave(set);
@@ -62,7 +63,8 @@ pub(crate) fn expose(set: &'static Set) {
         if !set.exposed.swap(true, Ordering::Relaxed) || fresh {
             let _ = sys::write(kick, (&raw const count).cast(), 8);
         }
-    } else {
+    } else if set.plain_sleepers.load(Ordering::SeqCst) == 0 {
+        // A thread in a plain wait knows of nothing else.
         set.exposed.store(false, Ordering::Relaxed);
         let _ = sys::read(kick, (&raw mut count).cast(), 8);
     }
@@ -78,12 +80,14 @@ impl Set {
         if self.nested.load(Ordering::Acquire) == 0 {
             return;
         }
-        let mut children = [None; 64];
+        // More than these take memory.
+        let (mut few, mut more) = ([None; 64], Vec::new());
         self.with(|state| {
-            for (to, from) in children.iter_mut().zip(&state.nested) {
+            for (to, from) in few.iter_mut().zip(&state.nested) {
                 *to = Some(*from);
             }
+            more.extend(state.nested.iter().skip(few.len()));
         });
-        children.into_iter().flatten().for_each(visit);
+        few.into_iter().flatten().chain(more).for_each(visit);
     }
 }

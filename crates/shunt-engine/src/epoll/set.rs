@@ -25,6 +25,8 @@ pub(crate) struct Set {
     forks: AtomicU32,
     pub(super) inner: AtomicI32,
     pub(super) kick: AtomicI32,
+    /// A descriptor of ours for calls that are under way since the program closed its last one.
+    kept: AtomicI32,
     /// Where peers call it, and whether it has that in it ([`call`]).
     pub(super) channel: Channel,
     pub(super) is_watching: AtomicBool,
@@ -71,6 +73,7 @@ impl Set {
         set.forks.store(thread::forks(), o);
         set.inner.store(-1, o);
         set.kick.store(-1, o);
+        set.kept.store(-1, o);
         set.is_watching.store(false, o);
         set.holds.store(1, o);
         set.tracked.store(0, o);
@@ -119,6 +122,13 @@ impl Set {
         self.tracked.load(Ordering::SeqCst) == 0
             && self.nested.load(Ordering::SeqCst) == 0
             && self.inner.load(Ordering::SeqCst) < 0
+    }
+
+    /// Whether the kernel does not know by itself if the set is ready, but has to be told
+    /// ([`super::expose`]): something of ours is in it, or a set, or has been.
+    #[inline]
+    pub(crate) fn must_be_exposed(&self) -> bool {
+        self.inner.load(Ordering::Acquire) >= 0 || self.nested.load(Ordering::Acquire) != 0
     }
 
     /// Runs `work` with the set's lock; `None` in a signal handler that
@@ -178,8 +188,9 @@ impl Set {
         &self.holds
     }
 
-    /// A descriptor of it is about to be closed; another one takes its place, or
-    /// none, and then no other set is taken for this one.
+    /// A descriptor of it is about to be closed; another one takes its place. If there is none
+    /// and calls on the set are under way, for which the kernel would keep it, one of ours does;
+    /// or none, and then no other set is taken for this one.
     pub(crate) fn forget_fd(&self, fd: c_int) {
         if self.fd() != fd || self.holds.load(Ordering::Relaxed) <= 1 {
             return;
@@ -193,7 +204,40 @@ impl Set {
                 other = n;
             }
         });
+        if other < 0 {
+            other = self.keep(fd);
+        }
         self.fd.store(other, Ordering::Relaxed);
+    }
+
+    /// Copies a descriptor of it for ourselves; -1: there is no number left.
+    #[cold]
+    fn keep(&self, fd: c_int) -> c_int {
+        let Ok(kept) = sys::copy_high(fd) else {
+            return -1;
+        };
+        table::enter(kept, Entry::Ours);
+        self.kept.store(kept, Ordering::Relaxed);
+        kept
+    }
+
+    /// If `fd` is a number of ours that the program wants: moves elsewhere.
+    pub(super) fn make_way(&self, fd: c_int) {
+        self.channel.make_way(fd);
+        for ours in [&self.inner, &self.kick, &self.kept] {
+            if ours.load(Ordering::Acquire) != fd {
+                continue;
+            }
+            if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
+                let other = other as c_int;
+                table::enter(other, Entry::Ours);
+                ours.store(other, Ordering::Release);
+                if self.fd() == fd {
+                    self.fd.store(other, Ordering::Relaxed);
+                }
+                table::enter(fd, Entry::Other);
+            }
+        }
     }
 
     /// One holder less; the last one ends the set.
@@ -233,7 +277,7 @@ impl Set {
             }
         }
         self.channel.close();
-        for fd in [&self.inner, &self.kick] {
+        for fd in [&self.inner, &self.kick, &self.kept] {
             let fd = fd.swap(-1, Ordering::AcqRel);
             if fd >= 0 {
                 table::enter(fd, Entry::Other);

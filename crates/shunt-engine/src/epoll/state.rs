@@ -242,6 +242,9 @@ impl State {
             if self.follows[at].members == 0 {
                 call::leave_door(set, &self.follows.swap_remove(at));
                 link.unhold();
+                if self.follows.is_empty() {
+                    call::unwatch(set);
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use libc::{c_int, epoll_event, sigset_t};
 use super::carry::bring_forward;
 use super::collect::{LOOK_OFTEN, collect, has_news, has_some, is_due};
 use super::control::retire_busy;
-use super::inner::{hear_inner, take_foreign, take_inner};
+use super::inner::{take_foreign, take_inner};
 use super::limit::Limit;
 use super::near;
 use super::set::{Set, User};
@@ -136,12 +136,7 @@ pub(crate) unsafe fn wait(
                 user.leave();
             };
             // SAFETY: the slice is the program's own.
-            unsafe {
-                match slept_on {
-                    -1 => closed_wait(set, limit, mask, &undo),
-                    fd => real_wait(fd, room, limit, mask, &undo),
-                }
-            }
+            unsafe { real_wait(Some(set), slept_on, room, limit, mask, &undo) }
         };
         get_up();
         // Only a wait that has spun says something of spinning.
@@ -151,6 +146,7 @@ pub(crate) unsafe fn wait(
         stats::ready_call(true);
         let n = match n {
             Ok(n) => n as usize,
+            Err(errno) if was_replaced(set, slept_on, errno) => continue,
             Err(errno) => {
                 // News that came with the signal go first, as in the kernel.
                 let found = if errno == libc::EINTR && set.is_shunted() {
@@ -165,24 +161,7 @@ pub(crate) unsafe fn wait(
                 };
             }
         };
-        let mut kept = take_inner(set, room, n);
-        if set.fd() != slept_on {
-            kept = take_foreign(room, kept);
-        }
-        if n == room.len() {
-            set.kernel_has_more.store(true, Ordering::Relaxed);
-        }
-        if kept > 0 {
-            set.pause.store(LOOK_OFTEN, Ordering::Relaxed);
-        }
-        let found = kept
-            + if set.is_shunted() && kept < room.len() {
-                // Reports of our own may have been where the program's would have been.
-                let look = kept == 0 && n == room.len() && limit.is_up();
-                collect(set, &mut room[kept..], look, 0)
-            } else {
-                0
-            };
+        let found = take_events(set, slept_on, room, n, limit);
         if found > 0 {
             return Outcome::Done(found as isize);
         }
@@ -190,6 +169,39 @@ pub(crate) unsafe fn wait(
             return Outcome::Done(0);
         }
     }
+}
+
+/// What the program gets of `n` events of the kernel's, and what is ready of ours: whoever takes a
+/// call out of the channel reads the logs after that.
+fn take_events(
+    set: &'static Set,
+    slept_on: c_int,
+    room: &mut [epoll_event],
+    n: usize,
+    limit: Limit,
+) -> usize {
+    let mut kept = take_inner(set, room, n);
+    if set.fd() != slept_on {
+        kept = take_foreign(room, kept);
+    }
+    if n == room.len() {
+        set.kernel_has_more.store(true, Ordering::Relaxed);
+    }
+    if kept > 0 {
+        set.pause.store(LOOK_OFTEN, Ordering::Relaxed);
+    }
+    if !set.is_shunted() || kept == room.len() {
+        return kept;
+    }
+    // Reports of our own may have been where the program's would have been.
+    let look = kept == 0 && n == room.len() && limit.is_up();
+    kept + collect(set, &mut room[kept..], look, 0)
+}
+
+/// Whether a real call has failed because another thread closed its number just before: the set
+/// has another one.
+fn was_replaced(set: &Set, slept_on: c_int, errno: i32) -> bool {
+    matches!(errno, libc::EBADF | libc::EINVAL) && set.fd() != slept_on
 }
 
 #[cold]
@@ -229,7 +241,7 @@ pub(crate) unsafe fn wait_unknown(
             Ok(kept) => return Outcome::Done(kept as isize),
         }
         // SAFETY: the caller's promise.
-        found = unsafe { real_wait(fd, room, limit, mask, &|| ()) };
+        found = unsafe { real_wait(None, fd, room, limit, mask, &|| ()) };
     }
 }
 
@@ -256,57 +268,26 @@ unsafe fn wait_plain(
         user.leave();
     };
     set.plain_sleepers.fetch_add(1, Ordering::SeqCst);
+    let slept_on = set.fd();
     // One of the two sees the other: this look the change, or the changer the sleeper.
     let n = if !set.is_plain() {
         Ok(0)
     } else {
         // SAFETY: the caller's promise.
-        unsafe { real_wait(set.fd(), room, limit, mask, &undo) }
+        unsafe { real_wait(Some(set), slept_on, room, limit, mask, &undo) }
     };
     awake();
-    let n = match n {
-        Ok(n) if set.fd() == -1 => Ok(take_foreign(room, n as usize) as isize),
-        n => n,
-    };
     match n {
+        Err(errno) if was_replaced(set, slept_on, errno) => None,
         Err(errno) => Some(Outcome::Fail(errno)),
         // Another thread may have taken what a poll of the set has found.
         Ok(0) if !limit.is_up() => None,
-        Ok(n) if set.is_plain() => Some(Outcome::Done(n)),
-        Ok(n) => match take_inner(set, room, n as usize) {
+        Ok(n) if set.is_plain() && set.fd() == slept_on => Some(Outcome::Done(n)),
+        Ok(n) => match take_events(set, slept_on, room, n as usize, limit) {
             0 => None,
-            kept => Some(Outcome::Done(kept as isize)),
+            found => Some(Outcome::Done(found as isize)),
         },
     }
-}
-
-/// A sleep on a set whose last descriptor was closed after the call began: the kernel would
-/// keep the set for as long as the call lasts, and of ours the inner set is left.
-///
-/// # Safety
-/// `mask` is null or a signal set.
-#[cold]
-unsafe fn closed_wait(
-    set: &'static Set,
-    limit: Limit,
-    mask: *const sigset_t,
-    undo: &impl Fn(),
-) -> Result<isize, i32> {
-    let mut inner = libc::pollfd {
-        fd: set.inner.load(Ordering::Acquire),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let left = limit.left();
-    let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: one valid pollfd; the caller's promise.
-    let n = real::sleeping(undo, || unsafe {
-        real::ppoll()(&raw mut inner, 1, left, mask) as isize
-    })?;
-    if n > 0 {
-        set.with(|state| hear_inner(set, state, false, None));
-    }
-    Ok(0)
 }
 
 /// The real call; `undo` if the thread is cancelled in it.
@@ -314,31 +295,38 @@ unsafe fn closed_wait(
 /// # Safety
 /// `mask` is null or a signal set.
 unsafe fn real_wait(
+    set: Option<&'static Set>,
     fd: c_int,
     room: &mut [epoll_event],
     limit: Limit,
     mask: *const sigset_t,
     undo: &impl Fn(),
 ) -> Result<isize, i32> {
-    if let (true, Some(left)) = (limit.fine, limit.left()) {
-        // `epoll_pwait2`, which not every libc has.
+    let outer = set.filter(|set| set.nested.load(Ordering::Acquire) != 0);
+    let left = limit.left();
+    if outer.is_some() || limit.fine && left.is_some() {
+        // The latter would be `epoll_pwait2`, which not every libc has.
         let mut one = libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
         };
+        let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: one valid pollfd; the caller's promise.
         let n = real::sleeping(undo, || unsafe {
-            real::ppoll()(&raw mut one, 1, &raw const left, mask) as isize
+            real::ppoll()(&raw mut one, 1, left, mask) as isize
         })?;
-        return if n == 0 {
-            Ok(0)
-        } else {
-            sys::epoll_now(fd, room.as_mut_ptr(), room.len()).map(|n| n as isize)
-        };
+        if n == 0 {
+            return Ok(0);
+        }
+        // What woke a set inside need not be an event of the program's, and none has been taken.
+        if let Some(set) = outer {
+            set.expose_nested();
+        }
+        return sys::epoll_now(fd, room.as_mut_ptr(), room.len()).map(|n| n as isize);
     }
     // Milliseconds, rounded up: a wait is never shorter than asked for.
-    let ms = limit.left().map_or(-1, |t| {
+    let ms = left.map_or(-1, |t| {
         (t.tv_sec * 1000 + (t.tv_nsec + 999_999) / 1_000_000).min(i32::MAX as i64)
     });
     // SAFETY: the caller's promise.

@@ -75,7 +75,7 @@ pub(super) unsafe fn shunted<'a>(
                     _ => false,
                 };
             }
-            Entry::Set(set) => any |= set.is_shunted() || !now && !set.is_plain(),
+            Entry::Set(set) => any |= set.must_be_exposed() || !now && !set.is_plain(),
             Entry::Ours | Entry::Other => {}
         }
     }

@@ -187,8 +187,6 @@ impl Conn<'_> {
         publish::word(&own.output.switch_at, written + 1);
         hesitate();
         Way::Ring.store(&own.sending.way);
-        // A fork has said that it would not switch.
-        publish::clear_bits(&own.face.state, slot::LEAVING);
         true
     }
 

@@ -82,10 +82,10 @@ impl Channel {
         at.say(self.name.load(o), self.secret.load(o));
     }
 
-    /// The same, if it names `former` until now.
-    pub(crate) fn tell_instead(&self, at: &Address, former: u64) -> bool {
+    /// Takes an address over that names `former` until now.
+    pub(crate) fn take_over(&self, at: &Address, former: u64) -> bool {
         let o = Ordering::Relaxed;
-        at.say_instead(former, self.name.load(o), self.secret.load(o))
+        at.take(former, self.name.load(o), self.secret.load(o))
     }
 
     /// Its name, of the last time that it was opened.
