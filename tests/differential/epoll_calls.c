@@ -113,6 +113,86 @@ static void many_inside(struct end *e)
     meet(e);
 }
 
+struct waiter {
+    struct end *e;
+    int ep;
+    pthread_t id;
+    pid_t tid;
+    int told;
+};
+
+static void *wait_once(void *arg)
+{
+    struct waiter *w = arg;
+    struct epoll_event got = {0};
+    int most = PATIENCE_MS;
+    long long end = now_ms() + most;
+    __atomic_store_n(&w->tid, gettid(), __ATOMIC_RELEASE);
+    int n = epoll_wait(w->ep, &got, 1, most);
+    // At the end of its time it looks once more.
+    w->told = n == 1 && now_ms() < end ? (int)got.data.u32 : -1;
+    return NULL;
+}
+
+static void begin_wait(struct waiter *w, int ep)
+{
+    struct end *e = w->e;
+    w->ep = ep, w->tid = 0;
+    if (pthread_create(&w->id, NULL, wait_once, w))
+        abort();
+    while (!__atomic_load_n(&w->tid, __ATOMIC_ACQUIRE))
+        nap();
+    await_sleep(e, getpid(), w->tid);
+}
+
+// C sends when it is asked to; what the waiter is told of, and a byte from that connection.
+static void end_wait(struct waiter *w, int fd)
+{
+    struct end *e = w->e;
+    meet(e);
+    pthread_join(w->id, NULL);
+    say(e, "told %d", w->told);
+    if (w->told < 0)
+        IN_VAIN("not in time");
+    MUST(read(fd, &(char){0}, 1));
+}
+
+// A set is put into another one and taken out again, while a thread sleeps on that.
+static void changed_under_sleeper(struct end *e)
+{
+    enum { ROUNDS = 3 };
+    if (e->role == C) {
+        int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(fd, e->fam, e->port));
+        for (int i = 0; i < ROUNDS; i++) {
+            int at[] = {fd, FD, fd};
+            for (int k = 0; k < 3; k++) {
+                meet(e);
+                MUST(write(at[k], "x", 1));
+            }
+        }
+        meet(e);
+        close(fd);
+        return;
+    }
+    int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC)), ep = set_of(e), around = set_of(e);
+    struct waiter w = {.e = e};
+    change(e, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
+    change(e, around, EPOLL_CTL_ADD, FD, EPOLLIN, 2);
+    for (int i = 0; i < ROUNDS; i++) {
+        begin_wait(&w, around);
+        change(e, around, EPOLL_CTL_ADD, ep, EPOLLIN, 3);
+        end_wait(&w, fd);
+        begin_wait(&w, around);
+        change(e, around, EPOLL_CTL_DEL, ep, 0, 0);
+        end_wait(&w, FD);
+        begin_wait(&w, ep);
+        end_wait(&w, fd);
+    }
+    meet(e);
+    close(ep), close(around), close(fd);
+}
+
 static void is_not_ready(struct end *e, int ep, int around)
 {
     struct pollfd p = {ep, POLLIN, 0};
@@ -281,5 +361,6 @@ static void taken(struct end *e)
     close(idle), close(s.ep);
 }
 
-DIFF_MAIN(CASE(unwanted, TWO | COLD), CASE(many_inside, TWO | COLD), CASE(gone, COLD), CASE(late, SPLIT | COLD),
+DIFF_MAIN(CASE(unwanted, TWO | COLD), CASE(many_inside, TWO | COLD),
+          CASE(changed_under_sleeper, SPLIT | COLD), CASE(gone, COLD), CASE(late, SPLIT | COLD),
           CASE(taken, TWO | BUSY))

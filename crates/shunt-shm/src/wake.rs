@@ -74,12 +74,9 @@ impl Address {
     /// may be the next holder's by now, and without the name nobody is called by it.
     pub fn leave(&self, name: u64) {
         // Release: the next holder writes its secret after this one's.
-        let _ = self.name.compare_exchange(
-            name,
-            Self::NOWHERE,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
+        let _ =
+            self.name
+                .compare_exchange(name, Self::NOWHERE, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Whether that is the name there.

@@ -61,12 +61,7 @@ pub(super) fn collect_all(set: &'static Set, room: &mut [epoll_event]) -> (usize
     gather(set, room, true, 0)
 }
 
-fn gather(
-    set: &'static Set,
-    room: &mut [epoll_event],
-    look: bool,
-    patience: u32,
-) -> (usize, bool) {
+fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32) -> (usize, bool) {
     if look {
         set.expose_nested();
     }

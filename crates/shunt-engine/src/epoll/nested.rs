@@ -7,6 +7,8 @@ use libc::{c_int, epoll_event};
 use super::collect::has_ready;
 use super::near;
 use super::set::Set;
+use super::sleep::{leave_doors, stand_at_doors};
+use super::state::State;
 use crate::{Outcome, sys};
 
 /// A set in a set: the kernel keeps it; we must know that it is there.
@@ -21,27 +23,48 @@ pub(super) fn nest(
     let pointer = event
         .as_mut()
         .map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    if operation == libc::EPOLL_CTL_ADD {
+        // What it has not heard yet is no event of the program's.
+        expose(child);
+    }
     if let Err(errno) = sys::epoll_ctl(set.fd(), operation, fd, pointer) {
         return Outcome::Fail(errno);
     }
-    set.with(|state| match operation {
-        libc::EPOLL_CTL_ADD => {
-            state.nested.push(child);
-            set.nested.fetch_add(1, Ordering::SeqCst);
-            // Whoever sleeps must learn to look into it.
-            if set.plain_sleepers.load(Ordering::SeqCst) != 0 && set.open_inner().is_ok() {
-                set.kick();
-            }
-        }
-        libc::EPOLL_CTL_DEL => {
-            if let Some(at) = state.nested.iter().position(|s| std::ptr::eq(*s, child)) {
-                state.nested.swap_remove(at);
-                set.nested.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
+    match operation {
+        libc::EPOLL_CTL_ADD => put_in(set, child),
+        libc::EPOLL_CTL_DEL => take_out(set, child),
         _ => {}
-    });
+    }
     Outcome::Done(0)
+}
+
+/// Whoever sleeps on the set sleeps on the child as well from now on, and learns to look into it.
+fn put_in(set: &'static Set, child: &'static Set) {
+    let counted = set.with(|state| {
+        state.nested.push(child);
+        set.nested.fetch_add(1, Ordering::SeqCst);
+        set.sleepers.load(Ordering::Acquire)
+    });
+    let counted = counted.unwrap_or(0);
+    if counted != 0 {
+        stand_at_doors(child, counted);
+    }
+    let asleep = counted + set.plain_sleepers.load(Ordering::SeqCst);
+    if asleep != 0 && set.with(|_| set.open_inner().is_ok()) == Some(true) {
+        set.kick();
+    }
+}
+
+fn take_out(set: &'static Set, child: &'static Set) {
+    let counted = set.with(|state| {
+        let at = state.nested.iter().position(|s| std::ptr::eq(*s, child))?;
+        state.nested.swap_remove(at);
+        set.nested.fetch_sub(1, Ordering::AcqRel);
+        Some(set.sleepers.load(Ordering::Acquire))
+    });
+    if let Some(counted @ 1..) = counted.flatten() {
+        leave_doors(child, counted);
+    }
 }
 
 /// Makes the kernel see the set as ready exactly if it is: for whoever waits
@@ -70,24 +93,44 @@ pub(crate) fn expose(set: &'static Set) {
     }
 }
 
+/// The sets inside a set at some moment.
+pub(super) struct Inside {
+    few: [Option<&'static Set>; 64],
+    /// More than these take memory.
+    more: Vec<&'static Set>,
+}
+
+impl Inside {
+    /// `None`: there are none.
+    pub(super) fn of(state: &State) -> Option<Self> {
+        if state.nested.is_empty() {
+            return None;
+        }
+        let mut inside = Self {
+            few: [None; 64],
+            more: Vec::new(),
+        };
+        for (to, from) in inside.few.iter_mut().zip(&state.nested) {
+            *to = Some(*from);
+        }
+        let more = state.nested.iter().skip(inside.few.len());
+        inside.more.extend(more);
+        Some(inside)
+    }
+
+    pub(super) fn each(inside: Option<Self>, visit: impl FnMut(&'static Set)) {
+        if let Some(Self { few, more }) = inside {
+            few.into_iter().flatten().chain(more).for_each(visit);
+        }
+    }
+}
+
 impl Set {
     /// Exposes the sets inside it.
     pub(super) fn expose_nested(&'static self) {
-        self.each_nested(expose);
-    }
-
-    pub(super) fn each_nested(&'static self, visit: impl FnMut(&'static Set)) {
-        if self.nested.load(Ordering::Acquire) == 0 {
-            return;
+        if self.nested.load(Ordering::Acquire) != 0 {
+            let inside = self.with(|state| Inside::of(state)).flatten();
+            Inside::each(inside, expose);
         }
-        // More than these take memory.
-        let (mut few, mut more) = ([None; 64], Vec::new());
-        self.with(|state| {
-            for (to, from) in few.iter_mut().zip(&state.nested) {
-                *to = Some(*from);
-            }
-            more.extend(state.nested.iter().skip(few.len()));
-        });
-        few.into_iter().flatten().chain(more).for_each(visit);
     }
 }

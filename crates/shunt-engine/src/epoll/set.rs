@@ -7,6 +7,7 @@ use libc::c_int;
 
 use super::call;
 use super::place::watch;
+use super::sleep::leave_doors;
 use super::state::State;
 use crate::hold::{self, Taken};
 use crate::link::Link;
@@ -261,6 +262,10 @@ impl Set {
             });
         }
         if let Some(state) = state {
+            let asleep = self.sleepers.load(Ordering::Acquire);
+            for nested in state.nested.iter().filter(|_| asleep != 0) {
+                leave_doors(nested, asleep);
+            }
             for item in state.items.iter().filter(|i| i.live) {
                 if item.socket.lock.take() {
                     item.socket

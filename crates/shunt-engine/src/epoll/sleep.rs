@@ -7,6 +7,7 @@ use shunt_shm::wake::Door;
 
 use super::call;
 use super::near;
+use super::nested::Inside;
 use super::set::Set;
 use super::state::State;
 use crate::stream::share_crowd;
@@ -21,7 +22,7 @@ use crate::stream::share_crowd;
 /// puts it at the new door (`follow`), and has it look again (`kick`), if there may
 /// have been news before.
 pub(crate) fn begin_sleep(set: &'static Set) -> bool {
-    if !stand_at_doors(set) {
+    if !stand_at_doors(set, 1) {
         return false;
     }
     // Pairs with the one before a waker's look at the door.
@@ -30,23 +31,24 @@ pub(crate) fn begin_sleep(set: &'static Set) -> bool {
     true
 }
 
-/// `true`: there are doors.
-fn stand_at_doors(set: &'static Set) -> bool {
-    let mut any = false;
-    set.each_nested(|nested| any |= stand_at_doors(nested));
-    let mut stands = true;
+/// So many threads more sleep on the set and on what is inside. `true`: there are doors.
+pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
+    let (mut stands, mut inside) = (true, None);
     let own = set.with(|state| {
-        set.sleepers.fetch_add(1, Ordering::AcqRel);
+        set.sleepers.fetch_add(threads, Ordering::AcqRel);
+        inside = Inside::of(state);
         stands = state.follows.is_empty() || call::tell_doors(set, state);
         for follow in &state.follows {
             share_crowd(follow.link);
         }
         at_doors(set, state, |door| {
-            door.sleepers.fetch_add(1, Ordering::AcqRel);
+            door.sleepers.fetch_add(threads, Ordering::AcqRel);
             door.naps.fetch_add(1, Ordering::AcqRel);
         });
         !state.follows.is_empty()
     });
+    let mut any = false;
+    Inside::each(inside, |nested| any |= stand_at_doors(nested, threads));
     near::leave(set);
     if !stands {
         call::leave_rings(set);
@@ -57,15 +59,23 @@ fn stand_at_doors(set: &'static Set) -> bool {
 
 /// It is awake again.
 pub(crate) fn end_sleep(set: &'static Set) {
-    set.each_nested(end_sleep);
+    leave_doors(set, 1);
+}
+
+/// The reverse of [`stand_at_doors`], with what is inside by now: whoever changes that counts those
+/// who sleep meanwhile ([`super::nested`]).
+pub(super) fn leave_doors(set: &'static Set, threads: u32) {
+    let mut inside = None;
     set.with(|state| {
-        set.sleepers.fetch_sub(1, Ordering::AcqRel);
+        set.sleepers.fetch_sub(threads, Ordering::AcqRel);
+        inside = Inside::of(state);
         at_doors(set, state, |door| {
-            door.sleepers.fetch_sub(1, Ordering::AcqRel);
+            door.sleepers.fetch_sub(threads, Ordering::AcqRel);
             // Those still asleep need a call of their own.
             door.naps.fetch_add(1, Ordering::AcqRel);
         });
     });
+    Inside::each(inside, |nested| leave_doors(nested, threads));
 }
 
 /// Somebody has taken a call out of the channel, perhaps not who sleeps: for what comes after this
