@@ -90,6 +90,8 @@ impl Slots {
 }
 
 #[cfg(test)]
+// A set of one run is meant.
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
 
