@@ -113,14 +113,16 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
 fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) -> (usize, bool) {
     /// A report may come back while it is heard.
     const REPORTS: u32 = 3;
-    let (mut found, mut heard, mut is_full) = (0, false, true);
+    let (mut found, mut heard, mut is_all) = (0, false, false);
     if room.is_empty() {
         return (0, false);
     }
     for _ in 0..REPORTS {
-        let n = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len()).unwrap_or(0);
-        is_full = n == room.len();
+        let asked = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len());
+        let n = asked.unwrap_or(0);
+        let is_full = n == room.len();
         set.kernel_has_more.store(is_full, Ordering::Relaxed);
+        is_all = asked.is_ok() && !is_full;
         heard |= n > 0;
         found = take_inner_with(set, state, room, n);
         if !is_full || found > 0 {
@@ -132,7 +134,7 @@ fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) ->
         pause => (pause * 2).clamp(LOOK_OFTEN, LOOK_SELDOM),
     };
     set.pause.store(pause, Ordering::Relaxed);
-    (found, !is_full)
+    (found, is_all)
 }
 
 /// Follows the logs of all links.
