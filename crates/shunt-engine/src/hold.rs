@@ -100,7 +100,6 @@ pub(crate) fn after_fork_child() {
     let o = Ordering::Relaxed;
     for socket in SOCKETS.each() {
         socket.handed.after_fork_child();
-        socket.receivers.store(0, o);
     }
     for set in SETS.each() {
         set.count().store(0, o);

@@ -25,6 +25,7 @@ mod standard;
 pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
 };
+pub(crate) use descriptor::close_copy;
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range};
 pub(crate) use inherit::see_to_wishes;
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};

@@ -56,7 +56,7 @@ real_functions! {
 }
 
 /// glibc's `struct _pthread_cleanup_buffer`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
 pub struct CleanUp {
     routine: usize,
@@ -70,6 +70,32 @@ real_functions! {
     _pthread_cleanup_pop(*mut CleanUp, c_int) -> ();
 }
 
+impl CleanUp {
+    /// Has `routine` run if this frame is left by cancellation or by `longjmp`
+    /// (`pthread_cleanup_push(3)`), until [`pop`](Self::pop).
+    ///
+    /// # Safety
+    /// The buffer is in a frame of this thread's, and stays there until it is taken out, as does
+    /// what `routine` needs.
+    pub(crate) unsafe fn push(
+        buffer: *mut Self,
+        routine: unsafe extern "C-unwind" fn(*mut c_void),
+        argument: *mut c_void,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { _pthread_cleanup_push()(buffer, routine, argument) };
+    }
+
+    /// Takes it out.
+    ///
+    /// # Safety
+    /// It is the last one that has been pushed and not taken out.
+    pub(crate) unsafe fn pop(buffer: *mut Self) {
+        // SAFETY: the caller's promise.
+        unsafe { _pthread_cleanup_pop()(buffer, 0) };
+    }
+}
+
 /// Makes a real call like [`quietly`] in which the thread sleeps; should it be
 /// cancelled there, `undo` runs (`pthread_cleanup_push(3)`). A `Drop` would not
 /// do: cancellation unwinds with libc's own copy of the unwinder.
@@ -78,18 +104,13 @@ pub(crate) fn sleeping<U: Fn()>(undo: &U, call: impl FnOnce() -> isize) -> Resul
         // SAFETY: the closure below; its frame is still there while it is unwound.
         unsafe { (*undo.cast::<U>())() }
     }
-    let mut buffer = CleanUp {
-        routine: 0,
-        argument: 0,
-        cancel_type: 0,
-        previous: 0,
-    };
+    let mut buffer = CleanUp::default();
     let argument = std::ptr::from_ref(undo).cast_mut().cast();
-    // SAFETY: the buffer lives until it is popped, or until it has been run.
-    unsafe { _pthread_cleanup_push()(&raw mut buffer, run::<U>, argument) };
+    // SAFETY: the buffer lives until it is taken out, or until it has been run.
+    unsafe { CleanUp::push(&raw mut buffer, run::<U>, argument) };
     let result = quietly(call);
     // SAFETY: pushed last.
-    unsafe { _pthread_cleanup_pop()(&raw mut buffer, 0) };
+    unsafe { CleanUp::pop(&raw mut buffer) };
     result
 }
 

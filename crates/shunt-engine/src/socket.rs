@@ -33,9 +33,9 @@ mod handed;
 mod inside;
 mod memory;
 
-use handed::Handed;
 use memory::Pairs;
 
+pub(crate) use handed::{Handed, Left};
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
@@ -134,11 +134,9 @@ pub(crate) struct Socket {
     pub(crate) timeouts: AtomicU8,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,
-    /// Threads asleep in receives.
-    pub(crate) receivers: AtomicU32,
     /// Of a listener: which thread last accepted or polled there (sync); 0: none yet.
     pub(crate) watcher: AtomicU64,
-    /// What a call goes on by under which it was closed.
+    /// Calls that have slept on it, and what they go on by once it was closed.
     pub(crate) handed: Handed,
     /// Other processes that have it since a fork.
     pub(crate) share: Share,
@@ -209,7 +207,7 @@ impl Socket {
         socket.timeouts.store(0, o);
         socket.again.clear();
         socket.tells_left.store(false, o);
-        socket.receivers.store(0, o);
+        socket.handed.clear();
         record.fd.store(fd, o);
         record.reason.store(Reason::Pending as u8, o);
         socket.share.clear();
@@ -536,6 +534,13 @@ impl Socket {
     }
 
     fn end(&'static self) {
+        if self.handed.retire() {
+            self.end_at_last();
+        }
+    }
+
+    /// No call is left either that has slept on it.
+    pub(crate) fn end_at_last(&'static self) {
         if self.inside.is_empty() {
             self.share.leave();
         }

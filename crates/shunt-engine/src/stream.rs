@@ -45,7 +45,7 @@ mod transfer;
 mod wait;
 
 pub(crate) use close::{
-    before_close, before_close_under_sleeper, before_reset, hand_over, let_go, offer,
+    before_close, before_close_under_sleeper, before_reset, hand_over, let_go, make_way,
     reset_if_died, shutdown, socket_error,
 };
 pub(crate) use downgrade::{downgrade, is_plain};
@@ -131,17 +131,25 @@ impl<'a> Conn<'a> {
     /// it waits for the tokens ([`close::let_go`]). `None`: all are closed.
     fn base(&self) -> Option<c_int> {
         let names = |fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, self.socket));
-        if names(self.fd) || self.is_known_to_kernel() {
+        if names(self.fd) {
             return Some(self.fd);
         }
-        Some(self.socket.fd()).filter(|&fd| names(fd))
+        let copy = self.socket.handed.copy();
+        copy.filter(|&copy| self.is_known_to_kernel(copy))
+            .or_else(|| self.is_known_to_kernel(self.fd).then_some(self.fd))
+            .or_else(|| Some(self.socket.fd()).filter(|&fd| names(fd)))
     }
 
-    /// Whether our descriptor is the socket's although the table does not say so: a
-    /// `vfork` child has made it.
+    /// Whether the kernel says that our descriptor is the socket's.
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_known_to_kernel(self.fd)
+    }
+
+    /// Whether a descriptor is the socket's although the table does not say so: it is a copy for
+    /// calls that go on, or a `vfork` child has made it.
     #[cold]
-    fn is_known_to_kernel(&self) -> bool {
-        let cookie = sys::getsockopt::<u64>(self.fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+    fn is_known_to_kernel(&self, fd: c_int) -> bool {
+        let cookie = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
         self.socket.cookie() != 0 && cookie == Ok(self.socket.cookie())
     }
 

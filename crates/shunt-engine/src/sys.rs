@@ -91,10 +91,15 @@ pub(crate) fn descriptor_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Moves a descriptor of ours to a high number, close-on-exec, out of the
-/// program's way: below 1024 if the limit is low, so that no `select` is hurt.
+/// The lowest number for a descriptor of ours: high, out of the program's way, and below 1024 if
+/// the limit is low, so that no `select` is hurt.
+fn first_of_ours() -> usize {
+    (descriptor_limit().clamp(64, 1024) - 64) as usize
+}
+
+/// Moves a descriptor of ours to a high number, close-on-exec.
 pub(crate) fn move_high(fd: c_int) -> c_int {
-    match fcntl(fd, libc::F_DUPFD_CLOEXEC, high()) {
+    match fcntl(fd, libc::F_DUPFD_CLOEXEC, first_of_ours()) {
         Ok(high) => {
             close(fd);
             high as c_int
@@ -103,14 +108,8 @@ pub(crate) fn move_high(fd: c_int) -> c_int {
     }
 }
 
-/// Copies a descriptor for ourselves, to a high number if there is one.
+/// A copy of a descriptor at a high number, or at any other than `fd` if all of those are taken.
 pub(crate) fn copy_high(fd: c_int) -> Result<c_int, Errno> {
-    fcntl(fd, libc::F_DUPFD_CLOEXEC, high())
-        .or_else(|_| fcntl(fd, libc::F_DUPFD_CLOEXEC, 0))
-        .map(|copy| copy as c_int)
-}
-
-/// Where the numbers begin that programs do not expect to get.
-fn high() -> usize {
-    (descriptor_limit().clamp(64, 1024) - 64) as usize
+    let copy = |from| fcntl(fd, libc::F_DUPFD_CLOEXEC, from).map(|copy| copy as c_int);
+    copy(first_of_ours()).or_else(|_| copy(0))
 }

@@ -3,7 +3,7 @@
 use libc::{c_int, c_uint};
 
 use super::inherit::copied_apart;
-use super::{attached, before_stdio, forget_stale};
+use super::{before_stdio, forget_stale};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
@@ -26,44 +26,55 @@ pub fn close(fd: c_int) -> Outcome {
 /// Bookkeeping for a descriptor about to be closed.
 fn closing(fd: c_int, entry: Entry) {
     match entry {
-        Entry::Socket(socket) => {
-            socket.forget_fd(fd);
-            let is_last = socket.holds() == 1;
-            if is_last {
-                ending(socket, fd);
-            }
-            let mut offers = false;
-            // No other descriptor has taken its place.
-            if socket.holds() > 1
-                && socket.fd() == fd
-                && let Some(conn) = attached(fd)
-            {
-                stream::before_close_under_sleeper(&conn);
-                offers = stream::offer(&conn);
-            }
-            table::enter(fd, Entry::Other);
-            if socket.stage() == Stage::Attached
-                && let Some(conn) = Conn::new(socket, fd)
-            {
-                stream::let_go(&conn);
-                if offers {
-                    stream::hand_over(&conn);
-                }
-            }
-            if is_last {
-                socket.unhold();
-            } else if !socket.unhold_one_of_several() {
-                // Another thread has closed the others meanwhile.
-                ending(socket, fd);
-                socket.unhold();
-            }
-        }
+        Entry::Socket(socket) => closing_socket(socket, fd),
         Entry::Set(set) => {
             set.forget_fd(fd);
             table::enter(fd, Entry::Other);
             set.unhold();
         }
         Entry::Ours | Entry::Other => {}
+    }
+}
+
+/// The same of a socket.
+fn closing_socket(socket: &'static Socket, fd: c_int) {
+    socket.forget_fd(fd);
+    let conn = Conn::attached(socket, fd);
+    // The copy keeps the socket from here on, in the place of this descriptor.
+    let handed = conn.is_some_and(|conn| stream::hand_over(&conn));
+    let is_last = !handed && socket.holds() == 1;
+    if is_last {
+        ending(socket, fd);
+    } else if socket.fd() == fd
+        && let Some(conn) = conn
+    {
+        // No other descriptor has taken its place.
+        stream::before_close_under_sleeper(&conn);
+    }
+    table::enter(fd, Entry::Other);
+    if let Some(conn) = Conn::attached(socket, fd) {
+        stream::let_go(&conn);
+    }
+    if handed {
+        return;
+    }
+    if is_last {
+        socket.unhold();
+    } else if !socket.unhold_one_of_several() {
+        // Another thread has closed the others meanwhile.
+        ending(socket, fd);
+        socket.unhold();
+    }
+}
+
+/// The last of the calls ends that went on by a copy of a closed descriptor.
+pub(crate) fn close_copy(socket: &'static Socket, copy: c_int) {
+    // The program may have closed the number behind our back.
+    let is_ours = Conn::attached(socket, copy).is_some_and(|conn| conn.is_named());
+    let fd = if is_ours { copy } else { -1 };
+    closing_socket(socket, fd);
+    if is_ours {
+        sys::close(fd);
     }
 }
 
@@ -134,7 +145,7 @@ pub fn before_replace(old: c_int, new: c_int) {
                 epoll::make_way(new);
                 table::SOCKETS
                     .each()
-                    .for_each(|socket| socket.handed.make_way(new));
+                    .for_each(|socket| stream::make_way(socket, new));
                 wake::make_way(new);
             }
         }

@@ -1,69 +1,158 @@
-//! The last descriptor of a connection is closed under a call that sleeps on it: like the
-//! kernel's own, that call goes on, by a descriptor of the library's, which is closed after it.
+//! A connection is closed under calls that sleep on it: like the kernel's own, these go on. The
+//! `close` leaves them a copy of its descriptor and waits for nobody; the last of the calls to
+//! end closes the copy.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 
-use crate::kept::Kept;
 use crate::sys;
+use crate::table::{self, Entry};
 
-/// See the module.
-pub(crate) struct Handed {
-    fd: Kept,
-    /// Who closes, and calls that have taken it over; 0: there is none.
-    users: AtomicU32,
-    taken: AtomicBool,
+/// The calls that have slept and not ended, in the low half; in the high half 1 + the number of
+/// the copy, or [`OVER`]. In one word, so that no call ends between a look at one half and a
+/// change of the other.
+#[derive(Default)]
+pub(crate) struct Handed(AtomicU64);
+
+/// One call.
+const CALL: u64 = 1;
+const CALLS: u64 = u32::MAX as u64;
+/// The socket has ended: no call begins, and the last one to end frees its object.
+const OVER: u64 = !CALLS;
+
+/// What a call leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    /// Nothing that concerns it.
+    Nothing,
+    /// It was the last one: the copy is to be closed.
+    Copy(c_int),
+    /// It was the last one on a socket that has ended.
+    Over,
+}
+
+fn copy_in(word: u64) -> Option<c_int> {
+    match word & OVER {
+        0 | OVER => None,
+        copy => Some((copy >> 32) as c_int - 1),
+    }
+}
+
+fn with_copy(fd: c_int, word: u64) -> u64 {
+    (fd as u64 + 1) << 32 | word & CALLS
 }
 
 impl Handed {
-    /// Before `fd` is closed. `false`: there is no other number to be had.
-    pub(crate) fn offer(&self, fd: c_int) -> bool {
-        let Ok(copy) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) else {
-            return false;
+    /// For the next socket.
+    pub(crate) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// A call is about to sleep, and must [leave](Self::leave). `false`: the socket has ended.
+    pub(crate) fn enter(&self) -> bool {
+        self.change(|now| (now & OVER != OVER).then_some(now + CALL))
+            .is_some()
+    }
+
+    /// A call ends.
+    pub(crate) fn leave(&self) -> Left {
+        let is_last = |now: u64| now & CALLS == CALL;
+        let less = |now: u64| match copy_in(now) {
+            Some(_) if is_last(now) => Some(0),
+            _ => Some(now - CALL),
         };
-        self.fd.keep(copy as c_int);
-        self.taken.store(false, Ordering::Relaxed);
-        self.users.store(1, Ordering::Release);
-        true
-    }
-
-    /// Whether a call has taken it over.
-    pub(crate) fn is_taken(&self) -> bool {
-        self.taken.load(Ordering::Acquire)
-    }
-
-    /// A call takes it over, and must [leave](Self::leave) it.
-    #[inline]
-    pub(crate) fn take(&self) -> Option<c_int> {
-        if self.users.load(Ordering::Acquire) == 0 {
-            return None;
+        match self.change(less) {
+            Some(before) if is_last(before) && before & OVER == OVER => Left::Over,
+            Some(before) if is_last(before) => copy_in(before).map_or(Left::Nothing, Left::Copy),
+            _ => Left::Nothing,
         }
-        let one_more = |users: u32| (users != 0).then_some(users + 1);
-        self.users
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more)
-            .ok()?;
-        self.taken.store(true, Ordering::Release);
-        Some(self.fd.number())
     }
 
-    /// The descriptor, for the last of its users to close.
-    pub(crate) fn leave(&self) -> Option<c_int> {
-        let last = self.users.fetch_sub(1, Ordering::AcqRel) == 1;
-        last.then(|| self.fd.take()).flatten()
+    /// Whether calls are there that have slept and not ended.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & CALLS != 0
     }
 
-    /// If it has the number that the program wants, it moves.
-    pub(crate) fn make_way(&self, wanted: c_int) {
-        self.fd.make_way(wanted);
+    /// Whether such calls would have to do without a descriptor if this one were closed.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.has_calls() && self.copy().is_none()
     }
 
-    /// In a forked child: the call is its parent's.
+    /// Leaves them a copy. `false`: none is there any more, or another copy.
+    pub(crate) fn keep(&self, fd: c_int) -> bool {
+        let kept = |now: u64| (now & OVER == 0 && now != 0).then(|| with_copy(fd, now));
+        self.change(kept).is_some()
+    }
+
+    /// The copy, if there is one; its number may name something else by now, if the program has
+    /// closed it behind our back.
+    #[inline]
+    pub(crate) fn copy(&self) -> Option<c_int> {
+        copy_in(self.0.load(Ordering::Acquire))
+    }
+
+    /// The copy has another number. `false`: that was not its number.
+    pub(crate) fn exchange(&self, former: c_int, fd: c_int) -> bool {
+        let moved = |now| (copy_in(now) == Some(former)).then(|| with_copy(fd, now));
+        self.change(moved).is_some()
+    }
+
+    /// The socket ends. `false`: with the last call.
+    pub(crate) fn retire(&self) -> bool {
+        self.change(|now| Some(now | OVER))
+            .is_some_and(|before| before & CALLS == 0)
+    }
+
+    /// In a forked child: the calls are its parent's.
     pub(crate) fn after_fork_child(&self) {
-        if self.users.swap(0, Ordering::Relaxed) != 0
-            && let Some(fd) = self.fd.take()
+        if let Some(fd) = copy_in(self.0.swap(0, Ordering::Relaxed))
+            && matches!(table::look(fd), Entry::Ours)
         {
+            table::enter(fd, Entry::Other);
             sys::close(fd);
         }
+    }
+
+    /// Returns what was there before.
+    fn change(&self, change: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+        self.0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, change)
+            .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_call_to_end_gets_the_copy() {
+        let handed = Handed::default();
+        assert!(!handed.is_wanted() && !handed.keep(7));
+        assert!(handed.enter() && handed.enter() && handed.is_wanted());
+        assert!(handed.keep(0) && !handed.keep(8) && !handed.is_wanted());
+        assert!(!handed.exchange(7, 9) && handed.exchange(0, 9));
+        assert_eq!((handed.copy(), handed.leave()), (Some(9), Left::Nothing));
+        assert!(handed.enter());
+        assert_eq!(handed.leave(), Left::Nothing);
+        assert_eq!(handed.leave(), Left::Copy(9));
+        assert!(handed.copy().is_none() && !handed.has_calls());
+        // And from the beginning.
+        assert!(handed.enter());
+        assert_eq!(handed.leave(), Left::Nothing);
+        assert!(handed.retire() && !handed.enter());
+    }
+
+    #[test]
+    fn a_socket_that_ends_under_a_call_ends_with_it() {
+        let handed = Handed::default();
+        assert!(handed.enter() && handed.enter());
+        assert!(!handed.retire() && !handed.enter() && !handed.keep(7));
+        assert_eq!(handed.copy(), None);
+        assert_eq!(handed.leave(), Left::Nothing);
+        assert_eq!(handed.leave(), Left::Over);
+        handed.clear();
+        assert!(handed.enter());
     }
 }

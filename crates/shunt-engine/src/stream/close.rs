@@ -15,11 +15,12 @@ use super::leave::await_receiver;
 use super::owed::Withdrawal;
 use super::{Conn, leaves_unread, owed, recv, wait};
 use crate::Outcome;
-use crate::config::hesitate;
+use crate::config::{self, hesitate};
 use crate::socket::Socket;
 use crate::sys::{self, Errno};
+use crate::table::{self, Entry};
 use crate::thread::give;
-use crate::wake;
+use crate::wake::{self, Place};
 
 /// `shutdown(2)`. What was sent before arrives before the end of file: the
 /// peer reads its ring once more when the kernel tells it of the FIN.
@@ -129,36 +130,46 @@ pub(crate) fn before_close_under_sleeper(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::LINGERS);
 }
 
-/// The same of a thread that sleeps in a receive, which is to go on. `true`: [`hand_over`] follows,
-/// once the number names nothing any more.
-pub(crate) fn offer(conn: &Conn) -> bool {
-    conn.socket.receivers.load(Ordering::Acquire) != 0 && conn.socket.handed.offer(conn.fd)
-}
-
-/// Has those who sleep take over what is offered. Nobody may be there to do so: a signal handler
-/// has left their calls by `siglongjmp`.
-pub(crate) fn hand_over(conn: &Conn) {
-    /// Nanoseconds: long enough for a thread that waits for a crowded core.
-    const PATIENCE: u64 = 300_000_000;
-    let (handed, until) = (&conn.socket.handed, sys::now() + PATIENCE);
-    wake::wake_all();
-    while !handed.is_taken() && sys::now() < until {
-        sys::sched_yield();
+/// A descriptor is about to be closed: calls that have slept on the connection go on by a copy
+/// of it, which the last of them closes. `false`: there is no such call, or there is a copy
+/// already, or none to be had.
+pub(crate) fn hand_over(conn: &Conn) -> bool {
+    let handed = &conn.socket.handed;
+    if !handed.is_wanted() || config::is_confined() {
+        return false;
     }
-    leave_handed(conn.socket);
+    let Ok(copy) = sys::copy_high(conn.fd) else {
+        return false;
+    };
+    table::enter(copy, Entry::Ours);
+    let kept = handed.keep(copy);
+    if !kept {
+        table::enter(copy, Entry::Other);
+        sys::close(copy);
+    }
+    kept
 }
 
-/// A user of what is handed over leaves it; the last one closes it, for the call that went on if
-/// there was one.
-pub(super) fn leave_handed(socket: &'static Socket) {
-    if let Some(fd) = socket.handed.leave() {
-        if socket.handed.is_taken()
-            && let Some(conn) = Conn::attached(socket, fd)
-        {
-            before_close(&conn);
+/// If the program wants the number of such a copy, that moves.
+pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
+    let handed = &socket.handed;
+    if handed.copy() != Some(wanted) {
+        return;
+    }
+    let Ok(other) = sys::copy_high(wanted) else {
+        return;
+    };
+    table::enter(other, Entry::Ours);
+    let former = if handed.exchange(wanted, other) {
+        if let Some(conn) = Conn::attached(socket, other) {
+            let_go(&conn);
         }
-        sys::close(fd);
-    }
+        wanted
+    } else {
+        other
+    };
+    table::enter(former, Entry::Other);
+    sys::close(former);
 }
 
 /// The last descriptor is about to be closed: notes how, so that the peer
@@ -326,11 +337,17 @@ pub(super) fn break_off(conn: &Conn) {
     }
 }
 
-/// The last descriptor's number is about to name something else: waits until no
-/// thread uses it for this connection any more ([`Conn::base`]).
+/// A number of the connection's is about to name something else: waits until no thread uses it
+/// for this connection any more ([`Conn::base`]), and has calls that sleep look for another one:
+/// whenever something wakes them, the kernel looks their number up anew (`ppoll`).
 pub(crate) fn let_go(conn: &Conn) {
-    for token in [&conn.pair.own.sending.token, &conn.pair.own.receiving.token] {
+    let own = conn.pair.own;
+    let [data, room] = &conn.socket.places;
+    for (token, places) in [(&own.sending.token, room), (&own.receiving.token, data)] {
         if conn.take(token) {
+            if conn.socket.handed.has_calls() {
+                places.each(Place::wake);
+            }
             give(token);
         }
     }

@@ -21,7 +21,7 @@ mod ring;
 mod tcp;
 mod unread;
 
-use back::{after_ring, by_kernel, rest_from_tcp};
+use back::{after_ring, by_kernel, from_kernel, rest_from_tcp};
 use ring::from_ring;
 use tcp::from_tcp;
 
@@ -60,19 +60,6 @@ enum Step {
 /// The parts are writable.
 #[inline]
 pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
-    let mut stay = Stay::default();
-    // SAFETY: the caller's promise.
-    let outcome = unsafe { receive_with(conn, iov, flags, &mut stay) };
-    stay.leave();
-    outcome
-}
-
-/// The same; it goes on by what `stay` takes over, if it must.
-///
-/// # Safety
-/// The parts are writable.
-#[inline]
-unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return Outcome::Kernel;
     }
@@ -95,15 +82,21 @@ unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay
     }
     let seen = signals::now();
     let mut deadline = None;
-    let mut now = *conn;
+    let stay = Stay::new();
     loop {
-        let conn = &now;
         if !conn.take(token) {
             return Outcome::Fail(libc::EAGAIN);
         }
+        let (program, conn) = (conn, &stay.at(conn));
         let there = if peek { unread(conn) } else { 0 };
         // SAFETY: the caller's promise.
-        let step = unsafe { attempt(conn, &mut cursor, flags) };
+        let step = unsafe {
+            match attempt(conn, &mut cursor, flags) {
+                // The kernel's own call would look the program's number up.
+                Step::Kernel if stay.goes_on(conn) => from_kernel(conn, &mut cursor, flags),
+                step => step,
+            }
+        };
         give(token);
         let done = cursor.done();
         // Before it sleeps, perhaps in the kernel's own call.
@@ -131,7 +124,7 @@ unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay
                 if peek {
                     let now = flags & libc::MSG_DONTWAIT != 0
                         || options.nonblock.load(Ordering::Relaxed) != 0;
-                    if now || !wait_for_more(conn, there, seen) {
+                    if now || !stay.enter(program) || !wait_for_more(conn, there, seen) {
                         return Outcome::Done(done as isize);
                     }
                     // It sees the same bytes again: it cannot add up.
@@ -160,13 +153,6 @@ unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay
                 return Outcome::Fail(errno);
             }
             Step::BadBuffer => return cursor.done_or(libc::EFAULT),
-            Step::Kernel if done == 0 && stay.fd().is_some() => {
-                // SAFETY: the caller's promise.
-                match unsafe { by_kernel(conn, &cursor, flags, stay) } {
-                    Some(outcome) => return outcome,
-                    None => continue,
-                }
-            }
             // Closed while it slept: the number may name anything by now.
             Step::Kernel if done == 0 && conn.base().is_none() => {
                 return Outcome::Fail(libc::EBADF);
@@ -189,17 +175,17 @@ unsafe fn receive_with(conn: &Conn, iov: &[iovec], flags: c_int, stay: &mut Stay
         if flags & libc::MSG_DONTWAIT != 0 || options.nonblock.load(Ordering::Relaxed) != 0 {
             return cursor.done_or(libc::EAGAIN);
         }
-        if let Err(errno) = wait(conn, Want::Data, &mut deadline, stay, seen) {
-            return cursor.done_or(errno);
+        // The kernel's own call, which has taken something, is in it already.
+        if done > 0 && !stay.enter(program) {
+            return cursor.done_or(libc::EBADF);
         }
-        if let Some(fd) = stay.fd() {
-            now.fd = fd;
-            continue;
+        if let Err(errno) = wait(program, Want::Data, &mut deadline, &stay, seen) {
+            return cursor.done_or(errno);
         }
         // What has come is mostly one message.
         if let Some((target, length)) = cursor.single()
             // SAFETY: the caller's promise.
-            && let Some(outcome) = unsafe { short::receive(*conn, target, length, flags) }
+            && let Some(outcome) = unsafe { short::receive(*program, target, length, flags) }
         {
             return outcome;
         }
@@ -215,7 +201,7 @@ pub(super) unsafe fn by_kernel_now(conn: &Conn, iov: &[iovec], flags: c_int) -> 
     let cursor = Cursor::new(iov);
     let flags = flags | libc::MSG_DONTWAIT;
     // SAFETY: the caller's promise.
-    let received = unsafe { by_kernel(conn, &cursor, flags, &Stay::default()) };
+    let received = unsafe { by_kernel(conn, &cursor, flags) };
     received.unwrap_or(Outcome::Fail(libc::EAGAIN))
 }
 
@@ -267,9 +253,9 @@ fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {
     };
     let until = timeout(conn, Want::Data).map(|ns| sys::now() + ns);
     while unread(conn) <= there {
-        let over = sys::ready(conn.fd, libc::POLLRDHUP)
-            & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR)
-            != 0;
+        const OVER: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        let is_over = |base| sys::ready(base, libc::POLLRDHUP) & OVER != 0;
+        let over = conn.base().is_none_or(is_over);
         if over
             || conn.keeps_peer_waiting()
             || until.is_some_and(|until| sys::now() >= until)

@@ -62,6 +62,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     let mut cursor = Cursor::new(iov);
     let seen = signals::now();
     let mut deadline = None;
+    let stay = Stay::new();
     loop {
         // After its end of file a peer's death shows only in the kernel's answer
         // to what it is sent.
@@ -73,6 +74,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
         if !conn.take(token) {
             return Outcome::Fail(libc::EAGAIN);
         }
+        let (program, conn) = (conn, &stay.at(conn));
         // SAFETY: the caller's promise.
         let step = unsafe { attempt(conn, &mut cursor, flags) };
         if let Step::Kernel = step {
@@ -84,7 +86,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
         {
             give(token);
             let waited = if may_wait(conn, flags) {
-                wait_for_kernel(conn, &mut deadline, seen)
+                wait_for_kernel(program, &mut deadline, &stay, seen)
             } else {
                 Err(libc::EAGAIN)
             };
@@ -147,7 +149,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             }
             return cursor.done_or(libc::EAGAIN);
         }
-        if let Err(errno) = wait(conn, Want::Room, &mut deadline, &mut Stay::default(), seen) {
+        if let Err(errno) = wait(program, Want::Room, &mut deadline, &stay, seen) {
             return cursor.done_or(errno);
         }
     }

@@ -96,8 +96,8 @@ fn is_ready(conn: &Conn, want: Want) -> bool {
 /// A wait's deadline in nanoseconds of the monotonic clock; `Some(None)`: none.
 pub(crate) type Deadline = Option<Option<u64>>;
 
-/// Waits until `want` may have come. The caller holds no token, and looks again: by the
-/// descriptor of `stay`, if it has one by then.
+/// Waits until `want` may have come. The caller holds no token, and looks again: where `stay`
+/// says that the connection is by then.
 ///
 /// # Errors
 /// `EINTR` where the kernel's call would give it; `EAGAIN` at the socket's own
@@ -106,7 +106,7 @@ pub(crate) fn wait(
     conn: &Conn,
     want: Want,
     deadline: &mut Deadline,
-    stay: &mut Stay,
+    stay: &Stay,
     seen: Seen,
 ) -> Result<(), Errno> {
     let way = conn.way_in();
@@ -174,22 +174,25 @@ fn sleep(
     conn: &Conn,
     want: Want,
     deadline: &mut Deadline,
-    stay: &mut Stay,
+    stay: &Stay,
     seen: Seen,
 ) -> Result<(), Errno> {
-    if want == Want::Room && leave_if_ending(conn) {
+    // Closed under a call that was awake: nothing is left to sleep on.
+    if !stay.enter(conn) {
+        return Err(libc::EBADF);
+    }
+    let base = || conn.base().ok_or(libc::EBADF);
+    let here = &Conn {
+        fd: base()?,
+        ..*conn
+    };
+    if want == Want::Room && leave_if_ending(here) {
         return Ok(());
     }
-    let leave = stay.leaver();
-    // Closed under a call that was awake: nothing is left to sleep on.
-    let Some(base) = conn.base() else {
-        return Err(libc::EBADF);
-    };
-    let conn = &Conn { fd: base, ..*conn };
-    let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
+    let until = *deadline.get_or_insert_with(|| timeout(here, want).map(|t| sys::now() + t));
     let place = wake::enter();
-    if place.is_none() && must_be_called(conn, want) {
-        downgrade(conn, Reason::Blocked);
+    if place.is_none() && must_be_called(here, want) {
+        downgrade(here, Reason::Blocked);
         return Ok(());
     }
     let held = Taken::now();
@@ -198,23 +201,21 @@ fn sleep(
         if !held.lasts() {
             return;
         }
-        awake(conn, want, place);
+        awake(here, want, place);
         if let Some(place) = place {
             place.leave();
         }
-        if want == Want::Data {
-            conn.socket.receivers.fetch_sub(1, Ordering::AcqRel);
-        }
-        conn.socket.unhold();
     };
-    conn.socket.hold();
-    if want == Want::Data {
-        conn.socket.receivers.fetch_add(1, Ordering::AcqRel);
-    }
-    if asleep(conn, want, place) {
+    if asleep(here, want, place) {
         get_up();
         return Ok(());
     }
+    // Once more: who closes it from here on sees the call, and wakes it.
+    let Ok(fd) = base() else {
+        get_up();
+        return Err(libc::EBADF);
+    };
+    let conn = &Conn { fd, ..*conn };
     let counts = if want == Want::Data {
         &conn.socket.rx
     } else {
@@ -224,21 +225,17 @@ fn sleep(
     let result = if is_interrupted(until, seen) {
         Err(libc::EINTR)
     } else {
-        let undo = || {
-            get_up();
-            leave();
-        };
-        sleep_in_kernel(conn, want, place, until, seen, &undo)
+        sleep_in_kernel(conn, want, place, until, seen, &get_up)
     };
-    if want == Want::Data && held.lasts() {
-        stay.look(conn);
-    }
     get_up();
     if result != Ok(Woken::Called) {
         // The kernel may have news.
         conn.socket.looked_at.store(0, Ordering::Relaxed);
     }
-    result.map(|_| ())
+    match result {
+        Ok(Woken::Restarted) if stay.has_lost_number() => Err(libc::EBADF),
+        result => result.map(|_| ()),
+    }
 }
 
 /// Whether only a peer's call can wake who waits for that: the kernel does not know of it, or

@@ -59,6 +59,14 @@ pub(super) fn end(words: *mut Words) {
     }
 }
 
+/// Does some work of which a handler sees nothing or all.
+pub(crate) fn all_of<R>(work: impl FnOnce() -> R) -> R {
+    let words = begin();
+    let result = work();
+    end(words);
+    result
+}
+
 #[cold]
 #[inline(never)]
 fn let_come(words: *mut Words) {

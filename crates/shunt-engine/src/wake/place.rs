@@ -156,6 +156,17 @@ impl Places {
         self.taken.iter().enumerate().find_map(numbered)
     }
 
+    /// Calls `visit` with each of them.
+    pub(crate) fn each(&self, visit: impl Fn(Place)) {
+        for (word, places) in self.0.iter().enumerate() {
+            let mut left = places.load(Ordering::Relaxed);
+            while left != 0 {
+                visit(Place(word * 64 + left.trailing_zeros() as usize));
+                left &= left - 1;
+            }
+        }
+    }
+
     /// None any more: their threads are gone.
     pub(crate) fn clear(&self) {
         for places in &self.taken {

@@ -15,7 +15,6 @@ use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::RECEIVER;
 use crate::stream::downgrade::{awaits, has_passed_the_end, is_never_answered};
-use crate::stream::wait::Stay;
 use crate::stream::{Conn, again};
 use crate::{Outcome, real, sys};
 
@@ -110,36 +109,58 @@ pub(super) fn after_ring(conn: &Conn) -> Step {
     if brings { Step::Brings } else { Step::Kernel }
 }
 
-/// After the ring, by the descriptor of `stay` if the last one was closed. `None`: the connection
-/// is on its way to its rings again.
+/// After the ring, with flags by which the kernel does not wait. `None`: the connection is on its
+/// way to its rings again.
 ///
 /// # Safety
 /// The cursor's parts are writable.
 #[cold]
-pub(super) unsafe fn by_kernel(
-    conn: &Conn,
-    cursor: &Cursor,
-    flags: c_int,
-    stay: &Stay,
-) -> Option<Outcome> {
-    let (life, all, socket) = (conn.pair.life(), cursor.all(), conn.socket);
-    // SAFETY: all-zero is a valid header.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = all.as_ptr().cast_mut();
-    message.msg_iovlen = all.len();
-    let leave = stay.leaver();
-    let undo = || {
-        socket.go_out(RECEIVER);
-        leave();
-    };
+pub(super) unsafe fn by_kernel(conn: &Conn, cursor: &Cursor, flags: c_int) -> Option<Outcome> {
+    let (life, socket) = (conn.pair.life(), conn.socket);
+    let mut message = header(cursor.all());
     socket.go_in_attached(RECEIVER);
     let outcome = again::is_plain_in(conn, life).then(|| {
         // SAFETY: the caller's promise.
         let call = || unsafe { real::recvmsg()(conn.fd, &raw mut message, flags) };
-        real::sleeping(&undo, call).map_or_else(Outcome::Fail, Outcome::Done)
+        real::sleeping(&|| socket.go_out(RECEIVER), call).map_or_else(Outcome::Fail, Outcome::Done)
     });
     socket.go_out(RECEIVER);
     outcome
+}
+
+/// After the ring, with the receiving token: what the kernel has now, for a call that goes on
+/// although its number was closed.
+///
+/// # Safety
+/// The cursor's parts are writable.
+#[cold]
+pub(super) unsafe fn from_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+    let peek = flags & libc::MSG_PEEK != 0;
+    let mut rest = [iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    }; PARTS];
+    let count = cursor.copy_rest(&mut rest);
+    let mut message = header(if peek { cursor.all() } else { &rest[..count] });
+    let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
+    match sys::recvmsg(conn.fd, &raw mut message, flags) {
+        Ok(0) => Step::End,
+        Ok(n) => {
+            cursor.skip(n);
+            Step::Bytes
+        }
+        Err(libc::EAGAIN) => Step::Empty,
+        Err(errno) => Step::Failed(errno),
+    }
+}
+
+/// A header for these parts.
+fn header(parts: &[iovec]) -> libc::msghdr {
+    // SAFETY: all-zero is a valid header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_ptr().cast_mut();
+    message.msg_iovlen = parts.len();
+    message
 }
 
 /// After the ring: what TCP has already, and `least` bytes in all. What stops it
@@ -156,10 +177,7 @@ pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usiz
             iov_len: 0,
         }; PARTS];
         let count = cursor.copy_rest(&mut rest);
-        // SAFETY: all-zero is a valid header.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = rest.as_mut_ptr();
-        message.msg_iovlen = count;
+        let mut message = header(&rest[..count]);
         let wanted = iov::total(&rest[..count]);
         let waits = cursor.done() < least;
         let n = if waits {

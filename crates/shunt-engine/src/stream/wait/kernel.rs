@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::pollfd;
 use shunt_shm::slot::{self, Slot};
 
-use super::{Deadline, Want};
-use crate::hold::Taken;
+use super::{Deadline, Stay, Want};
 use crate::real;
 use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, SETS_TIMEOUTS};
 use crate::stream::{Conn, owed};
@@ -19,6 +18,8 @@ use crate::wake::{self, Place};
 pub(super) enum Woken {
     /// A call by the place's channel, and nothing else.
     Called,
+    /// A signal after which the kernel restarts the program's call.
+    Restarted,
     /// The base socket, or time.
     Otherwise,
 }
@@ -84,7 +85,7 @@ pub(super) fn sleep_in_kernel(
         }
         Err(libc::EAGAIN) if turn.is_some() => Ok(Woken::Otherwise),
         // The kernel restarts no poll, but it would the program's call.
-        Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(Woken::Otherwise),
+        Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(Woken::Restarted),
         Err(errno) => Err(errno),
         Ok(()) if called && both[0].revents == 0 => Ok(Woken::Called),
         // The number names something else since: after a signal the kernel looked it up once
@@ -137,8 +138,12 @@ pub(super) fn is_interrupted(until: Option<u64>, seen: Seen) -> bool {
 pub(in crate::stream) fn wait_for_kernel(
     conn: &Conn,
     deadline: &mut Deadline,
+    stay: &Stay,
     seen: Seen,
 ) -> Result<(), Errno> {
+    if !stay.enter(conn) {
+        return Err(libc::EBADF);
+    }
     let Some(base) = conn.base() else {
         return Err(libc::EBADF);
     };
@@ -146,26 +151,18 @@ pub(in crate::stream) fn wait_for_kernel(
     if is_interrupted(until, seen) {
         return Err(libc::EINTR);
     }
-    let held = Taken::now();
-    let leave = || {
-        if held.lasts() {
-            conn.socket.unhold();
-        }
-    };
-    conn.socket.hold();
     let room = pollfd {
         fd: base,
         events: libc::POLLOUT,
         revents: 0,
     };
-    let result = match poll_until(&mut [room], until, &leave) {
+    let result = match poll_until(&mut [room], until, &|| ()) {
         Err(libc::EINVAL) => {
-            pause(&leave);
+            pause(&|| ());
             Ok(())
         }
         result => result,
     };
-    leave();
     match result {
         // The kernel restarts no poll, but it would a send.
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(()),
