@@ -134,10 +134,24 @@ impl<'a> Conn<'a> {
         if names(self.fd) {
             return Some(self.fd);
         }
-        let copy = self.socket.handed.copy();
-        copy.filter(|&copy| self.is_known_to_kernel(copy))
+        self.copy()
             .or_else(|| self.is_known_to_kernel(self.fd).then_some(self.fd))
             .or_else(|| Some(self.socket.fd()).filter(|&fd| names(fd)))
+    }
+
+    /// The copy that a `close` has left to calls that go on; one that moves just now has two
+    /// numbers.
+    #[inline]
+    fn copy(&self) -> Option<c_int> {
+        loop {
+            let copy = self.socket.handed.copy()?;
+            if self.is_known_to_kernel(copy) {
+                return Some(copy);
+            }
+            if self.socket.handed.copy() == Some(copy) {
+                return None;
+            }
+        }
     }
 
     /// Whether the kernel says that our descriptor is the socket's.

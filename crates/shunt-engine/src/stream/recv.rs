@@ -60,6 +60,14 @@ enum Step {
 /// The parts are writable.
 #[inline]
 pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
+    // SAFETY: the caller's promise.
+    Stay::during(|stay| unsafe { receive_in(conn, iov, flags, stay) })
+}
+
+/// # Safety
+/// The parts are writable.
+#[inline]
+unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return Outcome::Kernel;
     }
@@ -82,7 +90,6 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
     }
     let seen = signals::now();
     let mut deadline = None;
-    let stay = Stay::new();
     loop {
         if !conn.take(token) {
             return Outcome::Fail(libc::EAGAIN);
@@ -179,7 +186,7 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
         if done > 0 && !stay.enter(program) {
             return cursor.done_or(libc::EBADF);
         }
-        if let Err(errno) = wait(program, Want::Data, &mut deadline, &stay, seen) {
+        if let Err(errno) = wait(program, Want::Data, &mut deadline, stay, seen) {
             return cursor.done_or(errno);
         }
         // What has come is mostly one message.

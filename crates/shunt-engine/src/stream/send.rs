@@ -51,6 +51,14 @@ enum Step {
 /// The parts are readable.
 #[inline]
 pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
+    // SAFETY: the caller's promise.
+    Stay::during(|stay| unsafe { send_in(conn, iov, flags, stay) })
+}
+
+/// # Safety
+/// The parts are readable.
+#[inline]
+unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
         leave_ring(conn, Reason::Urgent);
         return Outcome::Kernel;
@@ -62,7 +70,6 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     let mut cursor = Cursor::new(iov);
     let seen = signals::now();
     let mut deadline = None;
-    let stay = Stay::new();
     loop {
         // After its end of file a peer's death shows only in the kernel's answer
         // to what it is sent.
@@ -86,7 +93,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
         {
             give(token);
             let waited = if may_wait(conn, flags) {
-                wait_for_kernel(program, &mut deadline, &stay, seen)
+                wait_for_kernel(program, &mut deadline, stay, seen)
             } else {
                 Err(libc::EAGAIN)
             };
@@ -149,7 +156,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
             }
             return cursor.done_or(libc::EAGAIN);
         }
-        if let Err(errno) = wait(program, Want::Room, &mut deadline, &stay, seen) {
+        if let Err(errno) = wait(program, Want::Room, &mut deadline, stay, seen) {
             return cursor.done_or(errno);
         }
     }

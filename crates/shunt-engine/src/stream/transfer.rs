@@ -228,9 +228,12 @@ enum Put {
 }
 
 fn pour(conn: &Conn, source: &mut impl Source, count: usize) -> Outcome {
+    Stay::during(|stay| pour_in(conn, source, count, stay))
+}
+
+fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> Outcome {
     let seen = signals::now();
     let mut deadline: Deadline = None;
-    let stay = Stay::new();
     let mut done = 0;
     while done < count {
         if let Err(errno) = source.ready(done == 0) {
@@ -242,7 +245,7 @@ fn pour(conn: &Conn, source: &mut impl Source, count: usize) -> Outcome {
             Ok(Put::Full) if !source.has_more() => break,
             Ok(Put::Full) => {
                 if conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0 {
-                    if let Err(errno) = wait(conn, Want::Room, &mut deadline, &stay, seen) {
+                    if let Err(errno) = wait(conn, Want::Room, &mut deadline, stay, seen) {
                         return so_far(done, Outcome::Fail(errno));
                     }
                 } else if !ask_for_room(conn) {

@@ -15,8 +15,8 @@ use crate::stream::Conn;
 use crate::sys;
 use crate::thread::undisturbed;
 
-/// One call, as far as it is counted. It stays where it is once it has [entered](Self::enter): a
-/// call that is cancelled, or left by `siglongjmp`, leaves by libc's list of clean-ups.
+/// One call, counted once it has [entered](Self::enter). One that is cancelled, or left by
+/// `siglongjmp`, leaves by libc's list of clean-ups.
 pub(in crate::stream) struct Stay {
     counted: Cell<Option<Counted>>,
     clean_up: UnsafeCell<MaybeUninit<CleanUp>>,
@@ -32,13 +32,19 @@ struct Counted {
 }
 
 impl Stay {
-    /// Not counted yet.
+    /// Makes a call that may sleep.
     #[inline(always)]
-    pub(in crate::stream) fn new() -> Self {
-        Self {
+    pub(in crate::stream) fn during<R>(call: impl FnOnce(&Self) -> R) -> R {
+        let stay = Self {
             counted: Cell::new(None),
             clean_up: UnsafeCell::new(MaybeUninit::uninit()),
+        };
+        let result = call(&stay);
+        // No destructor: where a thread is cancelled, that would end the process.
+        if stay.counted.get().is_some() {
+            stay.leave();
         }
+        result
     }
 
     /// The connection by a descriptor that names it now. With a token, until that is given back.
@@ -72,7 +78,7 @@ impl Stay {
                     fd: conn.fd,
                     since: Taken::now(),
                 }));
-                // SAFETY: both live until `leave` takes the buffer out, which `drop` does at last.
+                // SAFETY: both are in the frame of `during`, which takes the buffer out at its end.
                 unsafe { CleanUp::push(self.buffer(), end, ptr::from_ref(self).cast_mut().cast()) };
             }
             entered
@@ -107,15 +113,6 @@ impl Stay {
     fn uncount(&self) -> Option<(&'static Socket, Left)> {
         let call = self.counted.take().filter(|call| call.since.lasts())?;
         Some((call.socket, call.socket.handed.leave()))
-    }
-}
-
-impl Drop for Stay {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.counted.get().is_some() {
-            self.leave();
-        }
     }
 }
 
