@@ -252,6 +252,10 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
                     return so_far(done, Outcome::Fail(libc::EAGAIN));
                 }
             }
+            // Closed while it slept: the number may name anything by now.
+            Ok(Put::Elsewhere) if stay.goes_on(&stay.at(conn)) => {
+                return so_far(done, Outcome::Fail(libc::EBADF));
+            }
             Ok(Put::Elsewhere) => match elsewhere(conn, source, count - done) {
                 Ok(Some(n)) => done += n,
                 Ok(None) => break,

@@ -158,7 +158,7 @@ impl Places {
 
     /// Calls `visit` with each of them.
     pub(crate) fn each(&self, visit: impl Fn(Place)) {
-        for (word, places) in self.0.iter().enumerate() {
+        for (word, places) in self.taken.iter().enumerate() {
             let mut left = places.load(Ordering::Relaxed);
             while left != 0 {
                 visit(Place(word * 64 + left.trailing_zeros() as usize));
