@@ -74,14 +74,32 @@ impl Kept {
         ours
     }
 
-    /// If it has the number that the program wants, it moves.
+    /// If it has the number that the program wants, it moves: at each moment it has a number.
     pub(crate) fn make_way(&self, wanted: c_int) {
-        if self.number() == wanted
-            && let Some(fd) = self.take()
-            && let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1)
-        {
-            self.keep(other as c_int);
+        if self.number() != wanted {
+            return;
         }
+        let moved = self
+            .get()
+            .and_then(|fd| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1).ok());
+        let Some(other) = moved.map(|other| other as c_int) else {
+            self.take();
+            return;
+        };
+        table::enter(other, Entry::Ours);
+        let (from, to) = (wanted + 1, other + 1);
+        let former =
+            match self
+                .after
+                .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => wanted,
+                Err(_) => {
+                    sys::close(other);
+                    other
+                }
+            };
+        table::enter(former, Entry::Other);
     }
 }
 

@@ -139,9 +139,13 @@ impl Channel {
     }
 
     /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the
-    /// old number still sleeps on the same socket.
+    /// old number sleeps on the same socket until something wakes it: then the kernel looks the
+    /// number up anew (`ppoll`). So it is woken now, as long as that names the socket.
     pub(crate) fn make_way(&self, fd: c_int) {
-        self.socket.make_way(fd);
+        if self.fd() == fd {
+            self.socket.make_way(fd);
+            self.wake();
+        }
     }
 }
 
