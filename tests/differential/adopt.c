@@ -1,6 +1,7 @@
 // A connection that nobody has used yet goes to another program under Shunt, over a
 // Unix socket or by exec, and its giver closes its copy: the other program is shunted.
 // path: shunted 20%
+// sync: free (what was attached before it is handed on stays on TCP)
 // timeout: 60
 #include "diff.h"
 #include "plain.h"

@@ -366,8 +366,12 @@ impl Header {
         self.downgraded.fetch_add(u64::from(downgraded), RELAXED);
         if !shunted || downgraded {
             let mut reason = socket.reason.load(RELAXED);
-            if reason == Reason::Pending as u8 && socket.stage() == Stage::Candidate {
-                reason = Reason::ShortLived as u8;
+            if reason == Reason::Pending as u8 {
+                reason = match socket.stage() {
+                    Stage::Candidate => Reason::ShortLived as u8,
+                    Stage::Attached => Reason::Unused as u8,
+                    _ => reason,
+                };
             }
             if let Some(count) = self.reasons.get(usize::from(reason)) {
                 count.fetch_add(1, RELAXED);

@@ -73,6 +73,7 @@ reasons! {
     NoProof = 34, "NO_PROOF", "shuntd may not look at the process's sockets (pidfd_getfd is refused), so it cannot tell whether the claim is true.";
     OtherUser = 35, "OTHER_USER", "The ends belong to different users, or the process has changed its user; shuntd pairs ends of one user (or see cross_user in shunt.toml(5)).";
     OtherNamespace = 36, "OTHER_NAMESPACE", "The other end is on this host, but in another network namespace (a container).";
+    Unused = 37, "UNUSED", "This end was ready for shared memory, but nothing was sent through it.";
 }
 
 impl Reason {

@@ -35,6 +35,8 @@ pub(crate) struct Program {
     /// Further flags for the compiler.
     pub(crate) flags: Vec<String>,
     pub(crate) path_kind: PathKind,
+    /// That holds for `--upgrade=eager` only.
+    pub(crate) not_for_sync: bool,
     /// Seconds, where the default does not suffice.
     pub(crate) timeout: Option<u64>,
     /// With both ends shunted shuntd must lend one process a descriptor of the other's.
@@ -74,6 +76,7 @@ fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
         source: source.to_owned(),
         flags: Vec::new(),
         path_kind: PathKind::Shunted(0.0),
+        not_for_sync: false,
         timeout: None,
         needs_lending: false,
     };
@@ -85,6 +88,7 @@ fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
         let mut words = value.split_whitespace();
         match key {
             "path" => plain.path_kind = path_kind(&mut words),
+            "sync" => plain.not_for_sync = words.next() == Some("free"),
             "timeout" => plain.timeout = words.next().and_then(|w| w.parse().ok()),
             "needs" => plain.needs_lending = words.any(|need| need == "lending"),
             "flags" => plain.flags.extend(words.map(str::to_owned)),

@@ -350,7 +350,8 @@ fn judge_path(job: &Job<'_>, mode: Mode, restless: bool, stats: &Stats) -> Optio
         return Some("no statistics: the library was not loaded".into());
     }
     let promises = mode.pairs_at_once();
-    if promises && job.case.is_some() {
+    let is_free = mode == Mode::Sync && job.program.not_for_sync;
+    if promises && (job.case.is_some() || is_free) {
         return None; // what a program declares holds for all its cases together
     }
     let plain = match job.program.path_kind {

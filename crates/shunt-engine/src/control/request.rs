@@ -55,7 +55,7 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
 fn claim_patiently(socket: &'static Socket, fd: c_int, role: Role, start: u64) {
     if claim_with(socket, fd, role, message::FLAG_ANSWER) {
         let answered = || socket.stage() != Stage::Claimed || socket.answered();
-        wait::until(answered, start + sync::LONGEST);
+        wait::until(answered, start + sync::longest());
     }
 }
 

@@ -11,7 +11,7 @@
 //! that the same thread has still to make. A connect that did not block is completed by the call
 //! that asks for its outcome, or by the first one that uses it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
@@ -25,11 +25,16 @@ use crate::thread::{self, is_alone};
 use crate::{control, sys, table};
 
 /// The longest that one call waits, in nanoseconds.
-pub(crate) const LONGEST: u64 = 150_000_000;
+const LONGEST: u64 = 150_000_000;
 
 /// The same for an `accept` that this thread will make itself, unless another one has just begun
 /// to.
 const SHORT: u64 = 5_000_000;
+
+/// Who has waited so often in a row in vain waits no longer than [`SHORT`] until somebody has come:
+/// a program that first makes many connections and then accepts them would take minutes.
+const MANY_VAIN: u32 = 4;
+static VAIN: AtomicU32 = AtomicU32::new(0);
 
 /// In [`Socket::watcher`]: another process has the listener since a fork.
 const ANYONE: u64 = u64::MAX;
@@ -69,14 +74,27 @@ pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
     socket.completed.store(true, Ordering::Relaxed);
     let start = sys::now();
     while !is_settled(socket, fd) {
-        if sys::now() >= start + patience(socket) {
-            return give_up(socket);
+        let passed = sys::now() - start;
+        if passed >= patience(socket).min(longest()) {
+            return give_up(socket, passed);
         }
         control::nap();
     }
+    if socket.stage() == Stage::Attached {
+        VAIN.store(0, Ordering::Relaxed);
+    }
 }
 
-/// For how long to wait, in nanoseconds.
+/// The longest that a call waits just now, in nanoseconds.
+pub(crate) fn longest() -> u64 {
+    if VAIN.load(Ordering::Relaxed) < MANY_VAIN {
+        LONGEST
+    } else {
+        SHORT
+    }
+}
+
+/// For how long to wait for the other end of a connection, in nanoseconds.
 fn patience(socket: &Socket) -> u64 {
     if socket.stage() != Stage::Claimed || socket.role() == Role::Acceptor {
         return LONGEST;
@@ -135,11 +153,14 @@ fn listener(port: u16) -> Option<&'static Socket> {
 }
 
 /// Nobody has come in time: if nobody is known to accept there, this thread will.
-fn give_up(socket: &Socket) {
+fn give_up(socket: &Socket, waited: u64) {
+    let o = Ordering::Relaxed;
+    if waited >= LONGEST {
+        VAIN.fetch_add(1, o);
+    }
     if socket.stage() == Stage::Claimed
         && let Some(listener) = listener(socket.port())
     {
-        let o = Ordering::Relaxed;
         let _ = listener.watcher.compare_exchange(0, thread::here(), o, o);
     }
 }
