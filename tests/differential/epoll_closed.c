@@ -173,5 +173,76 @@ static void closed_under_sleeper(struct end *e)
     close(fd), close(pipes[0]), close(pipes[1]);
 }
 
-DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT),
-          CASE(closed_under_sleeper, SPLIT | COLD))
+// Nor does it where the peer has sent something and makes no call for as long.
+static void full_table_unread(struct end *e, uint32_t how)
+{
+    enum { FEW = 8 };
+    struct epoll_event event = {EPOLLIN | how, {.u64 = 7}};
+    struct rlimit before, few;
+    char buf[8];
+    int set = -1, first = -1;
+    AT(C) T(send(FD, "news", 4, 0));
+    AT(S) {
+        await_bytes(e, FD, 4);
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        first = MUST(dup(set));
+        MUST(getrlimit(RLIMIT_NOFILE, &before));
+        few = (struct rlimit){first + FEW, before.rlim_max};
+        MUST(setrlimit(RLIMIT_NOFILE, &few));
+        while (dup(set) >= 0)
+            ;
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        for (int i = 0; i < 2; i++) {
+            if (T(epoll_wait(set, &event, 1, 0)) == 1)
+                say(e, "events %x data %d", event.events, (int)event.data.u64);
+        }
+        struct pollfd of_set = {set, POLLIN, 0};
+        T(poll(&of_set, 1, 0));
+        T(recv(FD, buf, 8, 0));
+        T(epoll_wait(set, &event, 1, 0));
+    }
+    for (int i = 0; i < 3; i++) {
+        if (e->role == S) {
+            will_block(e);
+            if (i < 2) {
+                T(epoll_wait(set, &event, 1, PATIENCE_MS));
+            } else {
+                struct pollfd of_set = {set, POLLIN, 0};
+                T(poll(&of_set, 1, PATIENCE_MS));
+                T(epoll_wait(set, &event, 1, 0));
+            }
+            T(recv(FD, buf, 8, 0));
+        } else {
+            await_blocked(e);
+            T(send(FD, "more", 4, 0));
+        }
+        meet(e);
+    }
+    AT(S) {
+        event = (struct epoll_event){EPOLLOUT | how, {.u64 = 8}};
+        T(epoll_ctl(set, EPOLL_CTL_MOD, FD, &event));
+        T(epoll_wait(set, &event, 1, 0));
+        say(e, "events %x data %d", event.events, (int)event.data.u64);
+        T(epoll_ctl(set, EPOLL_CTL_DEL, FD, &event));
+        T(epoll_ctl(set, EPOLL_CTL_DEL, FD, &event));
+        T(epoll_wait(set, &event, 1, 0));
+        event = (struct epoll_event){EPOLLIN | EPOLLRDHUP | how, {.u64 = 9}};
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+    }
+    AT(C) T(shutdown(FD, SHUT_WR));
+    AT(S) {
+        T(epoll_wait(set, &event, 1, PATIENCE_MS));
+        say(e, "events %x data %d", event.events, (int)event.data.u64);
+        T(recv(FD, buf, 8, 0));
+        MUST(setrlimit(RLIMIT_NOFILE, &before));
+        for (int fd = first; fd < first + FEW; fd++)
+            close(fd);
+        close(set);
+    }
+}
+static void full_table_level(struct end *e) { full_table_unread(e, 0); }
+static void full_table_edge(struct end *e) { full_table_unread(e, EPOLLET); }
+
+DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT), CASE(full_table_level, SPLIT | COLD),
+          CASE(full_table_edge, SPLIT | COLD), CASE(closed_under_sleeper, SPLIT | COLD))

@@ -24,6 +24,7 @@ mod inner;
 mod limit;
 mod near;
 mod nested;
+mod outside;
 mod place;
 mod set;
 mod sleep;

@@ -17,7 +17,7 @@ use shunt_shm::wake::Address;
 
 use super::place::is_watched_by_relative;
 use super::set::Set;
-use super::state::{Follow, State};
+use super::state::{Follow, Item, State};
 use crate::link::Link;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
@@ -157,7 +157,7 @@ pub(super) fn is_at_one_door(socket: &'static Socket) -> bool {
         };
         let takes_part = set.with(|state| {
             let item = state.items.get(item as usize);
-            let takes_part = item.is_some_and(|item| item.moved && !item.dormant);
+            let takes_part = item.is_some_and(|item| item.moved && !item.dormant && !item.outside);
             stands &= !takes_part || state.door(pair.link, set).is_some();
             takes_part
         });
@@ -175,7 +175,8 @@ pub(super) fn leave_rings(set: &'static Set) {
             let door = socket.pair().map(|pair| state.door(pair.link, set));
             set.is_watching.load(Ordering::Relaxed) && door.is_some_and(|door| door.is_some())
         };
-        let items = state.items.iter().filter(|item| item.live && item.moved);
+        let is_called = |item: &&Item| item.live && item.moved && !item.outside;
+        let items = state.items.iter().filter(is_called);
         let sockets = items.map(|item| item.socket);
         sockets
             .filter(|socket| !is_heard(socket))

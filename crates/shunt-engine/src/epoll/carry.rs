@@ -8,6 +8,7 @@ use shunt_abi::Reason;
 use super::FLAGS;
 use super::collect::collect_all;
 use super::inner::hear_others;
+use super::outside;
 use super::place::{ItemList, is_watched_by_relative, watch};
 use super::set::Set;
 use super::state::State;
@@ -266,6 +267,12 @@ fn give_back_item(set: &'static Set, socket: &'static Socket, index: u32) {
 /// Moves it back.
 fn move_out(set: &'static Set, index: u32, link: &'static Link) {
     set.with(|state| {
+        let at = if state.items[index as usize].outside {
+            set.fd()
+        } else {
+            set.inner.load(Ordering::Relaxed)
+        };
+        outside::forget(set, state, index);
         let item = &mut state.items[index as usize];
         item.moved = false;
         let mut event = epoll_event {
@@ -273,12 +280,7 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
             u64: item.data,
         };
         let fd = item.fd;
-        let _ = sys::epoll_ctl(
-            set.inner.load(Ordering::Relaxed),
-            libc::EPOLL_CTL_DEL,
-            fd,
-            std::ptr::null_mut(),
-        );
+        let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
         // Another thread may have closed it, and the number name something else.
         if table::socket(fd).is_some_and(|s| std::ptr::eq(s, item.socket)) {
             let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);

@@ -8,7 +8,7 @@ use shunt_shm::wake::Entry as LogEntry;
 use super::inner::{hear_inner, take_inner_with};
 use super::set::Set;
 use super::state::{Follow, State};
-use super::{FLAGS, near, wanted};
+use super::{FLAGS, near, outside, wanted};
 use crate::stream::Conn;
 use crate::{ready, sys};
 
@@ -67,6 +67,7 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
     }
     set.with(|state| {
         let (mut found, mut share, mut is_all) = (0, room.len(), false);
+        outside::look(set, state, false);
         if look {
             set.looked_at.store(sys::ticks(), Ordering::Relaxed);
             harvest(state);
@@ -183,7 +184,7 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
         let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
             continue;
         };
-        if item.near && item.events & libc::EPOLLET as u32 != 0 {
+        if (item.near || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
             // Before the look at what is there: better an edge too many than one too few.
             item.end = conn.consumer().end();
         }

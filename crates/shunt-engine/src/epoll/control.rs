@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
-use shunt_abi::Reason;
 
 use super::carry::{Known, move_in};
 use super::inner::hear_inner;
 use super::near;
 use super::nested::nest;
+use super::outside;
 use super::place::watch;
 use super::set::Set;
 use super::state::State;
@@ -52,13 +52,6 @@ pub(crate) fn change(
             Known::Nothing
         };
         upgrade::progress(socket, fd, known);
-    }
-    if operation == libc::EPOLL_CTL_ADD
-        && let Some(conn) = Conn::attached(socket, fd)
-        && set.with(|_| set.open_inner().is_err()) == Some(true)
-    {
-        // No descriptors are left for a set of ours; the kernel needs none.
-        stream::downgrade(&conn, Reason::NoResources);
     }
     if !socket.lock.take() {
         return Outcome::Kernel;
@@ -140,12 +133,17 @@ fn add(
     let item = state.insert(socket, fd, event);
     set.tracked.fetch_add(1, Ordering::SeqCst);
     socket.items.list().push((set.index(), item));
+    // The conditions of the kernel's own call are the only ones that it may fail for.
     if let Some(conn) = shunted
         && !move_in(set, state, item, conn.pair.link)
     {
-        let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
-        unlist(set, state, socket, item);
-        return Err(libc::ENOMEM);
+        if !moves {
+            let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+        }
+        if let Err(errno) = outside::enter(set, state, item, conn.pair.link) {
+            unlist(set, state, socket, item);
+            return Err(errno);
+        }
     }
     Ok(())
 }
@@ -181,7 +179,12 @@ fn delete(
     let Some(index) = state.find(socket, fd) else {
         return sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()).map(drop);
     };
-    if state.items[index as usize].moved {
+    let item = &state.items[index as usize];
+    if item.outside {
+        remove(set, state, socket, index);
+        return Ok(());
+    }
+    if item.moved {
         // Programs that take interest in turns (Redis) come back at once.
         state.items[index as usize].dormant = true;
         return Ok(());
@@ -194,8 +197,13 @@ fn delete(
 /// Takes a registration out of the inner set. With both locks.
 fn remove(set: &'static Set, state: &mut State, socket: &'static Socket, index: u32) {
     let fd = state.items[index as usize].fd;
-    let inner = set.inner.load(Ordering::Relaxed);
-    let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+    let at = if state.items[index as usize].outside {
+        set.fd()
+    } else {
+        set.inner.load(Ordering::Relaxed)
+    };
+    let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+    outside::forget(set, state, index);
     set.moved.fetch_sub(1, Ordering::AcqRel);
     if let Some(pair) = socket.pair() {
         state.unfollow(pair.link, set);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
+use super::outside;
 use super::set::Set;
 use super::sleep;
 use super::state::State;
@@ -55,7 +56,7 @@ impl Set {
 
     /// How the program's set reports the inner one: an address of ours, which
     /// no program has as its data.
-    fn magic(&self) -> u64 {
+    pub(super) fn magic(&self) -> u64 {
         std::ptr::from_ref(self) as u64
     }
 
@@ -78,7 +79,7 @@ impl Set {
 
 /// Takes our own reports out of the program's events and hears what they have to say. Returns how many events are the program's.
 pub(super) fn take_inner(set: &'static Set, room: &mut [epoll_event], n: usize) -> usize {
-    if set.inner.load(Ordering::Acquire) < 0 {
+    if set.inner.load(Ordering::Acquire) < 0 && !set.looks_in_turns() {
         // It has members, and so something to report, only once it is known here.
         return n;
     }
@@ -127,6 +128,7 @@ pub(super) fn take_inner_with(
         left = others;
     }
     while let Some(others) = leave_out(set.magic(), room, left) {
+        outside::look(set, state, true);
         hear_inner(set, state, false, None);
         left = others;
     }
@@ -147,6 +149,7 @@ pub(super) fn hear_inner(
         let _ = (0..16).all(|_| set.channel.hear_sure());
         sleep::call_again(set, state);
     }
+    outside::look(set, state, false);
     let inner = set.inner.load(Ordering::Acquire);
     let mut events = [epoll_event { events: 0, u64: 0 }; 64];
     loop {

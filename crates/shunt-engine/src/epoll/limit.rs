@@ -50,6 +50,16 @@ impl Limit {
         }
     }
 
+    /// The same limit, or one in so many nanoseconds if that is sooner.
+    pub(super) fn at_most(self, nanoseconds: u64) -> Self {
+        let sooner = Self::new(Some(nanoseconds));
+        match self.until {
+            None if !self.now => sooner,
+            Some(until) if sooner.until.is_some_and(|soon| soon < until) => sooner,
+            _ => self,
+        }
+    }
+
     /// Whether the time is up.
     #[inline]
     pub(crate) fn is_up(&self) -> bool {

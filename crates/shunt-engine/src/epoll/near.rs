@@ -125,7 +125,7 @@ fn choose(set: &'static Set, may: impl FnOnce(&State) -> bool) {
 }
 
 fn may_be_near(item: &Item) -> bool {
-    if !item.live || !item.moved || item.dormant {
+    if !item.live || !item.moved || item.dormant || item.outside {
         return false;
     }
     let edge = item.events & libc::EPOLLET as u32 != 0;

@@ -6,6 +6,7 @@ use libc::{c_int, epoll_event};
 
 use super::collect::has_ready;
 use super::near;
+use super::outside;
 use super::set::Set;
 use super::sleep::{leave_doors, stand_at_doors};
 use super::state::State;
@@ -84,6 +85,7 @@ pub(crate) fn expose(set: &'static Set) {
             .with(|state| std::mem::take(&mut state.fresh))
             .unwrap_or(true);
         if !set.exposed.swap(true, Ordering::Relaxed) || fresh {
+            set.with(|state| outside::ring(set, state));
             let _ = sys::write(kick, (&raw const count).cast(), 8);
         }
     } else if set.plain_sleepers.load(Ordering::SeqCst) == 0 {

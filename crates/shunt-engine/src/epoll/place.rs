@@ -7,7 +7,7 @@ use libc::c_int;
 use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
-use super::call;
+use super::{call, outside};
 use crate::link::Pair;
 use crate::socket::Socket;
 use crate::{sys, table};
@@ -143,6 +143,7 @@ pub(crate) fn forget(socket: &'static Socket) {
         set.with(|s| {
             if s.items[item as usize].moved {
                 set.moved.fetch_sub(1, Ordering::AcqRel);
+                outside::forget(set, s, item);
                 if let Some(link) = link {
                     s.unfollow(link, set);
                 }

@@ -34,6 +34,8 @@ pub(crate) struct Set {
     /// Items, and those of them that are served here.
     pub(super) tracked: AtomicU32,
     pub(super) moved: AtomicU32,
+    /// Those for which there is no inner set.
+    pub(super) outside: AtomicU32,
     /// Sets inside it.
     pub(super) nested: AtomicU32,
     /// Threads asleep in the real call.
@@ -79,6 +81,7 @@ impl Set {
         set.holds.store(1, o);
         set.tracked.store(0, o);
         set.moved.store(0, o);
+        set.outside.store(0, o);
         set.nested.store(0, o);
         set.sleepers.store(0, o);
         set.plain_sleepers.store(0, o);

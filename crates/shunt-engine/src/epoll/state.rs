@@ -9,6 +9,7 @@ use super::call;
 use super::set::Set;
 use crate::link::Link;
 use crate::socket::Socket;
+use crate::tcp::Mark;
 
 /// A dormant registration goes after this many events.
 const BUSY: u32 = 16;
@@ -21,13 +22,17 @@ pub(super) struct Item {
     pub(super) data: u64,
     /// Served here; otherwise the kernel's set has it and this is a note.
     pub(super) moved: bool,
+    /// In the program's set under our data: there is no inner set for it ([`super::outside`]).
+    pub(super) outside: bool,
+    /// Then: where its base socket was when the kernel last told of it.
+    pub(super) told_at: Option<Mark>,
     pub(super) queued: bool,
     /// Taken out by the program, but still in the inner set: programs that take
     /// interest in turns put it back at once, which then costs nothing.
     pub(super) dormant: bool,
     /// Looked at directly; its peer need not log ([`super::near`]).
     pub(super) near: bool,
-    /// The end of the stream when it was last looked at, if it is near and wants edges.
+    /// The end of the stream when it was last looked at, if it is near or outside and wants edges.
     pub(super) end: u64,
     /// It was near and is not as usual any more.
     pub(super) odd: bool,
@@ -150,6 +155,8 @@ impl State {
             events: event.events,
             data: event.u64,
             moved: false,
+            outside: false,
+            told_at: None,
             queued: false,
             dormant: false,
             near: false,

@@ -13,7 +13,7 @@ use super::near;
 use super::set::{Set, User};
 use super::sleep::{begin_sleep, end_sleep};
 use crate::hold::Taken;
-use crate::stream::{Spin, shares_core};
+use crate::stream::{self, Spin, shares_core};
 use crate::thread::signals;
 use crate::{Outcome, control, life, ready, real, stats, sys};
 
@@ -134,6 +134,11 @@ pub(crate) unsafe fn wait(
             let undo = || {
                 get_up();
                 user.leave();
+            };
+            let limit = if set.looks_in_turns() {
+                limit.at_most(stream::TURN)
+            } else {
+                limit
             };
             // SAFETY: the slice is the program's own.
             unsafe { real_wait(Some(set), slept_on, room, limit, mask, &undo) }

@@ -1,0 +1,108 @@
+//! Registrations for which there is no inner set, as the process has no descriptor left for one:
+//! the kernel's `EPOLL_CTL_ADD` needs none.
+//!
+//! Their base sockets are in the program's set itself, under data of ours, so that what comes by
+//! TCP is heard of. Nobody can call such a set when something comes in a ring: a wait looks there,
+//! and sleeps for [`TURN`](crate::stream::TURN) at most before it looks again.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, epoll_event};
+use shunt_shm::slot::Way;
+
+use super::set::Set;
+use super::state::{Item, State};
+use super::wanted;
+use crate::link::Link;
+use crate::stream::Conn;
+use crate::sys::{self, Errno};
+use crate::{ready, tcp};
+
+impl Set {
+    /// Whether some of its connections are looked at in turns.
+    pub(crate) fn looks_in_turns(&self) -> bool {
+        self.outside.load(Ordering::Acquire) != 0
+    }
+
+    fn change_outside(&self, operation: c_int, fd: c_int) -> Result<(), Errno> {
+        let events =
+            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET;
+        let mut event = epoll_event {
+            events: events as u32,
+            u64: self.magic(),
+        };
+        sys::epoll_ctl(self.fd(), operation, fd, &raw mut event).map(drop)
+    }
+}
+
+/// Takes a new registration in. With both locks.
+pub(super) fn enter(
+    set: &'static Set,
+    state: &mut State,
+    index: u32,
+    link: &'static Link,
+) -> Result<(), Errno> {
+    // That is reported at once, which wakes threads asleep on the set.
+    set.change_outside(libc::EPOLL_CTL_ADD, state.items[index as usize].fd)?;
+    state.follow(link, set);
+    let item = &mut state.items[index as usize];
+    (item.moved, item.outside) = (true, true);
+    item.told_at = tcp::mark(item.fd);
+    set.moved.fetch_add(1, Ordering::AcqRel);
+    set.outside.fetch_add(1, Ordering::AcqRel);
+    Ok(())
+}
+
+/// A registration is one no more. With both locks.
+pub(super) fn forget(set: &Set, state: &mut State, index: u32) {
+    if std::mem::take(&mut state.items[index as usize].outside) {
+        set.outside.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Queues what may have something to report; `told`: the kernel has said so of one of them. With
+/// the set's lock.
+pub(super) fn look(set: &Set, state: &mut State, told: bool) {
+    if !set.looks_in_turns() {
+        return;
+    }
+    if told {
+        set.exposed.store(false, Ordering::Relaxed);
+    }
+    for index in 0..state.items.len() {
+        let item = &mut state.items[index];
+        if !item.live || !item.outside {
+            continue;
+        }
+        let edge = item.events & libc::EPOLLET as u32 != 0;
+        let conn = Conn::new(item.socket, item.socket.fd());
+        let may_be = conn.is_some_and(|conn| {
+            ready::may_be(&conn, wanted(item.events), edge.then_some(item.end))
+        });
+        let is_told = told && has_kernel_news(item, conn, edge);
+        if is_told || may_be {
+            state.fresh = true;
+            state.enqueue(index as u32, is_told);
+        }
+    }
+}
+
+/// Whether the kernel has something to report of a base socket, and for an edge something new.
+fn has_kernel_news(item: &mut Item, conn: Option<Conn>, edge: bool) -> bool {
+    let news = libc::POLLIN | libc::POLLRDHUP | libc::POLLPRI;
+    let writes = item.events & libc::EPOLLOUT as u32 != 0;
+    let mark = tcp::mark(item.fd);
+    let is_old = edge && mark == item.told_at;
+    item.told_at = mark;
+    !is_old
+        && (sys::ready(item.fd, news) != 0
+            // Otherwise it is writable at any time.
+            || writes && conn.is_some_and(|conn| conn.way_out() != Way::Ring))
+}
+
+/// Has the kernel report the set as ready, to whatever contains it. With the set's lock.
+pub(super) fn ring(set: &Set, state: &State) {
+    for item in state.items.iter().filter(|item| item.live && item.outside) {
+        let _ = set.change_outside(libc::EPOLL_CTL_MOD, item.fd);
+    }
+}
