@@ -37,6 +37,7 @@ mod table;
 mod tcp;
 mod thread;
 mod upgrade;
+mod uring;
 mod wake;
 
 pub use outcome::Outcome;

@@ -21,6 +21,7 @@ mod option;
 mod pass;
 mod process;
 mod standard;
+pub mod uring;
 
 pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
@@ -33,8 +34,8 @@ pub use option::{fcntl, getsockopt, ioctl, setsockopt};
 pub(crate) use pass::{passed, passing};
 pub use process::{
     after_exec, after_fork_child, after_unshare, before_confinement, before_descriptor_limit,
-    before_exec, before_exec_of, before_exit, before_fork, before_io_uring, before_lending,
-    before_new_identity, start,
+    before_exec, before_exec_of, before_exit, before_fork, before_lending, before_new_identity,
+    start,
 };
 pub(crate) use standard::are_streams_in_reach;
 

@@ -24,7 +24,7 @@ pub fn close(fd: c_int) -> Outcome {
 }
 
 /// Bookkeeping for a descriptor about to be closed.
-fn closing(fd: c_int, entry: Entry) {
+pub(super) fn closing(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(socket) => closing_socket(socket, fd),
         Entry::Set(set) => {

@@ -5,7 +5,7 @@ use shunt_abi::Reason;
 
 use super::{adopt, inherit};
 use crate::config::{self, Environment, Upgrade};
-use crate::{Outcome, control, epoll, link, process, signal, stats, sys, thread};
+use crate::{control, epoll, link, process, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 ///
@@ -115,20 +115,6 @@ pub fn before_new_identity() {
         control::ensure();
         link::drop_needless();
     }
-}
-
-/// Before `io_uring_setup` by `syscall`: its calls pass us by, so this process
-/// makes no more upgrades, and what it has goes back. Or there is no such call, as its
-/// user wishes: then runtimes take epoll.
-pub fn before_io_uring() -> Outcome {
-    if config::rings() == config::Rings::Denied {
-        return Outcome::Fail(libc::ENOSYS);
-    }
-    config::use_rings();
-    if thread::owns_memory() {
-        inherit::give_up_all(Reason::IoUring);
-    }
-    Outcome::Kernel
 }
 
 /// After a successful `unshare`. The thread's descriptors are its own now, unless

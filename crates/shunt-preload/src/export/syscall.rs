@@ -10,6 +10,7 @@ use std::mem;
 use std::ptr;
 
 use libc::sigset_t;
+use shunt_engine::life::uring;
 use shunt_engine::{Outcome, io, is_readable, life, not_alone, ready};
 
 use super::identity::is_this;
@@ -97,6 +98,8 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_execveat
             | libc::SYS_exit_group
             | libc::SYS_io_uring_setup
+            | libc::SYS_io_uring_enter
+            | libc::SYS_io_uring_register
             | libc::SYS_seccomp
             | libc::SYS_prctl
             | libc::SYS_setrlimit
@@ -314,7 +317,24 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_prlimit64 if is_this(fd) && b as c_uint == libc::RLIMIT_NOFILE => {
                 limiting(pointer(c))
             }
-            libc::SYS_io_uring_setup => quietly_with(life::before_io_uring),
+            libc::SYS_io_uring_setup => match quietly_with(|| uring::before_setup(pointer(b))) {
+                Outcome::Kernel => {
+                    let ring = kernel_fd();
+                    if ring >= 0 {
+                        quietly(|| uring::after_setup(ring, pointer(b)));
+                    }
+                    return ring.into();
+                }
+                refused => refused,
+            },
+            libc::SYS_io_uring_register => {
+                quietly(|| uring::before_register(b as c_uint));
+                Outcome::Kernel
+            }
+            libc::SYS_io_uring_enter => {
+                let most = quietly_with(|| uring::before_enter(fd, b as c_uint, d as c_uint));
+                return answer(raw::numbered(number, [a, most.into(), c, d, e, f])) as c_long;
+            }
             _ => Outcome::Kernel,
         }
     };

@@ -1,0 +1,185 @@
+//! What a program does by `io_uring`, as far as it says so by `syscall`
+//! ([0013](../../../../docs/decisions/0013-io-uring.md)).
+//!
+//! A ring by itself does no harm. A connection that an entry names becomes the kernel's before
+//! the entry is submitted; a registration in an epoll set is made here instead. Where entries
+//! cannot be seen, all connections of the process are the kernel's from then on.
+
+use libc::{c_int, c_uint, epoll_event};
+use shunt_abi::Reason;
+
+use super::descriptor::closing;
+use super::inherit::{give_up, give_up_all};
+use crate::config::{self, Rings};
+use crate::socket::Stage;
+use crate::table::{self, Entry};
+use crate::uring::{self, Entry as Submission, Parameters};
+use crate::{Outcome, epoll, ready, sys, thread};
+
+/// `IORING_ENTER_REGISTERED_RING`: the number is none of a descriptor.
+const REGISTERED_RING: c_uint = 1 << 4;
+
+// Operations (`IORING_OP_…`).
+const CLOSE: u8 = 19;
+const FILES_UPDATE: u8 = 20;
+const EPOLL_CTL: u8 = 29;
+const SPLICE: u8 = 30;
+const TEE: u8 = 33;
+
+// Flags of entries (`IOSQE_…`).
+const FIXED_FILE: u8 = 1;
+const LINKS: u8 = 1 << 2 | 1 << 3;
+/// `SPLICE_F_FD_IN_FIXED`.
+const FIXED_SOURCE: u32 = 1 << 31;
+
+/// Before `io_uring_setup`. Perhaps there is no such call, as its user wishes: then runtimes take
+/// epoll.
+pub fn before_setup(parameters: *const Parameters) -> Outcome {
+    if config::rings() == Rings::Denied {
+        return Outcome::Fail(libc::ENOSYS);
+    }
+    // SAFETY: readable, as `is_whole` has seen.
+    if is_whole(parameters) && !unsafe { parameters.read_unaligned() }.is_visible() {
+        give_way();
+    }
+    Outcome::Kernel
+}
+
+/// After one that gave `fd`.
+pub fn after_setup(fd: c_int, parameters: *const Parameters) {
+    if config::rings() == Rings::InUse {
+        return;
+    }
+    let is_known = thread::owns_memory() && is_whole(parameters) && {
+        // SAFETY: readable, as `is_whole` has seen.
+        let parameters = unsafe { parameters.read_unaligned() };
+        uring::note(fd, &parameters)
+    };
+    if !is_known {
+        give_way();
+    }
+}
+
+fn is_whole(parameters: *const Parameters) -> bool {
+    sys::is_readable(parameters)
+        && sys::is_readable(
+            parameters
+                .cast::<u8>()
+                .wrapping_add(size_of::<Parameters>() - 8),
+        )
+}
+
+/// Before `io_uring_register`: what has been registered is named by numbers that we do not know.
+pub fn before_register(operation: c_uint) {
+    /// Files, updates of them, rings, and another size of a ring (`IORING_REGISTER_…`).
+    const HIDES: [c_uint; 6] = [2, 6, 13, 14, 20, 33];
+    if HIDES.contains(&operation) {
+        give_way();
+    }
+}
+
+/// Before `io_uring_enter`. Returns how many entries may be submitted.
+pub fn before_enter(fd: c_int, count: c_uint, flags: c_uint) -> c_uint {
+    let is_of_no_concern =
+        count == 0 || config::rings() == Rings::InUse || !table::is_any() || !thread::owns_memory();
+    if is_of_no_concern {
+        return count;
+    }
+    let (mut linked, mut all) = (false, true);
+    let seen = if flags & REGISTERED_RING == 0 {
+        uring::look(fd, count, |entry| {
+            all &= see_to(&entry, linked);
+            linked = entry.flags() & LINKS != 0;
+        })
+    } else {
+        None
+    };
+    match seen {
+        // One that another thread adds just now is for the next call.
+        Some(seen) if all => seen,
+        _ => {
+            give_way();
+            count
+        }
+    }
+}
+
+/// Makes way for one entry; `linked`: what is before it may keep it from being done. `false`:
+/// nobody can say what it will do.
+fn see_to(entry: &Submission, linked: bool) -> bool {
+    let operation = entry.operation();
+    if operation == FILES_UPDATE {
+        return false;
+    }
+    if matches!(operation, SPLICE | TEE) && entry.own_flags() & FIXED_SOURCE == 0 {
+        make_plain(entry.source());
+    }
+    if entry.flags() & FIXED_FILE != 0 {
+        return true;
+    }
+    match (operation, table::look(entry.fd())) {
+        (EPOLL_CTL, _) => register(entry, linked),
+        (CLOSE, named) => {
+            if !matches!(named, Entry::Other | Entry::Ours) {
+                closing(entry.fd(), named);
+            }
+            true
+        }
+        // Whoever waits for a set by the kernel alone hears nothing of rings.
+        (_, Entry::Set(set)) => set.is_plain(),
+        _ => {
+            make_plain(entry.fd());
+            true
+        }
+    }
+}
+
+fn make_plain(fd: c_int) {
+    if let Some(socket) = table::socket(fd)
+        && !matches!(socket.stage(), Stage::Plain | Stage::Listener)
+    {
+        give_up(fd, Reason::IoUring);
+    }
+}
+
+/// An `epoll_ctl` by a ring (libuv's way to make many at once): made here, at once, if nothing in
+/// its entry or before it says that it may not be made now, and if it succeeds.
+fn register(entry: &Submission, linked: bool) -> bool {
+    let fd = entry.offset() as c_int;
+    let named = table::look(fd);
+    let concerns_us = match named {
+        Entry::Socket(socket) => {
+            !matches!(socket.stage(), Stage::Plain | Stage::Listener) || !socket.items.is_empty()
+        }
+        Entry::Set(_) => true,
+        Entry::Other | Entry::Ours => false,
+    };
+    if !concerns_us {
+        return true;
+    }
+    if entry.flags() == 0 && !linked {
+        let event = std::ptr::with_exposed_provenance_mut::<epoll_event>(entry.address() as usize);
+        // SAFETY: the program's own, as the kernel's call demands.
+        let outcome = unsafe { ready::epoll_ctl(entry.fd(), entry.length() as c_int, fd, event) };
+        if let Outcome::Done(_) = outcome {
+            entry.set_done();
+            return true;
+        }
+    }
+    if let Entry::Set(set) = named {
+        return set.is_plain();
+    }
+    // The kernel is to say what natively it says: its set needs what it would have then.
+    make_plain(fd);
+    epoll::give_back();
+    true
+}
+
+/// From here on entries may name connections unseen: this process makes no more upgrades, and
+/// what it has goes back.
+fn give_way() {
+    config::use_rings();
+    if thread::owns_memory() {
+        give_up_all(Reason::IoUring);
+    }
+}

@@ -1,0 +1,227 @@
+//! The submission queues of the program's `io_uring`s, as far as we can look into them.
+//!
+//! ```text
+//!  ring:  head ──> tail        indices into ─────> array ──────> entries of 64 (or 128) bytes
+//!         (kernel) (program)   the array, masked   (or itself)   opcode flags … fd …
+//! ```
+//!
+//! Only rings that were set up by `syscall` are known, and only those whose entries the kernel
+//! takes in `io_uring_enter`: what a kernel thread takes (`IORING_SETUP_SQPOLL`) nobody can look
+//! at before. A ring is mapped for as long as one look lasts: a mapping keeps it alive.
+
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use libc::c_int;
+
+use crate::sys;
+use crate::thread::Lock;
+
+/// `struct io_uring_params` (`linux/io_uring.h`), as far as it concerns us.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Parameters {
+    entries: u32,
+    completions: u32,
+    /// `IORING_SETUP_…`.
+    pub(crate) flags: u32,
+    others: [u32; 7],
+    head: u32,
+    tail: u32,
+    mask: u32,
+    others_of_ring: [u32; 3],
+    array: u32,
+}
+
+/// Entries are twice as long.
+const SQE128: u32 = 1 << 10;
+/// There is no array: the entries are in order.
+const NO_SQARRAY: u32 = 1 << 16;
+/// Set-ups of which we can see every entry that is submitted: those that say how the kernel
+/// waits, completes and sizes.
+const VISIBLE: u32 = 1
+    | 1 << 3
+    | 1 << 4
+    | 1 << 5
+    | 1 << 6
+    | 1 << 7
+    | 1 << 8
+    | 1 << 9
+    | SQE128
+    | 1 << 11
+    | 1 << 12
+    | 1 << 13
+    | NO_SQARRAY;
+
+impl Parameters {
+    /// Whether what is submitted to such a ring can be seen before.
+    pub(crate) fn is_visible(&self) -> bool {
+        self.flags & !VISIBLE == 0
+    }
+}
+
+/// A known ring.
+struct Ring {
+    /// Its descriptor; -1: there is none here.
+    fd: AtomicI32,
+    entries: AtomicU32,
+    flags: AtomicU32,
+    /// Where in the ring's memory head, tail, mask and array are.
+    places: [AtomicU32; 4],
+}
+
+static RINGS: [Ring; 32] = [const {
+    Ring {
+        fd: AtomicI32::new(-1),
+        entries: AtomicU32::new(0),
+        flags: AtomicU32::new(0),
+        places: [const { AtomicU32::new(0) }; 4],
+    }
+}; 32];
+static LOCK: Lock = Lock::new();
+
+/// Notes a new ring. `false`: there is no room to.
+pub(crate) fn note(fd: c_int, parameters: &Parameters) -> bool {
+    let o = Ordering::Relaxed;
+    if !LOCK.take() {
+        return false;
+    }
+    let at = |wanted| RINGS.iter().find(|ring| ring.fd.load(o) == wanted);
+    // One of that number was closed meanwhile.
+    let place = at(fd).or_else(|| at(-1));
+    if let Some(ring) = place {
+        ring.entries.store(parameters.entries, o);
+        ring.flags.store(parameters.flags, o);
+        let p = parameters;
+        for (to, from) in ring.places.iter().zip([p.head, p.tail, p.mask, p.array]) {
+            to.store(from, o);
+        }
+        ring.fd.store(fd, Ordering::Release);
+    }
+    LOCK.give();
+    place.is_some()
+}
+
+/// In a forked child: the parent's threads are gone.
+pub(crate) fn after_fork_child() {
+    LOCK.reset();
+}
+
+/// Shows the entries that are to be submitted to a ring, at most so many. Returns how many there
+/// are; `None`: it is not known, or cannot be looked at.
+pub(crate) fn look(fd: c_int, most: u32, mut see: impl FnMut(Entry)) -> Option<u32> {
+    let o = Ordering::Relaxed;
+    let ring = RINGS
+        .iter()
+        .find(|ring| ring.fd.load(Ordering::Acquire) == fd)?;
+    let (count, flags) = (ring.entries.load(o), ring.flags.load(o));
+    let [head, tail, mask, array] = ring.places.each_ref().map(|place| place.load(o) as usize);
+    let indexed = flags & NO_SQARRAY == 0;
+    let size = if flags & SQE128 == 0 { 64 } else { 128 };
+    let words = [head, tail, mask].into_iter().max()? + 4;
+    let bytes = words.max(array + if indexed { count as usize * 4 } else { 0 });
+    let queue = Mapping::new(fd, bytes, 0)?;
+    let entries = Mapping::new(fd, count as usize * size, ENTRIES_AT)?;
+    let (head, tail) = (queue.word(head), queue.word(tail));
+    let mask = queue.word(mask);
+    let waiting = tail.wrapping_sub(head).min(count).min(most);
+    for i in 0..waiting {
+        let at = head.wrapping_add(i) & mask;
+        let index = if indexed {
+            queue.word(array + at as usize * 4)
+        } else {
+            at
+        };
+        // The kernel drops one that is out of bounds.
+        if index < count && at < count {
+            // SAFETY: inside the mapping.
+            see(Entry(unsafe { entries.at.add(index as usize * size) }));
+        }
+    }
+    Some(waiting)
+}
+
+/// Offset of the entries in what a ring's descriptor maps (`IORING_OFF_SQES`).
+const ENTRIES_AT: usize = 0x1000_0000;
+
+/// A part of a ring's memory.
+struct Mapping {
+    at: *mut u8,
+    bytes: usize,
+}
+
+impl Mapping {
+    fn new(fd: c_int, bytes: usize, offset: usize) -> Option<Self> {
+        let at = sys::map_file(ptr::null_mut(), fd, bytes, offset);
+        (!at.is_null()).then_some(Self { at, bytes })
+    }
+
+    /// The word at this offset, which is 0 where there is none.
+    fn word(&self, offset: usize) -> u32 {
+        if offset + 4 > self.bytes || !offset.is_multiple_of(4) {
+            return 0;
+        }
+        // SAFETY: inside the mapping, and aligned. Kernel and program write it.
+        unsafe { &*self.at.add(offset).cast::<AtomicU32>() }.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        sys::unmap(self.at, self.bytes);
+    }
+}
+
+/// An entry that is to be submitted: 64 bytes of the program's and the kernel's.
+pub(crate) struct Entry(*mut u8);
+
+impl Entry {
+    fn get<T: Copy>(&self, offset: usize) -> T {
+        // SAFETY: a field of `struct io_uring_sqe`, inside a mapping that outlives the look.
+        unsafe { self.0.add(offset).cast::<T>().read_volatile() }
+    }
+
+    pub(crate) fn operation(&self) -> u8 {
+        self.get(0)
+    }
+
+    pub(crate) fn flags(&self) -> u8 {
+        self.get(1)
+    }
+
+    pub(crate) fn fd(&self) -> c_int {
+        self.get(4)
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.get(8)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.get(16)
+    }
+
+    pub(crate) fn length(&self) -> u32 {
+        self.get(24)
+    }
+
+    /// Flags of the operation.
+    pub(crate) fn own_flags(&self) -> u32 {
+        self.get(28)
+    }
+
+    /// The other descriptor of a splice.
+    pub(crate) fn source(&self) -> c_int {
+        self.get(44)
+    }
+
+    /// It has been done already: it completes with 0 and does nothing.
+    pub(crate) fn set_done(&self) {
+        const NOP: u8 = 0;
+        // SAFETY: as in `get`; the program has given it away.
+        unsafe {
+            self.0.add(28).cast::<u32>().write_volatile(0);
+            self.0.write_volatile(NOP);
+        }
+    }
+}
