@@ -1,7 +1,7 @@
 // io_uring beside and on connections, by raw system calls: a ring that serves files only leaves
 // connections where they are; what names a connection behaves as natively. Where the kernel
 // refuses a ring, both sides say so.
-// path: shunted 50%
+// path: shunted 75%
 // timeout: 60
 #include "diff.h"
 #include <fcntl.h>

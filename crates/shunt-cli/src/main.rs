@@ -104,8 +104,8 @@ struct RunOptions {
     /// accept return (sync, for tests), never (off)
     #[arg(long, value_enum)]
     upgrade: Option<Upgrade>,
-    /// Let the program use io_uring, whose connections stay on TCP (allow, the
-    /// default), or tell it that the kernel has none (deny)
+    /// Let the program use io_uring, where connections that it uses there stay on TCP
+    /// (allow, the default), or tell it that the kernel has none (deny)
     #[arg(long, value_enum)]
     io_uring: Option<IoUring>,
     /// Let each process append a line of statistics to this file when it ends

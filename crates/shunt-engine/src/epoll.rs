@@ -34,7 +34,7 @@ mod wait;
 pub(crate) use call::close_all as close_channels;
 pub(crate) use carry::{Known, begun_again, carry, give_back, look_again};
 pub(crate) use control::change;
-pub(crate) use inner::make_way;
+pub(crate) use inner::{inner, make_way};
 pub(crate) use limit::Limit;
 pub(crate) use nested::expose;
 pub(crate) use place::{ItemList, forget, part};

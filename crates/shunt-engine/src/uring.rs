@@ -215,6 +215,11 @@ impl Entry {
         self.get(44)
     }
 
+    pub(crate) fn set_offset(&self, offset: u64) {
+        // SAFETY: as in `get`; the program has given it away.
+        unsafe { self.0.add(8).cast::<u64>().write_volatile(offset) }
+    }
+
     /// It has been done already: it completes with 0 and does nothing.
     pub(crate) fn set_done(&self) {
         const NOP: u8 = 0;

@@ -193,6 +193,12 @@ pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
     set.kick();
 }
 
+/// The set of ours in the program's set `fd`.
+pub(crate) fn inner(fd: c_int) -> Option<c_int> {
+    let inner = table::set(fd)?.inner.load(Ordering::Acquire);
+    (inner >= 0).then_some(inner)
+}
+
 /// If `fd` is a number of ours that the program wants: moves elsewhere.
 pub(crate) fn make_way(fd: c_int) {
     for set in table::SETS

@@ -143,7 +143,8 @@ fn make_plain(fd: c_int) {
 }
 
 /// An `epoll_ctl` by a ring (libuv's way to make many at once): made here, at once, if nothing in
-/// its entry or before it says that it may not be made now, and if it succeeds.
+/// its entry or before it says that it may not be made now. Where it fails the kernel is asked, too,
+/// and says the same.
 fn register(entry: &Submission, linked: bool) -> bool {
     let fd = entry.offset() as c_int;
     let named = table::look(fd);
@@ -161,9 +162,21 @@ fn register(entry: &Submission, linked: bool) -> bool {
         let event = std::ptr::with_exposed_provenance_mut::<epoll_event>(entry.address() as usize);
         // SAFETY: the program's own, as the kernel's call demands.
         let outcome = unsafe { ready::epoll_ctl(entry.fd(), entry.length() as c_int, fd, event) };
-        if let Outcome::Done(_) = outcome {
-            entry.set_done();
-            return true;
+        let adds = entry.length() as c_int == libc::EPOLL_CTL_ADD;
+        match outcome {
+            Outcome::Done(_) => {
+                entry.set_done();
+                return true;
+            }
+            // The registration is in the inner set, which is in the program's.
+            Outcome::Fail(libc::EEXIST) => {
+                if let Some(inner) = epoll::inner(entry.fd()) {
+                    entry.set_offset(inner as u64);
+                }
+                return true;
+            }
+            Outcome::Fail(_) if !adds => return true,
+            Outcome::Fail(_) | Outcome::Kernel => {}
         }
     }
     if let Entry::Set(set) = named {
