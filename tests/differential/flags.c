@@ -325,7 +325,56 @@ static void record_end(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(peek, ALL | COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
+// A time stamp that is asked for, and no room for it: some time after (the kernel begins late) each
+// message says so.
+static void untold_time(struct end *e)
+{
+    char buf[4];
+    struct iovec part = {buf, sizeof buf};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
+    int on = 1, told = 0, all = 0;
+    AT(S) T(setsockopt(FD, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+    for (int i = 0; i < 2000 && !told; i++) {
+        AT(C) put(FD, "text", 4);
+        AT(S) {
+            m.msg_flags = 0;
+            if (recvmsg(FD, &m, MSG_WAITALL) != 4)
+                say(e, "short");
+            told = !!(m.msg_flags & MSG_CTRUNC);
+            if (!told)
+                usleep(1000);
+        }
+        share(e, S, &told, sizeof told);
+    }
+    AT(S) say(e, "told: %d", told);
+    for (int i = 0; i < 300; i++) {
+        AT(C) put(FD, "text", 4);
+        AT(S) {
+            m.msg_flags = 0;
+            m.msg_control = NULL;
+            m.msg_controllen = 0;
+            if (recvmsg(FD, &m, MSG_WAITALL) != 4 || memcmp(buf, "text", 4))
+                say(e, "short");
+            all += m.msg_flags == MSG_CTRUNC;
+            put(FD, buf, 4);
+        }
+        AT(C) get(FD, buf, 4);
+    }
+    AT(S) say(e, "all of them: %d", all);
+    // Then there is room.
+    AT(C) put(FD, "last", 4);
+    AT(S) {
+        char control[128];
+        m.msg_control = control;
+        m.msg_controllen = sizeof control;
+        T(recvmsg(FD, &m, MSG_PEEK));
+        say(e, "flags %x, control data of %zu", m.msg_flags, m.msg_controllen);
+        T(recvmsg(FD, &m, 0));
+        say(e, "flags %x, control data of %zu", m.msg_flags, m.msg_controllen);
+    }
+}
+
+DIFF_MAIN(CASE(untold_time, COLD), CASE(peek, ALL | COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
           CASE(wait_all, TWO | ALL | COLD), CASE(wait_all_at_once, ALL), CASE(wait_all_large, TWO | COLD),
           CASE(dont_wait, ALL | COLD), CASE(dont_wait_full, COLD), CASE(truncated, ALL | COLD), CASE(thrown_away, ALL | COLD),
           CASE(trunc_large, TWO | COLD), CASE(no_signal, ALL | COLD), CASE(more, ALL | COLD),

@@ -134,6 +134,8 @@ pub(crate) struct Socket {
     pub(crate) timeouts: AtomicU8,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,
+    /// `SO_TIMESTAMP` or its like, by which `recvmsg` tells when the bytes came; 0: none is set.
+    pub(crate) tells_time: AtomicI32,
     /// Of a listener: which thread last accepted or polled there (sync); 0: none yet.
     pub(crate) watcher: AtomicU64,
     /// Calls that have slept on it, and what they go on by once it was closed.
@@ -168,6 +170,7 @@ impl Socket {
         let copy = |to: &AtomicBool, from: &AtomicBool| to.store(from.load(o), o);
         copy(&self.impatient_receiver, &listener.impatient_receiver);
         copy(&self.impatient_sender, &listener.impatient_sender);
+        self.tells_time.store(listener.tells_time.load(o), o);
     }
 
     /// A new socket object for `fd`, entered in the table.
@@ -208,6 +211,7 @@ impl Socket {
         socket.again.clear();
         socket.tells_left.store(false, o);
         socket.handed.clear();
+        socket.tells_time.store(0, o);
         record.fd.store(fd, o);
         record.reason.store(Reason::Pending as u8, o);
         socket.share.clear();

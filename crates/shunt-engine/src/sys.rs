@@ -23,7 +23,7 @@ mod readiness;
 mod signal;
 mod socket;
 
-pub(crate) use clock::{now, ticks};
+pub(crate) use clock::{now, ticks, wall_clock};
 
 pub(crate) use file::{
     File, file, is_file, is_open_for, is_pipe, position, pread, read_now, write_now,

@@ -40,6 +40,9 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
         // The kernel says EMSGSIZE here, not EINVAL.
         Err(_) => return Outcome::Kernel,
     };
+    if has_control(header) {
+        life::before_control_data(fd);
+    }
     serve(
         fd,
         RECEIVER,
@@ -50,14 +53,10 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
             }
             // SAFETY: the caller's promise.
             let outcome = unsafe { stream::receive(&conn, parts, flags) };
-            if let Outcome::Done(_) = outcome {
+            if let Outcome::Done(n) = outcome {
                 header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-                if conn.socket.tells_left.load(Ordering::Relaxed) {
-                    // SAFETY: the caller's promise.
-                    unsafe { put_left(&conn, header) };
-                } else {
-                    header.msg_controllen = 0;
-                }
+                // SAFETY: the caller's promise.
+                unsafe { tell(&conn, header, n > 0) };
                 if !header.msg_name.is_null() {
                     header.msg_namelen = 0;
                 }
@@ -74,38 +73,78 @@ fn has_control(header: &msghdr) -> bool {
     header.msg_controllen > 0 && !header.msg_control.is_null()
 }
 
-/// The ancillary message of `TCP_INQ`: how much can still be received, or 1 when
-/// only the end of file is left.
+/// The ancillary messages that the program has asked for, in the kernel's order; `any`: bytes were
+/// received.
 ///
 /// # Safety
 /// The header's control buffer is writable.
+#[inline]
+unsafe fn tell(conn: &Conn, header: &mut msghdr, any: bool) {
+    let time = conn.socket.tells_time.load(Ordering::Relaxed);
+    let left = conn.socket.tells_left.load(Ordering::Relaxed);
+    // SAFETY: the caller's promise.
+    let mut control = unsafe { Control::new(header) };
+    if time != 0 && any {
+        // When these bytes came nobody knows: before the kernel was asked to tell of all.
+        control.put(libc::SOL_SOCKET, time, sys::wall_clock(time));
+    }
+    if left {
+        control.put(libc::IPPROTO_TCP, libc::TCP_INQ, how_much_is_left(conn));
+    }
+    control.end();
+}
+
+/// How much can still be received, or 1 when only the end of file is left (`TCP_INQ`).
 #[cold]
-unsafe fn put_left(conn: &Conn, header: &mut msghdr) {
-    const TCP_CM_INQ: c_int = libc::TCP_INQ;
-    let left = match stream::unread(conn) {
+fn how_much_is_left(conn: &Conn) -> c_int {
+    match stream::unread(conn) {
         0 => c_int::from(sys::ready(conn.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0),
         n => n.min(c_int::MAX as u64) as c_int,
-    };
-    let room = if header.msg_control.is_null() {
-        0
-    } else {
-        header.msg_controllen
-    };
-    // SAFETY: the caller's promise; nothing is written beyond the room.
-    unsafe {
-        if room < libc::CMSG_LEN(size_of::<c_int>() as u32) as usize {
-            header.msg_flags |= libc::MSG_CTRUNC;
-            header.msg_controllen = 0;
+    }
+}
+
+/// A control buffer that is filled.
+struct Control<'a> {
+    header: &'a mut msghdr,
+    used: usize,
+}
+
+impl<'a> Control<'a> {
+    /// # Safety
+    /// The header's control buffer is writable.
+    unsafe fn new(header: &'a mut msghdr) -> Self {
+        Self { header, used: 0 }
+    }
+
+    fn put<T>(&mut self, level: c_int, kind: c_int, value: T) {
+        let size = size_of::<T>() as u32;
+        // SAFETY: only computes.
+        let (length, space) = unsafe { (libc::CMSG_LEN(size), libc::CMSG_SPACE(size)) };
+        let room = if self.header.msg_control.is_null() {
+            0
+        } else {
+            self.header.msg_controllen - self.used
+        };
+        if room < length as usize {
+            self.header.msg_flags |= libc::MSG_CTRUNC;
             return;
         }
-        let at = header.msg_control.cast::<libc::cmsghdr>();
-        at.write_unaligned(libc::cmsghdr {
-            cmsg_len: libc::CMSG_LEN(size_of::<c_int>() as u32) as _,
-            cmsg_level: libc::IPPROTO_TCP,
-            cmsg_type: TCP_CM_INQ,
-        });
-        libc::CMSG_DATA(at).cast::<c_int>().write_unaligned(left);
-        header.msg_controllen = room.min(libc::CMSG_SPACE(size_of::<c_int>() as u32) as usize);
+        // SAFETY: the promise of `new`; nothing is written beyond the room.
+        unsafe {
+            let at = self.header.msg_control.byte_add(self.used);
+            let at = at.cast::<libc::cmsghdr>();
+            at.write_unaligned(libc::cmsghdr {
+                cmsg_len: length as _,
+                cmsg_level: level,
+                cmsg_type: kind,
+            });
+            libc::CMSG_DATA(at).cast::<T>().write_unaligned(value);
+        }
+        self.used += room.min(space as usize);
+    }
+
+    fn end(self) {
+        self.header.msg_controllen = self.used;
     }
 }
 

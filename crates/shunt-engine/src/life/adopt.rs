@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, pollfd};
 
+use super::option::learn_time;
 use crate::config::{self, Upgrade};
 use crate::socket::{Socket, Stage};
 use crate::table::{self, Entry};
@@ -60,6 +61,7 @@ pub(super) fn adopt(fd: c_int) -> bool {
         }
     } else if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
         socket.set_cookie(cookie);
+        learn_time(socket, fd);
         upgrade::adopt(socket);
     }
     true

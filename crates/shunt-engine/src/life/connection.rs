@@ -6,6 +6,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
+use super::option::learn_time;
 use super::{attached, forget_stale};
 use crate::config::{self, Upgrade};
 use crate::socket::{Socket, Stage};
@@ -193,7 +194,8 @@ pub(super) fn adopt_listener(fd: c_int) -> bool {
     if ask(libc::SO_ACCEPTCONN) != Ok(1) || ask(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
         return false;
     }
-    if Socket::enter(fd, Stage::Fresh).is_some() {
+    if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
+        learn_time(socket, fd);
         after_listen(fd);
     }
     table::socket(fd).is_some_and(|socket| socket.stage() == Stage::Listener)

@@ -146,6 +146,24 @@ fn is_before_mark(conn: &Conn) -> bool {
     stream::ring_bytes(conn) > 0
 }
 
+/// Options that have `recvmsg` tell the time; the latter two for programs whose `time_t` is longer
+/// than a `long` (`SO_TIMESTAMP_NEW`, `SO_TIMESTAMPNS_NEW`).
+const TIMES: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, 63, 64];
+
+/// A socket has come from another program, which may have set such an option.
+pub(super) fn learn_time(socket: &Socket, fd: c_int) {
+    let is_set = |&name: &c_int| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name) == Ok(1);
+    let told_by = TIMES.into_iter().find(is_set).unwrap_or(0);
+    socket.tells_time.store(told_by, Ordering::Relaxed);
+}
+
+/// A `recvmsg` with room for control data: the kernel alone knows when bytes come.
+pub(crate) fn before_control_data(fd: c_int) {
+    if table::socket(fd).is_some_and(|socket| socket.tells_time.load(Ordering::Relaxed) != 0) {
+        give_up(fd, Reason::SocketOption);
+    }
+}
+
 /// Instead of `setsockopt`.
 pub unsafe fn setsockopt(
     fd: c_int,
@@ -157,8 +175,6 @@ pub unsafe fn setsockopt(
     const TCP_ULP: c_int = 31;
     const TCP_REPAIR: c_int = 19;
     // For programs whose `time_t` is longer than a `long`.
-    const SO_TIMESTAMP_NEW: c_int = 63;
-    const SO_TIMESTAMPNS_NEW: c_int = 64;
     const SO_TIMESTAMPING_NEW: c_int = 65;
     let Some(socket) = table::socket(fd) else {
         return Outcome::Kernel;
@@ -176,11 +192,7 @@ pub unsafe fn setsockopt(
             libc::SO_ATTACH_FILTER
             | libc::SO_ATTACH_BPF
             | libc::SO_ZEROCOPY
-            | libc::SO_TIMESTAMP
-            | libc::SO_TIMESTAMPNS
             | libc::SO_TIMESTAMPING
-            | SO_TIMESTAMP_NEW
-            | SO_TIMESTAMPNS_NEW
             | SO_TIMESTAMPING_NEW,
         ) => true,
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
@@ -220,6 +232,14 @@ pub unsafe fn setsockopt(
             };
             impatient.store(time.tv_sec < 0, Ordering::Relaxed);
         }
+    }
+    if level == libc::SOL_SOCKET
+        && TIMES.contains(&name)
+        && let Some(on) = number
+    {
+        // Only a `recvmsg` with room for it sees what that changes.
+        let told_by = if on == 0 { 0 } else { name };
+        socket.tells_time.store(told_by, Ordering::Relaxed);
     }
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
         && let Some(on @ 0..=1) = number

@@ -5,7 +5,7 @@ use shunt_abi::Reason;
 
 use super::{adopt, inherit};
 use crate::config::{self, Environment, Upgrade};
-use crate::{control, epoll, link, process, signal, stats, sys, thread};
+use crate::{Outcome, control, epoll, link, process, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 ///
