@@ -9,9 +9,7 @@ use shunt_shm::slot;
 use crate::link::{self, Pair};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{
-    control, epoll, hold, region, share, stats, table, thread, upgrade, uring, wake,
-};
+use crate::{control, epoll, hold, region, share, stats, table, thread, upgrade, uring, wake};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two

@@ -34,7 +34,10 @@ const FIXED_SOURCE: u32 = 1 << 31;
 
 /// Before `io_uring_setup`. Perhaps there is no such call, as its user wishes: then runtimes take
 /// epoll.
-pub fn before_setup(parameters: *const Parameters) -> Outcome {
+///
+/// # Safety
+/// As for `io_uring_setup`: nobody else writes the parameters meanwhile.
+pub unsafe fn before_setup(parameters: *const Parameters) -> Outcome {
     if config::rings() == Rings::Denied {
         return Outcome::Fail(libc::ENOSYS);
     }
@@ -46,7 +49,10 @@ pub fn before_setup(parameters: *const Parameters) -> Outcome {
 }
 
 /// After one that gave `fd`.
-pub fn after_setup(fd: c_int, parameters: *const Parameters) {
+///
+/// # Safety
+/// As for [`before_setup`].
+pub unsafe fn after_setup(fd: c_int, parameters: *const Parameters) {
     if config::rings() == Rings::InUse {
         return;
     }
