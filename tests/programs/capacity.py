@@ -125,13 +125,13 @@ def many(port, server):
 
 
 def limited(port, server):
-    resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (3_000_000_000,) * 2)
     connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(MANY)]
     for connection in connections:
         talk(connection, 20)
     if not is_shared(connections):
         return "nothing is shared"
-    if not bytearray(1_400_000_000):
+    if not bytearray(2_100_000_000):
         return "no room is left for the program"
     return None
 
