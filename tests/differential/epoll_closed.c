@@ -180,11 +180,12 @@ static void full_table_unread(struct end *e, uint32_t how)
     struct epoll_event event = {EPOLLIN | how, {.u64 = 7}};
     struct rlimit before, few;
     char buf[8];
-    int set = -1, first = -1;
+    int set = -1, around = -1, first = -1;
     AT(C) T(send(FD, "news", 4, 0));
     AT(S) {
         await_bytes(e, FD, 4);
         set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        around = MUST(epoll_create1(EPOLL_CLOEXEC));
         first = MUST(dup(set));
         MUST(getrlimit(RLIMIT_NOFILE, &before));
         few = (struct rlimit){first + FEW, before.rlim_max};
@@ -193,6 +194,7 @@ static void full_table_unread(struct end *e, uint32_t how)
             ;
         T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
         T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        T(epoll_ctl(around, EPOLL_CTL_ADD, set, &(struct epoll_event){EPOLLIN, {.u64 = 6}}));
         for (int i = 0; i < 2; i++) {
             if (T(epoll_wait(set, &event, 1, 0)) == 1)
                 say(e, "events %x data %d", event.events, (int)event.data.u64);
@@ -202,15 +204,19 @@ static void full_table_unread(struct end *e, uint32_t how)
         T(recv(FD, buf, 8, 0));
         T(epoll_wait(set, &event, 1, 0));
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         if (e->role == S) {
             will_block(e);
             if (i < 2) {
                 T(epoll_wait(set, &event, 1, PATIENCE_MS));
             } else {
                 struct pollfd of_set = {set, POLLIN, 0};
-                T(poll(&of_set, 1, PATIENCE_MS));
-                T(epoll_wait(set, &event, 1, 0));
+                struct epoll_event two[2];
+                if (i == 2)
+                    T(epoll_wait(around, &event, 1, PATIENCE_MS));
+                else
+                    T(poll(&of_set, 1, PATIENCE_MS));
+                T(epoll_wait(set, two, 2, 0));
             }
             T(recv(FD, buf, 8, 0));
         } else {
@@ -238,7 +244,7 @@ static void full_table_unread(struct end *e, uint32_t how)
         MUST(setrlimit(RLIMIT_NOFILE, &before));
         for (int fd = first; fd < first + FEW; fd++)
             close(fd);
-        close(set);
+        close(set), close(around);
     }
 }
 static void full_table_level(struct end *e) { full_table_unread(e, 0); }

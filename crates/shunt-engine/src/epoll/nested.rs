@@ -73,7 +73,7 @@ fn take_out(set: &'static Set, child: &'static Set) {
 pub(crate) fn expose(set: &'static Set) {
     set.expose_nested();
     // Also where nothing is shunted any more: what was ready may have gone.
-    if set.inner.load(Ordering::Acquire) < 0 {
+    if set.inner.load(Ordering::Acquire) < 0 && !set.looks_in_turns() {
         return;
     }
     near::leave(set);
@@ -128,11 +128,23 @@ impl Inside {
 }
 
 impl Set {
+    /// Whether who sleeps on it has to look now and then, since nobody tells of all that is in it
+    /// and in the sets inside.
+    pub(crate) fn must_look(&'static self) -> bool {
+        let mut must = self.looks_in_turns();
+        self.each_inside(|nested| must |= nested.must_look());
+        must
+    }
+
     /// Exposes the sets inside it.
     pub(super) fn expose_nested(&'static self) {
+        self.each_inside(expose);
+    }
+
+    fn each_inside(&'static self, visit: impl FnMut(&'static Set)) {
         if self.nested.load(Ordering::Acquire) != 0 {
             let inside = self.with(|state| Inside::of(state)).flatten();
-            Inside::each(inside, expose);
+            Inside::each(inside, visit);
         }
     }
 }

@@ -132,7 +132,9 @@ impl Set {
     /// ([`super::expose`]): something of ours is in it, or a set, or has been.
     #[inline]
     pub(crate) fn must_be_exposed(&self) -> bool {
-        self.inner.load(Ordering::Acquire) >= 0 || self.nested.load(Ordering::Acquire) != 0
+        self.inner.load(Ordering::Acquire) >= 0
+            || self.looks_in_turns()
+            || self.nested.load(Ordering::Acquire) != 0
     }
 
     /// Runs `work` with the set's lock; `None` in a signal handler that

@@ -135,7 +135,7 @@ pub(crate) unsafe fn wait(
                 get_up();
                 user.leave();
             };
-            let limit = if set.looks_in_turns() {
+            let limit = if set.must_look() {
                 limit.at_most(stream::TURN)
             } else {
                 limit

@@ -331,7 +331,7 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
         if let Some(set) = hold::set(from.fd) {
             epoll::begin_sleep(set);
             epoll::expose(set);
-            scratch.must_look |= set.looks_in_turns();
+            scratch.must_look |= set.must_look();
             (told.fd, told.events) = (set.index() as c_int, SET);
             continue;
         }
