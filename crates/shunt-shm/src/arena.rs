@@ -331,8 +331,12 @@ fn slots_within_limits() -> Result<u32, Errno> {
         (slots > 0).then_some(slots.min(most) as u32).ok_or(errno)
     };
     let by_size = fit(limit(libc::RLIMIT_FSIZE), Errno::EFBIG)?;
-    let by_addresses = fit(limit(libc::RLIMIT_AS) / layout::ADDRESSES, Errno::ENOMEM)?;
-    Ok(by_size.min(by_addresses))
+    let addresses = limit(libc::RLIMIT_AS);
+    let by_addresses = fit(addresses / layout::ADDRESSES, Errno::ENOMEM)?;
+    // The peer's arena, which comes with the link, needs as many.
+    let left = (addresses / SHARE).saturating_sub(MAPPED.load(Ordering::Relaxed) as u64);
+    let by_rest = fit(left / 2, Errno::ENOMEM)?;
+    Ok(by_size.min(by_addresses).min(by_rest))
 }
 
 fn limit(resource: libc::__rlimit_resource_t) -> u64 {
