@@ -135,7 +135,7 @@ impl<'a> Conn<'a> {
             return Some(self.fd);
         }
         self.copy()
-            .or_else(|| self.is_known_to_kernel(self.fd).then_some(self.fd))
+            .or_else(|| self.is_made_apart().then_some(self.fd))
             .or_else(|| Some(self.socket.fd()).filter(|&fd| names(fd)))
     }
 
@@ -154,13 +154,18 @@ impl<'a> Conn<'a> {
         }
     }
 
+    /// Whether our descriptor is the socket's although the table does not say so: a `vfork` child
+    /// has made it. (Of this process's own the table would say so until they are being closed.)
+    #[cold]
+    fn is_made_apart(&self) -> bool {
+        !thread::owns_memory() && self.is_named()
+    }
+
     /// Whether the kernel says that our descriptor is the socket's.
     pub(crate) fn is_named(&self) -> bool {
         self.is_known_to_kernel(self.fd)
     }
 
-    /// Whether a descriptor is the socket's although the table does not say so: it is a copy for
-    /// calls that go on, or a `vfork` child has made it.
     #[cold]
     fn is_known_to_kernel(&self, fd: c_int) -> bool {
         let cookie = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);

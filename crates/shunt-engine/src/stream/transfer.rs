@@ -236,6 +236,10 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
     let mut deadline: Deadline = None;
     let mut done = 0;
     while done < count {
+        // The kernel's own call, which has moved something, is in it already.
+        if done > 0 && !stay.enter(conn) {
+            break;
+        }
         if let Err(errno) = source.ready(done == 0) {
             return so_far(done, Outcome::Fail(errno));
         }
