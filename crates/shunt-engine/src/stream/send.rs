@@ -71,10 +71,6 @@ unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outc
     let seen = signals::now();
     let mut deadline = None;
     loop {
-        // The kernel's own call, which has sent something, is in it already.
-        if cursor.done() > 0 && !stay.enter(conn) {
-            return cursor.done_or(libc::EBADF);
-        }
         // After its end of file a peer's death shows only in the kernel's answer
         // to what it is sent.
         if conn.is_on_ring()
@@ -159,6 +155,10 @@ unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outc
                 continue;
             }
             return cursor.done_or(libc::EAGAIN);
+        }
+        // The kernel's own call, which has sent something, is in it already.
+        if cursor.done() > 0 && !stay.enter(program) {
+            return cursor.done_or(libc::EBADF);
         }
         if let Err(errno) = wait(program, Want::Room, &mut deadline, stay, seen) {
             return cursor.done_or(errno);

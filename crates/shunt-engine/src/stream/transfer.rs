@@ -236,10 +236,6 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
     let mut deadline: Deadline = None;
     let mut done = 0;
     while done < count {
-        // The kernel's own call, which has moved something, is in it already.
-        if done > 0 && !stay.enter(conn) {
-            break;
-        }
         if let Err(errno) = source.ready(done == 0) {
             return so_far(done, Outcome::Fail(errno));
         }
@@ -249,6 +245,10 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
             Ok(Put::Full) if !source.has_more() => break,
             Ok(Put::Full) => {
                 if conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0 {
+                    // The kernel's own call, which has moved something, is in it already.
+                    if done > 0 && !stay.enter(conn) {
+                        break;
+                    }
                     if let Err(errno) = wait(conn, Want::Room, &mut deadline, stay, seen) {
                         return so_far(done, Outcome::Fail(errno));
                     }
