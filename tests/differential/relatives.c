@@ -166,5 +166,45 @@ static void scribbled(struct end *e)
     say(e, "lives");
 }
 
-DIFF_MAIN(CASE(keeps, SPLIT), CASE(keeps_of_server, SPLIT), CASE(closes, SPLIT), CASE(closes_of_server, SPLIT),
+// A child's own memory may lie where its parent had rings. What the child makes of the connection
+// that it has must not touch it: its own children have all of it.
+static void forks_on(struct end *e)
+{
+    enum { PIECES = 512, PIECE = 1 << 20 };
+    char c;
+    if (e->role == C) {
+        share(e, S, &c, 1);
+        get(FD, &c, 1);
+        return;
+    }
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        char *pieces[PIECES];
+        for (int i = 0; i < PIECES; i++) {
+            pieces[i] = mmap(NULL, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            pieces[i][0] = (char)i;
+        }
+        int set = MUST(epoll_create1(EPOLL_CLOEXEC)), good = 0;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &(struct epoll_event){EPOLLOUT, {.u32 = 1}}));
+        for (int i = 0; i < 3; i++) {
+            // Before the last time the connection is the kernel's, and needs no ring.
+            if (i == 2)
+                shutdown(FD, SHUT_WR);
+            pid_t child = MUST(fork());
+            if (child == 0) {
+                for (int k = 0; k < PIECES; k++)
+                    good += pieces[k][0] == (char)k;
+                _exit(good != PIECES || epoll_wait(set, &(struct epoll_event){0}, 1, 0) != 1);
+            }
+            int status = -1;
+            waitpid(child, &status, 0);
+            say(e, "grandchild ended with %x", status);
+        }
+        _exit(0);
+    }
+    reap(e, &kid);
+    share(e, S, "x", 1);
+}
+
+DIFF_MAIN(CASE(forks_on, SPLIT | COLD), CASE(keeps, SPLIT), CASE(keeps_of_server, SPLIT), CASE(closes, SPLIT), CASE(closes_of_server, SPLIT),
           CASE(becomes_nobody, SPLIT), CASE(grandchild, SPLIT), CASE(scribbled, SPLIT))

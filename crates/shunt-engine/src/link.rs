@@ -85,10 +85,10 @@ impl Link {
         for flag in [&link.retired, &link.retire_due, &link.foreign] {
             flag.store(false, Ordering::Relaxed);
         }
-        link.mapped.fill(own.slots());
+        let slots = own.slots().min(peer.slots());
+        link.slots.store(slots, Ordering::Relaxed);
+        link.mapped.fill(slots);
         link.handed_on.clear();
-        link.slots
-            .store(own.slots().min(peer.slots()), Ordering::Relaxed);
         link.users.store(0, Ordering::Relaxed);
         for index in link.sockets.iter().chain(&link.sets) {
             index.store(0, Ordering::Relaxed);

@@ -90,12 +90,12 @@ impl Link {
         });
         self.used.each_run_without(had, |run| had.add(run));
         if !done {
-            // No room for one mapping more: all of it in one.
-            let whole = [Part::Control, Part::Rings(0..self.slots())];
-            whole.iter().for_each(|part| {
-                self.pass(part, true);
+            // No room for one mapping more: all of it, as far as it is here.
+            self.pass(&Part::Control, true);
+            self.each_mapped(|run| {
+                self.pass(&Part::Rings(run.clone()), true);
+                had.add(run);
             });
-            had.fill(self.slots());
         }
     }
 
@@ -106,7 +106,14 @@ impl Link {
         }
         self.handed_on.clear();
         self.pass(&Part::Control, false);
-        self.pass(&Part::Rings(0..self.slots()), false);
+        self.each_mapped(|run| {
+            self.pass(&Part::Rings(run), false);
+        });
+    }
+
+    /// The rings that are mapped here. What lies where the others were may be anything.
+    fn each_mapped(&self, visit: impl FnMut(std::ops::Range<u32>)) {
+        self.mapped.each_run_without(&Slots::default(), visit);
     }
 
     /// Both arenas have as many slots as the link, or more.
@@ -118,9 +125,7 @@ impl Link {
 
     /// Takes away what of it is mapped here.
     pub(super) fn unmap_parts(&self) {
-        let nothing = Slots::default();
-        self.mapped
-            .each_run_without(&nothing, |run| self.unmap_rings(run));
+        self.each_mapped(|run| self.unmap_rings(run));
         for arena in [self.own(), self.peer()] {
             arena.unmap_part(&Part::Control);
             arena.forget();
@@ -144,6 +149,7 @@ pub(crate) fn after_fork_child() {
             set.store(0, Ordering::Relaxed);
         }
         link.mapped.keep(&link.handed_on);
+        link.handed_on.keep(&link.mapped);
         for flag in [&link.foreign, &link.retired, &link.gone] {
             flag.store(true, Ordering::Relaxed);
         }
@@ -196,6 +202,7 @@ fn drop_all_but(needs: impl Fn(&Socket) -> bool) {
             link.unmap_rings(run.clone());
         });
         link.mapped.keep(&link.used);
+        link.handed_on.keep(&link.used);
     }
     LOCK.give();
 }
