@@ -53,6 +53,28 @@ static void reset_behind_program(struct end *e)
     }
 }
 
+// Nor is the one byte that a stream of stdio's has taken.
+static void reset_behind_stream(struct end *e)
+{
+    char c = 0;
+    AT(S) T(send(FD, "s", 1, 0));
+    AT(C) T(send(FD, "c", 1, 0));
+    AT(S) await_acknowledged(e);
+    AT(C) {
+        await_bytes(e, FD, 1);
+        close(FD), FD = -1;
+    }
+    AT(S) {
+        await_reset(e);
+        FILE *stream = fdopen(MUST(dup(FD)), "r");
+        setvbuf(stream, NULL, _IONBF, 0);
+        say(e, "%zu, %c", fread(&c, 1, 1, stream), c);
+        fclose(stream);
+        T(recv(FD, scratch(), 100, 0));
+        T(recv(FD, scratch(), 100, 0));
+    }
+}
+
 // A splice takes what there is, here by TCP, and the next call is told of the reset.
 static void reset_behind_splice(struct end *e)
 {
@@ -274,7 +296,7 @@ static void once_for_nothing(struct end *e)
     }
 }
 
-PLAIN_MAIN(CASE(reset_behind_program, COLD), CASE(reset_behind_splice, COLD), CASE(reset_behind_both, COLD),
+PLAIN_MAIN(CASE(reset_behind_program, COLD), CASE(reset_behind_stream, COLD), CASE(reset_behind_splice, COLD), CASE(reset_behind_both, COLD),
            CASE(splice_goes_on, COLD), CASE(reset_behind_pass, COLD), CASE(nothing_in_time, COLD),
            CASE(counts_both, COLD), CASE(passed_to_itself, COLD), CASE(child_of_two, SPLIT | COLD),
            CASE(child_has_set, SPLIT | COLD), CASE(once_for_nothing, COLD))

@@ -3,7 +3,7 @@
 use libc::c_int;
 use shunt_abi::message::Role;
 
-use crate::sys;
+use crate::sys::{self, Errno};
 
 /// The head of the kernel's `struct tcp_info`, as far as we look.
 #[derive(Clone, Copy)]
@@ -115,16 +115,26 @@ pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
     taken(fd).map(|(_, bytes)| bytes)
 }
 
-/// The same where the caller has counted so many, and others may have taken more. Of a
-/// connection that is closed, perhaps by a reset, the kernel does not say whether it has
-/// counted a FIN.
-pub(crate) fn consumed_since(fd: c_int, counted: u64) -> u64 {
+/// The same where the caller has counted so many, and others may have taken more. With it the
+/// error, told once, of a connection that has ended by one, and of which all has been taken.
+pub(crate) fn consumed_since(fd: c_int, counted: u64) -> (u64, Option<Errno>) {
     const CLOSE: u8 = 7;
     match taken(fd) {
-        Some((CLOSE, bytes)) if bytes <= counted => counted,
-        Some((CLOSE, bytes)) => bytes + 1,
-        Some((_, bytes)) => bytes.max(counted),
-        None => counted,
+        // Its count does not say whether a FIN is in it; what it answers does.
+        Some((CLOSE, bytes)) => {
+            let mut byte = 0;
+            match sys::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+                Ok(0) => (bytes.max(counted), None),
+                Ok(_) if bytes <= counted => (counted, None),
+                Ok(_) => (bytes + 1, None),
+                Err(errno) => {
+                    let error = (errno != libc::ENOTCONN).then_some(errno);
+                    ((bytes + 1).max(counted), error)
+                }
+            }
+        }
+        Some((_, bytes)) => (bytes.max(counted), None),
+        None => (counted, None),
     }
 }
 

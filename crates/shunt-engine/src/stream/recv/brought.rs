@@ -7,6 +7,7 @@ use libc::{c_int, iovec};
 use shunt_shm::ring::Found;
 use shunt_shm::slot::{Recall, Way};
 
+use super::back::pending;
 use super::end::{failure, has_ended, last};
 use super::ring::from_ring;
 use super::tcp::{peer_has_left, switch_offset, truncate};
@@ -60,15 +61,18 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     let receiving = &conn.pair.own.receiving;
     // Who had the connection meanwhile may have taken some.
     let counted = receiving.kernel_bytes.load(Ordering::Relaxed);
-    let taken = tcp::consumed_since(base, counted);
+    let (taken, error) = tcp::consumed_since(base, counted);
     receiving.kernel_bytes.store(taken, Ordering::Relaxed);
+    if let Some(errno) = error {
+        conn.socket.pending_error.store(errno, Ordering::Relaxed);
+    }
     if taken >= until {
-        return Step::Kernel;
+        return pending(conn).unwrap_or(Step::Kernel);
     }
     // All that follows is payload, too: only what is taken is counted.
     let peeks = flags & libc::MSG_PEEK != 0;
     let most = if peeks { u64::MAX } else { until - taken };
-    let end = match take(conn, cursor, flags, most) {
+    let end = match error.map_or_else(|| take(conn, cursor, flags, most), Taken::Failed) {
         Taken::Step(step) => return step,
         Taken::End => libc::ECONNRESET,
         Taken::Failed(errno) => {
