@@ -250,5 +250,5 @@ static void full_table_unread(struct end *e, uint32_t how)
 static void full_table_level(struct end *e) { full_table_unread(e, 0); }
 static void full_table_edge(struct end *e) { full_table_unread(e, EPOLLET); }
 
-DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT), CASE(full_table_level, SPLIT | COLD),
-          CASE(full_table_edge, SPLIT | COLD), CASE(closed_under_sleeper, SPLIT | COLD))
+DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT | STEADY), CASE(full_table_level, SPLIT | COLD | STEADY),
+          CASE(full_table_edge, SPLIT | COLD | STEADY), CASE(closed_under_sleeper, SPLIT | COLD))

@@ -505,6 +505,14 @@ impl Socket {
         }
     }
 
+    /// That has been closed, under calls on the socket: where no other has taken its place, a copy
+    /// that they go on by does, or none. The number may name another file by now.
+    pub(crate) fn lose_fd(&self, fd: c_int) {
+        let instead = self.handed.copy().unwrap_or(-1);
+        let o = Ordering::Relaxed;
+        let _ = self.fd.compare_exchange(fd, instead, o, o);
+    }
+
     /// A thread is about to make a real call on `fd` that moves bytes. `false`: it may not
     /// just now, or `fd` is another socket by now; look again.
     #[inline(always)]

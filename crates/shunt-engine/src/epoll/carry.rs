@@ -279,10 +279,12 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
             events: item.events,
             u64: item.data,
         };
-        let fd = item.fd;
-        let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
-        // Another thread may have closed it, and the number name something else.
-        if table::socket(fd).is_some_and(|s| std::ptr::eq(s, item.socket)) {
+        let (fd, is_named) = (item.fd, item.is_named());
+        // In a set of the program's that may be a registration of something else.
+        if is_named || at != set.fd() {
+            let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+        }
+        if is_named {
             let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
         }
         set.moved.fetch_sub(1, Ordering::AcqRel);

@@ -89,6 +89,9 @@ pub(super) fn look(set: &Set, state: &mut State, told: bool) {
 
 /// Whether the kernel has something to report of a base socket, and for an edge something new.
 fn has_kernel_news(item: &mut Item, conn: Option<Conn>, edge: bool) -> bool {
+    if !item.is_named() {
+        return false;
+    }
     let news = libc::POLLIN | libc::POLLRDHUP | libc::POLLPRI;
     let writes = item.events & libc::EPOLLOUT as u32 != 0;
     let mark = tcp::mark(item.fd);
@@ -102,7 +105,8 @@ fn has_kernel_news(item: &mut Item, conn: Option<Conn>, edge: bool) -> bool {
 
 /// Has the kernel report the set as ready, to whatever contains it. With the set's lock.
 pub(super) fn ring(set: &Set, state: &State) {
-    for item in state.items.iter().filter(|item| item.live && item.outside) {
+    let is_here = |item: &&Item| item.live && item.outside && item.is_named();
+    for item in state.items.iter().filter(is_here) {
         let _ = set.change_outside(libc::EPOLL_CTL_MOD, item.fd);
     }
 }

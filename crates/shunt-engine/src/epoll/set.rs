@@ -158,6 +158,17 @@ impl Set {
         result
     }
 
+    /// The same without an allocation: of a set that has no state there is nothing to do.
+    fn with_any(&self, work: impl FnOnce(&mut State)) {
+        if self.lock.take() {
+            // SAFETY: the lock is held.
+            if let Some(state) = unsafe { &mut *self.state.get() } {
+                work(state);
+            }
+            self.lock.give();
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn begin_state<'a>(&self, state: &'a mut Option<Box<State>>) -> Option<&'a mut Box<State>> {
@@ -334,10 +345,11 @@ impl User {
     }
 }
 
-/// In a forked child, of links whose memory has not come: no set reads their logs.
+/// In a forked child, of links whose memory has not come: no set reads their logs. (After a bare
+/// fork libc's allocator may be another thread's.)
 pub(crate) fn forget_links(is_lost: impl Fn(&Link) -> bool) {
     for set in table::SETS.each().filter(|set| set.is_live()) {
-        set.with(|state| state.follows.retain(|follow| !is_lost(follow.link)));
+        set.with_any(|state| state.follows.retain(|follow| !is_lost(follow.link)));
     }
 }
 

@@ -9,6 +9,7 @@ use super::call;
 use super::set::Set;
 use crate::link::Link;
 use crate::socket::Socket;
+use crate::table;
 use crate::tcp::Mark;
 
 /// A dormant registration goes after this many events.
@@ -48,6 +49,14 @@ pub(super) struct Item {
     pub(super) generation: u32,
     /// Next item of the same socket, index + 1.
     next: u32,
+}
+
+impl Item {
+    /// Whether its number names its socket still, as far as the program has closed and opened by
+    /// calls that are known.
+    pub(super) fn is_named(&self) -> bool {
+        table::socket(self.fd).is_some_and(|socket| std::ptr::eq(socket, self.socket))
+    }
 }
 
 /// A link whose logs the set reads.

@@ -52,6 +52,9 @@ fn closing_socket(socket: &'static Socket, fd: c_int) {
         stream::before_close_under_sleeper(&conn);
     }
     table::enter(fd, Entry::Other);
+    if !is_last {
+        socket.lose_fd(fd);
+    }
     if let Some(conn) = Conn::attached(socket, fd) {
         stream::let_go(&conn);
     }

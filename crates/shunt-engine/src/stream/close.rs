@@ -161,6 +161,7 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
     };
     table::enter(other, Entry::Ours);
     let former = if handed.exchange(wanted, other) {
+        socket.lose_fd(wanted);
         if let Some(conn) = Conn::attached(socket, other) {
             let_go(&conn);
         }
