@@ -796,6 +796,9 @@ static void killed_under_receiver(struct end *e)
 {
     char buf[16];
     if (e->role == C) {
+        // It has read everything, or the kernel would reset.
+        int read_all[2];
+        MUST(pipe2(read_all, O_CLOEXEC));
         struct kid kid = spawn(e);
         if (kid.pid == 0) {
             close(e->ctl);
@@ -805,8 +808,11 @@ static void killed_under_receiver(struct end *e)
                 put(fd, "ping", 4);
                 get(fd, buf, 4);
             }
+            MUST(write(read_all[1], "r", 1));
             pause();
         }
+        MUST(read(read_all[0], buf, 1));
+        close(read_all[0]), close(read_all[1]);
         await_blocked(e);
         kill(kid.pid, SIGKILL);
         reap(e, &kid);
