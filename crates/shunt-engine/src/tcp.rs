@@ -120,17 +120,14 @@ pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
 pub(crate) fn consumed_since(fd: c_int, counted: u64) -> (u64, Option<Errno>) {
     const CLOSE: u8 = 7;
     match taken(fd) {
-        // Its count does not say whether a FIN is in it; what it answers does.
+        // Its count does not say whether a FIN is in it; an error that it still has to tell says that
+        // there is none.
         Some((CLOSE, bytes)) => {
             let mut byte = 0;
             match sys::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
-                Ok(0) => (bytes.max(counted), None),
+                Err(errno) => ((bytes + 1).max(counted), Some(errno)),
                 Ok(_) if bytes <= counted => (counted, None),
                 Ok(_) => (bytes + 1, None),
-                Err(errno) => {
-                    let error = (errno != libc::ENOTCONN).then_some(errno);
-                    ((bytes + 1).max(counted), error)
-                }
             }
         }
         Some((_, bytes)) => (bytes.max(counted), None),
