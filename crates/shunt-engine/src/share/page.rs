@@ -24,7 +24,12 @@ static LOCK: Lock = Lock::new();
 
 /// Before a fork: what is shared from here on lies in a page that no relative has yet.
 pub(crate) fn before_fork() {
+    // Not while another thread takes a word; a handler has interrupted this one then.
+    let locked = LOCK.take();
     OPEN.store(NONE, Ordering::Relaxed);
+    if locked {
+        LOCK.give();
+    }
 }
 
 /// In a forked child, where no other thread holds the lock.
@@ -44,11 +49,13 @@ pub(super) fn take() -> Option<&'static AtomicU32> {
 
 fn take_locked() -> Option<&'static AtomicU32> {
     let o = Ordering::Relaxed;
-    if OPEN.load(o) == NONE || GIVEN.load(o) == WORDS {
-        OPEN.store(begin_page()?, o);
+    let mut page = OPEN.load(o);
+    if page == NONE || GIVEN.load(o) == WORDS {
+        page = begin_page()?;
+        OPEN.store(page, o);
         GIVEN.store(0, o);
     }
-    let (page, word) = (OPEN.load(o), GIVEN.fetch_add(1, o));
+    let word = GIVEN.fetch_add(1, o);
     USERS[page as usize].fetch_add(1, Ordering::AcqRel);
     // SAFETY: a word of a page in the area, which is mapped.
     Some(unsafe { &*place(page)?.cast::<AtomicU32>().add(word as usize) })
