@@ -43,20 +43,8 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         check(cargo().args(["test", "--release", "-p", "shunt-preload", "--quiet"]))?;
         Ok(String::new())
     });
-    report.step("loom", || {
-        let mut command = cargo();
-        command.args([
-            "test",
-            "-p",
-            "shunt-shm",
-            "--release",
-            "--quiet",
-            "--target-dir",
-            "target/loom",
-        ]);
-        check(command.env("RUSTFLAGS", "--cfg loom"))?;
-        Ok(String::new())
-    });
+    report.step("loom", || model("loom"));
+    report.step("shuttle", || model("shuttle"));
     if built {
         report.step("instructions", instructions::step);
         report.step("differential", differential);
@@ -73,6 +61,18 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
     }
     reap_leftovers();
     Ok(report.finish())
+}
+
+/// Runs the models of the lock-free protocols: with `loom` every order of the steps of small scenes,
+/// with `shuttle` random orders of long ones.
+fn model(checker: &str) -> Result<String> {
+    let mut command = cargo();
+    command
+        .args(["test", "-p", "shunt-shm", "--release", "--quiet"])
+        .args(["--target-dir", &format!("target/{checker}")])
+        .env("RUSTFLAGS", format!("--cfg model --cfg {checker}"));
+    check(&mut command)?;
+    Ok(String::new())
 }
 
 /// What the steps so far have left out by themselves, for lack of something here.

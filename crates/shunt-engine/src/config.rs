@@ -1,5 +1,6 @@
 //! What `shunt run` tells the library through the environment.
 
+use shunt_shm::path;
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -96,6 +97,7 @@ pub(crate) fn read(environment: Environment) {
     }
     if let Some(steps) = number("SHUNT_HESITANT=") {
         HESITANT.store(steps, Ordering::Relaxed);
+        path::pause_with(hesitate);
     }
     if variable("SHUNT_IO_URING=") == Some(b"deny") {
         RINGS.store(Rings::Denied as u8, Ordering::Relaxed);

@@ -298,11 +298,6 @@ impl Pair {
         self.own.face.generation.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer's words are of this connection and this life, and not of one before.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.peer.state(self.life()).is_some()
-    }
-
     /// The peer's state bits; none before it has begun this life.
     #[inline(always)]
     pub(crate) fn peer_state(&self) -> u32 {

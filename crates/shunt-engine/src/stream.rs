@@ -20,6 +20,8 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use shunt_shm::path;
+use shunt_shm::path::unread::Unread;
 use shunt_shm::publish;
 use shunt_shm::ring::{Consumer, Producer};
 use shunt_shm::slot::{self, Way};
@@ -170,6 +172,31 @@ impl<'a> Conn<'a> {
     fn is_known_to_kernel(&self, fd: c_int) -> bool {
         let cookie = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
         self.socket.cookie() != 0 && cookie == Ok(self.socket.cookie())
+    }
+
+    /// The path of what this side sends.
+    #[inline(always)]
+    fn sender(&self) -> path::Sender<'a> {
+        path::Sender {
+            own: self.pair.own,
+            peer: self.pair.peer,
+            life: self.pair.life(),
+        }
+    }
+
+    /// The path of what it receives.
+    #[inline(always)]
+    fn receiver(&self) -> path::Receiver<'a> {
+        path::Receiver {
+            own: self.pair.own,
+            peer: self.pair.peer,
+            life: self.pair.life(),
+        }
+    }
+
+    /// Bytes unread in the peer's ring; `None`: it is broken.
+    fn unread_in_ring(&self) -> Option<u64> {
+        Unread::of(self.pair.own).length(self.consumer().memory)
     }
 
     /// Where outgoing bytes go.

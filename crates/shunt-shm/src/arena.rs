@@ -349,7 +349,7 @@ fn limit(resource: libc::__rlimit_resource_t) -> u64 {
     limit.rlim_cur
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(all(test, not(model), not(miri)))]
 mod tests {
     use super::*;
 

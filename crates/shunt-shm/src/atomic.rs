@@ -1,17 +1,20 @@
-//! Atomics and barriers, switched to loom's for model checking.
+//! Atomics and barriers, switched to a model checker's: loom's tries every order of the steps
+//! of a small scene, shuttle's random orders of a long one.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
+#[cfg(shuttle)]
+pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(model))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// The cheap half of an asymmetric barrier, on the side that never sleeps: it
 /// only keeps the compiler from reordering. Pairs with [`heavy`].
 #[inline(always)]
 pub fn light() {
-    #[cfg(loom)]
+    #[cfg(model)]
     fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
+    #[cfg(not(model))]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
 }
 
@@ -20,9 +23,9 @@ pub fn light() {
 /// (`membarrier(2)`, `MEMBARRIER_CMD_GLOBAL_EXPEDITED`). Pairs with [`light`].
 #[inline]
 pub fn heavy() {
-    #[cfg(loom)]
+    #[cfg(model)]
     fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
+    #[cfg(not(model))]
     {
         fence(Ordering::SeqCst);
         const GLOBAL_EXPEDITED: usize = 1 << 1;
@@ -36,9 +39,9 @@ pub fn heavy() {
 /// [`heavy`], which interrupts other processors.
 #[inline(always)]
 pub fn full() {
-    #[cfg(any(loom, miri, not(target_arch = "x86_64")))]
+    #[cfg(any(model, miri, not(target_arch = "x86_64")))]
     fence(Ordering::SeqCst);
-    #[cfg(not(any(loom, miri, not(target_arch = "x86_64"))))]
+    #[cfg(not(any(model, miri, not(target_arch = "x86_64"))))]
     // SAFETY: changes nothing. A locked instruction is a full barrier (Intel SDM 3A,
     // 9.2.3.9), and takes half the time of the `mfence` that the compiler would use.
     unsafe {
@@ -48,7 +51,7 @@ pub fn full() {
 
 /// Registers this process as one that [`heavy`] reaches. `false` if the kernel
 /// cannot: then this process must not share memory.
-#[cfg(not(loom))]
+#[cfg(not(model))]
 #[must_use]
 pub fn register() -> bool {
     const REGISTER_GLOBAL_EXPEDITED: usize = 1 << 2;
@@ -62,6 +65,8 @@ pub fn register() -> bool {
 pub fn pause() {
     #[cfg(loom)]
     loom::thread::yield_now();
-    #[cfg(not(loom))]
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+    #[cfg(not(model))]
     std::hint::spin_loop();
 }

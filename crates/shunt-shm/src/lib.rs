@@ -2,7 +2,7 @@
 //!
 //! * [`arena`]: one side's memory of a link: made, sealed, mapped.
 //! * [`slot`]: the control lines of one connection, and who may write them.
-//! * [`recall`]: who sends again by TCP what a receiver has not read of a ring.
+//! * [`path`]: how a direction moves between TCP and the ring, and back.
 //! * [`ring`]: the framed single-producer, single-consumer byte ring.
 //! * [`token`]: who may send, who may receive.
 //! * [`wake`]: sleeping without losing a wake-up: wait words, doors, logs.
@@ -11,15 +11,15 @@
 //!
 //! Neighbours: below it only `shunt-abi`; above it `shunt-engine`. It makes no
 //! policy, knows no descriptors (but the arena's own) and never blocks.
-//! Under `--cfg loom` the same protocols run on loom's atomics.
+//! Under `--cfg model --cfg loom` (or `shuttle`) the same protocols run on the atomics of a model checker.
 
-#[cfg(not(loom))]
+#[cfg(not(model))]
 pub mod arena;
 pub mod atomic;
-#[cfg(not(loom))]
+#[cfg(not(model))]
 pub mod copy;
+pub mod path;
 pub mod publish;
-pub mod recall;
 pub mod ring;
 pub mod slot;
 pub mod token;

@@ -25,7 +25,7 @@ use crate::slot::Sending;
 mod consumer;
 mod memory;
 mod producer;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(model)))]
 mod tests;
 
 pub use consumer::{Consumer, Found};

@@ -309,7 +309,7 @@ pub struct Slot {
     pub recall: Recall,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(model))]
 const _: () = assert!(size_of::<Slot>() <= shunt_abi::layout::SLOT_BYTES);
 
 /// Where a direction's bytes travel.

@@ -27,7 +27,7 @@ pub enum Taken {
 
 impl Token {
     /// A free token.
-    #[cfg(not(loom))]
+    #[cfg(not(model))]
     #[allow(clippy::declare_interior_mutable_const)]
     pub const FREE: Self = Self(AtomicU64::new(0));
 

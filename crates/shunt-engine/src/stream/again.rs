@@ -18,11 +18,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use shunt_abi::Reason;
-use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
 use super::wait::say_again;
-use super::{Conn, downgrade, recv, waits_for_many};
+use super::{Conn, downgrade, waits_for_many};
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
 use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, Socket};
@@ -199,44 +198,32 @@ fn note(conn: &Conn) {
 /// A peer that is ready for the next life, and has not begun with its ring in this one, never
 /// will: what comes from it is the kernel's.
 fn settle(conn: &Conn) {
-    let (own, peer) = (conn.pair.own, conn.pair.peer);
-    let never = || {
-        slot::next_life(conn.pair.life()) == Some(peer.face.again.load(Ordering::Acquire))
-            && conn.pair.has_begun()
-            && recv::switch_offset(conn).is_none()
-    };
-    if conn.way_in() == Way::Tcp && never() && conn.take(&own.receiving.token) {
-        if conn.way_in() == Way::Tcp && never() {
-            own.receiving.awaits.store(0, Ordering::Relaxed);
-            Way::TcpAgain.store(&own.receiving.way);
+    let token = &conn.pair.own.receiving.token;
+    if conn.receiver().is_skipped() && conn.take(token) {
+        if conn.receiver().is_skipped() {
+            conn.receiver().skip();
         }
-        give(&own.receiving.token);
+        give(token);
     }
 }
 
 /// Whether the connection could come back as far as this side knows.
 fn may_return(conn: &Conn) -> bool {
-    const ENDS: u32 = slot::SHUT_RD | slot::SHUT_WR | slot::CLOSED | slot::LINGERS | slot::REFUSED;
     let socket = conn.socket;
-    let own = conn.pair.own;
     thread::owns_memory()
         && config::upgrade() != Upgrade::Off
-        && downgrade::is_plain(conn)
-        && recv::is_bringing(conn).is_none()
-        && own.face.state.load(Ordering::Relaxed) & ENDS == 0
-        && conn.pair.peer_state() & ENDS == 0
+        && conn.receiver().may_begin_again()
         && socket.kernel_state.load(Ordering::Relaxed) == 0
         && socket.pending_error.load(Ordering::Relaxed) == 0
-        && slot::next_life(conn.pair.life()).is_some()
 }
 
 /// Says that this side is ready; begins the next life if the peer is, too.
 fn try_again(conn: &Conn) {
-    let (own, peer) = (conn.pair.own, conn.pair.peer);
+    let own = conn.pair.own;
     let Some(next) = slot::next_life(conn.pair.life()) else {
         return;
     };
-    if own.face.again.load(Ordering::Relaxed) != next {
+    if !conn.receiver().is_ready() {
         if !conn.socket.lock.try_take() {
             return;
         }
@@ -256,16 +243,12 @@ fn try_again(conn: &Conn) {
         }
         // Nobody is in the middle of anything.
         if may_return(conn) && conn.pair.life() + 1 == next {
-            hesitate();
-            publish::half(&own.face.again, next);
+            conn.receiver().say_ready();
         }
-        hesitate();
         give(&own.receiving.token);
         give(&own.sending.token);
     }
-    let is_ready = peer.face.again.load(Ordering::Acquire) == next
-        || peer.face.generation.load(Ordering::Acquire) == next;
-    if is_ready && conn.socket.lock.try_take() {
+    if conn.receiver().is_peer_ready() && conn.socket.lock.try_take() {
         hesitate();
         if carry(conn) {
             begin(conn, next);

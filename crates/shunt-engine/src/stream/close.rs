@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::atomic::{heavy, light};
+use shunt_shm::path;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
@@ -61,13 +62,6 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
 }
 
-/// Whether a side has shut down both halves: what comes by TCP from then on, the kernel answers
-/// by a reset, and throws away what it has.
-pub(super) fn is_deaf(state: u32) -> bool {
-    const BOTH: u32 = slot::SHUT_RD | slot::SHUT_WR;
-    state & BOTH == BOTH
-}
-
 /// Whether a side in this state will be after `shutdown`.
 fn will_be_deaf(state: u32, how: c_int) -> bool {
     let new = match how {
@@ -76,7 +70,7 @@ fn will_be_deaf(state: u32, how: c_int) -> bool {
         libc::SHUT_RDWR => slot::SHUT_RD | slot::SHUT_WR,
         _ => 0,
     };
-    is_deaf(state | new) && !is_deaf(state)
+    path::is_deaf(state | new) && !path::is_deaf(state)
 }
 
 /// More than this the peer of an ending connection reads in the ring.
@@ -120,7 +114,7 @@ fn say_end(conn: &Conn, bits: u32) {
     // Pairs with the peer's, behind its recall: either it sees the end, or we see that.
     light();
     hesitate();
-    if !ended && bits & slot::UNREAD == 0 && owed::is_asked(conn) {
+    if !ended && bits & slot::UNREAD == 0 && conn.sender().is_asked() {
         owed::pay_at_last(conn);
     }
 }
@@ -178,7 +172,7 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
     before_end(conn);
-    let recalled = || own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
+    let recalled = || conn.receiver().has_recalled();
     // What TCP has not brought by now would be lost without a word.
     if recalled() && !conn.socket.insists.load(Ordering::Relaxed) && !conn.is_shared() {
         downgrade::end_recall(conn);
@@ -309,16 +303,11 @@ pub(crate) fn before_reset(conn: &Conn) {
 pub(super) fn take_over(conn: &Conn, token: &Token) {
     let own = conn.pair.own;
     if std::ptr::eq(token, &raw const own.sending.token) {
-        if conn.producer().repair() {
-            Way::TcpAgain.store(&own.sending.way);
-        } else if conn.way_out() == Way::Tcp && own.output.switch_at.load(Ordering::Relaxed) != 0 {
-            Way::Ring.store(&own.sending.way);
-        }
-        owed::finish(conn);
+        owed::finish(conn, conn.producer().repair());
         return;
     }
     if conn.consumer().repair() && recv::recount(conn) {
-        downgrade::finish_recall(conn);
+        conn.receiver().finish(|| conn.unread_in_ring());
         return;
     }
     conn.socket.set_reason(Reason::HolderDied);

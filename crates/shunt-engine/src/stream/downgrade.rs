@@ -17,15 +17,12 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
-use shunt_shm::publish;
-use shunt_shm::recall;
-use shunt_shm::slot::{self, Recall, Way};
+use shunt_shm::path::unread::Unread;
+use shunt_shm::path::{self};
+use shunt_shm::slot::{self, Way};
 
 use super::leave::{Stopped, leave_ring_within};
-use super::recv::{
-    is_bringing, is_home, note_brought, peer_has_left, settle, stay_in_ring, stays_in_ring,
-    switch_offset, take_back, way_before,
-};
+use super::recv::{is_home, settle, stay_in_ring, take_back};
 use super::tell::News;
 use super::{Conn, close, owed, wait};
 use crate::config::hesitate;
@@ -97,10 +94,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
 
 /// Whether both directions are the kernel's already.
 pub(crate) fn is_plain(conn: &Conn) -> bool {
-    conn.way_out() == Way::TcpAgain
-        && conn.way_in() == Way::TcpAgain
-        && !awaits(conn)
-        && !owed::is_due(conn)
+    conn.receiver().is_plain()
 }
 
 /// Reads the peer's ring no more. `true`: so far it has.
@@ -109,33 +103,25 @@ fn recall(conn: &Conn, insists: bool) -> bool {
     if !conn.take(&own.receiving.token) {
         return false;
     }
-    let recalled = own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
+    let path = conn.receiver();
+    let recalled = path.has_recalled();
     settle(conn);
     if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
         owed::follow_withdrawal(conn);
     }
     // What a peer that leaves its ring has left there is read there, unless it is needed by TCP.
-    let leaves = peer_has_left(conn);
+    let leaves = path.peer_has_left();
     let begins = conn.way_in() != Way::TcpAgain
         && (insists || !leaves)
         && !recalled
-        && !stays_in_ring(conn)
+        && !path.stays_in_ring()
         && (!is_deaf(conn) || !conn.consumer().is_ready());
     if begins {
-        as_receiver(conn).begin();
-        hesitate();
+        path.recall();
         send_to_self(conn, None);
     }
     give(&own.receiving.token);
     begins
-}
-
-/// The handshake of a recall, on this side.
-pub(super) fn as_receiver<'a>(conn: &Conn<'a>) -> recall::Receiver<'a> {
-    recall::Receiver {
-        own: conn.pair.own,
-        peer: conn.pair.peer,
-    }
 }
 
 /// Takes the peer's part, if it is in no operation: sends what is unread in its ring
@@ -143,67 +129,29 @@ pub(super) fn as_receiver<'a>(conn: &Conn<'a>) -> recall::Receiver<'a> {
 fn send_to_self(conn: &Conn, lent: Option<c_int>) {
     let mut unread = false;
     let can = || {
-        hesitate();
-        unread = switch_offset(conn).is_some() && conn.consumer().is_ready();
-        hesitate();
+        unread = conn.receiver().switch_offset().is_some() && conn.consumer().is_ready();
         !unread || lent.is_some() && !is_deaf(conn)
     };
-    if !as_receiver(conn).take_part(|| conn.pair.has_begun(), can) {
+    if !conn.receiver().take_part(can) {
         return;
     }
     if let (true, Some(lent)) = (unread, lent) {
-        let there = owed::Unread::of(conn.pair.own);
+        let there = Unread::of(conn.pair.own);
         // What TCP does not take now the peer sends when it comes by.
-        let _ = there.resend(conn.consumer().memory, 0, lent, owed::GROWTH_MS);
+        let _ = owed::resend(&there, conn.consumer().memory, 0, lent, owed::GROWTH_MS);
     }
-    taken(conn);
-}
-
-/// Whether this side has recalled the stream, and does not know yet that TCP carries it on.
-pub(super) fn awaits(conn: &Conn) -> bool {
-    conn.pair.own.receiving.awaits.load(Ordering::Relaxed) != 0
+    conn.receiver().done(|| conn.unread_in_ring());
 }
 
 /// Whether nothing more can come by TCP.
 fn is_deaf(conn: &Conn) -> bool {
-    close::is_deaf(conn.pair.own.face.state.load(Ordering::Relaxed))
-}
-
-/// The peer's part has been taken, and it waits: the last step of that.
-fn taken(conn: &Conn) {
-    if let Some(switched) = switch_offset(conn) {
-        note_brought(conn, switched);
-    }
-    hesitate();
-    conn.pair.own.receiving.awaits.store(0, Ordering::Relaxed);
-    as_receiver(conn).done();
-}
-
-/// With the receiving token of a process that died with it, perhaps in [`recall`]
-/// or [`send_to_self`]: the peer must not wait for it.
-pub(super) fn finish_recall(conn: &Conn) {
-    if conn.way_in() != Way::TcpAgain {
-        return;
-    }
-    let own = conn.pair.own;
-    let recalled = own.face.state.load(Ordering::Relaxed) & slot::RECALLED != 0;
-    let stage = &own.recall.stage;
-    match stage.load(Ordering::Relaxed) {
-        Recall::TAKEN => taken(conn),
-        Recall::TRYING => publish::half(stage, Recall::ASKED),
-        // It has not followed the peer: so it was leaving.
-        Recall::NONE if !recalled && awaits(conn) => {
-            publish::half(stage, Recall::ASKED);
-        }
-        _ => return,
-    }
-    publish::set_bits(&own.face.state, slot::RECALLED);
+    path::is_deaf(conn.pair.own.face.state.load(Ordering::Relaxed))
 }
 
 fn stay_out(conn: &Conn) {
     let sending = &conn.pair.own.sending;
     if conn.take(&sending.token) {
-        Way::TcpAgain.store(&sending.way);
+        conn.sender().stay_with_kernel();
         give(&sending.token);
     }
 }
@@ -264,7 +212,7 @@ fn await_answer(conn: &Conn, patience: u64, asks_on: bool) -> bool {
             let lent = control::borrow(conn.socket.cookie(), conn.fd);
             // It may only have been in an operation before: for an empty ring none is needed.
             if conn.take(&own.receiving.token) {
-                if own.recall.stage.load(Ordering::Relaxed) == Recall::ASKED {
+                if conn.receiver().asks() {
                     send_to_self(conn, lent);
                 }
                 give(&own.receiving.token);
@@ -282,19 +230,14 @@ fn await_answer(conn: &Conn, patience: u64, asks_on: bool) -> bool {
 /// Whether the peer has ended the stream, or was killed, without having seen that it is
 /// recalled, so that it never answers.
 pub(super) fn has_passed_the_end(conn: &Conn) -> bool {
-    let (own, peer) = (conn.pair.own, conn.pair.peer);
-    // In this order: the token, free behind the word, says that who wrote that has looked.
-    let said = || {
-        conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
-            && !peer.sending.token.is_taken()
-    };
+    let path = conn.receiver();
     let heard = || {
-        own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
+        conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
             && conn
                 .base()
                 .is_some_and(|fd| sys::ready(fd, libc::POLLRDHUP) & ENDED != 0)
     };
-    (said() || heard()) && peer.recall.answered.load(Ordering::Acquire) == 0
+    path.has_ended_unasked() || heard() && path.is_unanswered()
 }
 
 /// Whether no answer to a recall will come, so that what arrives is read where it was before,
@@ -306,9 +249,7 @@ pub(super) fn is_never_answered(conn: &Conn) -> bool {
 /// Whether the peer has refused. The program may go on to read the ring where no other one is
 /// about to have the connection.
 fn is_refused(conn: &Conn) -> bool {
-    let answered = conn.pair.peer.recall.answered.load(Ordering::Acquire);
-    let refused = answered == Recall::REFUSED && !conn.consumer().has_ended();
-    if !refused || !awaits(conn) {
+    if !conn.receiver().is_refused(|| conn.consumer().has_ended()) {
         return false;
     }
     if conn.socket.insists.load(Ordering::Relaxed) {
@@ -321,8 +262,8 @@ fn is_refused(conn: &Conn) -> bool {
 /// Takes the recall back, since nobody can send again what is unread in the ring. `false`:
 /// there is no such thing. With the receiving token.
 fn stay_with_ring(conn: &Conn) -> bool {
-    let asks = conn.pair.own.recall.stage.load(Ordering::Relaxed) == Recall::ASKED;
-    let stays = asks && awaits(conn) && conn.consumer().is_ready();
+    let path = conn.receiver();
+    let stays = path.asks() && path.awaits() && conn.consumer().is_ready();
     hesitate();
     if stays {
         stay_in_ring(conn);
@@ -364,9 +305,10 @@ fn has_ended_recall(conn: &Conn) -> bool {
         take_back_in_time(conn);
         return conn.way_in() != Way::TcpAgain;
     }
-    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
+    let path = conn.receiver();
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
-    is_bringing(conn).is_none_or(|until| taken + queued() >= until)
+    path.is_bringing()
+        .is_none_or(|until| path.taken() + queued() >= until)
 }
 
 /// Nobody answers. With the receiving token.
@@ -379,7 +321,7 @@ fn give_up(conn: &Conn) {
 /// Takes the recall back, unless the peer is in an operation: then it answers. With the
 /// receiving token.
 fn take_back_in_time(conn: &Conn) {
-    if awaits(conn) {
-        as_receiver(conn).take_back_in_time(way_before(conn));
+    if conn.receiver().awaits() {
+        conn.receiver().take_back_in_time();
     }
 }

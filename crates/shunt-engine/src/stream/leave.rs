@@ -1,7 +1,6 @@
 //! When and how does the outgoing direction leave the ring and go back to TCP?
 
 use shunt_abi::Reason;
-use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
@@ -111,7 +110,7 @@ impl Stopped {
 /// With the sending token. `true`: the peer is receiving, which `may_wait` says to wait for, where
 /// that would take what follows the ring for what comes before it, and where not.
 fn leave(conn: &Conn, reason: Reason, may_wait: impl Fn(bool) -> bool) -> bool {
-    let own = conn.pair.own;
+    let path = conn.sender();
     if owed::is_due(conn) {
         owed::pay(conn);
     }
@@ -120,18 +119,18 @@ fn leave(conn: &Conn, reason: Reason, may_wait: impl Fn(bool) -> bool) -> bool {
     match conn.way_out() {
         Way::Ring if can_stay && is_too_much_for_tcp(conn) => {}
         Way::Ring => {
-            publish::set_bits(&own.face.state, slot::LEAVING);
+            path.say_leaving();
             let withdrawal = if conn.in_flight() > 0 {
                 owed::withdraw(conn)
             } else {
                 Withdrawal::No
             };
             match withdrawal {
-                Withdrawal::Done => {}
+                Withdrawal::Owing => {}
                 Withdrawal::PeerReceives if may_wait(false) => return true,
                 _ if may_overtake(conn) && may_wait(true) => return true,
                 _ if can_stay && conn.in_flight() > 0 => {
-                    publish::clear_bits(&own.face.state, slot::LEAVING);
+                    path.stay_in_ring();
                     return false;
                 }
                 Withdrawal::PeerReceives | Withdrawal::No => {
@@ -141,22 +140,24 @@ fn leave(conn: &Conn, reason: Reason, may_wait: impl Fn(bool) -> bool) -> bool {
                     else {
                         return false;
                     };
-                    hesitate();
-                    publish::word(&own.output.back_at, offset + 1);
-                    hesitate();
-                    if conn.producer().leave(offset).is_err() {
-                        close::abort(conn);
-                    }
-                    Way::TcpAgain.store(&own.sending.way);
+                    end_ring(conn, offset);
                 }
             }
             conn.socket.set_reason(reason);
             conn.socket.note_downgrade();
         }
-        Way::Tcp => Way::TcpAgain.store(&own.sending.way),
+        Way::Tcp => path.stay_with_kernel(),
         Way::TcpAgain | Way::Owing => {}
     }
     false
+}
+
+/// Ends the ring: the stream goes on by TCP at that offset of it. With the sending token.
+pub(super) fn end_ring(conn: &Conn, offset: u64) {
+    let ended = conn.sender().leave(offset, |at| conn.producer().leave(at));
+    if ended.is_err() {
+        close::abort(conn);
+    }
 }
 
 /// Whether what the peer has not read of our ring is more than TCP takes at once.
@@ -167,8 +168,5 @@ pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
 /// Whether the peer may be in the middle of a receive by TCP that began before this side used the
 /// ring: it would take what follows that for what comes before it.
 fn may_overtake(conn: &Conn) -> bool {
-    let receiving = &conn.pair.peer.receiving;
-    Way::load(&receiving.way) == Way::Tcp
-        && receiving.token.is_taken()
-        && !thread::is_held_by_dead(&receiving.token)
+    conn.sender().may_overtake() && !thread::is_held_by_dead(&conn.pair.peer.receiving.token)
 }

@@ -27,10 +27,8 @@ use tcp::from_tcp;
 
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
-pub(super) use brought::{
-    is_bringing, note_brought, stay_in_ring, stays_in_ring, take_back, way_before,
-};
-pub(super) use tcp::{peer_has_left, recount, settle, switch_offset};
+pub(super) use brought::{stay_in_ring, take_back};
+pub(super) use tcp::{recount, settle};
 pub(crate) use unread::{leaves_unread, pump, ring_bytes, unread};
 
 /// As many buffers as one call hands over at once.
@@ -244,7 +242,7 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
 fn goes_on(conn: &Conn) -> bool {
     match conn.way_in() {
         Way::Ring => conn.consumer().is_ready(),
-        Way::Tcp => switch_offset(conn).is_some() && conn.consumer().is_ready(),
+        Way::Tcp => conn.receiver().switch_offset().is_some() && conn.consumer().is_ready(),
         Way::TcpAgain | Way::Owing => true,
     }
 }

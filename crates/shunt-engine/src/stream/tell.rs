@@ -5,12 +5,10 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::atomic::{AtomicU32, full, light};
-use shunt_shm::publish;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot;
 use shunt_shm::wake::Address;
 
 use super::{Conn, downgrade};
-use crate::config::hesitate;
 use crate::link::Pair;
 use crate::socket::Socket;
 use crate::thread::give;
@@ -160,14 +158,8 @@ impl Conn<'_> {
     /// Moves the outgoing direction to the ring if the peer honours it and
     /// nobody is sending through the kernel. With the sending token.
     pub(super) fn try_switch(&self) -> bool {
-        let own = self.pair.own;
-        let peer = self.pair.peer_state();
-        if peer & slot::READY == 0
-            || peer & (slot::SHUT_WR | slot::CLOSED | slot::REFUSED | slot::RECALLED) != 0
-            || self.is_shut()
-            || self.socket.inside.has_sender()
-            || self.is_shared()
-        {
+        let path = self.sender();
+        if !path.may_switch() || self.socket.inside.has_sender() || self.is_shared() {
             return false;
         }
         let Some(base) = self.base() else {
@@ -178,15 +170,12 @@ impl Conn<'_> {
         };
         if self.producer().lacks_memory() {
             self.socket.set_reason(Reason::NoResources);
-            Way::TcpAgain.store(&own.sending.way);
+            path.stay_with_kernel();
             return false;
         }
         // Nobody sends what would push out what `MSG_MORE` holds back.
         sys::push(base);
-        hesitate();
-        publish::word(&own.output.switch_at, written + 1);
-        hesitate();
-        Way::Ring.store(&own.sending.way);
+        path.switch(written);
         true
     }
 

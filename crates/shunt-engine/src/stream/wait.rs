@@ -12,7 +12,6 @@ use shunt_shm::wake::Address;
 
 use super::downgrade::downgrade;
 use super::leave::leave_if_ending;
-use super::recv::stays_in_ring;
 use super::spin::{self, Peer, Spin};
 use super::{Conn, owed};
 use crate::hold::Taken;
@@ -242,7 +241,9 @@ fn sleep(
 /// will not once the peer has moved to its ring.
 pub(crate) fn must_be_called(conn: &Conn, want: Want) -> bool {
     match want {
-        Want::Data => matches!(conn.way_in(), Way::Ring | Way::Tcp) && !stays_in_ring(conn),
+        Want::Data => {
+            matches!(conn.way_in(), Way::Ring | Way::Tcp) && !conn.receiver().stays_in_ring()
+        }
         Want::Room => conn.is_on_ring(),
     }
 }
@@ -334,7 +335,7 @@ pub(super) fn say_again(conn: &Conn) -> bool {
 /// With the token, having said that a thread sleeps: whether it should not.
 fn has_come(conn: &Conn, want: Want) -> bool {
     is_ready(conn, want)
-        || owed::is_asked(conn)
+        || conn.sender().is_asked()
         || (want == Want::Data
             && conn.way_in() == Way::Tcp
             && super::recv::settle(conn)

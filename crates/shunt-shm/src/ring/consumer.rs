@@ -225,7 +225,7 @@ impl Consumer<'_> {
     ///
     /// # Errors
     /// If the peer wrote an impossible frame.
-    #[cfg(not(loom))]
+    #[cfg(not(model))]
     pub fn drain<E>(
         &self,
         most: usize,

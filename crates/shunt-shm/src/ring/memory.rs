@@ -61,7 +61,7 @@ impl Memory {
     }
 
     /// Where the byte at `offset` is, for system calls that fill or drain the ring.
-    #[cfg(not(loom))]
+    #[cfg(not(model))]
     #[must_use]
     pub fn at(&self, offset: u32) -> *mut u8 {
         assert!(offset <= self.size);
@@ -69,7 +69,7 @@ impl Memory {
         unsafe { self.start().add(offset as usize) }
     }
 
-    #[cfg(not(loom))]
+    #[cfg(not(model))]
     #[inline(always)]
     fn start(&self) -> *mut u8 {
         self.words.cast::<u8>().cast_mut()
@@ -111,12 +111,12 @@ impl Memory {
         n: usize,
     ) -> Result<(), BadBuffer> {
         debug_assert!(offset as usize + n <= self.size as usize);
-        #[cfg(not(loom))]
+        #[cfg(not(model))]
         // SAFETY: the caller's promise.
         if unsafe { crate::copy::copy(self.start().add(offset as usize), source, n) } != 0 {
             return Err(BadBuffer);
         }
-        #[cfg(loom)]
+        #[cfg(model)]
         for i in 0..n {
             if i % 8 == 0 && n - i >= 8 && offset % 8 == 0 {
                 // Whole words keep the model small.
@@ -171,12 +171,12 @@ impl Memory {
         n: usize,
     ) -> Result<(), BadBuffer> {
         debug_assert!(offset as usize + n <= self.size as usize);
-        #[cfg(not(loom))]
+        #[cfg(not(model))]
         // SAFETY: the caller's promise.
         if unsafe { crate::copy::copy(target, self.start().add(offset as usize), n) } != 0 {
             return Err(BadBuffer);
         }
-        #[cfg(loom)]
+        #[cfg(model)]
         for i in 0..n {
             if i % 8 == 0 && n - i >= 8 && offset % 8 == 0 {
                 let value = self
@@ -197,7 +197,7 @@ impl Memory {
         Ok(())
     }
 
-    #[cfg(loom)]
+    #[cfg(model)]
     fn byte(&self, offset: u32) -> (&AtomicU64, u32) {
         (self.word(offset & !7), (offset & 7) * 8)
     }

@@ -161,7 +161,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
     }
 
     /// Where the payload goes in memory, if `at` is what [`Self::room`] said.
-    #[cfg(not(loom))]
+    #[cfg(not(model))]
     #[must_use]
     pub fn place(&self, at: Position) -> *mut u8 {
         self.memory.at(at.offset + HEADER)

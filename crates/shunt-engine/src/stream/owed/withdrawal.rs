@@ -1,75 +1,33 @@
 //! What the peer has not read in our ring is withdrawn, without its doing: it finds it
 //! on TCP. Both sides of it.
 
-use std::sync::atomic::Ordering;
+use shunt_shm::path::withdrawal::Look;
+pub(in crate::stream) use shunt_shm::path::withdrawal::Withdrawal;
+use shunt_shm::slot::Way;
 
-use shunt_shm::atomic::heavy;
-use shunt_shm::publish;
-use shunt_shm::slot::{self, Recall, Way};
-
-use super::{GROWTH_MS, PATIENCE, has_died_with, is_recalled, note_unread, send_owed};
-use crate::config::hesitate;
-use crate::stream::recv::{follow_back, note_brought, ring_bytes, stays_in_ring};
+use super::{GROWTH_MS, PATIENCE, has_died_with, is_recalled, send_owed};
+use crate::stream::recv::{follow_back, ring_bytes};
 use crate::stream::{Conn, close};
 use crate::{sys, tcp, thread};
-
-/// What came of a try to withdraw what the peer has not read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::stream) enum Withdrawal {
-    /// It goes, or will go, over TCP.
-    Done,
-    /// Not while the peer is in the middle of a receive.
-    PeerReceives,
-    /// The peer reads it in the ring.
-    No,
-}
 
 /// Sends again over TCP what the peer has not read, if it is not receiving just now
 /// and TCP takes it all: then the kernel has everything that was ever sent. With the
 /// sending token, on the ring.
 pub(in crate::stream) fn withdraw(conn: &Conn) -> Withdrawal {
-    let own = conn.pair.own;
-    let peer = conn.pair.peer;
-    let state = &own.face.state;
     // After our end of file nothing can follow it there.
     let too_late = is_recalled(conn) || conn.is_shut() || is_over(conn);
     if too_late || !has_room(conn, conn.in_flight()) {
         return Withdrawal::No;
     }
-    publish::set_bits(state, slot::WITHDRAWING);
-    // Either we see its token taken, or it sees, with its token, that we withdraw.
-    heavy();
-    hesitate();
-    let receives = peer.receiving.token.is_taken();
-    let deaf = close::is_deaf(conn.pair.peer_state());
-    let reads = matches!(Way::load(&peer.receiving.way), Way::Ring | Way::Tcp);
-    let begins = conn
-        .base()
-        .filter(|_| reads && !receives && !deaf)
-        .and_then(|fd| tcp::written(fd, conn.socket.role()));
-    let Some(begins) = begins else {
-        publish::clear_bits(state, slot::WITHDRAWING);
-        return if receives && !deaf {
-            Withdrawal::PeerReceives
-        } else {
-            Withdrawal::No
-        };
+    let written = || {
+        conn.base()
+            .and_then(|fd| tcp::written(fd, conn.socket.role()))
     };
-    note_unread(conn, begins);
-    hesitate();
-    publish::word(&own.output.back_at, begins + 1);
-    hesitate();
-    withdrawn(conn);
-    send_owed(conn, GROWTH_MS);
-    Withdrawal::Done
-}
-
-/// Where payload begins has been published: the last step of a withdrawal.
-pub(super) fn withdrawn(conn: &Conn) {
-    let own = conn.pair.own;
-    publish::half(&own.recall.answered, Recall::AGREED);
-    Way::Owing.store(&own.sending.way);
-    publish::set_bits(&own.face.state, slot::LEAVING | slot::WITHDRAWN);
+    let withdrawal = conn.sender().withdraw(written);
+    if withdrawal == Withdrawal::Owing {
+        send_owed(conn, GROWTH_MS);
+    }
+    withdrawal
 }
 
 /// Whether the kernel has ended the connection, or our half of it.
@@ -92,26 +50,25 @@ pub(in crate::stream) fn has_room(conn: &Conn, bytes: u64) -> bool {
 /// token.
 #[cold]
 pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
-    if stays_in_ring(conn) {
+    if conn.receiver().stays_in_ring() {
         return;
     }
     let until = sys::now() + PATIENCE;
     let was_readable = conn.consumer().is_ready();
     loop {
         let gone = has_died_with(conn, &conn.pair.peer.sending.token);
-        let state = conn.pair.peer_state();
-        hesitate();
-        if state & slot::WITHDRAWN != 0 {
-            if was_readable {
-                await_arrival(conn);
+        match conn.receiver().look_at_withdrawal() {
+            Look::Withdrawn { from } => {
+                if was_readable {
+                    await_arrival(conn);
+                }
+                follow_back(conn);
+                conn.receiver().note_brought(from, conn.unread_in_ring());
+                return;
             }
-            let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
-            follow_back(conn);
-            note_brought(conn, back_at.saturating_sub(1));
-            return;
-        }
-        if state & slot::WITHDRAWING == 0 || gone {
-            return;
+            Look::Wait if gone => return,
+            Look::Wait => {}
+            Look::No => return,
         }
         if sys::now() >= until {
             close::abort(conn);
@@ -153,6 +110,5 @@ fn await_arrival(conn: &Conn) {
 /// Whether the peer has withdrawn what this side has not read, or is about to.
 #[inline(always)]
 pub(crate) fn is_withdrawn(conn: &Conn) -> bool {
-    let state = conn.pair.peer.face.state.load(Ordering::Relaxed);
-    state & (slot::WITHDRAWING | slot::WITHDRAWN) != 0
+    conn.receiver().is_withdrawn()
 }

@@ -4,27 +4,19 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
 use shunt_abi::Reason;
-use shunt_shm::atomic::light;
-use shunt_shm::slot::{self, Recall, Way};
+use shunt_shm::slot;
 
-use super::brought::{is_bringing, note_brought};
 use super::end::failure;
-use super::tcp::switch_offset;
 use super::{PARTS, Step};
-use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::RECEIVER;
-use crate::stream::downgrade::{awaits, has_passed_the_end, is_never_answered};
+use crate::stream::downgrade::{has_passed_the_end, is_never_answered};
 use crate::stream::{Conn, again};
 use crate::{Outcome, real, sys};
 
 /// The peer has left the ring: its bytes go on over TCP.
 pub(in crate::stream) fn follow_back(conn: &Conn) {
-    let receiving = &conn.pair.own.receiving;
-    receiving.awaits.store(0, Ordering::Relaxed);
-    light();
-    hesitate();
-    Way::TcpAgain.store(&receiving.way);
+    conn.receiver().follow_back();
     conn.socket.note_downgrade();
     if conn.socket.reason() == Reason::Pending {
         let peer = conn.pair.peer_state();
@@ -41,11 +33,7 @@ pub(in crate::stream) fn follow_back(conn: &Conn) {
 /// Having recalled the stream, with the receiving token: whether what comes by TCP
 /// is payload, and all of it is sent or will be.
 pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
-    let recall = &conn.pair.own.recall;
-    let settled = match recall.stage.load(Ordering::Relaxed) {
-        Recall::NONE | Recall::DONE => true,
-        _ => has_answered(conn),
-    };
+    let settled = conn.receiver().is_settled() || has_answered(conn);
     // An error that the kernel has is for who asks for it.
     const OVER: i16 = libc::POLLERR | libc::POLLHUP;
     if sys::ready(conn.fd, 0) & OVER != 0 && is_empty(conn) {
@@ -53,33 +41,24 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
     }
     let step = after_ring(conn);
     // Of one that has ended no answer is needed.
-    let settled = settled || !awaits(conn);
+    let settled = settled || !conn.receiver().awaits();
     settled && !matches!(step, Step::Asked | Step::Moved)
 }
 
 /// Whether the peer has answered our recall, or had left before it and nothing is
 /// lost by that.
 fn has_answered(conn: &Conn) -> bool {
-    let peer = conn.pair.peer;
-    conn.pair.has_begun()
-        && (peer.recall.answered.load(Ordering::Acquire) == Recall::AGREED
-            || peer.output.back_at.load(Ordering::Acquire) != 0 && conn.consumer().has_ended())
+    conn.receiver().is_answered(|| conn.consumer().has_ended())
 }
 
 /// Having recalled the stream, learns that TCP carries it on. `false`: not yet.
 fn learn(conn: &Conn) -> bool {
     // In this order: who has ended begins with its ring no more.
-    let only_tcp = || has_passed_the_end(conn) && switch_offset(conn).is_none();
+    let only_tcp = || has_passed_the_end(conn) && conn.receiver().switch_offset().is_none();
     if !has_answered(conn) && !only_tcp() {
         return false;
     }
-    hesitate();
-    let back_at = conn.pair.peer.output.back_at.load(Ordering::Acquire);
-    if let Some(from) = back_at.checked_sub(1) {
-        note_brought(conn, from);
-    }
-    hesitate();
-    conn.pair.own.receiving.awaits.store(0, Ordering::Relaxed);
+    conn.receiver().learn(|| conn.unread_in_ring());
     true
 }
 
@@ -98,14 +77,14 @@ fn is_empty(conn: &Conn) -> bool {
 
 /// On TCP again: the kernel does the rest, once that is known.
 pub(super) fn after_ring(conn: &Conn) -> Step {
-    if awaits(conn) && !learn(conn) {
+    if conn.receiver().awaits() && !learn(conn) {
         return if is_never_answered(conn) {
             Step::Moved
         } else {
             Step::Asked
         };
     }
-    let brings = is_bringing(conn).is_some();
+    let brings = conn.receiver().is_bringing().is_some();
     if brings { Step::Brings } else { Step::Kernel }
 }
 

@@ -5,46 +5,20 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
 use shunt_shm::ring::Found;
-use shunt_shm::slot::{Recall, Way};
 
 use super::back::pending;
 use super::end::{failure, has_ended, last};
 use super::ring::from_ring;
-use super::tcp::{peer_has_left, switch_offset, truncate};
+use super::tcp::truncate;
 use super::{PARTS, Step};
-use crate::config::{self, hesitate};
+use crate::config;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
+use crate::stream::Conn;
 use crate::stream::close::abort;
-use crate::stream::downgrade::{as_receiver, is_never_answered};
-use crate::stream::{Conn, owed};
+use crate::stream::downgrade::is_never_answered;
 use crate::sys::Errno;
 use crate::{sys, tcp};
-
-/// TCP brings what lies unread in the ring, from that offset of its stream on. With the
-/// receiving token; the sender writes there no more.
-pub(in crate::stream) fn note_brought(conn: &Conn, from: u64) {
-    let until = match unread(conn) {
-        Some(0) | None => 0,
-        Some(unread) => from.wrapping_add(unread),
-    };
-    hesitate();
-    let recall = &conn.pair.own.recall;
-    recall.brought_until.store(until, Ordering::Relaxed);
-}
-
-/// Up to where it does; `None`: it brings nothing of that, or has.
-pub(in crate::stream) fn is_bringing(conn: &Conn) -> Option<u64> {
-    let own = conn.pair.own;
-    let until = own.recall.brought_until.load(Ordering::Relaxed);
-    let taken = own.receiving.kernel_bytes.load(Ordering::Relaxed);
-    (until > taken && until != Recall::IN_RING).then_some(until)
-}
-
-/// Whether the ring is read to its end, as nobody can send it again.
-pub(in crate::stream) fn stays_in_ring(conn: &Conn) -> bool {
-    conn.pair.own.recall.brought_until.load(Ordering::Relaxed) == Recall::IN_RING
-}
 
 /// Receives some of that. With the receiving token.
 ///
@@ -52,7 +26,7 @@ pub(in crate::stream) fn stays_in_ring(conn: &Conn) -> bool {
 /// The cursor's parts are writable.
 #[cold]
 pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
-    let (Some(until), Some(base)) = (is_bringing(conn), conn.base()) else {
+    let (Some(until), Some(base)) = (conn.receiver().is_bringing(), conn.base()) else {
         return Step::Kernel;
     };
     if config::is_confined() {
@@ -81,7 +55,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         }
     };
     // What came before it died with the connection.
-    if until - taken > unread(conn).unwrap_or(0) {
+    if until - taken > conn.unread_in_ring().unwrap_or(0) {
         return failure(conn, end);
     }
     if !go_on_in_ring(conn, until - taken) {
@@ -100,9 +74,10 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
 #[cold]
 pub(super) unsafe fn meanwhile(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
     // A peer that had left its ring before it was recalled may have sent what follows that.
-    let most = if peer_has_left(conn) {
-        let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
-        switch_offset(conn).map_or(0, |switched| switched.saturating_sub(taken))
+    let path = conn.receiver();
+    let most = if path.peer_has_left() {
+        let switched = path.switch_offset();
+        switched.map_or(0, |switched| switched.saturating_sub(path.taken()))
     } else {
         u64::MAX
     };
@@ -167,16 +142,13 @@ fn take(conn: &Conn, cursor: &mut Cursor, flags: c_int, most: u64) -> Taken {
     }
 }
 
-/// Bytes that lie unread in the ring; `None`: it is broken.
-fn unread(conn: &Conn) -> Option<u64> {
-    owed::Unread::of(conn.pair.own).length(conn.consumer().memory)
-}
-
 /// The connection has ended when TCP had still to bring so many bytes of the ring: these are
 /// read there. `false`: the ring is broken.
 fn go_on_in_ring(conn: &Conn, left: u64) -> bool {
     let consumer = conn.consumer();
-    let mut brought = unread(conn).map_or(0, |unread| unread.saturating_sub(left));
+    let mut brought = conn
+        .unread_in_ring()
+        .map_or(0, |unread| unread.saturating_sub(left));
     while brought > 0 {
         // SAFETY: to nowhere.
         match unsafe { consumer.read(std::ptr::null_mut(), brought as usize, false) } {
@@ -190,23 +162,12 @@ fn go_on_in_ring(conn: &Conn, left: u64) -> bool {
 
 /// Takes a recall back for good: the ring is read to its end. With the receiving token.
 pub(in crate::stream) fn stay_in_ring(conn: &Conn) {
-    let until = &conn.pair.own.recall.brought_until;
-    until.store(Recall::IN_RING, Ordering::Relaxed);
-    take_back(conn);
+    conn.socket.insists.store(false, Ordering::Relaxed);
+    conn.receiver().stay_in_ring();
 }
 
 /// Takes a recall back: what arrives is read where it was before. With the receiving token.
 pub(in crate::stream) fn take_back(conn: &Conn) {
     conn.socket.insists.store(false, Ordering::Relaxed);
-    as_receiver(conn).take_back(way_before(conn));
-}
-
-/// Where it was: in the ring, unless what came by TCP before that is still to be read.
-pub(in crate::stream) fn way_before(conn: &Conn) -> Way {
-    let taken = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
-    if switch_offset(conn).is_some_and(|switched| switched <= taken) {
-        Way::Ring
-    } else {
-        Way::Tcp
-    }
+    conn.receiver().take_back();
 }

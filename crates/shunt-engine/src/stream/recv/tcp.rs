@@ -6,7 +6,6 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::Way;
 
 use super::back::after_ring;
-use super::brought::is_bringing;
 use super::end::{failure, last};
 use super::ring::{from_ring, peek_on};
 use super::{PARTS, Step};
@@ -14,36 +13,16 @@ use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::close::break_off;
-use crate::stream::downgrade::awaits;
 use crate::stream::{Conn, owed};
 use crate::{sys, tcp};
-
-/// The stream offset from which the peer uses the ring.
-pub(in crate::stream) fn switch_offset(conn: &Conn) -> Option<u64> {
-    let begun = conn.pair.has_begun();
-    let switch_at = &conn.pair.peer.output.switch_at;
-    let switched = begun.then(|| switch_at.load(Ordering::Acquire));
-    switched?.checked_sub(1)
-}
-
-/// Whether the peer has left its ring, or is about to.
-pub(in crate::stream) fn peer_has_left(conn: &Conn) -> bool {
-    conn.pair.has_begun() && conn.pair.peer.output.back_at.load(Ordering::Acquire) != 0
-}
 
 /// Moves the incoming direction to the ring if the program has read everything
 /// that came before it. With the receiving token. `true`: it is on the ring.
 pub(in crate::stream) fn settle(conn: &Conn) -> bool {
-    let receiving = &conn.pair.own.receiving;
     if conn.way_in() == Way::Tcp && owed::is_withdrawn(conn) {
         owed::follow_withdrawal(conn);
     }
-    if conn.way_in() == Way::Tcp
-        && switch_offset(conn) == Some(receiving.kernel_bytes.load(Ordering::Relaxed))
-    {
-        Way::Ring.store(&receiving.way);
-    }
-    conn.way_in() == Way::Ring
+    conn.receiver().follow_switch()
 }
 
 /// With the receiving token of a process that died with it: asks the kernel what was
@@ -52,7 +31,8 @@ pub(in crate::stream) fn recount(conn: &Conn) -> bool {
     let receiving = &conn.pair.own.receiving;
     let way = conn.way_in();
     // From there on it is the program that takes them, without the token.
-    if way == Way::TcpAgain && !awaits(conn) && is_bringing(conn).is_none() {
+    let path = conn.receiver();
+    if way == Way::TcpAgain && !path.awaits() && path.is_bringing().is_none() {
         return true;
     }
     let Some(taken) = conn.base().and_then(tcp::consumed_at_last) else {
@@ -81,7 +61,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         iov_len: 0,
     }; PARTS];
     let mut count = cursor.copy_rest(&mut rest);
-    if let Some(offset) = switch_offset(conn) {
+    if let Some(offset) = conn.receiver().switch_offset() {
         count = truncate(&mut rest[..count], offset.saturating_sub(before) as usize);
     }
     let Some(base) = conn.base() else {
@@ -134,7 +114,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     hesitate();
     // The peer may have switched while we received, and left its ring again: what followed that
     // is there before what is in it.
-    let payload = match switch_offset(conn) {
+    let payload = match conn.receiver().switch_offset() {
         Some(offset) if before + n as u64 > offset => {
             if !peek {
                 break_off(conn);
@@ -147,7 +127,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     if payload == 0 {
         return Step::Moved;
     }
-    if peek && switch_offset(conn) == Some(before + payload as u64) {
+    if peek && conn.receiver().switch_offset() == Some(before + payload as u64) {
         // SAFETY: the caller's promise.
         unsafe { peek_on(conn, cursor, flags) };
     }

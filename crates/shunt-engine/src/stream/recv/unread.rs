@@ -6,7 +6,7 @@ use shunt_shm::ring::Found;
 use shunt_shm::slot::Way;
 
 use super::back::{after_ring, follow_back};
-use super::tcp::{settle, switch_offset};
+use super::tcp::settle;
 use crate::stream::{Conn, owed};
 use crate::{sys, thread};
 
@@ -57,7 +57,11 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
         Way::Tcp => {
             let queued = queued();
             let before = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
-            match switch_offset(conn).map(|offset| offset.saturating_sub(before)) {
+            match conn
+                .receiver()
+                .switch_offset()
+                .map(|offset| offset.saturating_sub(before))
+            {
                 // What comes before the ring may not have arrived yet.
                 Some(first) if first <= queued => first + ring(),
                 _ => queued,
@@ -68,6 +72,6 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
 
 /// Whether the peer has sent what nobody has received, arrived or not.
 pub(crate) fn leaves_unread(conn: &Conn) -> bool {
-    let before_ring = || conn.way_in() == Way::Tcp && switch_offset(conn).is_some();
+    let before_ring = || conn.way_in() == Way::Tcp && conn.receiver().switch_offset().is_some();
     unread(conn) > 0 || before_ring() && ring_bytes(conn) > 0
 }

@@ -1,0 +1,56 @@
+//! Sending again by TCP what has not been read of a ring.
+
+use libc::c_int;
+use shunt_shm::path::unread::Unread;
+use shunt_shm::ring::{Consumer, Found, Memory};
+
+use super::Debt;
+use crate::sys;
+
+/// Bytes given to the kernel at a time.
+const STEP: usize = 256 << 10;
+
+/// Sends what is unread in this ring to `fd`, but for the first `sent` bytes. An error of the
+/// connection ends it: the next call on it will say what it is. `None`: the ring is broken.
+pub(in crate::stream) fn resend(
+    unread: &Unread,
+    ring: Memory,
+    mut sent: u64,
+    fd: c_int,
+    patience_ms: i64,
+) -> Option<Debt> {
+    // A wrong word may lead into payload, and payload round in circles.
+    let most = u64::from(ring.size()).checked_sub(sent)?;
+    unread.read_by(ring, |consumer| {
+        while sent > 0 {
+            // SAFETY: to nowhere.
+            match unsafe { consumer.read(std::ptr::null_mut(), sent as usize, false) } {
+                Ok(Found::Bytes(n)) => sent -= n as u64,
+                Ok(_) => return Some(Debt::Paid),
+                Err(_) => return None,
+            }
+        }
+        drain(consumer, most, fd, patience_ms)
+    })?
+}
+
+fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Option<Debt> {
+    loop {
+        let send = |from: *const u8, n: usize| sys::send_more(fd, from, n);
+        let debt = match consumer.drain(STEP, send) {
+            Ok(Ok(0)) => Some(Debt::Paid),
+            Ok(Ok(n)) if n as u64 <= most => {
+                most -= n as u64;
+                continue;
+            }
+            Ok(Err(libc::EINTR)) => continue,
+            // Its buffers grow while what they hold is acknowledged.
+            Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
+            Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
+            Ok(Err(_)) => Some(Debt::Paid),
+            Ok(Ok(_)) | Err(_) => None,
+        };
+        sys::push(fd);
+        return debt;
+    }
+}

@@ -1,0 +1,176 @@
+//! What a thread does that sends, or changes where what it sends goes.
+
+use super::{End, Frame, payload, thread};
+use crate::atomic::{Ordering, light};
+use crate::path::recall::{Answer, Look};
+use crate::path::step;
+use crate::path::withdrawal::Withdrawal;
+use crate::publish;
+use crate::slot::{SHUT_WR, Way};
+
+impl End<'_> {
+    /// Bytes that the kernel has of what this side sends.
+    fn written(&self) -> u64 {
+        self.own.stream.lock().unwrap().bytes.len() as u64
+    }
+
+    /// Sends the next byte, and says where it went.
+    pub(super) fn send(&self) -> Way {
+        let sending = &self.own.slot.sending;
+        loop {
+            self.take(&sending.token);
+            let path = self.sender();
+            if path.may_switch() && sending.in_kernel.load(Ordering::Acquire) == 0 {
+                path.switch(self.written());
+            }
+            if path.way() == Way::Ring && !path.is_recalled() {
+                let byte = self.next();
+                self.own.ring.lock().unwrap().push(Frame::Byte(byte));
+                sending.token.give();
+                return Way::Ring;
+            }
+            if path.is_due() {
+                self.pay();
+            }
+            if path.way() == Way::Ring {
+                sending.token.give();
+                continue; // The peer has taken a recall back.
+            }
+            let byte = self.next();
+            sending.in_kernel.fetch_add(1, Ordering::AcqRel);
+            // The engine makes the real call without the token. Who else sends meanwhile is its own
+            // program's thread, and nothing is in order between these.
+            self.own.stream.lock().unwrap().bytes.push(byte);
+            sending.token.give();
+            sending.in_kernel.fetch_sub(1, Ordering::AcqRel);
+            return Way::TcpAgain;
+        }
+    }
+
+    fn next(&self) -> u8 {
+        self.own.next.fetch_add(1, Ordering::Relaxed) as u8
+    }
+
+    /// Answers a recall, and sends what is owed.
+    fn pay(&self) {
+        let path = self.sender();
+        if !path.is_owing() && path.is_asked() {
+            let asked = loop {
+                match path.look() {
+                    Look::Wait => thread::yield_now(),
+                    Look::TakenBack => return,
+                    Look::Nonsense => panic!("nonsense"),
+                    look => break look == Look::Asked,
+                }
+                // Who died in the middle of that has a relative, or the kernel says so.
+                self.bury_peer();
+            };
+            let answer = path.accept(asked, || Some(self.written()), || self.is_unread_there());
+            if answer != Answer::Owing {
+                return;
+            }
+        }
+        if path.is_owing() {
+            self.send_owed();
+        }
+    }
+
+    fn send_owed(&self) {
+        let path = self.sender();
+        let read = self.own.slot.recall.owed_read.load(Ordering::Relaxed) as usize;
+        loop {
+            let Some((_, sent)) = path.owed(self.written()) else {
+                panic!("less is written than was");
+            };
+            let next = self.payload(read).nth(sent as usize);
+            let Some(byte) = next else { break };
+            step();
+            self.own.stream.lock().unwrap().bytes.push(byte);
+        }
+        path.paid();
+    }
+
+    /// The bytes in this side's ring from that frame on.
+    fn payload(&self, from: usize) -> impl Iterator<Item = u8> + use<> {
+        payload(&self.own.ring.lock().unwrap(), from)
+    }
+
+    /// Whether the peer has not read all of it.
+    fn is_unread_there(&self) -> bool {
+        let read = self.peer.slot.receiving.read.load(Ordering::Acquire);
+        self.payload(read as usize).next().is_some()
+    }
+
+    pub(super) fn end_ring(&self, written: u64) {
+        self.sender().leave(written, |_| {
+            self.own.ring.lock().unwrap().push(Frame::Back);
+        });
+    }
+
+    /// Goes back to TCP with what it sends.
+    pub(super) fn leave(&self, withdraws: bool) {
+        let token = &self.own.slot.sending.token;
+        loop {
+            self.take(token);
+            let waits = self.leave_with_token(withdraws);
+            token.give();
+            if !waits {
+                return;
+            }
+            self.bury_peer();
+            thread::yield_now();
+        }
+    }
+
+    /// `true`: not now.
+    fn leave_with_token(&self, withdraws: bool) -> bool {
+        let path = self.sender();
+        if path.is_due() {
+            self.pay();
+        }
+        match path.way() {
+            Way::Ring if path.is_shut() => {}
+            Way::Ring => {
+                path.say_leaving();
+                let tries = withdraws && !path.is_recalled();
+                if tries && path.withdraw(|| Some(self.written())) == Withdrawal::Owing {
+                    self.send_owed();
+                } else if path.may_overtake() {
+                    return true;
+                } else {
+                    self.end_ring(self.written());
+                }
+            }
+            Way::Tcp => path.stay_with_kernel(),
+            Way::TcpAgain | Way::Owing => {}
+        }
+        false
+    }
+
+    /// Ends what it sends.
+    pub(super) fn shutdown(&self) {
+        let token = &self.own.slot.sending.token;
+        self.take(token);
+        if self.sender().is_due() {
+            self.pay();
+        }
+        let state = &self.own.slot.face.state;
+        publish::set_bits(state, SHUT_WR);
+        light();
+        if self.sender().is_asked() {
+            self.pay();
+        }
+        self.own.stream.lock().unwrap().has_ended = true;
+        token.give();
+    }
+
+    /// A call that sends nothing, but sees to what is due.
+    pub(super) fn answer(&self) {
+        let token = &self.own.slot.sending.token;
+        self.take(token);
+        if self.sender().is_due() {
+            self.pay();
+        }
+        token.give();
+    }
+}

@@ -1,0 +1,64 @@
+//! From TCP to the ring: the sender says from which offset of its TCP stream on, and the receiver
+//! follows when it has read up to there.
+
+use super::{Receiver, Sender, step};
+use crate::atomic::Ordering;
+use crate::publish;
+use crate::slot::{CLOSED, READY, RECALLED, REFUSED, SHUT_WR, Way};
+
+impl Sender<'_> {
+    /// Whether the peer honours a ring, and follows there.
+    #[must_use]
+    pub fn may_switch(&self) -> bool {
+        const OBSTACLES: u32 = SHUT_WR | CLOSED | REFUSED | RECALLED;
+        let peer = self.peer_state();
+        self.way() == Way::Tcp && peer & READY != 0 && peer & OBSTACLES == 0 && !self.is_shut()
+    }
+
+    /// Moves the direction to the ring, as [`Self::may_switch`] allows. `written`: bytes of it
+    /// that the kernel has; nobody gives it more meanwhile.
+    pub fn switch(&self, written: u64) {
+        step();
+        publish::word(&self.own.output.switch_at, written + 1);
+        step();
+        Way::Ring.store(&self.own.sending.way);
+    }
+
+    /// The direction is the kernel's for the rest of this life, and nothing of it in the ring.
+    pub fn stay_with_kernel(&self) {
+        Way::TcpAgain.store(&self.own.sending.way);
+    }
+}
+
+impl Receiver<'_> {
+    /// The offset of the TCP stream from which the peer uses the ring.
+    #[must_use]
+    pub fn switch_offset(&self) -> Option<u64> {
+        let begun = self.has_begun();
+        let switch_at = &self.peer.output.switch_at;
+        let switched = begun.then(|| switch_at.load(Ordering::Acquire));
+        switched?.checked_sub(1)
+    }
+
+    /// Moves the incoming direction to the ring if all is taken that came before it. `true`: it is
+    /// on the ring.
+    #[must_use]
+    pub fn follow_switch(&self) -> bool {
+        if self.way() == Way::Tcp && self.switch_offset() == Some(self.taken()) {
+            Way::Ring.store(&self.own.receiving.way);
+        }
+        self.way() == Way::Ring
+    }
+
+    /// Where the stream was read before it was recalled: in the ring, unless what came by TCP before
+    /// that is still to be read.
+    #[must_use]
+    pub fn way_before(&self) -> Way {
+        let switched = self.switch_offset();
+        if switched.is_some_and(|switched| switched <= self.taken()) {
+            Way::Ring
+        } else {
+            Way::Tcp
+        }
+    }
+}
