@@ -32,9 +32,11 @@ impl End<'_> {
             if path.is_due() {
                 self.pay();
             }
-            if path.way() == Way::Ring {
+            // The peer has taken a recall back; or TCP has no room for all of what is owed.
+            if matches!(path.way(), Way::Ring | Way::Owing) {
                 sending.token.give();
-                continue; // The peer has taken a recall back.
+                thread::yield_now();
+                continue;
             }
             let byte = self.next();
             sending.in_kernel.fetch_add(1, Ordering::AcqRel);
@@ -75,6 +77,7 @@ impl End<'_> {
         }
     }
 
+    /// Sends what is owed, as far as TCP takes it; what it has taken by the end of the stream.
     fn send_owed(&self) {
         let path = self.sender();
         let read = self.own.slot.recall.owed_read.load(Ordering::Relaxed) as usize;
@@ -85,7 +88,14 @@ impl End<'_> {
             let next = self.payload(read).nth(sent as usize);
             let Some(byte) = next else { break };
             step();
-            self.own.stream.lock().unwrap().bytes.push(byte);
+            if !has_room() {
+                return;
+            }
+            let mut stream = self.own.stream.lock().unwrap();
+            if stream.has_ended {
+                break;
+            }
+            stream.bytes.push(byte);
         }
         path.paid();
     }
@@ -173,4 +183,12 @@ impl End<'_> {
         }
         token.give();
     }
+}
+
+/// Whether TCP takes another byte just now.
+fn has_room() -> bool {
+    #[cfg(shuttle)]
+    return super::shuttle_tests::has_room();
+    #[cfg(loom)]
+    true
 }

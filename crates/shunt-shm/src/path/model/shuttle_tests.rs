@@ -35,6 +35,11 @@ pub(in crate::path) fn may_die() {
     }
 }
 
+/// Whether TCP takes another byte: mostly.
+pub(super) fn has_room() -> bool {
+    thread_rng().gen_range(0..4) != 0
+}
+
 /// Does something as a thread that may die in it. `false`: it has.
 fn lives_through(end: &End<'_>, one_of: u32, work: impl FnOnce()) -> bool {
     MORTAL.with(|mortal| mortal.set(one_of));
