@@ -6,6 +6,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, PO
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
+use crate::config::hesitate;
 use crate::stream::{self, Conn};
 use crate::sys;
 
@@ -113,8 +114,12 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
             0
         };
     let mut ready = kernel & (POLLRDHUP | POLLHUP | POLLERR);
+    hesitate();
     let readable = match inward {
-        Way::Ring => conn.consumer().is_ready() || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,
+        Way::Ring => {
+            // Payload: the ring may have ended since the look above, which is nothing to read.
+            conn.consumer().at_hand() > 0 || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0
+        }
         Way::Tcp if stream::unread(conn) > 0 => true,
         // The count ends at urgent data.
         Way::Tcp if kernel & POLLIN != 0 && stream::at_mark(conn) => true,
