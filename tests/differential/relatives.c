@@ -5,8 +5,10 @@
 #include "diff.h"
 #include <sys/mman.h>
 
-static const char from_c[] = "what C says on a later connection", from_s[] = "what S says on a later connection";
 enum { TURNS = 2000, MESSAGE = 64 };
+// What C and S say on the later connection, in each case something else: slots are used again, and their
+// rings keep what earlier connections of the two processes have left there.
+static char from_c[MESSAGE], from_s[MESSAGE];
 
 // Ping-pong.
 static int talk(int fd, enum role role, const char *says, const char *hears)
@@ -48,7 +50,7 @@ static void each_arena(const char *rights, void (*visit)(void *, size_t, void *)
 
 static void look(void *memory, size_t n, void *found)
 {
-    if (memmem(memory, n, from_c, sizeof from_c) || memmem(memory, n, from_s, sizeof from_s))
+    if (memmem(memory, n, from_c, strlen(from_c)) || memmem(memory, n, from_s, strlen(from_s)))
         *(int *)found = 1;
 }
 
@@ -77,6 +79,8 @@ static void spied_on(struct end *e, enum role forking, enum child child)
 {
     int cue[2] = {-1, -1};
     struct kid kid = {0};
+    snprintf(from_c, sizeof from_c, "what C says later in %s", e->name);
+    snprintf(from_s, sizeof from_s, "what S says later in %s", e->name);
     say(e, "%d good", talk(FD, e->role, "hello", "hello"));
     if (e->role == forking) {
         MUST(pipe2(cue, O_CLOEXEC));
