@@ -71,6 +71,20 @@ static void no_opening(struct end *e)
     }
 }
 
+// Nor is any other call that they take.
+static void no_asking(struct end *e)
+{
+    AT(S) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            CONFINE(NUMBER, KILL(SYS_getpid), KILL(SYS_prctl), KILL(SYS_fstat), KILL(SYS_getsockopt), KILL(SYS_write),
+                KILL(SYS_rt_sigprocmask), ANSWER(SECCOMP_RET_ALLOW));
+            exit(0);
+        }
+        reap(e, &kid);
+    }
+}
+
 enum { LARGE = 100000 };
 
 // Many small messages, and one that is large for a ring that begins with a page.
@@ -143,7 +157,7 @@ static int unadvised(int family, int port)
 }
 
 static const struct test all_tests[] = {
-    CASE(few_calls, SPLIT | COLD), CASE(no_opening, SPLIT | COLD),
+    CASE(few_calls, SPLIT | COLD), CASE(no_opening, SPLIT | COLD), CASE(no_asking, SPLIT | COLD),
     CASE(small_files, SPLIT | BARE), CASE(no_advice, SPLIT | BARE),
 };
 

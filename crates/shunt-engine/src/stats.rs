@@ -241,7 +241,7 @@ pub(crate) fn write_if_any() {
 /// comes before it is not.
 pub(crate) fn write_at_last() {
     const TOO_LARGE: u64 = 1 << (libc::SIGXFSZ - 1);
-    if enabled() {
+    if enabled() && !config::is_confined() {
         let mask = sys::block_signals(TOO_LARGE);
         if write() {
             sys::set_signal_mask(mask);
@@ -249,9 +249,10 @@ pub(crate) fn write_at_last() {
     }
 }
 
-/// Whether this is the process whose counts these are, not a `vfork` child of it.
+/// Whether this is the process whose counts these are, not a `vfork` child of it, and writes its own
+/// line: of one that has given up system calls shuntd writes it, like that of one that is killed.
 fn is_own() -> bool {
-    enabled() && sys::getpid() == thread::pid()
+    enabled() && !config::is_confined() && sys::getpid() == thread::pid()
 }
 
 /// Appends this process's line, once. `false`: it may not.
@@ -260,15 +261,13 @@ fn write() -> bool {
         return true;
     };
     // Not in between: shuntd writes the line of who is killed meanwhile.
-    if header.written.load(Ordering::Acquire) == 0 && !config::is_confined() {
+    if header.written.load(Ordering::Acquire) == 0 {
         control::await_answers();
     }
     if header.written.swap(1, Ordering::AcqRel) != 0 {
         return true;
     }
-    if !config::is_confined() {
-        header.set_comm(&sys::comm());
-    }
+    header.set_comm(&sys::comm());
     let sums = header.copy();
     for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
         sums.add(&socket.record, has_been_shunted(socket), carried(socket));
