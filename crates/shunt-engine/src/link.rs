@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use shunt_abi::layout;
-use shunt_shm::arena::Arena;
+use shunt_shm::arena::{Arena, Part};
 use shunt_shm::ring::{Consumer, Memory};
 use shunt_shm::slot::{self, Slot};
 
@@ -12,9 +12,11 @@ use crate::table::{Links, Pool, Pooled};
 use crate::thread::is_alone;
 
 mod kin;
+mod late;
 mod slots;
 
 pub(crate) use kin::{after_fork_child, before_fork, drop_needless, drop_unnamed, retire_all};
+pub(crate) use late::stands_in;
 use slots::Slots;
 
 /// All links.
@@ -228,12 +230,16 @@ impl Link {
     /// Takes the memory away. Nobody uses the link any more.
     fn end(&'static self) {
         self.in_use.store(false, Ordering::Release);
+        let arenas = [self.own(), self.peer()];
+        arenas.iter().for_each(late::leave);
         if self.foreign.load(Ordering::Relaxed) {
-            self.unmap_parts();
+            self.unmap_rings();
         } else {
-            self.own().unmap();
-            self.peer().unmap();
+            for arena in &arenas {
+                arena.unmap_part(&Part::Rings(0..arena.slots()));
+            }
         }
+        arenas.into_iter().for_each(Arena::forget);
         LINKS.give(self);
     }
 }

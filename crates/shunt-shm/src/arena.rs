@@ -172,6 +172,12 @@ impl Arena {
         self.slots
     }
 
+    /// Whether this process may have only so many addresses.
+    #[must_use]
+    pub fn are_addresses_scarce() -> bool {
+        limit(libc::RLIMIT_AS) != libc::RLIM64_INFINITY
+    }
+
     /// Takes the mapping away.
     pub fn unmap(self) {
         let bytes = layout::arena_bytes(self.slots);
@@ -190,6 +196,25 @@ impl Arena {
         let (base, bytes) = self.place(part);
         // SAFETY: the caller has no address in this part any more.
         let _ = unsafe { syscall!(Sysno::munmap, base, bytes) };
+    }
+
+    /// Puts empty memory of this process alone in the place of a part. `false`: there is none, and the
+    /// part stays.
+    #[must_use]
+    pub fn blank(&self, part: &Part) -> bool {
+        let (base, bytes) = self.place(part);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags =
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the range is this arena's. Zero is a value of everything in it, all of which is atomic.
+        unsafe { syscall!(Sysno::mmap, base, bytes, prot, flags, usize::MAX, 0) }.is_ok()
+    }
+
+    /// Whether an address lies in it.
+    #[must_use]
+    pub fn contains(&self, address: usize) -> bool {
+        let from = self.base as usize;
+        (from..from + layout::arena_bytes(self.slots)).contains(&address)
     }
 
     /// Says whether children that are forked from now on have a part. `false`: the kernel refuses

@@ -123,16 +123,12 @@ impl Link {
         passed == [true; 2]
     }
 
-    /// Takes away what of it is mapped here.
-    pub(super) fn unmap_parts(&self) {
-        self.each_mapped(|run| self.unmap_rings(run));
-        for arena in [self.own(), self.peer()] {
-            arena.unmap_part(&Part::Control);
-            arena.forget();
-        }
+    /// Takes away the rings that are mapped here.
+    pub(super) fn unmap_rings(&self) {
+        self.each_mapped(|run| self.unmap_run(run));
     }
 
-    fn unmap_rings(&self, run: std::ops::Range<u32>) {
+    fn unmap_run(&self, run: std::ops::Range<u32>) {
         for arena in [self.own(), self.peer()] {
             arena.unmap_part(&Part::Rings(run.clone()));
         }
@@ -199,7 +195,7 @@ fn drop_all_but(needs: impl Fn(&Socket) -> bool) {
             continue;
         }
         link.mapped.each_run_without(&link.used, |run| {
-            link.unmap_rings(run.clone());
+            link.unmap_run(run);
         });
         link.mapped.keep(&link.used);
         link.handed_on.keep(&link.used);

@@ -1,0 +1,88 @@
+//! Where the memory of links was, or should be, and somebody comes too late for it, or has none.
+//!
+//! A thread that has looked a descriptor up just before another one closes it may be about to take a
+//! token there, however long it is kept from that. And a child that is made by an instruction of the
+//! program's own, of which no fork handler knows, has none of its parent's links. Both find empty
+//! memory: there no connection is in rings, and the call is the kernel's.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use shunt_abi::layout;
+use shunt_shm::arena::{Arena, Part};
+
+use super::LINKS;
+use crate::{sys, thread};
+
+/// So many arenas leave their place empty at a time. (Addresses only: nobody writes there.)
+const MOST: usize = 128;
+
+/// The addresses of those, the oldest of which is the next one to go.
+static PLACES: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The control lines of an arena that nobody uses any more go; where other threads are, empty
+/// ones take their place. With the control lock, or in a process with one thread.
+pub(super) fn leave(arena: &Arena) {
+    let control = Part::Control;
+    if thread::is_alone() || Arena::are_addresses_scarce() || !arena.blank(&control) {
+        arena.unmap_part(&control);
+        return;
+    }
+    let o = Ordering::Relaxed;
+    let place = &PLACES[NEXT.fetch_add(1, o) % MOST];
+    let oldest = place.swap(arena.address(), o);
+    if oldest != 0 {
+        sys::unmap(oldest as *mut u8, layout::RINGS_AT);
+    }
+}
+
+/// In the handler of a fault at an address where nothing is: whether this is a child of which nobody
+/// knew, and the place its parent's link. Then there is empty memory from here on.
+pub(crate) fn stands_in(address: usize) -> bool {
+    if thread::owns_memory() {
+        return false;
+    }
+    let mut arenas = LINKS
+        .each()
+        .filter(|link| link.in_use.load(Ordering::Acquire))
+        .flat_map(|link| [link.own(), link.peer()]);
+    let found = arenas.find(|arena| arena.contains(address));
+    found.is_some_and(|arena| {
+        arena.blank(&Part::Control) && arena.blank(&Part::Rings(0..arena.slots()))
+    })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::super::{GRACE, Link};
+    use super::*;
+    use shunt_shm::slot::READY;
+
+    #[test]
+    fn who_comes_late_finds_no_connection() {
+        thread::learn_pid();
+        thread::not_alone();
+        let (own, fd) = Arena::create(2).unwrap();
+        let peer = Arena::open(fd, 2).unwrap();
+        sys::close(fd);
+        let link = Link::open(7, 1, own, peer).unwrap();
+        let (slot, o) = (link.own().slot(1), Ordering::SeqCst);
+        slot.face.state.store(READY, o);
+        link.gone.store(true, o);
+        let now = sys::now();
+        assert!(!link.unmap_if_unused(now) && slot.face.state.load(o) == READY);
+        assert!(link.unmap_if_unused(now + 2 * GRACE));
+        assert_eq!(slot.face.state.load(o), 0);
+        assert!(thread::try_take(&slot.sending.token));
+        thread::give(&slot.sending.token);
+        // Not for ever.
+        for _ in 0..MOST {
+            let (arena, fd) = Arena::create(1).unwrap();
+            sys::close(fd);
+            leave(&arena);
+            arena.unmap_part(&Part::Rings(0..1));
+            arena.forget();
+        }
+        assert!(!sys::is_readable(std::ptr::from_ref(slot)));
+    }
+}
