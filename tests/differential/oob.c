@@ -158,4 +158,4 @@ static void urgent_full(struct end *e)
 }
 
 DIFF_MAIN(CASE(nothing_urgent, ALL | COLD), CASE(urgent_aside, ALL | COLD), CASE(urgent_inline, ALL | COLD),
-          CASE(urgent_select, COLD), KNOWN(urgent_mark, ALL | COLD, "upgraded moments before the mark comes, the mark is now and then not told"), CASE(urgent_between, COLD), CASE(urgent_full, 0))
+          CASE(urgent_select, COLD), CASE(urgent_mark, ALL | COLD), CASE(urgent_between, COLD), CASE(urgent_full, 0))

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
+use shunt_shm::slot::Way;
 
 use super::inherit::give_up;
 use super::{after_dup, attached};
@@ -117,7 +118,6 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        // What is in the ring lies before the mark.
         SIOCATMARK => match attached(fd) {
             Some(conn) if is_before_mark(&conn) && sys::is_readable(argument) => {
                 // SAFETY: the caller's promise.
@@ -141,9 +141,11 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
     }
 }
 
+/// Whether something is to be read in the ring: that lies before the mark. Where TCP brings what was
+/// not read there, the kernel knows.
 fn is_before_mark(conn: &Conn) -> bool {
     stream::pump(conn);
-    stream::ring_bytes(conn) > 0
+    matches!(conn.way_in(), Way::Ring | Way::Tcp) && stream::ring_bytes(conn) > 0
 }
 
 /// Options that have `recvmsg` tell the time; the latter two for programs whose `time_t` is longer
