@@ -20,6 +20,9 @@ impl Set {
     /// Makes the inner set, with the lock held.
     pub(super) fn open_inner(&self) -> Result<c_int, Errno> {
         let inner = self.inner.load(Ordering::Relaxed);
+        if self.is_flat.load(Ordering::Relaxed) {
+            return Err(libc::ELOOP);
+        }
         if inner >= 0 {
             return Ok(inner);
         }

@@ -28,7 +28,16 @@ pub(super) fn nest(
         // What it has not heard yet is no event of the program's.
         expose(child);
     }
-    if let Err(errno) = sys::epoll_ctl(set.fd(), operation, fd, pointer) {
+    let change = || sys::epoll_ctl(set.fd(), operation, fd, pointer);
+    let is_deeper = |errno: &i32| {
+        let too_deep = matches!(*errno, libc::ELOOP | libc::EINVAL | libc::ENOMEM);
+        too_deep && operation == libc::EPOLL_CTL_ADD && outside::make_flat(child)
+    };
+    let changed = match change() {
+        Err(errno) if is_deeper(&errno) => change(),
+        changed => changed,
+    };
+    if let Err(errno) = changed {
         return Outcome::Fail(errno);
     }
     match operation {
@@ -141,7 +150,7 @@ impl Set {
         self.each_inside(expose);
     }
 
-    fn each_inside(&'static self, visit: impl FnMut(&'static Set)) {
+    pub(super) fn each_inside(&'static self, visit: impl FnMut(&'static Set)) {
         if self.nested.load(Ordering::Acquire) != 0 {
             let inside = self.with(|state| Inside::of(state)).flatten();
             Inside::each(inside, visit);

@@ -1,5 +1,5 @@
-//! Registrations for which there is no inner set, as the process has no descriptor left for one:
-//! the kernel's `EPOLL_CTL_ADD` needs none.
+//! Registrations for which there is no inner set, as the process has no descriptor left for one (the
+//! kernel's `EPOLL_CTL_ADD` needs none), or the sets are nested so deep that the kernel takes no other.
 //!
 //! Their base sockets are in the program's set itself, under data of ours, so that what comes by
 //! TCP is heard of. Nobody can call such a set when something comes in a ring: a wait looks there,
@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
+use super::near;
 use super::set::Set;
 use super::state::{Item, State};
 use super::wanted;
@@ -51,6 +52,34 @@ pub(super) fn enter(
     set.moved.fetch_add(1, Ordering::AcqRel);
     set.outside.fetch_add(1, Ordering::AcqRel);
     Ok(())
+}
+
+/// The inner sets, of this set and of those inside, make sets nested too deep: what they hold is
+/// outside from here on. `false`: there are none.
+pub(super) fn make_flat(set: &'static Set) -> bool {
+    let mut any = false;
+    set.each_inside(|nested| any |= make_flat(nested));
+    near::leave(set);
+    any | set.with(|state| take_all_out(set, state)).unwrap_or(false)
+}
+
+/// With the set's lock.
+fn take_all_out(set: &'static Set, state: &mut State) -> bool {
+    let inner = set.inner.load(Ordering::Relaxed);
+    if inner < 0 || set.is_flat.swap(true, Ordering::Relaxed) {
+        return false;
+    }
+    let is_in = |item: &&mut Item| item.live && item.moved && !item.outside;
+    for item in state.items.iter_mut().filter(is_in) {
+        let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_DEL, item.fd, std::ptr::null_mut());
+        // In this order: it wakes threads asleep on the set, which are to look from time to time.
+        (item.outside, item.near) = (true, false);
+        set.outside.fetch_add(1, Ordering::AcqRel);
+        item.told_at = tcp::mark(item.fd);
+        let _ = set.change_outside(libc::EPOLL_CTL_ADD, item.fd);
+    }
+    state.near.clear();
+    sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, inner, std::ptr::null_mut()).is_ok()
 }
 
 /// A registration is one no more. With both locks.

@@ -36,6 +36,8 @@ pub(crate) struct Set {
     pub(super) moved: AtomicU32,
     /// Those for which there is no inner set.
     pub(super) outside: AtomicU32,
+    /// It is to have none: sets are nested too deep.
+    pub(super) is_flat: AtomicBool,
     /// Sets inside it.
     pub(super) nested: AtomicU32,
     /// Threads asleep in the real call.
@@ -82,6 +84,7 @@ impl Set {
         set.tracked.store(0, o);
         set.moved.store(0, o);
         set.outside.store(0, o);
+        set.is_flat.store(false, o);
         set.nested.store(0, o);
         set.sleepers.store(0, o);
         set.plain_sleepers.store(0, o);
