@@ -63,15 +63,32 @@ static void *write_one(void *of)
     return NULL;
 }
 
+static void *await_room(void *of)
+{
+    struct writer *w = of;
+    struct epoll_event event = {EPOLLOUT, {.u32 = 1}};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    epoll_ctl(set, EPOLL_CTL_ADD, w->fd, &event);
+    w->tid = syscall(SYS_gettid);
+    // A wait that nobody ends finds the room when its time is over.
+    long long end = now_ms() + PATIENCE_MS;
+    int found = epoll_wait(set, &event, 1, PATIENCE_MS);
+    close(set);
+    if (found == 1 && now_ms() < end)
+        return write_one(of);
+    w->written = -3;
+    return NULL;
+}
+
 // A larger buffer wakes who waits for room.
-static void grown_under_writer(struct end *e)
+static void grown_under(struct end *e, void *(*waits)(void *))
 {
     if (e->role == S) {
         bound(e, 20000);
         size_t n = stuff(e, FD, 1);
         struct writer w = {FD, 0, -2};
         pthread_t thread;
-        MUST(pthread_create(&thread, NULL, write_one, &w));
+        MUST(pthread_create(&thread, NULL, waits, &w));
         while (!w.tid)
             nap();
         await_sleep(e, getpid(), w.tid);
@@ -89,6 +106,8 @@ static void grown_under_writer(struct end *e)
         T(recv(FD, &c, 1, 0));
     }
 }
+static void grown_under_writer(struct end *e) { grown_under(e, write_one); }
+static void grown_under_set(struct end *e) { grown_under(e, await_room); }
 
 DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
-          CASE(bound_before, BARE), CASE(grown_under_writer, TWO | COLD))
+          CASE(bound_before, BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD))
