@@ -5,6 +5,7 @@
 // timeout: 60
 #include "diff.h"
 #include "plain.h"
+#include <sys/resource.h>
 
 static void by_stream(struct end *e)
 {
@@ -341,7 +342,66 @@ static void daemon_has_it(struct end *e)
     }
 }
 
-PLAIN_MAIN(CASE(last_bytes, SPLIT | COLD), CASE(daemon_has_it, SPLIT | COLD), CASE(child_in_recv, SPLIT | COLD), CASE(child_in_poll, SPLIT | COLD), CASE(child_in_epoll, SPLIT | COLD),
+static volatile pid_t sleeper;
+static void *sleeps_on_it(void *fd)
+{
+    sleeper = syscall(SYS_gettid);
+    recv(*(int *)fd, (char[1]){0}, 1, 0);
+    return NULL;
+}
+
+// A process closes its last descriptor under a thread that sleeps on the connection, for which it can
+// have no other. The peer, which has not read all, goes back to TCP, and hears what a child sends then.
+static void closed_without_copy(struct end *e)
+{
+    int to_child[2];
+    char c;
+    if (e->role == C) {
+        struct epoll_event event = {EPOLLIN, {.u32 = 1}};
+        struct pollfd p = {FD, POLLIN, 0};
+        int sets[2];
+        await_go(e);
+        await_bytes(e, FD, 5000);
+        for (int i = 0; i < 2; i++) {
+            sets[i] = MUST(epoll_create1(EPOLL_CLOEXEC));
+            MUST(epoll_ctl(sets[i], EPOLL_CTL_ADD, FD, &event));
+        }
+        go(e);
+        expect(e, FD, 5000, 1);
+        if (T(poll(&p, 1, PATIENCE_MS)) == 1)
+            expect(e, FD, 1000, 2);
+        close(sets[0]), close(sets[1]);
+        go(e);
+        return;
+    }
+    produce(e, FD, 5000, 1);
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        pthread_t thread;
+        MUST(pipe2(to_child, O_CLOEXEC));
+        if (MUST(fork()) == 0) {
+            get(to_child[0], &c, 1);
+            produce(e, FD, 1000, 2);
+            _exit(0);
+        }
+        int fd = FD;
+        MUST(pthread_create(&thread, NULL, sleeps_on_it, &fd));
+        while (!sleeper)
+            nap();
+        await_sleep(e, getpid(), sleeper);
+        MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, 3}));
+        close(FD);
+        go(e);
+        await_go(e);
+        raw_write(to_child[1], "s", 1);
+        MUST(wait(NULL));
+        await_go(e);
+        _exit(0);
+    }
+    reap(e, &kid);
+}
+
+PLAIN_MAIN(CASE(closed_without_copy, SPLIT | COLD), CASE(last_bytes, SPLIT | COLD), CASE(daemon_has_it, SPLIT | COLD), CASE(child_in_recv, SPLIT | COLD), CASE(child_in_poll, SPLIT | COLD), CASE(child_in_epoll, SPLIT | COLD),
            CASE(program_child_in_recv, SPLIT | COLD), CASE(program_child_in_poll, SPLIT | COLD),
            CASE(program_child_in_epoll, SPLIT | COLD), CASE(child_puts_stream, SPLIT | COLD),
            CASE(child_runs_program, SPLIT | COLD), CASE(three_in_turns, SPLIT | COLD),

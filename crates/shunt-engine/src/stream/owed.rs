@@ -117,6 +117,10 @@ pub(super) fn pay(conn: &Conn) -> Debt {
 
 /// Takes note of a recall. With the sending token. `true`: something may be owed.
 fn accept(conn: &Conn) -> bool {
+    // A thread sleeps here on a connection whose descriptors a relative alone has, which answers.
+    if conn.base().is_none() && conn.is_shared() {
+        return false;
+    }
     hesitate();
     let asked = match await_peer(conn) {
         Some(Look::TakenBack) => return false,
