@@ -1044,14 +1044,47 @@ static void child_takes_out(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(child_serves, SPLIT | ALL | COLD), CASE(child_closes_set, SPLIT | COLD),
+// Who hears of an error first, parent or child, is the only one to hear of it.
+static void error_told_once(struct end *e)
+{
+    struct kid kid = {0};
+    char buf[8];
+    AT(C) {
+        kid = spawn(e);
+        if (kid.pid == 0) {
+            pause();
+            _exit(0);
+        }
+        close(FD);
+        FD = -1;
+    }
+    AT(S) T(send(FD, "abc", 3, 0));
+    AT(C) {
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+    }
+    AT(S) {
+        int status = 0;
+        say(e, "%s", events(await_events(e, FD, POLLIN)));
+        pid_t pid = MUST(fork());
+        if (pid == 0) {
+            ssize_t n = recv(FD, buf, 8, 0);
+            _exit(n == -1 ? errno : 0);
+        }
+        MUST(waitpid(pid, &status, 0));
+        say(e, "child ended with %x", status);
+        T(recv(FD, buf, 8, 0));
+    }
+}
+
+DIFF_MAIN(CASE(error_told_once, SPLIT | ONLY_COLD), CASE(child_serves, SPLIT | ALL | COLD), CASE(child_closes_set, SPLIT | COLD),
           KNOWN(child_takes_out, SPLIT | COLD, "each process has registrations of its own for shunted sockets"), CASE(alternating, SPLIT | ALL | COLD), CASE(both_fork, SPLIT | COLD),
           CASE(child_looks_away, SPLIT | COLD), CASE(child_shuts_down, SPLIT | COLD), CASE(last_holder, SPLIT | COLD),
           CASE(unread_bytes, SPLIT | COLD), CASE(grandchild, SPLIT | COLD),
           CASE(child_receives_parent_sends, SPLIT | COLD), CASE(handed_over, SPLIT | COLD),
           CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(killed_in_send, SPLIT | COLD),
           CASE(killed_in_receive, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
-          CASE(raw_child_closes, COLD | ALL), CASE(numbered_vfork_closes, COLD | ALL),
+          CASE(raw_child_closes, COLD | ALL), CASE(raw_child_looks, COLD), CASE(numbered_vfork_closes, COLD | ALL),
           CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
           CASE(fork_under_receiver, SPLIT), CASE(fork_under_waiter, SPLIT),
           CASE(fork_under_closed_set, SPLIT), CASE(fork_by_handler, SPLIT), CASE(killed_asleep, SPLIT | COLD), CASE(fork_by_handler_sleeps_on, SPLIT | COLD),

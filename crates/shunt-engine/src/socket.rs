@@ -117,10 +117,6 @@ pub(crate) struct Socket {
     pub(crate) kernel_state: AtomicU32,
     /// What keeps it with the kernel once it went back there, or brings it to its rings again.
     pub(crate) again: Return,
-    /// An error taken from the base socket that the program must still see.
-    pub(crate) pending_error: AtomicI32,
-    /// The error for a peer that died with data unread has been given.
-    pub(crate) reset_told: AtomicBool,
     /// Another program is to have it, so that a recall of its stream is not taken back.
     pub(crate) insists: AtomicBool,
     /// `SO_SNDBUF` as the program set it, or 0.
@@ -202,8 +198,6 @@ impl Socket {
         socket.looked_ahead.store(0, o);
         socket.read_at.store(0, o);
         socket.kernel_state.store(0, o);
-        socket.pending_error.store(0, o);
-        socket.reset_told.store(false, o);
         socket.sndbuf.store(0, o);
         socket.impatient_receiver.store(false, o);
         socket.impatient_sender.store(false, o);

@@ -17,7 +17,7 @@
 //! also *recall* the stream ([`downgrade`](mod@downgrade)): then what it has not read of the ring
 //! is sent again over TCP ([`owed`]), before what follows.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use libc::c_int;
 use shunt_shm::path;
@@ -197,6 +197,13 @@ impl<'a> Conn<'a> {
     /// Bytes unread in the peer's ring; `None`: it is broken.
     fn unread_in_ring(&self) -> Option<u64> {
         Unread::of(self.pair.own).length(self.consumer().memory)
+    }
+
+    /// An error that was taken from the base socket, and that the program must still see: once, in
+    /// whichever of the processes that have this side.
+    #[inline(always)]
+    pub(crate) fn error(&self) -> &'a AtomicI32 {
+        &self.pair.own.options.error
     }
 
     /// Where outgoing bytes go.

@@ -2,11 +2,11 @@
 //! of a small scene, shuttle's random orders of a long one.
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(shuttle)]
-pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use shuttle::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(model))]
-pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The cheap half of an asymmetric barrier, on the side that never sleeps: it
 /// only keeps the compiler from reordering. Pairs with [`heavy`].

@@ -14,7 +14,7 @@
 //! All of a slot is written by one side only. A peer maps it read-only and
 //! checks everything it reads.
 
-use crate::atomic::{AtomicU32, AtomicU64, Ordering, full, heavy};
+use crate::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, full, heavy};
 use crate::publish;
 use crate::token::Token;
 use crate::wake::Address;
@@ -240,6 +240,10 @@ pub struct Options {
     /// Whether a fork has shared the connection while attached ([`UNFORKED`],
     /// [`SHARED`], [`INHERITED`]): no direction switches while it is shared.
     pub forked: AtomicU32,
+    /// An error of the base socket that its holders have not been told yet; 0: none.
+    pub error: AtomicI32,
+    /// The error for a peer that died with data unread has been given (0 or 1).
+    pub reset_told: AtomicU32,
 }
 
 /// How the stream comes back to TCP when its receiver recalls it: either the
@@ -384,6 +388,8 @@ impl Slot {
         self.receiving.sleepers.store(0, o);
         self.options.most.store(0, o);
         self.options.forked.store(0, o);
+        self.options.error.store(0, o);
+        self.options.reset_told.store(0, o);
         self.begin_streams();
         crate::ring::begin(ring, &self.sending);
         publish::half(&self.face.generation, generation);

@@ -203,7 +203,7 @@ unsafe fn send_with_control(
         // What is wrong with the connection comes later.
         Ok(_) | Err(libc::EPIPE | libc::EAGAIN) => {}
         Err(errno @ (libc::ECONNRESET | libc::ETIMEDOUT)) => {
-            let pending = &conn.socket.pending_error;
+            let pending = conn.error();
             pending.store(errno, Ordering::Relaxed);
         }
         Err(errno) => return Outcome::Fail(errno),

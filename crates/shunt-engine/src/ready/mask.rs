@@ -56,7 +56,7 @@ pub(crate) fn is_as_usual(conn: &Conn) -> bool {
     const ENDS: u32 = slot::SHUT_WR | slot::SHUT_RD | slot::CLOSED;
     !is_off_ring(conn, ENDS)
         && conn.socket.kernel_state.load(Ordering::Relaxed) == 0
-        && conn.socket.pending_error.load(Ordering::Relaxed) == 0
+        && conn.error().load(Ordering::Relaxed) == 0
 }
 
 /// A direction is not on its ring, or about to leave it.
@@ -126,7 +126,7 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
         Way::Tcp => kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,
         Way::TcpAgain | Way::Owing => kernel & POLLIN != 0,
     };
-    let error = socket.pending_error.load(Ordering::Relaxed) != 0;
+    let error = conn.error().load(Ordering::Relaxed) != 0;
     if readable || error {
         ready |= READABLE as i16;
     }

@@ -214,7 +214,7 @@ fn may_return(conn: &Conn) -> bool {
         && config::upgrade() != Upgrade::Off
         && conn.receiver().may_begin_again()
         && socket.kernel_state.load(Ordering::Relaxed) == 0
-        && socket.pending_error.load(Ordering::Relaxed) == 0
+        && conn.error().load(Ordering::Relaxed) == 0
 }
 
 /// Says that this side is ready; begins the next life if the peer is, too.

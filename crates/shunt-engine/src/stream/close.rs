@@ -221,16 +221,16 @@ pub(crate) fn has_died(conn: &Conn) -> bool {
 /// connection (RFC 1122, 4.2.2.13), whatever lay in the base socket's queue.
 #[cold]
 pub(crate) fn reset_if_died(conn: &Conn) {
-    let socket = conn.socket;
+    let told = &conn.pair.own.options.reset_told;
     let lost = has_died(conn)
         && conn.pair.peer_state() & slot::LINGERS == 0
         && conn.way_out() == Way::Ring
         && conn.in_flight() != 0;
-    if !lost || socket.reset_told.swap(true, Ordering::Relaxed) {
+    if !lost || told.swap(1, Ordering::Relaxed) != 0 {
         return;
     }
     let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0;
-    if socket.pending_error.load(Ordering::Relaxed) != 0
+    if conn.error().load(Ordering::Relaxed) != 0
         || sys::ready(conn.fd, 0) & libc::POLLHUP != 0 && !shut
     {
         return;
@@ -239,9 +239,7 @@ pub(crate) fn reset_if_died(conn: &Conn) {
     // end; what the kernel calls it (EPIPE, after the FIN) is not what we would.
     let _ = sys::send(conn.fd, &[0]);
     let _ = sys::getsockopt::<i32>(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR);
-    socket
-        .pending_error
-        .store(libc::ECONNRESET, Ordering::Relaxed);
+    conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
 }
 
 /// What was sent again has met a peer that was killed, and whose end the kernel had told: where
@@ -261,7 +259,7 @@ pub(super) fn name_reset(conn: &Conn) {
 
 /// Takes the error that the program has still to see.
 pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
-    match conn.socket.pending_error.swap(0, Ordering::Relaxed) {
+    match conn.error().swap(0, Ordering::Relaxed) {
         0 => None,
         errno => Some(errno),
     }
@@ -277,16 +275,16 @@ pub(super) fn keep_error(conn: &Conn, errno: Errno) {
         libc::ENETUNREACH,
     ];
     if once.contains(&errno) {
-        let pending = &conn.socket.pending_error;
+        let pending = conn.error();
         let _ = pending.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
 /// `SO_ERROR`.
 pub(crate) fn socket_error(conn: &Conn) -> Errno {
-    if conn.socket.pending_error.load(Ordering::Relaxed) == 0 {
+    if conn.error().load(Ordering::Relaxed) == 0 {
         let errno = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
-        conn.socket.pending_error.store(errno, Ordering::Relaxed);
+        conn.error().store(errno, Ordering::Relaxed);
     }
     take_error(conn).unwrap_or(0)
 }
@@ -312,9 +310,7 @@ pub(super) fn take_over(conn: &Conn, token: &Token) {
     }
     conn.socket.set_reason(Reason::HolderDied);
     break_off(conn);
-    conn.socket
-        .pending_error
-        .store(libc::ECONNRESET, Ordering::Relaxed);
+    conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
     Way::TcpAgain.store(&own.sending.way);
     Way::TcpAgain.store(&own.receiving.way);
 }

@@ -106,7 +106,7 @@ unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> O
         let done = cursor.done();
         // Before it sleeps, perhaps in the kernel's own call.
         if matches!(step, Step::Empty | Step::Kernel) && owed::is_due(conn) {
-            let pending = || conn.socket.pending_error.load(Ordering::Relaxed);
+            let pending = || conn.error().load(Ordering::Relaxed);
             let before = pending();
             owed::answer(conn);
             if done == 0 && pending() != before {
@@ -154,7 +154,7 @@ unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> O
                 return Outcome::Done(done as isize);
             }
             Step::Failed(errno) => {
-                conn.socket.pending_error.store(0, Ordering::Relaxed);
+                conn.error().store(0, Ordering::Relaxed);
                 return Outcome::Fail(errno);
             }
             Step::BadBuffer => return cursor.done_or(libc::EFAULT),

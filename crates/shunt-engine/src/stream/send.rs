@@ -116,7 +116,7 @@ unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outc
             if let Some(errno) = error_before_kernel(conn) {
                 if cursor.done() > 0 {
                     // The next call says so.
-                    conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                    conn.error().store(errno, Ordering::Relaxed);
                 }
                 give(token);
                 return cursor.done_or(errno);

@@ -65,7 +65,7 @@ fn learn(conn: &Conn) -> bool {
 /// The kernel does the rest, unless an error was taken from it on the way, which it tells only
 /// once; behind what is in the queue.
 pub(super) fn pending(conn: &Conn) -> Option<Step> {
-    let errno = conn.socket.pending_error.load(Ordering::Relaxed);
+    let errno = conn.error().load(Ordering::Relaxed);
     let told = errno != 0 && is_empty(conn);
     told.then(|| failure(conn, errno))
 }

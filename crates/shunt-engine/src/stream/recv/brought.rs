@@ -38,7 +38,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     let (taken, error) = tcp::consumed_since(base, counted);
     receiving.kernel_bytes.store(taken, Ordering::Relaxed);
     if let Some(errno) = error {
-        conn.socket.pending_error.store(errno, Ordering::Relaxed);
+        conn.error().store(errno, Ordering::Relaxed);
     }
     if taken >= until {
         return pending(conn).unwrap_or(Step::Kernel);
@@ -50,7 +50,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         Taken::Step(step) => return step,
         Taken::End => libc::ECONNRESET,
         Taken::Failed(errno) => {
-            conn.socket.pending_error.store(errno, Ordering::Relaxed);
+            conn.error().store(errno, Ordering::Relaxed);
             errno
         }
     };

@@ -22,7 +22,7 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
     let ending = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
         || conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0
         || socket.kernel_state.load(Ordering::Relaxed) != 0;
-    let pending = socket.pending_error.load(Ordering::Relaxed);
+    let pending = conn.error().load(Ordering::Relaxed);
     // Who has just read from the ring and asks whether there is more: the peer was
     // there a moment ago.
     let read = socket.rx.ring_bytes.load(Ordering::Relaxed);
@@ -92,6 +92,6 @@ pub(super) fn last(conn: &Conn) -> Step {
 }
 
 pub(super) fn failure(conn: &Conn, errno: Errno) -> Step {
-    conn.socket.pending_error.store(errno, Ordering::Relaxed);
+    conn.error().store(errno, Ordering::Relaxed);
     last(conn)
 }

@@ -70,7 +70,7 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
                         // What was published before the close comes first.
                         if conn.consumer().is_ready() {
                             if let Step::Failed(errno) = step {
-                                let pending = &conn.socket.pending_error;
+                                let pending = conn.error();
                                 pending.store(errno, Ordering::Relaxed);
                             }
                             looked = true;

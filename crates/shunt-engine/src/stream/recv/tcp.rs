@@ -91,7 +91,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         Err(libc::EAGAIN) => {
             // Taken from the kernel by a call that had bytes to return; behind what was
             // in the queue, as in the kernel.
-            let pending = conn.socket.pending_error.load(Ordering::Relaxed);
+            let pending = conn.error().load(Ordering::Relaxed);
             return match pending {
                 0 => Step::Empty,
                 errno => failure(conn, errno),
@@ -99,7 +99,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         }
         Err(errno) => {
             if settle(conn) {
-                conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                conn.error().store(errno, Ordering::Relaxed);
                 // SAFETY: the caller's promise.
                 return unsafe { from_ring(conn, cursor, flags) };
             }
@@ -137,7 +137,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         return match unsafe { from_tcp(conn, cursor, flags) } {
             Step::Failed(errno) => {
                 // Told by the next call, as after any short count.
-                conn.socket.pending_error.store(errno, Ordering::Relaxed);
+                conn.error().store(errno, Ordering::Relaxed);
                 Step::Bytes
             }
             Step::Empty | Step::End => Step::Bytes,

@@ -21,7 +21,7 @@ pub(super) fn error_before_kernel(conn: &Conn) -> Option<sys::Errno> {
     let closed = conn.pair.peer_state() & slot::CLOSED != 0;
     if !closed
         && conn.way_out() == Way::Tcp
-        && conn.socket.pending_error.load(Ordering::Relaxed) == 0
+        && conn.error().load(Ordering::Relaxed) == 0
     {
         return None;
     }

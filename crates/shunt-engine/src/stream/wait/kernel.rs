@@ -107,7 +107,7 @@ fn sleep_in_receive(conn: &Conn, undo: &impl Fn()) -> Result<Woken, Errno> {
     }) {
         Err(errno @ (libc::EINTR | libc::EAGAIN)) => Err(errno),
         Err(errno) => {
-            conn.socket.pending_error.store(errno, Ordering::Relaxed);
+            conn.error().store(errno, Ordering::Relaxed);
             Ok(Woken::Otherwise)
         }
         Ok(_) => Ok(Woken::Otherwise),
