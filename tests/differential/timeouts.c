@@ -761,6 +761,23 @@ static void low_water_blocks(struct end *e)
     }
 }
 
+// Set while there is less.
+static void low_water_behind(struct end *e)
+{
+    char buf[16];
+    int mark = 5;
+    AT(C) T(send(FD, "abc", 3, 0));
+    if (e->role == S) {
+        await_bytes(e, FD, 3);
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+        will_block(e);
+        T(recv(FD, buf, 16, 0));
+    } else {
+        await_blocked(e);
+        T(send(FD, "defgh", 5, 0));
+    }
+}
+
 // Single bytes need the most memory each: a sender must not wait for room while
 // the receiver waits for more.
 static void low_water_of_small(struct end *e)
@@ -887,6 +904,6 @@ DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limi
           CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),
           CASE(sleeps_after_jumps, SPLIT),
           CASE(handler_sends, SPLIT | COLD), CASE(handler_jumps_out_of_send, SPLIT | COLD), CASE(storm, TWO | COLD),
-          CASE(cancelled, TWO | COLD), CASE(cancelled_among_many, 0), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD),
+          CASE(cancelled, TWO | COLD), CASE(cancelled_among_many, 0), CASE(low_water, ALL | COLD), CASE(low_water_blocks, TWO | COLD), CASE(low_water_behind, TWO | COLD),
           CASE(low_water_of_small, TWO), CASE(killed_by_sigpipe, 0),
           CASE(blocked_sigpipe, COLD), CASE(ignored_sigpipe, 0))

@@ -40,7 +40,9 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     if let Some(errno) = error {
         conn.error().store(errno, Ordering::Relaxed);
     }
-    if taken >= until {
+    // What has come stays there whatever becomes of the sender: the kernel knows how much is waited for.
+    let queued = || sys::ioctl_int(base, libc::FIONREAD).map_or(0, |n| n as u64);
+    if taken >= until || error.is_none() && taken + queued() >= until {
         return pending(conn).unwrap_or(Step::Kernel);
     }
     // All that follows is payload, too: only what is taken is counted.
