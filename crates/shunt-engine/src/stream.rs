@@ -56,7 +56,7 @@ pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,
 };
-pub(crate) use recv::{at_mark, leaves_unread, pump, receive, ring_bytes, unread};
+pub(crate) use recv::{at_mark, is_any_in_ring, leaves_unread, pump, receive, unread};
 pub(crate) use send::{ask_for_room, send};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};

@@ -204,8 +204,7 @@ impl Arena {
     pub fn blank(&self, part: &Part) -> bool {
         let (base, bytes) = self.place(part);
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags =
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: the range is this arena's. Zero is a value of everything in it, all of which is atomic.
         unsafe { syscall!(Sysno::mmap, base, bytes, prot, flags, usize::MAX, 0) }.is_ok()
     }

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
-use shunt_shm::slot::Way;
 
 use super::inherit::give_up;
 use super::{after_dup, attached};
@@ -141,11 +140,10 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
     }
 }
 
-/// Whether something is to be read in the ring: that lies before the mark. Where TCP brings what was
-/// not read there, the kernel knows.
+/// Whether something lies before the mark that the kernel does not know of.
 fn is_before_mark(conn: &Conn) -> bool {
     stream::pump(conn);
-    matches!(conn.way_in(), Way::Ring | Way::Tcp) && stream::ring_bytes(conn) > 0
+    stream::is_any_in_ring(conn)
 }
 
 /// Options that have `recvmsg` tell the time; the latter two for programs whose `time_t` is longer

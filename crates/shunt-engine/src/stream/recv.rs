@@ -29,7 +29,7 @@ pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
 pub(super) use brought::{stay_in_ring, take_back};
 pub(super) use tcp::{recount, settle};
-pub(crate) use unread::{leaves_unread, pump, ring_bytes, unread};
+pub(crate) use unread::{is_any_in_ring, leaves_unread, pump, ring_bytes, unread};
 
 /// As many buffers as one call hands over at once.
 const PARTS: usize = 16;

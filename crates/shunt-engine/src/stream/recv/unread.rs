@@ -70,8 +70,19 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
     }
 }
 
+/// Whether something is to be read in the ring, now or behind what comes before it. A peer that has
+/// not begun with it has left there what an earlier connection was; and where TCP brings what was not
+/// read there, none of it is.
+pub(crate) fn is_any_in_ring(conn: &Conn) -> bool {
+    let begins = match conn.way_in() {
+        Way::Ring => true,
+        Way::Tcp => conn.receiver().switch_offset().is_some(),
+        Way::TcpAgain | Way::Owing => false,
+    };
+    begins && ring_bytes(conn) > 0
+}
+
 /// Whether the peer has sent what nobody has received, arrived or not.
 pub(crate) fn leaves_unread(conn: &Conn) -> bool {
-    let before_ring = || conn.way_in() == Way::Tcp && conn.receiver().switch_offset().is_some();
-    unread(conn) > 0 || before_ring() && ring_bytes(conn) > 0
+    unread(conn) > 0 || is_any_in_ring(conn)
 }

@@ -19,10 +19,7 @@ use crate::{Outcome, real, sys};
 /// from it.
 pub(super) fn error_before_kernel(conn: &Conn) -> Option<sys::Errno> {
     let closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    if !closed
-        && conn.way_out() == Way::Tcp
-        && conn.error().load(Ordering::Relaxed) == 0
-    {
+    if !closed && conn.way_out() == Way::Tcp && conn.error().load(Ordering::Relaxed) == 0 {
         return None;
     }
     reset_if_died(conn);
