@@ -12,7 +12,7 @@
 //!   Claim  ───────────────────────────>         "descriptor 7, cookie c"
 //!          <─────────────────────────── Paired (+ peer's arena fd on a new link)
 //!          <─────────────────────────── Unpaired (the answer when Claim asked for one)
-//!   Report ───────────────────────────>         path or reason, for `shunt ss`
+//!   Report ───────────────────────────>         path or reason, for `shunt ss`, where that changes
 //!   Release ──────────────────────────>         the connection is closed here
 //!          <─────────────────────────── NeedSpare, Gone
 //!   Retire ───────────────────────────>         "a forked child of mine has this link's memory"
@@ -133,7 +133,7 @@ pub enum Role {
 /// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once |
 /// | Retire | `link` |
 /// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet; `flags` bit 6: somebody does, and the pairing comes later) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
-/// | Report | `cookie`, `status`: 0 (shunted) or a reason |
+/// | Report | `cookie`, `fd`, `role`, `family`, `ports`, `addresses`, `status`: 0 (shunted) or a reason; `flags` bit 7: it has been shunted. That a connection is shunted for the first time is said by the counters region; without one, by this |
 /// | Release | `cookie` |
 /// | NeedSpare | `slot`: how many slots the arena is to have |
 /// | List, End | – |
@@ -210,6 +210,9 @@ pub const FLAG_UNUSED: u32 = 32;
 /// [`Message::flags`]: the other end has been claimed too, and the pairing will come once there is
 /// memory for it.
 pub const FLAG_MATCHED: u32 = 64;
+
+/// [`Message::flags`]: the connection's bytes move through shared memory, or did.
+pub const FLAG_USED: u32 = 128;
 
 /// Size of every message.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();

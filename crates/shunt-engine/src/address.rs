@@ -4,6 +4,9 @@ use libc::sockaddr_storage;
 
 use crate::sys;
 
+/// The names of a connection's own and of its other end, as [`parts`] says them.
+pub(crate) type Names = [(u16, u16, [u8; 16]); 2];
+
 /// Family, port (host order) and address (network order) of an IPv4 or IPv6 name.
 pub(crate) fn parts(name: &sockaddr_storage) -> (u16, u16, [u8; 16]) {
     let mut address = [0; 16];

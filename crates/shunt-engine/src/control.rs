@@ -31,7 +31,8 @@ pub(crate) use borrow::borrow;
 pub(crate) use due::{Due, note as note_due};
 pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use request::{
-    ask_alone, bury, claim, claim_again, claim_now, listen, release, report, unlisten,
+    ask_alone, bury, claim, claim_again, claim_now, listen, release, report, report_shunted,
+    unlisten,
 };
 pub(crate) use wait::nap;
 
@@ -96,7 +97,7 @@ pub(crate) fn look() {
     LOOKED_AT.store(now, Ordering::Relaxed);
     let fd = SOCKET.number();
     if fd >= 0 && (sys::ready(fd, libc::POLLIN) != 0 || due::is_any() || link::any_gone()) {
-        drain();
+        drain(read_all);
     }
     ensure();
 }
@@ -121,20 +122,20 @@ pub(crate) fn wish_again() {
 #[inline]
 pub(crate) fn check_mail() {
     if board::has_mail() {
-        drain();
+        drain(read_counted);
     }
 }
 
-/// Reads and handles every waiting message, unless another thread is about to.
+/// Reads and handles messages, unless another thread is about to.
 #[cold]
-pub(crate) fn drain() {
+fn drain(read: fn()) {
     // Whoever has the lock may do something else: then the mail stays unseen,
     // and the next look finds it.
     if !LOCK.try_take() {
         return;
     }
     if !wait::has_reader() {
-        read_all();
+        read();
     }
     LOCK.give();
 }
@@ -147,6 +148,25 @@ fn read_all() {
     if let Some(mail) = mail {
         board::set_seen(mail);
     }
+    catch_up();
+}
+
+/// The same of those that the daemon has counted, without the call that finds no more.
+fn read_counted() {
+    let Some(mail) = board::mail() else {
+        return read_all();
+    };
+    for _ in 0..board::unseen(mail) {
+        // Somebody may have read some before they were counted.
+        if SOCKET.number() < 0 || !receive() {
+            break;
+        }
+    }
+    board::set_seen(mail);
+    catch_up();
+}
+
+fn catch_up() {
     due::catch_up();
     Link::sweep();
 }

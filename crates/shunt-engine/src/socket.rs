@@ -32,29 +32,13 @@ use crate::{epoll, hold, stats, upgrade};
 mod handed;
 mod inside;
 mod memory;
+pub(crate) mod paired;
 
 use memory::Pairs;
 
 pub(crate) use handed::{Handed, Left};
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
 pub(crate) use shunt_abi::counters::{Counts, Stage};
-
-/// Sockets in stage [`Stage::Paired`], so that nobody looks for one in vain.
-static PAIRED: AtomicU32 = AtomicU32::new(0);
-
-fn note_paired(from: Stage, to: Stage) {
-    if to == Stage::Paired {
-        PAIRED.fetch_add(1, Ordering::AcqRel);
-    } else if from == Stage::Paired {
-        PAIRED.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Whether some socket of this process waits to be attached.
-#[inline]
-pub(crate) fn any_paired() -> bool {
-    PAIRED.load(Ordering::Acquire) != 0
-}
 
 /// In [`Socket::timeouts`]: the kernel has said that there is no `SO_RCVTIMEO`, …
 pub(crate) const NO_RCVTIMEO: u8 = 1;
@@ -242,6 +226,11 @@ impl Socket {
         record.stage.store(self.stage.load(o), o);
     }
 
+    /// Whether others see its record.
+    pub(crate) fn is_shown(&self) -> bool {
+        !std::ptr::eq(&raw const *self.record, &raw const self.own)
+    }
+
     pub(crate) fn index(&self) -> u32 {
         self.links.index()
     }
@@ -264,7 +253,7 @@ impl Socket {
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
         if moved {
-            note_paired(from, to);
+            paired::note(self, from, to);
             self.record.stage.store(to as u8, Ordering::Relaxed);
         }
         moved
@@ -558,7 +547,7 @@ impl Socket {
             }
         });
         upgrade::note_end(self);
-        note_paired(self.stage(), Stage::Free);
+        paired::note(self, self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
         if self.inside.retire() {
             self.bury();

@@ -60,7 +60,9 @@ pub(crate) use recv::{at_mark, is_any_in_ring, leaves_unread, pump, receive, unr
 pub(crate) use send::{ask_for_room, send};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
-pub(crate) use wait::{TURN, Want, asleep, awake, is_on_rings, must_be_called, must_look};
+pub(crate) use wait::{
+    TURN, Want, asleep, awake, foresee_sleep, is_on_rings, must_be_called, must_look,
+};
 
 /// An attached connection, by one of its descriptors.
 #[derive(Clone, Copy)]

@@ -201,6 +201,9 @@ impl Links {
 
 const PER_CHUNK: usize = 256;
 
+/// So many objects a pool may have.
+pub(crate) const MOST: usize = CHUNKS * PER_CHUNK;
+
 /// Objects that are reused and never freed. Allocation is lock-free and calls
 /// no allocator, so it is safe wherever the program may open a socket.
 pub(crate) struct Pool<T> {

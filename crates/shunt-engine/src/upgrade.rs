@@ -8,11 +8,12 @@ use shunt_abi::message::Role;
 use shunt_shm::publish;
 use shunt_shm::slot;
 
+use crate::address::{self, Names};
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
-use crate::{address, control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
+use crate::{control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
 
 pub(crate) mod sync;
 mod vain;
@@ -52,7 +53,7 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     socket.set_reason(Reason::Pending);
     socket.move_on(Stage::Fresh, Stage::Candidate);
     if eager {
-        ask(socket, fd, role == Role::Acceptor);
+        ask_at_once(socket, fd, role);
     }
 }
 
@@ -86,39 +87,52 @@ fn alone(socket: &Socket) -> Option<Reason> {
 
 /// Asks the daemon for a pairing. A connector asks before it connects, so that
 /// the acceptor, whenever it looks, finds its claim.
-fn ask(socket: &'static Socket, fd: c_int, wait: bool) {
-    match sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) {
-        Ok(cookie) => socket.set_cookie(cookie),
-        Err(_) => {
-            socket.set_plain(Stage::Candidate, Reason::NotEstablished);
-            return;
+fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
+    if role == Role::Connector {
+        if know_cookie(socket, fd) {
+            control::claim(socket, fd, None);
         }
-    }
-    if wait && let Err(reason) = local(fd) {
-        socket.set_plain(Stage::Candidate, reason);
         return;
     }
-    // The next call on it attaches it: a server that only hands it over to another
-    // program gives that a socket which has never been but the kernel's.
-    if wait {
-        control::claim_now(socket, fd, socket.role());
-    } else {
-        control::claim(socket, fd, socket.role());
+    match local(fd) {
+        // The next call on it attaches it: a server that only hands it over to another
+        // program gives that a socket which has never been but the kernel's.
+        Ok(names) if know_cookie(socket, fd) => control::claim_now(socket, fd, names),
+        Ok(_) => {}
+        Err(reason) => {
+            socket.set_plain(Stage::Candidate, reason);
+        }
     }
 }
 
-/// Whether both ends are on this host, and are two.
-fn local(fd: c_int) -> Result<(), Reason> {
+/// Asks the kernel for the name by which the daemon knows a socket. `false`: there is none, and
+/// the socket is plain.
+fn know_cookie(socket: &Socket, fd: c_int) -> bool {
+    match sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) {
+        Ok(cookie) => {
+            socket.set_cookie(cookie);
+            true
+        }
+        Err(_) => {
+            socket.set_plain(Stage::Candidate, Reason::NotEstablished);
+            false
+        }
+    }
+}
+
+/// Both ends of a connection, if they are on this host, and are two.
+fn local(fd: c_int) -> Result<Names, Reason> {
     let (Ok(own), Ok(peer)) = (sys::name(fd, false), sys::name(fd, true)) else {
         return Err(Reason::NotEstablished);
     };
     if !address::is_local(&own, &peer) {
         return Err(Reason::NotLocal);
     }
-    if address::parts(&own) == address::parts(&peer) {
+    let names = [address::parts(&own), address::parts(&peer)];
+    if names[0] == names[1] {
         return Err(Reason::SelfConnected);
     }
-    Ok(())
+    Ok(names)
 }
 
 /// A data call on a socket, which stays what it is: counted, if it is, and there is no
@@ -295,7 +309,8 @@ fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
     }
     socket.set_reason(Reason::Pending);
     match local(fd) {
-        Ok(()) => ask(socket, fd, false),
+        Ok(names) if know_cookie(socket, fd) => control::claim(socket, fd, Some(names)),
+        Ok(_) => {}
         Err(reason) => {
             socket.set_plain(Stage::Candidate, reason);
         }
@@ -463,6 +478,9 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         socket.set_reason(Reason::Edge);
         return false;
     }
+    if socket.items.is_empty() {
+        stream::foresee_sleep(own);
+    }
     socket.set_reason(Reason::Pending);
     signal::guard_copies();
     if !socket.move_on(Stage::Paired, Stage::Attached) {
@@ -473,7 +491,7 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         // Threads that poll the kernel's socket come and say that they sleep on the connection.
         wake::wake_all();
     }
-    control::report(socket, None);
+    control::report_shunted(socket);
     vain::note_use();
     true
 }

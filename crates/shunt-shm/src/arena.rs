@@ -376,6 +376,7 @@ fn limit(resource: libc::__rlimit_resource_t) -> u64 {
 #[cfg(all(test, not(model), not(miri)))]
 mod tests {
     use super::*;
+    use crate::ring::{Memory, Producer};
 
     /// What `test` says (zero: it is right) in a child with this limit.
     fn limited(resource: libc::__rlimit_resource_t, bytes: u64, test: impl Fn() -> i32) -> i32 {
@@ -438,6 +439,40 @@ mod tests {
         for arena in [own, two, three] {
             arena.unmap();
         }
+    }
+
+    #[test]
+    fn a_ring_takes_memory_when_it_is_used_and_is_empty_in_its_next_life() {
+        let (arena, fd) = Arena::create(3).unwrap();
+        let blocks = || {
+            // SAFETY: a C struct of integers, for which zero is a value; the kernel fills it.
+            unsafe {
+                let mut stat: libc::stat = std::mem::zeroed();
+                assert_eq!(libc::fstat(fd, &raw mut stat), 0);
+                stat.st_blocks
+            }
+        };
+        // SAFETY: a ring's bytes, mapped to the end of the test.
+        let ring = unsafe { Memory::new(arena.ring(1).cast(), layout::RING_BYTES as u32) };
+        let slot = arena.slot(1);
+        slot.begin(1, ring);
+        let before = blocks();
+        slot.begin(2, ring);
+        assert_eq!(blocks(), before);
+        let producer = Producer {
+            memory: ring,
+            sending: &slot.sending,
+            output: &slot.output,
+            peer: &slot.progress,
+            populate: |bytes| arena.populate(1, bytes),
+        };
+        // SAFETY: the source is a string.
+        let sent = unsafe { producer.write(b"hello".as_ptr(), 5) };
+        assert_eq!(sent, Ok(5));
+        assert!(blocks() >= before + 8 && ring.word(0).load(Ordering::Relaxed) != 0);
+        slot.begin(3, ring);
+        assert_eq!(ring.word(0).load(Ordering::Relaxed), 0);
+        arena.unmap();
     }
 
     /// Whether the kernel can read there.

@@ -106,6 +106,11 @@ impl From<Fault> for Stopped {
 /// Clears the first header of a ring that starts a new life.
 pub fn begin(memory: Memory, sending: &Sending) {
     memory.word(0).store(0, Ordering::Relaxed);
+    begin_untouched(memory, sending);
+}
+
+/// The same of one that has never had memory, and so is empty: it stays without until somebody sends.
+pub fn begin_untouched(memory: Memory, sending: &Sending) {
     let whole = Position {
         lap: 0,
         offset: memory.size(),

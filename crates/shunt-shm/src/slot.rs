@@ -125,8 +125,8 @@ impl Face {
     /// Says that a thread sleeps until something arrives. The caller looks at the
     /// ring after this, and holds the receiving token. `soon`: it will sleep again
     /// before long, so that the peer had better pass a barrier with each publication
-    /// than both the heavy one with each sleep.
-    pub fn say_asleep(&self, soon: bool) {
+    /// than both the heavy one with each sleep. `true`: the heavy one it was.
+    pub fn say_asleep(&self, soon: bool) -> bool {
         let fenced = if soon {
             // What a peer publishes after the heavy barrier it looks at with `FENCED`.
             publish::set_bits(&self.wait, WAIT_RX | FENCED) & FENCED != 0
@@ -140,6 +140,7 @@ impl Face {
         } else {
             heavy();
         }
+        !fenced
     }
 }
 
@@ -391,7 +392,12 @@ impl Slot {
         self.options.error.store(0, o);
         self.options.reset_told.store(0, o);
         self.begin_streams();
-        crate::ring::begin(ring, &self.sending);
+        // No relative has had a slot that is handed out, so this side's own word is believed.
+        if self.sending.allocated.load(o) == 0 {
+            crate::ring::begin_untouched(ring, &self.sending);
+        } else {
+            crate::ring::begin(ring, &self.sending);
+        }
         publish::half(&self.face.generation, generation);
     }
 

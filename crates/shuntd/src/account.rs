@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{OFlags, SealFlags};
-use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS, Served};
+use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, SOCKETS, Served, Stage};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::FromBytes;
 
@@ -108,6 +108,15 @@ impl Account {
             lines,
             told: HashMap::new(),
         }
+    }
+
+    /// Whether its process says in its region that the bytes of this socket move, or did, through
+    /// shared memory.
+    pub(crate) fn shows_attached(&self, cookie: u64) -> bool {
+        let is_it = |record: &Record| {
+            record.stage() == Stage::Attached && record.cookie.load(Ordering::Relaxed) == cookie
+        };
+        self.region.sockets(SOCKETS).iter().any(is_it)
     }
 
     /// Its process is told why a connection is not shunted. It may end before it hears that.

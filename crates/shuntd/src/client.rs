@@ -64,6 +64,8 @@ pub(crate) struct Client {
     pub(crate) uid: u32,
     /// Its `comm`, from its Hello.
     pub(crate) comm: [u8; 16],
+    /// Its descriptors could be looked at when one was last.
+    pub(crate) is_open: bool,
     /// It has introduced itself.
     pub(crate) greeted: bool,
     /// Its mail counter.
@@ -107,6 +109,7 @@ impl Client {
             pid,
             uid,
             comm: [0; 16],
+            is_open: false,
             greeted: false,
             mail: NO_MAIL,
             spares: Vec::new(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
+use rustix::net::{SocketType, ipproto, sockopt};
 use rustix::process::PidfdGetfdFlags;
 use shunt_abi::layout::slots_of;
 
@@ -119,14 +119,12 @@ pub(crate) fn copy(
     Err(Look::Gone)
 }
 
-/// Whether it is a TCP socket over IPv4 or IPv6. (MPTCP has another protocol
-/// number: its subflows are not for us.)
+/// Whether it is a TCP socket. (MPTCP has another protocol number: its subflows are not for us.)
+/// No stream socket but one over IPv4 or IPv6 has that number; the callers see at its addresses
+/// over which.
 fn is_tcp(socket: impl AsFd) -> bool {
     let socket = socket.as_fd();
-    matches!(
-        sockopt::socket_domain(socket),
-        Ok(AddressFamily::INET | AddressFamily::INET6)
-    ) && sockopt::socket_type(socket) == Ok(SocketType::STREAM)
+    sockopt::socket_type(socket) == Ok(SocketType::STREAM)
         && sockopt::socket_protocol(socket) == Ok(Some(ipproto::TCP))
 }
 

@@ -6,10 +6,11 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 
+use common::region::{region_with, show_region};
 use common::{Client, Fixture, connection, may_copy_descriptors, named};
 use rustix::process::{Uid, geteuid};
 use shunt_abi::Reason;
-use shunt_abi::message::{FLAG_ADOPTED, FLAG_AGAIN, Kind, Role};
+use shunt_abi::message::{FLAG_ADOPTED, FLAG_AGAIN, FLAG_USED, Kind, Role};
 
 /// A process that has a copy of the socket and does nothing.
 fn holder(socket: &TcpStream) -> Child {
@@ -186,20 +187,32 @@ fn who_uses_it_in_shared_memory_is_not_told() {
 #[test]
 fn who_passes_itself_what_it_has_used_does_not_get_the_same_slot_again() {
     let daemon = Fixture::start();
-    let [a, b] = two(&daemon);
-    let (near, far) = connection();
-    a.claim(&near, Role::Connector, 0);
-    let far_cookie = b.claim(&far, Role::Acceptor, 0);
-    b.expect(Kind::Paired);
-    b.expect(Kind::NeedSpare);
-    b.report(far_cookie, 0);
-    b.report(far_cookie, Reason::Inherited as u8);
-    // It has closed it without a word, as a relative may use the slot still.
-    adopt(&b, &far, 1);
-    let (refusal, _) = b.expect(Kind::Unpaired);
-    assert_eq!(refusal.status, Reason::Passed as u8);
-    // So what it closes now is not the slot.
-    b.release(far_cookie);
-    adopt(&b, &far, 1);
-    assert_eq!(b.expect(Kind::Unpaired).0.status, Reason::Passed as u8);
+    let is_kept = |use_it: &dyn Fn(&Client, &TcpStream, u64)| {
+        let [a, b] = two(&daemon);
+        let (near, far) = connection();
+        a.claim(&near, Role::Connector, 0);
+        let far_cookie = b.claim(&far, Role::Acceptor, 0);
+        b.expect(Kind::Paired);
+        b.expect(Kind::NeedSpare);
+        use_it(&b, &far, far_cookie);
+        // It has closed it without a word, as a relative may use the slot still.
+        adopt(&b, &far, 1);
+        let (refusal, _) = b.expect(Kind::Unpaired);
+        assert_eq!(refusal.status, Reason::Passed as u8);
+        // So what it closes now is not the slot.
+        b.release(far_cookie);
+        adopt(&b, &far, 1);
+        assert_eq!(b.expect(Kind::Unpaired).0.status, Reason::Passed as u8);
+    };
+    is_kept(&|b, _, cookie| {
+        b.report(cookie, 0);
+        b.report(cookie, Reason::Inherited as u8);
+    });
+    is_kept(&|b, far, cookie| {
+        let mut report = named(far, Role::Acceptor, FLAG_USED);
+        (report.kind, report.cookie) = (Kind::Report as u16, cookie);
+        report.status = Reason::Inherited as u8;
+        b.send(&report, None);
+    });
+    is_kept(&|b, far, cookie| show_region(b, &region_with(far, cookie, Role::Acceptor)));
 }

@@ -5,6 +5,7 @@ mod common;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
+use common::region::{region_with, show_region};
 use common::{ANSWER, Client, Fixture, connection, may_copy_descriptors, named, same_file};
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType};
@@ -467,6 +468,38 @@ fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
     if may_copy_descriptors("a reported connection that was closed without a word") {
         assert_eq!(a.rows().len(), 1, "a closed connection is forgotten");
     }
+}
+
+#[test]
+fn the_list_shows_what_the_regions_say_of_pairs() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    a.spare(1);
+    b.spare(1);
+    let (near, far) = connection();
+    let of_a = a.claim(&near, Role::Connector, 0);
+    let of_b = b.claim(&far, Role::Acceptor, 0);
+    a.expect(Kind::Paired);
+    a.expect(Kind::NeedSpare);
+    let status = || {
+        a.sync();
+        let row = a.rows()[0];
+        (row.flags & FLAG_SHUNTED != 0, row.status)
+    };
+    assert_eq!(status(), (false, Reason::Pending as u8));
+    show_region(&a, &region_with(&near, of_a, Role::Connector));
+    if !may_copy_descriptors("what regions show of pairs") {
+        return;
+    }
+    assert_eq!(status(), (true, 0));
+    show_region(&b, &region_with(&far, of_b, Role::Acceptor));
+    b.sync();
+    assert_eq!(status(), (true, 0));
+    // What it says of itself since goes before what it has said.
+    b.report(of_b, 0);
+    a.report(of_a, Reason::Requested as u8);
+    b.sync();
+    assert!(status().0);
 }
 
 #[test]

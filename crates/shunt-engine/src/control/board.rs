@@ -48,6 +48,11 @@ pub(super) fn mail() -> Option<u32> {
     Some(word.load(Ordering::Acquire))
 }
 
+/// Of so many that the daemon has sent: how many have not been seen. With the lock.
+pub(super) fn unseen(mail: u32) -> u32 {
+    mail.wrapping_sub(SEEN.load(Ordering::Relaxed))
+}
+
 /// Everything up to this count has been read. With the lock.
 pub(super) fn set_seen(mail: u32) {
     SEEN.store(mail, Ordering::Relaxed);

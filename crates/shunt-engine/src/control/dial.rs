@@ -154,6 +154,11 @@ pub(super) fn show_counters(fd: c_int) {
     }
 }
 
+/// Whether the daemon sees what this process counts.
+pub(super) fn shows_counters() -> bool {
+    SHOWN.load(Ordering::Relaxed)
+}
+
 /// A connection to the daemon at this address, if it is one to be trusted.
 fn dial(serves: Option<u32>, uid: u32) -> Option<c_int> {
     // SAFETY: a C struct of integers, for which zero is a value.

@@ -7,11 +7,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use shunt_abi::message::{Kind, Message};
+use shunt_abi::message::{self, Kind, Message};
 
 use super::wire::Sent;
 use super::{LOCK, SOCKET, request, send, stock};
-use crate::socket::Socket;
+use crate::socket::{Socket, Stage};
 use crate::{link, table};
 
 /// It listens.
@@ -163,7 +163,10 @@ fn message(socket: &Socket, news: u8) -> Message {
     if news == STATUS {
         (m.fd, m.role) = (socket.fd(), socket.role() as u8);
         m.status = socket.due.status.load(Ordering::Relaxed);
-        request::fill_addresses(&mut m, socket.fd());
+        if socket.stage() == Stage::Attached {
+            m.flags = message::FLAG_USED;
+        }
+        request::write_names(&mut m, request::names_of(socket.fd()));
     }
     m
 }

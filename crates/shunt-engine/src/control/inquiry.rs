@@ -36,7 +36,7 @@ pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
     }
     let mut m = Message::new(Kind::Where);
     (m.cookie, m.fd, m.status) = (cookie(socket), socket.fd(), reason as u8);
-    request::fill_addresses(&mut m, socket.fd());
+    request::write_names(&mut m, request::names_of(socket.fd()));
     if m.cookie != 0 && due::catch_up() && send(&m, None) == Sent::Done {
         socket.inquired.store(true, Ordering::Relaxed);
         OPEN.fetch_add(1, Ordering::Relaxed);

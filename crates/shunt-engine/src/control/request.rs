@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
-use shunt_abi::message::{self, Kind, Message, Role};
+use shunt_abi::message::{self, Kind, Message};
 use shunt_abi::{Reason, layout};
 
 use super::patience::Patience;
 use super::wire::Sent;
-use super::{LOCK, PATIENCE_MS, due, ensure, has_mail, read_all, send, stock, wait};
+use super::{LOCK, PATIENCE_MS, dial, due, ensure, has_mail, read_counted, send, stock, wait};
+use crate::address::{self, Names};
 use crate::config::{self, Upgrade};
 use crate::socket::{Socket, Stage};
 use crate::upgrade::sync;
@@ -28,20 +29,20 @@ pub(crate) fn unlisten(socket: &'static Socket) {
 }
 
 /// Asks for a pairing of `socket`. Returns at once.
-pub(crate) fn claim(socket: &'static Socket, fd: c_int, role: Role) {
-    claim_with(socket, fd, role, 0);
+pub(crate) fn claim(socket: &'static Socket, fd: c_int, names: Option<Names>) {
+    claim_with(socket, fd, names, 0);
 }
 
 /// Asks for a pairing and waits, within bounds, for the daemon's word: so that
 /// a connection whose other end has claimed it is paired when `accept` returns.
-pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
+pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     let start = sys::now();
     if config::upgrade() == Upgrade::Sync {
-        return claim_patiently(socket, fd, role, start);
+        return claim_patiently(socket, fd, names, start);
     }
     let asked = PATIENCE.has_any(start);
     let flags = if asked { message::FLAG_ANSWER } else { 0 };
-    if !claim_with(socket, fd, role, flags) || !asked {
+    if !claim_with(socket, fd, Some(names), flags) || !asked {
         return;
     }
     let answered = || socket.stage() != Stage::Claimed || socket.answered();
@@ -52,8 +53,8 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, role: Role) {
 }
 
 /// The same in a test, which would rather wait than have the first bytes go by TCP.
-fn claim_patiently(socket: &'static Socket, fd: c_int, role: Role, start: u64) {
-    if claim_with(socket, fd, role, message::FLAG_ANSWER) {
+fn claim_patiently(socket: &'static Socket, fd: c_int, names: Names, start: u64) {
+    if claim_with(socket, fd, Some(names), message::FLAG_ANSWER) {
         let answered = || socket.stage() != Stage::Claimed || socket.answered();
         wait::until(answered, start + sync::longest());
     }
@@ -74,16 +75,16 @@ pub(crate) fn ask_alone(socket: &Socket, fd: c_int, question: u32) -> bool {
 
 /// Asks for another pairing in the place of one whose other end was handed on.
 pub(crate) fn claim_again(socket: &'static Socket, fd: c_int) {
-    claim_with(socket, fd, socket.role(), message::FLAG_AGAIN);
+    claim_with(socket, fd, names_of(fd), message::FLAG_AGAIN);
 }
 
-fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> bool {
+fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u32) -> bool {
     if !ensure() || !LOCK.take() {
         return false;
     }
     // It may wait for memory, which a process that only connects would not give it.
     if has_mail() && !wait::has_reader() {
-        read_all();
+        read_counted();
     }
     // Behind what is due there is no room for a claim either.
     if !due::catch_up() {
@@ -95,7 +96,8 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
         stock::add(layout::FIRST_SLOTS);
     }
     let mut m = Message::new(Kind::Claim);
-    (m.cookie, m.fd, m.role, m.flags) = (socket.cookie(), fd, role as u8, flags);
+    (m.cookie, m.fd, m.flags) = (socket.cookie(), fd, flags);
+    m.role = socket.role() as u8;
     if socket.passed_over.load(Ordering::Relaxed) {
         m.flags |= message::FLAG_AGAIN;
     }
@@ -103,7 +105,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, role: Role, flags: u32) -> boo
         m.flags |= message::FLAG_ADOPTED;
         m.index = socket.descriptors();
     }
-    fill_addresses(&mut m, fd);
+    write_names(&mut m, names);
     // Another thread may have been faster.
     let begun = socket.move_on(Stage::Candidate, Stage::Claimed);
     let sent = if begun { send(&m, None) } else { Sent::Lost };
@@ -146,6 +148,13 @@ pub(crate) fn report(socket: &'static Socket, reason: Option<Reason>) {
     due::say_status(socket, reason.map_or(0, |reason| reason as u8));
 }
 
+/// Tells that a connection is shunted, unless the daemon sees that in the counters region.
+pub(crate) fn report_shunted(socket: &'static Socket) {
+    if !dial::shows_counters() || !socket.is_shown() {
+        report(socket, None);
+    }
+}
+
 /// A new daemon knows nothing: tell it of listeners and unpaired connections.
 pub(super) fn tell_everything() {
     stock::forget();
@@ -168,12 +177,15 @@ pub(super) fn tell_everything() {
     due::catch_up();
 }
 
-pub(super) fn fill_addresses(m: &mut Message, fd: c_int) {
-    for (i, peer) in [false, true].into_iter().enumerate() {
-        let Ok(name) = sys::name(fd, peer) else {
-            continue;
-        };
-        let (family, port, address) = crate::address::parts(&name);
+/// The names of a connection's ends; `None`: it has none yet, or no more.
+pub(super) fn names_of(fd: c_int) -> Option<Names> {
+    let name = |peer| sys::name(fd, peer).ok().map(|name| address::parts(&name));
+    Some([name(false)?, name(true)?])
+}
+
+/// Writes them into a message.
+pub(super) fn write_names(m: &mut Message, names: Option<Names>) {
+    for (i, (family, port, address)) in names.into_iter().flatten().enumerate() {
         (m.family, m.ports[i], m.addresses[i]) = (family, port, address);
     }
 }

@@ -9,11 +9,11 @@ use super::FLAGS;
 use super::collect::collect_all;
 use super::inner::hear_others;
 use super::outside;
-use super::place::{ItemList, is_watched_by_relative, watch};
+use super::place::{ItemList, is_watched_by_relative, say_watched, watch};
 use super::set::Set;
 use super::state::State;
 use crate::link::{Link, Pair};
-use crate::socket::{self, Socket, Stage};
+use crate::socket::{self, Socket};
 use crate::stream::{self, Conn};
 use crate::tcp::{self, Mark};
 use crate::{sys, table, upgrade};
@@ -127,7 +127,9 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
             }
         }
     }
-    watch(socket);
+    // No barrier: the peer publishes nothing in the ring before it has seen, by what is published
+    // after this, that this side honours it in this life.
+    say_watched(socket);
     for (set, item, quiet) in moved {
         if quiet {
             // There is nothing to report, but who sleeps in a plain wait stands at no
@@ -297,7 +299,7 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
 /// has goes to the program, with what is ready of ours. Returns how many events that is.
 #[inline]
 pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
-    if socket::any_paired() {
+    if socket::paired::any() {
         bring_paired(set, room)
     } else {
         0
@@ -313,24 +315,26 @@ fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
         if set.moved.load(Ordering::Relaxed) == set.tracked.load(Ordering::Relaxed) {
             return;
         }
-        for item in state
-            .items
-            .iter_mut()
-            .filter(|i| i.live && !i.moved && i.socket.stage() == Stage::Paired)
-        {
-            let edge = item.events & libc::EPOLLET as u32 != 0;
-            // Its number may be another's by now.
-            if !table::socket(item.fd).is_some_and(|s| std::ptr::eq(s, item.socket)) {
-                continue;
-            }
-            // One in several sets never can be; trying costs system calls.
-            item.put_off += u32::from(edge && item.put_off < u32::MAX);
-            if n < paired.len() && (item.put_off < 16 || item.put_off % 64 == 0) {
-                item.armed &= !edge;
-                paired[n] = Some((item.socket, item.fd, edge));
-                n += 1;
-            }
-        }
+        // Those that cannot be attached yet keep nobody from their turn.
+        let last = state.brought;
+        socket::paired::each(last, |socket| {
+            state.visit_socket(socket.index(), |item| {
+                let edge = item.events & libc::EPOLLET as u32 != 0;
+                // Its number may be another's by now.
+                if item.moved || !item.is_named() {
+                    return;
+                }
+                // One in several sets never can be; trying costs system calls.
+                item.put_off += u32::from(edge && item.put_off < u32::MAX);
+                if n < paired.len() && (item.put_off < 16 || item.put_off % 64 == 0) {
+                    item.armed &= !edge;
+                    paired[n] = Some((item.socket, item.fd, edge));
+                    n += 1;
+                }
+            });
+            state.brought = socket.index();
+            n < paired.len()
+        });
     });
     let paired = || paired.into_iter().flatten();
     for (socket, fd, _) in paired().filter(|p| !p.2) {

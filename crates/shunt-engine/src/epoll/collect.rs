@@ -175,7 +175,9 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
             break;
         };
         let item = &mut state.items[index as usize];
-        item.queued = false;
+        if !std::mem::take(&mut item.queued) {
+            continue; // It has been removed, perhaps for another one.
+        }
         let one_shot = item.events & libc::EPOLLONESHOT as u32 != 0;
         if item.dormant || wanted(item.events) == 0 {
             continue;
@@ -237,7 +239,8 @@ pub(super) fn has_some(set: &'static Set) -> bool {
 fn is_any_ready(state: &State) -> bool {
     state.queue.iter().any(|&index| {
         let item = &state.items[index as usize];
-        let conn = Conn::new(item.socket, item.socket.fd()).filter(|_| !item.dormant);
+        let is_due = item.queued && !item.dormant;
+        let conn = Conn::new(item.socket, item.socket.fd()).filter(|_| is_due);
         let Some(conn) = conn else {
             return false;
         };

@@ -93,6 +93,8 @@ pub(super) struct State {
     pub(super) busy: Vec<&'static Socket>,
     /// Whose turn it is when only one event fits.
     pub(super) kernel_first: bool,
+    /// The socket object that was last looked at of those that wait to be attached.
+    pub(super) brought: u32,
 }
 
 impl State {
@@ -102,6 +104,16 @@ impl State {
         item.look |= look;
         if item.live && item.moved && !item.queued && !item.dormant {
             item.queued = true;
+            self.push(index);
+        }
+    }
+
+    fn push(&mut self, index: u32) {
+        // What has been removed is passed over by a wait, or here if there is none.
+        if self.queue.len() > 2 * self.items.len() {
+            let queued = (0..).zip(&self.items).filter(|(_, item)| item.queued);
+            self.queue = queued.map(|(index, _)| index).collect();
+        } else {
             self.queue.push_back(index);
         }
     }
@@ -130,6 +142,16 @@ impl State {
             {
                 self.enqueue(index, false);
             }
+        }
+    }
+
+    /// Calls `visit` with each item of a socket.
+    pub(super) fn visit_socket(&mut self, socket: u32, mut visit: impl FnMut(&mut Item)) {
+        let mut next = self.by_socket.get(socket as usize).copied().unwrap_or(0);
+        while let Some(index) = next.checked_sub(1) {
+            let item = &mut self.items[index as usize];
+            next = item.next;
+            visit(item);
         }
     }
 
@@ -196,14 +218,12 @@ impl State {
     }
 
     pub(super) fn remove(&mut self, index: u32) {
-        let (socket, queued, next) = {
+        let (socket, next) = {
             let item = &mut self.items[index as usize];
-            item.live = false;
-            (item.socket.index() as usize, item.queued, item.next)
+            // In the queue it is passed over: to take it out would be a look at all that is there.
+            (item.live, item.queued) = (false, false);
+            (item.socket.index() as usize, item.next)
         };
-        if queued {
-            self.queue.retain(|&i| i != index);
-        }
         self.near.retain(|&i| i != index);
         if self.by_socket[socket] == index + 1 {
             self.by_socket[socket] = next;

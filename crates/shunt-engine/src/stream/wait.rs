@@ -1,12 +1,12 @@
 //! Waiting on one connection: spin, then sleep in a real call on the base socket and a wake
 //! channel ([`kernel`]), having said so to the peer.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot::{self, Slot, Way};
 use shunt_shm::token::Token;
 use shunt_shm::wake::Address;
 
@@ -160,6 +160,20 @@ fn stay_awake(conn: &Conn) {
     }
 }
 
+/// Heavy barriers before a sleep so far.
+static HEAVY: AtomicU32 = AtomicU32::new(0);
+
+/// A connection is about to be honoured that nobody watches. A process that has slept on many will
+/// sleep on this one: its peer passes a barrier with each publication from the first one on, and no
+/// heavy one is needed, until [`stay_awake`].
+pub(crate) fn foresee_sleep(own: &Slot) {
+    const MANY: u32 = 64;
+    if HEAVY.load(Ordering::Relaxed) >= MANY {
+        // Read by the peer after the state that is published next.
+        publish::set_bits(&own.face.wait, slot::FENCED);
+    }
+}
+
 /// Whether so much has come since the last sleep that the peer's barriers with each
 /// message cost more than a heavy one before the next sleep will.
 fn has_streamed(conn: &Conn) -> bool {
@@ -280,7 +294,9 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     own.face.naps.fetch_add(1, Ordering::AcqRel);
     match want {
         Want::Data => {
-            own.face.say_asleep(!has_streamed(conn));
+            if own.face.say_asleep(!has_streamed(conn)) {
+                HEAVY.fetch_add(1, Ordering::Relaxed);
+            }
             let socket = conn.socket;
             let calls = socket.rx.user_calls.load(Ordering::Relaxed);
             socket.slept_at.store(calls, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use shunt_abi::layout::{FIRST_SLOTS, SPARES};
-use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
+use shunt_abi::message::{FLAG_ANSWER, FLAG_USED, Kind, Message, Role};
 use shunt_abi::{PROTOCOL, Reason};
 
 use super::Daemon;
@@ -247,7 +247,7 @@ impl Daemon {
     /// Remembers what became of a connection, claimed or not.
     fn report(&mut self, id: EndId, message: &Message) {
         if let Some(end) = self.ends.get_mut(id) {
-            end.used |= message.status == 0;
+            end.used |= message.status == 0 || message.flags & FLAG_USED != 0;
             let used = end.used;
             end.status = Some(message.status);
             // Who is on its rings again may be told once more to leave them.

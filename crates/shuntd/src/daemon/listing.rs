@@ -176,13 +176,16 @@ impl Daemon {
         let seen = view.sights.get(&tuple).and_then(|all| all.last());
         if let Some(id) = self.best(tuple, &view.closed) {
             let end = self.ends.get(id)?;
+            let all = view.sights.get(&tuple).into_iter().flatten();
+            let is_shunted = all.clone().any(|s| s.client == id.client && s.status == 0);
             let plain = seen
                 .map(|sight| sight.status)
                 .filter(|&status| status != 0 && status != Reason::Pending as u8);
             return Some(Holder {
                 client: id.client,
                 accepts: self.accepts(id),
-                status: end.status.or(plain),
+                // That it is shunted may be said by the region alone.
+                status: is_shunted.then_some(0).or(end.status).or(plain),
                 paired: matches!(end.state, State::Paired(_)),
             });
         }

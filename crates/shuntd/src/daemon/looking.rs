@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 
 use super::{Daemon, Scope};
+use crate::client::Client;
 use crate::diag;
 use crate::end::{EndId, State};
 use crate::inspect::{self, Look};
@@ -22,6 +23,21 @@ impl Daemon {
             Look::Denied => self.look_by_name(id),
             other => other,
         }
+    }
+
+    /// The same when it is claimed. A claim ahead of `connect` names no addresses, and there is
+    /// nothing to be seen yet; but whether there will be, the first one of a client tells.
+    pub(super) fn look_at_claim(&mut self, id: EndId) -> Look {
+        let is_named = self.ends.get(id).is_some_and(|end| end.named.is_some());
+        let is_open = |client: &Client| client.is_open;
+        if !is_named && self.clients.get(&id.client).is_some_and(is_open) {
+            return Look::NotConnected;
+        }
+        let look = self.look(id);
+        if let Some(client) = self.clients.get_mut(&id.client) {
+            client.is_open = matches!(look, Look::Found(_) | Look::NotConnected);
+        }
+        look
     }
 
     fn look_by_name(&self, id: EndId) -> Look {

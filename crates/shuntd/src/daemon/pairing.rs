@@ -32,12 +32,15 @@ impl Daemon {
     /// A client names one of its sockets.
     pub(super) fn claim(&mut self, id: EndId, message: &Message, role: Role) {
         let (mut status, mut former) = (None, Vec::new());
+        let adopted = message.flags & FLAG_ADOPTED != 0;
+        let is_paired = |end: &End| matches!(end.state, State::Paired(_));
+        let is_used = adopted && self.ends.get(id).is_some_and(is_paired) && self.is_used(id);
         if let Some(old) = self.ends.get_mut(id) {
             match old.state {
                 State::Paired(seat) if message.flags & FLAG_AGAIN != 0 => {
                     return self.pair_again(id, seat);
                 }
-                State::Paired(_) if message.flags & FLAG_ADOPTED != 0 && old.used => {
+                State::Paired(_) if is_used => {
                     old.kept = true;
                     return self.send_unpaired(id, message.fd, Reason::Passed as u8);
                 }
@@ -57,13 +60,13 @@ impl Daemon {
         (end.status, end.former) = (status, former);
         end.named = named(message);
         self.add_end(id, end);
-        match self.look(id) {
+        match self.look_at_claim(id) {
             Look::Found(tuple) if tuple.local == tuple.peer => {
                 self.refuse(id, Reason::SelfConnected)
             }
             Look::Found(tuple) => {
                 self.ends.resolve(id, tuple);
-                if message.flags & FLAG_ADOPTED != 0 {
+                if adopted {
                     self.set_state(id, State::Adopting);
                     self.await_adoption(id, message.index);
                 } else {
@@ -76,6 +79,15 @@ impl Daemon {
             Look::Denied => self.refuse(id, Reason::NoProof),
             Look::NoRoom => self.refuse(id, Reason::NoResources),
         }
+    }
+
+    /// Whether a slot of an end has been used: as its client has said, or shows.
+    fn is_used(&self, id: EndId) -> bool {
+        let told = self.ends.get(id).is_some_and(|end| end.used);
+        let client = self.clients.get(&id.client);
+        told || client
+            .and_then(|client| client.account.as_ref())
+            .is_some_and(|account| account.shows_attached(id.cookie))
     }
 
     /// Who held the other end has handed it on: this one waits for the next, and
@@ -128,7 +140,8 @@ impl Daemon {
                     }
                 }
                 Look::Gone => self.forget_end(id),
-                Look::NotConnected | Look::Denied | Look::Unnamed | Look::NoRoom => {}
+                Look::Denied => self.refuse(id, Reason::NoProof),
+                Look::NotConnected | Look::Unnamed | Look::NoRoom => {}
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::mem::offset_of;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use shunt_abi::PROTOCOL;
 use shunt_abi::counters::{Header, MAGIC, RECORD_BYTES, RECORDS_AT, Record, SIZE, Served, Stage};
-use shunt_abi::message::{Kind, Message};
+use shunt_abi::message::{Kind, Message, Role};
 
 use super::{Client, WATCHDOG};
 
@@ -59,6 +59,28 @@ pub fn region_of(pid: u32, name: &str, netns: u64, lines: i32, listener: i32) ->
     );
     rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
     file
+}
+
+/// A region of a process that has a connection in shared memory.
+pub fn region_with(socket: impl AsFd, cookie: u64, role: Role) -> OwnedFd {
+    let file = region(0, 1, SIZE as u64, SealFlags::empty());
+    let write = |bytes: &[u8], at: usize| {
+        assert_eq!(
+            rustix::io::pwrite(&file, bytes, (RECORDS_AT + at) as u64),
+            Ok(bytes.len())
+        );
+    };
+    let fd = socket.as_fd().as_raw_fd();
+    write(&cookie.to_ne_bytes(), offset_of!(Record, cookie));
+    write(&fd.to_ne_bytes(), offset_of!(Record, fd));
+    write(&[role as u8], offset_of!(Record, role));
+    rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
+    file
+}
+
+/// Shows it.
+pub fn show_region(client: &Client, region: &OwnedFd) {
+    client.send(&Message::new(Kind::Counters), Some(region.as_fd()));
 }
 
 pub fn append(path: &str) -> File {
