@@ -1,15 +1,39 @@
 //! Random input for everything that reads what others wrote: rings, credits and
-//! the daemon's messages.
+//! the daemon's messages. And random sequences of calls, natively and under Shunt.
 
-use crate::build::cargo;
-use anyhow::Result;
+use crate::build::{artifact, cargo, root};
+use crate::process::{Job, reap_leftovers};
+use anyhow::{Result, bail};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// A script that is shrunk takes long without a word.
+const SILENCE: Duration = Duration::from_secs(400);
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// How long
     #[arg(long, default_value_t = 10)]
     minutes: u64,
+    /// Random sequences of socket calls instead, natively and under Shunt
+    #[arg(long)]
+    differential: bool,
+    /// The first of these sequences; the others follow it
+    #[arg(long, requires = "differential")]
+    seed: Option<u64>,
+    /// When connections are moved [default: eager,sync,adaptive]
+    #[arg(long, requires = "differential")]
+    modes: Option<String>,
+    /// Kinds of operations to leave out
+    #[arg(long, requires = "differential")]
+    without: Option<String>,
+    /// Scripts to play instead, such as an earlier run has written
+    #[arg(long, requires = "differential", num_args = 1..)]
+    script: Vec<PathBuf>,
+    /// Scripts played at the same time
+    #[arg(long, requires = "differential", default_value_t = 1)]
+    jobs: usize,
 }
 
 /// The property tests that read untrusted input, and how many cases one round takes.
@@ -19,8 +43,62 @@ const TESTS: &[(&str, &str, u32)] = &[
     ("shuntd", "random_messages_never_hurt_the_daemon", 500),
 ];
 
-/// The task. Every round draws new cases; a failing one is printed as it was shrunk.
+/// The task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.differential {
+        differential(options)
+    } else {
+        parsers(options)
+    }
+}
+
+impl Options {
+    pub(crate) fn is_differential(&self) -> bool {
+        self.differential
+    }
+}
+
+fn differential(options: &Options) -> Result<bool> {
+    let mut command = sequences();
+    command.arg("--minutes").arg(options.minutes.to_string());
+    command.arg("--jobs").arg(options.jobs.to_string());
+    if let Some(seed) = options.seed {
+        command.arg("--seed").arg(seed.to_string());
+    }
+    for (word, value) in [("--modes", &options.modes), ("--without", &options.without)] {
+        if let Some(value) = value {
+            command.args([word, value]);
+        }
+    }
+    if !options.script.is_empty() {
+        command.arg("--script").args(&options.script);
+    }
+    let status = command.stdin(Stdio::null()).status()?;
+    reap_leftovers();
+    Ok(status.success())
+}
+
+fn sequences() -> Command {
+    let mut command = Command::new(artifact("shunt-differential"));
+    command.arg("fuzz").arg("--shunt").arg(artifact("shunt"));
+    command.current_dir(root());
+    command
+}
+
+/// The scripts that are kept and a few seeds, as a step of the tests.
+pub(crate) fn fixed() -> Result<String> {
+    let mut command = sequences();
+    command.args(["--fixed", "--no-shrink"]);
+    let mut job = Job::spawn("fuzz", &root().join("target"), &mut command)?;
+    let status = job.follow(SILENCE)?;
+    if !status.success() {
+        bail!("{status}; see target/fuzz.log\n{}", job.tail());
+    }
+    Ok(job.output().lines().last().unwrap_or_default().to_owned())
+}
+
+/// Every round draws new cases; a failing one is printed as it was shrunk.
+fn parsers(options: &Options) -> Result<bool> {
     let end = Instant::now() + Duration::from_secs(options.minutes * 60);
     let mut rounds = 0u64;
     while rounds == 0 || Instant::now() < end {

@@ -76,7 +76,7 @@ enum Task {
     Newcomer(newcomer::Options),
     /// Randomised soak with kills, checksums and a leak check
     Soak(soak::Options),
-    /// Random input for what reads rings and messages
+    /// Random input for what reads rings and messages, or random sequences of calls
     Fuzz(fuzz::Options),
     /// Run `shunt bench`: every side and real servers in turn, and the goals
     Bench(bench::Options),
@@ -146,7 +146,12 @@ fn run(task: Task) -> Result<bool> {
             prepare()?;
             soak::run(&options)
         }
-        Task::Fuzz(options) => fuzz::run(&options),
+        Task::Fuzz(options) => {
+            if options.is_differential() {
+                prepare()?;
+            }
+            fuzz::run(&options)
+        }
         Task::Bench(options) => {
             prepare()?;
             bench::run(&options)

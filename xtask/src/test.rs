@@ -4,6 +4,7 @@ use crate::answers;
 use crate::build::{self, artifact, cargo, root};
 use crate::capability::Capabilities;
 use crate::cpython;
+use crate::fuzz;
 use crate::instructions;
 use crate::lint;
 use crate::process::{Job, check, reap_leftovers};
@@ -49,6 +50,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         report.step("instructions", instructions::step);
         report.step("differential", differential);
         report.step("differential, restless", restless);
+        report.step("differential, random", fuzz::fixed);
         skips(&mut report, &here);
         answers::steps(&mut report);
         if !quick {

@@ -51,6 +51,15 @@ pub(crate) fn build(program: &Program, out: &Path) -> Result<PathBuf> {
     Ok(exe)
 }
 
+/// Builds what plays the scripts of random tests; returns the executable.
+pub(crate) fn interpreter(folder: &Path, out: &Path) -> Result<PathBuf> {
+    let source = folder.join("script.c");
+    let text = std::fs::read_to_string(&source)
+        .with_context(|| format!("{}: run from the repository's root", source.display()))?;
+    let programs = crate::program::parse("script", &source, &text);
+    build(&programs[0], out)
+}
+
 fn modified(path: &Path) -> Option<SystemTime> {
     path.metadata().ok()?.modified().ok()
 }

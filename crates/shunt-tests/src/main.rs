@@ -9,6 +9,7 @@
 
 mod build;
 mod diff;
+mod fuzz;
 mod process;
 mod program;
 mod restless;
@@ -30,8 +31,14 @@ use crate::run::{Job, Mode, Runner, Verdict};
 
 /// Run the differential programs natively and under Shunt and compare.
 #[derive(Parser)]
-#[command(name = "shunt-differential", version)]
+#[command(
+    name = "shunt-differential",
+    version,
+    args_conflicts_with_subcommands = true
+)]
 struct Args {
+    #[command(subcommand)]
+    task: Option<Task>,
     /// The `shunt` command to test.
     #[arg(long, default_value = "target/release/shunt")]
     shunt: PathBuf,
@@ -86,8 +93,20 @@ struct Args {
     fail_fast: bool,
 }
 
+/// What else there is to do.
+#[derive(clap::Subcommand)]
+enum Task {
+    /// Random sequences of calls, natively and under Shunt
+    Fuzz(fuzz::Options),
+}
+
 fn main() -> ExitCode {
-    match start(&Args::parse()) {
+    let args = Args::parse();
+    let failures = match &args.task {
+        Some(Task::Fuzz(options)) => fuzz::run(options),
+        None => start(&args),
+    };
+    match failures {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {

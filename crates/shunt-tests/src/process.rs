@@ -136,6 +136,23 @@ pub(crate) fn finish_all(
     (ended, hung)
 }
 
+/// Processor time of this process and of those of its descendants that have ended and were waited for.
+pub(crate) fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // proc_pid_stat(5): fields 14 to 17, of which the command's name, which may hold anything, is 2.
+    let fields = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace();
+    let ticks: u64 = fields
+        .skip(11)
+        .take(4)
+        .filter_map(|f| f.parse::<u64>().ok())
+        .sum();
+    Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second() as u32
+}
+
 /// These processes and their living descendants.
 pub(crate) fn family(roots: &[u32]) -> Vec<u32> {
     let mut parents: Vec<(u32, u32)> = Vec::new();

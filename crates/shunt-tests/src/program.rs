@@ -70,7 +70,7 @@ pub(crate) fn find(folder: &Path) -> Result<Vec<Program>> {
 }
 
 /// Reads the `// key: value` lines before the first line that is not a comment.
-fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
+pub(crate) fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
     let mut plain = Program {
         name: stem.to_owned(),
         source: source.to_owned(),

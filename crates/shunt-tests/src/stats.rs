@@ -90,6 +90,21 @@ impl Stats {
     }
 }
 
+impl std::ops::AddAssign<&Self> for Stats {
+    fn add_assign(&mut self, other: &Self) {
+        self.processes += other.processes;
+        self.connections += other.connections;
+        self.shunted += other.shunted;
+        self.downgraded += other.downgraded;
+        self.tx_ring += other.tx_ring;
+        self.tx_kernel += other.tx_kernel;
+        self.malformed += other.malformed;
+        for (name, count) in &other.reasons {
+            *self.reasons.entry(name.clone()).or_default() += count;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Stats;
