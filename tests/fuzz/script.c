@@ -9,6 +9,7 @@
 enum { CONNECTIONS = 64 };
 static struct stream {
     uint64_t sent, received;
+    int urgent;         // has had urgent data, which a receive passes over
 } streams[CONNECTIONS * 2];
 static int connections;
 
@@ -100,19 +101,21 @@ static void place_streams(struct op *o)
     if (end < 0)
         return;
     o->out = end;
-    o->in = end ^ 1;
+    o->in = streams[end ^ 1].urgent ? -1 : end ^ 1;
     o->out_at = streams[o->out].sent;
-    o->in_at = streams[o->in].received;
+    o->in_at = streams[end ^ 1].received;
 }
 
 static void advance(const struct op *o, const struct answer *a)
 {
     if (o->out < 0)
         return;
-    if (o->kind == DO_send)
+    if (o->kind == DO_send) {
         streams[o->out].sent += a->moved;
-    else if (o->kind == DO_recv || o->kind == DO_drain)
-        streams[o->in].received += a->moved;
+        streams[o->out].urgent |= o->flags & MSG_OOB;
+    } else if (o->kind == DO_recv || o->kind == DO_drain) {
+        streams[o->out ^ 1].received += a->moved;
+    }
 }
 
 static int closes(const struct op *o)

@@ -32,6 +32,13 @@ pub(super) fn has_bad(parts: &[iovec]) -> bool {
     parts.iter().any(|p| is_bad(p.iov_base, p.iov_len))
 }
 
+/// Whether the kernel says so before it looks at the socket: it takes a list only with addresses
+/// that a program can have.
+fn has_impossible(parts: &[iovec]) -> bool {
+    let is_such = |p: &iovec| p.iov_base as usize >= 4096 && is_bad(p.iov_base, p.iov_len);
+    parts.iter().any(is_such)
+}
+
 /// The program's list of buffers, if the kernel would take it.
 ///
 /// # Safety
@@ -54,7 +61,8 @@ pub(super) unsafe fn list<'a>(iov: *const iovec, count: usize) -> Result<&'a [io
     Ok(parts)
 }
 
-/// A call with a list of buffers: `then` has one that the kernel would take.
+/// A call with a list of buffers: `then` has one that the kernel would take. Where that would fail
+/// to copy, `nowhere` does the rest.
 ///
 /// # Safety
 /// There are `count` entries at `iov`.
@@ -63,6 +71,7 @@ pub(super) unsafe fn vectored(
     iov: *const iovec,
     count: c_int,
     then: impl Fn(c_int, &[iovec]) -> Outcome,
+    nowhere: impl Fn() -> Outcome,
 ) -> Outcome {
     if !is_candidate(fd) {
         return Outcome::Kernel;
@@ -71,7 +80,8 @@ pub(super) unsafe fn vectored(
     // SAFETY: the caller's promise.
     match unsafe { list(iov, count as u32 as usize) } {
         Ok(parts) if crate::iov::total(parts) == 0 => Outcome::Kernel,
-        Ok(parts) if has_bad(parts) => Outcome::Fail(libc::EFAULT),
+        Ok(parts) if has_impossible(parts) => Outcome::Fail(libc::EFAULT),
+        Ok(parts) if has_bad(parts) => nowhere(),
         Ok(parts) => then(fd, parts),
         Err(outcome) => outcome,
     }

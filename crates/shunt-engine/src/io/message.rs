@@ -6,11 +6,11 @@ use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
 
 use super::buffer::{self, IOV_MAX, has_bad, is_bad, list};
 use super::recv::receive_nowhere;
-use super::send::transmit;
+use super::send::{send_nowhere, transmit};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn};
-use crate::{Outcome, life, real, signal, sys, table};
+use crate::{Outcome, life, ready, real, signal, sys, table};
 
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
@@ -179,7 +179,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
         );
     }
     if has_bad(parts) {
-        return Outcome::Fail(libc::EFAULT);
+        return send_nowhere(fd, flags);
     }
     // SAFETY: the caller's promise.
     unsafe { transmit(fd, parts, flags) }
@@ -246,10 +246,27 @@ pub unsafe fn recvmmsg(
         fd,
         RECEIVER,
         // SAFETY: the caller's promise.
-        |_| unsafe { receive_each(fd, messages, count, flags, timeout) },
+        |conn| unsafe {
+            match error_before(&conn) {
+                Some(outcome) => outcome,
+                None => receive_each(fd, messages, count, flags, timeout),
+            }
+        },
         // SAFETY: the caller's promise.
         || unsafe { real::recvmmsg()(fd, messages, count, flags, timeout) as isize },
     )
+}
+
+/// An error of the connection, which `recvmmsg` tells before what can be received
+/// (`do_recvmmsg` in the kernel's `net/socket.c`).
+fn error_before(conn: &Conn) -> Option<Outcome> {
+    if ready::is_as_usual(conn) {
+        return None;
+    }
+    match stream::socket_error(conn) {
+        0 => None,
+        errno => Some(Outcome::Fail(errno)),
+    }
 }
 
 /// # Safety

@@ -22,7 +22,9 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> Outcome {
 /// `readv(2)`.
 pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome {
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, |fd, parts| receive(fd, parts, 0)) }
+    let then = |fd, parts: &[iovec]| unsafe { receive(fd, parts, 0) };
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, iov, count, then, || receive_nowhere(fd, 0)) }
 }
 
 /// `preadv2(2)`.
@@ -37,7 +39,9 @@ pub unsafe fn preadv2(
         return Outcome::Kernel;
     };
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, |fd, parts| receive(fd, parts, flags)) }
+    let then = |fd, parts: &[iovec]| unsafe { receive(fd, parts, flags) };
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, iov, count, then, || receive_nowhere(fd, flags)) }
 }
 
 /// `recv(2)`, beyond what [`short::recv`] does.

@@ -18,7 +18,9 @@ pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome
 /// `writev(2)`.
 pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome {
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, |fd, parts| transmit(fd, parts, 0)) }
+    let then = |fd, parts: &[iovec]| unsafe { transmit(fd, parts, 0) };
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, iov, count, then, || send_nowhere(fd, 0)) }
 }
 
 /// `pwritev2(2)`.
@@ -33,19 +35,15 @@ pub unsafe fn pwritev2(
         return Outcome::Kernel;
     };
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, |fd, parts| transmit(fd, parts, flags)) }
+    let then = |fd, parts: &[iovec]| unsafe { transmit(fd, parts, flags) };
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, iov, count, then, || send_nowhere(fd, flags)) }
 }
 
 /// `send(2)`, beyond what [`short::send`] does.
 pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> Outcome {
     if is_bad(buffer, length) {
-        // The kernel finds out while it copies, after it has looked at the
-        // connection: a send of nothing does the same.
-        // SAFETY: with no buffers nothing is read.
-        return match unsafe { transmit(fd, &[], flags) } {
-            Outcome::Done(_) => Outcome::Fail(libc::EFAULT),
-            other => other,
-        };
+        return send_nowhere(fd, flags);
     }
     let part = iovec {
         iov_base: buffer.cast_mut(),
@@ -53,6 +51,16 @@ pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_in
     };
     // SAFETY: the caller's promise.
     unsafe { transmit(fd, &[part], flags) }
+}
+
+/// A send from a bad buffer. The kernel finds out while it copies, after it has looked at the
+/// connection: a send of nothing does the same.
+pub(super) fn send_nowhere(fd: c_int, flags: c_int) -> Outcome {
+    // SAFETY: with no buffers nothing is read.
+    match unsafe { transmit(fd, &[], flags) } {
+        Outcome::Done(_) => Outcome::Fail(libc::EFAULT),
+        other => other,
+    }
 }
 
 /// `sendto(2)`. On a connected stream the address is ignored.

@@ -13,7 +13,7 @@ struct Receive {
 
 impl Receive {
     fn looks(&self) -> bool {
-        self.flags.contains(&"PEEK")
+        self.flags.contains(&"PEEK") || self.flags.contains(&"OOB")
     }
 
     /// So many bytes it waits for.
@@ -110,6 +110,9 @@ impl Author {
         if self.random.percent(15) {
             flags.push("DONTWAIT");
         }
+        if self.chance(Feature::Urgent, 6) {
+            flags.push("OOB");
+        }
         joined(&flags)
     }
 
@@ -182,6 +185,11 @@ impl Author {
         if ["read", "readv", "splice", "stdio", "preadv2"].contains(&receive.by) {
             return receive;
         }
+        if self.chance(Feature::Urgent, 6) {
+            receive.n = 1;
+            receive.flags.push("OOB");
+            return receive;
+        }
         if self.random.percent(20) {
             receive.flags.push("PEEK");
         }
@@ -206,7 +214,10 @@ impl Author {
             return;
         }
         let mut receive = self.receive(unread);
-        let may_wait = !receive.flags.contains(&"DONTWAIT");
+        // Urgent data is never waited for.
+        let may_wait = !["DONTWAIT", "OOB"]
+            .iter()
+            .any(|flag| receive.flags.contains(flag));
         let sleeps = may_wait && self.model.would_sleep(id, receive.least());
         if sleeps {
             return self.sleep_in_recv(worker, slot, id, receive);
