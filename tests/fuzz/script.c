@@ -25,7 +25,7 @@ static struct worker {
 static int stays;
 
 // After this a call is taken to sleep for good, and interrupted.
-enum { PATIENCE_MS = 250, AGAIN_MS = 100, LIMIT_MS = 4000 };
+enum { PATIENCE_MS = 500, AGAIN_MS = 100, LIMIT_MS = 4000 };
 
 static void post_to(int worker, const struct op *o)
 {
@@ -76,19 +76,20 @@ static int ask(int worker, const struct op *o, struct answer *a)
     return await(worker, a);
 }
 
-// Until all that was sent has arrived and is acknowledged.
+// Until all that was sent has arrived and is acknowledged: where something lies unread, that may
+// take as long as the kernel delays it (TCP_DELACK_MAX).
 static void settle(void)
 {
     struct op o = {.kind = DO_settle, .thread = -1};
     struct answer a;
-    for (int calm = 0, looks = 0; calm < 2 && looks < 60; looks++) {
+    for (int calm = 0, looks = 0; calm < 2 && looks < 250; looks++) {
         long moving = 0;
         for (int w = 0; w < WORKERS; w++) {
             ask(w, &o, &a);
             moving += a.result;
         }
         calm = moving ? 0 : calm + 1;
-        nap(100);
+        nap(looks < 20 ? 100 : 1000);
     }
 }
 

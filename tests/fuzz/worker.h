@@ -75,7 +75,8 @@ static void do_settle(struct answer *a)
             continue;
         bare(SYS_setsockopt, fds[i], IPPROTO_TCP, TCP_QUICKACK, (long)&on, sizeof on);
         uint32_t unacked = info[6], unsent = info[36], window = info[57];
-        a->result += unacked > 0 || (unsent > 0 && window > 0);
+        int has_ended = (info[0] & 0xff) == TCP_CLOSE;
+        a->result += !has_ended && (unacked > 0 || (unsent > 0 && window > 0));
     }
 }
 

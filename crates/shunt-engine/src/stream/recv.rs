@@ -288,10 +288,19 @@ fn nothing(conn: &Conn, flags: c_int) -> Outcome {
     let nonblock = conn.pair.own.options.nonblock.load(Ordering::Relaxed) != 0;
     let waits = flags & libc::MSG_DONTWAIT == 0 && !nonblock;
     // SAFETY: a byte of our own.
-    match unsafe { receive(conn, &[part], flags | libc::MSG_PEEK) } {
-        // Whatever ends the wait, also time or a signal, the kernel has done what it was asked.
+    let look = |flags| unsafe { receive(conn, &[part], flags | libc::MSG_PEEK) };
+    match look(flags | libc::MSG_DONTWAIT) {
         Outcome::Done(_) => Outcome::Done(0),
-        Outcome::Fail(libc::EAGAIN | libc::EINTR) if waits => Outcome::Done(0),
+        Outcome::Fail(libc::EAGAIN) if waits => match look(flags) {
+            Outcome::Kernel => Outcome::Kernel,
+            // Whatever ends the wait, also time or a signal, the kernel has done what it was asked.
+            // The next call tells of an error.
+            Outcome::Fail(errno) => {
+                keep_error(conn, errno);
+                Outcome::Done(0)
+            }
+            Outcome::Done(_) => Outcome::Done(0),
+        },
         other => other,
     }
 }
