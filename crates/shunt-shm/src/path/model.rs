@@ -193,7 +193,9 @@ impl End<'_> {
     /// When the other side does nothing more: all that it sent has come, or comes now.
     pub(super) fn has_everything(&self) {
         let sent = self.peer.next.load(Ordering::Acquire) as usize;
-        for _ in 0..8 {
+        // TCP may have no room for a byte now and then, but not each time.
+        const TRIES: u32 = 64;
+        for _ in 0..TRIES {
             self.receive();
             if self.own.got.lock().unwrap().len() == sent {
                 return;
