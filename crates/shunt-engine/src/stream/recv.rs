@@ -87,7 +87,7 @@ unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> O
         again::consider(conn);
     }
     let seen = signals::now();
-    let mut deadline = None;
+    let (mut deadline, mut has_slept) = (None, false);
     loop {
         if !conn.take(token) {
             return Outcome::Fail(libc::EAGAIN);
@@ -171,13 +171,15 @@ unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> O
                 conn.socket.go_in_attached(RECEIVER);
                 if again::is_plain_in(conn, life) {
                     // SAFETY: the caller's promise.
-                    unsafe { rest_from_tcp(conn, &mut cursor, least) };
+                    unsafe { rest_from_tcp(conn, &mut cursor, least, flags) };
                 }
                 conn.socket.go_out(RECEIVER);
                 return Outcome::Done(cursor.done() as isize);
             }
         }
-        if flags & libc::MSG_DONTWAIT != 0 || options.nonblock.load(Ordering::Relaxed) != 0 {
+        // A call that sleeps goes on so, whatever other threads set.
+        let now = || options.nonblock.load(Ordering::Relaxed) != 0;
+        if !has_slept && (flags & libc::MSG_DONTWAIT != 0 || now()) {
             return cursor.done_or(libc::EAGAIN);
         }
         // The kernel's own call, which has taken something, is in it already.
@@ -187,6 +189,7 @@ unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> O
         if let Err(errno) = wait(program, Want::Data, &mut deadline, stay, seen) {
             return cursor.done_or(errno);
         }
+        has_slept = true;
         // What has come is mostly one message.
         if let Some((target, length)) = cursor.single()
             // SAFETY: the caller's promise.

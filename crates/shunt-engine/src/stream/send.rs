@@ -69,7 +69,7 @@ unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outc
     let token = &conn.pair.own.sending.token;
     let mut cursor = Cursor::new(iov);
     let seen = signals::now();
-    let mut deadline = None;
+    let (mut deadline, mut has_slept) = (None, false);
     loop {
         // After its end of file a peer's death shows only in the kernel's answer
         // to what it is sent.
@@ -150,7 +150,8 @@ unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outc
             }
             Step::Full => {}
         }
-        if !may_wait(conn, flags) {
+        // A call that sleeps goes on so, whatever other threads set.
+        if !has_slept && !may_wait(conn, flags) {
             if ask_for_room(conn) {
                 continue;
             }
@@ -163,6 +164,7 @@ unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outc
         if let Err(errno) = wait(program, Want::Room, &mut deadline, stay, seen) {
             return cursor.done_or(errno);
         }
+        has_slept = true;
     }
 }
 

@@ -143,11 +143,13 @@ fn header(parts: &[iovec]) -> libc::msghdr {
 }
 
 /// After the ring: what TCP has already, and `least` bytes in all. What stops it
-/// is told by the next call, as after any short count.
+/// is told by the next call, as after any short count. Of `flags` only `MSG_TRUNC` counts: the
+/// bytes are thrown away.
 ///
 /// # Safety
 /// The cursor's parts are writable.
-pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize) {
+pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize, flags: c_int) {
+    let discards = flags & libc::MSG_TRUNC;
     // The kernel tells an error once, and not to who has bytes to return.
     let has_failed = || sys::ready(conn.fd, 0) & libc::POLLERR != 0 && is_empty(conn);
     while cursor.remaining() > 0 && !at_mark(conn) && !has_failed() {
@@ -161,10 +163,10 @@ pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usiz
         let waits = cursor.done() < least;
         let n = if waits {
             // SAFETY: the caller's promise.
-            real::quietly(|| unsafe { real::recvmsg()(conn.fd, &raw mut message, 0) }).unwrap_or(0)
-                as usize
+            real::quietly(|| unsafe { real::recvmsg()(conn.fd, &raw mut message, discards) })
+                .unwrap_or(0) as usize
         } else {
-            sys::recvmsg(conn.fd, &raw mut message, libc::MSG_DONTWAIT).unwrap_or(0)
+            sys::recvmsg(conn.fd, &raw mut message, libc::MSG_DONTWAIT | discards).unwrap_or(0)
         };
         cursor.skip(n);
         if n == 0 || n < wanted && cursor.done() >= least {
