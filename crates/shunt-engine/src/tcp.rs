@@ -75,18 +75,31 @@ pub(crate) fn role(fd: c_int) -> Option<Role> {
 /// Payload bytes given to the kernel to send so far. The connecting side's
 /// count of acknowledged bytes includes its SYN. Nobody may be sending.
 pub(crate) fn written(fd: c_int, role: Role) -> Option<u64> {
-    given(fd, role).map(|(_, bytes)| bytes)
+    given(fd, role).map(|given| given.bytes)
 }
 
-/// The same; `None` unless the connection is established in both directions: of a peer
-/// that was killed only the kernel can tell what became of a send.
-pub(crate) fn written_while_open(fd: c_int, role: Role) -> Option<u64> {
-    let (state, bytes) = given(fd, role)?;
-    (state == ESTABLISHED).then_some(bytes)
+/// The same, before nothing more is sent; `None` unless the connection is established in both
+/// directions: of a peer that was killed only the kernel can tell what became of a send.
+pub(crate) fn written_at_last(fd: c_int, role: Role) -> Option<u64> {
+    let given = given(fd, role).filter(|given| given.state == ESTABLISHED)?;
+    if given.waits {
+        // Nobody sends what would push out what `MSG_MORE` holds back.
+        sys::push(fd);
+    }
+    Some(given.bytes)
 }
 
-/// The connection's state, and the payload bytes given.
-fn given(fd: c_int, role: Role) -> Option<(u8, u64)> {
+/// What the kernel has been given to send.
+struct Given {
+    /// The connection's state.
+    state: u8,
+    /// Payload bytes.
+    bytes: u64,
+    /// Some of them are not sent yet.
+    waits: bool,
+}
+
+fn given(fd: c_int, role: Role) -> Option<Given> {
     // An acknowledgement between the two looks would count bytes twice.
     loop {
         let before = info(fd)?;
@@ -94,8 +107,11 @@ fn given(fd: c_int, role: Role) -> Option<(u8, u64)> {
         let after = info(fd)?;
         if after.bytes_acked == before.bytes_acked {
             let syn = u64::from(role == Role::Connector);
-            let bytes = (before.bytes_acked + queued as u64).checked_sub(syn)?;
-            return Some((after.state, bytes));
+            return Some(Given {
+                state: after.state,
+                bytes: (before.bytes_acked + queued as u64).checked_sub(syn)?,
+                waits: after.notsent_bytes != 0,
+            });
         }
     }
 }

@@ -192,8 +192,10 @@ pub(crate) fn before_close(conn: &Conn) {
     }
     say_end(conn, slot::CLOSED | if resets { slot::UNREAD } else { 0 });
     give(&own.sending.token);
-    // Either the peer sees that, or this side sees what it has sent.
-    heavy();
+    if conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0 {
+        // Either the peer sees that, or this side sees what it has sent.
+        heavy();
+    }
     hesitate();
     let lost = leaves_unread(conn);
     if lost && !resets {

@@ -165,7 +165,7 @@ impl Conn<'_> {
         let Some(base) = self.base() else {
             return false;
         };
-        let Some(written) = tcp::written_while_open(base, self.socket.role()) else {
+        let Some(written) = tcp::written_at_last(base, self.socket.role()) else {
             return false;
         };
         if self.producer().lacks_memory() {
@@ -173,8 +173,6 @@ impl Conn<'_> {
             path.stay_with_kernel();
             return false;
         }
-        // Nobody sends what would push out what `MSG_MORE` holds back.
-        sys::push(base);
         path.switch(written);
         true
     }
