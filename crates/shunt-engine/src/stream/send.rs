@@ -105,8 +105,13 @@ unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outc
         if let Step::Kernel = step {
             hesitate();
             if conn.is_on_ring() && !is_over(conn) {
+                let has_number = conn.base().is_some();
                 give(token);
-                continue; // The peer has taken a recall back.
+                if has_number {
+                    continue; // The peer has taken a recall back.
+                }
+                // A relative answers that, and this call could not go on by TCP.
+                return cursor.done_or(libc::EBADF);
             }
             // Shut down in the middle of the call: no error of this one.
             if cursor.done() > 0 && conn.is_shut() {
@@ -202,8 +207,21 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
 #[inline(always)]
 pub(super) fn goes_by_ring(conn: &Conn, flags: c_int) -> bool {
     let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
-    (conn.is_on_ring() || may_switch() && conn.try_switch())
-        && !(is_over(conn) || owed::is_recalled(conn))
+    let goes = (conn.is_on_ring() || may_switch() && conn.try_switch())
+        && !(is_over(conn) || owed::is_recalled(conn));
+    if !goes && conn.is_on_ring() {
+        check_recall(conn);
+    }
+    goes
+}
+
+/// A ring that is recalled is left by who answers that. Where it is not, a relative has written nonsense,
+/// and the connection ends: a sender would look again and again for which way to go.
+#[cold]
+fn check_recall(conn: &Conn) {
+    if owed::is_recalled(conn) && !conn.sender().is_asked() {
+        super::close::abort(conn);
+    }
 }
 
 /// Whether this side has shut the direction down, or the peer is gone.
