@@ -267,7 +267,8 @@ fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {
         if over
             || conn.keeps_peer_waiting()
             || until.is_some_and(|until| sys::now() >= until)
-            || seen.interrupting_since()
+            // Also one that would restart a call which has nothing yet.
+            || seen.any_since()
         {
             return unread(conn) > there;
         }

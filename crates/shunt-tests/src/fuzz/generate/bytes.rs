@@ -1,7 +1,7 @@
 //! Sending and receiving.
 
 use super::super::feature::Feature;
-use super::super::model::{EndId, Slot, Wait, Worker};
+use super::super::model::{Begun, EndId, Slot, Wait, Worker};
 use super::{Author, MOST_UNREAD, letter};
 
 /// How a receive is made.
@@ -259,7 +259,7 @@ impl Author {
         if self.chance(Feature::Signal, 15) {
             self.receive_line(worker, slot, &receive, " alarm=15");
             self.forget_received(id, &receive);
-        } else if self.mixture.has(Feature::Thread) && self.model.free_thread(worker).is_some() {
+        } else if self.mixture.has(Feature::Thread) && self.may_begin(worker) {
             self.receive_line(worker, slot, &receive, "");
             let (least, n) = (receive.least(), receive.n);
             let taken = if receive.looks() { 0 } else { n };
@@ -269,6 +269,12 @@ impl Author {
             self.receive_line(worker, slot, &receive, "");
             self.forget_received(id, &receive);
         }
+    }
+
+    /// Not beside a thread that waits for events: who of both sees a message first is anybody's guess.
+    fn may_begin(&self, worker: Worker) -> bool {
+        let waits = |begun: &Begun| matches!(begun.what, Wait::Events);
+        !self.model.begun.iter().any(waits) && self.model.free_thread(worker).is_some()
     }
 
     /// A receive that is interrupted has taken what was there.

@@ -9,6 +9,8 @@ impl Author {
     fn finish_wait(&mut self, worker: Worker, text: String, has_sets: bool) {
         let sleeps = self.mixture.has(Feature::Thread)
             && self.model.free_thread(worker).is_some()
+            // Who of both sees a message first is anybody's guess.
+            && self.model.begun.is_empty()
             && self.random.percent(25);
         if sleeps {
             let timeout = self.random.pick(&["-1", "2000"]);
