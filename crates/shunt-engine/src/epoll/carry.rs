@@ -254,7 +254,7 @@ fn give_back_item(set: &'static Set, socket: &'static Socket, index: u32) {
             let item = &mut state.items[index as usize];
             let moved = item.moved && !item.dormant;
             if moved {
-                (item.near, item.queued) = (false, false);
+                (item.near, item.queued, item.listed) = (false, false, false);
                 state.near.retain(|&near| near != index);
                 state.queue.retain(|&queued| queued != index);
             }

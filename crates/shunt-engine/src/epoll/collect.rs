@@ -175,6 +175,7 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
             break;
         };
         let item = &mut state.items[index as usize];
+        item.listed = false;
         if !std::mem::take(&mut item.queued) {
             continue; // It has been removed, perhaps for another one.
         }
@@ -204,7 +205,7 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
         } else if item.events & libc::EPOLLET as u32 == 0 {
             // Level-triggered: asked again by the next wait.
             item.look = look && mask & !(libc::EPOLLIN | libc::EPOLLOUT) as u32 != 0;
-            item.queued = true;
+            (item.queued, item.listed) = (true, true);
             state.queue.push_back(index);
         }
     }

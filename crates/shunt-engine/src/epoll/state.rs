@@ -28,6 +28,8 @@ pub(super) struct Item {
     /// Then: where its base socket was when the kernel last told of it.
     pub(super) told_at: Option<Mark>,
     pub(super) queued: bool,
+    /// The queue has its number, perhaps for one that had the place before and was removed.
+    pub(super) listed: bool,
     /// Taken out by the program, but still in the inner set: programs that take
     /// interest in turns put it back at once, which then costs nothing.
     pub(super) dormant: bool,
@@ -104,17 +106,9 @@ impl State {
         item.look |= look;
         if item.live && item.moved && !item.queued && !item.dormant {
             item.queued = true;
-            self.push(index);
-        }
-    }
-
-    fn push(&mut self, index: u32) {
-        // What has been removed is passed over by a wait, or here if there is none.
-        if self.queue.len() > 2 * self.items.len() {
-            let queued = (0..).zip(&self.items).filter(|(_, item)| item.queued);
-            self.queue = queued.map(|(index, _)| index).collect();
-        } else {
-            self.queue.push_back(index);
+            if !std::mem::replace(&mut item.listed, true) {
+                self.queue.push_back(index);
+            }
         }
     }
 
@@ -189,6 +183,7 @@ impl State {
             outside: false,
             told_at: None,
             queued: false,
+            listed: false,
             dormant: false,
             near: false,
             end: 0,
@@ -205,6 +200,7 @@ impl State {
             Some(index) => {
                 item.generation =
                     self.items[index as usize].generation.wrapping_add(1) & 0x7fff_ffff;
+                item.listed = self.items[index as usize].listed;
                 self.items[index as usize] = item;
                 index
             }
