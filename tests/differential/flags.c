@@ -374,7 +374,7 @@ static void untold_time(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(untold_time, COLD), CASE(peek, ALL | COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
+DIFF_MAIN(CASE(untold_time, COLD | STEADY), CASE(peek, ALL | COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
           CASE(wait_all, TWO | ALL | COLD), CASE(wait_all_at_once, ALL), CASE(wait_all_large, TWO | COLD),
           CASE(dont_wait, ALL | COLD), CASE(dont_wait_full, COLD), CASE(truncated, ALL | COLD), CASE(thrown_away, ALL | COLD),
           CASE(trunc_large, TWO | COLD), CASE(no_signal, ALL | COLD), CASE(more, ALL | COLD),
