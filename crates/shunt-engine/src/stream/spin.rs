@@ -12,11 +12,12 @@
 //! pairs on a core each yield lets all of them have a turn, and to sleep instead would
 //! cost this thread, and whoever must wake it, far more than the yields do.
 //!
-//! While strangers want the cores ([`Crowd`]) a wait sleeps at once.
+//! While strangers want the cores ([`Crowd`]) a wait sleeps at once. And where nobody knows that the
+//! peer is on this core, a yield is a try: if a [`Stranger`] has it, there is no other for a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::crowd::{AWAY, Crowd};
+use super::crowd::{AWAY, Crowd, Stranger};
 use crate::link::Link;
 use crate::sys;
 
@@ -69,6 +70,8 @@ const YIELD: u64 = 3_000;
 const PATIENCE: u64 = 5_000_000;
 /// Whether strangers want this process's cores.
 static CROWD: Crowd = Crowd::new();
+/// Whether one has had what was meant for a peer.
+static STRANGER: Stranger = Stranger::new();
 
 /// Whether a full spin is tried after so many that failed in a row.
 fn is_probe(failed: u32) -> bool {
@@ -257,9 +260,16 @@ impl Spin {
             return failed();
         }
         if spent > self.greedy {
+            let is_known = self.peer == Peer::Here || shares_core();
+            if !is_known && STRANGER.is_there(now) {
+                return failed();
+            }
             self.yielded = true;
             self.turns |= 7;
             let took = yield_now(now);
+            if !is_known {
+                STRANGER.note_yield(took, now.wrapping_add(took));
+            }
             if self.peer == Peer::Here && took <= YIELD {
                 // Nobody else is here: neither is the peer.
                 self.at_once = false;
