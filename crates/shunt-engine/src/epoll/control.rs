@@ -196,13 +196,17 @@ fn delete(
 
 /// Takes a registration out of the inner set. With both locks.
 fn remove(set: &'static Set, state: &mut State, socket: &'static Socket, index: u32) {
-    let fd = state.items[index as usize].fd;
-    let at = if state.items[index as usize].outside {
+    let item = &state.items[index as usize];
+    let (fd, is_outside) = (item.fd, item.outside);
+    let at = if is_outside {
         set.fd()
     } else {
         set.inner.load(Ordering::Relaxed)
     };
-    let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+    // In the program's set its number may be another registration's by now.
+    if !is_outside || item.is_named() {
+        let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+    }
     outside::forget(set, state, index);
     set.moved.fetch_sub(1, Ordering::AcqRel);
     if let Some(pair) = socket.pair() {

@@ -31,7 +31,10 @@ pub(super) fn nest(
     let change = || sys::epoll_ctl(set.fd(), operation, fd, pointer);
     let is_deeper = |errno: &i32| {
         let too_deep = matches!(*errno, libc::ELOOP | libc::EINVAL | libc::ENOMEM);
-        too_deep && operation == libc::EPOLL_CTL_ADD && outside::make_flat(child)
+        too_deep
+            && operation == libc::EPOLL_CTL_ADD
+            && !holds(child, set)
+            && outside::make_flat(child)
     };
     let changed = match change() {
         Err(errno) if is_deeper(&errno) => change(),
@@ -46,6 +49,13 @@ pub(super) fn nest(
         _ => {}
     }
     Outcome::Done(0)
+}
+
+/// Whether a set is another one, or has it inside at any depth.
+fn holds(outer: &'static Set, inner: &'static Set) -> bool {
+    let mut found = std::ptr::eq(outer, inner);
+    outer.each_inside(|nested| found |= holds(nested, inner));
+    found
 }
 
 /// Whoever sleeps on the set sleeps on the child as well from now on, and learns to look into it.

@@ -69,7 +69,10 @@ fn take_all_out(set: &'static Set, state: &mut State) -> bool {
     if inner < 0 || set.is_flat.swap(true, Ordering::Relaxed) {
         return false;
     }
-    let is_in = |item: &&mut Item| item.live && item.moved && !item.outside;
+    // A number may name another socket by now.
+    let is_in = |item: &&mut Item| {
+        item.live && item.moved && !item.outside && !item.dormant && item.is_named()
+    };
     for item in state.items.iter_mut().filter(is_in) {
         let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_DEL, item.fd, std::ptr::null_mut());
         // In this order: it wakes threads asleep on the set, which are to look from time to time.

@@ -259,11 +259,16 @@ pub(super) fn name_reset(conn: &Conn) {
     }
 }
 
+/// The highest that the kernel has (`MAX_ERRNO`).
+const MOST_ERRNO: Errno = 4095;
+
 /// Takes the error that the program has still to see.
 pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
     match conn.error().swap(0, Ordering::Relaxed) {
         0 => None,
-        errno => Some(errno),
+        errno @ 1..=MOST_ERRNO => Some(errno),
+        // A relative's nonsense.
+        _ => Some(libc::ECONNRESET),
     }
 }
 

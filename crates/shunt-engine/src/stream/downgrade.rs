@@ -22,7 +22,7 @@ use shunt_shm::path::{self};
 use shunt_shm::slot::{self, Way};
 
 use super::leave::{Stopped, leave_ring_within};
-use super::recv::{is_home, settle, stay_in_ring, take_back};
+use super::recv::{is_home, recount, settle, stay_in_ring, take_back};
 use super::tell::News;
 use super::{Conn, close, owed, wait};
 use crate::config::hesitate;
@@ -306,6 +306,8 @@ fn has_ended_recall(conn: &Conn) -> bool {
         return conn.way_in() != Way::TcpAgain;
     }
     let path = conn.receiver();
+    // Some of it may have been taken by the kernel, without the token.
+    let _ = path.is_bringing().is_none() || recount(conn);
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
     path.is_bringing()
         .is_none_or(|until| path.taken() + queued() >= until)

@@ -154,7 +154,8 @@ unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> O
                 return Outcome::Done(done as isize);
             }
             Step::Failed(errno) => {
-                conn.error().store(0, Ordering::Relaxed);
+                let noted = conn.error();
+                let _ = noted.compare_exchange(errno, 0, Ordering::Relaxed, Ordering::Relaxed);
                 return Outcome::Fail(errno);
             }
             Step::BadBuffer => return cursor.done_or(libc::EFAULT),

@@ -219,7 +219,9 @@ pub(super) fn goes_by_ring(conn: &Conn, flags: c_int) -> bool {
 /// and the connection ends: a sender would look again and again for which way to go.
 #[cold]
 fn check_recall(conn: &Conn) {
-    if owed::is_recalled(conn) && !conn.sender().is_asked() {
+    // This side's own word, with the token: the recall may be taken back at any moment.
+    let is_answered = conn.sender().has_answered();
+    if is_answered && owed::is_recalled(conn) {
         super::close::abort(conn);
     }
 }

@@ -196,7 +196,14 @@ impl Sender<'_> {
     #[inline(always)]
     #[must_use]
     pub fn is_asked(&self) -> bool {
-        self.is_recalled() && self.own.recall.answered.load(Ordering::Relaxed) == 0
+        self.is_recalled() && !self.has_answered()
+    }
+
+    /// Whether this side has answered a recall in this life.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        self.own.recall.answered.load(Ordering::Relaxed) != 0
     }
 
     /// Whether something is to be done about it. What was recalled behind the end of the stream

@@ -9,7 +9,7 @@ use shunt_shm::ring::Found;
 use super::back::pending;
 use super::end::{failure, has_ended, last};
 use super::ring::from_ring;
-use super::tcp::truncate;
+use super::tcp::{recount, truncate};
 use super::{PARTS, Step};
 use crate::config;
 use crate::iov::{self, Cursor};
@@ -26,7 +26,8 @@ use crate::{sys, tcp};
 /// The cursor's parts are writable.
 #[cold]
 pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
-    let (Some(until), Some(base)) = (conn.receiver().is_bringing(), conn.base()) else {
+    let path = conn.receiver();
+    let (Some(until), Some(base)) = (path.is_bringing(), conn.base()) else {
         return Step::Kernel;
     };
     if config::is_confined() {
@@ -50,6 +51,8 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     let most = if peeks { u64::MAX } else { until - taken };
     let end = match error.map_or_else(|| take(conn, cursor, flags, most), Taken::Failed) {
         Taken::Step(step) => return step,
+        // Another thread may have taken the rest meanwhile, by the kernel and without the token.
+        Taken::End if recount(conn) && path.is_bringing().is_none() => return last(conn),
         Taken::End => libc::ECONNRESET,
         Taken::Failed(errno) => {
             conn.error().store(errno, Ordering::Relaxed);
@@ -57,10 +60,11 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         }
     };
     // What came before it died with the connection.
-    if until - taken > conn.unread_in_ring().unwrap_or(0) {
+    let left = until - path.taken().max(taken);
+    if left > conn.unread_in_ring().unwrap_or(0) {
         return failure(conn, end);
     }
-    if !go_on_in_ring(conn, until - taken) {
+    if !go_on_in_ring(conn, left) {
         abort(conn);
         return Step::Failed(libc::ECONNRESET);
     }
