@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
+use shunt_shm::path;
 use shunt_shm::path::unread::Unread;
-use shunt_shm::path::{self};
 use shunt_shm::slot::{self, Way};
 
 use super::leave::{Stopped, leave_ring_within};
