@@ -4,7 +4,7 @@
 
 A client under Shunt has a connection to an echo server. shuntd is killed, or stopped and then killed, another
 connection is made and used meanwhile, and a shuntd comes. `shunt ss` shows the connections that have been made since
-in shared memory once they are used, without any other being made. Prints one line a case.
+in shared memory once they are used, without any other being made. Nor is a claim lost that lies unread while the server forks: the child makes it again. Prints one line a case.
 """
 import json
 import os
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from echo import serve
+from echo import serve, serve_by_forks
 import shuntd
 
 SHUNT = os.path.abspath(sys.argv[1])
@@ -62,10 +62,10 @@ def path(port):
     return None
 
 
-def case(mode, stopped):
+def case(mode, stopped=False, forks=False):
     words = [SHUNT, "run", f"--upgrade={mode}", "--", sys.executable, os.path.abspath(__file__), SHUNT]
     first = start_daemon()
-    server = subprocess.Popen([*words, "--serve"], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([*words, "--fork" if forks else "--serve"], stdout=subprocess.PIPE, text=True)
     port = server.stdout.readline().strip()
     peer = subprocess.Popen([*words, "--client", port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -78,20 +78,23 @@ def case(mode, stopped):
         # The claim is made, and lies unread.
         first.send_signal(signal.SIGSTOP)
         made = tell("make")
-        first.kill()
-        first.wait()
+        first.send_signal(signal.SIGCONT if forks else signal.SIGKILL)
     else:
         first.kill()
         first.wait()
         made = tell("make")
-    second = start_daemon()
+    if forks:
+        second = first
+    else:
+        first.wait()
+        second = start_daemon()
 
     def is_shunted():
         tell("use")
         return path(made) == "shm"
 
     good = until(is_shunted)
-    print("ok" if good else "FAILED", mode, "stopped" if stopped else "", path(made), flush=True)
+    print("ok" if good else "FAILED", mode, "forks" if forks else "stopped" if stopped else "killed", path(made), flush=True)
     for process in (peer, server, second):
         process.kill()
         process.wait()
@@ -104,11 +107,14 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as runtime:
         os.environ["XDG_RUNTIME_DIR"] = runtime
-        return sum(case(mode, stopped) for mode in ("eager", "adaptive") for stopped in (False, True))
+        cases = ({}, {"stopped": True}, {"stopped": True, "forks": True})
+        return sum(case(mode, **how) for mode in ("eager", "adaptive") for how in cases)
 
 
 if "--serve" in sys.argv:
     serve()
+elif "--fork" in sys.argv:
+    serve_by_forks()
 elif "--client" in sys.argv:
     client(int(sys.argv[-1]))
 else:

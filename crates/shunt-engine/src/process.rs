@@ -114,8 +114,10 @@ pub(crate) fn after_fork_child() {
         if is_unshared(socket) {
             socket.set_plain(socket.stage(), Reason::Forked);
         }
-        // The answer will be the parent's.
-        socket.set_plain(Stage::Claimed, Reason::Forked);
+        // The answer will be the parent's. Once that has closed it, it is claimed in this one's name.
+        if socket.move_on(Stage::Claimed, Stage::Candidate) {
+            socket.set_reason(Reason::Forked);
+        }
         // The set is shared, so a registration that moves would move for both.
         if !socket.items.is_empty() {
             socket.set_plain(Stage::Candidate, Reason::Forked);

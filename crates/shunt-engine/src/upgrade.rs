@@ -265,7 +265,7 @@ fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
 pub(crate) fn share(socket: &'static Socket) -> bool {
     socket.lock.take() && {
         let shared = match socket.stage() {
-            // One that has been claimed stays this process's; the child's copy is plain.
+            // The claim of one that has been claimed stays this process's.
             Stage::Candidate | Stage::Claimed => socket.share.before_fork(),
             // Nobody honours its rings before one process has it alone.
             Stage::Paired if socket.items.is_empty() => share_pair(socket),
