@@ -54,7 +54,6 @@ pub(super) fn say_watched(socket: &'static Socket) -> bool {
         return false;
     };
     // Who waits for several says no more where that is.
-    pair.own.face.forget_core();
     let mut group = None;
     let mut dormant = false;
     for &(set, item) in socket.items.list().iter() {
