@@ -514,7 +514,7 @@ static long long used_ms(void)
     return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
 }
 
-enum { JUMPS = 2500, TURNS_ASLEEP = 5 };
+enum { JUMPS = 800, TURNS_ASLEEP = 5 };
 
 enum wait { BY_POLL, BY_EPOLL, BY_SELECT, BY_PEEK };
 
@@ -897,24 +897,28 @@ static void ignored_sigpipe(struct end *e)
     }
 }
 
-static pid_t waiter;
+struct waiting {
+    int fd;
+    pid_t tid;
+    ssize_t got;
+    int error;
+};
 
-static void *receive_until_late(void *end)
+static void *receive_until_late(void *of)
 {
-    struct end *e = end;
-    char c;
-    __atomic_store_n(&waiter, gettid(), __ATOMIC_RELEASE);
-    ssize_t n = recv(FD, &c, 1, 0);
-    say(e, "%zd %s", n, n < 0 ? strerror(errno) : "");
+    struct waiting *w = of;
+    __atomic_store_n(&w->tid, gettid(), __ATOMIC_RELEASE);
+    w->got = recv(w->fd, (char[1]){0}, 1, 0);
+    w->error = errno;
     return NULL;
 }
 
-static void *send_until_late(void *end)
+static void *send_until_late(void *of)
 {
-    struct end *e = end;
-    __atomic_store_n(&waiter, gettid(), __ATOMIC_RELEASE);
-    ssize_t n = send(FD, "q", 1, 0);
-    say(e, "%zd %s", n, n < 0 ? strerror(errno) : "");
+    struct waiting *w = of;
+    __atomic_store_n(&w->tid, gettid(), __ATOMIC_RELEASE);
+    w->got = send(w->fd, "q", 1, 0);
+    w->error = errno;
     return NULL;
 }
 
@@ -922,17 +926,18 @@ static void *send_until_late(void *end)
 static void closed_under_limit(struct end *e, int option, void *(*waits)(void *))
 {
     AT(S) {
-        pthread_t waiting;
+        pthread_t thread;
+        struct waiting w = {FD, 0, 0, 0};
         if (option == SO_SNDTIMEO)
             stuff(e, FD, 1);
-        limit(e, option, 300);
-        waiter = 0;
-        pthread_create(&waiting, NULL, waits, e);
-        while (!__atomic_load_n(&waiter, __ATOMIC_ACQUIRE))
+        limit(e, option, 700);
+        MUST(pthread_create(&thread, NULL, waits, &w));
+        while (!__atomic_load_n(&w.tid, __ATOMIC_ACQUIRE))
             sched_yield();
-        await_sleep(e, getpid(), waiter);
+        await_sleep(e, getpid(), w.tid);
         T(close(FD));
-        pthread_join(waiting, NULL);
+        pthread_join(thread, NULL);
+        say(e, "%zd %s", w.got, errname(w.error));
         FD = -1;
     }
 }
