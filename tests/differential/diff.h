@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/sockios.h>
+#include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -293,14 +294,13 @@ __attribute__((unused)) static void await_blocked(struct end *e)
     await_sleep(e, e->peer_pid, e->peer_tid);
 }
 
-// The other role's process is stopped, wherever it is, until SIGCONT.
-__attribute__((unused)) static void stop_peer(struct end *e)
+// Thread `tid` of process `pid`, which gets SIGSTOP, is stopped, wherever it is.
+__attribute__((unused)) static int await_stop(struct end *e, pid_t pid, pid_t tid)
 {
     char path[64], text[512];
     long long end = now_ms() + PATIENCE_MS;
     int stopped = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", e->peer_pid);
-    kill(e->peer_pid, SIGSTOP);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
     while (!stopped && now_ms() < end) {
         int fd = MUST(open(path, O_RDONLY | O_CLOEXEC));
         ssize_t n = read(fd, text, sizeof text - 1);
@@ -308,7 +308,16 @@ __attribute__((unused)) static void stop_peer(struct end *e)
         text[n > 0 ? n : 0] = 0;
         stopped = strstr(text, ") T ") != NULL;
     }
-    say(e, "stopped: %d", stopped);
+    if (!stopped)
+        IN_VAIN("waited in vain for a thread to stop");
+    return stopped;
+}
+
+// The other role's process is stopped until SIGCONT.
+__attribute__((unused)) static void stop_peer(struct end *e)
+{
+    kill(e->peer_pid, SIGSTOP);
+    say(e, "stopped: %d", await_stop(e, e->peer_pid, e->peer_pid));
 }
 
 // ---- Bytes -----------------------------------------------------------------
@@ -556,6 +565,7 @@ enum {
     // it has closed, which the library's own descriptors have for a moment.
     STEADY = 256,
     BUSY = 512, // makes so many calls that it takes minutes where each may pause
+    FAULTS = 1024, // needs userfaultfd, which may be refused, too
 };
 
 struct test {
@@ -651,6 +661,15 @@ static int pidfd_getfd_works(void)
     return copy >= 0;
 }
 
+// For faults of the program's own alone, which needs no rights.
+static int userfaultfd_works(void)
+{
+    int faults = syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    if (faults >= 0)
+        close(faults);
+    return faults >= 0;
+}
+
 // Where connections change their way all the time, and threads pause between the steps of that.
 static int is_left_out(const struct test *t)
 {
@@ -671,6 +690,8 @@ static void run_all(struct side *side)
         if ((t->flags & PIDFD) && !pidfd_getfd_works())
             continue;
         if ((t->flags & APART) && syscall(SYS_unshare, 0) != 0)
+            continue;
+        if ((t->flags & FAULTS) && !userfaultfd_works())
             continue;
         if ((e->solo && (t->flags & (TWO | SPLIT))) || (together && (t->flags & SPLIT)))
             continue;

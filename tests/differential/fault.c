@@ -75,6 +75,30 @@ static void half_buffers(struct end *e)
     release(hole);
 }
 
+// TCP sends nothing of what a fault ends within the first 32 KiB, however little room there is.
+static void half_sends(struct end *e)
+{
+    enum { ROOM = 1 << 16 };
+    static const size_t valid[] = {100, 4096, 20000};
+    struct timeval limit = {5, 0};
+    int sndbuf = 4097;
+    char *at = mmap(NULL, 2 * ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(at + ROOM, ROOM, PROT_NONE);
+    for (int small = 0; small < 2; small++)
+        for (size_t i = 0; i < sizeof valid / sizeof *valid; i++) {
+            AT(C) {
+                if (small)
+                    MUST(setsockopt(FD, SOL_SOCKET, SO_SNDBUF, &sndbuf, sizeof sndbuf));
+                MUST(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+                T(send(FD, at + ROOM - valid[i], valid[i] + 1, 0));
+            }
+            AT(S) T(recv(FD, scratch(), SCRATCH, MSG_DONTWAIT));
+        }
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) T(recv(FD, scratch(), SCRATCH, 0));
+    munmap(at, 2 * ROOM);
+}
+
 // Structures of calls by number that only the kernel may touch first.
 static void structures_by_number(struct end *e)
 {
@@ -515,5 +539,5 @@ static void restarts(struct end *e)
     meet(e);
 }
 
-DIFF_MAIN(CASE(bad_messages, BARE), CASE(half_buffers, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
+DIFF_MAIN(CASE(bad_messages, BARE), CASE(half_buffers, COLD), CASE(half_sends, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
           CASE(deaths, 0), CASE(any_moment, COLD), CASE(restarts, TWO | COLD))

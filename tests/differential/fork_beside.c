@@ -19,6 +19,12 @@ static void closes_all(void)
         close(fd);
 }
 
+static void runs_another(void)
+{
+    closes_all();
+    execl("/bin/true", "true", NULL);
+}
+
 static void *forks(void *of)
 {
     struct family *family = of;
@@ -86,8 +92,11 @@ static void beside(struct end *e, enum role forking, void (*child)(void))
 }
 static void connector_forks(struct end *e) { beside(e, C, ends_at_once); }
 static void connector_forks_and_closes(struct end *e) { beside(e, C, closes_all); }
+static void connector_forks_and_runs(struct end *e) { beside(e, C, runs_another); }
 static void acceptor_forks(struct end *e) { beside(e, S, ends_at_once); }
 static void acceptor_forks_and_closes(struct end *e) { beside(e, S, closes_all); }
+static void acceptor_forks_and_runs(struct end *e) { beside(e, S, runs_another); }
 
 DIFF_MAIN(CASE(connector_forks, SPLIT | BARE), CASE(connector_forks_and_closes, SPLIT | BARE),
-          CASE(acceptor_forks, SPLIT | BARE), CASE(acceptor_forks_and_closes, SPLIT | BARE))
+          CASE(connector_forks_and_runs, SPLIT | BARE), CASE(acceptor_forks, SPLIT | BARE),
+          CASE(acceptor_forks_and_closes, SPLIT | BARE), CASE(acceptor_forks_and_runs, SPLIT | BARE))

@@ -3,8 +3,10 @@
     successor.py SHUNT
 
 A client under Shunt has a connection to an echo server. shuntd is killed, or stopped and then killed, another
-connection is made and used meanwhile, and a shuntd comes. `shunt ss` shows the connections that have been made since
-in shared memory once they are used, without any other being made. Nor is a claim lost that lies unread while the server forks: the child makes it again. Prints one line a case.
+connection is made and used meanwhile, and a shuntd comes, of whom the server need not have heard when the client makes
+thousands of calls on it. `shunt ss` shows the connections that have been made since in shared memory once they are used,
+without any other being made. Nor is a claim lost that lies unread while the server forks: the child makes it again.
+Prints one line a case.
 """
 import json
 import os
@@ -36,7 +38,7 @@ def client(port):
     for line in sys.stdin:
         if line.strip() == "make":
             connections.append(socket.create_connection(("127.0.0.1", port)))
-        talk(connections[-1], 200)
+        talk(connections[-1], 5000 if line.strip() == "use much" else 200)
         print(connections[-1].getsockname()[1], flush=True)
 
 
@@ -62,7 +64,7 @@ def path(port):
     return None
 
 
-def case(mode, stopped=False, forks=False):
+def case(mode, stopped=False, forks=False, busy=False):
     words = [SHUNT, "run", f"--upgrade={mode}", "--", sys.executable, os.path.abspath(__file__), SHUNT]
     first = start_daemon()
     server = subprocess.Popen([*words, "--fork" if forks else "--serve"], stdout=subprocess.PIPE, text=True)
@@ -88,13 +90,16 @@ def case(mode, stopped=False, forks=False):
     else:
         first.wait()
         second = start_daemon()
+    if busy:
+        tell("use much")
 
     def is_shunted():
         tell("use")
         return path(made) == "shm"
 
     good = until(is_shunted)
-    print("ok" if good else "FAILED", mode, "forks" if forks else "stopped" if stopped else "killed", path(made), flush=True)
+    words = [word for word, there in (("stopped", stopped), ("forks", forks), ("busy", busy)) if there]
+    print("ok" if good else "FAILED", mode, *words, path(made), flush=True)
     for process in (peer, server, second):
         process.kill()
         process.wait()
@@ -107,7 +112,8 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as runtime:
         os.environ["XDG_RUNTIME_DIR"] = runtime
-        cases = ({}, {"stopped": True}, {"stopped": True, "forks": True})
+        cases = ({}, {"busy": True}, {"stopped": True}, {"stopped": True, "busy": True},
+                 {"stopped": True, "forks": True})
         return sum(case(mode, **how) for mode in ("eager", "adaptive") for how in cases)
 
 

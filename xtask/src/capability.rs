@@ -12,6 +12,8 @@ pub(crate) struct Capabilities {
     pub(crate) pidfd_getfd: bool,
     /// Threads with descriptors of their own.
     pub(crate) unshare: bool,
+    /// Memory whose faults a program answers by itself.
+    pub(crate) userfaultfd: bool,
     /// Network and process namespaces of our own.
     pub(crate) namespaces: bool,
     /// Stacks of a running process, by gdb.
@@ -19,6 +21,13 @@ pub(crate) struct Capabilities {
     /// How many descriptors a process may open.
     descriptors: Option<u64>,
 }
+
+/// With `UFFD_USER_MODE_ONLY`, as the differential programs ask for it.
+const USERFAULTFD: &str = "
+import ctypes, os
+number = {'x86_64': 323, 'aarch64': 282}[os.uname().machine]
+raise SystemExit(ctypes.CDLL(None).syscall(number, 1) < 0)
+";
 
 impl Capabilities {
     /// Tries everything once.
@@ -29,6 +38,7 @@ impl Capabilities {
             ipv6: TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok(),
             pidfd_getfd: Pid::from_raw(pid).is_some_and(copies_from),
             unshare: succeeds(&["unshare", "true"]),
+            userfaultfd: succeeds(&["python3", "-c", USERFAULTFD]),
             namespaces: succeeds(&[
                 "unshare",
                 "--map-root-user",

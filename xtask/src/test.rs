@@ -96,6 +96,11 @@ fn skips(report: &mut Report, here: &Capabilities) {
             "unshare is refused",
         ),
         (
+            here.userfaultfd,
+            "differential / stopped",
+            "userfaultfd is refused",
+        ),
+        (
             here.pidfd_getfd,
             "unit tests / shuntd: lending, survivors, sockets of other users",
             "pidfd_getfd is refused",

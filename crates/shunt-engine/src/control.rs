@@ -75,6 +75,13 @@ pub(crate) fn ensure() -> bool {
     done
 }
 
+/// Whether a daemon has come so lately that other processes may still have to find it, and tell it
+/// where they listen.
+pub(crate) fn is_fresh() -> bool {
+    let latest = RETRY_AT.load(Ordering::Relaxed).saturating_add(RETRY_NS);
+    SOCKET.number() >= 0 && sys::now() < latest
+}
+
 /// The counters region has just been made: shows it to the daemon, if there is one.
 pub(crate) fn show_region() {
     // Also while another thread connects: it may have looked for the region too early.

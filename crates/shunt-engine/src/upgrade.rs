@@ -300,7 +300,7 @@ fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
         socket.set_connected(true);
     }
     if let Some(reason) = alone(socket) {
-        if calls < GIVEN_UP_AFTER {
+        if calls < GIVEN_UP_AFTER || control::is_fresh() {
             socket.set_reason(reason);
         } else {
             socket.set_plain(Stage::Candidate, reason);
