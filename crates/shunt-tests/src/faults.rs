@@ -218,6 +218,9 @@ fn plan(
         if !place.call.name.contains(&options.call) || !place.name.contains(&options.place) {
             continue;
         }
+        if place.is_the_programs() {
+            continue;
+        }
         if options.short && !seen.insert((place.call.name, place.name.clone())) {
             continue;
         }
@@ -299,7 +302,7 @@ fn report(
 ) -> usize {
     let (fate, counts, wall) = match &run {
         Ok(run) => (
-            run.judge(&scene.native, &scene.usual),
+            run.judge(&scene.native, &scene.usual, scene.side),
             run.counts(),
             run.wall,
         ),

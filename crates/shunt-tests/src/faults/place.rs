@@ -20,6 +20,23 @@ pub(crate) struct Place {
     pub(crate) times: u64,
 }
 
+impl Place {
+    /// Whether bytes of the program's move there between it and the kernel, in the place of a call of
+    /// its own: what the kernel says is the program's to hear.
+    pub(crate) fn is_the_programs(&self) -> bool {
+        const MOVING: [&str; 7] = [
+            "recvmsg", "recvfrom", "sendmsg", "sendto", "read", "pread64", "pwritev2",
+        ];
+        const FILES: [&str; 4] = [
+            "engine/io/",
+            "engine/stream/recv",
+            "engine/stream/send",
+            "engine/stream/transfer",
+        ];
+        MOVING.contains(&self.call.name) && FILES.iter().any(|file| self.name.starts_with(file))
+    }
+}
+
 /// A function, inlined or not, and the file that it is in.
 type Frame = (String, String);
 

@@ -282,6 +282,9 @@ impl Drop for Daemon {
     }
 }
 
+/// Reasons that say only that nothing has happened yet.
+const VAGUE: [&str; 2] = ["PENDING", "SHORT_LIVED"];
+
 /// Where the connections of a run went.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fate {
@@ -346,7 +349,7 @@ impl Run {
     }
 
     /// Whether all went as it may; `usual` is the same without a refusal.
-    pub(crate) fn judge(&self, native: &Run, usual: &Run) -> Fate {
+    pub(crate) fn judge(&self, native: &Run, usual: &Run, side: Side) -> Fate {
         if self.ended.is_empty() {
             return Fate::NotStarted(self.daemon.clone().unwrap_or_default());
         }
@@ -357,13 +360,18 @@ impl Run {
             return Fate::Wrong(format!("shuntd has ended: {end}"));
         }
         if let Some(again) = &self.again {
-            match again.judge(native, usual) {
+            match again.judge(native, usual, side) {
                 Fate::Served => {}
                 other => return Fate::Wrong(format!("not served after that: {other}")),
             }
         }
         let mut reasons: Vec<&str> = Vec::new();
-        for (here, usual) in self.stats.iter().zip(&usual.stats) {
+        for ((here, usual), role) in self
+            .stats
+            .iter()
+            .zip(&usual.stats)
+            .zip(["server", "client"])
+        {
             let explained = here.shunted + here.reasons.values().sum::<u64>();
             if here.processes > 0 && explained < here.connections {
                 return Fate::Wrong(format!("neither shunted nor explained: {}", here.brief()));
