@@ -379,12 +379,17 @@ impl Run {
             let more = |(name, count): &(&String, &u64)| {
                 **count > usual.reasons.get(*name).copied().unwrap_or(0)
             };
-            reasons.extend(
-                here.reasons
-                    .iter()
-                    .filter(more)
-                    .map(|(name, _)| name.as_str()),
-            );
+            let new: Vec<&str> = here
+                .reasons
+                .iter()
+                .filter(more)
+                .map(|(name, _)| name.as_str())
+                .collect();
+            // Who was refused something knows that.
+            if side.word() == role && new.iter().any(|reason| VAGUE.contains(reason)) {
+                return Fate::Wrong(format!("no reason of its own: {}", here.brief()));
+            }
+            reasons.extend(new);
         }
         reasons.sort_unstable();
         reasons.dedup();
