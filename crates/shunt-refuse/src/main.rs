@@ -34,6 +34,9 @@ pub(crate) struct Options {
     /// The end of the name of the file whose calls are meant.
     #[arg(long)]
     within: String,
+    /// Also calls that are made elsewhere, if the stack tells of that file.
+    #[arg(long)]
+    outside: bool,
     /// Numbers of the system calls that are looked at.
     #[arg(long, value_delimiter = ',', required = true)]
     calls: Vec<u32>,

@@ -80,7 +80,8 @@ fn serve(
                     question.data.instruction_pointer,
                     &options.within,
                 );
-                let call = found.map(|(address, caller)| Key {
+                let is_meant = |&(address, _): &(u64, u64)| address != 0 || options.outside;
+                let call = found.filter(is_meant).map(|(address, caller)| Key {
                     number: question.data.nr as u32,
                     argument: filter::argument(&question),
                     address,

@@ -157,6 +157,10 @@ impl Bench {
             "--log",
         ]);
         command.arg(folder.join("log"));
+        if within == "shuntd" {
+            // All calls of its process are its own.
+            command.arg("--outside");
+        }
         if let Some(refusal) = refusal {
             for key in &refusal.place.keys {
                 command.args(["--at", key]);
