@@ -139,6 +139,7 @@ fn refuse(options: &Options) -> Result<usize> {
     if daemon && options.sides.len() > 1 {
         bail!("shuntd's calls are refused by themselves: it is another one for each run then");
     }
+    rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
     let _shuntd = if daemon {
         None
     } else {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 
 use super::call;
 use super::place::Place;
@@ -137,6 +138,9 @@ impl Bench {
         };
         run.daemon = daemon.stop()?;
         run.log = read(folder, "log");
+        if run.daemon.is_some() {
+            end_strangers();
+        }
         Ok(run)
     }
 
@@ -226,6 +230,18 @@ fn read(folder: &Path, name: &str) -> String {
     std::fs::read_to_string(folder.join(name)).unwrap_or_default()
 }
 
+/// Ends what `shunt run` has started in the place of a shuntd that was gone. It is our child: we are a
+/// subreaper.
+fn end_strangers() {
+    for pid in family(&[std::process::id()]) {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if let (true, Some(pid)) = (name.trim() == "shuntd", Pid::from_raw(pid as i32)) {
+            let _ = kill_process(pid, Signal::KILL);
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+        }
+    }
+}
+
 /// A shuntd of the run's own.
 struct Daemon {
     child: Child,
@@ -243,11 +259,18 @@ impl Daemon {
             .stderr(std::fs::File::create(&errors)?)
             .spawn()
             .context("cannot start sh")?;
-        let mut byte = [0];
-        let ready = child.stdout.take().context("no output")?.read(&mut byte)?;
+        let mut output = child.stdout.take().context("no output")?;
+        // It may be refused to say so, and others have the pipe, too.
+        let mut poll = [PollFd::new(&output, PollFlags::IN)];
+        let patience = Timespec {
+            tv_sec: 2,
+            tv_nsec: 0,
+        };
+        let said = rustix::event::poll(&mut poll, Some(&patience))? > 0;
+        let is_ready = !said || output.read(&mut [0])? == 1;
         Ok(Self {
             child,
-            is_ready: ready == 1,
+            is_ready,
             errors,
         })
     }
