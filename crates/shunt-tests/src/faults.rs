@@ -25,6 +25,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use crate::{build, program};
+use call::Span;
 use place::{Place, Symbols};
 use trial::{Bench, Fate, Refusal, Run, Side, Which};
 
@@ -214,42 +215,50 @@ fn plan(
     places: Vec<Place>,
     seen: &mut BTreeSet<(&'static str, String)>,
 ) -> Vec<Trial> {
+    let is_wanted = |errno| {
+        options
+            .errno
+            .as_ref()
+            .is_none_or(|one| one == call::name(errno))
+    };
     let mut trials = Vec::new();
     for place in places {
-        if !place.call.name.contains(&options.call) || !place.name.contains(&options.place) {
+        if !place.call.name.contains(&options.call)
+            || !place.name.contains(&options.place)
+            || place.is_left_out()
+            || options.short && !seen.insert((place.call.name, place.name.clone()))
+        {
             continue;
         }
-        if place.is_the_programs() {
-            continue;
+        let each = options.short.then_some(1);
+        for errno in place
+            .everywhere()
+            .take(each.unwrap_or(usize::MAX))
+            .filter(|&e| is_wanted(e))
+        {
+            trials.push(Trial {
+                scene,
+                place: place.clone(),
+                errno,
+                which: Which::Every,
+            });
         }
-        if options.short && !seen.insert((place.call.name, place.name.clone())) {
-            continue;
-        }
-        for (errno, lasts) in place.call.refusals() {
-            if options
-                .errno
-                .as_ref()
-                .is_some_and(|one| one != call::name(errno))
-            {
-                continue;
-            }
-            let depth = if options.short { 1 } else { options.depth };
+        let depth = each.map_or(options.depth, |one| one as u64);
+        for (errno, span) in place.at_a_place().take(each.unwrap_or(usize::MAX)) {
             let mut which: Vec<Which> = (1..=place.times.min(depth)).map(Which::Nth).collect();
             if place.times > depth && !options.short {
                 which.push(Which::Nth(place.times));
             }
-            if lasts && place.times > 1 {
+            if span == Span::Lasts && place.times > 1 {
                 which.push(Which::Every);
             }
-            trials.extend(which.into_iter().map(|which| Trial {
+            let of = |which| Trial {
                 scene,
                 place: place.clone(),
                 errno,
                 which,
-            }));
-            if options.short {
-                break;
-            }
+            };
+            trials.extend(which.into_iter().filter(|_| is_wanted(errno)).map(of));
         }
     }
     trials

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::call::{self, Call};
+use super::call::{self, Call, Span};
 
 /// A function that makes one kind of call, at one place or more.
 #[derive(Clone, Debug)]
@@ -20,20 +20,47 @@ pub(crate) struct Place {
     pub(crate) times: u64,
 }
 
+/// Where all calls of a kind are meant.
+const EVERYWHERE: &str = "everywhere";
+
+/// Calls that the library makes for the program, so that what the kernel says is the program's to
+/// hear: its bytes move there, or it has asked for just that.
+const THE_PROGRAMS: [(&str, &str); 16] = [
+    ("recvmsg", "engine/io/"),
+    ("recvmsg", "engine/stream/recv"),
+    ("recvfrom", "engine/stream/recv"),
+    ("sendmsg", "engine/io/"),
+    ("sendmsg", "engine/stream/send"),
+    ("sendto", "engine/stream/send"),
+    ("read", "engine/stream/transfer"),
+    ("pread64", "engine/stream/transfer"),
+    ("preadv2", "engine/stream/transfer"),
+    ("pwritev2", "engine/stream/transfer"),
+    ("fcntl F_DUPFD", "engine/life/option.rs"),
+    ("epoll_ctl EPOLL_CTL_ADD", "engine/epoll/nested.rs"),
+    // Counters (`eventfd(2)`) that never fill.
+    ("read", "engine/epoll/"),
+    ("write", "engine/epoll/"),
+    ("read", "shuntd/daemon"),
+    ("write", "shuntd/daemon"),
+];
+
 impl Place {
-    /// Whether bytes of the program's move there between it and the kernel, in the place of a call of
-    /// its own: what the kernel says is the program's to hear.
-    pub(crate) fn is_the_programs(&self) -> bool {
-        const MOVING: [&str; 7] = [
-            "recvmsg", "recvfrom", "sendmsg", "sendto", "read", "pread64", "pwritev2",
-        ];
-        const FILES: [&str; 4] = [
-            "engine/io/",
-            "engine/stream/recv",
-            "engine/stream/send",
-            "engine/stream/transfer",
-        ];
-        MOVING.contains(&self.call.name) && FILES.iter().any(|file| self.name.starts_with(file))
+    /// Whether there is nothing to be tried.
+    pub(crate) fn is_left_out(&self) -> bool {
+        let is_it =
+            |&(call, file): &(&str, &str)| call == self.call.name && self.name.starts_with(file);
+        THE_PROGRAMS.iter().any(is_it)
+    }
+
+    /// The refusals that are tried here alone.
+    pub(crate) fn at_a_place(&self) -> impl Iterator<Item = (i32, Span)> {
+        self.call.at_a_place().filter(|_| self.name != EVERYWHERE)
+    }
+
+    /// Those that are tried here, if it is all places together.
+    pub(crate) fn everywhere(&self) -> impl Iterator<Item = i32> {
+        self.call.everywhere().filter(|_| self.name == EVERYWHERE)
     }
 }
 
@@ -87,15 +114,8 @@ impl Symbols {
             };
             let caller = if told_by_caller { caller } else { 0 };
             let key = format!("{number} {argument} {address:x} {caller:x}");
-            let place = places.entry((kind.name, name.clone())).or_insert(Place {
-                call: kind,
-                name,
-                keys: Vec::new(),
-                times: 0,
-            });
-            place.times += times;
-            if !place.keys.contains(&key) {
-                place.keys.push(key);
+            for name in [name, EVERYWHERE.to_owned()] {
+                add(&mut places, kind, name, &key, times);
             }
         }
         Ok(places.into_values().collect())
@@ -147,6 +167,25 @@ impl Symbols {
             }
         }
         Ok(())
+    }
+}
+
+fn add(
+    places: &mut BTreeMap<(&str, String), Place>,
+    call: &'static Call,
+    name: String,
+    key: &str,
+    times: u64,
+) {
+    let place = places.entry((call.name, name.clone())).or_insert(Place {
+        call,
+        name,
+        keys: Vec::new(),
+        times: 0,
+    });
+    place.times += times;
+    if !place.keys.iter().any(|known| known == key) {
+        place.keys.push(key.to_owned());
     }
 }
 
