@@ -74,6 +74,7 @@ reasons! {
     OtherUser = 35, "OTHER_USER", "The ends belong to different users, or the process has changed its user; shuntd pairs ends of one user (or see cross_user in shunt.toml(5)).";
     OtherNamespace = 36, "OTHER_NAMESPACE", "The other end is on this host, but in another network namespace (a container).";
     Unused = 37, "UNUSED", "This end was ready for shared memory, but nothing was sent through it.";
+    UnknownSet = 38, "UNKNOWN_SET", "It is in an epoll set that Shunt does not know: another program made that, or memory had run out.";
 }
 
 impl Reason {

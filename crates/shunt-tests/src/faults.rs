@@ -312,7 +312,7 @@ fn report(
 ) -> usize {
     let (fate, counts, wall) = match &run {
         Ok(run) => (
-            run.judge(&scene.native, &scene.usual, scene.side),
+            run.judge(&scene.native, &scene.usual),
             run.counts(),
             run.wall,
         ),

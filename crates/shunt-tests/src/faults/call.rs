@@ -220,12 +220,7 @@ pub(crate) const CALLS: &[Call] = &[
         "sendto",
         libc::SYS_sendto,
         None,
-        &[
-            lasts(ECONNREFUSED),
-            passes(EAGAIN),
-            passes(ENOBUFS),
-            always(EPERM),
-        ],
+        &[lasts(ECONNREFUSED), passes(ENOBUFS), always(EPERM)],
     ),
     call(
         "sendmsg",
@@ -239,23 +234,8 @@ pub(crate) const CALLS: &[Call] = &[
             passes(EINTR),
         ],
     ),
-    call(
-        "recvmsg",
-        libc::SYS_recvmsg,
-        None,
-        &[
-            lasts(ECONNRESET),
-            passes(EAGAIN),
-            passes(ENOMEM),
-            passes(EINTR),
-        ],
-    ),
-    call(
-        "recvfrom",
-        libc::SYS_recvfrom,
-        None,
-        &[passes(EAGAIN), passes(ENOMEM), passes(EINTR)],
-    ),
+    call("recvmsg", libc::SYS_recvmsg, None, &[lasts(ECONNRESET)]),
+    call("recvfrom", libc::SYS_recvfrom, None, &[passes(ENOMEM)]),
     call(
         "epoll_create1",
         libc::SYS_epoll_create1,
@@ -290,7 +270,7 @@ pub(crate) const CALLS: &[Call] = &[
         "ppoll",
         libc::SYS_ppoll,
         None,
-        &[passes(EINVAL), passes(EINTR), passes(ENOMEM)],
+        &[passes(EINTR), always(EINVAL)],
     ),
     call(
         "pidfd_open",

@@ -309,9 +309,6 @@ impl Drop for Daemon {
     }
 }
 
-/// Reasons that say only that nothing has happened yet.
-const VAGUE: [&str; 2] = ["PENDING", "SHORT_LIVED"];
-
 /// Where the connections of a run went.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fate {
@@ -376,7 +373,7 @@ impl Run {
     }
 
     /// Whether all went as it may; `usual` is the same without a refusal.
-    pub(crate) fn judge(&self, native: &Run, usual: &Run, side: Side) -> Fate {
+    pub(crate) fn judge(&self, native: &Run, usual: &Run) -> Fate {
         if self.ended.is_empty() {
             return Fate::NotStarted(self.daemon.clone().unwrap_or_default());
         }
@@ -387,18 +384,13 @@ impl Run {
             return Fate::Wrong(format!("shuntd has ended: {end}"));
         }
         if let Some(again) = &self.again {
-            match again.judge(native, usual, side) {
+            match again.judge(native, usual) {
                 Fate::Served => {}
                 other => return Fate::Wrong(format!("not served after that: {other}")),
             }
         }
         let mut reasons: Vec<&str> = Vec::new();
-        for ((here, usual), role) in self
-            .stats
-            .iter()
-            .zip(&usual.stats)
-            .zip(["server", "client"])
-        {
+        for (here, usual) in self.stats.iter().zip(&usual.stats) {
             let explained = here.shunted + here.reasons.values().sum::<u64>();
             if here.processes > 0 && explained < here.connections {
                 return Fate::Wrong(format!("neither shunted nor explained: {}", here.brief()));
@@ -412,10 +404,6 @@ impl Run {
                 .filter(more)
                 .map(|(name, _)| name.as_str())
                 .collect();
-            // Who was refused something knows that.
-            if side.word() == role && new.iter().any(|reason| VAGUE.contains(reason)) {
-                return Fate::Wrong(format!("no reason of its own: {}", here.brief()));
-            }
             reasons.extend(new);
         }
         reasons.sort_unstable();
