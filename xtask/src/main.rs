@@ -12,6 +12,7 @@ mod build;
 mod capability;
 mod cpython;
 mod demo;
+mod faults;
 mod fuzz;
 mod instructions;
 mod lab;
@@ -78,6 +79,8 @@ enum Task {
     Soak(soak::Options),
     /// Random input for what reads rings and messages, or random sequences of calls
     Fuzz(fuzz::Options),
+    /// Refuse each system call of the library's and shuntd's in turn
+    Faults(faults::Options),
     /// Run `shunt bench`: every side and real servers in turn, and the goals
     Bench(bench::Options),
     /// How many of redis-server's socket calls make a system call
@@ -151,6 +154,10 @@ fn run(task: Task) -> Result<bool> {
                 prepare()?;
             }
             fuzz::run(&options)
+        }
+        Task::Faults(options) => {
+            prepare()?;
+            faults::run(&options)
         }
         Task::Bench(options) => {
             prepare()?;

@@ -4,6 +4,7 @@ use crate::answers;
 use crate::build::{self, artifact, cargo, root};
 use crate::capability::Capabilities;
 use crate::cpython;
+use crate::faults;
 use crate::fuzz;
 use crate::instructions;
 use crate::lint;
@@ -51,6 +52,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         report.step("differential", differential);
         report.step("differential, restless", restless);
         report.step("differential, random", fuzz::fixed);
+        report.step("refused calls", faults::short);
         skips(&mut report, &here);
         answers::steps(&mut report);
         if !quick {

@@ -9,6 +9,7 @@ use shunt_abi::message::Message;
 
 use crate::kept::Kept;
 use crate::link::{self, Link};
+use crate::socket::Stage;
 use crate::thread::Lock;
 use crate::{sys, thread};
 
@@ -252,6 +253,10 @@ fn drop_connection(why: Reason) {
     Link::bury_all();
     for socket in crate::table::SOCKETS.each() {
         socket.again.forget();
+        // Its claim is lost; it is made again when there is another daemon.
+        if socket.stage() == Stage::Claimed {
+            socket.set_reason(Reason::DaemonLost);
+        }
     }
     WHY_NOT.store(why as u32, Ordering::Relaxed);
     RETRY_AT.store(sys::now() + RETRY_NS / 10, Ordering::Relaxed);

@@ -30,9 +30,12 @@ impl Kept {
         }
     }
 
-    /// Keeps a descriptor, which the program is not to close from now on.
+    /// Keeps a descriptor, which the program is not to close from now on. If the kernel does not
+    /// say what it names, it is closed.
     pub(crate) fn keep(&self, fd: c_int) {
-        let Some(file) = sys::file(fd) else { return };
+        let Some(file) = sys::file(fd) else {
+            return sys::close(fd);
+        };
         self.device.store(file.device, Ordering::Relaxed);
         self.inode.store(file.inode, Ordering::Relaxed);
         table::enter(fd, Entry::Ours);

@@ -9,7 +9,9 @@ use shunt_shm::slot;
 use crate::link::{self, Pair};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{control, epoll, hold, region, share, stats, table, thread, upgrade, uring, wake};
+use crate::{
+    control, epoll, hold, life, region, share, stats, table, thread, upgrade, uring, wake,
+};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
@@ -38,9 +40,23 @@ pub(crate) fn before_fork() {
         }
     });
     // Behind what makes a connection the child's, too.
-    link::before_fork();
+    if !link::before_fork() {
+        keep_from_child();
+    }
     // Who sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
+}
+
+/// What a child would have no memory of is the kernel's before there is one.
+#[cold]
+fn keep_from_child() {
+    table::each(|fd, entry| {
+        if let table::Entry::Socket(socket) = entry
+            && socket.pair().is_some_and(|pair| !link::is_handed_on(pair))
+        {
+            life::to_kernel(fd, Reason::NoResources);
+        }
+    });
 }
 
 /// Whether a socket's descriptor is the one by which it is counted, and not another of several.

@@ -184,10 +184,10 @@ pub unsafe fn epoll_ctl(
     event: *mut epoll_event,
 ) -> Outcome {
     let Some(user) = epoll::User::of(set) else {
-        // A set that we do not know (inherited through exec): what it watches
-        // must stay with the kernel.
-        if let Some(socket) = table::socket(fd) {
-            crate::upgrade::refuse(socket, shunt_abi::Reason::Inherited);
+        // A set that we do not know (inherited through exec, or there was no memory to know it):
+        // what it watches must be the kernel's.
+        if operation != libc::EPOLL_CTL_DEL {
+            crate::life::to_kernel(fd, shunt_abi::Reason::UnknownSet);
         }
         return Outcome::Kernel;
     };

@@ -304,9 +304,10 @@ pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
     }
 }
 
-/// Whether a receive waits for more than one byte (`SO_RCVLOWAT`), which the kernel does.
+/// Whether a receive waits for more than one byte (`SO_RCVLOWAT`), which the kernel does; or may do so,
+/// as the kernel does not say what options are set.
 pub(crate) fn waits_for_many(fd: c_int) -> bool {
-    sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|least| least > 1)
+    !sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|least| least <= 1)
 }
 
 /// A bound on bytes in flight: the ring's size, or less if the program has set `SO_SNDBUF`.

@@ -9,6 +9,7 @@
 
 mod build;
 mod diff;
+mod faults;
 mod fuzz;
 mod process;
 mod program;
@@ -98,12 +99,15 @@ struct Args {
 enum Task {
     /// Random sequences of calls, natively and under Shunt
     Fuzz(fuzz::Options),
+    /// Each system call of the library's, or of shuntd's, refused in turn
+    Faults(faults::Options),
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let failures = match &args.task {
         Some(Task::Fuzz(options)) => fuzz::run(options),
+        Some(Task::Faults(options)) => faults::run(options),
         None => start(&args),
     };
     match failures {

@@ -28,21 +28,25 @@ pub(super) fn open() -> bool {
     // SAFETY: takes nothing and cannot fail.
     let uid = unsafe { libc::geteuid() };
     if !shunt_shm::atomic::register() {
+        // Each kernel that Shunt supports has `membarrier`: a filter forbids it.
+        WHY_NOT.store(Reason::Confined as u32, Ordering::Relaxed);
         return false;
     }
     let (fd, patience) = match GREETED.take() {
         Some(fd) => (fd, 0),
         None => match greet(uid) {
-            Some((fd, serves)) => {
+            Ok((fd, serves)) => {
                 note_served(fd, uid, serves);
                 SHOWN.store(false, Ordering::Relaxed);
                 leave_as_guest();
                 (fd, PATIENCE_MS)
             }
-            None => {
+            Err(why) => {
                 let served = SERVED.load(Ordering::Relaxed);
-                if served != NOBODY && served != uid {
-                    WHY_NOT.store(Reason::OtherUser as u32, Ordering::Relaxed);
+                let is_other = served != NOBODY && served != uid;
+                let why = if is_other { Reason::OtherUser } else { why };
+                WHY_NOT.store(why as u32, Ordering::Relaxed);
+                if is_other {
                     come_as_guest(served, uid);
                 }
                 return false;
@@ -71,7 +75,13 @@ pub(super) fn open() -> bool {
         m.status
     };
     let (0, Some(Some(board))) = (refused, mapped) else {
-        WHY_NOT.store(u32::from(refused.max(1)), Ordering::Relaxed);
+        // Without a word of refusal it is the board that cannot be had.
+        let why = if refused == 0 {
+            Reason::NoResources as u8
+        } else {
+            refused
+        };
+        WHY_NOT.store(u32::from(why), Ordering::Relaxed);
         sys::close(fd);
         return false;
     };
@@ -82,10 +92,13 @@ pub(super) fn open() -> bool {
 }
 
 /// A new connection on which this process has introduced itself, and whom the daemon
-/// serves (`None`: the host).
-pub(super) fn greet(uid: u32) -> Option<(c_int, Option<u32>)> {
-    let introduced = |serves| Some((introduce(dial(serves, uid)?)?, serves));
-    introduced(None).or_else(|| introduced(Some(uid)))
+/// serves (`None`: the host); or why there is none.
+pub(super) fn greet(uid: u32) -> Result<(c_int, Option<u32>), Reason> {
+    let introduced = |serves| {
+        let fd = introduce(dial(serves, uid)?).ok_or(Reason::NoDaemon)?;
+        Ok((fd, serves))
+    };
+    introduced(None).or_else(|_| introduced(Some(uid)))
 }
 
 /// Says who this process is.
@@ -107,7 +120,7 @@ fn come_as_guest(former: u32, uid: u32) {
         return;
     }
     leave_as_guest(); // The program may have closed it.
-    if let Some(fd) = dial(Some(former), uid).and_then(introduce) {
+    if let Some(fd) = dial(Some(former), uid).ok().and_then(introduce) {
         GUEST.keep(fd);
         SHOWN.store(false, Ordering::Relaxed);
         show_counters(fd);
@@ -159,8 +172,8 @@ pub(super) fn shows_counters() -> bool {
     SHOWN.load(Ordering::Relaxed)
 }
 
-/// A connection to the daemon at this address, if it is one to be trusted.
-fn dial(serves: Option<u32>, uid: u32) -> Option<c_int> {
+/// A connection to the daemon at this address, if it is one to be trusted; or why there is none.
+fn dial(serves: Option<u32>, uid: u32) -> Result<c_int, Reason> {
     // SAFETY: a C struct of integers, for which zero is a value.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
@@ -173,14 +186,14 @@ fn dial(serves: Option<u32>, uid: u32) -> Option<c_int> {
         libc::AF_UNIX,
         libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
     )
-    .ok()?;
+    .map_err(|_| Reason::NoResources)?;
     let reached = sys::connect(fd, &address, size_of::<u16>() + 1 + length).is_ok();
     let owner = sys::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
     if reached && owner.is_ok_and(|o| o.uid == 0 || o.uid == uid) {
-        return Some(fd);
+        return Ok(fd);
     }
     sys::close(fd);
-    None
+    Err(Reason::NoDaemon)
 }
 
 /// [`shunt_abi::control_name`] without an allocator.

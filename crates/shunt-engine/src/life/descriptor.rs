@@ -2,8 +2,10 @@
 
 use libc::{c_int, c_uint};
 
-use super::inherit::copied_apart;
+use super::inherit::{copied_apart, to_kernel};
 use super::{before_stdio, forget_stale};
+use shunt_abi::Reason;
+
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
@@ -209,5 +211,12 @@ pub fn after_dup(old: c_int, new: c_int) {
         Entry::Socket(stale) => stale.unhold(),
         Entry::Set(stale) => stale.unhold(),
         Entry::Ours | Entry::Other => {}
+    }
+    if let Entry::Socket(socket) = entry
+        && !matches!(table::look(new), Entry::Socket(_))
+    {
+        // No memory to know the copy: what is done by it is the kernel's to see.
+        to_kernel(old, Reason::NoResources);
+        socket.unhold();
     }
 }

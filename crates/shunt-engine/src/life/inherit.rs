@@ -21,6 +21,16 @@ pub(super) fn give_up(fd: c_int, reason: Reason) {
     }
 }
 
+/// The same, for good, by a thread that may.
+pub(crate) fn to_kernel(fd: c_int, reason: Reason) {
+    if thread::owns_memory()
+        && let Some(socket) = table::socket(fd)
+    {
+        give_up_now(socket, fd, reason);
+        socket.again.stay();
+    }
+}
+
 fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
     if reason == Reason::Inherited && upgrade::share_with_program(socket) {
         return;

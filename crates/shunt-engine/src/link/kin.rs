@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use shunt_abi::Reason;
 use shunt_shm::arena::Part;
 
-use super::{ANY_GONE, LINKS, Link, Slots};
+use super::{ANY_GONE, LINKS, Link, Pair, Slots};
 use crate::socket::{Socket, Stage};
 use crate::thread::{self, Lock, is_alone};
 use crate::{control, epoll, table};
@@ -27,20 +27,27 @@ static LOCK: Lock = Lock::new();
 static ANY_TO_RETIRE: AtomicBool = AtomicBool::new(false);
 
 /// Before a fork: the child has what it may use, and no link of which it has memory will be used
-/// for a new connection.
-pub(crate) fn before_fork() {
+/// for a new connection. `false`: the kernel refuses that for some link ([`is_handed_on`]).
+pub(crate) fn before_fork() -> bool {
     if !LOCK.take() {
-        return;
+        return true;
     }
     note_used(|_| true);
+    let mut done = true;
     for link in LINKS.each().filter(|link| link.is_open()) {
         if link.used.is_empty() {
             link.withhold();
         } else {
-            link.hand_on();
+            done &= link.hand_on();
         }
     }
     LOCK.give();
+    done
+}
+
+/// Whether a child that is forked now would have the memory of a connection.
+pub(crate) fn is_handed_on(pair: &Pair) -> bool {
+    pair.link.handed_on.has(pair.number)
 }
 
 /// Notes the slots that those of this process's sockets use which are to have them.
@@ -66,8 +73,8 @@ impl Link {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// A child has the rings of the slots in use, and what is before them.
-    fn hand_on(&self) {
+    /// A child has the rings of the slots in use, and what is before them; or, `false`, nothing.
+    fn hand_on(&self) -> bool {
         if !self.retired.swap(true, Ordering::AcqRel) {
             self.retire_due.store(true, Ordering::Release);
             ANY_TO_RETIRE.store(true, Ordering::Release);
@@ -89,14 +96,19 @@ impl Link {
             done &= self.pass(&Part::Rings(run), false);
         });
         self.used.each_run_without(had, |run| had.add(run));
-        if !done {
-            // No room for one mapping more: all of it, as far as it is here.
-            self.pass(&Part::Control, true);
-            self.each_mapped(|run| {
-                self.pass(&Part::Rings(run.clone()), true);
-                had.add(run);
-            });
+        if done {
+            return true;
         }
+        // No room for one mapping more: all of it, as far as it is here.
+        let mut all = self.pass(&Part::Control, true);
+        self.each_mapped(|run| {
+            all &= self.pass(&Part::Rings(run.clone()), true);
+            had.add(run);
+        });
+        if !all {
+            self.withhold();
+        }
+        all
     }
 
     /// A child has nothing of it.

@@ -205,7 +205,10 @@ pub(crate) fn before_close(conn: &Conn) {
             l_onoff: 1,
             l_linger: 0,
         };
-        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+        let set = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+        if set.is_err() {
+            sys::reset(conn.fd);
+        }
     }
 }
 
