@@ -384,6 +384,42 @@ static void many_sent(struct end *e)
     }
 }
 
+static void *sends_file(void *arg)
+{
+    struct end *e = arg;
+    large.tid = gettid();
+    int file = MUST(memfd_create("large", MFD_CLOEXEC));
+    unsigned char *bytes = malloc(large.size);
+    fill(bytes, large.size, 0, 1);
+    MUST(pwrite(file, bytes, large.size, 0));
+    free(bytes);
+    say(e, "sends all: %d", sendfile(large.fd, file, NULL, large.size) == (ssize_t)large.size);
+    close(file);
+    return NULL;
+}
+
+// A file goes on, also by TCP, where its receiver needs that.
+static void file_sent(struct end *e)
+{
+    const size_t size = 24 << 20;
+    pthread_t t;
+    AT(S) {
+        large.fd = FD, large.size = size, large.tid = 0;
+        MUST(pthread_create(&t, NULL, sends_file, e));
+        while (!large.tid)
+            sched_yield();
+        await_sleep(e, getpid(), large.tid);
+        close(FD), FD = -1;
+    }
+    if (e->role == C) {
+        MUST(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &(int){2}, sizeof(int)));
+        expect(e, FD, size, 1);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    } else {
+        MUST(pthread_join(t, NULL));
+    }
+}
+
 // The process has no number left: the call goes on all the same.
 static void no_number_left(struct end *e)
 {
@@ -416,5 +452,5 @@ static void no_number_left(struct end *e)
 
 DIFF_MAIN(CASE(ends_a_reader, SPLIT | BARE | BUSY), CASE(two_under_one_close, TWO | BARE | BUSY),
           CASE(ends_with_the_call, COLD), CASE(closed_under_sender, TWO | COLD), CASE(closed_by_handler, TWO | BARE),
-          CASE(closed_after_jump, TWO | COLD), CASE(cancelled_after_close, TWO | COLD), CASE(all_numbers_taken, COLD),
-          CASE(many_received, TWO), CASE(many_sent, TWO), CASE(no_number_left, SPLIT))
+          CASE(closed_after_jump, TWO | COLD), CASE(cancelled_after_close, TWO | COLD), CASE(no_number_left, SPLIT),
+          CASE(all_numbers_taken, COLD), CASE(many_received, TWO), CASE(many_sent, TWO), CASE(file_sent, TWO))

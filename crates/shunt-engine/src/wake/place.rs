@@ -249,9 +249,12 @@ pub(super) fn make_way(fd: c_int) {
 /// A number of ours that is not needed just now, for whoever needs one more than its next sleeper will.
 #[cold]
 pub(super) fn spare() -> Option<c_int> {
+    let limit = sys::descriptor_limit();
     let give_up = |number: usize| {
         let (word, bit) = (&TAKEN[number / 64], 1 << (number % 64));
-        if !CHANNELS[number].is_open() || word.fetch_or(bit, Ordering::Acquire) & bit != 0 {
+        // One past the limit can be no copy of anything.
+        let is_of_use = CHANNELS[number].is_open() && (CHANNELS[number].fd() as u64) < limit;
+        if !is_of_use || word.fetch_or(bit, Ordering::Acquire) & bit != 0 {
             return None;
         }
         let fd = CHANNELS[number].give_up();
