@@ -192,7 +192,7 @@ fn sleep(
 ) -> Result<(), Errno> {
     // Closed under a call that was awake: nothing is left to sleep on.
     if !stay.enter(conn) {
-        return Err(libc::EBADF);
+        return Err(lost(seen));
     }
     let base = || conn.base().ok_or(libc::EBADF);
     let here = &Conn {
@@ -248,9 +248,19 @@ fn sleep(
     let woken = result?;
     // After a signal handler the kernel would look the program's number up.
     if !stay.enter(conn) || woken == Woken::Restarted && stay.has_lost_number() {
-        return Err(libc::EBADF);
+        return Err(lost(seen));
     }
     Ok(())
+}
+
+/// How a call ends whose number does not name the connection any more: a signal that does not restart it comes
+/// before the look at the number.
+fn lost(seen: Seen) -> Errno {
+    if seen.interrupting_since() {
+        libc::EINTR
+    } else {
+        libc::EBADF
+    }
 }
 
 /// Whether a call that finds its direction held by a process that is stopped waits until that goes on: as it

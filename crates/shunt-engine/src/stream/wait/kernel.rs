@@ -147,7 +147,7 @@ pub(in crate::stream) fn wait_for_kernel(
     seen: Seen,
 ) -> Result<(), Errno> {
     if !stay.enter(conn) {
-        return Err(libc::EBADF);
+        return Err(super::lost(seen));
     }
     let Some(base) = conn.base() else {
         return Err(libc::EBADF);
