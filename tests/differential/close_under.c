@@ -4,6 +4,7 @@
 #include "diff.h"
 #include "pest.h"
 #include <setjmp.h>
+#include <sys/resource.h>
 
 enum { ROUNDS = 60, ENDINGS = 600, LONG_MS = 100 };
 
@@ -315,6 +316,141 @@ static void all_numbers_taken(struct end *e)
     AT(C) T(recv(FD, (char[1]){0}, 1, 0));
 }
 
+static void *receives_many(void *arg)
+{
+    struct sleeper *r = arg;
+    struct iovec parts[2] = {{r->bytes, 4}, {r->bytes + 4, 4}};
+    struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}},
+                           {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+    r->tid = gettid();
+    r->got = recvmmsg(r->fd, m, 2, MSG_WAITALL, NULL);
+    r->error = r->got < 0 ? errno : 0;
+    return NULL;
+}
+
+// A call of several messages goes on to the last of them.
+static void many_received(struct end *e)
+{
+    struct sleeper r = {.size = 0};
+    AT(S) {
+        r.fd = FD;
+        MUST(pthread_create(&r.thread, NULL, receives_many, &r));
+        while (!r.tid)
+            sched_yield();
+        await_sleep(e, getpid(), r.tid);
+        close(FD), FD = -1;
+    }
+    AT(C) T(send(FD, "1234", 4, 0));
+    AT(S) await_sleep(e, getpid(), r.tid);
+    AT(C) T(send(FD, "5678", 4, 0));
+    AT(S) {
+        ended(e, &r);
+        say(e, "%.8s", r.bytes);
+    }
+    AT(C) T(recv(FD, (char[1]){0}, 1, 0));
+}
+
+static void *sends_many(void *arg)
+{
+    struct end *e = arg;
+    large.tid = gettid();
+    unsigned char *bytes = malloc(large.size);
+    fill(bytes, large.size, 0, 1);
+    struct iovec parts[2] = {{bytes, large.size / 2}, {bytes + large.size / 2, large.size / 2}};
+    struct mmsghdr m[2] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}},
+                           {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+    say(e, "sends %d", sendmmsg(large.fd, m, 2, MSG_NOSIGNAL));
+    free(bytes);
+    return NULL;
+}
+
+static void many_sent(struct end *e)
+{
+    const size_t size = 24 << 20;
+    pthread_t t;
+    AT(S) {
+        large.fd = FD, large.size = size, large.tid = 0;
+        MUST(pthread_create(&t, NULL, sends_many, e));
+        while (!large.tid)
+            sched_yield();
+        await_sleep(e, getpid(), large.tid);
+        close(FD), FD = -1;
+    }
+    if (e->role == C) {
+        expect(e, FD, size, 1);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    } else {
+        MUST(pthread_join(t, NULL));
+    }
+}
+
+static void *sends_file(void *arg)
+{
+    struct end *e = arg;
+    large.tid = gettid();
+    int file = MUST(memfd_create("large", MFD_CLOEXEC));
+    unsigned char *bytes = malloc(large.size);
+    fill(bytes, large.size, 0, 1);
+    MUST(pwrite(file, bytes, large.size, 0));
+    free(bytes);
+    say(e, "sends all: %d", sendfile(large.fd, file, NULL, large.size) == (ssize_t)large.size);
+    close(file);
+    return NULL;
+}
+
+// A file goes on, also by TCP, where its receiver needs that.
+static void file_sent(struct end *e)
+{
+    const size_t size = 24 << 20;
+    pthread_t t;
+    AT(S) {
+        large.fd = FD, large.size = size, large.tid = 0;
+        MUST(pthread_create(&t, NULL, sends_file, e));
+        while (!large.tid)
+            sched_yield();
+        await_sleep(e, getpid(), large.tid);
+        close(FD), FD = -1;
+    }
+    if (e->role == C) {
+        MUST(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &(int){2}, sizeof(int)));
+        expect(e, FD, size, 1);
+        T(recv(FD, (char[1]){0}, 1, 0));
+    } else {
+        MUST(pthread_join(t, NULL));
+    }
+}
+
+// The process has no number left: the call goes on all the same.
+static void no_number_left(struct end *e)
+{
+    enum { LAST = 1024 };
+    struct sleeper r;
+    struct rlimit before, few;
+    int first = -1, full = -1;
+    AT(S) {
+        MUST(getrlimit(RLIMIT_NOFILE, &before));
+        few = (struct rlimit){LAST, before.rlim_max};
+        MUST(setrlimit(RLIMIT_NOFILE, &few));
+        begin_asleep(e, &r, FD, 8);
+        T(poll(&(struct pollfd){FD, POLLIN, 0}, 1, 20));
+        for (int fd; (fd = dup(e->ctl)) >= 0; full = fd)
+            first = first < 0 ? fd : first;
+        close(FD), FD = -1;
+    }
+    AT(C) T(send(FD, "1234", 4, 0));
+    AT(S) await_sleep(e, getpid(), r.tid);
+    AT(C) T(send(FD, "5678", 4, 0));
+    AT(S) {
+        ended(e, &r);
+        say(e, "%.8s", r.bytes);
+        for (int fd = first; fd <= full; fd++)
+            close(fd);
+        MUST(setrlimit(RLIMIT_NOFILE, &before));
+    }
+    AT(C) T(recv(FD, (char[1]){0}, 1, 0));
+}
+
 DIFF_MAIN(CASE(ends_a_reader, SPLIT | BARE | BUSY), CASE(two_under_one_close, TWO | BARE | BUSY),
           CASE(ends_with_the_call, COLD), CASE(closed_under_sender, TWO | COLD), CASE(closed_by_handler, TWO | BARE),
-          CASE(closed_after_jump, TWO | COLD), CASE(cancelled_after_close, TWO | COLD), CASE(all_numbers_taken, COLD))
+          CASE(closed_after_jump, TWO | COLD), CASE(cancelled_after_close, TWO | COLD), CASE(no_number_left, SPLIT),
+          CASE(all_numbers_taken, COLD), CASE(many_received, TWO), CASE(many_sent, TWO), CASE(file_sent, TWO))

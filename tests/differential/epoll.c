@@ -325,6 +325,29 @@ static void too_deep(struct end *e)
     }
 }
 
+// The same of a set whose connection was copied, and closed by the number that was added.
+static void too_deep_copied(struct end *e)
+{
+    AT(S) {
+        int set[6], p[2], copy;
+        MUST(pipe2(p, O_CLOEXEC));
+        for (int i = 0; i < 6; i++)
+            set[i] = set_of();
+        T(add(set[0], FD, EPOLLOUT, 1));
+        copy = MUST(dup(FD));
+        MUST(dup2(p[0], FD));
+        for (int i = 1; i < 6; i++)
+            T(add(set[i], set[i - 1], EPOLLIN, i));
+        T(add(set[0], FD, EPOLLIN, 7));
+        MUST(write(p[1], "p", 1));
+        NOW(set[0]);
+        MUST(dup2(copy, FD));
+        for (int i = 0; i < 6; i++)
+            close(set[i]);
+        close(copy), close(p[0]), close(p[1]);
+    }
+}
+
 static void nested(struct end *e)
 {
     char buf[8];
@@ -1343,7 +1366,7 @@ DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | 
           CASE(edge_both_in_the_middle, ONLY_COLD | STEADY),
           CASE(edge_full, COLD | STEADY),
           CASE(level_full, COLD | STEADY), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
-          CASE(too_deep, 0),
+          CASE(too_deep, 0), CASE(too_deep_copied, 0),
          
           CASE(nested, COLD | STEADY), CASE(nested_wakes, TWO | COLD), CASE(several_sets, COLD | STEADY), CASE(with_dup, COLD),
           CASE(close_removes, COLD), CASE(reset_and_end, ALL | COLD | STEADY), CASE(end_after_data, COLD | STEADY),

@@ -3,6 +3,7 @@
 // path: free
 // timeout: 60
 #include "diff.h"
+#include "pass.h"
 #include "pest.h"
 #include <sys/resource.h>
 
@@ -24,7 +25,7 @@ static void *wait_on_current(void *unused)
 }
 
 // The next set has the number of the one before. C sends, S closes sets under its waiters. (For a
-// moment the number may name a set of the library's: docs/known-defects.md. What that reports, its
+// moment the number may name a set of the library's: docs/limits.md. What that reports, its
 // first registration, is no stranger here.)
 static void closed_under_waiters(struct end *e)
 {
@@ -252,5 +253,79 @@ static void full_table_unread(struct end *e, uint32_t how)
 static void full_table_level(struct end *e) { full_table_unread(e, 0); }
 static void full_table_edge(struct end *e) { full_table_unread(e, EPOLLET); }
 
+// The connection was added while there was no descriptor left, copied, and closed by the number that was added: the set
+// has it still, and what has that number by now is another registration.
+static void full_table_copied(struct end *e, uint32_t how)
+{
+    enum { FEW = 8 };
+    struct epoll_event event = {EPOLLIN | EPOLLRDHUP | how, {.u64 = 7}};
+    struct rlimit before, few;
+    char buf[8];
+    int set = -1, first = -1, copy = -1, pipes[2];
+    AT(S) {
+        MUST(pipe2(pipes, O_CLOEXEC));
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        first = MUST(dup(set));
+        MUST(getrlimit(RLIMIT_NOFILE, &before));
+        few = (struct rlimit){first + FEW, before.rlim_max};
+        MUST(setrlimit(RLIMIT_NOFILE, &few));
+        while (dup(set) >= 0)
+            ;
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        MUST(setrlimit(RLIMIT_NOFILE, &before));
+        for (int fd = first; fd < first + FEW; fd++)
+            close(fd);
+        copy = MUST(dup(FD));
+        MUST(dup2(pipes[0], FD));
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &(struct epoll_event){EPOLLIN, {.u64 = 8}}));
+        T(epoll_wait(set, &event, 1, 0));
+    }
+    AT(C) T(send(FD, "news", 4, 0));
+    AT(S) {
+        if (T(epoll_wait(set, &event, 1, PATIENCE_MS)) == 1)
+            say(e, "events %x data %d", event.events, (int)event.data.u64);
+        T(recv(copy, buf, 8, 0));
+        MUST(write(pipes[1], "p", 1));
+        if (T(epoll_wait(set, &event, 1, PATIENCE_MS)) == 1)
+            say(e, "events %x data %d", event.events, (int)event.data.u64);
+        T(epoll_ctl(set, EPOLL_CTL_DEL, FD, &event));
+    }
+    AT(C) T(shutdown(FD, SHUT_WR));
+    AT(S) {
+        if (T(epoll_wait(set, &event, 1, PATIENCE_MS)) == 1)
+            say(e, "events %x data %d", event.events, (int)event.data.u64);
+        MUST(dup2(copy, FD));
+        close(copy), close(set), close(pipes[0]), close(pipes[1]);
+    }
+}
+static void full_table_copied_level(struct end *e) { full_table_copied(e, 0); }
+static void full_table_copied_edge(struct end *e) { full_table_copied(e, EPOLLET); }
+
+// A connection that lies in a Unix socket, and has no other descriptor, stays in the set.
+static void in_a_message(struct end *e)
+{
+    struct epoll_event event = {EPOLLIN, {.u64 = 7}};
+    int set = -1, pair[2];
+    AT(S) {
+        MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        T(epoll_wait(set, &event, 1, 0));
+        pass(pair[0], FD);
+        close(FD);
+    }
+    AT(C) T(send(FD, "news", 4, 0));
+    AT(S) {
+        if (T(epoll_wait(set, &event, 1, PATIENCE_MS)) == 1)
+            say(e, "events %x data %d", event.events, (int)event.data.u64);
+        FD = passed(pair[1]);
+        T(recv(FD, (char[8]){0}, 8, 0));
+        T(epoll_wait(set, &event, 1, 0));
+        close(set), close(pair[0]), close(pair[1]);
+    }
+}
+
 DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT | STEADY), CASE(full_table_level, SPLIT | COLD | STEADY),
-          CASE(full_table_edge, SPLIT | COLD | STEADY), CASE(closed_under_sleeper, SPLIT | COLD))
+          CASE(full_table_edge, SPLIT | COLD | STEADY), CASE(closed_under_sleeper, SPLIT | COLD),
+          CASE(full_table_copied_level, SPLIT | STEADY), CASE(full_table_copied_edge, SPLIT | STEADY),
+          CASE(in_a_message, SPLIT | COLD))

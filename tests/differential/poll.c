@@ -716,6 +716,47 @@ static void select_without_allowance(struct end *e)
     close(p[0]), close(p[1]);
 }
 
+// Nor does it for an epoll set, or for numbers past those of an `fd_set`.
+static void select_more_without_allowance(struct end *e)
+{
+    enum { MANY = 2048, WORD = 8 * sizeof(unsigned long) };
+    unsigned long bits[MANY / WORD];
+    int set = -1, high = -1;
+    struct rlimit before, more;
+    if (e->role == S) {
+        MUST(getrlimit(RLIMIT_NOFILE, &before));
+        more = (struct rlimit){before.rlim_max < MANY ? before.rlim_max : MANY, before.rlim_max};
+        MUST(setrlimit(RLIMIT_NOFILE, &more));
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &(struct epoll_event){EPOLLIN, {.u64 = 7}}));
+        high = MUST(fcntl(FD, F_DUPFD_CLOEXEC, 1100));
+    }
+    for (int how = 0; how < 2; how++) {
+        int fd = how ? high : set;
+        if (e->role == S) {
+            allow(0);
+            for (int sleeps = 0; sleeps < 2; sleeps++) {
+                memset(bits, 0, sizeof bits);
+                bits[fd / WORD] |= 1ul << fd % WORD;
+                if (sleeps)
+                    will_block(e);
+                T(select(fd + 1, (fd_set *)bits, NULL, NULL, sleeps ? NULL : &(struct timeval){0, 30000}));
+                say(e, "%lu", bits[fd / WORD] >> fd % WORD);
+            }
+            T(recv(FD, (char[8]){0}, 8, 0));
+            MUST(setrlimit(RLIMIT_NOFILE, &more));
+        } else {
+            await_blocked(e);
+            T(send(FD, "abc", 3, 0));
+        }
+        meet(e);
+    }
+    if (e->role == S) {
+        close(set), close(high);
+        MUST(setrlimit(RLIMIT_NOFILE, &before));
+    }
+}
+
 enum { CROWD = 140 };
 struct waiter {
     struct end *e;
@@ -845,4 +886,5 @@ DIFF_MAIN(CASE(idle, ALL | COLD), CASE(readable, ALL | COLD), CASE(half_closed, 
           CASE(number_reused, TWO | COLD), CASE(set_reused, COLD),
           CASE(conversation, TWO | ALL | COLD), CASE(stays_readable, TWO | BARE), CASE(tells_no_lies, TWO | BARE),
           CASE(as_many_as_allowed, SPLIT), CASE(hardly_any_allowed, SPLIT), CASE(room_for_many, SPLIT),
-          CASE(select_without_allowance, SPLIT | COLD), CASE(aliases, 0))
+          CASE(select_without_allowance, SPLIT | COLD),
+          CASE(select_more_without_allowance, SPLIT | COLD), CASE(aliases, 0))

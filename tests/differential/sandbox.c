@@ -130,20 +130,42 @@ static void small_files(struct end *e)
     }
 }
 
+// Under a filter the kid becomes a program that connects, with `preload` as it is, or as the library leaves it.
+static void successor(struct end *e, struct sock_filter *filter, size_t count, char *preload)
+{
+    char family[16], port[16];
+    snprintf(family, sizeof family, "%d", e->fam);
+    snprintf(port, sizeof port, "%d", e->port);
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        confine(filter, count);
+        if (preload)
+            setenv("LD_PRELOAD", preload, 1);
+        execl("/proc/self/exe", "unadvised", "unadvised", family, port, NULL);
+        _exit(99);
+    }
+    reap(e, &kid);
+}
+
 // A filter that was there before the library refuses `madvise`.
 static void no_advice(struct end *e)
 {
     if (e->role == C) {
-        char family[16], port[16];
-        snprintf(family, sizeof family, "%d", e->fam);
-        snprintf(port, sizeof port, "%d", e->port);
-        struct kid kid = spawn(e);
-        if (kid.pid == 0) {
-            CONFINE(NUMBER, TO(SYS_madvise, SECCOMP_RET_ERRNO | EPERM), ANSWER(SECCOMP_RET_ALLOW));
-            execl("/proc/self/exe", "unadvised", "unadvised", family, port, NULL);
-            _exit(99);
-        }
-        reap(e, &kid);
+        struct sock_filter filter[] = {NUMBER, TO(SYS_madvise, SECCOMP_RET_ERRNO | EPERM), ANSWER(SECCOMP_RET_ALLOW)};
+        char *preload = getenv("LD_PRELOAD");
+        successor(e, filter, sizeof filter / sizeof *filter, preload ? strdup(preload) : NULL);
+    } else {
+        serves(e);
+    }
+}
+
+// One that came with the program ends whoever makes a call that only the library makes.
+static void deadly_calls(struct end *e)
+{
+    if (e->role == C) {
+        struct sock_filter filter[] = {NUMBER, KILL(SYS_memfd_create), KILL(SYS_membarrier), KILL(SYS_ftruncate),
+            ANSWER(SECCOMP_RET_ALLOW)};
+        successor(e, filter, sizeof filter / sizeof *filter, NULL);
     } else {
         serves(e);
     }
@@ -159,6 +181,7 @@ static int unadvised(int family, int port)
 static const struct test all_tests[] = {
     CASE(few_calls, SPLIT | COLD), CASE(no_opening, SPLIT | COLD), CASE(no_asking, SPLIT | COLD),
     CASE(small_files, SPLIT | BARE), CASE(no_advice, SPLIT | BARE),
+    CASE(deadly_calls, SPLIT | BARE),
 };
 
 int main(int argc, char **argv)

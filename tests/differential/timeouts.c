@@ -948,7 +948,7 @@ DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limi
           CASE(closed_under_send_limit, SPLIT),
           CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(send_without_patience, STEADY), CASE(interrupted, COLD), CASE(restarted, TWO | COLD),
           CASE(ignored, TWO), CASE(stopped, SPLIT),
-          KNOWN(stopped_with_limit, SPLIT, "a sleep in ppoll is restarted"), CASE(send_interrupted, 0), CASE(full_send_interrupted, STEADY),
+          KNOWN(stopped_with_limit, SPLIT, "signal(7) leaves open whether SIGCONT ends such a call"), CASE(send_interrupted, 0), CASE(full_send_interrupted, STEADY),
           CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),
           CASE(sleeps_after_jumps_out_of_poll, SPLIT), CASE(sleeps_after_jumps_out_of_epoll, SPLIT),
           CASE(sleeps_after_jumps_out_of_select, SPLIT), CASE(sleeps_after_jumps_out_of_peek, SPLIT),

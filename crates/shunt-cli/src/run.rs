@@ -2,6 +2,7 @@
 
 mod chain;
 mod environment;
+mod filter;
 mod program;
 mod start;
 
@@ -26,7 +27,16 @@ pub(crate) fn run(options: &RunOptions) -> ExitCode {
         }
     };
     // What cannot load libshunt still runs, on TCP; its user should know.
-    let outlook = chain::outlook(&options.command, &library);
+    let mut outlook = chain::outlook(&options.command, &library);
+    let deadly = filter::deadly_call();
+    if let Some(call) = deadly {
+        outlook.refuses = true;
+        outlook.warning = Some(format!(
+            "a filter of system calls (seccomp) ends whoever calls {call}, which Shunt needs: \
+             {} runs without Shunt, on plain TCP",
+            options.command[0].display()
+        ));
+    }
     let preloaded = (!outlook.refuses).then_some(library.as_path());
     let environment = match environment::prepare(options, preloaded) {
         Ok(environment) => environment,
@@ -38,13 +48,14 @@ pub(crate) fn run(options: &RunOptions) -> ExitCode {
     if let Some(warning) = outlook.warning {
         eprintln!("shunt: {warning}");
     }
-    let off = is_off(
-        options.upgrade,
-        std::env::var_os("SHUNT_UPGRADE").as_deref(),
-    );
+    let off = deadly.is_some()
+        || is_off(
+            options.upgrade,
+            std::env::var_os("SHUNT_UPGRADE").as_deref(),
+        );
     // It also writes the statistics of processes that are killed.
     let counted = options.stats.is_some() || std::env::var_os("SHUNT_STATS").is_some();
-    if (!off || counted)
+    if (!off || counted && deadly.is_none())
         && let Err(error) = start::ensure_daemon()
     {
         let lost = if off {

@@ -157,6 +157,56 @@ pub(crate) fn in_child(
     }
 }
 
+/// A system call to be tried.
+pub(crate) struct Call {
+    name: &'static str,
+    number: libc::c_long,
+    arguments: [c_int; 2],
+}
+
+impl Call {
+    /// With arguments that are bad, whatever the call.
+    pub(crate) const fn new(name: &'static str, number: libc::c_long) -> Self {
+        Self {
+            name,
+            number,
+            arguments: [-1; 2],
+        }
+    }
+
+    /// With these first arguments.
+    pub(crate) const fn with(mut self, first: c_int, second: c_int) -> Self {
+        self.arguments = [first, second];
+        self
+    }
+}
+
+/// Makes each call in a child of this process. The name of the one by which a signal has ended that.
+pub(crate) fn deadly(calls: &'static [Call]) -> Option<&'static str> {
+    let (progress, writer) = io::pipe().ok()?;
+    // SAFETY: the child makes system calls only, all of which fail or change nothing but itself, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        for call in calls {
+            // SAFETY: see above; the byte is there, and -1 is no address that could be written to.
+            unsafe {
+                libc::write(writer.as_raw_fd(), [0u8].as_ptr().cast(), 1);
+                let [first, second] = call.arguments.map(libc::c_long::from);
+                libc::syscall(call.number, first, second, -1, -1, -1, -1);
+            }
+        }
+        // SAFETY: runs nothing of this process's.
+        unsafe { libc::_exit(0) };
+    }
+    drop(writer);
+    let made = io::Read::bytes(progress).map_while(Result::ok).count();
+    let mut status = 0;
+    // SAFETY: there is room for the status.
+    let waited = child > 0 && unsafe { libc::waitpid(child, &raw mut status, 0) } == child;
+    let ended = waited && libc::WIFSIGNALED(status);
+    ended.then(|| made.checked_sub(1).map_or("write", |last| calls[last].name))
+}
+
 /// Makes a file size limit an error like others.
 pub(crate) fn ignore_file_size_signal() {
     // SAFETY: no handler is involved.

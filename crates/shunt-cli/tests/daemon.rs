@@ -168,15 +168,7 @@ fn doctor_has_one_advice_for_each_thing_that_is_wrong() {
 
 #[test]
 fn doctor_tries_what_the_kernel_allows() {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let refuse = directory.join("refuse");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/refuse.c");
-    let built = Command::new("cc")
-        .arg("-o")
-        .args([&refuse, &source])
-        .status()
-        .expect("a C compiler is installed");
-    assert!(built.success());
+    let refuse = common::program("refuse");
     let doctor = |call: i64| isolated(&format!("{} {call} $SHUNT doctor", refuse.display()));
     for (call, check, advice) in [
         (libc::SYS_membarrier, "membarrier", "allows membarrier"),

@@ -334,3 +334,39 @@ fn io_uring_is_denied_by_an_option() {
     assert_eq!(told(&["--io-uring=allow"]), "allow\n");
     assert_eq!(told(&[]), "\n");
 }
+
+#[test]
+fn a_program_that_a_filter_would_end_runs_without_libshunt() {
+    let refuse = common::program("refuse");
+    let run = |call: i64| {
+        let out = command(refuse.to_str().unwrap())
+            .arg(call.to_string())
+            .args([
+                SHUNT,
+                "run",
+                "--upgrade=off",
+                "sh",
+                "-c",
+                "echo \"<$LD_PRELOAD>\"",
+            ])
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{out:?}");
+        (text(&out.stdout), text(&out.stderr))
+    };
+    for (call, name) in [
+        (libc::SYS_membarrier, "membarrier"),
+        (libc::SYS_memfd_create, "memfd_create"),
+        (libc::SYS_bind, "bind"),
+    ] {
+        let (environment, warning) = run(-call);
+        assert_eq!(environment, "<>\n");
+        assert!(warning.contains(&format!("calls {name}, ")), "{warning}");
+        // What is refused without harm is no reason, and has one of its own at each connection.
+        let (environment, warning) = run(call);
+        assert!(environment.contains("libshunt"), "{environment}");
+        assert_eq!(warning, "");
+    }
+    // Nor is a call that Shunt can do without.
+    assert_eq!(run(-libc::SYS_chroot).1, "");
+}

@@ -32,7 +32,7 @@ mod state;
 mod wait;
 
 pub(crate) use call::close_all as close_channels;
-pub(crate) use carry::{Known, begun_again, carry, give_back, look_again};
+pub(crate) use carry::{Known, begun_again, carry, give_back, give_back_of, look_again};
 pub(crate) use control::change;
 pub(crate) use inner::{inner, make_way};
 pub(crate) use limit::Limit;

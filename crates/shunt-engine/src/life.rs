@@ -21,6 +21,7 @@ mod option;
 mod pass;
 mod process;
 mod standard;
+mod successor;
 pub mod uring;
 
 pub use connection::{

@@ -56,12 +56,13 @@ pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,
 };
-pub(crate) use recv::{at_mark, is_any_in_ring, leaves_unread, pump, receive, unread};
-pub(crate) use send::{ask_for_room, send};
+pub(crate) use recv::{at_mark, is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
+pub(crate) use send::{ask_for_room, send, send_in};
 pub(crate) use spin::{Peer, Spin, share_crowd};
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use wait::{
-    TURN, Want, asleep, awake, foresee_sleep, is_on_rings, must_be_called, must_look,
+    Stay, TURN, Want, asleep, awake, foresee_sleep, interrupted, is_on_rings, must_be_called,
+    must_look,
 };
 
 /// An attached connection, by one of its descriptors.
@@ -111,7 +112,13 @@ impl<'a> Conn<'a> {
     /// interrupted its holder.
     #[inline(always)]
     fn take(&self, token: &Token) -> bool {
-        match thread::take(token) {
+        self.take_while(token, || true)
+    }
+
+    /// The same for who is patient only so long with a relative that is stopped in the middle of a call.
+    #[inline(always)]
+    fn take_while(&self, token: &Token, patient: impl FnMut() -> bool) -> bool {
+        match thread::take_while(token, patient) {
             Got::Token => true,
             Got::Nothing => false,
             Got::FromTheDead => {
@@ -134,13 +141,24 @@ impl<'a> Conn<'a> {
     /// may have closed ours, and its number may name anything by now; who closes
     /// it waits for the tokens ([`close::let_go`]). `None`: all are closed.
     fn base(&self) -> Option<c_int> {
-        let names = |fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, self.socket));
-        if names(self.fd) {
+        if self.is_at(self.fd) {
             return Some(self.fd);
         }
         self.copy()
             .or_else(|| self.is_made_apart().then_some(self.fd))
-            .or_else(|| Some(self.socket.fd()).filter(|&fd| names(fd)))
+            .or_else(|| Some(self.socket.fd()).filter(|&fd| self.is_at(fd)))
+    }
+
+    /// Whether the table says that a number names the socket.
+    #[inline(always)]
+    fn is_at(&self, fd: c_int) -> bool {
+        table::socket(fd).is_some_and(|s| std::ptr::eq(s, self.socket))
+    }
+
+    /// Whether the kernel would find the socket by the number of our descriptor.
+    #[cold]
+    pub(crate) fn is_by_number(&self) -> bool {
+        self.is_at(self.fd) || self.is_made_apart()
     }
 
     /// The copy that a `close` has left to calls that go on; one that moves just now has two

@@ -10,6 +10,7 @@ use crate::sys;
 
 pub(crate) mod alone;
 mod owner;
+pub(crate) mod under_way;
 pub(crate) mod undisturbed;
 
 pub use alone::{is_alone, not_alone};
@@ -59,6 +60,7 @@ pub(crate) fn learn_pid() {
     }
     // SAFETY: this thread's own words.
     unsafe { (*signals::here()).name = 0 };
+    under_way::forget();
 }
 
 /// The process id as last learned.
@@ -180,7 +182,7 @@ pub(crate) enum Got {
     Token,
     /// It is; but the process that had it died in the middle of an operation.
     FromTheDead,
-    /// Not at all: this thread has it, and a signal handler asks.
+    /// Not at all: this thread has it, and a signal handler asks; or a stopped process has it.
     Nothing,
 }
 
@@ -188,6 +190,13 @@ pub(crate) enum Got {
 /// until it is given back ([`undisturbed`]).
 #[inline]
 pub(crate) fn take(token: &Token) -> Got {
+    take_while(token, || true)
+}
+
+/// The same for who waits only as long as it is `patient` for a process that is stopped in the middle of an
+/// operation: there is no saying when that goes on.
+#[inline]
+pub(crate) fn take_while(token: &Token, mut patient: impl FnMut() -> bool) -> Got {
     let words = undisturbed::begin();
     match token.try_take(name(words)) {
         Ok(()) => Got::Token,
@@ -197,7 +206,7 @@ pub(crate) fn take(token: &Token) -> Got {
         }
         Err(Taken::ByOther(_)) => {
             undisturbed::end(words);
-            take_later(token)
+            take_later(token, &mut patient)
         }
     }
 }
@@ -254,9 +263,11 @@ pub(crate) fn give(token: &Token) {
 }
 
 #[cold]
-fn take_later(token: &Token) -> Got {
+fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
     /// Yields between two looks at whether the holder's process lives.
     const LOOK_EVERY: u32 = 256;
+    /// Between two looks at one that is stopped.
+    const NAP_MS: i64 = 1;
     let mut yields = 0u32;
     loop {
         for _ in 0..100 {
@@ -267,8 +278,17 @@ fn take_later(token: &Token) -> Got {
         }
         sys::sched_yield();
         yields = yields.wrapping_add(1);
-        if yields.is_multiple_of(LOOK_EVERY) && take_from_the_dead(token) {
+        if !yields.is_multiple_of(LOOK_EVERY) {
+            continue;
+        }
+        if take_from_the_dead(token) {
             return Got::FromTheDead;
+        }
+        while is_held_by_stopped(token) {
+            if !patient() {
+                return Got::Nothing;
+            }
+            sys::poll_ms(-1, 0, NAP_MS);
         }
     }
 }
@@ -306,6 +326,12 @@ fn take_from_the_dead(token: &Token) -> bool {
 /// Signal handlers that have run on this thread since it started: all in the
 /// low half, those without `SA_RESTART` in the high half.
 pub mod signals {
+    use libc::c_int;
+
+    use super::under_way::{self, Call};
+    use super::undisturbed;
+    use crate::{stream, wake};
+
     /// A count of handlers run; compare two to know whether one ran between.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Seen(u64);
@@ -340,19 +366,25 @@ pub mod signals {
         pub(super) mask: u64,
         /// The thread's name at tokens ([`super::name`]); 0: not known yet.
         pub(super) name: u64,
+        /// The call that handlers interrupt ([`super::under_way`]).
+        pub(super) call: Call,
+        /// How many such calls there have been.
+        pub(super) calls: u32,
+        /// 1 + the number of the place where this thread sleeps; 0: none.
+        pub(super) place: c_int,
     }
 
-    const _: () = assert!(size_of::<Words>() == 32);
+    const _: () = assert!(size_of::<Words>() == 56);
 
     std::arch::global_asm!(
         ".section .tbss.shunt_signals,\"awT\",@nobits",
         ".p2align 3",
         ".type shunt_signals_seen, @object",
-        ".size shunt_signals_seen, 32",
+        ".size shunt_signals_seen, 56",
         ".hidden shunt_signals_seen",
         ".globl shunt_signals_seen",
         "shunt_signals_seen:",
-        ".zero 32",
+        ".zero 56",
         ".text",
     );
 
@@ -411,12 +443,23 @@ pub mod signals {
         Seen(unsafe { count().read_volatile() })
     }
 
-    /// A handler is about to run on this thread.
+    /// A handler is about to run on this thread. Those that are not put off in the middle of an
+    /// operation interrupt no call.
     pub fn note(restarting: bool) {
         let step = if restarting { 1 } else { 1 | 1 << 32 };
         let count = count();
         // SAFETY: this thread's own word; a nested handler can at worst hide one
         // of two counts, and either tells.
         unsafe { count.write_volatile(count.read_volatile().wrapping_add(step)) };
+        if undisturbed::has_begun() {
+            return;
+        }
+        let (place, socket) = under_way::interrupt();
+        if let Some(place) = place {
+            wake::Place::numbered(place).interrupted();
+        }
+        if let Some(socket) = socket {
+            stream::interrupted(socket);
+        }
     }
 }

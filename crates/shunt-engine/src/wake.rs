@@ -14,8 +14,10 @@ mod caller;
 mod channel;
 mod place;
 
+use crate::sys;
 pub(crate) use caller::{call, is_able, is_there};
 pub(crate) use channel::Channel;
+
 pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 
 /// In a forked child: what other threads were about is done by nobody, and the channels are
@@ -23,6 +25,18 @@ pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 pub(crate) fn after_fork_child() {
     caller::after_fork_child();
     place::after_fork_child();
+}
+
+/// A copy of a descriptor where the process can have no more: in the place of one of ours that can be done
+/// without. Who would need that goes to TCP.
+#[cold]
+pub(crate) fn copy_to_spare(fd: libc::c_int) -> Option<libc::c_int> {
+    let spare = place::spare().or_else(caller::give_up)?;
+    let copy = sys::copy_over(fd, spare).ok();
+    if copy.is_none() {
+        sys::close(spare);
+    }
+    copy
 }
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.

@@ -28,3 +28,21 @@ pub(crate) fn library(protocol: u16) -> PathBuf {
     std::fs::remove_file(source).unwrap();
     std::fs::canonicalize(name).unwrap()
 }
+
+/// A C program of `tests/programs`, built.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+    // Other tests may be about to run it: it appears as a whole.
+    let unique = format!("{name}-{:?}", std::thread::current().id());
+    let made = directory.join(format!("{unique}-{}", std::process::id()));
+    let built = Command::new("cc")
+        .arg("-o")
+        .args([&made, &source])
+        .status()
+        .expect("a C compiler is installed");
+    assert!(built.success());
+    let program = directory.join(name);
+    std::fs::rename(&made, &program).unwrap();
+    program
+}

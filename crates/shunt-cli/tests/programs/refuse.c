@@ -1,4 +1,4 @@
-/* refuse NUMBER COMMAND...: a command for which one system call is not permitted. */
+/* refuse NUMBER COMMAND...: a command for which one system call is not permitted; with -NUMBER, deadly. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -9,10 +9,11 @@
 
 int main(int count, char **arguments)
 {
+    int call = count > 1 ? atoi(arguments[1]) : 0;
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)atoi(arguments[1]), 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)abs(call), 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, call < 0 ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};

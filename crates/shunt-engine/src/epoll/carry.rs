@@ -236,6 +236,20 @@ pub(crate) fn give_back() {
     }
 }
 
+/// Before the last descriptor of a connection that was passed in a message is closed: it may lie in a Unix socket,
+/// and the kernel keeps its registrations then (`epoll(7)`, question 6).
+pub(crate) fn give_back_of(socket: &'static Socket) {
+    if socket.items.is_empty() || !socket.lock.take() {
+        return;
+    }
+    for (set, index) in socket.items.list().clone() {
+        if let Some(set) = table::SETS.get(set) {
+            give_back_item(set, socket, index);
+        }
+    }
+    socket.lock.give();
+}
+
 /// With the socket's lock.
 fn give_back_item(set: &'static Set, socket: &'static Socket, index: u32) {
     let here = socket.items.list().contains(&(set.index(), index));

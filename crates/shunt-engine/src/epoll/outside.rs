@@ -121,16 +121,17 @@ pub(super) fn look(set: &Set, state: &mut State, told: bool) {
 
 /// Whether the kernel has something to report of a base socket, and for an edge something new.
 fn has_kernel_news(item: &mut Item, conn: Option<Conn>, edge: bool) -> bool {
-    if !item.is_named() {
+    // The connection may have been copied, and closed by the number that was added.
+    let Some(fd) = item.fd_now() else {
         return false;
-    }
+    };
     let news = libc::POLLIN | libc::POLLRDHUP | libc::POLLPRI;
     let writes = item.events & libc::EPOLLOUT as u32 != 0;
-    let mark = tcp::mark(item.fd);
+    let mark = tcp::mark(fd);
     let is_old = edge && mark == item.told_at;
     item.told_at = mark;
     !is_old
-        && (sys::ready(item.fd, news) != 0
+        && (sys::ready(fd, news) != 0
             // Otherwise it is writable at any time.
             || writes && conn.is_some_and(|conn| conn.way_out() != Way::Ring))
 }

@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::sys;
 use crate::table::{self, Entry, Links, Pooled};
 use crate::thread::{self, Lock, is_alone};
-use crate::wake::Channel;
+use crate::wake::{self, Channel};
 
 /// An epoll set of the program.
 pub(crate) struct Set {
@@ -236,7 +236,8 @@ impl Set {
     /// Copies a descriptor of it for ourselves; -1: there is no number left.
     #[cold]
     fn keep(&self, fd: c_int) -> c_int {
-        let Ok(kept) = sys::copy_high(fd) else {
+        let copied = sys::copy_high(fd).ok();
+        let Some(kept) = copied.or_else(|| wake::copy_to_spare(fd)) else {
             return -1;
         };
         table::enter(kept, Entry::Ours);
@@ -246,7 +247,8 @@ impl Set {
 
     /// If `fd` is a number of ours that the program wants: moves elsewhere.
     pub(super) fn make_way(&self, fd: c_int) {
-        self.channel.make_way(fd);
+        // The kernel's set knows it by more than a number.
+        self.channel.make_way(fd, false);
         for ours in [&self.inner, &self.kick, &self.kept] {
             if ours.load(Ordering::Acquire) != fd {
                 continue;

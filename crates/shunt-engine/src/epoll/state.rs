@@ -57,7 +57,18 @@ impl Item {
     /// Whether its number names its socket still, as far as the program has closed and opened by
     /// calls that are known.
     pub(super) fn is_named(&self) -> bool {
-        table::socket(self.fd).is_some_and(|socket| std::ptr::eq(socket, self.socket))
+        self.is_at(self.fd)
+    }
+
+    /// A number that names the socket now.
+    pub(super) fn fd_now(&self) -> Option<c_int> {
+        [self.fd, self.socket.fd()]
+            .into_iter()
+            .find(|&fd| self.is_at(fd))
+    }
+
+    fn is_at(&self, fd: c_int) -> bool {
+        table::socket(fd).is_some_and(|socket| std::ptr::eq(socket, self.socket))
     }
 }
 

@@ -13,7 +13,7 @@ const SPLICE_F_ALL: c_uint = 15;
 /// `sendfile(2)`.
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> Outcome {
     // SAFETY: the caller's promise.
-    let real = |count| unsafe { real::sendfile()(out, input, offset, count) };
+    let real = |out, count| unsafe { real::sendfile()(out, input, offset, count) };
     if is_candidate(input) && !is_candidate(out) {
         // To a pipe: the same as `splice`. The kernel refuses the rest.
         return serve(
@@ -26,7 +26,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
                 }
                 stream::splice_out(&conn, out, count.min(MOST), 0)
             },
-            || real(count),
+            || real(out, count),
         );
     }
     serve(
@@ -34,7 +34,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
         SENDER,
         // SAFETY: the caller's promise.
         |conn| unsafe { send_file(&conn, input, offset, count, &real) },
-        || real(count),
+        || real(out, count),
     )
 }
 
@@ -50,7 +50,7 @@ unsafe fn send_file(
     input: c_int,
     offset: *mut off_t,
     count: size_t,
-    real: &dyn Fn(usize) -> isize,
+    real: &dyn Fn(c_int, usize) -> isize,
 ) -> Outcome {
     if !offset.is_null() && !sys::is_readable(offset) {
         return Outcome::Kernel;
@@ -74,7 +74,7 @@ unsafe fn send_file(
         return Outcome::Kernel;
     }
     // A character device: what its bytes are only the kernel's `sendfile` knows.
-    stream::by_kernel_alone(conn, || real(count))
+    stream::by_kernel_alone(conn, || real(conn.fd, count))
 }
 
 /// `splice(2)` between a pipe and a shunted socket. Everything else that names
@@ -87,7 +87,7 @@ pub unsafe fn splice(
     length: size_t,
     flags: c_uint,
 ) -> Outcome {
-    let real = |length| {
+    let real = |out, length| {
         // SAFETY: the caller's promise.
         unsafe { real::splice()(input, input_offset, out, out_offset, length, flags) }
     };
@@ -120,6 +120,6 @@ pub unsafe fn splice(
                 stream::splice_out(&conn, pipe, length, flags)
             }
         },
-        || real(length),
+        || real(out, length),
     )
 }

@@ -9,7 +9,8 @@ use super::recv::receive_nowhere;
 use super::send::{send_nowhere, transmit};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
-use crate::stream::{self, Conn};
+use crate::stream::{self, Conn, Stay};
+use crate::thread::is_alone;
 use crate::{Outcome, life, ready, real, signal, sys, table};
 
 /// `recvmsg(2)`.
@@ -53,19 +54,29 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
             }
             // SAFETY: the caller's promise.
             let outcome = unsafe { stream::receive(&conn, parts, flags) };
-            if let Outcome::Done(n) = outcome {
-                header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-                // SAFETY: the caller's promise.
-                unsafe { tell(&conn, header, n > 0) };
-                if !header.msg_name.is_null() {
-                    header.msg_namelen = 0;
-                }
-            }
-            outcome
+            // SAFETY: the caller's promise.
+            unsafe { fill_in(&conn, header, flags, outcome) }
         },
         // SAFETY: the caller's promise.
         || unsafe { real::recvmsg()(fd, message, flags) },
     )
+}
+
+/// Fills in what the header says of a message that was received.
+///
+/// # Safety
+/// The header's control buffer is writable.
+#[inline]
+unsafe fn fill_in(conn: &Conn, header: &mut msghdr, flags: c_int, outcome: Outcome) -> Outcome {
+    if let Outcome::Done(n) = outcome {
+        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        // SAFETY: the caller's promise.
+        unsafe { tell(conn, header, n > 0) };
+        if !header.msg_name.is_null() {
+            header.msg_namelen = 0;
+        }
+    }
+    outcome
 }
 
 /// Whether there is a buffer for control data.
@@ -249,7 +260,9 @@ pub unsafe fn recvmmsg(
         |conn| unsafe {
             match error_before(&conn) {
                 Some(outcome) => outcome,
-                None => receive_each(fd, messages, count, flags, timeout),
+                None => staying(&conn, |stay| {
+                    receive_each(&conn, stay, messages, count, flags, timeout)
+                }),
             }
         },
         // SAFETY: the caller's promise.
@@ -269,10 +282,49 @@ fn error_before(conn: &Conn) -> Option<Outcome> {
     }
 }
 
+/// Makes a call on a connection that another thread may close meanwhile: the kernel looks the number up once,
+/// whatever the call is made of.
+fn staying(conn: &Conn, call: impl FnOnce(&Stay) -> Outcome) -> Outcome {
+    Stay::during(|stay| {
+        let is_there = is_alone() || stay.enter(conn) && conn.is_by_number();
+        if is_there {
+            call(stay)
+        } else {
+            Outcome::Fail(libc::EBADF)
+        }
+    })
+}
+
+/// Receives one of several messages, by the program's number or, if that was closed since the call began,
+/// by what the call stays on.
+///
+/// # Safety
+/// As for `recvmsg`.
+unsafe fn receive_one(conn: &Conn, stay: &Stay, header: &mut msghdr, flags: c_int) -> Outcome {
+    if !stay.goes_on(&stay.at(conn)) {
+        // SAFETY: the caller's promise.
+        return unsafe { recvmsg(conn.fd, header, flags) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        match list(header.msg_iov, header.msg_iovlen) {
+            Ok(parts) if flags & libc::MSG_TRUNC == 0 && has_bad(parts) => {
+                Outcome::Fail(libc::EFAULT)
+            }
+            Ok(parts) => {
+                let outcome = stream::receive_in(conn, parts, flags, stay);
+                fill_in(&stay.at(conn), header, flags, outcome)
+            }
+            Err(_) => Outcome::Fail(libc::EMSGSIZE),
+        }
+    }
+}
+
 /// # Safety
 /// There are `count` messages, with buffers to write to; `timeout` is null or a `timespec`.
 unsafe fn receive_each(
-    fd: c_int,
+    conn: &Conn,
+    stay: &Stay,
     messages: *mut mmsghdr,
     count: c_uint,
     flags: c_int,
@@ -302,7 +354,7 @@ unsafe fn receive_each(
             Err(outcome) => return outcome,
         };
         // SAFETY: as above.
-        match unsafe { recvmsg(fd, &raw mut one.msg_hdr, flags & !MSG_WAITFORONE) } {
+        match unsafe { receive_one(conn, stay, &mut one.msg_hdr, flags & !MSG_WAITFORONE) } {
             Outcome::Done(n) => one.msg_len = n as c_uint,
             Outcome::Kernel if i == 0 => return Outcome::Kernel,
             other if i == 0 => return other,
@@ -365,15 +417,40 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
         fd,
         SENDER,
         // SAFETY: the caller's promise.
-        |_| unsafe { send_each(fd, messages, count, flags) },
+        |conn| unsafe { staying(&conn, |stay| send_each(&conn, stay, messages, count, flags)) },
         // SAFETY: the caller's promise.
         || unsafe { real::sendmmsg()(fd, messages, count, flags) as isize },
     )
 }
 
+/// Sends one of several messages, as [`receive_one`] receives one.
+///
+/// # Safety
+/// As for `sendmsg`.
+unsafe fn send_one(conn: &Conn, stay: &Stay, header: &msghdr, flags: c_int) -> Outcome {
+    if !stay.goes_on(&stay.at(conn)) {
+        // SAFETY: the caller's promise.
+        return unsafe { sendmsg(conn.fd, header, flags) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        match list(header.msg_iov, header.msg_iovlen) {
+            Ok(parts) if has_bad(parts) => Outcome::Fail(libc::EFAULT),
+            Ok(parts) => stream::send_in(conn, parts, flags, stay),
+            Err(_) => Outcome::Fail(libc::EMSGSIZE),
+        }
+    }
+}
+
 /// # Safety
 /// There are `count` messages, with buffers to read.
-unsafe fn send_each(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
+unsafe fn send_each(
+    conn: &Conn,
+    stay: &Stay,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> Outcome {
     let count = count.min(IOV_MAX as c_uint);
     for i in 0..count as usize {
         // SAFETY: the caller's promise.
@@ -382,7 +459,7 @@ unsafe fn send_each(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_i
             Err(outcome) => return outcome,
         };
         // SAFETY: as above.
-        match unsafe { sendmsg(fd, &raw const one.msg_hdr, flags) } {
+        match unsafe { send_one(conn, stay, &one.msg_hdr, flags) } {
             Outcome::Done(n) => {
                 one.msg_len = n as c_uint;
                 // SAFETY: as above.

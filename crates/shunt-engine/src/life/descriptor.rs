@@ -1,6 +1,7 @@
 //! Descriptors that close, multiply, or get a stdio stream.
 
 use libc::{c_int, c_uint};
+use shunt_abi::Reason;
 
 use super::inherit::{copied_apart, to_kernel};
 use super::{before_stdio, forget_stale};
@@ -87,6 +88,9 @@ pub(crate) fn close_copy(socket: &'static Socket, copy: c_int) {
 fn ending(socket: &'static Socket, fd: c_int) {
     match socket.stage() {
         Stage::Attached => {
+            if socket.reason() == Reason::Passed {
+                epoll::give_back_of(socket);
+            }
             if let Some(conn) = Conn::new(socket, fd) {
                 stream::before_close(&conn);
             }

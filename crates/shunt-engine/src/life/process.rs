@@ -3,7 +3,7 @@
 use libc::{c_char, c_int};
 use shunt_abi::Reason;
 
-use super::{adopt, inherit};
+use super::{adopt, inherit, successor};
 use crate::config::{self, Environment, Upgrade};
 use crate::{Outcome, control, epoll, link, process, signal, stats, sys, thread};
 
@@ -126,14 +126,15 @@ pub fn after_unshare(flags: libc::c_int) {
 }
 
 /// Before the process, or a thread of it, gives up system calls (`seccomp(2)`): ours may be
-/// among them, so what it has goes back to the kernel. Relatives may keep what is
-/// not in use yet.
+/// among them, so what it has goes back to the kernel, and programs that it executes go without libshunt.
+/// Relatives may keep what is not in use yet.
 pub fn before_confinement() {
     if thread::owns_memory() {
         inherit::forget_all(Reason::Confined);
         epoll::close_channels();
         link::drop_unnamed();
         config::confine();
+        successor::send_without();
     }
 }
 

@@ -4,7 +4,7 @@ use libc::{c_int, fd_set, pollfd, sigset_t};
 
 use super::array::{Memory, with_array};
 use super::poll;
-use crate::epoll::Limit;
+use crate::epoll::{self, Limit};
 use crate::table::{self, Entry};
 use crate::thread::signals;
 use crate::{Outcome, real, signal, stream, sys, upgrade};
@@ -131,35 +131,70 @@ unsafe fn select_in_turns(
     limit: Limit,
     mask: *const sigset_t,
 ) -> Outcome {
-    let is_high = |one: &pollfd| one.fd as usize >= libc::FD_SETSIZE;
-    if fds
-        .iter()
-        .any(|one| is_high(one) || table::set(one.fd).is_some())
-    {
-        return Outcome::Fail(libc::EINVAL);
-    }
+    let words = fds.last().map_or(0, |last| last.fd as usize / WORD + 1);
+    // Entries are as large as words, but may lie at half of one.
+    let run = |array: &mut [pollfd], sets: Memory| {
+        let at = array.as_mut_ptr().cast::<u8>();
+        let at = at
+            .wrapping_add(at.align_offset(align_of::<u64>()))
+            .cast::<u64>();
+        let bits = [0, 1, 2].map(|i| Bits(at.wrapping_add(i * words)));
+        let memories = [memory, sets];
+        // SAFETY: the caller's promise; each set covers the last descriptor, in the array.
+        unsafe { select_with(fds, bits, words, &memories, limit, mask) }
+    };
+    with_array(3 * words + 1, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
+}
+
+/// Has an epoll set that the program waits for look ready exactly if it is; whether it is.
+fn is_set_ready(one: &pollfd) -> Option<bool> {
+    table::set(one.fd).map(|set| {
+        epoll::expose(set);
+        sys::ready(one.fd, one.events) & one.events != 0
+    })
+}
+
+/// The same with sets of so many words, for the real call.
+///
+/// # Safety
+/// `mask` is null or a signal set; each set covers all descriptors.
+unsafe fn select_with(
+    fds: &mut [pollfd],
+    sets: [Bits; 3],
+    words: usize,
+    memories: &[Memory; 2],
+    limit: Limit,
+    mask: *const sigset_t,
+) -> Outcome {
     loop {
         let mut found = poll::look_at_shunted(fds, &[]);
-        let mut words = [[0u64; libc::FD_SETSIZE / WORD]; 3];
-        let sets = words.each_mut().map(|set| Bits(set.as_mut_ptr()));
-        let is_theirs = |one: &pollfd| poll::attached(one.fd).is_none();
+        for set in &sets {
+            // SAFETY: its words.
+            unsafe { set.0.write_bytes(0, words) };
+        }
+        // What is on TCP the kernel knows.
+        let is_theirs =
+            |one: &pollfd| poll::attached(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
         for one in fds.iter_mut().filter(|one| is_theirs(one)) {
             one.revents = 0;
+            is_set_ready(one);
             for (set, asks) in sets.iter().zip(ASKS) {
                 // SAFETY: it covers all descriptors of this call.
                 unsafe { set.put(one.fd as usize, one.events & asks != 0) };
             }
         }
-        let time = match fds.iter().any(|one| table::socket(one.fd).is_some()) {
+        let is_known = |one: &pollfd| !matches!(table::look(one.fd), Entry::Other);
+        let time = match fds.iter().any(is_known) {
             _ if found > 0 => Some(limit.left_of(0)),
             true => Some(limit.left_of(stream::TURN)),
             false => limit.left(),
         };
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let [read, write, except] = sets.map(|set| set.0.cast());
-        let most = libc::FD_SETSIZE as c_int;
+        let most = (words * WORD) as c_int;
+        let give_back = || memories.iter().for_each(|memory| memory.give_back());
         // SAFETY: our own sets; the program's mask.
-        let n = real::sleeping(&|| memory.give_back(), || unsafe {
+        let n = real::sleeping(&give_back, || unsafe {
             real::pselect()(most, read, write, except, time, mask) as isize
         });
         match n {
@@ -173,6 +208,10 @@ unsafe fn select_in_turns(
             let is_in = |set: &Bits| unsafe { set.get(fd) };
             let ready = sets.iter().zip(ASKS).filter(|(set, _)| is_in(set));
             one.revents = ready.fold(0, |ready, (_, asks)| ready | asks);
+            if one.revents != 0 && is_set_ready(one) == Some(false) {
+                // What woke it is no event of the program's.
+                one.revents = 0;
+            }
             found += usize::from(one.revents != 0);
         }
         if found > 0 || limit.is_up() {

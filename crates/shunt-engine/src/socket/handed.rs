@@ -1,6 +1,7 @@
 //! A connection is closed under calls that sleep on it: like the kernel's own, these go on. The
 //! `close` leaves them a copy of its descriptor and waits for nobody; the last of the calls to
-//! end closes the copy.
+//! end closes the copy. A call that a signal handler has interrupted rests: the kernel's own has ended
+//! meanwhile, so it needs no descriptor, and only the object stays for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,17 +10,20 @@ use libc::c_int;
 use crate::sys;
 use crate::table::{self, Entry};
 
-/// The calls that have slept and not ended, in the low half; in the high half 1 + the number of
-/// the copy, or [`OVER`]. In one word, so that no call ends between a look at one half and a
-/// change of the other.
+/// The calls that have slept and not ended, in the low 16 bits; those of them that rest, in the next;
+/// in the high half 1 + the number of the copy, or [`OVER`]. In one word, so that no call ends between
+/// a look at one half and a change of the other.
 #[derive(Default)]
 pub(crate) struct Handed(AtomicU64);
 
 /// One call.
 const CALL: u64 = 1;
-const CALLS: u64 = u32::MAX as u64;
+const CALLS: u64 = u16::MAX as u64;
+/// One that rests.
+const RESTING: u64 = 1 << 16;
+const ALL: u64 = u32::MAX as u64;
 /// The socket has ended: no call begins, and the last one to end frees its object.
-const OVER: u64 = !CALLS;
+const OVER: u64 = !ALL;
 
 /// What a call leaves behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +44,7 @@ fn copy_in(word: u64) -> Option<c_int> {
 }
 
 fn with_copy(fd: c_int, word: u64) -> u64 {
-    (fd as u64 + 1) << 32 | word & CALLS
+    (fd as u64 + 1) << 32 | word & ALL
 }
 
 impl Handed {
@@ -57,19 +61,47 @@ impl Handed {
 
     /// A call ends.
     pub(crate) fn leave(&self) -> Left {
-        let is_last = |now: u64| now & CALLS == CALL;
-        let less = |now: u64| match copy_in(now) {
-            Some(_) if is_last(now) => Some(0),
-            _ => Some(now - CALL),
+        self.lose(CALL, 0)
+    }
+
+    /// A signal handler runs in the middle of a call.
+    pub(crate) fn rest(&self) -> Left {
+        self.lose(CALL, RESTING)
+    }
+
+    /// A call that rests ends.
+    pub(crate) fn leave_resting(&self) -> Left {
+        self.lose(RESTING, 0)
+    }
+
+    /// A call that rests goes on, if the socket has not ended.
+    pub(crate) fn go_on(&self) -> bool {
+        self.change(|now| (now & OVER != OVER).then(|| now - RESTING + CALL))
+            .is_some()
+    }
+
+    /// One call less of a kind, and perhaps one more of another. Who goes on by the copy are those that do not
+    /// rest.
+    fn lose(&self, one: u64, other: u64) -> Left {
+        let goes_without = |now: u64| (now - one + other) & CALLS == 0;
+        let less = |now: u64| {
+            let left = now - one + other;
+            Some(match copy_in(now) {
+                Some(_) if goes_without(now) => left & ALL,
+                _ => left,
+            })
         };
-        match self.change(less) {
-            Some(before) if is_last(before) && before & OVER == OVER => Left::Over,
-            Some(before) if is_last(before) => copy_in(before).map_or(Left::Nothing, Left::Copy),
+        let Some(before) = self.change(less) else {
+            return Left::Nothing;
+        };
+        match copy_in(before) {
+            Some(copy) if goes_without(before) => Left::Copy(copy),
+            None if before & OVER == OVER && (before - one + other) & ALL == 0 => Left::Over,
             _ => Left::Nothing,
         }
     }
 
-    /// Whether calls are there that have slept and not ended.
+    /// Whether calls are there that have slept and not ended, and do not rest.
     pub(crate) fn has_calls(&self) -> bool {
         self.0.load(Ordering::SeqCst) & CALLS != 0
     }
@@ -81,7 +113,7 @@ impl Handed {
 
     /// Leaves them a copy. `false`: none is there any more, or another copy.
     pub(crate) fn keep(&self, fd: c_int) -> bool {
-        let kept = |now: u64| (now & OVER == 0 && now != 0).then(|| with_copy(fd, now));
+        let kept = |now: u64| (now & OVER == 0 && now & CALLS != 0).then(|| with_copy(fd, now));
         self.change(kept).is_some()
     }
 
@@ -101,7 +133,7 @@ impl Handed {
     /// The socket ends. `false`: with the last call.
     pub(crate) fn retire(&self) -> bool {
         self.change(|now| Some(now | OVER))
-            .is_some_and(|before| before & CALLS == 0)
+            .is_some_and(|before| before & ALL == 0)
     }
 
     /// In a forked child: the calls are its parent's.
@@ -154,5 +186,18 @@ mod tests {
         assert_eq!(handed.leave(), Left::Over);
         handed.clear();
         assert!(handed.enter());
+    }
+
+    #[test]
+    fn a_call_that_rests_keeps_the_object_and_no_copy() {
+        let handed = Handed::default();
+        assert!(handed.enter() && handed.enter() && handed.keep(7));
+        assert_eq!(handed.rest(), Left::Nothing);
+        assert_eq!(handed.rest(), Left::Copy(7));
+        assert!(!handed.has_calls() && !handed.is_wanted() && !handed.keep(8));
+        assert!(handed.go_on() && handed.is_wanted() && handed.keep(8));
+        assert_eq!(handed.leave(), Left::Copy(8));
+        assert!(!handed.retire() && !handed.go_on());
+        assert_eq!(handed.leave_resting(), Left::Over);
     }
 }

@@ -132,7 +132,8 @@ pub(crate) fn hand_over(conn: &Conn) -> bool {
     if !handed.is_wanted() || config::is_confined() {
         return false;
     }
-    let Ok(copy) = sys::copy_high(conn.fd) else {
+    let copied = sys::copy_high(conn.fd).ok();
+    let Some(copy) = copied.or_else(|| wake::copy_to_spare(conn.fd)) else {
         return false;
     };
     table::enter(copy, Entry::Ours);

@@ -6,7 +6,7 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
 use super::close::keep_error;
-use super::wait::{Stay, Want, timeout, wait};
+use super::wait::{Stay, Want, is_patient, out_of_patience, timeout, wait};
 use super::{Conn, again, owed, short};
 use crate::iov::Cursor;
 use crate::socket::RECEIVER;
@@ -62,10 +62,12 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
     Stay::during(|stay| unsafe { receive_in(conn, iov, flags, stay) })
 }
 
+/// The same as a part of a call.
+///
 /// # Safety
 /// The parts are writable.
 #[inline]
-unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outcome {
+pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         return Outcome::Kernel;
     }
@@ -89,8 +91,13 @@ unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> O
     let seen = signals::now();
     let (mut deadline, mut has_slept) = (None, false);
     loop {
-        if !conn.take(token) {
-            return Outcome::Fail(libc::EAGAIN);
+        let patient = || {
+            let waits =
+                flags & libc::MSG_DONTWAIT == 0 && options.nonblock.load(Ordering::Relaxed) == 0;
+            is_patient(conn, Want::Data, waits, &mut deadline, seen)
+        };
+        if !conn.take_while(token, patient) {
+            return cursor.done_or(out_of_patience(seen));
         }
         let (program, conn) = (conn, &stay.at(conn));
         let there = if peek { unread(conn) } else { 0 };

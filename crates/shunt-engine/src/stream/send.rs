@@ -14,7 +14,7 @@ use shunt_shm::slot::{self, Way};
 use super::close::has_died;
 use super::leave::{leave_if_ending, leave_ring};
 use super::owed::{self, Debt};
-use super::wait::{Stay, Want, wait, wait_for_kernel};
+use super::wait::{Stay, Want, is_patient, out_of_patience, wait, wait_for_kernel};
 use super::{Conn, again, spin};
 use crate::config::hesitate;
 use crate::iov::Cursor;
@@ -55,10 +55,12 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     Stay::during(|stay| unsafe { send_in(conn, iov, flags, stay) })
 }
 
+/// The same as a part of a call.
+///
 /// # Safety
 /// The parts are readable.
 #[inline]
-unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outcome {
+pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
         leave_ring(conn, Reason::Urgent);
         return Outcome::Kernel;
@@ -78,8 +80,9 @@ unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outc
         {
             leave_ring(conn, Reason::HalfClosed);
         }
-        if !conn.take(token) {
-            return Outcome::Fail(libc::EAGAIN);
+        let patient = || is_patient(conn, Want::Room, may_wait(conn, flags), &mut deadline, seen);
+        if !conn.take_while(token, patient) {
+            return cursor.done_or(out_of_patience(seen));
         }
         let (program, conn) = (conn, &stay.at(conn));
         // SAFETY: the caller's promise.

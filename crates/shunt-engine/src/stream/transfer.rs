@@ -40,18 +40,18 @@ trait Source {
     /// Whether the end is still to come.
     fn has_more(&self) -> bool;
 
-    /// Sends up to `most` bytes by the real call.
-    fn by_kernel(&self, most: usize) -> isize;
+    /// Sends up to `most` bytes by the real call, to the connection that a number names.
+    fn by_kernel(&self, to: c_int, most: usize) -> isize;
 }
 
-/// The real `sendfile`, for so many bytes.
-type SendFile<'a> = &'a dyn Fn(usize) -> isize;
+/// The real call, to the connection that a number names, for so many bytes.
+type Real<'a> = &'a dyn Fn(c_int, usize) -> isize;
 
 struct File<'a> {
     fd: c_int,
     /// The program's; null: the file's own position counts.
     offset: *mut i64,
-    kernel: SendFile<'a>,
+    kernel: Real<'a>,
 }
 
 impl Source for File<'_> {
@@ -82,8 +82,8 @@ impl Source for File<'_> {
         sys::pread(self.fd, &raw mut byte, 1, at) != Ok(0)
     }
 
-    fn by_kernel(&self, most: usize) -> isize {
-        (self.kernel)(most)
+    fn by_kernel(&self, to: c_int, most: usize) -> isize {
+        (self.kernel)(to, most)
     }
 }
 
@@ -127,7 +127,7 @@ impl Pipe {
 
 struct PipeSource<'a> {
     pipe: Pipe,
-    kernel: &'a dyn Fn(usize) -> isize,
+    kernel: Real<'a>,
 }
 
 impl Source for PipeSource<'_> {
@@ -143,8 +143,8 @@ impl Source for PipeSource<'_> {
         true
     }
 
-    fn by_kernel(&self, most: usize) -> isize {
-        (self.kernel)(most)
+    fn by_kernel(&self, to: c_int, most: usize) -> isize {
+        (self.kernel)(to, most)
     }
 }
 
@@ -178,7 +178,7 @@ pub(crate) unsafe fn sendfile(
     input: c_int,
     offset: *mut i64,
     count: usize,
-    kernel: &dyn Fn(usize) -> isize,
+    kernel: Real,
 ) -> Outcome {
     let mut file = File {
         fd: input,
@@ -187,7 +187,7 @@ pub(crate) unsafe fn sendfile(
     };
     match pour(conn, &mut file, count) {
         // What is read past the page cache (`O_DIRECT`) does not go to any address.
-        Outcome::Fail(libc::EINVAL) => by_kernel_alone(conn, || kernel(count)),
+        Outcome::Fail(libc::EINVAL) => by_kernel_alone(conn, || kernel(conn.fd, count)),
         outcome => outcome,
     }
 }
@@ -199,7 +199,7 @@ pub(crate) fn splice_in(
     input: c_int,
     count: usize,
     flags: c_uint,
-    kernel: &dyn Fn(usize) -> isize,
+    kernel: Real,
 ) -> Outcome {
     let mut pipe = PipeSource {
         pipe: Pipe::new(input, libc::POLLIN, flags),
@@ -257,10 +257,7 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
                 }
             }
             // Closed while it slept: the number may name anything by now.
-            Ok(Put::Elsewhere) if stay.goes_on(&stay.at(conn)) => {
-                return so_far(done, Outcome::Fail(libc::EBADF));
-            }
-            Ok(Put::Elsewhere) => match elsewhere(conn, source, count - done) {
+            Ok(Put::Elsewhere) => match elsewhere(&stay.at(conn), source, count - done) {
                 Ok(Some(n)) => done += n,
                 Ok(None) => break,
                 Err(outcome) => return so_far_of(conn, done, outcome),
@@ -343,13 +340,13 @@ fn elsewhere(
         Outcome::Done(_) => {}
         // It stays, and the kernel says it with SIGPIPE.
         Outcome::Fail(libc::EPIPE) => {
-            let sent = real::quietly(|| source.by_kernel(count));
+            let sent = real::quietly(|| source.by_kernel(conn.fd, count));
             return moved(sent.map_or_else(Outcome::Fail, Outcome::Done));
         }
         other => return Err(other),
     }
     // `None`: it has just moved to the ring.
-    by_kernel(conn, || source.by_kernel(count)).map_or(Ok(Some(0)), moved)
+    by_kernel(conn, || source.by_kernel(conn.fd, count)).map_or(Ok(Some(0)), moved)
 }
 
 /// Moves up to `count` bytes from the connection to the pipe `out`.

@@ -27,7 +27,7 @@ mod stay;
 pub(crate) use kernel::{TURN, must_look};
 use kernel::{Woken, is_interrupted, sleep_in_kernel};
 pub(super) use kernel::{timeout, wait_for_kernel};
-pub(super) use stay::Stay;
+pub(crate) use stay::{Stay, interrupted};
 
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -181,7 +181,7 @@ fn sleep(
 ) -> Result<(), Errno> {
     // Closed under a call that was awake: nothing is left to sleep on.
     if !stay.enter(conn) {
-        return Err(libc::EBADF);
+        return Err(lost(seen));
     }
     let base = || conn.base().ok_or(libc::EBADF);
     let here = &Conn {
@@ -227,16 +227,52 @@ fn sleep(
     let result = if is_interrupted(until, seen) {
         Err(libc::EINTR)
     } else {
-        sleep_in_kernel(conn, want, place, until, seen, &get_up)
+        sleep_in_kernel(conn, want, place, until, stay, seen, &get_up)
     };
     get_up();
     if result != Ok(Woken::Called) {
         // The kernel may have news.
         conn.socket.looked_at.store(0, Ordering::Relaxed);
     }
-    match result {
-        Ok(Woken::Restarted) if stay.has_lost_number() => Err(libc::EBADF),
-        result => result.map(|_| ()),
+    let woken = result?;
+    // After a signal handler the kernel would look the program's number up.
+    if !stay.enter(conn) || woken == Woken::Restarted && stay.has_lost_number() {
+        return Err(lost(seen));
+    }
+    Ok(())
+}
+
+/// How a call ends whose number does not name the connection any more: a signal that does not restart it comes
+/// before the look at the number.
+fn lost(seen: Seen) -> Errno {
+    if seen.interrupting_since() {
+        libc::EINTR
+    } else {
+        libc::EBADF
+    }
+}
+
+/// Whether a call that finds its direction held by a process that is stopped waits until that goes on: as it
+/// would wait for what is to come.
+#[cold]
+pub(super) fn is_patient(
+    conn: &Conn,
+    want: Want,
+    waits: bool,
+    deadline: &mut Deadline,
+    seen: Seen,
+) -> bool {
+    let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
+    waits && !is_interrupted(until, seen) && until.is_none_or(|until| sys::now() < until)
+}
+
+/// Why a call ends that was not patient any more.
+#[cold]
+pub(super) fn out_of_patience(seen: Seen) -> Errno {
+    if seen.any_since() {
+        libc::EINTR
+    } else {
+        libc::EAGAIN
     }
 }
 
@@ -373,7 +409,12 @@ pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
     if let Some(place) = place {
         let at = called_at(conn, want);
         if want.count(left) > 0 && place.is_told(at) {
-            next = places.any();
+            next = places.only();
+            if next.is_none() {
+                // One of several may have left its call by a handler, and will never hear: each
+                // looks, and says anew where it is called.
+                places.each(Place::wake);
+            }
         }
         if let Some(next) = next {
             next.tell(at);

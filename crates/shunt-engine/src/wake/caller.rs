@@ -1,12 +1,14 @@
 //! The sending end of all wake channels: one socket for the process.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_shm::wake::Address;
 
 use super::channel;
 use crate::kept::Kept;
+use crate::thread::alone::add;
+use crate::thread::undisturbed;
 use crate::{config, stats, sys, thread};
 
 /// The socket that this process sends by, …
@@ -22,22 +24,58 @@ pub(crate) fn call(at: &Address) -> bool {
     if name == Address::NOWHERE {
         return true;
     }
-    // A number that the program has made something else of is not sent to; that it has closed it
-    // behind our back the kernel says.
-    let known = SENDER.number();
-    let heard = SENDER.is_kept() && is_heard(known, name, secret)
-        || sender().is_some_and(|sender| sender != known && is_heard(sender, name, secret))
-        || call_anew(name, secret);
+    let heard = sending(|| {
+        // A number that the program has made something else of is not sent to; that it has closed it
+        // behind our back the kernel says.
+        let known = SENDER.number();
+        SENDER.is_kept() && is_heard(known, name, secret)
+            || sender().is_some_and(|sender| sender != known && is_heard(sender, name, secret))
+            || call_anew(name, secret)
+    });
     if heard {
         stats::calls();
     }
     heard
 }
 
+/// Threads that may be sending by the socket's number, whatever it was when they looked.
+static SENDING: AtomicU64 = AtomicU64::new(0);
+
+/// Sends by the socket's number: no handler of this thread comes in between, and who gives the number to
+/// something else waits ([`await_sent`]).
+#[inline]
+pub(super) fn sending<R>(send: impl FnOnce() -> R) -> R {
+    undisturbed::all_of(|| {
+        add(&SENDING, 1);
+        let result = send();
+        add(&SENDING, 1u64.wrapping_neg());
+        result
+    })
+}
+
+/// Having given the socket another number: waits for threads that may be sending by the former one, so many
+/// excepted. None of them sleeps.
+fn await_sent(except: u64) {
+    while SENDING.load(Ordering::SeqCst) > except {
+        sys::sched_yield();
+    }
+}
+
+/// Keeps the socket no more. Whoever gets it closes it, or has its number name something else.
+pub(super) fn give_up() -> Option<c_int> {
+    let given_up = SENDER.take()?;
+    if !undisturbed::has_begun() {
+        await_sent(0);
+    }
+    Some(given_up)
+}
+
 /// Whether somebody has the channel of that name; whoever it is hears nothing of it.
 pub(crate) fn is_there(name: u64) -> bool {
     const NO_SECRET: u64 = 0;
-    sender().is_none_or(|fd| channel::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
+    sending(|| {
+        sender().is_none_or(|fd| channel::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
+    })
 }
 
 /// Whether a call by this socket has come, or is pending.
@@ -68,10 +106,13 @@ fn call_anew(name: u64, secret: u64) -> bool {
     };
     let sent = is_heard(fd, name, secret);
     if thread::owns_memory() && !MAKING.swap(true, Ordering::Acquire) {
-        if let Some(former) = SENDER.take() {
+        let former = SENDER.take();
+        SENDER.keep(sys::move_high(fd));
+        if let Some(former) = former {
+            // Not for this one; nor does another one wait here meanwhile.
+            await_sent(1);
             sys::close(former);
         }
-        SENDER.keep(sys::move_high(fd));
         MAKING.store(false, Ordering::Release);
     } else {
         sys::close(fd);
@@ -112,9 +153,45 @@ fn make() -> Option<c_int> {
 /// In a forked child, where nobody is making it.
 pub(super) fn after_fork_child() {
     MAKING.store(false, Ordering::Relaxed);
+    SENDING.store(0, Ordering::Relaxed);
 }
 
 /// If `fd` is the sender's number and the program wants it: moves elsewhere.
 pub(super) fn make_way(fd: c_int) {
-    SENDER.make_way(fd);
+    if SENDER.number() == fd {
+        SENDER.make_way(fd);
+        // Not for itself, in a handler that is not put off.
+        if !undisturbed::has_begun() {
+            await_sent(0);
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_number_goes_to_the_program_when_nobody_sends_by_it_any_more() {
+        thread::learn_pid();
+        static STEP: AtomicU64 = AtomicU64::new(0);
+        let number = sender().unwrap();
+        let caller = std::thread::spawn(|| {
+            sending(|| {
+                STEP.store(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(20));
+                STEP.store(2, Ordering::SeqCst);
+            });
+        });
+        while STEP.load(Ordering::SeqCst) == 0 {
+            sys::sched_yield();
+        }
+        make_way(number);
+        assert_eq!(STEP.load(Ordering::SeqCst), 2);
+        assert_ne!(SENDER.number(), number);
+        caller.join().unwrap();
+        sys::close(number);
+    }
 }

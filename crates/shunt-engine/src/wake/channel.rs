@@ -1,9 +1,10 @@
 //! The receiving end of a wake channel.
 
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use libc::{c_int, sock_filter, sockaddr_un};
+use shunt_shm::atomic::full;
 use shunt_shm::wake::Address;
 
 use super::caller;
@@ -16,6 +17,8 @@ pub(crate) struct Channel {
     socket: Kept,
     name: AtomicU64,
     secret: AtomicU64,
+    /// 1 + the number by which a thread is about to poll it, or polls it; 0: none.
+    watched: AtomicI32,
 }
 
 impl Channel {
@@ -24,6 +27,7 @@ impl Channel {
             socket: Kept::nothing(),
             name: AtomicU64::new(0),
             secret: AtomicU64::new(0),
+            watched: AtomicI32::new(0),
         }
     }
 
@@ -121,13 +125,12 @@ impl Channel {
     pub(super) fn wake(&self) {
         // Who sleeps has the socket also where the number names it no more.
         let sender = || self.is_open().then(caller::sender).flatten();
-        if let Some(fd) = self.socket.get().or_else(sender) {
-            let _ = send(
-                fd,
-                self.name.load(Ordering::Relaxed),
-                self.secret.load(Ordering::Relaxed),
-            );
-        }
+        let o = Ordering::Relaxed;
+        caller::sending(|| {
+            if let Some(fd) = self.socket.get().or_else(sender) {
+                let _ = send(fd, self.name.load(o), self.secret.load(o));
+            }
+        });
     }
 
     /// Nobody can call any more; what was in the socket has come too late. It may be opened
@@ -138,13 +141,41 @@ impl Channel {
         }
     }
 
+    /// Keeps its socket no more. Whoever gets it closes it, or has its number name something else.
+    pub(super) fn give_up(&self) -> Option<c_int> {
+        self.socket.take()
+    }
+
+    /// The number to poll it by, which names it until [`unwatch`](Self::unwatch). By one thread at a time.
+    pub(super) fn watch(&self) -> c_int {
+        loop {
+            let fd = self.fd();
+            // In this order: who has the number changed either sees that, or its change is seen.
+            self.watched.store(fd + 1, Ordering::SeqCst);
+            if self.fd() == fd {
+                return fd;
+            }
+        }
+    }
+
+    /// Nobody polls it any more.
+    pub(super) fn unwatch(&self) {
+        self.watched.store(0, Ordering::Release);
+    }
+
     /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the
     /// old number sleeps on the same socket until something wakes it: then the kernel looks the
-    /// number up anew (`ppoll`). So it is woken now, as long as that names the socket.
-    pub(crate) fn make_way(&self, fd: c_int) {
-        if self.fd() == fd {
-            self.socket.make_way(fd);
-            self.wake();
+    /// number up anew (`ppoll`). So it is woken now, as long as that names the socket, and waited for, if that
+    /// may be.
+    pub(crate) fn make_way(&self, fd: c_int, may_wait: bool) {
+        if self.fd() != fd {
+            return;
+        }
+        self.socket.make_way(fd);
+        full();
+        self.wake();
+        while may_wait && self.watched.load(Ordering::SeqCst) == fd + 1 {
+            sys::sched_yield();
         }
     }
 }
@@ -229,6 +260,33 @@ mod tests {
         assert!(channel.open() && channel.fd() != number);
         channel.close();
         [number, theirs, asleep].into_iter().for_each(sys::close);
+    }
+
+    #[test]
+    fn a_number_goes_to_the_program_when_nobody_polls_it_any_more() {
+        use std::sync::atomic::AtomicBool;
+        thread::learn_pid();
+        static CHANNEL: Channel = Channel::new();
+        static IS_AWAKE: AtomicBool = AtomicBool::new(false);
+        assert!(CHANNEL.open());
+        let number = CHANNEL.watch();
+        let sleeper = std::thread::spawn(move || {
+            let polled = libc::pollfd {
+                fd: number,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one valid entry.
+            let woken = unsafe { libc::poll(&mut [polled] as *mut _, 1, 10_000) };
+            IS_AWAKE.store(true, Ordering::SeqCst);
+            CHANNEL.unwatch();
+            woken
+        });
+        CHANNEL.make_way(number, true);
+        assert!(IS_AWAKE.load(Ordering::SeqCst) && CHANNEL.fd() != number);
+        assert_eq!(sleeper.join().unwrap(), 1);
+        sys::close(number);
+        CHANNEL.close();
     }
 
     #[test]

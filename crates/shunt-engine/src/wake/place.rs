@@ -6,7 +6,8 @@ use libc::{c_int, pollfd};
 use shunt_shm::wake::Address;
 
 use super::channel::Channel;
-use crate::{config, sys, thread};
+use crate::thread::{self, under_way};
+use crate::{config, sys};
 
 /// So many threads of a process may sleep in places at the same time.
 const MOST: usize = 512;
@@ -67,13 +68,21 @@ impl Place {
         self.channel().is_told(at)
     }
 
-    /// What to poll: readable when called.
+    /// What to poll: readable when called, and when a signal handler has run since.
     pub(crate) fn watch(self) -> pollfd {
+        under_way::set_place(Some(self.number()));
         pollfd {
-            fd: self.channel().fd(),
+            fd: self.channel().watch(),
             events: libc::POLLIN,
             revents: 0,
         }
+    }
+
+    /// A handler runs in its thread: that sleeps no more, and does not begin to, if it was about to.
+    #[cold]
+    pub(crate) fn interrupted(self) {
+        self.channel().unwatch();
+        self.wake();
     }
 
     /// Takes the call that woke its thread; `sure`: it finds what it has waited for.
@@ -102,6 +111,8 @@ impl Place {
     /// Gives the place back. A call may still be there, or come: whoever is next looks once
     /// more than it need have.
     pub(crate) fn leave(self) {
+        self.channel().unwatch();
+        under_way::set_place(None);
         let bit = 1 << (self.0 % 64);
         TAKEN[self.0 / 64].fetch_and(!bit, Ordering::Release);
     }
@@ -145,6 +156,11 @@ impl Places {
     pub(crate) fn count(&self) -> Option<u32> {
         let ones = |taken: &AtomicU64| taken.load(Ordering::Relaxed).count_ones();
         (self.without.load(Ordering::Relaxed) == 0).then(|| self.taken.iter().map(ones).sum())
+    }
+
+    /// The one that is there, if it is the only one.
+    pub(crate) fn only(&self) -> Option<Place> {
+        self.any().filter(|_| self.count() == Some(1))
     }
 
     /// Any of them.
@@ -224,9 +240,28 @@ pub(super) fn after_fork_child() {
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.
 pub(super) fn make_way(fd: c_int) {
-    for channel in &CHANNELS {
-        channel.make_way(fd);
+    for (number, channel) in CHANNELS.iter().enumerate() {
+        let may_wait = !under_way::is_in_place(number as c_int);
+        channel.make_way(fd, may_wait);
     }
+}
+
+/// A number of ours that is not needed just now, for whoever needs one more than its next sleeper will.
+#[cold]
+pub(super) fn spare() -> Option<c_int> {
+    let limit = sys::descriptor_limit();
+    let give_up = |number: usize| {
+        let (word, bit) = (&TAKEN[number / 64], 1 << (number % 64));
+        // One past the limit can be no copy of anything.
+        let is_of_use = CHANNELS[number].is_open() && (CHANNELS[number].fd() as u64) < limit;
+        if !is_of_use || word.fetch_or(bit, Ordering::Acquire) & bit != 0 {
+            return None;
+        }
+        let fd = CHANNELS[number].give_up();
+        word.fetch_and(!bit, Ordering::Release);
+        fd
+    };
+    (0..MOST).find_map(give_up)
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl Mixture {
     }
 
     /// An edge is told once more when a connection goes back to TCP, and a one-shot registration of
-    /// an exec'd set may be used up twice: docs/known-defects.md.
+    /// an exec'd set may be used up twice: docs/limits.md.
     fn leave_out_known(&mut self) {
         use Feature::{Edge, Exec, Fork, OneShot, Pass, Plain, Stdio, Urgent};
         if self.has(Edge) || self.has(OneShot) {

@@ -43,6 +43,7 @@ pub(super) fn sleep_in_kernel(
     want: Want,
     place: Option<Place>,
     until: Option<u64>,
+    stay: &Stay,
     seen: Seen,
     undo: &impl Fn(),
 ) -> Result<Woken, Errno> {
@@ -63,6 +64,10 @@ pub(super) fn sleep_in_kernel(
     let nobody = pollfd { fd: -1, ..base };
     let mut both = [base, place.map_or(nobody, Place::watch)];
     let watched = 1 + usize::from(place.is_some());
+    // From here on a handler calls this thread. One that has run before has had the call rest.
+    if !stay.is_counted() {
+        return Ok(Woken::Restarted);
+    }
     let turn = (want == Want::Room && must_look(conn, place.is_some()))
         .then(|| sys::now() + TURN)
         .filter(|turn| until.is_none_or(|until| until > *turn));
@@ -142,7 +147,7 @@ pub(in crate::stream) fn wait_for_kernel(
     seen: Seen,
 ) -> Result<(), Errno> {
     if !stay.enter(conn) {
-        return Err(libc::EBADF);
+        return Err(super::lost(seen));
     }
     let Some(base) = conn.base() else {
         return Err(libc::EBADF);

@@ -13,11 +13,12 @@ use crate::real::CleanUp;
 use crate::socket::{Left, Socket};
 use crate::stream::Conn;
 use crate::sys;
-use crate::thread::undisturbed;
+use crate::thread::{under_way, undisturbed};
 
-/// One call, counted once it has [entered](Self::enter). One that is cancelled, or left by
-/// `siglongjmp`, leaves by libc's list of clean-ups.
-pub(in crate::stream) struct Stay {
+/// One call, or several that are parts of one, counted once it has [entered](Self::enter). One that a signal handler interrupts
+/// [rests](interrupted) until it enters again. One that is cancelled, or left by `siglongjmp`, leaves by
+/// libc's list of clean-ups.
+pub(crate) struct Stay {
     counted: Cell<Option<Counted>>,
     clean_up: UnsafeCell<MaybeUninit<CleanUp>>,
 }
@@ -29,12 +30,23 @@ struct Counted {
     /// The program's descriptor.
     fd: c_int,
     since: Taken,
+    /// By which [`under_way`] knows it, …
+    number: u32,
+    /// … and what that knew before; none: it is a part of a call that is counted already.
+    before: Option<under_way::Call>,
+}
+
+impl Counted {
+    /// Whether it is counted as one that goes on: no handler has run since it has entered.
+    fn goes_on(&self) -> bool {
+        under_way::is_noted(self.number)
+    }
 }
 
 impl Stay {
     /// Makes a call that may sleep.
     #[inline(always)]
-    pub(in crate::stream) fn during<R>(call: impl FnOnce(&Self) -> R) -> R {
+    pub(crate) fn during<R>(call: impl FnOnce(&Self) -> R) -> R {
         let stay = Self {
             counted: Cell::new(None),
             clean_up: UnsafeCell::new(MaybeUninit::uninit()),
@@ -49,7 +61,7 @@ impl Stay {
 
     /// The connection by a descriptor that names it now. With a token, until that is given back.
     #[inline(always)]
-    pub(in crate::stream) fn at<'a>(&self, conn: &Conn<'a>) -> Conn<'a> {
+    pub(crate) fn at<'a>(&self, conn: &Conn<'a>) -> Conn<'a> {
         match self.counted.get() {
             None => *conn,
             Some(_) => Conn {
@@ -61,28 +73,78 @@ impl Stay {
 
     /// Whether the program's descriptor has been closed, and the call goes on by another one.
     #[inline(always)]
-    pub(in crate::stream) fn goes_on(&self, conn: &Conn) -> bool {
+    pub(crate) fn goes_on(&self, conn: &Conn) -> bool {
         self.counted.get().is_some_and(|call| call.fd != conn.fd)
     }
 
-    /// The call is about to sleep. `false`: the connection has ended.
-    pub(in crate::stream) fn enter(&self, conn: &Conn) -> bool {
-        if self.counted.get().is_some() {
-            return true;
+    /// The call is about to sleep. `false`: the connection has ended, or a handler has run and the
+    /// program's number does not name it any more.
+    pub(crate) fn enter(&self, conn: &Conn) -> bool {
+        match self.counted.get() {
+            Some(call) => call.goes_on() || self.enter_again(call, conn),
+            None => undisturbed::all_of(|| self.enter_first(conn)),
         }
-        undisturbed::all_of(|| {
-            let entered = conn.socket.handed.enter();
-            if entered {
-                self.counted.set(Some(Counted {
-                    socket: conn.socket,
-                    fd: conn.fd,
-                    since: Taken::now(),
-                }));
-                // SAFETY: both are in the frame of `during`, which takes the buffer out at its end.
-                unsafe { CleanUp::push(self.buffer(), end, ptr::from_ref(self).cast_mut().cast()) };
+    }
+
+    fn enter_first(&self, conn: &Conn) -> bool {
+        let outer = under_way::on(conn.socket);
+        if outer.is_none() && !conn.socket.handed.enter() {
+            return false;
+        }
+        let number = outer.unwrap_or_else(under_way::new_number);
+        let before = outer
+            .is_none()
+            .then(|| under_way::begin(conn.socket, number));
+        self.counted.set(Some(Counted {
+            socket: conn.socket,
+            fd: conn.fd,
+            since: Taken::now(),
+            number,
+            before,
+        }));
+        // SAFETY: both are in the frame of `during`, which takes the buffer out at its end.
+        unsafe { CleanUp::push(self.buffer(), end, ptr::from_ref(self).cast_mut().cast()) };
+        true
+    }
+
+    /// Enters again after a signal handler, as the kernel restarts a call: by the program's number.
+    #[cold]
+    fn enter_again(&self, call: Counted, conn: &Conn) -> bool {
+        let handed = &call.socket.handed;
+        let left = undisturbed::all_of(|| {
+            // In a child that the handler has forked nothing is counted.
+            let lasts = call.since.lasts();
+            if !(if lasts {
+                handed.go_on()
+            } else {
+                handed.enter()
+            }) {
+                return Some(Left::Nothing);
             }
-            entered
-        })
+            let program = Conn {
+                fd: call.fd,
+                ..*conn
+            };
+            if !program.is_by_number() {
+                return Some(if lasts { handed.rest() } else { handed.leave() });
+            }
+            let now = under_way::begin(call.socket, call.number);
+            self.counted.set(Some(Counted {
+                since: Taken::now(),
+                // What its parent has counted is not counted here.
+                before: call.before.or((!lasts).then_some(now)),
+                ..call
+            }));
+            None
+        });
+        let entered = left.is_none();
+        see_to(left.map(|left| (call.socket, left)));
+        entered
+    }
+
+    /// Whether the call is counted as one that goes on, so that a `close` leaves it a descriptor.
+    pub(super) fn is_counted(&self) -> bool {
+        self.counted.get().is_some_and(|call| call.goes_on())
     }
 
     /// Whether the kernel would look the program's number up in vain, as it does where a call is
@@ -112,7 +174,15 @@ impl Stay {
     /// forked meanwhile.
     fn uncount(&self) -> Option<(&'static Socket, Left)> {
         let call = self.counted.take().filter(|call| call.since.lasts())?;
-        Some((call.socket, call.socket.handed.leave()))
+        let before = call.before?;
+        let handed = &call.socket.handed;
+        let left = if call.goes_on() {
+            under_way::end(before);
+            handed.leave()
+        } else {
+            handed.leave_resting()
+        };
+        Some((call.socket, left))
     }
 }
 
@@ -124,6 +194,13 @@ unsafe extern "C-unwind" fn end(stay: *mut libc::c_void) {
     // SAFETY: the caller's promise.
     let stay = unsafe { &*stay.cast::<Stay>() };
     see_to(undisturbed::all_of(|| stay.uncount()));
+}
+
+/// In a signal handler of the thread that has such a call under way: the call rests.
+#[cold]
+pub(crate) fn interrupted(socket: &'static Socket) {
+    let left = undisturbed::all_of(|| socket.handed.rest());
+    see_to(Some((socket, left)));
 }
 
 fn see_to(left: Option<(&'static Socket, Left)>) {

@@ -252,10 +252,6 @@ impl Author {
     /// In a thread, until an alarm rings, or not at all.
     fn sleep_in_recv(&mut self, worker: Worker, slot: Slot, id: EndId, mut receive: Receive) {
         receive.n = receive.n.max(1);
-        if receive.by == "recvmmsg" {
-            // It may be closed after the first of its messages: docs/known-defects.md.
-            receive.by = "recvmsg";
-        }
         if self.chance(Feature::Signal, 15) {
             self.receive_line(worker, slot, &receive, " alarm=15");
             self.forget_received(id, &receive);

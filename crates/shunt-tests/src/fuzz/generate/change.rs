@@ -160,7 +160,7 @@ impl Author {
             "sockatmark",
         ]);
         // What was under way when the connection was reset, and the mark of one that was upgraded
-        // moments ago: docs/known-defects.md.
+        // moments ago: docs/limits.md.
         let may_be_reset = self.model.end(id).is_reset || self.model.end(id.peer()).is_closed;
         let is_unsure = what == "sockatmark" && self.mixture.has(Feature::Urgent);
         if what == "SIOCOUTQ" && may_be_reset || is_unsure {

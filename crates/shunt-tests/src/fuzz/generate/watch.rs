@@ -142,7 +142,7 @@ impl Author {
         ));
     }
 
-    /// A connection in two sets goes to TCP, which tells edges again: docs/known-defects.md.
+    /// A connection in two sets goes to TCP, which tells edges again: docs/limits.md.
     fn may_be_in(&self, worker: Worker, set: Slot, member: Slot) -> bool {
         let thing = self.model.thing(worker, member);
         let counts_edges = self.mixture.has(Feature::Edge) || self.mixture.has(Feature::OneShot);
@@ -167,7 +167,7 @@ impl Author {
                 "0",
             ])
             .to_owned();
-        // For room alone it may be told of messages: docs/known-defects.md.
+        // For room alone it may be told of messages: docs/limits.md.
         if self.chance(Feature::Edge, 40) && events != "OUT" {
             events += "|ET";
         }
