@@ -17,6 +17,7 @@ use super::owed::Withdrawal;
 use super::{Conn, leaves_unread, owed, recv, wait};
 use crate::Outcome;
 use crate::config::{self, hesitate};
+use crate::hold;
 use crate::socket::Socket;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
@@ -178,7 +179,15 @@ pub(crate) fn before_close(conn: &Conn) {
         downgrade::end_recall(conn);
     }
     // It is the kernel's; or other processes may go on using it.
-    if recalled() || downgrade::is_plain(conn) || conn.is_shared() {
+    if downgrade::is_plain(conn) || conn.is_shared() {
+        return;
+    }
+    if recalled() {
+        // The call beside this one that sends it back to TCP has nothing to hand on any more.
+        if hold::is_any_beside(conn.socket) && downgrade::is_any_unanswered(conn) {
+            publish::set_bits(&own.face.state, slot::CLOSED);
+            reset_with_close(conn);
+        }
         return;
     }
     let linger: libc::linger = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER)
@@ -199,14 +208,18 @@ pub(crate) fn before_close(conn: &Conn) {
     hesitate();
     let lost = leaves_unread(conn);
     if lost && !resets {
-        publish::set_bits(&own.face.state, slot::UNREAD);
-        // TCP resets a connection whose data was thrown away (RFC 2525, 2.17).
-        let now = libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        };
-        let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+        reset_with_close(conn);
     }
+}
+
+/// TCP resets a connection whose data was thrown away (RFC 2525, 2.17).
+fn reset_with_close(conn: &Conn) {
+    publish::set_bits(&conn.pair.own.face.state, slot::UNREAD);
+    let now = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    let _ = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
 }
 
 /// Whether the peer is gone without having said so (killed, or it exited with
