@@ -18,6 +18,7 @@ macro_rules! call {
 mod clock;
 mod file;
 mod memory;
+mod pair;
 mod process;
 mod readiness;
 mod signal;
@@ -32,6 +33,7 @@ pub use memory::is_readable;
 pub(crate) use memory::{
     map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file, seal_size, unmap,
 };
+pub(crate) use pair::connected;
 pub(crate) use process::{
     comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run,
 };
@@ -57,6 +59,10 @@ pub(crate) fn write(fd: c_int, buffer: *const u8, length: usize) -> Result<usize
 
 pub(crate) fn close(fd: c_int) {
     let _ = call!(close, fd);
+}
+
+pub(crate) fn dup3(old: c_int, new: c_int, flags: c_int) -> Result<usize, Errno> {
+    call!(dup3, old, new, flags)
 }
 
 pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize, Errno> {

@@ -8,6 +8,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 
 use super::attached;
+use super::descriptor::{after_dup, before_replace};
 use crate::hold;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
@@ -33,11 +34,46 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
     if socket.stage() != Stage::Attached {
         return;
     }
+    let mut stand_in = None;
     hold::beside_close(socket, || {
         if let Some(conn) = Conn::new(socket, fd) {
             stream::downgrade(&conn, reason);
+            if goes_on_elsewhere(reason) {
+                stand_in = stream::for_ended_peer(&conn);
+            }
         }
     });
+    if let Some(stand_in) = stand_in {
+        replace(socket, stand_in);
+    }
+}
+
+/// Whether others read what comes from then on, by the kernel's calls alone.
+fn goes_on_elsewhere(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Inherited | Reason::Passed | Reason::Stdio | Reason::IoUring
+    )
+}
+
+/// Another connection takes the place of this one, in this process: its descriptors name that from here on.
+fn replace(socket: &'static Socket, stand_in: c_int) {
+    let own = thread::owns_memory();
+    table::each(|fd, entry| {
+        let named = matches!(entry, Entry::Socket(s) if std::ptr::eq(s, socket));
+        if !named || !own && !is_still(socket, fd) {
+            return;
+        }
+        let flags = if survives(fd) { 0 } else { libc::O_CLOEXEC };
+        if own {
+            before_replace(stand_in, fd);
+        }
+        let replaced = sys::dup3(stand_in, fd, flags);
+        if own && replaced.is_ok() {
+            after_dup(stand_in, fd);
+        }
+    });
+    sys::close(stand_in);
 }
 
 /// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.

@@ -40,7 +40,8 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
         }
     }
     if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
-        before_end(conn);
+        // Nothing can take this side's place once the peer needs TCP.
+        before_end(conn, u64::MAX);
     }
     let token = &own.sending.token;
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
@@ -74,7 +75,7 @@ fn will_be_deaf(state: u32, how: c_int) -> bool {
     path::is_deaf(state | new) && !path::is_deaf(state)
 }
 
-/// More than this the peer of an ending connection reads in the ring.
+/// More than this the peer of a closed connection reads in the ring, or gets by a [stand-in](super::stand_in).
 const MOST_WITHDRAWN: u64 = 1 << 20;
 /// How long who ends the stream waits for a peer that is in the middle of a receive, in
 /// nanoseconds: long enough for one that waits for a crowded core.
@@ -84,13 +85,13 @@ const ENDING_PATIENCE: u64 = 1_000_000_000;
 /// that does not read just now may give the connection to another program, also one
 /// that only waited until there was something to read; it then finds all of it in the
 /// kernel.
-fn before_end(conn: &Conn) {
+fn before_end(conn: &Conn, most: u64) {
     // Where a forked relative may go on, the ring stays unless nobody looks at it.
     let stays = || {
         const LOOKS: u32 = slot::WAIT_RX | slot::WATCHED;
         conn.is_shared() && conn.pair.peer.face.wait.load(Ordering::Acquire) & LOOKS != 0
     };
-    let few = || (1..=MOST_WITHDRAWN).contains(&conn.in_flight());
+    let few = || (1..=most).contains(&conn.in_flight());
     let mut until = None;
     while conn.is_on_ring() && few() && !stays() && conn.take(&conn.pair.own.sending.token) {
         let waits = conn.is_on_ring() && owed::withdraw(conn) == Withdrawal::PeerReceives;
@@ -172,7 +173,7 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
 /// takes the kernel's FIN or RST for what TCP would have said.
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
-    before_end(conn);
+    before_end(conn, MOST_WITHDRAWN);
     let recalled = || conn.receiver().has_recalled();
     // What TCP has not brought by now would be lost without a word.
     if recalled() && !conn.socket.insists.load(Ordering::Relaxed) && !conn.is_shared() {
