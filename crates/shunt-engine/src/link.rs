@@ -16,7 +16,6 @@ mod late;
 mod slots;
 
 pub(crate) use kin::{after_fork_child, before_fork, drop_needless, drop_unnamed, retire_all};
-pub(crate) use late::stands_in;
 use slots::Slots;
 
 /// All links.

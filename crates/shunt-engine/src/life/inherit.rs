@@ -155,7 +155,7 @@ pub(super) fn forget_all(reason: Reason) {
 
 /// Before an exec, or a spawn by libc: the descriptors that survive it.
 pub(super) fn before_program() {
-    let own = thread::owns_memory();
+    let own = thread::owns_descriptors();
     table::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && is_in_use(socket)

@@ -30,6 +30,14 @@ pub fn before_fork() {
     }
 }
 
+/// After one, in the parent.
+#[inline]
+pub fn after_fork_parent() {
+    if thread::is_used() {
+        process::after_fork_parent();
+    }
+}
+
 /// Before a child is made that runs on this memory (`vfork(2)`, `CLONE_VM`).
 #[inline]
 pub fn before_lending() {
@@ -77,7 +85,7 @@ pub unsafe fn before_exec_of(directory: c_int, path: *const c_char) -> Outcome {
 #[cold]
 fn leave_for_program() {
     inherit::before_program();
-    if thread::owns_memory() {
+    if thread::owns_descriptors() {
         inherit::leave_the_rest();
         epoll::give_back();
     }
@@ -102,7 +110,7 @@ pub fn before_exit() {
 
 #[cold]
 fn end() {
-    if thread::owns_memory() {
+    if thread::owns_descriptors() {
         process::before_exit();
     }
     stats::write_at_last();
