@@ -52,7 +52,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     }
     conn.socket.set_reason(reason);
     // Who only is to be woken by the kernel from here on takes what comes, whenever that is.
-    let blocked = reason == Reason::Blocked;
+    let blocked = matches!(reason, Reason::Blocked | Reason::Held);
     let insists = reason != Reason::Requested && !blocked;
     if insists {
         conn.socket.insists.store(true, Ordering::Relaxed);
