@@ -1100,6 +1100,37 @@ static void error_told_once(struct end *e)
     }
 }
 
+// A peer that has shut down its half is killed, and leaves something unread: who waits for nothing but an
+// error hears of that.
+static void killed_half_closed(struct end *e)
+{
+    struct kid kid = {0};
+    AT(C) {
+        T(shutdown(FD, SHUT_WR));
+        kid = spawn(e);
+        if (kid.pid == 0) {
+            pause();
+            _exit(0);
+        }
+        close(FD);
+        FD = -1;
+    }
+    AT(S) {
+        T(recv(FD, (char[1]){0}, 1, 0));
+        T(send(FD, "abc", 3, 0));
+    }
+    if (e->role == S) {
+        struct pollfd p = {FD, 0, 0};
+        will_block(e);
+        T(poll(&p, 1, PATIENCE_MS));
+        say(e, "%s", events(p.revents));
+    } else {
+        await_blocked(e);
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+    }
+}
+
 DIFF_MAIN(CASE(error_told_once, SPLIT | ONLY_COLD), CASE(child_serves, SPLIT | ALL | COLD), CASE(child_closes_set, SPLIT | COLD),
           KNOWN(child_takes_out, SPLIT | COLD, "each process has registrations of its own for shunted sockets"), CASE(alternating, SPLIT | ALL | COLD), CASE(both_fork, SPLIT | COLD),
           CASE(child_looks_away, SPLIT | COLD), CASE(child_shuts_down, SPLIT | COLD), CASE(last_holder, SPLIT | COLD),
@@ -1111,4 +1142,4 @@ DIFF_MAIN(CASE(error_told_once, SPLIT | ONLY_COLD), CASE(child_serves, SPLIT | A
           CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
           CASE(fork_under_receiver, SPLIT), CASE(fork_under_waiter, SPLIT),
           CASE(fork_under_closed_set, SPLIT), CASE(fork_by_handler, SPLIT), CASE(killed_asleep, SPLIT | COLD), CASE(fork_by_handler_sleeps_on, SPLIT | COLD),
-          CASE(room_for_relatives, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))
+          CASE(room_for_relatives, SPLIT), CASE(killed_half_closed, SPLIT | COLD), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

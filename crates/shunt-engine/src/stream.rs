@@ -52,7 +52,7 @@ pub(crate) use close::{
     reset_if_died, shutdown, socket_error,
 };
 pub(crate) use downgrade::{downgrade, is_plain};
-pub(crate) use leave::{is_too_much_for_tcp, leave_ring};
+pub(crate) use leave::{is_too_much_for_tcp, leave_ring, leave_to_half_closed};
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,

@@ -22,6 +22,14 @@ pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     ends && conn.way_out() != Way::Ring
 }
 
+/// The same of a sender that waits for nothing but the end, behind what the peer has not read.
+pub(crate) fn leave_to_half_closed(conn: &Conn) -> bool {
+    conn.pair.peer_state() & slot::SHUT_WR != 0
+        && conn.is_on_ring()
+        && conn.in_flight() > 0
+        && leave_if_ending(conn)
+}
+
 /// How long who leaves the ring waits for a peer that is in the middle of a receive,
 /// in nanoseconds.
 const LEAVING_PATIENCE: u64 = 5_000_000;
