@@ -176,12 +176,12 @@ next! {
     #[absent] io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int
         = sys!(Sysno::io_uring_setup, entries, parameters);
     #[absent] io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int
-        = sys!(Sysno::io_uring_setup, 0, 0);
+        = raw::absent((entries, ring, flags));
     #[absent] io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int
-        = sys!(Sysno::io_uring_setup, 0, 0);
+        = raw::absent((entries, ring, parameters));
     #[absent] io_uring_queue_init_mem(
         entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, bytes: size_t,
-    ) -> c_int = sys!(Sysno::io_uring_setup, 0, 0);
+    ) -> c_int = raw::absent((entries, ring, parameters, memory, bytes));
 
     // Signals.
     sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int;

@@ -13,7 +13,7 @@ use crate::hold;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
-use crate::{config, control, sys, thread, upgrade};
+use crate::{config, control, epoll, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(super) fn give_up(fd: c_int, reason: Reason) {
@@ -59,6 +59,11 @@ fn goes_on_elsewhere(reason: Reason) -> bool {
 /// Another connection takes the place of this one, in this process: its descriptors name that from here on.
 fn replace(socket: &'static Socket, stand_in: c_int) {
     let own = thread::owns_memory();
+    let registrations = if own {
+        epoll::registrations(socket)
+    } else {
+        Vec::new()
+    };
     table::each(|fd, entry| {
         let named = matches!(entry, Entry::Socket(s) if std::ptr::eq(s, socket));
         if !named || !own && !is_still(socket, fd) {
@@ -74,6 +79,9 @@ fn replace(socket: &'static Socket, stand_in: c_int) {
         }
     });
     sys::close(stand_in);
+    registrations
+        .into_iter()
+        .for_each(epoll::Registration::make_again);
 }
 
 /// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.

@@ -21,7 +21,7 @@ use super::{
     slot,
 };
 use crate::thread::signals;
-use crate::{config, link, real, sys};
+use crate::{config, real, sys};
 
 /// The guard stands in for the program's dispositions, …
 static ON: AtomicBool = AtomicBool::new(false);

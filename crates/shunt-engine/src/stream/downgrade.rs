@@ -243,7 +243,10 @@ pub(super) fn has_passed_the_end(conn: &Conn) -> bool {
 /// Whether this side has recalled what lies unread in the ring, and nobody has sent any of it yet.
 pub(super) fn is_any_unanswered(conn: &Conn) -> bool {
     let path = conn.receiver();
-    path.awaits() && path.is_unanswered() && path.switch_offset().is_some() && conn.consumer().is_ready()
+    path.awaits()
+        && path.is_unanswered()
+        && path.switch_offset().is_some()
+        && conn.consumer().is_ready()
 }
 
 /// Whether no answer to a recall will come, so that what arrives is read where it was before,

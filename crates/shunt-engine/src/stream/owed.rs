@@ -20,8 +20,8 @@ mod room;
 mod withdrawal;
 
 pub(super) use resend::resend;
-pub(crate) use withdrawal::is_withdrawn;
 pub(super) use room::has_room;
+pub(crate) use withdrawal::is_withdrawn;
 pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw};
 
 /// How long the peer may be in the middle of sending to itself in our name, in

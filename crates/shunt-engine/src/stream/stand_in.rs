@@ -50,7 +50,8 @@ fn has_ended(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let own = conn.pair.own.face.state.load(Ordering::Relaxed);
     let peer = conn.pair.peer_state();
-    let was_killed = || peer & slot::SHUT_WR == 0 && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
+    let was_killed =
+        || peer & slot::SHUT_WR == 0 && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
     path::is_deaf(own) || peer & slot::CLOSED != 0 || was_killed()
 }
 
@@ -126,8 +127,12 @@ fn connect(base: c_int, role: Role) -> Option<[c_int; 2]> {
     let [own, peer] = [false, true].map(|peer| sys::name(base, peer).ok());
     let (own, peer) = (without_port(own?), without_port(peer?));
     let ends = match role {
-        Role::Acceptor => sys::connected(&own, &peer).map(|[accepted, connected]| [accepted, connected]),
-        Role::Connector => sys::connected(&peer, &own).map(|[accepted, connected]| [connected, accepted]),
+        Role::Acceptor => {
+            sys::connected(&own, &peer).map(|[accepted, connected]| [accepted, connected])
+        }
+        Role::Connector => {
+            sys::connected(&peer, &own).map(|[accepted, connected]| [connected, accepted])
+        }
     }?;
     let flags = sys::fcntl(base, libc::F_GETFL, 0).unwrap_or(0);
     let _ = sys::fcntl(ends[0], libc::F_SETFL, flags);

@@ -28,7 +28,11 @@ unsafe extern "C-unwind" fn io_uring_setup(entries: c_uint, parameters: *mut c_v
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+unsafe extern "C-unwind" fn io_uring_queue_init(
+    entries: c_uint,
+    ring: *mut c_void,
+    flags: c_uint,
+) -> c_int {
     // SAFETY: as above.
     setting_up(|| unsafe { next::io_uring_queue_init(entries, ring, flags) })
 }
@@ -52,5 +56,7 @@ unsafe extern "C-unwind" fn io_uring_queue_init_mem(
     bytes: size_t,
 ) -> c_int {
     // SAFETY: as above.
-    setting_up(|| unsafe { next::io_uring_queue_init_mem(entries, ring, parameters, memory, bytes) })
+    setting_up(|| unsafe {
+        next::io_uring_queue_init_mem(entries, ring, parameters, memory, bytes)
+    })
 }
