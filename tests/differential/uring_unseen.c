@@ -2,7 +2,7 @@
 // program mixes it with libc's calls on its connections.
 // path: free
 // timeout: 60
-// variant: liburing -DLIBURING -l:liburing.so.2
+// variant: liburing -DLIBURING -Wl,--no-as-needed -l:liburing.so.2
 #include "diff.h"
 #include <linux/io_uring.h>
 #include <sys/mman.h>

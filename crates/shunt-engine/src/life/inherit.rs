@@ -44,7 +44,7 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
         }
     });
     if let Some(stand_in) = stand_in {
-        replace(socket, stand_in);
+        replace(socket, fd, stand_in);
     }
 }
 
@@ -56,12 +56,14 @@ fn goes_on_elsewhere(reason: Reason) -> bool {
     )
 }
 
-/// Another connection takes the place of this one, in this process: its descriptors name that from here on.
-fn replace(socket: &'static Socket, stand_in: c_int) {
+/// Another connection takes the place of this one, in this process: its descriptors name that from here on. Of
+/// a `vfork` child's, `fd` may be one that its parent's memory does not have.
+fn replace(socket: &'static Socket, fd: c_int, stand_in: c_int) {
     let own = thread::owns_memory();
     let registrations = if own {
         epoll::registrations(socket)
     } else {
+        put_over(fd, stand_in);
         Vec::new()
     };
     table::each(|fd, entry| {
@@ -69,12 +71,11 @@ fn replace(socket: &'static Socket, stand_in: c_int) {
         if !named || !own && !is_still(socket, fd) {
             return;
         }
-        let flags = if survives(fd) { 0 } else { libc::O_CLOEXEC };
         if own {
             before_replace(stand_in, fd);
         }
-        let replaced = sys::dup3(stand_in, fd, flags);
-        if own && replaced.is_ok() {
+        put_over(fd, stand_in);
+        if own {
             after_dup(stand_in, fd);
         }
     });
@@ -82,6 +83,11 @@ fn replace(socket: &'static Socket, stand_in: c_int) {
     registrations
         .into_iter()
         .for_each(epoll::Registration::make_again);
+}
+
+fn put_over(fd: c_int, stand_in: c_int) {
+    let flags = if survives(fd) { 0 } else { libc::O_CLOEXEC };
+    let _ = sys::dup3(stand_in, fd, flags);
 }
 
 /// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.
