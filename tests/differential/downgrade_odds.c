@@ -100,6 +100,23 @@ static void behind_lots(struct end *e, size_t lots)
 static void behind_200k(struct end *e) { behind_lots(e, 200000); }
 static void behind_2m(struct end *e) { behind_lots(e, 2000000); }
 
+// More than a send buffer takes that is small by now, of a sender that makes no call any more.
+static void behind_small_buffer(struct end *e)
+{
+    enum { LOTS = 2000000 };
+    AT(C) {
+        int bytes = 4608;
+        produce(e, FD, LOTS, 1);
+        MUST(setsockopt(FD, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes));
+    }
+    AT(S) {
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, LOTS, 1);
+        plain_end(e, &p);
+    }
+    goes_on(e);
+}
+
 // The sender has closed by then, or shut down.
 static void ended_behind_unread(struct end *e, int closes)
 {
@@ -129,6 +146,43 @@ static void ended_behind_unread(struct end *e, int closes)
 }
 static void closed_behind_unread(struct end *e) { ended_behind_unread(e, 1); }
 static void shut_behind_unread(struct end *e) { ended_behind_unread(e, 0); }
+
+// More than the sender gives to the kernel when it ends.
+static void ended_behind_lots(struct end *e, int closes)
+{
+    enum { LOTS = 2500000 };
+    AT(C) {
+        produce(e, FD, LOTS, 1);
+        if (closes) {
+            close(FD);
+            FD = -1;
+        } else {
+            T(shutdown(FD, SHUT_WR));
+        }
+    }
+    AT(S) {
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, LOTS, 1);
+        tell_it(e, &p, END, 0, 0);
+        plain_end(e, &p);
+    }
+}
+static void closed_behind_lots(struct end *e) { ended_behind_lots(e, 1); }
+static void shut_behind_lots(struct end *e) { ended_behind_lots(e, 0); }
+
+// Who has shut down both halves hands on what it has not read.
+static void deaf_behind_unread(struct end *e)
+{
+    AT(C) produce(e, FD, MUCH, 1);
+    AT(S) {
+        await_bytes(e, FD, MUCH);
+        T(shutdown(FD, SHUT_RDWR));
+        struct plain p = PLAIN(FD);
+        tell_it(e, &p, RECEIVE, MUCH, 1);
+        tell_it(e, &p, END, 0, 0);
+        plain_end(e, &p);
+    }
+}
 
 // The sender becomes plain first, the receiver after it.
 static void plain_in_turn(struct end *e, int by_program)
@@ -213,6 +267,9 @@ static void options_when_plain(struct end *e)
 }
 
 PLAIN_MAIN(CASE(both_behind_unread, TWO | COLD), CASE(behind_200k, SPLIT | COLD), CASE(behind_2m, SPLIT | COLD),
+           CASE(behind_small_buffer, SPLIT | COLD),
            CASE(closed_behind_unread, COLD), CASE(shut_behind_unread, COLD),
+           CASE(closed_behind_lots, SPLIT | COLD | ALL), CASE(shut_behind_lots, SPLIT | COLD | ALL),
+           CASE(deaf_behind_unread, COLD | ALL),
            CASE(program_then_program, COLD), CASE(stream_then_program, COLD),
            CASE(low_water, TWO | COLD), CASE(options_when_plain, COLD))

@@ -248,10 +248,44 @@ static void taken_by_pidfd(struct end *e)
     goes_on(e);
 }
 
+// The same, and it sends first: so it is noticed.
+static void sent_by_pidfd(struct end *e)
+{
+    struct plain p = {-1, -1, ""};
+    AT(C) produce(e, FD, 1000, 1);
+    AT(S) {
+        expect(e, FD, 1000, 1);
+        produce(e, FD, 1000, 2);
+    }
+    AT(C) expect(e, FD, 1000, 2);
+    AT(S) {
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+        p = plain_on(e, -1, -1, e->fam);
+        tell_it(e, &p, COPY, getpid(), FD);
+        tell_it(e, &p, SEND, 1000, 3);
+    }
+    AT(C) {
+        T(poll(&(struct pollfd){FD, POLLIN, 0}, 1, PATIENCE_MS));
+        expect(e, FD, 1000, 3);
+        produce(e, FD, 1000, 4);
+    }
+    AT(S) {
+        expect(e, FD, 500, 4);
+        unsigned char buf[500];
+        tell_it(e, &p, SEND, 500, 5);
+        T(get(FD, buf, 500));
+        say(e, "%ld", check(buf, 500, 500, 4));
+    }
+    AT(C) expect(e, FD, 500, 5);
+    AT(S) plain_end(e, &p);
+    goes_on(e);
+}
+
 PLAIN_MAIN(CASE(idle_kept, COLD | ALL), CASE(idle_closed, COLD), CASE(few_kept, COLD | ALL), CASE(few_closed, COLD | ALL),
            CASE(much_kept, COLD), CASE(much_closed, COLD), CASE(other_idle_kept, COLD), CASE(other_few_kept, COLD | ALL),
            CASE(other_few_closed, COLD | ALL), CASE(other_much_kept, COLD), CASE(other_much_closed, COLD),
            CASE(full_both, COLD), CASE(other_full_both, COLD), CASE(lies_between, COLD), CASE(other_lies_between, COLD),
            CASE(twenty_passes, COLD), CASE(other_twenty_passes, COLD), CASE(given_back, COLD),
            CASE(other_given_back, COLD), CASE(both_pass, COLD), CASE(peer_sleeps, TWO | COLD),
+           CASE(sent_by_pidfd, COLD | PIDFD),
            KNOWN(taken_by_pidfd, COLD | PIDFD, "nobody tells libshunt that another process copies a descriptor"))

@@ -479,50 +479,73 @@ static void looks_and_ends(struct end *e)
 
 CHILD_CLOSES(vfork_closes, vfork())
 CHILD_ENDS(raw_child_looks, raw_fork(), looks_and_ends)
-// The number of a `vfork` without libc's: the child goes over to a stack of its own before
-// it calls anything, since the way back of its parent lies on this one.
-#ifdef __x86_64__
-pid_t numbered_vfork(void (*child)(struct end *), struct end *e, void *stack);
-__asm__(".text\n"
-        "numbered_vfork:\n"
-        "    push %rbx\n"
-        "    push %r12\n"
-        "    push %r13\n"
-        "    mov %rdi, %rbx\n"
-        "    mov %rsi, %r12\n"
-        "    mov %rdx, %r13\n"
-        "    mov $56, %edi\n"     // SYS_clone
-        "    mov $0x4111, %esi\n" // CLONE_VFORK | CLONE_VM | SIGCHLD
-        "    xor %edx, %edx\n"
-        "    xor %ecx, %ecx\n"
-        "    xor %r8d, %r8d\n"
-        "    xor %r9d, %r9d\n"
-        "    xor %eax, %eax\n"
-        "    call syscall@PLT\n"
-        "    test %eax, %eax\n"
-        "    jnz 1f\n"
-        "    mov %r13, %rsp\n"
-        "    mov %r12, %rdi\n"
-        "    call *%rbx\n"
-        "1:  pop %r13\n"
-        "    pop %r12\n"
-        "    pop %rbx\n"
-        "    ret\n");
-static pid_t lent_child(struct end *e)
+
+// The same with the signal blocked that tells of memory which is not there.
+static pid_t raw_fork_deaf(void)
 {
-    static char stacks[2][65536] __attribute__((aligned(16)));
-    return numbered_vfork(closes_and_ends, e, stacks[e->role == S] + sizeof stacks[0]);
-}
-#else
-static pid_t lent_child(struct end *e)
-{
-    pid_t pid = vfork();
-    if (pid == 0)
-        closes_and_ends(e);
+    sigset_t fault, former;
+    sigemptyset(&fault);
+    sigaddset(&fault, SIGSEGV);
+    sigprocmask(SIG_BLOCK, &fault, &former);
+    pid_t pid = raw_fork();
+    if (pid)
+        sigprocmask(SIG_SETMASK, &former, NULL);
     return pid;
 }
+CHILD_ENDS(raw_deaf_child_looks, raw_fork_deaf(), looks_and_ends)
+// A `vfork` without libc's: the child goes over to a stack of its own before it calls anything, since the way
+// back of its parent lies on this one. By its number, and by an instruction.
+#ifdef __x86_64__
+#define VFORK(name, call) \
+    pid_t name(void (*child)(struct end *), struct end *e, void *stack); \
+    __asm__(".text\n" \
+            #name ":\n" \
+            "    push %rbx\n" \
+            "    push %r12\n" \
+            "    push %r13\n" \
+            "    mov %rdi, %rbx\n" \
+            "    mov %rsi, %r12\n" \
+            "    mov %rdx, %r13\n" \
+            "    xor %edx, %edx\n" \
+            "    xor %ecx, %ecx\n" \
+            "    xor %r8d, %r8d\n" \
+            "    xor %r9d, %r9d\n" \
+            "    xor %r10d, %r10d\n" \
+            call \
+            "    test %eax, %eax\n" \
+            "    jnz 1f\n" \
+            "    mov %r13, %rsp\n" \
+            "    mov %r12, %rdi\n" \
+            "    call *%rbx\n" \
+            "1:  pop %r13\n" \
+            "    pop %r12\n" \
+            "    pop %rbx\n" \
+            "    ret\n")
+// 56: SYS_clone; 0x4111: CLONE_VFORK | CLONE_VM | SIGCHLD
+VFORK(numbered_vfork, "mov $56, %edi\n mov $0x4111, %esi\n xor %eax, %eax\n call syscall@PLT\n");
+VFORK(raw_vfork, "mov $56, %eax\n mov $0x4111, %edi\n xor %esi, %esi\n syscall\n");
+static pid_t lent_child(struct end *e, pid_t (*make)(void (*)(struct end *), struct end *, void *))
+{
+    static char stacks[2][65536] __attribute__((aligned(16)));
+    return make(closes_and_ends, e, stacks[e->role == S] + sizeof stacks[0]);
+}
+#else
+static pid_t numbered_vfork(void (*child)(struct end *), struct end *e, void *stack)
+{
+    (void)stack;
+    pid_t pid = vfork();
+    if (pid == 0)
+        child(e);
+    return pid;
+}
+#define raw_vfork numbered_vfork
+static pid_t lent_child(struct end *e, pid_t (*make)(void (*)(struct end *), struct end *, void *))
+{
+    return make(closes_and_ends, e, NULL);
+}
 #endif
-CHILD_CLOSES(numbered_vfork_closes, lent_child(e))
+CHILD_CLOSES(numbered_vfork_closes, lent_child(e, numbered_vfork))
+CHILD_CLOSES(raw_vfork_closes, lent_child(e, raw_vfork))
 CHILD_CLOSES(raw_child_closes, raw_fork())
 
 static void vfork_rearranges(struct end *e)
@@ -1077,6 +1100,34 @@ static void error_told_once(struct end *e)
     }
 }
 
+// A peer that has shut down its half is killed, and leaves something unread: who waits for nothing but an
+// error hears of that.
+static void killed_half_closed(struct end *e)
+{
+    struct kid kid = {0};
+    AT(S) T(send(FD, "abc", 3, 0));
+    AT(C) {
+        T(shutdown(FD, SHUT_WR));
+        kid = spawn(e);
+        if (kid.pid == 0) {
+            pause();
+            _exit(0);
+        }
+        close(FD);
+        FD = -1;
+    }
+    if (e->role == S) {
+        struct pollfd p = {FD, 0, 0};
+        will_block(e);
+        T(poll(&p, 1, PATIENCE_MS));
+        say(e, "%s", events(p.revents));
+    } else {
+        await_blocked(e);
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+    }
+}
+
 DIFF_MAIN(CASE(error_told_once, SPLIT | ONLY_COLD), CASE(child_serves, SPLIT | ALL | COLD), CASE(child_closes_set, SPLIT | COLD),
           KNOWN(child_takes_out, SPLIT | COLD, "each process has registrations of its own for shunted sockets"), CASE(alternating, SPLIT | ALL | COLD), CASE(both_fork, SPLIT | COLD),
           CASE(child_looks_away, SPLIT | COLD), CASE(child_shuts_down, SPLIT | COLD), CASE(last_holder, SPLIT | COLD),
@@ -1084,8 +1135,8 @@ DIFF_MAIN(CASE(error_told_once, SPLIT | ONLY_COLD), CASE(child_serves, SPLIT | A
           CASE(child_receives_parent_sends, SPLIT | COLD), CASE(handed_over, SPLIT | COLD),
           CASE(child_leaves_full, SPLIT), CASE(killed_child, SPLIT | COLD), CASE(killed_in_send, SPLIT | COLD),
           CASE(killed_in_receive, SPLIT | COLD), CASE(vfork_closes, COLD | ALL),
-          CASE(raw_child_closes, COLD | ALL), CASE(raw_child_looks, COLD), CASE(numbered_vfork_closes, COLD | ALL),
+          CASE(raw_child_closes, COLD | ALL), CASE(raw_child_looks, COLD), CASE(raw_deaf_child_looks, COLD), CASE(raw_vfork_closes, COLD | ALL), CASE(numbered_vfork_closes, COLD | ALL),
           CASE(vfork_rearranges, COLD), CASE(spawned, COLD), CASE(quiet_forks, SPLIT | COLD),
           CASE(fork_under_receiver, SPLIT), CASE(fork_under_waiter, SPLIT),
           CASE(fork_under_closed_set, SPLIT), CASE(fork_by_handler, SPLIT), CASE(killed_asleep, SPLIT | COLD), CASE(fork_by_handler_sleeps_on, SPLIT | COLD),
-          CASE(room_for_relatives, SPLIT), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))
+          CASE(room_for_relatives, SPLIT), CASE(killed_half_closed, SPLIT | COLD), CASE(often, SPLIT | COLD), CASE(child_connects, SPLIT | ALL))

@@ -134,7 +134,7 @@ pub enum Role {
 /// | Retire | `link` |
 /// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet; `flags` bit 6: somebody does, and the pairing comes later) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
 /// | Report | `cookie`, `fd`, `role`, `family`, `ports`, `addresses`, `status`: 0 (shunted) or a reason; `flags` bit 7: it has been shunted. That a connection is shunted for the first time is said by the counters region; without one, by this |
-/// | Release | `cookie` |
+/// | Release | `cookie`; `flags` bit 7: both ends have been attached, so the other one waits for nobody |
 /// | NeedSpare | `slot`: how many slots the arena is to have |
 /// | List, End | – |
 /// | Lend | `cookie`, `fd`: the client's own end |
@@ -211,7 +211,8 @@ pub const FLAG_UNUSED: u32 = 32;
 /// memory for it.
 pub const FLAG_MATCHED: u32 = 64;
 
-/// [`Message::flags`]: the connection's bytes move through shared memory, or did.
+/// [`Message::flags`]: the connection's bytes move through shared memory, or did; of one that is
+/// released: could, at both ends.
 pub const FLAG_USED: u32 = 128;
 
 /// Size of every message.

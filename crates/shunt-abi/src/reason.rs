@@ -66,7 +66,7 @@ reasons! {
     Edge = 27, "EDGE", "An edge-triggered set has not been waited on since the pairing, or several sets are.";
     HolderDied = 28, "HOLDER_DIED", "A process that shared the connection by fork was killed while it took bytes; how many is not known, so the connection was reset.";
     PeerLeft = 29, "PEER_LEFT", "The other end went back to TCP; its own reason says why.";
-    Held = 30, "HELD", "The socket came from another process, and some process still has a copy of it.";
+    Held = 30, "HELD", "Another process has a copy of the socket, from where it came, or taken without a word.";
     Confined = 31, "CONFINED", "The process may make few system calls only (seccomp), and Shunt needs others.";
     Ended = 32, "ENDED", "The other end closed or shut down before all was read, so TCP delivered the rest.";
     Requested = 33, "REQUESTED", "`shunt downgrade` sent it back to TCP.";

@@ -59,6 +59,11 @@ pub(crate) fn beside_close(socket: &'static Socket, work: impl FnOnce()) {
     }
 }
 
+/// Whether such work is under way.
+pub(crate) fn is_any_beside(socket: &Socket) -> bool {
+    socket.count().load(Ordering::Acquire) >> 32 != 0
+}
+
 /// A hold of [`beside_close`], as it is counted: as one of all, and once more in the high half.
 const BESIDE: u64 = 1 << 32 | 1;
 

@@ -18,7 +18,6 @@ mod slots;
 pub(crate) use kin::{
     after_fork_child, before_fork, drop_needless, drop_unnamed, is_handed_on, retire_all,
 };
-pub(crate) use late::stands_in;
 use slots::Slots;
 
 /// All links.

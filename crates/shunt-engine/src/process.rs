@@ -6,6 +6,8 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::slot;
 
+mod forks;
+
 use crate::link::{self, Pair};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
@@ -45,6 +47,14 @@ pub(crate) fn before_fork() {
     }
     // Who sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
+    forks::begin();
+}
+
+/// After it, in the parent, also if there is no child.
+pub(crate) fn after_fork_parent() {
+    if thread::owns_memory() {
+        forks::end();
+    }
 }
 
 /// What a child would have no memory of is the kernel's before there is one.
@@ -108,6 +118,7 @@ pub(crate) fn before_exit() {
 /// In the child: the other threads are gone, and so is whatever they held.
 pub(crate) fn after_fork_child() {
     thread::note_fork();
+    forks::after_fork_child();
     share::after_fork_child();
     region::after_fork_child();
     stats::after_fork_child();

@@ -17,6 +17,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::counters::Record;
 use shunt_abi::message::Role;
+use shunt_shm::slot;
 
 use crate::config::{self, Upgrade};
 use crate::control::Due;
@@ -547,11 +548,19 @@ impl Socket {
             }
         });
         upgrade::note_end(self);
+        if self.is_attached_at_both_ends() {
+            self.due.note_used();
+        }
         paired::note(self, self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
         if self.inside.retire() {
             self.bury();
         }
+    }
+
+    fn is_attached_at_both_ends(&self) -> bool {
+        let is_ready = |pair: &Pair| pair.peer_state() & slot::READY != 0;
+        self.stage() == Stage::Attached && self.pair().is_some_and(is_ready)
     }
 
     /// Nobody is inside a real call either, as after a `close` under a thread that

@@ -42,6 +42,7 @@ mod recv;
 mod send;
 pub(crate) mod short;
 mod spin;
+mod stand_in;
 mod tell;
 mod transfer;
 mod wait;
@@ -51,7 +52,7 @@ pub(crate) use close::{
     reset_if_died, shutdown, socket_error,
 };
 pub(crate) use downgrade::{downgrade, is_plain};
-pub(crate) use leave::{is_too_much_for_tcp, leave_ring};
+pub(crate) use leave::{is_too_much_for_tcp, leave_ring, leave_to_half_closed};
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
     is_withdrawn as recall_is_withdrawn,
@@ -59,6 +60,7 @@ pub(crate) use owed::{
 pub(crate) use recv::{at_mark, is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
 pub(crate) use send::{ask_for_room, send, send_in};
 pub(crate) use spin::{Peer, Spin, share_crowd};
+pub(crate) use stand_in::{for_ended_peer, is_left_by_ended};
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use wait::{
     Stay, TURN, Want, asleep, awake, foresee_sleep, interrupted, is_on_rings, must_be_called,

@@ -18,6 +18,7 @@ macro_rules! call {
 mod clock;
 mod file;
 mod memory;
+mod pair;
 mod process;
 mod readiness;
 mod signal;
@@ -31,9 +32,12 @@ pub(crate) use file::{
 pub use memory::is_readable;
 pub(crate) use memory::{
     map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file, seal_size, unmap,
+    wipe_on_fork,
 };
+pub(crate) use pair::connected;
 pub(crate) use process::{
-    comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run,
+    comm, core, exit, getpid, has_had_rings, has_threads, is_dead, is_filtered, is_stopped,
+    refuses_to_run,
 };
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
@@ -57,6 +61,10 @@ pub(crate) fn write(fd: c_int, buffer: *const u8, length: usize) -> Result<usize
 
 pub(crate) fn close(fd: c_int) {
     let _ = call!(close, fd);
+}
+
+pub(crate) fn dup3(old: c_int, new: c_int, flags: c_int) -> Result<usize, Errno> {
+    call!(dup3, old, new, flags)
 }
 
 pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize, Errno> {

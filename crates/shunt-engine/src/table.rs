@@ -32,6 +32,8 @@ pub(crate) enum Entry {
 /// are zero in an address, or [`OURS`] alone.
 type Cell = AtomicPtr<()>;
 
+const CHUNK_BYTES: usize = CHUNK * size_of::<Cell>();
+
 const SOCKET: usize = 1;
 const SET: usize = 2;
 const OURS: usize = 3;
@@ -142,7 +144,13 @@ pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
             return Entry::Other;
         }
         thread::set_used();
-        let fresh = sys::map(CHUNK * size_of::<Cell>()).cast();
+        let fresh = sys::map_wiped_on_fork(CHUNK_BYTES);
+        let fresh = if fresh.is_null() {
+            sys::map(CHUNK_BYTES)
+        } else {
+            fresh
+        };
+        let fresh = fresh.cast();
         // A thread that was faster keeps its chunk; ours is lost, once.
         let _ = home.compare_exchange(
             std::ptr::null_mut(),
@@ -154,6 +162,18 @@ pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
     match cell(fd) {
         Some(cell) => decode(cell.swap(word, Ordering::AcqRel)),
         None => Entry::Other,
+    }
+}
+
+/// Whether children find in their copy of the table what their parent has there: those of a fork do that
+/// the library sees. To any other child all descriptors are the kernel's, as it has none of the memory of
+/// its parent's connections.
+pub(crate) fn hand_on(whole: bool) {
+    for home in &DESCRIPTORS {
+        let chunk = home.load(Ordering::Acquire);
+        if !chunk.is_null() {
+            sys::wipe_on_fork(chunk.cast(), CHUNK_BYTES, !whole);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) mod undisturbed;
 
 pub use alone::{is_alone, not_alone};
 
-pub(crate) use owner::{lend_memory, owns_memory};
+pub(crate) use owner::{lend_memory, owns_descriptors, owns_memory};
 
 /// What every start, fork and exit looks at. In the same page as what the loader
 /// has written anyway, so that a program without sockets, and each of its forked

@@ -13,7 +13,7 @@ use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
-use crate::{control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
+use crate::{control, epoll, life, signal, stats, stream, sys, table, tcp, uring, wake};
 
 pub(crate) mod sync;
 mod vain;
@@ -70,7 +70,10 @@ pub(crate) fn adopt(socket: &'static Socket) {
 /// Why nobody is known with whom the socket could be paired. That may change: a
 /// `listen` is known to the kernel sooner than to the daemon, which may be slow.
 fn alone(socket: &Socket) -> Option<Reason> {
-    if socket.share.is_shared() {
+    if uring::is_any_unseen() {
+        config::use_rings();
+        Some(Reason::IoUring)
+    } else if socket.share.is_shared() {
         Some(Reason::Forked)
     } else if !control::ensure() {
         Some(control::why_not())

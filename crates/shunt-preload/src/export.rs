@@ -16,3 +16,4 @@ mod signal;
 mod socket;
 mod stdio;
 mod syscall;
+mod uring;

@@ -39,7 +39,7 @@ unsafe extern "C" {
     /// over the library's name for the day on which it is unloaded, as ours is never.
     fn __register_atfork(
         prepare: extern "C" fn(),
-        parent: Option<extern "C" fn()>,
+        parent: extern "C" fn(),
         child: extern "C" fn(),
         object: *mut c_void,
     ) -> c_int;
@@ -73,7 +73,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     // to the library's own finalisation, which comes earlier.
     // SAFETY: functions of this library, which is never unloaded.
     unsafe {
-        __register_atfork(prepare_fork, None, forked_child, ptr::null_mut());
+        __register_atfork(prepare_fork, forked, forked_child, ptr::null_mut());
         __cxa_atexit(leave, ptr::null_mut(), ptr::null_mut());
         __cxa_at_quick_exit(leave, ptr::null_mut());
     }
@@ -101,6 +101,11 @@ with_start! {
 extern "C" fn prepare_fork() {
     next::before_fork();
     call::quietly(life::before_fork);
+}
+
+/// In the parent.
+extern "C" fn forked() {
+    call::quietly(life::after_fork_parent);
 }
 
 extern "C" fn forked_child() {

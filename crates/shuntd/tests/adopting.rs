@@ -185,6 +185,20 @@ fn who_uses_it_in_shared_memory_is_not_told() {
 }
 
 #[test]
+fn nobody_is_told_of_the_end_of_what_both_have_used() {
+    let daemon = Fixture::start();
+    let [a, b] = two(&daemon);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    let far_cookie = b.claim(&far, Role::Acceptor, 0);
+    a.expect(Kind::Paired);
+    a.expect(Kind::NeedSpare);
+    b.release_used(far_cookie);
+    b.sync();
+    a.expect_nothing();
+}
+
+#[test]
 fn who_passes_itself_what_it_has_used_does_not_get_the_same_slot_again() {
     let daemon = Fixture::start();
     let is_kept = |use_it: &dyn Fn(&Client, &TcpStream, u64)| {

@@ -44,6 +44,8 @@ pub(crate) struct Due {
     what: AtomicU8,
     /// With [`STATUS`]: 0, or a reason.
     status: AtomicU8,
+    /// With [`RELEASED`]: both ends had been attached.
+    used: AtomicBool,
 }
 
 impl Due {
@@ -54,7 +56,13 @@ impl Due {
 
     /// Nothing any more.
     pub(crate) fn clear(&self) {
+        self.used.store(false, Ordering::Relaxed);
         self.what.store(0, Ordering::Release);
+    }
+
+    /// The connection that is about to be released had been attached at both ends.
+    pub(crate) fn note_used(&self) {
+        self.used.store(true, Ordering::Relaxed);
     }
 
     /// More is, of which the caller sees to it that it is said.
@@ -157,6 +165,9 @@ fn message(socket: &Socket, news: u8) -> Message {
         _ => Kind::Release,
     });
     m.cookie = socket.cookie();
+    if news == RELEASED && socket.due.used.load(Ordering::Relaxed) {
+        m.flags = message::FLAG_USED;
+    }
     if news & (LISTENS | LISTENED) != 0 {
         m.port = socket.port();
     }

@@ -5,7 +5,6 @@ use shunt_abi::Reason;
 
 use super::inherit::{copied_apart, to_kernel};
 use super::{before_stdio, forget_stale};
-use shunt_abi::Reason;
 
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
@@ -18,7 +17,7 @@ pub fn close(fd: c_int) -> Outcome {
         Entry::Other => {}
         Entry::Ours => return Outcome::Fail(libc::EBADF),
         entry => {
-            if thread::owns_memory() {
+            if thread::owns_descriptors() {
                 closing(fd, entry);
             }
         }
@@ -116,7 +115,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
     if flags & UNSHARE != 0 && sys::has_threads() {
         thread::set_apart();
     }
-    let own = flags & CLOEXEC == 0 && thread::owns_memory();
+    let own = flags & CLOEXEC == 0 && thread::owns_descriptors();
     let mut from = first;
     let mut failed = None;
     table::each(|fd, entry| {
@@ -160,7 +159,7 @@ pub fn before_replace(old: c_int, new: c_int) {
         }
         entry => {
             // If `old` is bad nothing will be closed.
-            if thread::owns_memory() && sys::fcntl(old, libc::F_GETFD, 0).is_ok() {
+            if thread::owns_descriptors() && sys::fcntl(old, libc::F_GETFD, 0).is_ok() {
                 closing(new, entry);
             }
         }
@@ -190,7 +189,7 @@ pub fn after_dup(old: c_int, new: c_int) {
     if matches!(entry, Entry::Other) && matches!(table::look(new), Entry::Other) {
         return;
     }
-    if !thread::owns_memory() {
+    if !thread::owns_descriptors() {
         if let Entry::Socket(socket) = entry {
             copied_apart(socket, old, new);
         }

@@ -8,11 +8,12 @@ use libc::c_int;
 use shunt_abi::Reason;
 
 use super::attached;
+use super::descriptor::{after_dup, before_replace};
 use crate::hold;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
-use crate::{config, control, sys, thread, upgrade};
+use crate::{config, control, epoll, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(super) fn give_up(fd: c_int, reason: Reason) {
@@ -43,11 +44,60 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
     if socket.stage() != Stage::Attached {
         return;
     }
+    let mut stand_in = None;
     hold::beside_close(socket, || {
         if let Some(conn) = Conn::new(socket, fd) {
             stream::downgrade(&conn, reason);
+            if goes_on_elsewhere(reason) {
+                stand_in = stream::for_ended_peer(&conn);
+            }
         }
     });
+    if let Some(stand_in) = stand_in {
+        replace(socket, fd, stand_in);
+    }
+}
+
+/// Whether others read what comes from then on, by the kernel's calls alone.
+fn goes_on_elsewhere(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Inherited | Reason::Passed | Reason::Stdio | Reason::IoUring
+    )
+}
+
+/// Another connection takes the place of this one, in this process: its descriptors name that from here on. Of
+/// a `vfork` child's, `fd` may be one that its parent's memory does not have.
+fn replace(socket: &'static Socket, fd: c_int, stand_in: c_int) {
+    let own = thread::owns_memory();
+    let registrations = if own {
+        epoll::registrations(socket)
+    } else {
+        put_over(fd, stand_in);
+        Vec::new()
+    };
+    table::each(|fd, entry| {
+        let named = matches!(entry, Entry::Socket(s) if std::ptr::eq(s, socket));
+        if !named || !own && !is_still(socket, fd) {
+            return;
+        }
+        if own {
+            before_replace(stand_in, fd);
+        }
+        put_over(fd, stand_in);
+        if own {
+            after_dup(stand_in, fd);
+        }
+    });
+    sys::close(stand_in);
+    registrations
+        .into_iter()
+        .for_each(epoll::Registration::make_again);
+}
+
+fn put_over(fd: c_int, stand_in: c_int) {
+    let flags = if survives(fd) { 0 } else { libc::O_CLOEXEC };
+    let _ = sys::dup3(stand_in, fd, flags);
 }
 
 /// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.
@@ -127,9 +177,23 @@ pub(super) fn forget_all(reason: Reason) {
     });
 }
 
+/// Before a child is made, which may become another program: both are to have what a peer has left that
+/// has ended, and each byte of it once.
+pub(crate) fn before_child() {
+    table::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
+            && let Some(conn) = Conn::attached(socket, fd)
+            && !conn.is_shared()
+            && stream::is_left_by_ended(&conn)
+        {
+            give_up_now(socket, fd, Reason::Inherited);
+        }
+    });
+}
+
 /// Before an exec, or a spawn by libc: the descriptors that survive it.
 pub(super) fn before_program() {
-    let own = thread::owns_memory();
+    let own = thread::owns_descriptors();
     table::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && is_in_use(socket)

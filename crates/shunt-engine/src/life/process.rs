@@ -26,14 +26,33 @@ pub unsafe fn start(environment: *const *const c_char) {
 #[inline]
 pub fn before_fork() {
     if thread::is_used() {
+        hand_on_what_is_left();
         process::before_fork();
+    }
+}
+
+/// After one, in the parent.
+#[inline]
+pub fn after_fork_parent() {
+    if thread::is_used() {
+        process::after_fork_parent();
     }
 }
 
 /// Before a child is made that runs on this memory (`vfork(2)`, `CLONE_VM`).
 #[inline]
 pub fn before_lending() {
+    if thread::is_used() {
+        hand_on_what_is_left();
+    }
     thread::lend_memory();
+}
+
+#[cold]
+fn hand_on_what_is_left() {
+    if thread::owns_memory() {
+        inherit::before_child();
+    }
 }
 
 /// After a fork, in the child.
@@ -77,7 +96,7 @@ pub unsafe fn before_exec_of(directory: c_int, path: *const c_char) -> Outcome {
 #[cold]
 fn leave_for_program() {
     inherit::before_program();
-    if thread::owns_memory() {
+    if thread::owns_descriptors() {
         inherit::leave_the_rest();
         epoll::give_back();
     }
@@ -102,7 +121,7 @@ pub fn before_exit() {
 
 #[cold]
 fn end() {
-    if thread::owns_memory() {
+    if thread::owns_descriptors() {
         process::before_exit();
     }
     stats::write_at_last();

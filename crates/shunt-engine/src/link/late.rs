@@ -1,16 +1,14 @@
-//! Where the memory of links was, or should be, and somebody comes too late for it, or has none.
+//! Where the memory of links was, and somebody comes too late for it.
 //!
 //! A thread that has looked a descriptor up just before another one closes it may be about to take a
-//! token there, however long it is kept from that. And a child that is made by an instruction of the
-//! program's own, of which no fork handler knows, has none of its parent's links. Both find empty
-//! memory: there no connection is in rings, and the call is the kernel's.
+//! token there, however long it is kept from that. It finds empty memory: there no connection is in
+//! rings, and the call is the kernel's.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use shunt_abi::layout;
 use shunt_shm::arena::{Arena, Part};
 
-use super::LINKS;
 use crate::{sys, thread};
 
 /// So many arenas leave their place empty at a time. (Addresses only: nobody writes there.)
@@ -34,22 +32,6 @@ pub(super) fn leave(arena: &Arena) {
     if oldest != 0 {
         sys::unmap(oldest as *mut u8, layout::RINGS_AT);
     }
-}
-
-/// In the handler of a fault at an address where nothing is: whether this is a child of which nobody
-/// knew, and the place its parent's link. Then there is empty memory from here on.
-pub(crate) fn stands_in(address: usize) -> bool {
-    if thread::owns_memory() {
-        return false;
-    }
-    let mut arenas = LINKS
-        .each()
-        .filter(|link| link.in_use.load(Ordering::Acquire))
-        .flat_map(|link| [link.own(), link.peer()]);
-    let found = arenas.find(|arena| arena.contains(address));
-    found.is_some_and(|arena| {
-        arena.blank(&Part::Control) && arena.blank(&Part::Rings(0..arena.slots()))
-    })
 }
 
 #[cfg(all(test, not(miri)))]

@@ -118,7 +118,10 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     let readable = match inward {
         Way::Ring => {
             // Payload: the ring may have ended since the look above, which is nothing to read.
-            conn.consumer().at_hand() > 0 || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0
+            // Behind the look at the kernel: a peer that leaves says so before it sends.
+            let leaves = || conn.pair.peer_state() & slot::LEAVING != 0;
+            let stray = kernel & POLLIN != 0 && !leaves();
+            conn.consumer().at_hand() > 0 || stray || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0
         }
         Way::Tcp if stream::unread(conn) > 0 => true,
         // The count ends at urgent data.

@@ -400,7 +400,9 @@ fn must_be_called(conn: &Conn, events: i16) -> bool {
 }
 
 fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Place>) -> bool {
-    let mut ready = false;
+    // What a peer leaves unread that has shut down its half resets the connection only by TCP.
+    let waits_for_end = events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) == 0;
+    let mut ready = waits_for_end && stream::leave_to_half_closed(conn);
     stream::share_crowd(conn.pair.link);
     // What came by TCP, FIN and RST.
     to.events = events & (libc::POLLPRI | libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM);

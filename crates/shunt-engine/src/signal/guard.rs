@@ -21,7 +21,7 @@ use super::{
     slot,
 };
 use crate::thread::signals;
-use crate::{config, link, real, sys};
+use crate::{config, real, sys};
 
 /// The guard stands in for the program's dispositions, …
 static ON: AtomicBool = AtomicBool::new(false);
@@ -187,7 +187,7 @@ pub(super) unsafe extern "C" fn chosen(
     let code = unsafe { (*info).si_code };
     // Sent signals have codes of 0 and below: where they strike says nothing.
     // SAFETY: the context and the information that the kernel passed to this handler.
-    if code > 0 && unsafe { fix_up(context) || is_stood_in_for(signal, info) } {
+    if code > 0 && unsafe { fix_up(context) } {
         return entry::nothing as *const () as usize;
     }
     let Some(slot) = slot(signal) else {
@@ -223,17 +223,6 @@ fn end(signal: c_int, info: *const siginfo_t, code: c_int) {
     if !(1..=4).contains(&code) {
         sys::send_signal(signal, info);
     }
-}
-
-/// Whether an access to a connection's memory has faulted that a child has not, and may go on now.
-///
-/// # Safety
-/// `info` is what the kernel passed to the running handler.
-unsafe fn is_stood_in_for(signal: c_int, info: *const siginfo_t) -> bool {
-    const SEGV_MAPERR: c_int = 1;
-    // SAFETY: the caller's promise; a fault comes with its address.
-    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr()) };
-    signal == SIGSEGV && code == SEGV_MAPERR && link::stands_in(address as usize)
 }
 
 /// If a copy has faulted, lets it end early.

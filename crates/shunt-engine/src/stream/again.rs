@@ -74,7 +74,7 @@ impl Return {
     /// It goes back to TCP, or would if it had not: what was known of who has it holds no
     /// more.
     pub(super) fn begin(&self, reason: Reason) {
-        if reason == Reason::Blocked {
+        if matches!(reason, Reason::Blocked | Reason::Held) {
             self.note_try();
         }
         self.calls.store(0, Ordering::Relaxed);
@@ -134,6 +134,7 @@ fn passes(reason: Reason) -> bool {
             | Reason::Inherited
             | Reason::PeerLeft
             | Reason::Blocked
+            | Reason::Held
             | Reason::NoResources
             | Reason::Pending
     )

@@ -17,6 +17,7 @@ use super::owed::Withdrawal;
 use super::{Conn, leaves_unread, owed, recv, wait};
 use crate::Outcome;
 use crate::config::{self, hesitate};
+use crate::hold;
 use crate::socket::Socket;
 use crate::sys::{self, Errno};
 use crate::table::{self, Entry};
@@ -39,7 +40,8 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
         }
     }
     if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
-        before_end(conn);
+        // Nothing can take this side's place once the peer needs TCP.
+        before_end(conn, u64::MAX);
     }
     let token = &own.sending.token;
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
@@ -73,7 +75,7 @@ fn will_be_deaf(state: u32, how: c_int) -> bool {
     path::is_deaf(state | new) && !path::is_deaf(state)
 }
 
-/// More than this the peer of an ending connection reads in the ring.
+/// More than this the peer of a closed connection reads in the ring, or gets by a [stand-in](super::stand_in).
 const MOST_WITHDRAWN: u64 = 1 << 20;
 /// How long who ends the stream waits for a peer that is in the middle of a receive, in
 /// nanoseconds: long enough for one that waits for a crowded core.
@@ -83,13 +85,13 @@ const ENDING_PATIENCE: u64 = 1_000_000_000;
 /// that does not read just now may give the connection to another program, also one
 /// that only waited until there was something to read; it then finds all of it in the
 /// kernel.
-fn before_end(conn: &Conn) {
+fn before_end(conn: &Conn, most: u64) {
     // Where a forked relative may go on, the ring stays unless nobody looks at it.
     let stays = || {
         const LOOKS: u32 = slot::WAIT_RX | slot::WATCHED;
         conn.is_shared() && conn.pair.peer.face.wait.load(Ordering::Acquire) & LOOKS != 0
     };
-    let few = || (1..=MOST_WITHDRAWN).contains(&conn.in_flight());
+    let few = || (1..=most).contains(&conn.in_flight());
     let mut until = None;
     while conn.is_on_ring() && few() && !stays() && conn.take(&conn.pair.own.sending.token) {
         let waits = conn.is_on_ring() && owed::withdraw(conn) == Withdrawal::PeerReceives;
@@ -172,14 +174,22 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
 /// takes the kernel's FIN or RST for what TCP would have said.
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
-    before_end(conn);
+    before_end(conn, MOST_WITHDRAWN);
     let recalled = || conn.receiver().has_recalled();
     // What TCP has not brought by now would be lost without a word.
     if recalled() && !conn.socket.insists.load(Ordering::Relaxed) && !conn.is_shared() {
         downgrade::end_recall(conn);
     }
     // It is the kernel's; or other processes may go on using it.
-    if recalled() || downgrade::is_plain(conn) || conn.is_shared() {
+    if downgrade::is_plain(conn) || conn.is_shared() {
+        return;
+    }
+    if recalled() {
+        // The call beside this one that sends it back to TCP has nothing to hand on any more.
+        if hold::is_any_beside(conn.socket) && downgrade::is_any_unanswered(conn) {
+            publish::set_bits(&own.face.state, slot::CLOSED);
+            reset_with_close(conn);
+        }
         return;
     }
     let linger: libc::linger = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER)
@@ -200,16 +210,20 @@ pub(crate) fn before_close(conn: &Conn) {
     hesitate();
     let lost = leaves_unread(conn);
     if lost && !resets {
-        publish::set_bits(&own.face.state, slot::UNREAD);
-        // TCP resets a connection whose data was thrown away (RFC 2525, 2.17).
-        let now = libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        };
-        let set = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
-        if set.is_err() {
-            sys::reset(conn.fd);
-        }
+        reset_with_close(conn);
+    }
+}
+
+/// TCP resets a connection whose data was thrown away (RFC 2525, 2.17).
+fn reset_with_close(conn: &Conn) {
+    publish::set_bits(&conn.pair.own.face.state, slot::UNREAD);
+    let now = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    let set = sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER, &now);
+    if set.is_err() {
+        sys::reset(conn.fd);
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     }
     conn.socket.set_reason(reason);
     // Who only is to be woken by the kernel from here on takes what comes, whenever that is.
-    let blocked = reason == Reason::Blocked;
+    let blocked = matches!(reason, Reason::Blocked | Reason::Held);
     let insists = reason != Reason::Requested && !blocked;
     if insists {
         conn.socket.insists.store(true, Ordering::Relaxed);
@@ -238,6 +238,15 @@ pub(super) fn has_passed_the_end(conn: &Conn) -> bool {
                 .is_some_and(|fd| sys::ready(fd, libc::POLLRDHUP) & ENDED != 0)
     };
     path.has_ended_unasked() || heard() && path.is_unanswered()
+}
+
+/// Whether this side has recalled what lies unread in the ring, and nobody has sent any of it yet.
+pub(super) fn is_any_unanswered(conn: &Conn) -> bool {
+    let path = conn.receiver();
+    path.awaits()
+        && path.is_unanswered()
+        && path.switch_offset().is_some()
+        && conn.consumer().is_ready()
 }
 
 /// Whether no answer to a recall will come, so that what arrives is read where it was before,

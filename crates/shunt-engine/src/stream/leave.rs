@@ -22,12 +22,17 @@ pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     ends && conn.way_out() != Way::Ring
 }
 
+/// The same of a sender that waits for nothing but the end, behind what the peer has not read.
+pub(crate) fn leave_to_half_closed(conn: &Conn) -> bool {
+    conn.pair.peer_state() & slot::SHUT_WR != 0
+        && conn.is_on_ring()
+        && conn.in_flight() > 0
+        && leave_if_ending(conn)
+}
+
 /// How long who leaves the ring waits for a peer that is in the middle of a receive,
 /// in nanoseconds.
 const LEAVING_PATIENCE: u64 = 5_000_000;
-/// The same where that receive would take what follows the ring for what comes before it: long
-/// enough for one that waits for a crowded core.
-const OVERTAKING_PATIENCE: u64 = 1_000_000_000;
 
 /// Moves the outgoing direction back to TCP: what follows is the kernel's.
 pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
@@ -42,17 +47,13 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     conn.socket.again.begin(reason);
     let sending = &conn.pair.own.sending;
     let mut until = None;
-    let mut safe_until = None;
     loop {
         hesitate();
         if !conn.take(&sending.token) {
             return;
         }
         let now = sys::now();
-        let usual = *until.get_or_insert(now + patience);
-        let safe = *safe_until.get_or_insert(now + OVERTAKING_PATIENCE);
-        let may_wait = |overtakes| now < if overtakes { safe } else { usual };
-        let waits = leave(conn, reason, may_wait);
+        let waits = leave(conn, reason, now < *until.get_or_insert(now + patience));
         give(&sending.token);
         if !waits {
             break;
@@ -61,7 +62,7 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         if !await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE)
             && thread::is_held_by_stopped(token)
         {
-            (until, safe_until) = (Some(now), Some(now));
+            until = Some(now);
         }
     }
 }
@@ -107,9 +108,8 @@ impl Stopped {
     }
 }
 
-/// With the sending token. `true`: the peer is receiving, which `may_wait` says to wait for, where
-/// that would take what follows the ring for what comes before it, and where not.
-fn leave(conn: &Conn, reason: Reason, may_wait: impl Fn(bool) -> bool) -> bool {
+/// With the sending token. `true`: the peer is receiving, which is to be waited for (`may_wait`).
+fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     let path = conn.sender();
     if owed::is_due(conn) {
         owed::pay(conn);
@@ -127,8 +127,7 @@ fn leave(conn: &Conn, reason: Reason, may_wait: impl Fn(bool) -> bool) -> bool {
             };
             match withdrawal {
                 Withdrawal::Owing => {}
-                Withdrawal::PeerReceives if may_wait(false) => return true,
-                _ if may_overtake(conn) && may_wait(true) => return true,
+                Withdrawal::PeerReceives if may_wait => return true,
                 _ if can_stay && conn.in_flight() > 0 => {
                     path.stay_in_ring();
                     return false;
@@ -163,10 +162,4 @@ pub(super) fn end_ring(conn: &Conn, offset: u64) {
 /// Whether what the peer has not read of our ring is more than TCP takes at once.
 pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
     conn.is_on_ring() && conn.in_flight() > 0 && !owed::has_room(conn, conn.in_flight())
-}
-
-/// Whether the peer may be in the middle of a receive by TCP that began before this side used the
-/// ring: it would take what follows that for what comes before it.
-fn may_overtake(conn: &Conn) -> bool {
-    conn.sender().may_overtake() && !thread::is_held_by_dead(&conn.pair.peer.receiving.token)
 }

@@ -16,11 +16,13 @@ use crate::thread::{self, give};
 use crate::{sys, tcp};
 
 mod resend;
+mod room;
 mod withdrawal;
 
 pub(super) use resend::resend;
+pub(super) use room::has_room;
 pub(crate) use withdrawal::is_withdrawn;
-pub(super) use withdrawal::{Withdrawal, follow_withdrawal, has_room, withdraw};
+pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw};
 
 /// How long the peer may be in the middle of sending to itself in our name, in
 /// nanoseconds: a few system calls, unless it was stopped there.

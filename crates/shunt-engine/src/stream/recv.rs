@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
+use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
-use super::close::keep_error;
+use super::close::{abort, keep_error};
 use super::wait::{Stay, Want, is_patient, out_of_patience, timeout, wait};
-use super::{Conn, again, owed, short};
+use super::{Conn, again, downgrade, owed, short};
 use crate::iov::Cursor;
 use crate::socket::RECEIVER;
 use crate::sys::{self, Errno};
@@ -50,6 +51,8 @@ enum Step {
     Asked,
     /// It is to be looked for elsewhere.
     Moved,
+    /// Something has come by TCP of which the peer knows nothing.
+    Stray,
 }
 
 /// Receives into `iov` like `recvmsg`. `flags` as for `recv`.
@@ -154,7 +157,15 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
                     return Outcome::Done(done as isize);
                 }
             }
-            Step::End => return Outcome::Done(done as isize),
+            // It is payload, of one who has a copy of the peer's socket; TCP carries on from here.
+            Step::Stray if done == 0 || done < least => {
+                downgrade(conn, Reason::Held);
+                if conn.way_in() == Way::Ring {
+                    abort(conn);
+                }
+                continue;
+            }
+            Step::Stray | Step::End => return Outcome::Done(done as isize),
             Step::Failed(errno) if done > 0 => {
                 // The next call says so.
                 keep_error(conn, errno);

@@ -69,8 +69,7 @@ impl Lessons {
     /// A spin was in vain, or not begun; `false`.
     fn note_failure(&self) -> bool {
         let failed = self.failed.load(Ordering::Relaxed);
-        self.failed
-            .store(failed.wrapping_add(1), Ordering::Relaxed);
+        self.failed.store(failed.wrapping_add(1), Ordering::Relaxed);
         false
     }
 }

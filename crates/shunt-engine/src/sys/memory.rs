@@ -23,11 +23,21 @@ fn map_as(at: *mut u8, bytes: usize, flags: libc::c_int) -> *mut u8 {
 /// Memory that forked children find zeroed; null if there is none.
 pub(crate) fn map_wiped_on_fork(bytes: usize) -> *mut u8 {
     let at = map(bytes);
-    if !at.is_null() && call!(madvise, at, bytes, libc::MADV_WIPEONFORK).is_err() {
+    if !at.is_null() && !wipe_on_fork(at, bytes, true) {
         unmap(at, bytes);
         return std::ptr::null_mut();
     }
     at
+}
+
+/// Whether forked children find such memory zeroed, or as it is. `false`: the kernel knows nothing of that.
+pub(crate) fn wipe_on_fork(at: *mut u8, bytes: usize, wiped: bool) -> bool {
+    let advice = if wiped {
+        libc::MADV_WIPEONFORK
+    } else {
+        libc::MADV_KEEPONFORK
+    };
+    call!(madvise, at, bytes, advice).is_ok()
 }
 
 /// Gives such memory back.

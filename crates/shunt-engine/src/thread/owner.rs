@@ -6,8 +6,8 @@
 //! itself, if it was made by `vfork` or the like: then the memory has been *lent*, and
 //! from there on only the process number tells.
 //!
-//! What escapes is a `vfork` by an instruction of the program's own whose child then
-//! calls functions of libc's.
+//! Of a `vfork` by an instruction of the program's own nobody knows. Its child may move bytes by
+//! the state in memory, as a thread may; where descriptors are closed or copied, the kernel is asked.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,6 +19,12 @@ use crate::sys;
 /// with descriptors of its own: what it does to them must leave no trace.
 pub(crate) fn owns_memory() -> bool {
     (is_marked() || is_ours()) && !signals::is_apart()
+}
+
+/// The same, asked of the kernel where memory says so: also of a `vfork` by an instruction of the program's
+/// own, whose child closes or copies what is its parent's.
+pub(crate) fn owns_descriptors() -> bool {
+    owns_memory() && sys::getpid() == pid()
 }
 
 #[inline(always)]

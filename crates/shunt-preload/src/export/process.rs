@@ -12,7 +12,7 @@ use shunt_engine::{Outcome, life, not_alone};
 use crate::call::{alias, quietly, quietly_with, set_errno};
 use crate::next::Function;
 use crate::trampoline::{collect, forward};
-use crate::{forked_child, next, prepare_fork, with_start};
+use crate::{forked, forked_child, next, prepare_fork, with_start};
 
 /// Surrounds an exec, which returns only if it failed.
 #[inline(always)]
@@ -63,6 +63,8 @@ pub(super) fn forking<T: PartialEq + From<i8>>(kernel: impl FnOnce() -> T) -> T 
     let child = kernel();
     if child == T::from(0) {
         forked_child();
+    } else {
+        forked();
     }
     child
 }
@@ -205,7 +207,9 @@ unsafe extern "C-unwind" fn clone(
     let work = (&raw mut work).cast();
     prepare_bare_fork();
     // SAFETY: the caller's; `work` is in the memory that the child gets a copy of.
-    unsafe { next::clone(Some(cloned_child), stack, flags, work, parent, tls, child) }
+    let made = unsafe { next::clone(Some(cloned_child), stack, flags, work, parent, tls, child) };
+    forked();
+    made
 }
 
 with_start! {

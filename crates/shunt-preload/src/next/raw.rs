@@ -103,6 +103,14 @@ pub(super) unsafe fn dup2(old: c_int, new: c_int) -> Answer {
     }
 }
 
+/// A function of a library that the program does not have, by whatever arguments.
+///
+/// # Safety
+/// Always.
+pub(super) unsafe fn absent<T>(_: T) -> Answer {
+    Err(Errno::ENOSYS)
+}
+
 /// Any system call by its number.
 ///
 /// # Safety

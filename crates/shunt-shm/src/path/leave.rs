@@ -28,14 +28,6 @@ impl Sender<'_> {
         ended
     }
 
-    /// Whether the receiver is in the middle of a receive by TCP that began before this side used the
-    /// ring: it would take what follows that for what comes before it, so this side does not leave now.
-    #[must_use]
-    pub fn may_overtake(&self) -> bool {
-        let receiving = &self.peer.receiving;
-        Way::load(&receiving.way) == Way::Tcp && receiving.token.is_taken()
-    }
-
     /// The offset of the TCP stream where the stream went on, or goes on, behind the ring.
     #[must_use]
     pub fn left_at(&self) -> Option<u64> {

@@ -40,6 +40,15 @@ impl Receiver<'_> {
         switched?.checked_sub(1)
     }
 
+    /// How much of so many bytes that had come by TCP before this look comes before the peer's ring. What
+    /// the peer sends by TCP behind its ring it sends after it has named the offset.
+    #[must_use]
+    pub fn before_ring(&self, arrived: u64) -> u64 {
+        let first = |offset: u64| offset.saturating_sub(self.taken());
+        let most = self.switch_offset().map_or(u64::MAX, first);
+        arrived.min(most)
+    }
+
     /// Moves the incoming direction to the ring if all is taken that came before it. `true`: it is
     /// on the ring.
     #[must_use]

@@ -146,7 +146,7 @@ impl Daemon {
                 Ok(())
             }
             Kind::Release => {
-                self.release(end);
+                self.release(end, message.flags & FLAG_USED != 0);
                 Ok(())
             }
             Kind::Lend => {

@@ -419,14 +419,14 @@ impl Daemon {
 
     /// A client has closed an end. Who connected it, and has not used it in shared memory,
     /// may wait for another process that has this end now; not if that is a relative since a fork,
-    /// which has the slot, too.
-    pub(super) fn release(&mut self, id: EndId) {
+    /// which has the slot, too. `used`: both ends were attached.
+    pub(super) fn release(&mut self, id: EndId, used: bool) {
         let left = self.ends.get(id).map(|end| (end.state, end.tuple()));
         if self.ends.get(id).is_some_and(|end| end.kept) {
             return;
         }
         self.forget_end(id);
-        let Some((State::Paired(seat), Some(tuple))) = left else {
+        let Some((State::Paired(seat), Some(tuple))) = left.filter(|_| !used) else {
             return;
         };
         if !self.links.has(seat.link) {

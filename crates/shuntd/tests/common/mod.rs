@@ -18,7 +18,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Uid};
-use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
+use shunt_abi::message::{FLAG_ANSWER, FLAG_USED, Kind, Message, Role};
 use shunt_abi::{board, layout};
 use shuntd::{Config, Daemon, Scope};
 use zerocopy::IntoBytes;
@@ -372,6 +372,13 @@ impl Client {
 
     pub fn release(&self, cookie: u64) {
         self.with_cookie(Kind::Release, cookie, 0);
+    }
+
+    /// Of a connection that was attached at both ends.
+    pub fn release_used(&self, cookie: u64) {
+        let mut release = Message::new(Kind::Release);
+        (release.cookie, release.flags) = (cookie, FLAG_USED);
+        self.send(&release, None);
     }
 
     pub fn report(&self, cookie: u64, status: u8) {

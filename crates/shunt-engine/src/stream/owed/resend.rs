@@ -5,6 +5,7 @@ use shunt_shm::path::unread::Unread;
 use shunt_shm::ring::{Consumer, Found, Memory};
 
 use super::Debt;
+use super::room::Stretched;
 use crate::sys;
 
 /// Bytes given to the kernel at a time.
@@ -35,6 +36,7 @@ pub(in crate::stream) fn resend(
 }
 
 fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Option<Debt> {
+    let mut stretched = None;
     loop {
         let send = |from: *const u8, n: usize| sys::send_more(fd, from, n);
         let debt = match consumer.drain(STEP, send) {
@@ -44,6 +46,10 @@ fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Opt
                 continue;
             }
             Ok(Err(libc::EINTR)) => continue,
+            Ok(Err(libc::EAGAIN)) if stretched.is_none() => {
+                stretched = Some(Stretched::new(fd));
+                continue;
+            }
             // Its buffers grow while what they hold is acknowledged.
             Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
             Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),

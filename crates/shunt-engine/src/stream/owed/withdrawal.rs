@@ -5,6 +5,7 @@ use shunt_shm::path::withdrawal::Look;
 pub(in crate::stream) use shunt_shm::path::withdrawal::Withdrawal;
 use shunt_shm::slot::Way;
 
+use super::room::Stretched;
 use super::{GROWTH_MS, PATIENCE, has_died_with, is_recalled, send_owed};
 use crate::stream::recv::{follow_back, ring_bytes};
 use crate::stream::{Conn, close};
@@ -16,9 +17,11 @@ use crate::{sys, tcp, thread};
 pub(in crate::stream) fn withdraw(conn: &Conn) -> Withdrawal {
     // After our end of file nothing can follow it there.
     let too_late = is_recalled(conn) || conn.is_shut() || is_over(conn);
-    if too_late || !has_room(conn, conn.in_flight()) {
+    let base = conn.base().filter(|_| !too_late);
+    let room = base.map(|base| Stretched::for_bytes(base, conn.in_flight()));
+    let Some(Ok(_stretched)) = room else {
         return Withdrawal::No;
-    }
+    };
     let written = || {
         conn.base()
             .and_then(|fd| tcp::written(fd, conn.socket.role()))
@@ -34,16 +37,6 @@ pub(in crate::stream) fn withdraw(conn: &Conn) -> Withdrawal {
 fn is_over(conn: &Conn) -> bool {
     conn.base()
         .is_none_or(|fd| sys::ready(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0)
-}
-
-/// Whether the kernel's socket takes so many bytes at once: in the ring they outlive
-/// this side, but what it would still owe does not.
-pub(in crate::stream) fn has_room(conn: &Conn, bytes: u64) -> bool {
-    let Some(base) = conn.base() else {
-        return false;
-    };
-    // Its buffers' headers need some, too.
-    sys::send_room(base).is_some_and(|room| bytes + bytes / 8 <= room)
 }
 
 /// Follows a peer that has withdrawn what this side has not read. With the receiving

@@ -7,7 +7,7 @@ use shunt_shm::slot;
 use super::Step;
 use crate::socket::bump;
 use crate::stream::Conn;
-use crate::stream::close::{abort, reset_if_died, take_error};
+use crate::stream::close::{reset_if_died, take_error};
 use crate::sys::{self, Errno};
 
 /// The kernel is asked about an empty ring at least this often (ticks, about
@@ -46,17 +46,15 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
 fn ask_kernel(conn: &Conn) -> Option<Step> {
     bump(&conn.socket.rx.kernel_calls, 1);
     match has_ended(conn) {
-        Ok(false) if has_stray(conn) => {
-            abort(conn);
-            Some(Step::Failed(libc::ECONNRESET))
-        }
+        Ok(false) if has_stray(conn) => Some(Step::Stray),
         Ok(false) => None,
         Ok(true) => Some(end(conn)),
         Err(errno) => Some(failure(conn, errno)),
     }
 }
 
-/// Whether something has come by TCP that a peer which is on its ring does not send.
+/// Whether something has come by TCP that a peer which is on its ring does not send: some other process
+/// that has a copy of the peer's socket has.
 fn has_stray(conn: &Conn) -> bool {
     let queued = conn
         .base()

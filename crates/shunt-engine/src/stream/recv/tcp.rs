@@ -12,8 +12,8 @@ use super::{PARTS, Step};
 use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
-use crate::stream::close::break_off;
 use crate::stream::{Conn, owed};
+use crate::sys::Errno;
 use crate::{sys, tcp};
 
 /// Moves the incoming direction to the ring if the program has read everything
@@ -61,9 +61,11 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         iov_len: 0,
     }; PARTS];
     let mut count = cursor.copy_rest(&mut rest);
-    if let Some(offset) = conn.receiver().switch_offset() {
+    let path = conn.receiver();
+    if let Some(offset) = path.switch_offset() {
         count = truncate(&mut rest[..count], offset.saturating_sub(before) as usize);
     }
+    let wanted = iov::total(&rest[..count]);
     let Some(base) = conn.base() else {
         return Step::Failed(libc::EBADF);
     };
@@ -81,8 +83,25 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
     bump(&conn.socket.rx.kernel_calls, 1);
     hesitate();
-    let n = match sys::recvmsg(base, &raw mut message, flags) {
-        Ok(0) if iov::total(&rest[..count]) == 0 => return Step::Bytes,
+    // The peer may switch to its ring and leave that again before this takes anything.
+    let unsure = !peek && wanted > 0 && path.switch_offset().is_none();
+    let arrived = if unsure {
+        arrived(base, wanted)
+    } else {
+        Ok(wanted)
+    };
+    hesitate();
+    let received = match arrived {
+        Ok(there @ 1..) if unsure => {
+            let most = path.before_ring(there as u64) as usize;
+            message.msg_iovlen = truncate(&mut rest[..count], most);
+            sys::recvmsg(base, &raw mut message, flags)
+        }
+        Ok(_) if !unsure => sys::recvmsg(base, &raw mut message, flags),
+        ended => ended,
+    };
+    let n = match received {
+        Ok(0) if wanted == 0 => return Step::Bytes,
         // The peer may have moved to the ring before it ended.
         // SAFETY: the caller's promise.
         Ok(0) if settle(conn) => return unsafe { from_ring(conn, cursor, flags) },
@@ -112,26 +131,18 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
             .store(before + n as u64, Ordering::Relaxed);
     }
     hesitate();
-    // The peer may have switched while we received, and left its ring again: what followed that
-    // is there before what is in it.
-    let payload = match conn.receiver().switch_offset() {
-        Some(offset) if before + n as u64 > offset => {
-            if !peek {
-                break_off(conn);
-            }
-            offset.saturating_sub(before) as usize
-        }
-        _ => n,
-    };
+    // A look may have seen what follows the ring.
+    let payload = path.before_ring(n as u64) as usize;
+    let payload = if peek { payload } else { n };
     cursor.skip(payload);
     if payload == 0 {
         return Step::Moved;
     }
-    if peek && conn.receiver().switch_offset() == Some(before + payload as u64) {
+    if peek && path.switch_offset() == Some(before + payload as u64) {
         // SAFETY: the caller's promise.
         unsafe { peek_on(conn, cursor, flags) };
     }
-    if !peek && payload == iov::total(&rest[..count]) && cursor.remaining() > 0 {
+    if !peek && payload == wanted && cursor.remaining() > 0 {
         // More buffers than go at once.
         // SAFETY: the caller's promise.
         return match unsafe { from_tcp(conn, cursor, flags) } {
@@ -145,6 +156,13 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         };
     }
     Step::Bytes
+}
+
+/// How much a receive of so many bytes would take now.
+fn arrived(base: c_int, most: usize) -> Result<usize, Errno> {
+    // To nowhere, and it stays.
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    sys::recv(base, std::ptr::null_mut(), most, flags)
 }
 
 /// Shortens a list of buffers to `most` bytes; returns how many are left.

@@ -120,20 +120,12 @@ impl End<'_> {
     /// Goes back to TCP with what it sends.
     pub(super) fn leave(&self, withdraws: bool) {
         let token = &self.own.slot.sending.token;
-        loop {
-            self.take(token);
-            let waits = self.leave_with_token(withdraws);
-            token.give();
-            if !waits {
-                return;
-            }
-            self.bury_peer();
-            thread::yield_now();
-        }
+        self.take(token);
+        self.leave_with_token(withdraws);
+        token.give();
     }
 
-    /// `true`: not now.
-    fn leave_with_token(&self, withdraws: bool) -> bool {
+    fn leave_with_token(&self, withdraws: bool) {
         let path = self.sender();
         if path.is_due() {
             self.pay();
@@ -145,8 +137,6 @@ impl End<'_> {
                 let tries = withdraws && !path.is_recalled();
                 if tries && path.withdraw(|| Some(self.written())) == Withdrawal::Owing {
                     self.send_owed();
-                } else if path.may_overtake() {
-                    return true;
                 } else {
                     self.end_ring(self.written());
                 }
@@ -154,7 +144,6 @@ impl End<'_> {
             Way::Tcp => path.stay_with_kernel(),
             Way::TcpAgain | Way::Owing => {}
         }
-        false
     }
 
     /// Ends what it sends.

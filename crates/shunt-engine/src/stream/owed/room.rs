@@ -1,0 +1,92 @@
+//! Room in the kernel's socket for what is sent again.
+
+use libc::c_int;
+
+use crate::stream::Conn;
+use crate::sys;
+
+/// Whether the kernel's socket takes so many bytes at once: in the ring they outlive
+/// this side, but what it would still owe does not.
+pub(in crate::stream) fn has_room(conn: &Conn, bytes: u64) -> bool {
+    conn.base().is_some_and(|base| takes(base, bytes))
+}
+
+fn takes(base: c_int, bytes: u64) -> bool {
+    // Its buffers' headers need some, too.
+    sys::send_room(base).is_some_and(|room| bytes + bytes / 8 <= room)
+}
+
+/// A send buffer that is larger than its program has made it, as long as this lives. What is sent
+/// again had room in the ring, however small the program has made the buffer since.
+pub(super) struct Stretched {
+    fd: c_int,
+    /// What it was, if it was small and fixed.
+    size: Option<c_int>,
+    locks: c_int,
+    least_unsent: c_int,
+}
+
+/// Which buffers keep the size that the program has set (Linux 5.15).
+const SO_BUF_LOCK: c_int = 72;
+/// Of [`SO_BUF_LOCK`]: the send buffer.
+const SNDBUF_LOCK: c_int = 1;
+/// How much a socket may have unsent and still take more; 0: any amount.
+const TCP_NOTSENT_LOWAT: c_int = 25;
+
+impl Stretched {
+    /// `None`: it is as large as it gets.
+    pub(super) fn new(fd: c_int) -> Option<Self> {
+        /// As much as the kernel may give; it keeps to its own limit (`net.core.wmem_max`), …
+        const MOST: c_int = 4 << 20;
+        /// … which is so much at least, if nobody has made it smaller, and it doubles that.
+        const SMALL: c_int = 2 * 212_992;
+        let size = get(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
+        let locks = get(fd, libc::SOL_SOCKET, SO_BUF_LOCK)?;
+        let least_unsent = get(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT)?;
+        let is_small = locks & SNDBUF_LOCK != 0 && size < SMALL;
+        if !is_small && least_unsent == 0 {
+            return None;
+        }
+        if is_small {
+            set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, MOST);
+            // Beyond that it grows by itself.
+            set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, locks & !SNDBUF_LOCK);
+        }
+        set(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0);
+        Some(Self {
+            fd,
+            size: is_small.then_some(size),
+            locks,
+            least_unsent,
+        })
+    }
+
+    /// The same where it has no room for so many bytes; `Err`: nor can it get that.
+    pub(super) fn for_bytes(fd: c_int, bytes: u64) -> Result<Option<Self>, ()> {
+        if takes(fd, bytes) {
+            return Ok(None);
+        }
+        let stretched = Self::new(fd).ok_or(())?;
+        takes(fd, bytes).then_some(Some(stretched)).ok_or(())
+    }
+}
+
+impl Drop for Stretched {
+    fn drop(&mut self) {
+        if let Some(size) = self.size {
+            // The kernel doubles what it is told (`socket(7)`).
+            set(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size / 2);
+            set(self.fd, libc::SOL_SOCKET, SO_BUF_LOCK, self.locks);
+        }
+        let least = self.least_unsent;
+        set(self.fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, least);
+    }
+}
+
+fn get(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    sys::getsockopt(fd, level, name).ok()
+}
+
+fn set(fd: c_int, level: c_int, name: c_int, value: c_int) {
+    let _ = sys::setsockopt(fd, level, name, &value);
+}
