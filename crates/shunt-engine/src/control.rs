@@ -28,7 +28,7 @@ mod wire;
 use wire::Sent;
 
 pub(crate) use board::{accelerates, await_listed, has_mail};
-pub(crate) use borrow::borrow;
+pub(crate) use borrow::{Loan, borrow};
 pub(crate) use due::{Due, note as note_due};
 pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use request::{

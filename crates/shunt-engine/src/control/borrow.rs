@@ -10,37 +10,49 @@ use super::wire::Sent;
 use super::{PATIENCE_MS, dial, wire};
 use crate::sys;
 
-/// A descriptor of the socket at the other end of `fd`, whose `SO_COOKIE` is
-/// `cookie`; the caller closes it soon, since its holder's `close` would not reach
-/// us before. `None`: the daemon does not know it, or may not lend it.
-pub(crate) fn borrow(cookie: u64, fd: c_int) -> Option<c_int> {
-    // SAFETY: takes nothing and cannot fail.
-    let (daemon, _) = dial::greet(unsafe { libc::geteuid() }).ok()?;
-    let mut lend = Message::new(Kind::Lend);
-    (lend.cookie, lend.fd) = (cookie, fd);
-    let lent = if wire::transmit(daemon, &lend, None) == Sent::Done {
-        await_lent(daemon)
-    } else {
-        None
-    };
-    sys::close(daemon);
-    lent
+/// What became of the request for a descriptor.
+pub(crate) enum Loan {
+    /// The caller closes it soon, since its holder's `close` would not reach us before.
+    Lent(c_int),
+    /// There is no daemon, or it does not know the socket, or may not lend it.
+    Refused,
+    /// It has not answered in time. What it finds until then it keeps for the next request.
+    Late,
 }
 
-fn await_lent(daemon: c_int) -> Option<c_int> {
+/// Asks for a descriptor of the socket at the other end of `fd`, whose `SO_COOKIE` is `cookie`.
+pub(crate) fn borrow(cookie: u64, fd: c_int) -> Loan {
+    // SAFETY: takes nothing and cannot fail.
+    let Ok((daemon, _)) = dial::greet(unsafe { libc::geteuid() }) else {
+        return Loan::Refused;
+    };
+    let mut lend = Message::new(Kind::Lend);
+    (lend.cookie, lend.fd) = (cookie, fd);
+    let loan = if wire::transmit(daemon, &lend, None) == Sent::Done {
+        await_lent(daemon)
+    } else {
+        Loan::Refused
+    };
+    sys::close(daemon);
+    loan
+}
+
+fn await_lent(daemon: c_int) -> Loan {
     let until = sys::now() + PATIENCE_MS as u64 * 1_000_000;
     loop {
         match wire::receive(daemon) {
-            Ok(Some((m, passed))) if m.kind() == Some(Kind::Lent) => return passed,
+            Ok(Some((m, passed))) if m.kind() == Some(Kind::Lent) => {
+                return passed.map_or(Loan::Refused, Loan::Lent);
+            }
             Ok(Some((_, Some(passed)))) => sys::close(passed),
             Ok(Some(_)) => {}
             Ok(None) => {
                 let left = until.saturating_sub(sys::now()).div_ceil(1_000_000) as i64;
                 if left == 0 || sys::poll_ms(daemon, libc::POLLIN, left) == 0 {
-                    return None;
+                    return Loan::Late;
                 }
             }
-            Err(()) => return None,
+            Err(()) => return Loan::Refused,
         }
     }
 }

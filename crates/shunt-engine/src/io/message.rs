@@ -49,11 +49,12 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
         RECEIVER,
         |conn| {
             // Bytes that are thrown away need no buffer (tcp(7)).
-            if flags & libc::MSG_TRUNC == 0 && has_bad(parts) {
-                return receive_nowhere(fd, flags);
-            }
-            // SAFETY: the caller's promise.
-            let outcome = unsafe { stream::receive(&conn, parts, flags) };
+            let outcome = if flags & libc::MSG_TRUNC == 0 && has_bad(parts) {
+                receive_nowhere(fd, flags)
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { stream::receive(&conn, parts, flags) }
+            };
             // SAFETY: the caller's promise.
             unsafe { fill_in(&conn, header, flags, outcome) }
         },

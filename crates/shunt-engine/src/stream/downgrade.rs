@@ -27,7 +27,8 @@ use super::tell::News;
 use super::{Conn, close, owed, wait};
 use crate::config::hesitate;
 use crate::thread::{self, give};
-use crate::{control, epoll, sys, wake};
+use crate::control::{self, Loan};
+use crate::{epoll, sys, wake};
 
 /// The peer answers by itself within this time if it is awake, or sleeps on the
 /// connection; nanoseconds.
@@ -170,7 +171,7 @@ fn wake(conn: &Conn) {
 const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
 /// Waits until what comes by TCP is payload. `asks_on`: the recall stays if nobody answers in time.
-fn await_answer(conn: &Conn, patience: u64, asks_on: bool) -> bool {
+fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
     let own = conn.pair.own;
     let start = sys::now();
     let mut borrow_at = start + ANSWER;
@@ -209,7 +210,11 @@ fn await_answer(conn: &Conn, patience: u64, asks_on: bool) -> bool {
             return home;
         }
         if now >= borrow_at {
-            let lent = control::borrow(conn.socket.cookie(), conn.fd);
+            let loan = control::borrow(conn.socket.cookie(), conn.fd);
+            let lent = match loan {
+                Loan::Lent(lent) => Some(lent),
+                _ => None,
+            };
             // It may only have been in an operation before: for an empty ring none is needed.
             if conn.take(&own.receiving.token) {
                 if conn.receiver().asks() {
@@ -217,9 +222,11 @@ fn await_answer(conn: &Conn, patience: u64, asks_on: bool) -> bool {
                 }
                 give(&own.receiving.token);
             }
-            match lent {
-                Some(lent) => sys::close(lent),
-                None => nobody_lends = true,
+            match loan {
+                Loan::Lent(lent) => sys::close(lent),
+                Loan::Refused => nobody_lends = true,
+                // Somebody may, and what lies unread in the ring nobody else would be told of.
+                Loan::Late => patience = PATIENCE,
             }
             borrow_at = sys::now() + AGAIN;
         }
