@@ -406,21 +406,25 @@ impl Run {
                 .collect();
             reasons.extend(new);
         }
+        let lost = |(here, usual): (&Stats, &Stats)| {
+            here.shunted < usual.shunted && here.connections >= usual.connections
+        };
+        if reasons.is_empty() && self.stats.iter().zip(&usual.stats).any(lost) {
+            // It would have had that reason later.
+            reasons.extend(
+                self.stats
+                    .iter()
+                    .flat_map(|s| s.reasons.keys().map(String::as_str)),
+            );
+            if reasons.is_empty() {
+                return Fate::Wrong("fewer shunted, without a reason".to_owned());
+            }
+        }
+        if reasons.is_empty() {
+            return Fate::Served;
+        }
         reasons.sort_unstable();
         reasons.dedup();
-        if reasons.is_empty() {
-            let lost = self.stats.iter().zip(&usual.stats).find(|(here, usual)| {
-                here.processes > 0
-                    && here.shunted < usual.shunted
-                    && here.connections >= usual.connections
-            });
-            return match lost {
-                Some((here, _)) => {
-                    Fate::Wrong(format!("fewer shunted, without a reason: {}", here.brief()))
-                }
-                None => Fate::Served,
-            };
-        }
         Fate::Tcp(reasons.join(" "))
     }
 }
