@@ -73,8 +73,10 @@ pub(crate) struct Run {
     pub(crate) wall: Duration,
     /// What shuntd said if it is gone.
     daemon: Option<String>,
-    /// The same case once more, by the same shuntd.
+    /// The same case once more, by the same shuntd, and whether that answers then. (Whether the
+    /// connections are served depends on how soon it answers, and that on the machine.)
     again: Option<Box<Run>>,
+    answers: bool,
 }
 
 /// What runs need.
@@ -123,6 +125,9 @@ impl Bench {
             let passes = refusal.is_some_and(|r| r.which != Which::Every);
             if passes && run.hung.is_none() {
                 run.again = Some(Box::new(self.ends(folder, side, None)?));
+                let mut list = Command::new(&self.shunt);
+                let list = list.arg("ss").stdout(Stdio::null()).stderr(Stdio::null());
+                run.answers = list.status()?.success();
             }
             run
         } else {
@@ -134,6 +139,7 @@ impl Bench {
                 wall: Duration::ZERO,
                 daemon: None,
                 again: None,
+                answers: true,
             }
         };
         run.daemon = daemon.stop()?;
@@ -218,6 +224,7 @@ impl Bench {
             log: read(folder, "log"),
             daemon: None,
             again: None,
+            answers: true,
         })
     }
 }
@@ -383,11 +390,15 @@ impl Run {
         if let Some(end) = &self.daemon {
             return Fate::Wrong(format!("shuntd has ended: {end}"));
         }
-        if let Some(again) = &self.again {
-            match again.judge(native, usual) {
-                Fate::Served => {}
-                other => return Fate::Wrong(format!("not served after that: {other}")),
-            }
+        if let Some(difference) = self
+            .again
+            .as_ref()
+            .and_then(|again| again.difference(native))
+        {
+            return Fate::Wrong(format!("after that: {difference}"));
+        }
+        if !self.answers {
+            return Fate::Wrong("shuntd does not answer any more".to_owned());
         }
         let mut reasons: Vec<&str> = Vec::new();
         for (here, usual) in self.stats.iter().zip(&usual.stats) {
