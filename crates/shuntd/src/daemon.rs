@@ -197,17 +197,20 @@ impl Daemon {
         Some(linger.saturating_sub(self.alone_since.elapsed()))
     }
 
-    /// Serves clients until `stop` becomes readable, or it has lingered long enough.
+    /// From now on it ends when `stop` becomes readable.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for that.
+    pub fn stop_by(&mut self, stop: impl AsFd) -> std::io::Result<()> {
+        let data = epoll::EventData::new_u64(STOP);
+        Ok(epoll::add(&self.epoll, &stop, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Serves clients until it is stopped, or has lingered long enough.
     ///
     /// # Errors
     /// When epoll itself fails.
-    pub fn run(&mut self, stop: impl AsFd) -> std::io::Result<()> {
-        epoll::add(
-            &self.epoll,
-            &stop,
-            epoll::EventData::new_u64(STOP),
-            epoll::EventFlags::IN,
-        )?;
+    pub fn run(&mut self) -> std::io::Result<()> {
         self.look_for_survivors();
         let mut events = Vec::with_capacity(1024);
         let mut passes = 0;

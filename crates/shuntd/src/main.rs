@@ -105,10 +105,11 @@ fn serve(options: &Options) -> Result<ExitCode> {
         .context("cannot set up the daemon")?;
     let linger = Duration::from_secs(options.linger.into());
     daemon.set_linger(Some(linger).filter(|linger| !linger.is_zero()));
+    daemon.stop_by(&stop).context("cannot set up the daemon")?;
     if let Some(ready) = ready {
         let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
     }
-    daemon.run(stop).context("epoll failed")?;
+    daemon.run().context("epoll failed")?;
     // What clients passed is closed by the end of the process, which waits for
     // nothing.
     std::mem::forget(daemon);

@@ -85,6 +85,15 @@ const TCP: i32 = libc::IPPROTO_TCP;
 const SIOCINQ: u32 = libc::FIONREAD as u32;
 const SIOCOUTQ: u32 = libc::TIOCOUTQ as u32;
 
+/// What `sendto` says of a connection, where the library sends what the program has sent already: told by
+/// its places ([`Place::call`](super::place::Place)).
+pub(crate) const BY_TCP: Call = call(
+    "sendto, by TCP",
+    libc::SYS_sendto,
+    Some(u32::MAX),
+    &[passes(EAGAIN)],
+);
+
 /// All of them; the first that fits counts. Left out is what does not fail with good arguments (`close`,
 /// `getpid`, `sched_yield`, `rt_sigprocmask`), and what fails for reasons that lie in the connection itself.
 pub(crate) const CALLS: &[Call] = &[
@@ -222,6 +231,7 @@ pub(crate) const CALLS: &[Call] = &[
         None,
         &[lasts(ECONNREFUSED), passes(ENOBUFS), always(EPERM)],
     ),
+    BY_TCP,
     call(
         "sendmsg",
         libc::SYS_sendmsg,
@@ -266,12 +276,7 @@ pub(crate) const CALLS: &[Call] = &[
         None,
         &[lasts(EMFILE), lasts(ENOMEM)],
     ),
-    call(
-        "ppoll",
-        libc::SYS_ppoll,
-        None,
-        &[passes(EINTR), always(EINVAL)],
-    ),
+    call("ppoll", libc::SYS_ppoll, None, &[always(EINVAL)]),
     call(
         "pidfd_open",
         libc::SYS_pidfd_open,

@@ -114,6 +114,8 @@ impl Symbols {
             };
             let caller = if told_by_caller { caller } else { 0 };
             let key = format!("{number} {argument} {address:x} {caller:x}");
+            let by_tcp = kind.name == "sendto" && name.starts_with("engine/stream/");
+            let kind = if by_tcp { &call::BY_TCP } else { kind };
             for name in [name, EVERYWHERE.to_owned()] {
                 add(&mut places, kind, name, &key, times);
             }

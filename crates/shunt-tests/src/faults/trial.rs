@@ -73,8 +73,10 @@ pub(crate) struct Run {
     pub(crate) wall: Duration,
     /// What shuntd said if it is gone.
     daemon: Option<String>,
-    /// The same case once more, by the same shuntd.
+    /// The same case once more, by the same shuntd, and whether that answers then. (Whether the
+    /// connections are served depends on how soon it answers, and that on the machine.)
     again: Option<Box<Run>>,
+    answers: bool,
 }
 
 /// What runs need.
@@ -123,6 +125,9 @@ impl Bench {
             let passes = refusal.is_some_and(|r| r.which != Which::Every);
             if passes && run.hung.is_none() {
                 run.again = Some(Box::new(self.ends(folder, side, None)?));
+                let mut list = Command::new(&self.shunt);
+                let list = list.arg("ss").stdout(Stdio::null()).stderr(Stdio::null());
+                run.answers = list.status()?.success();
             }
             run
         } else {
@@ -134,6 +139,7 @@ impl Bench {
                 wall: Duration::ZERO,
                 daemon: None,
                 again: None,
+                answers: true,
             }
         };
         run.daemon = daemon.stop()?;
@@ -218,6 +224,7 @@ impl Bench {
             log: read(folder, "log"),
             daemon: None,
             again: None,
+            answers: true,
         })
     }
 }
@@ -383,11 +390,15 @@ impl Run {
         if let Some(end) = &self.daemon {
             return Fate::Wrong(format!("shuntd has ended: {end}"));
         }
-        if let Some(again) = &self.again {
-            match again.judge(native, usual) {
-                Fate::Served => {}
-                other => return Fate::Wrong(format!("not served after that: {other}")),
-            }
+        if let Some(difference) = self
+            .again
+            .as_ref()
+            .and_then(|again| again.difference(native))
+        {
+            return Fate::Wrong(format!("after that: {difference}"));
+        }
+        if !self.answers {
+            return Fate::Wrong("shuntd does not answer any more".to_owned());
         }
         let mut reasons: Vec<&str> = Vec::new();
         for (here, usual) in self.stats.iter().zip(&usual.stats) {
@@ -406,21 +417,25 @@ impl Run {
                 .collect();
             reasons.extend(new);
         }
+        let lost = |(here, usual): (&Stats, &Stats)| {
+            here.shunted < usual.shunted && here.connections >= usual.connections
+        };
+        if reasons.is_empty() && self.stats.iter().zip(&usual.stats).any(lost) {
+            // It would have had that reason later.
+            reasons.extend(
+                self.stats
+                    .iter()
+                    .flat_map(|s| s.reasons.keys().map(String::as_str)),
+            );
+            if reasons.is_empty() {
+                return Fate::Wrong("fewer shunted, without a reason".to_owned());
+            }
+        }
+        if reasons.is_empty() {
+            return Fate::Served;
+        }
         reasons.sort_unstable();
         reasons.dedup();
-        if reasons.is_empty() {
-            let lost = self.stats.iter().zip(&usual.stats).find(|(here, usual)| {
-                here.processes > 0
-                    && here.shunted < usual.shunted
-                    && here.connections >= usual.connections
-            });
-            return match lost {
-                Some((here, _)) => {
-                    Fate::Wrong(format!("fewer shunted, without a reason: {}", here.brief()))
-                }
-                None => Fate::Served,
-            };
-        }
         Fate::Tcp(reasons.join(" "))
     }
 }

@@ -97,10 +97,9 @@ impl Fixture {
         let (config, stopped) = (Config::parse(config).unwrap(), stop.try_clone().unwrap());
         let thread = std::thread::spawn(move || {
             first();
-            Daemon::new(listener, scope, config, false)
-                .unwrap()
-                .run(stopped)
-                .unwrap();
+            let mut daemon = Daemon::new(listener, scope, config, false).unwrap();
+            daemon.stop_by(stopped).unwrap();
+            daemon.run().unwrap();
         });
         Self {
             name,

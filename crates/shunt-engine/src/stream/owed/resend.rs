@@ -11,8 +11,11 @@ use crate::sys;
 /// Bytes given to the kernel at a time.
 const STEP: usize = 256 << 10;
 
+/// How poll tells of a connection that is over.
+const ENDED: i16 = libc::POLLHUP | libc::POLLERR;
+
 /// Sends what is unread in this ring to `fd`, but for the first `sent` bytes. An error of the
-/// connection ends it: the next call on it will say what it is. `None`: the ring is broken.
+/// connection ends it: the next call on it will say what it is. `None`: the ring is broken, or TCP refuses more.
 pub(in crate::stream) fn resend(
     unread: &Unread,
     ring: Memory,
@@ -53,8 +56,9 @@ fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Opt
             // Its buffers grow while what they hold is acknowledged.
             Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
             Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
-            Ok(Err(_)) => Some(Debt::Paid),
-            Ok(Ok(_)) | Err(_) => None,
+            Ok(Err(_)) if sys::ready(fd, 0) & ENDED != 0 => Some(Debt::Paid),
+            // Bytes that TCP refuses, while it goes on, would be missing without a word.
+            Ok(_) | Err(_) => None,
         };
         sys::push(fd);
         return debt;
