@@ -81,8 +81,7 @@ impl Place {
     /// A handler runs in its thread: that sleeps no more, and does not begin to, if it was about to.
     #[cold]
     pub(crate) fn interrupted(self) {
-        self.channel().unwatch();
-        self.wake();
+        self.channel().interrupt();
     }
 
     /// Takes the call that woke its thread; `sure`: it finds what it has waited for.
