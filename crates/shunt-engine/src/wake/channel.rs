@@ -167,6 +167,11 @@ impl Channel {
         self.wake();
     }
 
+    /// Whether a handler has run in the thread that polled it, and that has not gone on.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.watched.load(Ordering::Acquire) == INTERRUPTED
+    }
+
     /// Nobody polls it any more. What a handler has sent is taken out: the next poll is none that was
     /// interrupted.
     pub(super) fn unwatch(&self) {
