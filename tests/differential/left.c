@@ -143,5 +143,45 @@ static void others_are_called(struct end *e)
     }
 }
 
+static void *receives_or_leaves(void *arg)
+{
+    struct sleeper *r = arg;
+    char bytes[8];
+    static ucontext_t here;
+    static volatile int is_back;
+    is_back = 0;
+    r->tid = gettid();
+    getcontext(&here);
+    if (!is_back) {
+        is_back = 1;
+        away = here;
+        recv(r->fd, bytes, 8, 0);
+    }
+    return NULL;
+}
+
+// The same of the one that was to be called.
+static void others_are_called_instead(struct end *e)
+{
+    if (e->role == S) {
+        struct sleeper r, left = {.e = e, .fd = FD};
+        handle(SIGUSR1, leaves, 0);
+        sleeps(e, &r, FD);
+        MUST(pthread_create(&left.thread, NULL, receives_or_leaves, &left));
+        while (!left.tid)
+            sched_yield();
+        await_sleep(e, getpid(), left.tid);
+        pthread_kill(left.thread, SIGUSR1);
+        MUST(pthread_join(left.thread, NULL));
+        go(e);
+        MUST(pthread_join(r.thread, NULL));
+        say(e, "%d bytes", (int)r.got);
+    } else {
+        await_go(e);
+        put(FD, "message", 8);
+    }
+}
+
 DIFF_MAIN(CASE(closed_after_leaving, TWO | COLD), CASE(closed_while_it_runs, TWO | BARE),
-          CASE(an_interrupted_call_goes_on, TWO | COLD), CASE(others_are_called, TWO))
+          CASE(an_interrupted_call_goes_on, TWO | COLD), CASE(others_are_called, TWO),
+          CASE(others_are_called_instead, TWO))

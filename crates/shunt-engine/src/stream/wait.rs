@@ -409,12 +409,7 @@ pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
     if let Some(place) = place {
         let at = called_at(conn, want);
         if want.count(left) > 0 && place.is_told(at) {
-            next = places.only();
-            if next.is_none() {
-                // One of several may have left its call by a handler, and will never hear: each
-                // looks, and says anew where it is called.
-                places.each(Place::wake);
-            }
+            places.each_that_hears(|place| next = Some(place));
         }
         if let Some(next) = next {
             next.tell(at);

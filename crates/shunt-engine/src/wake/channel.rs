@@ -17,9 +17,12 @@ pub(crate) struct Channel {
     socket: Kept,
     name: AtomicU64,
     secret: AtomicU64,
-    /// 1 + the number by which a thread is about to poll it, or polls it; 0: none.
+    /// 1 + the number by which a thread is about to poll it, or polls it; 0: none; or [`INTERRUPTED`].
     watched: AtomicI32,
 }
+
+/// A handler has run in the thread that polled it, and has called it.
+const INTERRUPTED: i32 = -1;
 
 impl Channel {
     pub(crate) const fn new() -> Self {
@@ -158,9 +161,23 @@ impl Channel {
         }
     }
 
-    /// Nobody polls it any more.
+    /// In a handler of the thread that polls it: that does so no more, nor begins to.
+    pub(super) fn interrupt(&self) {
+        self.watched.store(INTERRUPTED, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether a handler has run in the thread that polled it, and that has not gone on.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.watched.load(Ordering::Acquire) == INTERRUPTED
+    }
+
+    /// Nobody polls it any more. What a handler has sent is taken out: the next poll is none that was
+    /// interrupted.
     pub(super) fn unwatch(&self) {
-        self.watched.store(0, Ordering::Release);
+        if self.watched.swap(0, Ordering::AcqRel) == INTERRUPTED {
+            self.hear();
+        }
     }
 
     /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the

@@ -81,8 +81,7 @@ impl Place {
     /// A handler runs in its thread: that sleeps no more, and does not begin to, if it was about to.
     #[cold]
     pub(crate) fn interrupted(self) {
-        self.channel().unwatch();
-        self.wake();
+        self.channel().interrupt();
     }
 
     /// Takes the call that woke its thread; `sure`: it finds what it has waited for.
@@ -158,9 +157,14 @@ impl Places {
         (self.without.load(Ordering::Relaxed) == 0).then(|| self.taken.iter().map(ones).sum())
     }
 
-    /// The one that is there, if it is the only one.
-    pub(crate) fn only(&self) -> Option<Place> {
-        self.any().filter(|_| self.count() == Some(1))
+    /// Calls `visit` with each of them whose thread no signal handler has interrupted: that looks again when
+    /// it goes on, if it ever does.
+    pub(crate) fn each_that_hears(&self, mut visit: impl FnMut(Place)) {
+        self.each(|place| {
+            if !place.channel().is_interrupted() {
+                visit(place);
+            }
+        });
     }
 
     /// Any of them.
@@ -173,7 +177,7 @@ impl Places {
     }
 
     /// Calls `visit` with each of them.
-    pub(crate) fn each(&self, visit: impl Fn(Place)) {
+    pub(crate) fn each(&self, mut visit: impl FnMut(Place)) {
         for (word, places) in self.taken.iter().enumerate() {
             let mut left = places.load(Ordering::Relaxed);
             while left != 0 {

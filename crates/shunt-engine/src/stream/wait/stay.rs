@@ -14,6 +14,7 @@ use crate::socket::{Left, Socket};
 use crate::stream::Conn;
 use crate::sys;
 use crate::thread::{under_way, undisturbed};
+use crate::wake::Place;
 
 /// One call, or several that are parts of one, counted once it has [entered](Self::enter). One that a signal handler interrupts
 /// [rests](interrupted) until it enters again. One that is cancelled, or left by `siglongjmp`, leaves by
@@ -196,9 +197,13 @@ unsafe extern "C-unwind" fn end(stay: *mut libc::c_void) {
     see_to(undisturbed::all_of(|| stay.uncount()));
 }
 
-/// In a signal handler of the thread that has such a call under way: the call rests.
+/// In a signal handler of the thread that has such a call under way: the call rests. Others that sleep on the
+/// connection say anew where they are called: this thread may have been the one.
 #[cold]
 pub(crate) fn interrupted(socket: &'static Socket) {
+    for places in &socket.places {
+        places.each_that_hears(Place::wake);
+    }
     let left = undisturbed::all_of(|| socket.handed.rest());
     see_to(Some((socket, left)));
 }
