@@ -11,8 +11,8 @@ use crate::sys;
 /// Bytes given to the kernel at a time.
 const STEP: usize = 256 << 10;
 
-/// Sends what is unread in this ring to `fd`, but for the first `sent` bytes. An error of the
-/// connection ends it: the next call on it will say what it is. `None`: the ring is broken.
+/// Sends what is unread in this ring to `fd`, but for the first `sent` bytes. `None`: the
+/// ring is broken.
 pub(in crate::stream) fn resend(
     unread: &Unread,
     ring: Memory,
@@ -53,7 +53,7 @@ fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Opt
             // Its buffers grow while what they hold is acknowledged.
             Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
             Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
-            Ok(Err(_)) => Some(Debt::Paid),
+            Ok(Err(errno)) => Some(Debt::Void(errno)),
             Ok(Ok(_)) | Err(_) => None,
         };
         sys::push(fd);
