@@ -24,6 +24,7 @@ pub(crate) fn steps(report: &mut Report) {
     report.step("calls beside the stream", || run("sleepers", &[]));
     report.step("back to the rings", || run("returning", &[]));
     report.step("claims that outlive shuntd", || run("successor", &[]));
+    report.step("a close beside a recall", || run("unanswered", &[]));
     report.step("addresses and memory", || run("capacity", &[]));
 }
 

@@ -12,6 +12,7 @@ use super::leave::end_ring;
 use super::tell::News;
 use super::{Conn, close};
 use crate::config::hesitate;
+use crate::sys::Errno;
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
@@ -41,6 +42,8 @@ pub(super) enum Debt {
     Paid,
     /// The kernel has no room for all of it yet.
     Owed,
+    /// The connection has ended, with that error.
+    Void(Errno),
 }
 
 /// Whether the peer reads our ring no more.
@@ -195,11 +198,12 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
         }
     });
     close::name_reset(conn);
-    if debt == Some(Debt::Owed) {
-        return Debt::Owed;
-    }
-    if debt.is_none() {
-        close::abort(conn);
+    match debt {
+        Some(Debt::Owed) => return Debt::Owed,
+        Some(Debt::Paid) => {}
+        // The program has still to hear of it.
+        Some(Debt::Void(errno)) => close::keep_error(conn, errno),
+        None => close::abort(conn),
     }
     conn.sender().paid();
     Debt::Paid

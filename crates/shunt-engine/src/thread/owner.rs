@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{PROCESS, pid, signals};
-use crate::sys;
+use crate::{config, sys};
 
 /// Whether this is the process that the state in memory belongs to. A `vfork`
 /// child, and a thread after `unshare(CLONE_FILES)`, runs in its parent's memory
@@ -22,9 +22,9 @@ pub(crate) fn owns_memory() -> bool {
 }
 
 /// The same, asked of the kernel where memory says so: also of a `vfork` by an instruction of the program's
-/// own, whose child closes or copies what is its parent's.
+/// own, whose child closes or copies what is its parent's. (One that has given up system calls may not ask.)
 pub(crate) fn owns_descriptors() -> bool {
-    owns_memory() && sys::getpid() == pid()
+    owns_memory() && (config::is_confined() || sys::getpid() == pid())
 }
 
 #[inline(always)]

@@ -14,8 +14,8 @@ const STEP: usize = 256 << 10;
 /// How poll tells of a connection that is over.
 const ENDED: i16 = libc::POLLHUP | libc::POLLERR;
 
-/// Sends what is unread in this ring to `fd`, but for the first `sent` bytes. An error of the
-/// connection ends it: the next call on it will say what it is. `None`: the ring is broken, or TCP refuses more.
+/// Sends what is unread in this ring to `fd`, but for the first `sent` bytes. `None`: the
+/// ring is broken, or TCP refuses more although the connection goes on.
 pub(in crate::stream) fn resend(
     unread: &Unread,
     ring: Memory,
@@ -56,7 +56,7 @@ fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Opt
             // Its buffers grow while what they hold is acknowledged.
             Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
             Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
-            Ok(Err(_)) if sys::ready(fd, 0) & ENDED != 0 => Some(Debt::Paid),
+            Ok(Err(errno)) if sys::ready(fd, 0) & ENDED != 0 => Some(Debt::Void(errno)),
             // Bytes that TCP refuses, while it goes on, would be missing without a word.
             Ok(_) | Err(_) => None,
         };
