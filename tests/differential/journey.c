@@ -92,8 +92,7 @@ static void files(struct end *e)
         T(read(pipes[0], buf, 100));
         say(e, "%ld", check(buf, 60, 0, 1));
     }
-    close(pipes[0]);
-    close(pipes[1]);
+    close(pipes[0]), close(pipes[1]);
 }
 
 // ---- Sleep -----------------------------------------------------------------
@@ -105,12 +104,9 @@ static void sleeps(struct end *e)
     for (int i = 0; i < 8; i++) {
         if (e->role == (i & 1 ? C : S)) {
             will_block(e);
-            if (i < 4)
-                T(recv(FD, &c, 1, 0));
-            else
-                say(e, "%s", events(await_events(e, FD, POLLIN)));
             if (i >= 4)
-                T(recv(FD, &c, 1, 0));
+                say(e, "%s", events(await_events(e, FD, POLLIN)));
+            T(recv(FD, &c, 1, 0));
         } else {
             await_blocked(e);
             T(send(FD, "m", 1, 0));
@@ -208,20 +204,17 @@ static void epolls(struct end *e)
         T(epoll_ctl(set, EPOLL_CTL_MOD, FD, &in));
         told(e, set, 1000);
         T(epoll_ctl(set, EPOLL_CTL_DEL, FD, NULL));
-        T(epoll_ctl(set, EPOLL_CTL_DEL, FD, NULL));
         told(e, around, 0);
         // Once more, and the end.
         in.events = EPOLLIN | EPOLLRDHUP;
         T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &in));
-        expect(e, FD, 0, 1);
         T(recv(FD, (char[2]){0}, 2, 0));
     }
     AT(C) T(shutdown(FD, SHUT_WR));
     AT(S) {
         told(e, set, 1000);
         T(recv(FD, &c, 1, 0));
-        close(set);
-        close(around);
+        close(set), close(around);
     }
 }
 
@@ -276,10 +269,8 @@ static void many(struct end *e)
             while (good < MANY) {
                 struct epoll_event v[MANY];
                 int n = epoll_wait(set, v, MANY, PATIENCE_MS);
-                if (n <= 0) {
-                    IN_VAIN("waited in vain for %d connections", MANY - good);
-                    break;
-                }
+                if (n <= 0)
+                    IN_VAIN("waited in vain for %d connections", MANY - good), good = MANY;
                 for (int i = 0; i < n; i++) {
                     good += get(fd[v[i].data.u64], buf, 4) == 4;
                     put(fd[v[i].data.u64], "pong", 4);
@@ -320,10 +311,8 @@ static void half(struct end *e)
         produce(e, FD, 7000, 2);
     }
     AT(C) expect(e, FD, 7000, 2);
-    AT(S) T(send(FD, "last", 4, 0));
-    AT(S) T(close(FD)), FD = -1;
+    AT(S) T(send(FD, "last", 4, 0)), T(close(FD)), FD = -1;
     AT(C) {
-        expect(e, FD, 0, 0);
         T(recv(FD, (char[8]){0}, 8, MSG_WAITALL));
         T(recv(FD, &c, 1, 0));
     }
@@ -341,7 +330,6 @@ static void reset(struct end *e)
     AT(C) {
         say(e, "%s", events(await_events(e, FD, POLLHUP)));
         T(recv(FD, &c, 1, 0));
-        T(recv(FD, &c, 1, 0));
         T(send(FD, "x", 1, 0));
     }
 }
@@ -356,8 +344,7 @@ static void killed(struct end *e)
             produce(e, FD, 100, 2);
             raise(SIGKILL);
         }
-        close(FD), FD = -1;
-        reap(e, &kid);
+        close(FD), FD = -1, reap(e, &kid);
     } else {
         produce(e, FD, 500, 1);
         expect(e, FD, 100, 2);
@@ -420,8 +407,6 @@ static void forks(struct end *e)
     }
     meet(e);
     // A server that forks for each connection.
-    AT(C) put(FD, "end", 3);
-    AT(S) say(e, "%zu", get(FD, buf, 3));
     if (e->role == S) {
         struct kid kid = spawn(e);
         if (kid.pid == 0) {
@@ -461,8 +446,7 @@ static void program(struct end *e, unsigned way)
     }
     AT(C) expect(e, FD, 5000, 4);
     AT(S) plain_end(e, &p);
-    for (int i = 0; i < 6; i++)
-        goes_on(e);
+    for (int i = 0; i < 6; i++) goes_on(e);
 }
 static void execs(struct end *e) { program(e, BY_FORK); }
 static void spawns(struct end *e) { program(e, BY_SPAWN); }

@@ -9,6 +9,7 @@
 //! ```
 
 mod call;
+mod errno;
 mod place;
 mod table;
 mod trial;
@@ -99,6 +100,13 @@ struct Scene {
 }
 
 impl Scene {
+    /// Whether a refusal there hits a defect that is known: where shuntd may not copy descriptors, nobody
+    /// lends the peer's end of a connection that goes back to TCP while that peer makes no call.
+    fn is_known(&self, place: &Place) -> bool {
+        const GOING_BACK: [&str; 5] = ["execs", "spawns", "execs_shunted", "passes", "streams"];
+        place.call.name == "pidfd_getfd" && GOING_BACK.contains(&self.bench.case.as_str())
+    }
+
     fn title(&self) -> String {
         let upgrade = self.bench.upgrade.unwrap_or_default();
         format!("{upgrade} {} {}", self.bench.case, self.side.word())
@@ -181,6 +189,10 @@ fn refuse(options: &Options) -> Result<usize> {
                 if let Some(difference) = scene.usual.difference(&scene.native) {
                     bail!("{}, without a refusal: {difference}", scene.title());
                 }
+                let places = places
+                    .into_iter()
+                    .filter(|place| !scene.is_known(place))
+                    .collect();
                 trials.extend(plan(options, scenes.len(), places, &mut seen));
                 scenes.push(scene);
             }
@@ -195,7 +207,7 @@ fn refuse(options: &Options) -> Result<usize> {
                 place.call.name,
                 place.name,
                 place.times,
-                call::name(trial.errno)
+                errno::name(trial.errno)
             );
         }
         return Ok(0);
@@ -219,7 +231,7 @@ fn plan(
         options
             .errno
             .as_ref()
-            .is_none_or(|one| one == call::name(errno))
+            .is_none_or(|one| one == errno::name(errno))
     };
     let mut trials = Vec::new();
     for place in places {
@@ -249,7 +261,9 @@ fn plan(
             if place.times > depth && !options.short {
                 which.push(Which::Nth(place.times));
             }
-            if span == Span::Lasts && place.times > 1 {
+            // A shuntd that serves nobody any more is waited for by each `shunt run`.
+            let waits = options.short && options.sides.contains(&Side::Daemon);
+            if span == Span::Lasts && place.times > 1 && !waits {
                 which.push(Which::Every);
             }
             let of = |which| Trial {
@@ -318,7 +332,7 @@ fn report(
         ),
         Err(error) => (Fate::Wrong(format!("{error:#}")), (0, 0), Duration::ZERO),
     };
-    let errno = call::name(trial.errno);
+    let errno = errno::name(trial.errno);
     let slow = wall > SLOW && wall > scene.usual.wall * 2;
     let title = format!(
         "{}: {} at {} refused with {errno}, {} (of {})",

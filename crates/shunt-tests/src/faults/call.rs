@@ -452,44 +452,17 @@ pub(crate) fn find(number: c_long, argument: u32) -> Option<&'static Call> {
         .find(|call| call.number == number && call.argument.is_none_or(|one| one == argument))
 }
 
-/// What it is called.
-pub(crate) fn name(errno: i32) -> &'static str {
-    match errno {
-        EACCES => "EACCES",
-        EADDRINUSE => "EADDRINUSE",
-        EAGAIN => "EAGAIN",
-        ECONNABORTED => "ECONNABORTED",
-        ECONNREFUSED => "ECONNREFUSED",
-        ECONNRESET => "ECONNRESET",
-        EFBIG => "EFBIG",
-        EINTR => "EINTR",
-        EINVAL => "EINVAL",
-        EMFILE => "EMFILE",
-        ENFILE => "ENFILE",
-        ENOBUFS => "ENOBUFS",
-        ENOENT => "ENOENT",
-        ENOMEM => "ENOMEM",
-        ENOPROTOOPT => "ENOPROTOOPT",
-        ENOSPC => "ENOSPC",
-        ENOSYS => "ENOSYS",
-        EOPNOTSUPP => "EOPNOTSUPP",
-        EPERM => "EPERM",
-        EPIPE => "EPIPE",
-        ESRCH => "ESRCH",
-        _ => "?",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{CALLS, find, name};
+    use super::super::errno;
+    use super::{CALLS, find};
 
     #[test]
     fn each_refusal_has_a_name() {
         for call in CALLS {
             assert!(!call.refusals.is_empty(), "{}", call.name);
-            for (errno, _) in call.refusals {
-                assert_ne!(name(*errno), "?", "{}", call.name);
+            for (number, _) in call.refusals {
+                assert_ne!(errno::name(*number), "?", "{}", call.name);
             }
         }
     }
