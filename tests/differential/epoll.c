@@ -348,6 +348,61 @@ static void too_deep_copied(struct end *e)
     }
 }
 
+// It is heard of in the set around.
+static void too_deep_heard(struct end *e)
+{
+    static int set[6], p[2], copy;
+    AT(S) {
+        MUST(pipe2(p, O_CLOEXEC));
+        for (int i = 0; i < 6; i++)
+            set[i] = set_of();
+        T(add(set[0], FD, EPOLLIN | EPOLLRDHUP, 1));
+        copy = MUST(dup(FD));
+        MUST(dup2(p[0], FD));
+        for (int i = 1; i < 6; i++)
+            T(add(set[i], set[i - 1], EPOLLIN, i));
+        NOW(set[1]);
+    }
+    AT(C) T(send(FD, "news", 4, 0));
+    AT(S) {
+        SOON(set[1]);
+        NOW(set[0]);
+        T(recv(copy, (char[8]){0}, 8, 0));
+        NOW(set[1]);
+    }
+    AT(C) T(shutdown(FD, SHUT_WR));
+    AT(S) {
+        SOON(set[1]);
+        NOW(set[0]);
+        MUST(dup2(copy, FD));
+        for (int i = 0; i < 6; i++)
+            close(set[i]);
+        close(copy), close(p[0]), close(p[1]);
+    }
+}
+
+// And of one whose connection was taken out: it makes nothing ready.
+static void too_deep_removed(struct end *e)
+{
+    AT(S) {
+        int set[6];
+        for (int i = 0; i < 6; i++)
+            set[i] = set_of();
+        T(add(set[0], FD, EPOLLOUT, 1));
+        NOW(set[0]);
+        T(epoll_ctl(set[0], EPOLL_CTL_DEL, FD, NULL));
+        for (int i = 1; i < 6; i++)
+            T(add(set[i], set[i - 1], EPOLLIN, i));
+        T(poll(&(struct pollfd){set[0], POLLIN, 0}, 1, 0));
+        NOW(set[1]);
+        T(add(set[0], FD, EPOLLOUT, 2));
+        NOW(set[1]);
+        NOW(set[0]);
+        for (int i = 0; i < 6; i++)
+            close(set[i]);
+    }
+}
+
 static void nested(struct end *e)
 {
     char buf[8];
@@ -1366,7 +1421,7 @@ DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | 
           CASE(edge_both_in_the_middle, ONLY_COLD | STEADY),
           CASE(edge_full, COLD | STEADY),
           CASE(level_full, COLD | STEADY), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
-          CASE(too_deep, 0), CASE(too_deep_copied, 0),
+          CASE(too_deep, 0), CASE(too_deep_copied, 0), CASE(too_deep_removed, 0), CASE(too_deep_heard, COLD),
          
           CASE(nested, COLD | STEADY), CASE(nested_wakes, TWO | COLD), CASE(several_sets, COLD | STEADY), CASE(with_dup, COLD),
           CASE(close_removes, COLD), CASE(reset_and_end, ALL | COLD | STEADY), CASE(end_after_data, COLD | STEADY),

@@ -115,7 +115,9 @@ fn add(
         return Ok(());
     }
     if let Some(index) = state.find_dormant(socket, fd) {
-        if event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
+        // Nobody hears of the inner set of one that is flat.
+        let stays = !set.is_flat.load(Ordering::Relaxed);
+        if stays && event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
             let item = &mut state.items[index as usize];
             (item.dormant, item.idle_news) = (false, 0);
             (item.events, item.data) = (event.events, event.u64);

@@ -69,20 +69,28 @@ fn take_all_out(set: &'static Set, state: &mut State) -> bool {
     if inner < 0 || set.is_flat.swap(true, Ordering::Relaxed) {
         return false;
     }
-    // A number may name another socket by now.
-    let is_in = |item: &&mut Item| {
-        item.live && item.moved && !item.outside && !item.dormant && item.is_named()
-    };
+    let is_in = |item: &&mut Item| item.live && item.moved && !item.outside && !item.dormant;
     for item in state.items.iter_mut().filter(is_in) {
-        let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_DEL, item.fd, std::ptr::null_mut());
         // In this order: it wakes threads asleep on the set, which are to look from time to time.
         (item.outside, item.near) = (true, false);
         set.outside.fetch_add(1, Ordering::AcqRel);
         item.told_at = tcp::mark(item.fd);
-        let _ = set.change_outside(libc::EPOLL_CTL_ADD, item.fd);
+        // One whose number names another socket by now is only looked at.
+        if item.is_named() {
+            let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_DEL, item.fd, std::ptr::null_mut());
+            let _ = set.change_outside(libc::EPOLL_CTL_ADD, item.fd);
+        }
     }
     state.near.clear();
-    sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, inner, std::ptr::null_mut()).is_ok()
+    let is_out = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, inner, std::ptr::null_mut()).is_ok();
+    // What wakes a thread of this process, and shows the set as ready, is no set itself.
+    let mut kick = epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: set.magic(),
+    };
+    let number = set.kick.load(Ordering::Relaxed);
+    let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, number, &raw mut kick);
+    is_out
 }
 
 /// A registration is one no more. With both locks.
@@ -111,7 +119,7 @@ pub(super) fn look(set: &Set, state: &mut State, told: bool) {
         let may_be = conn.is_some_and(|conn| {
             ready::may_be(&conn, wanted(item.events), edge.then_some(item.end))
         });
-        let is_told = told && has_kernel_news(item, conn, edge);
+        let is_told = (told || !item.is_named()) && has_kernel_news(item, conn, edge);
         if is_told || may_be {
             state.fresh = true;
             state.enqueue(index as u32, is_told);
