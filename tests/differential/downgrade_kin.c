@@ -307,38 +307,51 @@ static void last_bytes(struct end *e)
     }
 }
 
-// Only a child has the other end, and is in no call.
-static void daemon_has_it(struct end *e)
+// Reads by another program what a child sends that has the other end alone, and is in no call.
+static void reads_by_program(struct end *e)
 {
-    if (e->role == C) {
-        int down[2];
-        char c;
-        MUST(pipe2(down, O_CLOEXEC));
-        struct kid kid = spawn(e);
-        if (kid.pid == 0) {
-            close(down[1]);
-            get(down[0], &c, 1);
+    await_go(e);
+    await_bytes(e, FD, 1000);
+    struct plain p = PLAIN(FD);
+    tell_it(e, &p, RECEIVE, 1000, 1);
+    plain_end(e, &p);
+    go(e);
+}
+
+static void a_child_has_it(struct end *e, int at_both_ends)
+{
+    int down[2];
+    char c;
+    if (e->role == S && !at_both_ends) {
+        reads_by_program(e);
+        return;
+    }
+    MUST(pipe2(down, O_CLOEXEC));
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        close(down[1]);
+        get(down[0], &c, 1); // Its parent has let go of the connection.
+        if (e->role == S) {
+            reads_by_program(e);
+        } else {
             produce(e, FD, 1000, 1);
             get(down[0], &c, 1);
-            _exit(0);
         }
-        close(down[0]);
-        close(FD), FD = -1;
-        raw_write(down[1], "s", 1);
+        _exit(0);
+    }
+    close(down[0]);
+    close(FD), FD = -1;
+    raw_write(down[1], "s", 1);
+    if (e->role == C) {
         await_sleep(e, kid.pid, kid.pid);
         go(e);
         await_go(e);
-        close(down[1]);
-        reap(e, &kid);
-    } else {
-        await_go(e);
-        await_bytes(e, FD, 1000);
-        struct plain p = PLAIN(FD);
-        tell_it(e, &p, RECEIVE, 1000, 1);
-        plain_end(e, &p);
-        go(e);
     }
+    close(down[1]);
+    reap(e, &kid);
 }
+static void daemon_has_it(struct end *e) { a_child_has_it(e, 0); }
+static void daemons_have_both(struct end *e) { a_child_has_it(e, 1); }
 
 static volatile pid_t sleeper;
 static void *sleeps_on_it(void *fd)
@@ -399,7 +412,7 @@ static void closed_without_copy(struct end *e)
     reap(e, &kid);
 }
 
-PLAIN_MAIN(CASE(closed_without_copy, SPLIT | COLD), CASE(last_bytes, SPLIT | COLD), CASE(daemon_has_it, SPLIT | COLD), CASE(child_in_recv, SPLIT | COLD), CASE(child_in_poll, SPLIT | COLD), CASE(child_in_epoll, SPLIT | COLD),
+PLAIN_MAIN(CASE(closed_without_copy, SPLIT | COLD), CASE(last_bytes, SPLIT | COLD), CASE(daemon_has_it, SPLIT | COLD), CASE(daemons_have_both, SPLIT | COLD), CASE(child_in_recv, SPLIT | COLD), CASE(child_in_poll, SPLIT | COLD), CASE(child_in_epoll, SPLIT | COLD),
            CASE(program_child_in_recv, SPLIT | COLD), CASE(program_child_in_poll, SPLIT | COLD),
            CASE(program_child_in_epoll, SPLIT | COLD), CASE(child_puts_stream, SPLIT | COLD),
            CASE(child_runs_program, SPLIT | COLD), CASE(three_in_turns, SPLIT | COLD),

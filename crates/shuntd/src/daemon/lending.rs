@@ -45,8 +45,8 @@ const KEPT: usize = 64;
 /// So many sockets at a time are looked for on behalf of one client.
 const WAITING: usize = 64;
 
-/// Ends that were paired when their clients went, with their users: forked children may go on
-/// with them.
+/// Ends that were paired when their clients went or let go of them, with their users: forked
+/// children may go on with them.
 #[derive(Debug, Default)]
 pub(super) struct LeftBehind(VecDeque<(u32, u64)>);
 
@@ -67,6 +67,13 @@ impl LeftBehind {
 }
 
 impl Daemon {
+    /// A paired end was let go by its client, a child of which may go on with it.
+    pub(super) fn leave_behind(&mut self, end: EndId) {
+        if let Some(client) = self.clients.get(&end.client) {
+            self.left_behind.add(client.uid, end.cookie);
+        }
+    }
+
     /// A client asks for the other end of the socket `fd`, which `asker` names.
     pub(super) fn lend(&mut self, asker: EndId, fd: i32) {
         let tuple = self.asked_for(asker, fd);

@@ -429,6 +429,7 @@ impl Daemon {
         let Some((State::Paired(seat), Some(tuple))) = left.filter(|_| !used) else {
             return;
         };
+        self.leave_behind(id);
         if !self.links.has(seat.link) {
             return;
         }
