@@ -177,20 +177,6 @@ pub(super) fn forget_all(reason: Reason) {
     });
 }
 
-/// Before a child is made, which may become another program: both are to have what a peer has left that
-/// has ended, and each byte of it once.
-pub(crate) fn before_child() {
-    table::each(|fd, entry| {
-        if let Entry::Socket(socket) = entry
-            && let Some(conn) = Conn::attached(socket, fd)
-            && !conn.is_shared()
-            && stream::is_left_by_ended(&conn)
-        {
-            give_up_now(socket, fd, Reason::Inherited);
-        }
-    });
-}
-
 /// Before an exec, or a spawn by libc: the descriptors that survive it.
 pub(super) fn before_program() {
     let own = thread::owns_descriptors();

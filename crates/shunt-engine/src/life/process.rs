@@ -26,7 +26,6 @@ pub unsafe fn start(environment: *const *const c_char) {
 #[inline]
 pub fn before_fork() {
     if thread::is_used() {
-        hand_on_what_is_left();
         process::before_fork();
     }
 }
@@ -42,17 +41,7 @@ pub fn after_fork_parent() {
 /// Before a child is made that runs on this memory (`vfork(2)`, `CLONE_VM`).
 #[inline]
 pub fn before_lending() {
-    if thread::is_used() {
-        hand_on_what_is_left();
-    }
     thread::lend_memory();
-}
-
-#[cold]
-fn hand_on_what_is_left() {
-    if thread::owns_memory() {
-        inherit::before_child();
-    }
 }
 
 /// After a fork, in the child.

@@ -45,11 +45,6 @@ pub(crate) fn for_ended_peer(conn: &Conn) -> Option<c_int> {
     near
 }
 
-/// Whether something may lie in the ring of a peer that has ended.
-pub(crate) fn is_left_by_ended(conn: &Conn) -> bool {
-    conn.way_in() != Way::TcpAgain && conn.consumer().is_ready() && has_ended(conn)
-}
-
 /// Whether nothing comes of the peer any more, nor would it receive anything.
 fn has_ended(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
