@@ -187,6 +187,13 @@ pub(crate) fn deadly(calls: &'static [Call]) -> Option<&'static str> {
     // SAFETY: the child makes system calls only, all of which fail or change nothing but itself, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // It leaves no core file.
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: a valid limit.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
         for call in calls {
             // SAFETY: see above; the byte is there, and -1 is no address that could be written to.
             unsafe {

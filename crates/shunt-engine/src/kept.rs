@@ -30,16 +30,18 @@ impl Kept {
         }
     }
 
-    /// Keeps a descriptor, which the program is not to close from now on. If the kernel does not
-    /// say what it names, it is closed.
-    pub(crate) fn keep(&self, fd: c_int) {
+    /// Keeps a descriptor, which the program is not to close from now on. `false`: the kernel does
+    /// not say what it names, so it is closed.
+    pub(crate) fn keep(&self, fd: c_int) -> bool {
         let Some(file) = sys::file(fd) else {
-            return sys::close(fd);
+            sys::close(fd);
+            return false;
         };
         self.device.store(file.device, Ordering::Relaxed);
         self.inode.store(file.inode, Ordering::Relaxed);
         table::enter(fd, Entry::Ours);
         self.after.store(fd + 1, Ordering::Release);
+        true
     }
 
     /// Its number, whatever that names; -1: nothing is kept.

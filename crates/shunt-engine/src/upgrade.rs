@@ -70,10 +70,7 @@ pub(crate) fn adopt(socket: &'static Socket) {
 /// Why nobody is known with whom the socket could be paired. That may change: a
 /// `listen` is known to the kernel sooner than to the daemon, which may be slow.
 fn alone(socket: &Socket) -> Option<Reason> {
-    if uring::is_any_unseen() {
-        config::use_rings();
-        Some(Reason::IoUring)
-    } else if socket.share.is_shared() {
+    if socket.share.is_shared() {
         Some(Reason::Forked)
     } else if !control::ensure() {
         Some(control::why_not())
@@ -83,6 +80,10 @@ fn alone(socket: &Socket) -> Option<Reason> {
         && !control::accelerates(socket.port())
     {
         Some(Reason::PeerPlain)
+    } else if uring::is_any_unseen() {
+        // Asked last: it takes a system call.
+        config::use_rings();
+        Some(Reason::IoUring)
     } else {
         None
     }

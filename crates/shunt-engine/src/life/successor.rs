@@ -3,14 +3,16 @@
 
 use std::ffi::{CStr, c_char};
 
+use crate::sys;
+
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// Takes libshunt out of the environment that programs get from this process: in place, since memory may
-/// be hard to come by, and whoever has a copy of the pointers is to see it, too.
+/// Takes libshunt out of the environment that programs get from this process. The string may be the
+/// program's own (`putenv`), and not to be written: another one takes its place.
 pub(super) fn send_without() {
     let Some(own) = own_path() else { return };
     // SAFETY: libc's own array of strings, which a program must not change while another thread makes such
@@ -19,15 +21,44 @@ pub(super) fn send_without() {
         let mut at = environ;
         while !at.is_null() && !(*at).is_null() {
             let string = CStr::from_ptr(*at).to_bytes();
-            if string.starts_with(PRELOAD) {
-                let value = (*at).add(PRELOAD.len()).cast::<u8>();
-                let length = string.len() - PRELOAD.len();
-                let left = remove(std::slice::from_raw_parts_mut(value, length), own);
-                value.add(left).write(0);
+            if let Some(list) = string.strip_prefix(PRELOAD)
+                && parts(list).any(|part| is_own(part, own))
+            {
+                replace(at, string, own);
             }
             at = at.add(1);
         }
     }
+}
+
+/// Puts a copy without libshunt in the place of a string. Without memory that stays, and what is executed
+/// may be ended.
+///
+/// # Safety
+/// `at` is that string's place, which may be written.
+unsafe fn replace(at: *mut *mut c_char, string: &[u8], own: &[u8]) {
+    let copy = sys::map(string.len() + 1);
+    if copy.is_null() {
+        return;
+    }
+    // SAFETY: as large, and zeros until now.
+    let text = unsafe { std::slice::from_raw_parts_mut(copy, string.len()) };
+    text.copy_from_slice(string);
+    let left = PRELOAD.len() + remove(&mut text[PRELOAD.len()..], own);
+    text[left..].fill(0);
+    // SAFETY: the caller's promise.
+    unsafe { at.write(copy.cast()) };
+}
+
+/// The entries of a list as `LD_PRELOAD` is one (`ld.so(8)`).
+fn parts(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| matches!(byte, b':' | b' '))
+}
+
+/// Whether an entry is this library: by its path, or by a name that the loader looks for.
+fn is_own(part: &[u8], own: &[u8]) -> bool {
+    let name = own.rsplit(|&byte| byte == b'/').next();
+    part == own || Some(part) == name
 }
 
 /// What the loader knows this library by.
@@ -43,13 +74,13 @@ fn own_path() -> Option<&'static [u8]> {
 }
 
 /// Removes a part from a list as `LD_PRELOAD` is one; how long it is then.
-fn remove(list: &mut [u8], part: &[u8]) -> usize {
+fn remove(list: &mut [u8], own: &[u8]) -> usize {
     let (mut from, mut to) = (0, 0);
     while from < list.len() {
         let rest = &list[from..];
         let ends = rest.iter().position(|byte| matches!(byte, b':' | b' '));
         let (length, step) = ends.map_or((rest.len(), rest.len()), |end| (end, end + 1));
-        if rest[..length] != *part {
+        if !is_own(&rest[..length], own) {
             list.copy_within(from..from + step, to);
             to += step;
         }
@@ -67,6 +98,7 @@ mod tests {
             ("/a.so:/x/libshunt.so:/b.so", "/a.so:/b.so"),
             ("/a.so /x/libshunt.so", "/a.so "),
             ("/a.so:/y/libshunt.so", "/a.so:/y/libshunt.so"),
+            ("libshunt.so:/a.so", "/a.so"),
             ("", ""),
         ] {
             let mut list = before.as_bytes().to_vec();

@@ -53,10 +53,11 @@ impl Handed {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// A call is about to sleep, and must [leave](Self::leave). `false`: the socket has ended.
+    /// A call is about to sleep, and must [leave](Self::leave). `false`: the socket has ended, or so
+    /// many calls rest that were never ended that no more can be counted.
     pub(crate) fn enter(&self) -> bool {
-        self.change(|now| (now & OVER != OVER).then_some(now + CALL))
-            .is_some()
+        let may = |now: u64| now & OVER != OVER && (now & CALLS) + (now >> 16 & CALLS) < CALLS;
+        self.change(|now| may(now).then(|| now + CALL)).is_some()
     }
 
     /// A call ends.

@@ -161,7 +161,9 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
             Step::Stray if done == 0 || done < least => {
                 downgrade(conn, Reason::Held);
                 if conn.way_in() == Way::Ring {
+                    // It does not go back: its peer does what no copy does.
                     abort(conn);
+                    return Outcome::Fail(libc::ECONNRESET);
                 }
                 continue;
             }

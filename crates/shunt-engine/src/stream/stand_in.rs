@@ -32,12 +32,13 @@ struct Left {
 }
 
 /// The near end of a connection that brings what the peer, which has ended, left in its ring. `None`:
-/// there is no such thing, or no such connection to be had. Nothing is taken of what is left: relatives
+/// there is no such thing, or no such connection to be had, or another thread of this process may be in
+/// a receive, which would take the same bytes out of the ring. Nothing is taken of what is left: relatives
 /// may have it, too. Without a token.
 #[cold]
 pub(crate) fn for_ended_peer(conn: &Conn) -> Option<c_int> {
     let token = &conn.pair.own.receiving.token;
-    if !conn.take(token) {
+    if !thread::is_alone() || !conn.take(token) {
         return None;
     }
     let near = if has_ended(conn) { make(conn) } else { None };
@@ -122,7 +123,7 @@ fn send_queued(base: c_int, far: c_int, bytes: u64) -> bool {
 }
 
 /// A connection between the addresses of `base`'s, of which this process has both ends: first the one
-/// that takes its place, of the same role, waiting and timing out as it does.
+/// that takes its place, of the same role, with the same flags and timeouts.
 fn connect(base: c_int, role: Role) -> Option<[c_int; 2]> {
     let [own, peer] = [false, true].map(|peer| sys::name(base, peer).ok());
     let (own, peer) = (without_port(own?), without_port(peer?));

@@ -7,7 +7,8 @@ use super::{Errno, close, name, poll_ms, socket};
 /// How long the handshake may take, in milliseconds: on one host it is over at once.
 const PATIENCE_MS: i64 = 1000;
 
-/// A connection to one name from another; first the accepted end. Both are close-on-exec and wait.
+/// A connection to one name from another; first the accepted end. Both are close-on-exec; the
+/// accepted one waits.
 pub(crate) fn connected(to: &sockaddr_storage, from: &sockaddr_storage) -> Option<[c_int; 2]> {
     let [listener, connector] = [(); 2].map(|()| tcp_socket(to));
     let accepted = match (&listener, &connector) {

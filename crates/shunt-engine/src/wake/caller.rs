@@ -144,7 +144,7 @@ fn make() -> Option<c_int> {
     let fd = SENDER.get().or_else(|| {
         let made = sys::datagram_socket().map(sys::move_high).ok();
         SENDER.take();
-        made.inspect(|&fd| SENDER.keep(fd))
+        made.filter(|&fd| SENDER.keep(fd))
     });
     MAKING.store(false, Ordering::Release);
     fd

@@ -183,7 +183,7 @@ impl Channel {
     /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the
     /// old number sleeps on the same socket until something wakes it: then the kernel looks the
     /// number up anew (`ppoll`). So it is woken now, as long as that names the socket, and waited for, if that
-    /// may be.
+    /// may be; not where there is no other number, by which it could be called.
     pub(crate) fn make_way(&self, fd: c_int, may_wait: bool) {
         if self.fd() != fd {
             return;
@@ -191,7 +191,7 @@ impl Channel {
         self.socket.make_way(fd);
         full();
         self.wake();
-        while may_wait && self.watched.load(Ordering::SeqCst) == fd + 1 {
+        while may_wait && self.is_open() && self.watched.load(Ordering::SeqCst) == fd + 1 {
             sys::sched_yield();
         }
     }
