@@ -25,7 +25,7 @@ const EVERYWHERE: &str = "everywhere";
 
 /// Calls that the library makes for the program, so that what the kernel says is the program's to
 /// hear: its bytes move there, or it has asked for just that.
-const THE_PROGRAMS: [(&str, &str); 16] = [
+const THE_PROGRAMS: [(&str, &str); 17] = [
     ("recvmsg", "engine/io/"),
     ("recvmsg", "engine/stream/recv"),
     ("recvfrom", "engine/stream/recv"),
@@ -38,6 +38,7 @@ const THE_PROGRAMS: [(&str, &str); 16] = [
     ("pwritev2", "engine/stream/transfer"),
     ("fcntl F_DUPFD", "engine/life/option.rs"),
     ("epoll_ctl EPOLL_CTL_ADD", "engine/epoll/nested.rs"),
+    ("epoll_ctl EPOLL_CTL_ADD", "engine/epoll/control.rs"),
     // Counters (`eventfd(2)`) that never fill.
     ("read", "engine/epoll/"),
     ("write", "engine/epoll/"),
