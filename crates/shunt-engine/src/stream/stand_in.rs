@@ -128,9 +128,7 @@ fn connect(base: c_int, role: Role) -> Option<[c_int; 2]> {
     let [own, peer] = [false, true].map(|peer| sys::name(base, peer).ok());
     let (own, peer) = (without_port(own?), without_port(peer?));
     let ends = match role {
-        Role::Acceptor => {
-            sys::connected(&own, &peer).map(|[accepted, connected]| [accepted, connected])
-        }
+        Role::Acceptor => sys::connected(&own, &peer),
         Role::Connector => {
             sys::connected(&peer, &own).map(|[accepted, connected]| [connected, accepted])
         }
