@@ -26,8 +26,8 @@ use super::recv::{is_home, recount, settle, stay_in_ring, take_back};
 use super::tell::News;
 use super::{Conn, close, owed, wait};
 use crate::config::hesitate;
-use crate::thread::{self, give};
 use crate::control::{self, Loan};
+use crate::thread::{self, give};
 use crate::{epoll, sys, wake};
 
 /// The peer answers by itself within this time if it is awake, or sleeps on the
