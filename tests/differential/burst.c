@@ -1,6 +1,6 @@
 // Many connections: one after another, and all at once. Those that last are served from shared
 // memory, and each brings its own bytes.
-// path: shunted 75%
+// path: shunted 50%
 // timeout: 120
 #include "diff.h"
 #include <sys/resource.h>
@@ -47,7 +47,8 @@ static void short_ones(struct end *e)
         close(join_one(e));
     for (int i = 0; i < 4; i++) {
         int fd = join_one(e);
-        say(e, "%d good after", ping(e, fd, TURNS, i));
+        // The first may end before shuntd has heard all that the burst has left.
+        say(e, "%d good after", ping(e, fd, i < 3 ? TURNS : 10 * TURNS, i));
         close(fd);
     }
     say(e, "%d good on the old one", ping(e, FD, TURNS, 5));

@@ -12,6 +12,7 @@ use crate::socket::SENDER;
 use crate::stream::Conn;
 use crate::stream::close::{keep_error, reset_if_died, take_error};
 use crate::stream::owed::{self, Debt};
+use crate::stream::recv::count_at_reset;
 use crate::thread::give;
 use crate::{Outcome, real, sys};
 
@@ -104,6 +105,9 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
             Err(errno) => {
                 if cursor.done() > 0 {
                     keep_error(conn, errno);
+                }
+                if errno == libc::ECONNRESET {
+                    count_at_reset(conn);
                 }
                 break cursor.done_or(errno);
             }
