@@ -316,16 +316,26 @@ fn nothing(conn: &Conn, flags: c_int) -> Outcome {
     let look = |flags| unsafe { receive(conn, &[part], flags | libc::MSG_PEEK) };
     match look(flags | libc::MSG_DONTWAIT) {
         Outcome::Done(_) => Outcome::Done(0),
-        Outcome::Fail(libc::EAGAIN) if waits => match look(flags) {
-            Outcome::Kernel => Outcome::Kernel,
-            // Whatever ends the wait, also time or a signal, the kernel has done what it was asked.
-            // The next call tells of an error.
-            Outcome::Fail(errno) => {
-                keep_error(conn, errno);
-                Outcome::Done(0)
+        // Whatever ends the wait, also time or any signal, the kernel has done what it was asked.
+        Outcome::Fail(libc::EAGAIN) if waits => Stay::during(|stay| {
+            let (seen, mut deadline) = (signals::now(), None);
+            loop {
+                let waited = wait(conn, Want::Data, &mut deadline, stay, seen);
+                if waited.is_err() || seen.any_since() {
+                    return Outcome::Done(0);
+                }
+                match look(flags | libc::MSG_DONTWAIT) {
+                    Outcome::Fail(libc::EAGAIN) => {}
+                    Outcome::Kernel => return Outcome::Kernel,
+                    // The next call tells of an error.
+                    Outcome::Fail(errno) => {
+                        keep_error(conn, errno);
+                        return Outcome::Done(0);
+                    }
+                    Outcome::Done(_) => return Outcome::Done(0),
+                }
             }
-            Outcome::Done(_) => Outcome::Done(0),
-        },
+        }),
         other => other,
     }
 }
