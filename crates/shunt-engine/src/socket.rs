@@ -104,6 +104,8 @@ pub(crate) struct Socket {
     pub(crate) again: Return,
     /// Another program is to have it, so that a recall of its stream is not taken back.
     pub(crate) insists: AtomicBool,
+    /// A send was told of a reset before which no FIN had come.
+    pub(crate) was_reset: AtomicBool,
     /// `SO_SNDBUF` as the program set it, or 0.
     pub(crate) sndbuf: AtomicU32,
     /// `SO_RCVTIMEO` is negative: a receive that would wait ends at once (`sock_set_timeout`
@@ -189,6 +191,7 @@ impl Socket {
         socket.timeouts.store(0, o);
         socket.again.clear();
         socket.tells_left.store(false, o);
+        socket.was_reset.store(false, o);
         socket.handed.clear();
         socket.tells_time.store(0, o);
         record.fd.store(fd, o);

@@ -131,20 +131,13 @@ pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
     taken(fd).map(|(_, bytes)| bytes)
 }
 
-/// The same after a reset without a FIN before it.
-pub(crate) fn consumed_at_reset(fd: c_int) -> Option<u64> {
-    const CLOSE: u8 = 7;
-    match taken(fd)? {
-        (CLOSE, bytes) => Some(bytes + 1),
-        _ => None,
-    }
-}
-
 /// The same where the caller has counted so many, and others may have taken more. With it the
-/// error, told once, of a connection that has ended by one, and of which all has been taken.
-pub(crate) fn consumed_since(fd: c_int, counted: u64) -> (u64, Option<Errno>) {
+/// error, told once, of a connection that has ended by one, and of which all has been taken. `was_reset`:
+/// somebody was told of that, and no FIN had come before.
+pub(crate) fn consumed_since(fd: c_int, counted: u64, was_reset: bool) -> (u64, Option<Errno>) {
     const CLOSE: u8 = 7;
     match taken(fd) {
+        Some((CLOSE, bytes)) if was_reset => ((bytes + 1).max(counted), None),
         // Its count does not say whether a FIN is in it; an error that it still has to tell says that
         // there is none.
         Some((CLOSE, bytes)) => {

@@ -28,7 +28,7 @@ use tcp::from_tcp;
 
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
-pub(super) use brought::{count_at_reset, stay_in_ring, take_back};
+pub(super) use brought::{stay_in_ring, take_back};
 pub(super) use tcp::{recount, settle};
 pub(crate) use unread::{is_any_in_ring, leaves_unread, pump, ring_bytes, unread};
 

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
 use shunt_shm::ring::Found;
-use shunt_shm::slot;
 
 use super::back::pending;
 use super::end::{failure, has_ended, last};
@@ -19,7 +18,6 @@ use crate::stream::Conn;
 use crate::stream::close::abort;
 use crate::stream::downgrade::is_never_answered;
 use crate::sys::Errno;
-use crate::thread::give;
 use crate::{sys, tcp};
 
 /// Receives some of that. With the receiving token.
@@ -38,7 +36,8 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     let receiving = &conn.pair.own.receiving;
     // Who had the connection meanwhile may have taken some.
     let counted = receiving.kernel_bytes.load(Ordering::Relaxed);
-    let (taken, error) = tcp::consumed_since(base, counted);
+    let (taken, error) =
+        tcp::consumed_since(base, counted, conn.socket.was_reset.load(Ordering::Relaxed));
     receiving.kernel_bytes.store(taken, Ordering::Relaxed);
     if let Some(errno) = error {
         conn.error().store(errno, Ordering::Relaxed);
@@ -72,23 +71,6 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     }
     // SAFETY: the caller's promise.
     unsafe { from_ring(conn, cursor, flags) }
-}
-
-/// A send has been told that the peer has reset the connection, which the kernel says only once. It says
-/// `EPIPE` behind a FIN: so there is none in the count of what has come, which is to be known by who receives
-/// the rest.
-#[cold]
-pub(in crate::stream) fn count_at_reset(conn: &Conn) {
-    let (own, path) = (conn.pair.own, conn.receiver());
-    let is_open = || own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR == 0;
-    if path.is_bringing().is_none() || !is_open() || !conn.take(&own.receiving.token) {
-        return;
-    }
-    if let Some(taken) = conn.base().and_then(tcp::consumed_at_reset) {
-        let counted = &own.receiving.kernel_bytes;
-        counted.fetch_max(taken, Ordering::Relaxed);
-    }
-    give(&own.receiving.token);
 }
 
 /// Receives what comes by TCP while it is not known that the peer has answered a recall. With the

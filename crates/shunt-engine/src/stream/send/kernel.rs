@@ -12,7 +12,6 @@ use crate::socket::SENDER;
 use crate::stream::Conn;
 use crate::stream::close::{keep_error, reset_if_died, take_error};
 use crate::stream::owed::{self, Debt};
-use crate::stream::recv::count_at_reset;
 use crate::thread::give;
 use crate::{Outcome, real, sys};
 
@@ -106,8 +105,10 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
                 if cursor.done() > 0 {
                     keep_error(conn, errno);
                 }
-                if errno == libc::ECONNRESET {
-                    count_at_reset(conn);
+                // The kernel says so once, and `EPIPE` behind a FIN, unless this side has ended, too.
+                let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+                if errno == libc::ECONNRESET && own & slot::SHUT_WR == 0 {
+                    conn.socket.was_reset.store(true, Ordering::Relaxed);
                 }
                 break cursor.done_or(errno);
             }
