@@ -59,7 +59,7 @@ pub(crate) use owed::{
 };
 pub(crate) use recv::{at_mark, is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
 pub(crate) use send::{ask_for_room, send, send_in};
-pub(crate) use spin::{Peer, Spin, share_crowd};
+pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use stand_in::for_ended_peer;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use wait::{

@@ -88,8 +88,8 @@ pub struct Face {
     pub wait: AtomicU32,
     /// Counts the times a thread went to sleep here: a waker calls once for each.
     pub naps: AtomicU32,
-    /// 1 + the core on which a thread last waited here, or was told that something had come,
-    /// so that a peer that waits on the same one makes way for it at once; 0: not known.
+    /// 1 + the core on which a thread last waited for something to arrive, so that a
+    /// peer that waits on the same one makes way for it at once; 0: not known.
     pub core: AtomicU32,
     /// The life for which this side is ready: in the one before it both directions are the
     /// kernel's, and it does nothing there any more.
@@ -113,12 +113,12 @@ impl Face {
         self.wait.load(Ordering::Relaxed)
     }
 
-    /// Says on which core this thread runs: 1 + its number; 0: nobody knows.
+    /// Who waits on the connection waits for other things, too.
     #[inline]
-    pub fn say_core(&self, core: u32) {
+    pub fn forget_core(&self) {
         // The peer has the line in its cache: written only where need be.
-        if self.core.load(Ordering::Relaxed) != core {
-            self.core.store(core, Ordering::Relaxed);
+        if self.core.load(Ordering::Relaxed) != 0 {
+            self.core.store(0, Ordering::Relaxed);
         }
     }
 

@@ -82,17 +82,17 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
             (found, is_all) = ask_kernel(set, state, &mut room[..share]);
         }
         harvest(state);
-        found += deliver(set, state, &mut room[found..]);
+        found += deliver(state, &mut room[found..]);
         if share == 0 && found == 0 {
             // It was our turn, but there was nothing.
             (found, is_all) = ask_kernel(set, state, room);
-            found += deliver(set, state, &mut room[found..]);
+            found += deliver(state, &mut room[found..]);
         }
         // Of many logs each look takes long.
         let looks = patience / state.follows.len().max(1) as u32;
         if found == 0 && (0..looks).any(|_| is_told(state)) {
             harvest(state);
-            found = deliver(set, state, room);
+            found = deliver(state, room);
         }
         state.awake += u32::from(found > 0);
         if near::is_due(state) || !state.busy.is_empty() {
@@ -165,8 +165,8 @@ fn harvest(state: &mut State) {
 }
 
 /// Reports items from the queue whose sockets are ready.
-fn deliver(set: &Set, state: &mut State, room: &mut [epoll_event]) -> usize {
-    let (mut found, mut here) = (0, None);
+fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
+    let mut found = 0;
     for _ in 0..state.queue.len() {
         if found == room.len() {
             break;
@@ -200,10 +200,6 @@ fn deliver(set: &Set, state: &mut State, room: &mut [epoll_event]) -> usize {
             u64: item.data,
         };
         found += 1;
-        let here = *here.get_or_insert_with(sys::core);
-        conn.pair.own.face.say_core(here);
-        let peer = conn.pair.peer.face.core.load(Ordering::Relaxed);
-        set.peer_core.store(peer, Ordering::Relaxed);
         if one_shot {
             item.events &= FLAGS;
         } else if item.events & libc::EPOLLET as u32 == 0 {

@@ -53,6 +53,8 @@ pub(super) fn say_watched(socket: &'static Socket) -> bool {
     let Some(pair) = socket.pair() else {
         return false;
     };
+    // Who waits for several says no more where that is.
+    pair.own.face.forget_core();
     let mut group = None;
     let mut dormant = false;
     for &(set, item) in socket.items.list().iter() {

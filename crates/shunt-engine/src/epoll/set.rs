@@ -54,8 +54,6 @@ pub(crate) struct Set {
     pub(super) kernel_has_more: AtomicBool,
     /// There is something to do for its sockets, before the next wait.
     pub(super) chores: AtomicBool,
-    /// Where the peer said it was whose news were reported last ([`shunt_shm::slot::Face`]).
-    pub(super) peer_core: AtomicU32,
     lock: Lock,
     state: UnsafeCell<Option<Box<State>>>,
 }
@@ -95,7 +93,6 @@ impl Set {
         set.pause.store(0, o);
         set.kernel_has_more.store(false, o);
         set.chores.store(false, o);
-        set.peer_core.store(0, o);
         set.lock.reset();
         // SAFETY: a free object is nobody's.
         unsafe { *set.state.get() = None };

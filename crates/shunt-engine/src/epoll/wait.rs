@@ -13,7 +13,7 @@ use super::near;
 use super::set::{Set, User};
 use super::sleep::{begin_sleep, end_sleep};
 use crate::hold::Taken;
-use crate::stream::{self, Peer, Spin};
+use crate::stream::{self, Spin, shares_core};
 use crate::thread::signals;
 use crate::{Outcome, control, life, ready, real, stats, sys};
 
@@ -60,15 +60,14 @@ pub(crate) unsafe fn wait(
         stats::ready_call(true);
         return Outcome::Done(told as isize);
     }
-    if set.is_shunted() {
-        // Of several peers the one that had news last.
-        let peer = Peer::new(sys::core(), set.peer_core.load(Ordering::Relaxed));
-        let mut spin = Spin::new(peer);
+    let mut spin = Spin::new();
+    let spun = set.is_shunted();
+    if spun {
         // Where nothing is to be reported the real call will soon look at the kernel's
         // side, unless the spin lasts.
         let mut now = spin.began();
         let later = now.wrapping_add(u64::from(LOOK_OFTEN));
-        let mut looks = match limit.is_now() || !spin.is_hopeful() || peer == Peer::Here {
+        let mut looks = match limit.is_now() || !spin.is_hopeful() || shares_core() {
             true => 0,
             false => LOOKS,
         };
@@ -145,6 +144,10 @@ pub(crate) unsafe fn wait(
             unsafe { real_wait(Some(set), slept_on, room, limit, mask, &undo) }
         };
         get_up();
+        // Only a wait that has spun says something of spinning.
+        if spun && n.is_ok_and(|n| n > 0) {
+            spin.woke();
+        }
         stats::ready_call(true);
         let n = match n {
             Ok(n) => n as usize,

@@ -10,7 +10,7 @@ use super::mask::mask_at_a_glance;
 use crate::epoll::{self, Known, Limit};
 use crate::hold::Taken;
 use crate::socket::{Socket, Stage};
-use crate::stream::{self, Conn, Peer, Spin, Want};
+use crate::stream::{self, Conn, Spin, Want};
 use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
 use crate::wake::{self, Place};
@@ -166,14 +166,13 @@ pub(super) unsafe fn poll_with(
     seen: Seen,
 ) -> Outcome {
     life::see_to_wishes();
-    let (here, mut peer) = (sys::core(), 0);
+    let mut spin = Spin::new();
     let mut any = false;
     for one in fds.iter_mut() {
         one.revents = 0;
         let conn = attached(one.fd);
         if let Some(conn) = &conn {
-            conn.pair.own.face.say_core(here);
-            peer = conn.pair.peer.face.core.load(Ordering::Relaxed);
+            conn.pair.own.face.forget_core();
         }
         any |= conn.is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
     }
@@ -191,7 +190,6 @@ pub(super) unsafe fn poll_with(
         // SAFETY: the caller's promise.
         return unsafe { sleep(fds, scratch, limit, sigmask, seen) };
     }
-    let mut spin = Spin::new(Peer::new(here, peer));
     let mut others = match look_at_others(fds, scratch) {
         Ok(n) => n,
         Err(errno) => return Outcome::Fail(errno),
@@ -219,7 +217,11 @@ pub(super) unsafe fn poll_with(
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { sleep(fds, scratch, limit, sigmask, seen) }
+    let outcome = unsafe { sleep(fds, scratch, limit, sigmask, seen) };
+    if matches!(outcome, Outcome::Done(1..)) {
+        spin.woke();
+    }
+    outcome
 }
 
 /// Sleeps in the real call, on base sockets in place of shunted ones.

@@ -8,7 +8,7 @@ use libc::c_int;
 use shunt_shm::ring::BadBuffer;
 use shunt_shm::slot::{self, Way};
 
-use super::spin::{self, Peer};
+use super::spin::{self, Peer, shares_core};
 use super::wait::{Want, timeout};
 use super::{Conn, owed};
 use crate::Outcome;
@@ -176,7 +176,7 @@ fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
         return Looked::InVain;
     }
     let told = own.face.core.load(Ordering::Relaxed);
-    let comes = match Peer::new(told, pair.peer.face.core.load(Ordering::Relaxed)) {
+    let comes = match spin::compare(told, pair.peer.face.core.load(Ordering::Relaxed)) {
         // Another thread might end the connection meanwhile, or this one have moved: for
         // a real wait.
         Peer::Here if !is_alone() || told != sys::core() => false,
@@ -188,7 +188,9 @@ fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
             }
             yielded && consumer.is_ready()
         }
-        Peer::Elsewhere => (0..LOOKS).any(|_| consumer.is_ready()),
+        Peer::Elsewhere if spin::is_wanted() && spin::is_burst_over(sys::ticks()) => false,
+        Peer::Somewhere if shares_core() => false,
+        _ => (0..LOOKS).any(|_| consumer.is_ready()),
     };
     if comes { Looked::Come } else { Looked::InVain }
 }

@@ -18,7 +18,7 @@ use crate::hold::Taken;
 use crate::life;
 use crate::socket::Socket;
 use crate::sys::{self, Errno};
-use crate::thread::{give, signals::Seen};
+use crate::thread::{give, is_alone, signals::Seen};
 use crate::wake::{self, Place, Places};
 
 mod kernel;
@@ -115,13 +115,15 @@ pub(crate) fn wait(
         return Ok(());
     }
     spin::share_crowd(conn.pair.link);
-    let mut spin = Spin::new(where_peer(conn));
+    let mut spin = Spin::for_peer(where_peer(conn, want));
     while !is_ready(conn, want) {
         if seen.interrupting_since() {
             return Err(libc::EINTR);
         }
         if conn.way_in() == Way::Tcp && want == Want::Data || !spin.turn() {
-            return sleep(conn, want, deadline, stay, seen);
+            let result = sleep(conn, want, deadline, stay, seen);
+            spin.woke();
+            return result;
         }
     }
     spin.paid();
@@ -131,11 +133,20 @@ pub(crate) fn wait(
     Ok(())
 }
 
-/// Where the peer is that this thread is about to wait for; says where this thread is.
-fn where_peer(conn: &Conn) -> Peer {
+/// Where the peer is that this thread is about to wait for; says where this thread is. Of
+/// several threads, or of who waits for other things too, that would say little.
+fn where_peer(conn: &Conn, want: Want) -> Peer {
+    if want == Want::Room {
+        return Peer::Somewhere;
+    }
+    let own = &conn.pair.own.face.core;
     let here = sys::core();
-    conn.pair.own.face.say_core(here);
-    Peer::new(here, conn.pair.peer.face.core.load(Ordering::Relaxed))
+    let is_sole = is_alone() && conn.socket.items.is_empty();
+    let core = if is_sole { here } else { 0 };
+    if own.load(Ordering::Relaxed) != core {
+        own.store(core, Ordering::Relaxed);
+    }
+    spin::compare(here, conn.pair.peer.face.core.load(Ordering::Relaxed))
 }
 
 /// A wait has ended without sleep on a connection on which the peer passes a barrier
