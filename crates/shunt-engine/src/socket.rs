@@ -17,7 +17,6 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::counters::Record;
 use shunt_abi::message::Role;
-use shunt_shm::slot;
 
 use crate::config::{self, Upgrade};
 use crate::control::Due;
@@ -28,9 +27,10 @@ use crate::stream::again::Return;
 use crate::table::{self, Links, Pooled};
 use crate::thread::Lock;
 use crate::wake::Places;
-use crate::{epoll, hold, stats, upgrade};
+use crate::{epoll, upgrade};
 
 mod handed;
+mod holds;
 mod inside;
 mod memory;
 pub(crate) mod paired;
@@ -437,69 +437,6 @@ impl Socket {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// The count of descriptors and waiting calls.
-    pub(crate) fn count(&self) -> &AtomicU64 {
-        &self.holds
-    }
-
-    /// One more descriptor or waiting call.
-    pub(crate) fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Number of descriptors and waiting calls.
-    pub(crate) fn holds(&self) -> u32 {
-        hold::lasting(self.holds.load(Ordering::Relaxed))
-    }
-
-    /// One less; the last one ends its life.
-    pub(crate) fn unhold(&'static self) {
-        self.unhold_by(1);
-    }
-
-    /// The same of a hold that is counted so.
-    pub(crate) fn unhold_by(&'static self, hold: u64) {
-        if self.holds.fetch_sub(hold, Ordering::AcqRel) == hold {
-            self.end();
-        }
-    }
-
-    /// One less if it is not the last; `false`: it is.
-    pub(crate) fn unhold_one_of_several(&self) -> bool {
-        let less = |holds: u64| (hold::lasting(holds) > 1).then(|| holds - 1);
-        self.holds
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less)
-            .is_ok()
-    }
-
-    /// A descriptor of it is about to be closed; another may take its place as
-    /// the one that we use.
-    pub(crate) fn forget_fd(&'static self, fd: c_int) {
-        if self.fd() == fd && self.holds() > 1 {
-            let mut other = None;
-            table::each(|n, entry| {
-                if let table::Entry::Socket(s) = entry
-                    && std::ptr::eq(s, self)
-                    && n != fd
-                {
-                    other = Some(n);
-                }
-            });
-            if let Some(other) = other {
-                self.fd.store(other, Ordering::Relaxed);
-                self.record.fd.store(other, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// That has been closed, under calls on the socket: where no other has taken its place, a copy
-    /// that they go on by does, or none. The number may name another file by now.
-    pub(crate) fn lose_fd(&self, fd: c_int) {
-        let instead = self.handed.copy().unwrap_or(-1);
-        let o = Ordering::Relaxed;
-        let _ = self.fd.compare_exchange(fd, instead, o, o);
-    }
-
     /// A thread is about to make a real call on `fd` that moves bytes. `false`: it may not
     /// just now, or `fd` is another socket by now; look again.
     #[inline(always)]
@@ -530,55 +467,6 @@ impl Socket {
         if self.inside.leave(who) {
             self.bury();
         }
-    }
-
-    fn end(&'static self) {
-        if self.handed.retire() {
-            self.end_at_last();
-        }
-    }
-
-    /// No call is left either that has slept on it.
-    pub(crate) fn end_at_last(&'static self) {
-        if self.inside.is_empty() {
-            self.share.leave();
-        }
-        epoll::forget(self);
-        stats::add(self);
-        self.pairs.each(|pair| {
-            if pair.link.socket(pair.number) == Some(self.index()) {
-                pair.link.enter(pair.number, None);
-            }
-        });
-        upgrade::note_end(self);
-        if self.is_attached_at_both_ends() {
-            self.due.note_used();
-        }
-        paired::note(self, self.stage(), Stage::Free);
-        self.set_stage(Stage::Free);
-        if self.inside.retire() {
-            self.bury();
-        }
-    }
-
-    fn is_attached_at_both_ends(&self) -> bool {
-        let is_ready = |pair: &Pair| pair.peer_state() & slot::READY != 0;
-        self.stage() == Stage::Attached && self.pair().is_some_and(is_ready)
-    }
-
-    /// Nobody is inside a real call either, as after a `close` under a thread that
-    /// receives: its memory is another socket's from here on.
-    #[cold]
-    fn bury(&'static self) {
-        self.lose_memory();
-        crate::control::bury(self);
-    }
-
-    /// Its object may be used anew.
-    pub(crate) fn free(&'static self) {
-        self.cookie.store(0, Ordering::Relaxed);
-        self.due.clear();
-        table::SOCKETS.give(self);
     }
 }
 

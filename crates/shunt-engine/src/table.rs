@@ -4,7 +4,7 @@
 //! seen, stays valid: a look-up needs no lock, and a reader that loses a race
 //! against `close` sees another generation, never freed memory.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
@@ -155,9 +155,13 @@ pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
         let _ = home.compare_exchange(
             std::ptr::null_mut(),
             fresh,
-            Ordering::AcqRel,
+            Ordering::SeqCst,
             Ordering::Acquire,
         );
+        // A thread that forks just now may not have seen it.
+        if IS_HANDED_ON.load(Ordering::SeqCst) {
+            sys::wipe_on_fork(fresh.cast(), CHUNK_BYTES, false);
+        }
     }
     match cell(fd) {
         Some(cell) => decode(cell.swap(word, Ordering::AcqRel)),
@@ -165,12 +169,16 @@ pub(crate) fn enter(fd: c_int, entry: Entry) -> Entry {
     }
 }
 
+/// Whether children find the table just now.
+static IS_HANDED_ON: AtomicBool = AtomicBool::new(false);
+
 /// Whether children find in their copy of the table what their parent has there: those of a fork do that
 /// the library sees. To any other child all descriptors are the kernel's, as it has none of the memory of
 /// its parent's connections.
 pub(crate) fn hand_on(whole: bool) {
+    IS_HANDED_ON.store(whole, Ordering::SeqCst);
     for home in &DESCRIPTORS {
-        let chunk = home.load(Ordering::Acquire);
+        let chunk = home.load(Ordering::SeqCst);
         if !chunk.is_null() {
             sys::wipe_on_fork(chunk.cast(), CHUNK_BYTES, !whole);
         }

@@ -11,6 +11,7 @@ mod lending;
 mod listing;
 mod looking;
 mod pairing;
+mod parking;
 mod recalling;
 mod seeing;
 

@@ -242,8 +242,12 @@ pub(crate) fn give_back_of(socket: &'static Socket) {
     if socket.items.is_empty() || !socket.lock.take() {
         return;
     }
-    for (set, index) in socket.items.list().clone() {
-        if let Some(set) = table::SETS.get(set) {
+    // From behind, as one may be taken out; without memory, as a signal handler may close.
+    for at in (0..socket.items.list().len()).rev() {
+        let place = socket.items.list().get(at).copied();
+        if let Some((set, index)) = place
+            && let Some(set) = table::SETS.get(set)
+        {
             give_back_item(set, socket, index);
         }
     }

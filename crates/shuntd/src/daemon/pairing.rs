@@ -6,16 +6,13 @@
 //!      └──────────────────┴─────────────────┴───> Refused
 //! ```
 
-use std::cmp::Reverse;
-
 use shunt_abi::Reason;
-use shunt_abi::layout::FIRST_SLOTS;
 use shunt_abi::message::{
     FLAG_ADOPTED, FLAG_AGAIN, FLAG_MATCHED, FLAG_NEW_LINK, Kind, Message, Role,
 };
 
 use super::Daemon;
-use crate::client::{Passed, Spare};
+use crate::client::Passed;
 use crate::config::Party;
 use crate::end::{End, EndId, State};
 use crate::foreign::Foreign;
@@ -120,7 +117,7 @@ impl Daemon {
         self.ends.refuse(id);
     }
 
-    fn set_state(&mut self, id: EndId, state: State) {
+    pub(super) fn set_state(&mut self, id: EndId, state: State) {
         if let Some(end) = self.ends.get_mut(id) {
             end.state = state;
         }
@@ -205,7 +202,7 @@ impl Daemon {
     }
 
     /// "Nobody claims the other end yet", said once to who waits for an answer.
-    fn answer_not_yet(&mut self, id: EndId) {
+    pub(super) fn answer_not_yet(&mut self, id: EndId) {
         if let Some(end) = self.ends.get_mut(id)
             && std::mem::take(&mut end.answer)
         {
@@ -223,7 +220,7 @@ impl Daemon {
     }
 
     /// Gives two matching ends a slot, or parks them until there is memory.
-    fn pair(&mut self, a: EndId, b: EndId) {
+    pub(super) fn pair(&mut self, a: EndId, b: EndId) {
         if let Some(reason) = self.against(a, b) {
             self.refuse(a, reason);
             self.refuse(b, reason);
@@ -268,22 +265,6 @@ impl Daemon {
         self.provide(clients);
     }
 
-    /// Asks for the memory of two clients' next link, if they will need it soon.
-    fn provide(&mut self, clients: [u64; 2]) {
-        if !self.links.is_short(clients) {
-            return;
-        }
-        let most = |id| self.clients.get(&id).map_or(0, |client| client.most_slots);
-        let [a, b] = clients;
-        let slots = self.links.next_slots(clients).min(most(a)).min(most(b));
-        if slots <= FIRST_SLOTS {
-            return; // That is in stock anyway.
-        }
-        for id in clients {
-            self.ask_for_spares(id, slots, 1 + usize::from(a == b));
-        }
-    }
-
     fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<Foreign>; 2]) {
         for ((id, seat), file) in ids.into_iter().zip(seats).zip(files) {
             if let Some(end) = self.ends.get_mut(id) {
@@ -297,94 +278,6 @@ impl Daemon {
         let clients = [ids[0].client, ids[1].client];
         self.log
             .event(|| format!("clients {clients:?} paired: link {link} slot {slot}"));
-    }
-
-    /// One spare of each client, two different ones if it is the same: those that make the
-    /// link as large as it is to be, if there are such, and waste least.
-    fn take_spares(&mut self, clients: [u64; 2]) -> Option<[Spare; 2]> {
-        let wanted = self.links.next_slots(clients);
-        let [a, b] = clients;
-        let sizes = |id| -> Vec<u32> {
-            let client = self.clients.get(&id);
-            client.map_or_else(Vec::new, |c| c.spares.iter().map(|s| s.slots).collect())
-        };
-        let (of_a, of_b) = (sizes(a), sizes(b));
-        let (of_a, of_b) = (of_a.iter().enumerate(), of_b.iter().enumerate());
-        let (i, j, _) = of_a
-            .flat_map(|(i, &x)| of_b.clone().map(move |(j, &y)| (i, j, [x, y])))
-            .filter(|&(i, j, _)| a != b || i > j)
-            .max_by_key(|&(_, _, [x, y])| (x.min(y).min(wanted), Reverse(x.max(y))))?;
-        let mut take = |id, at| Some(self.clients.get_mut(&id)?.spares.remove(at));
-        // If they are of one client, this is the one behind: the other does not move.
-        Some([take(a, i)?, take(b, j)?])
-    }
-
-    /// Asks a client for spares for a first link: as many as it keeps in stock, or `least`.
-    fn want_spares(&mut self, id: u64, least: usize) {
-        let Some(client) = self.clients.get_mut(&id) else {
-            return;
-        };
-        client.stock = client.stock.max(least);
-        let wanted = client.stock;
-        self.ask_for_spares(id, FIRST_SLOTS, wanted);
-    }
-
-    fn ask_for_spares(&mut self, id: u64, slots: u32, wanted: usize) {
-        let limit = self.outbox_limit();
-        let Some(client) = self.clients.get_mut(&id) else {
-            return;
-        };
-        if client
-            .want_spares(&self.board, slots, wanted, limit)
-            .is_err()
-        {
-            self.doomed.push(id);
-        }
-        self.watch(id);
-    }
-
-    fn park(&mut self, a: EndId, b: EndId) {
-        for (id, other) in [(a, b), (b, a)] {
-            if let Some(end) = self.ends.get_mut(id) {
-                end.state = State::Parked(other);
-            }
-        }
-        self.parked.push([a, b]);
-        let least = if a.client == b.client { 2 } else { 1 };
-        for (id, other) in [(a, b), (b, a)] {
-            self.want_spares(id.client, least);
-            // Nobody is kept waiting for what another process has to do.
-            let stock = |id: u64| self.clients.get(&id).map_or(0, |c| c.spares.len());
-            if id.client != other.client && stock(other.client) == 0 {
-                self.answer_not_yet(id);
-            }
-        }
-    }
-
-    /// A client has brought memory: its parked pairs are tried again.
-    pub(super) fn unpark(&mut self, client: u64) {
-        let involved = |pair: &[EndId; 2]| pair.iter().any(|id| id.client == client);
-        let (ready, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.parked)
-            .into_iter()
-            .partition(involved);
-        self.parked = rest;
-        for [a, b] in ready {
-            self.pair(a, b);
-        }
-    }
-
-    /// A client cannot make memory: its parked pairs that need more arenas of it than are
-    /// there stay on TCP.
-    pub(super) fn refuse_parked(&mut self, client: u64, there: usize, reason: Reason) {
-        let involved = |pair: &[EndId; 2]| {
-            let needed = pair.iter().filter(|id| id.client == client).count();
-            needed > there
-        };
-        let gone: Vec<_> = self.parked.iter().copied().filter(involved).collect();
-        self.parked.retain(|pair| !involved(pair));
-        for id in gone.into_iter().flatten() {
-            self.refuse(id, reason);
-        }
     }
 
     /// Forgets an end: closed by its client, or its client has gone.
@@ -454,13 +347,6 @@ impl Daemon {
         }
     }
 
-    /// One of two that waited for memory leaves the other.
-    fn unpark_pair(&mut self, leaving: EndId, other: EndId) {
-        self.parked.retain(|pair| !pair.contains(&leaving));
-        self.set_state(other, State::Waiting);
-        self.answer_not_yet(other);
-    }
-
     /// Why two ends may not be paired, if they may not.
     fn against(&self, a: EndId, b: EndId) -> Option<Reason> {
         let party = |id: EndId| {
@@ -480,7 +366,7 @@ impl Daemon {
         }
     }
 
-    fn refuse(&mut self, id: EndId, reason: Reason) {
+    pub(super) fn refuse(&mut self, id: EndId, reason: Reason) {
         self.ends.refuse(id);
         let Some(end) = self.ends.get_mut(id) else {
             return;
