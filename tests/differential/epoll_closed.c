@@ -328,4 +328,4 @@ static void in_a_message(struct end *e)
 DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT | STEADY), CASE(full_table_level, SPLIT | COLD | STEADY),
           CASE(full_table_edge, SPLIT | COLD | STEADY), CASE(closed_under_sleeper, SPLIT | COLD),
           CASE(full_table_copied_level, SPLIT | STEADY), CASE(full_table_copied_edge, SPLIT | STEADY),
-          CASE(in_a_message, SPLIT | COLD))
+          CASE(in_a_message, SPLIT | COLD | STEADY))

@@ -38,7 +38,7 @@ struct Left {
 #[cold]
 pub(crate) fn for_ended_peer(conn: &Conn) -> Option<c_int> {
     let token = &conn.pair.own.receiving.token;
-    if !thread::is_alone() || !conn.take(token) {
+    if !conn.take(token) {
         return None;
     }
     let near = if has_ended(conn) { make(conn) } else { None };

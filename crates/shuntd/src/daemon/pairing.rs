@@ -319,11 +319,11 @@ impl Daemon {
             return;
         }
         self.forget_end(id);
-        let Some((State::Paired(seat), Some(tuple))) = left.filter(|_| !used) else {
+        let Some((State::Paired(seat), Some(tuple))) = left else {
             return;
         };
         self.leave_behind(id);
-        if !self.links.has(seat.link) {
+        if used || !self.links.has(seat.link) {
             return;
         }
         let others = self.ends.with_tuple(tuple.flipped());
