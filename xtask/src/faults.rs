@@ -47,6 +47,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// Each call once, as a step of the tests.
 pub(crate) fn short() -> Result<String> {
+    // It starts a shuntd of its own; what went before may have left one.
+    reap_leftovers();
     let mut said = Vec::new();
     for sides in ["client,server", "daemon"] {
         let mut command = refusals(&["--short", "--upgrades", "eager", "--sides", sides]);

@@ -36,8 +36,7 @@ pub(crate) use memory::{
 };
 pub(crate) use pair::connected;
 pub(crate) use process::{
-    comm, core, exit, getpid, has_had_rings, has_threads, is_dead, is_filtered, is_stopped,
-    refuses_to_run,
+    comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run,
 };
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,

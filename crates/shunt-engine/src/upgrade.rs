@@ -13,7 +13,7 @@ use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
-use crate::{control, epoll, life, signal, stats, stream, sys, table, tcp, uring, wake};
+use crate::{control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
 
 pub(crate) mod sync;
 mod vain;
@@ -80,10 +80,6 @@ fn alone(socket: &Socket) -> Option<Reason> {
         && !control::accelerates(socket.port())
     {
         Some(Reason::PeerPlain)
-    } else if uring::is_any_unseen() {
-        // Asked last: it takes a system call.
-        config::use_rings();
-        Some(Reason::IoUring)
     } else {
         None
     }

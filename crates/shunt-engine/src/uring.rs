@@ -5,8 +5,8 @@
 //!         (kernel) (program)   the array, masked   (or itself)   opcode flags … fd …
 //! ```
 //!
-//! Only rings that were set up by `syscall` are known ([`is_any_unseen`] finds others), and only those whose
-//! entries the kernel takes in `io_uring_enter`: what a kernel thread takes (`IORING_SETUP_SQPOLL`) nobody can look
+//! Only rings that were set up by `syscall` are known, and only those whose entries the kernel
+//! takes in `io_uring_enter`: what a kernel thread takes (`IORING_SETUP_SQPOLL`) nobody can look
 //! at before. A ring is mapped for as long as one look lasts: a mapping keeps it alive.
 
 use std::ptr;
@@ -100,14 +100,6 @@ pub(crate) fn note(fd: c_int, parameters: &Parameters) -> bool {
     }
     LOCK.give();
     place.is_some()
-}
-
-/// Whether this thread has, or had, a ring of which nobody here knows: set up by an instruction of the
-/// program's own.
-pub(crate) fn is_any_unseen() -> bool {
-    let known = |ring: &Ring| ring.fd.load(Ordering::Relaxed) != -1;
-    // A ring by `syscall` shows whatever it is to be used for.
-    !RINGS.iter().any(known) && !sys::is_filtered() && sys::has_had_rings()
 }
 
 /// In a forked child: the parent's threads are gone.

@@ -16,4 +16,3 @@ mod signal;
 mod socket;
 mod stdio;
 mod syscall;
-mod uring;

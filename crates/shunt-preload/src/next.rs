@@ -172,25 +172,6 @@ next! {
     #[variadic] ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
         = sys!(Sysno::ioctl, fd, request, argument);
 
-    // liburing's, which may have come by `dlopen`: then it is behind nothing.
-    #[absent] io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int
-        = sys!(Sysno::io_uring_setup, entries, parameters);
-    #[absent] io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int
-        = raw::by_liburing(c"io_uring_queue_init", |f: unsafe extern "C" fn(c_uint, *mut c_void, c_uint) -> c_int| f(entries, ring, flags));
-    #[absent] io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int
-        = raw::by_liburing(
-            c"io_uring_queue_init_params",
-            |f: unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void) -> c_int| f(entries, ring, parameters),
-        );
-    #[absent] io_uring_queue_init_mem(
-        entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, bytes: size_t,
-    ) -> c_int = raw::by_liburing(
-        c"io_uring_queue_init_mem",
-        |f: unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void, *mut c_void, size_t) -> c_int| {
-            f(entries, ring, parameters, memory, bytes)
-        },
-    );
-
     // Signals.
     sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int;
     signal(signal: c_int, handler: sighandler_t) -> sighandler_t;

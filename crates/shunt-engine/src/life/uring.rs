@@ -66,21 +66,6 @@ pub unsafe fn after_setup(fd: c_int, parameters: *const Parameters) {
     }
 }
 
-/// Before a ring is set up by liburing, whose entries go to the kernel by instructions of its own.
-pub fn before_unseen_setup() -> Outcome {
-    match config::rings() {
-        Rings::Denied => Outcome::Fail(libc::ENOSYS),
-        Rings::None | Rings::InUse => Outcome::Kernel,
-    }
-}
-
-/// After that.
-pub fn after_unseen_setup() {
-    if config::rings() != Rings::InUse {
-        give_way();
-    }
-}
-
 fn is_whole(parameters: *const Parameters) -> bool {
     sys::is_readable(parameters)
         && sys::is_readable(

@@ -32,9 +32,8 @@ struct Left {
 }
 
 /// The near end of a connection that brings what the peer, which has ended, left in its ring. `None`:
-/// there is no such thing, or no such connection to be had, or another thread of this process may be in
-/// a receive, which would take the same bytes out of the ring. Nothing is taken of what is left: relatives
-/// may have it, too. Without a token.
+/// there is no such thing, or no such connection to be had. Nothing is taken of what is left: relatives
+/// may have it, too, and another thread that is in a receive may take the same bytes out of the ring. Without a token.
 #[cold]
 pub(crate) fn for_ended_peer(conn: &Conn) -> Option<c_int> {
     let token = &conn.pair.own.receiving.token;

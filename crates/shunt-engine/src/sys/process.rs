@@ -1,7 +1,5 @@
 //! This process, and whether another is there.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
 use libc::c_int;
 
 use super::{Errno, close, ready};
@@ -93,32 +91,6 @@ pub(crate) fn comm() -> [u8; 16] {
     let mut comm = [0u8; 16];
     let _ = call!(prctl, libc::PR_GET_NAME, comm.as_mut_ptr());
     comm
-}
-
-/// Whether a filter of system calls came with the process, by exec: it may end who makes one that the
-/// program would not make. Asked once.
-pub(crate) fn is_filtered() -> bool {
-    /// 0: not asked yet.
-    static ANSWER: AtomicU8 = AtomicU8::new(0);
-    const NO: u8 = 1;
-    const YES: u8 = 2;
-    let known = ANSWER.load(Ordering::Relaxed);
-    if known != 0 {
-        return known == YES;
-    }
-    let filtered = call!(prctl, libc::PR_GET_SECCOMP) != Ok(0);
-    ANSWER.store(if filtered { YES } else { NO }, Ordering::Relaxed);
-    filtered
-}
-
-/// Whether this thread has set up a ring of `io_uring`, or entered one: only then does the kernel look for
-/// one that is registered.
-pub(crate) fn has_had_rings() -> bool {
-    const REGISTERED: u32 = 1 << 4;
-    matches!(
-        call!(io_uring_enter, 0, 0, 0, REGISTERED, 0, 0),
-        Ok(_) | Err(libc::EBADF)
-    )
 }
 
 #[cfg(test)]

@@ -1,14 +1,11 @@
 //! System calls in the form of the libc functions that have none of the same
 //! form on every architecture.
 
-use std::ffi::{CStr, c_int, c_long, c_void};
-use std::mem;
+use std::ffi::{c_int, c_long};
 use std::ptr;
 
 use libc::{fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use syscalls::{Errno, Sysno, syscall};
-
-use crate::call;
 
 /// The kernel's `sigset_t`, smaller than libc's.
 pub(crate) const SIGSET_SIZE: usize = 8;
@@ -104,44 +101,6 @@ pub(super) unsafe fn dup2(old: c_int, new: c_int) -> Answer {
         }
         syscall!(Sysno::dup3, old, new, 0)
     }
-}
-
-/// What a function of liburing's says, whose answers are the kernel's: where the library was loaded by
-/// `dlopen`, among what only it and its user see. `-ENOSYS`: it is not there.
-///
-/// # Safety
-/// The function has that type, and `call` keeps its contract.
-pub(super) unsafe fn by_liburing<F: Copy>(name: &CStr, call: impl FnOnce(F) -> c_int) -> Answer {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    let answer = loaded(name).map_or(-libc::ENOSYS, |function| {
-        // SAFETY: the caller's promise; both are pointers.
-        call(unsafe { mem::transmute_copy::<*mut c_void, F>(&function) })
-    });
-    Ok(answer as usize)
-}
-
-/// A function of the liburing that the process has loaded, if it has.
-fn loaded(name: &CStr) -> Option<*mut c_void> {
-    [c"liburing.so.2", c"liburing.so.1"]
-        .iter()
-        .find_map(|library| {
-            let mut found = ptr::null_mut();
-            call::quietly(|| {
-                // SAFETY: names that end in NUL; what is loaded already runs nothing, and whoever calls the
-                // function has it loaded.
-                unsafe {
-                    let handle =
-                        libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-                    if !handle.is_null() {
-                        found = libc::dlsym(handle, name.as_ptr());
-                        libc::dlclose(handle);
-                    }
-                    // Takes back the message that the program would otherwise find.
-                    libc::dlerror();
-                }
-            });
-            (!found.is_null()).then_some(found)
-        })
 }
 
 /// Any system call by its number.
