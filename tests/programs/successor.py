@@ -112,8 +112,7 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as runtime:
         os.environ["XDG_RUNTIME_DIR"] = runtime
-        cases = ({}, {"busy": True}, {"stopped": True}, {"stopped": True, "busy": True},
-                 {"stopped": True, "forks": True})
+        cases = ({}, {"stopped": True}, {"stopped": True, "busy": True}, {"stopped": True, "forks": True})
         return sum(case(mode, **how) for mode in ("eager", "adaptive") for how in cases)
 
 
