@@ -42,12 +42,13 @@ pub(crate) fn before_fork() {
         }
     });
     // Behind what makes a connection the child's, too.
-    if !link::before_fork() {
-        keep_from_child();
+    let has_memory = link::before_fork();
+    let has_table = forks::begin();
+    if !(has_memory && has_table) {
+        keep_from_child(has_table);
     }
     // Who sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
-    forks::begin();
 }
 
 /// After it, in the parent, also if there is no child.
@@ -57,12 +58,13 @@ pub(crate) fn after_fork_parent() {
     }
 }
 
-/// What a child would have no memory of is the kernel's before there is one.
+/// What a child would have no memory of, or not know, is the kernel's before there is one.
 #[cold]
-fn keep_from_child() {
+fn keep_from_child(has_table: bool) {
+    let is_lost = |pair: &Pair| !has_table || !link::is_handed_on(pair);
     table::each(|fd, entry| {
         if let table::Entry::Socket(socket) = entry
-            && socket.pair().is_some_and(|pair| !link::is_handed_on(pair))
+            && socket.pair().is_some_and(is_lost)
         {
             life::to_kernel(fd, Reason::NoResources);
         }

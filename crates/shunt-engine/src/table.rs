@@ -175,14 +175,18 @@ static IS_HANDED_ON: AtomicBool = AtomicBool::new(false);
 /// Whether children find in their copy of the table what their parent has there: those of a fork do that
 /// the library sees. To any other child all descriptors are the kernel's, as it has none of the memory of
 /// its parent's connections.
-pub(crate) fn hand_on(whole: bool) {
+///
+/// `false`: the kernel refuses that of a part.
+pub(crate) fn hand_on(whole: bool) -> bool {
+    let mut done = true;
     IS_HANDED_ON.store(whole, Ordering::SeqCst);
     for home in &DESCRIPTORS {
         let chunk = home.load(Ordering::SeqCst);
         if !chunk.is_null() {
-            sys::wipe_on_fork(chunk.cast(), CHUNK_BYTES, !whole);
+            done &= sys::wipe_on_fork(chunk.cast(), CHUNK_BYTES, !whole);
         }
     }
+    done
 }
 
 /// Whether any socket or epoll set has ever been entered: before that, no descriptor

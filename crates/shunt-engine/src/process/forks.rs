@@ -9,15 +9,15 @@ use crate::thread::Lock;
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock = Lock::new();
 
-/// This thread is about to fork.
-pub(super) fn begin() {
+/// This thread is about to fork. `false`: the child will not find all of the table.
+pub(super) fn begin() -> bool {
     let locked = LOCK.take();
-    if UNDER_WAY.fetch_add(1, Ordering::Relaxed) == 0 {
-        table::hand_on(true);
-    }
+    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+    let whole = table::hand_on(true);
     if locked {
         LOCK.give();
     }
+    whole
 }
 
 /// It has.
