@@ -34,8 +34,7 @@ pub(crate) fn start(environment: Environment) {
         region::ensure();
         ENABLED.store(true, Ordering::Release);
         thread::set_used();
-        if let Some(fd) = open().map(sys::move_high) {
-            FILE.keep(fd);
+        if open().map(sys::move_high).is_some_and(|fd| FILE.keep(fd)) {
             show_file();
         }
     }

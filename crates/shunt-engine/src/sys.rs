@@ -120,8 +120,3 @@ pub(crate) fn copy_high(fd: c_int) -> Result<c_int, Errno> {
     let copy = |from| fcntl(fd, libc::F_DUPFD_CLOEXEC, from).map(|copy| copy as c_int);
     copy(first_of_ours()).or_else(|_| copy(0))
 }
-
-/// A copy of a descriptor in the place of another one, close-on-exec.
-pub(crate) fn copy_over(fd: c_int, other: c_int) -> Result<c_int, Errno> {
-    call!(dup3, fd, other, libc::O_CLOEXEC).map(|copy| copy as c_int)
-}

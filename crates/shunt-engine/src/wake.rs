@@ -14,11 +14,11 @@ mod caller;
 mod channel;
 mod place;
 
-use crate::sys;
 pub(crate) use caller::{call, is_able, is_there};
 pub(crate) use channel::Channel;
-
 pub(crate) use place::{Place, Places, do_without, enter, wake_all};
+
+use crate::sys;
 
 /// In a forked child: what other threads were about is done by nobody, and the channels are
 /// its parent's.
@@ -32,11 +32,11 @@ pub(crate) fn after_fork_child() {
 #[cold]
 pub(crate) fn copy_to_spare(fd: libc::c_int) -> Option<libc::c_int> {
     let spare = place::spare().or_else(caller::give_up)?;
-    let copy = sys::copy_over(fd, spare).ok();
-    if copy.is_none() {
+    let copied = sys::dup3(fd, spare, libc::O_CLOEXEC).is_ok();
+    if !copied {
         sys::close(spare);
     }
-    copy
+    copied.then_some(spare)
 }
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.

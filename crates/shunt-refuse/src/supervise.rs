@@ -31,8 +31,8 @@ pub(crate) fn run(options: &Options, plan: &mut Plan) -> Result<u8> {
                 NOT_YET => thread::yield_now(),
                 NONE => break,
                 number => {
-                    // SAFETY: the runner has given this descriptor to us.
                     #[allow(unsafe_code)]
+                    // SAFETY: the runner has given this descriptor to us.
                     let listener = unsafe { OwnedFd::from_raw_fd(number) };
                     serve(options, plan, &listener, &end)?;
                     // What is left of the program has its calls refused from here on.

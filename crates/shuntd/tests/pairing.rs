@@ -5,33 +5,12 @@ mod common;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-use common::region::{region_with, show_region};
-use common::{ANSWER, Client, Fixture, connection, may_copy_descriptors, named, same_file};
+use common::{ANSWER, Client, Fixture, connection, linked, pair, same_file};
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType};
 use shunt_abi::Reason;
 use shunt_abi::layout::FIRST_SLOTS;
-use shunt_abi::message::{FLAG_NEW_LINK, FLAG_SHUNTED, FLAG_UNUSED, Kind, Message, Role};
-
-/// Two clients with an arena each, and a paired connection of theirs.
-fn paired(a: &Client, b: &Client) -> [Message; 2] {
-    let (near, far) = connection();
-    a.claim(&near, Role::Connector, 0);
-    b.claim(&far, Role::Acceptor, 0);
-    let paired = [a.expect(Kind::Paired).0, b.expect(Kind::Paired).0];
-    std::mem::forget((near, far)); // The descriptors must not be reused meanwhile.
-    paired
-}
-
-/// The first pair of two clients, with the requests for new spares taken away.
-fn linked(a: &Client, b: &Client) -> [Message; 2] {
-    a.spare(1);
-    b.spare(1);
-    let first = paired(a, b);
-    a.expect(Kind::NeedSpare);
-    b.expect(Kind::NeedSpare);
-    first
-}
+use shunt_abi::message::{FLAG_NEW_LINK, FLAG_UNUSED, Kind, Message, Role};
 
 #[test]
 fn the_first_pair_of_two_clients_gets_each_others_memory() {
@@ -63,29 +42,29 @@ fn later_connections_share_the_link_and_reuse_the_slot_freed_last() {
     let daemon = Fixture::start();
     let (a, b) = (daemon.client(), daemon.client());
     let first = linked(&a, &b);
-    let second = paired(&b, &a);
+    let second = pair(&b, &a);
     assert_eq!((second[0].link, second[0].flags), (first[0].link, 0));
     assert_eq!((first[0].slot, second[0].slot), (0, 1));
     a.release(first[0].cookie);
     b.release(second[0].cookie);
     a.sync();
     b.sync();
-    assert_eq!(paired(&a, &b)[0].slot, 2, "one end still holds each slot");
+    assert_eq!(pair(&a, &b)[0].slot, 2, "one end still holds each slot");
     b.release(first[1].cookie);
     b.sync();
     a.release(second[1].cookie);
     a.sync();
-    let third = paired(&a, &b);
+    let third = pair(&a, &b);
     assert_eq!((third[0].slot, third[1].slot), (1, 1));
     assert_ne!(third[0].generation, second[0].generation);
-    assert_eq!(paired(&a, &b)[0].slot, 0);
+    assert_eq!(pair(&a, &b)[0].slot, 0);
 }
 
 /// Pairs until the clients are asked for the memory of their next link; both are told how many
 /// slots it is to have.
 fn asked_for_more(a: &Client, b: &Client) -> [u32; 2] {
     for _ in 1..FIRST_SLOTS * 3 / 4 {
-        paired(a, b);
+        pair(a, b);
     }
     [a, b].map(|client| client.expect(Kind::NeedSpare).0.slot)
 }
@@ -100,7 +79,7 @@ fn the_next_link_is_larger_and_asked_for_before_it_is_needed() {
     assert_eq!(asked_for_more(&a, &b), [32, 32]);
     let (file_a, file_b) = (a.spare_with(3, 32, 32), b.spare_with(4, 32, 32));
     for _ in 0..FIRST_SLOTS / 4 {
-        assert_eq!(paired(&a, &b)[0].link, first[0].link);
+        assert_eq!(pair(&a, &b)[0].link, first[0].link);
     }
     let (near, far) = connection();
     a.claim(&near, Role::Connector, 0);
@@ -112,7 +91,7 @@ fn the_next_link_is_larger_and_asked_for_before_it_is_needed() {
     assert!(same_file(got_a.unwrap(), &file_b) && same_file(got_b.unwrap(), &file_a));
     // What is in stock for another peer has not been used; the connections go to the new link.
     for slot in 1..20 {
-        let pair = paired(&a, &b)[0];
+        let pair = pair(&a, &b)[0];
         assert_eq!((pair.link, pair.slot), (for_a.link, slot));
     }
     assert_eq!(a.expect(Kind::NeedSpare).0.slot, 64);
@@ -133,16 +112,16 @@ fn who_can_make_less_memory_than_asked_for_gets_smaller_links() {
     a.sync();
     b.sync();
     for _ in 0..FIRST_SLOTS / 4 {
-        paired(&a, &b);
+        pair(&a, &b);
     }
-    let last = paired(&a, &b);
+    let last = pair(&a, &b);
     // Of what was in stock; nobody was kept waiting.
     assert_eq!((last[0].flags, last[0].arena), (FLAG_NEW_LINK, 2));
     for client in [&a, &b] {
         assert_eq!(client.expect(Kind::NeedSpare).0.slot, FIRST_SLOTS);
     }
     for slot in 1..FIRST_SLOTS {
-        let pair = paired(&a, &b)[0];
+        let pair = pair(&a, &b)[0];
         assert_eq!((pair.link, pair.slot), (last[0].link, slot));
     }
     a.expect_nothing();
@@ -163,7 +142,7 @@ fn a_link_that_nobody_uses_any_more_is_taken_back() {
         let (gone, _) = client.expect(Kind::Gone);
         assert_eq!((gone.link, gone.flags), (first.link, FLAG_UNUSED));
     }
-    let [next, _] = paired(&a, &b);
+    let [next, _] = pair(&a, &b);
     assert_eq!((next.flags, next.slot), (FLAG_NEW_LINK, 0));
     assert_ne!(next.link, first.link);
 }
@@ -401,7 +380,7 @@ fn survivors_are_told_which_link_is_gone() {
     let c = daemon.client();
     a.spare(2);
     c.spare(1);
-    assert_ne!(paired(&a, &c)[0].link, of_a.link);
+    assert_ne!(pair(&a, &c)[0].link, of_a.link);
 }
 
 #[test]
@@ -435,91 +414,4 @@ fn a_listeners_port_is_on_the_board_until_the_last_one_goes() {
     while a.port_is_set(6379) {
         a.sync();
     }
-}
-
-#[test]
-fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
-    let daemon = Fixture::start();
-    let (a, b) = (daemon.client(), Client::hello(&daemon.name, "server"));
-    let [of_a, of_b] = linked(&a, &b);
-    a.report(of_a.cookie, 0);
-    b.report(of_b.cookie, 0);
-    let (near, _far) = connection();
-    let mut report = named(&near, Role::Connector, 0);
-    report.kind = Kind::Report as u16;
-    report.status = Reason::PeerPlain as u8;
-    a.send(&report, None);
-    b.sync();
-    let rows = a.rows();
-    assert_eq!(rows.len(), 2, "{rows:?}");
-    let (shm, tcp): (Vec<Message>, Vec<Message>) = rows
-        .iter()
-        .copied()
-        .partition(|r| r.flags & FLAG_SHUNTED != 0);
-    assert_eq!(&shm[0].name[..6], b"server");
-    assert_eq!(&shm[0].peer_name[..4], b"test");
-    assert_eq!(shm[0].pids, [std::process::id(); 2]);
-    assert_eq!(
-        (tcp[0].status, tcp[0].pids[0]),
-        (Reason::PeerPlain as u8, 0)
-    );
-    assert_eq!(tcp[0].ports[1], near.local_addr().unwrap().port());
-    drop(near);
-    if may_copy_descriptors("a reported connection that was closed without a word") {
-        assert_eq!(a.rows().len(), 1, "a closed connection is forgotten");
-    }
-}
-
-#[test]
-fn the_list_shows_what_the_regions_say_of_pairs() {
-    let daemon = Fixture::start();
-    let (a, b) = (daemon.client(), daemon.client());
-    a.spare(1);
-    b.spare(1);
-    let (near, far) = connection();
-    let of_a = a.claim(&near, Role::Connector, 0);
-    let of_b = b.claim(&far, Role::Acceptor, 0);
-    a.expect(Kind::Paired);
-    a.expect(Kind::NeedSpare);
-    let status = || {
-        a.sync();
-        let row = a.rows()[0];
-        (row.flags & FLAG_SHUNTED != 0, row.status)
-    };
-    assert_eq!(status(), (false, Reason::Pending as u8));
-    show_region(&a, &region_with(&near, of_a, Role::Connector));
-    if !may_copy_descriptors("what regions show of pairs") {
-        return;
-    }
-    assert_eq!(status(), (true, 0));
-    show_region(&b, &region_with(&far, of_b, Role::Acceptor));
-    b.sync();
-    assert_eq!(status(), (true, 0));
-    // What it says of itself since goes before what it has said.
-    b.report(of_b, 0);
-    a.report(of_a, Reason::Requested as u8);
-    b.sync();
-    assert!(status().0);
-}
-
-#[test]
-fn one_end_alone_cannot_say_that_a_connection_is_shunted() {
-    let daemon = Fixture::start();
-    let (a, b) = (daemon.client(), daemon.client());
-    let (near, far) = connection();
-    let report = |client: &Client, socket: &std::net::TcpStream| {
-        let mut report = named(socket, Role::Connector, 0);
-        report.kind = Kind::Report as u16;
-        client.send(&report, None);
-        client.sync();
-    };
-    report(&a, &near);
-    let row = a.rows()[0];
-    assert_eq!(
-        (row.flags & FLAG_SHUNTED, row.status),
-        (0, Reason::Pending as u8)
-    );
-    // Both ends do after the daemon that paired them has been replaced.
-    report(&b, &far);
-    assert_eq!(a.rows()[0].flags & FLAG_SHUNTED, FLAG_SHUNTED);
 }

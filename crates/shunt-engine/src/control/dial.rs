@@ -86,7 +86,10 @@ pub(super) fn open() -> bool {
         return false;
     };
     board::adopt(board, m.index);
-    SOCKET.keep(fd);
+    if !SOCKET.keep(fd) {
+        WHY_NOT.store(Reason::NoResources as u32, Ordering::Relaxed);
+        return false;
+    }
     request::tell_everything();
     true
 }
@@ -120,8 +123,8 @@ fn come_as_guest(former: u32, uid: u32) {
         return;
     }
     leave_as_guest(); // The program may have closed it.
-    if let Some(fd) = dial(Some(former), uid).ok().and_then(introduce) {
-        GUEST.keep(fd);
+    let introduced = dial(Some(former), uid).ok().and_then(introduce);
+    if let Some(fd) = introduced.filter(|&fd| GUEST.keep(fd)) {
         SHOWN.store(false, Ordering::Relaxed);
         show_counters(fd);
     }

@@ -5,7 +5,6 @@ use shunt_abi::Reason;
 
 use super::inherit::{copied_apart, to_kernel};
 use super::{before_stdio, forget_stale};
-
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};

@@ -146,12 +146,14 @@ unsafe fn select_in_turns(
     with_array(3 * words + 1, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
 }
 
-/// Has an epoll set that the program waits for look ready exactly if it is; whether it is.
-fn is_set_ready(one: &pollfd) -> Option<bool> {
-    table::set(one.fd).map(|set| {
+/// Has an epoll set, if that is what the program waits for, look ready to the kernel exactly if it is. `false`:
+/// there is none.
+fn expose(one: &pollfd) -> bool {
+    let set = table::set(one.fd);
+    if let Some(set) = set {
         epoll::expose(set);
-        sys::ready(one.fd, one.events) & one.events != 0
-    })
+    }
+    set.is_some()
 }
 
 /// The same with sets of so many words, for the real call.
@@ -177,7 +179,7 @@ unsafe fn select_with(
             |one: &pollfd| poll::attached(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
         for one in fds.iter_mut().filter(|one| is_theirs(one)) {
             one.revents = 0;
-            is_set_ready(one);
+            expose(one);
             for (set, asks) in sets.iter().zip(ASKS) {
                 // SAFETY: it covers all descriptors of this call.
                 unsafe { set.put(one.fd as usize, one.events & asks != 0) };
@@ -208,7 +210,7 @@ unsafe fn select_with(
             let is_in = |set: &Bits| unsafe { set.get(fd) };
             let ready = sets.iter().zip(ASKS).filter(|(set, _)| is_in(set));
             one.revents = ready.fold(0, |ready, (_, asks)| ready | asks);
-            if one.revents != 0 && is_set_ready(one) == Some(false) {
+            if one.revents != 0 && expose(one) && sys::ready(one.fd, one.events) & one.events == 0 {
                 // What woke it is no event of the program's.
                 one.revents = 0;
             }

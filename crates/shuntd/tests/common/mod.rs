@@ -453,3 +453,23 @@ pub fn paired(daemon: &Fixture) -> ([Client; 2], [TcpStream; 2]) {
     }
     (clients, [near, far])
 }
+
+/// Two clients with an arena each, and a paired connection of theirs.
+pub fn pair(a: &Client, b: &Client) -> [Message; 2] {
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    b.claim(&far, Role::Acceptor, 0);
+    let paired = [a.expect(Kind::Paired).0, b.expect(Kind::Paired).0];
+    std::mem::forget((near, far)); // The descriptors must not be reused meanwhile.
+    paired
+}
+
+/// The first pair of two clients, with the requests for new spares taken away.
+pub fn linked(a: &Client, b: &Client) -> [Message; 2] {
+    a.spare(1);
+    b.spare(1);
+    let first = pair(a, b);
+    a.expect(Kind::NeedSpare);
+    b.expect(Kind::NeedSpare);
+    first
+}

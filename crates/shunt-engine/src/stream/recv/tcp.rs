@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
-use shunt_shm::slot::Way;
+use shunt_shm::slot::{self, Way};
 
 use super::back::after_ring;
 use super::end::{failure, last};
@@ -83,8 +83,10 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
     bump(&conn.socket.rx.kernel_calls, 1);
     hesitate();
-    // The peer may switch to its ring and leave that again before this takes anything.
-    let unsure = !peek && wanted > 0 && path.switch_offset().is_none();
+    // The peer may switch to its ring and leave that again before this takes anything; not one that
+    // has refused to.
+    let stays = conn.pair.peer_state() & slot::REFUSED != 0;
+    let unsure = !peek && wanted > 0 && !stays && path.switch_offset().is_none();
     let arrived = if unsure {
         arrived(base, wanted)
     } else {

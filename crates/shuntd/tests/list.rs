@@ -1,0 +1,95 @@
+//! What `shunt ss` is told of pairs, and of connections with one end.
+
+mod common;
+
+use common::region::{region_with, show_region};
+use common::{Client, Fixture, connection, linked, may_copy_descriptors, named};
+use shunt_abi::Reason;
+use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
+
+#[test]
+fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), Client::hello(&daemon.name, "server"));
+    let [of_a, of_b] = linked(&a, &b);
+    a.report(of_a.cookie, 0);
+    b.report(of_b.cookie, 0);
+    let (near, _far) = connection();
+    let mut report = named(&near, Role::Connector, 0);
+    report.kind = Kind::Report as u16;
+    report.status = Reason::PeerPlain as u8;
+    a.send(&report, None);
+    b.sync();
+    let rows = a.rows();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let (shm, tcp): (Vec<Message>, Vec<Message>) = rows
+        .iter()
+        .copied()
+        .partition(|r| r.flags & FLAG_SHUNTED != 0);
+    assert_eq!(&shm[0].name[..6], b"server");
+    assert_eq!(&shm[0].peer_name[..4], b"test");
+    assert_eq!(shm[0].pids, [std::process::id(); 2]);
+    assert_eq!(
+        (tcp[0].status, tcp[0].pids[0]),
+        (Reason::PeerPlain as u8, 0)
+    );
+    assert_eq!(tcp[0].ports[1], near.local_addr().unwrap().port());
+    drop(near);
+    if may_copy_descriptors("a reported connection that was closed without a word") {
+        assert_eq!(a.rows().len(), 1, "a closed connection is forgotten");
+    }
+}
+
+#[test]
+fn the_list_shows_what_the_regions_say_of_pairs() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    a.spare(1);
+    b.spare(1);
+    let (near, far) = connection();
+    let of_a = a.claim(&near, Role::Connector, 0);
+    let of_b = b.claim(&far, Role::Acceptor, 0);
+    a.expect(Kind::Paired);
+    a.expect(Kind::NeedSpare);
+    let status = || {
+        a.sync();
+        let row = a.rows()[0];
+        (row.flags & FLAG_SHUNTED != 0, row.status)
+    };
+    assert_eq!(status(), (false, Reason::Pending as u8));
+    show_region(&a, &region_with(&near, of_a, Role::Connector));
+    if !may_copy_descriptors("what regions show of pairs") {
+        return;
+    }
+    assert_eq!(status(), (true, 0));
+    show_region(&b, &region_with(&far, of_b, Role::Acceptor));
+    b.sync();
+    assert_eq!(status(), (true, 0));
+    // What it says of itself since goes before what it has said.
+    b.report(of_b, 0);
+    a.report(of_a, Reason::Requested as u8);
+    b.sync();
+    assert!(status().0);
+}
+
+#[test]
+fn one_end_alone_cannot_say_that_a_connection_is_shunted() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let (near, far) = connection();
+    let report = |client: &Client, socket: &std::net::TcpStream| {
+        let mut report = named(socket, Role::Connector, 0);
+        report.kind = Kind::Report as u16;
+        client.send(&report, None);
+        client.sync();
+    };
+    report(&a, &near);
+    let row = a.rows()[0];
+    assert_eq!(
+        (row.flags & FLAG_SHUNTED, row.status),
+        (0, Reason::Pending as u8)
+    );
+    // Both ends do after the daemon that paired them has been replaced.
+    report(&b, &far);
+    assert_eq!(a.rows()[0].flags & FLAG_SHUNTED, FLAG_SHUNTED);
+}
