@@ -184,6 +184,45 @@ static void deaf_behind_unread(struct end *e)
     }
 }
 
+// A thread and a program share what the sender has left: no byte comes twice, and none is missing.
+static void *tallies(void *conn)
+{
+    static struct tally all;
+    all = tally_there(*(int *)conn);
+    return &all;
+}
+
+static void left_to_several(struct end *e)
+{
+    enum { LOTS = 2500000 };
+    AT(C) {
+        produce(e, FD, LOTS, 1);
+        close(FD), FD = -1;
+    }
+    AT(S) {
+        pthread_t thread;
+        struct tally *here, there = {0, 0};
+        struct report r;
+        unsigned char *all = malloc(LOTS);
+        long sum = 0;
+        int fd = FD;
+        fill(all, LOTS, 0, 1);
+        for (int i = 0; i < LOTS; i++)
+            sum += all[i];
+        free(all);
+        MUST(pthread_create(&thread, NULL, tallies, &fd));
+        struct plain p = PLAIN(FD);
+        order(&p, TALLY, 0, 0);
+        if (get(p.leash, &r, sizeof r) != sizeof r || sscanf(r.text, "%ld %ld", &there.bytes, &there.sum) != 2)
+            say(e, "no report");
+        MUST(pthread_join(thread, (void **)&here));
+        long bytes = here->bytes + there.bytes;
+        say(e, "%s: %s", bytes < LOTS ? "missing" : bytes > LOTS ? "twice" : "all",
+            here->sum + there.sum == sum ? "intact" : "others");
+        plain_end(e, &p);
+    }
+}
+
 // The sender becomes plain first, the receiver after it.
 static void plain_in_turn(struct end *e, int by_program)
 {
@@ -270,6 +309,6 @@ PLAIN_MAIN(CASE(both_behind_unread, TWO | COLD), CASE(behind_200k, SPLIT | COLD)
            CASE(behind_small_buffer, SPLIT | COLD),
            CASE(closed_behind_unread, COLD), CASE(shut_behind_unread, COLD),
            CASE(closed_behind_lots, SPLIT | COLD | ALL), CASE(shut_behind_lots, SPLIT | COLD | ALL),
-           CASE(deaf_behind_unread, COLD | ALL),
+           CASE(deaf_behind_unread, COLD | ALL), CASE(left_to_several, SPLIT | ALL),
            CASE(program_then_program, COLD), CASE(stream_then_program, COLD),
            CASE(low_water, TWO | COLD), CASE(options_when_plain, COLD))
