@@ -167,7 +167,8 @@ impl Copied {
         };
         let copied = Self { at, bytes };
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        let is_whole = bytes == 0 || !at.is_null() && sys::recv(base, at, bytes, flags) == Ok(bytes);
+        let is_whole =
+            bytes == 0 || !at.is_null() && sys::recv(base, at, bytes, flags) == Ok(bytes);
         is_whole.then_some(copied)
     }
 
