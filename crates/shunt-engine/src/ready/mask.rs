@@ -105,14 +105,15 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     let kernel =
         if look || closing || unsure || known || shut || inward != Way::Ring || out != Way::Ring {
             let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
-            if kernel & (POLLHUP | POLLERR) != 0 && stream::has_been_replaced(conn, inward) {
-                return any_mask(conn, wanted, look, asks);
-            }
             socket.kernel_state.store(
                 (kernel & (POLLRDHUP | POLLHUP | POLLERR)) as u32,
                 Ordering::Relaxed,
             );
-            honest(conn, kernel)
+            let kernel = honest(conn, kernel);
+            if kernel & (POLLHUP | POLLERR) != 0 && stream::has_been_replaced(conn, inward) {
+                return any_mask(conn, wanted, look, asks);
+            }
+            kernel
         } else {
             0
         };
