@@ -76,6 +76,7 @@ const TESTS: &[Package] = &[
     ("/usr/include/valgrind/callgrind.h", "valgrind"),
     ("/usr/bin/unshare", "util-linux"),
     ("/bin/ip", "iproute2"),
+    ("/usr/sbin/nft", "nftables"),
     ("/usr/bin/ps", "procps"),
 ];
 

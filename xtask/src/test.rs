@@ -112,6 +112,11 @@ fn skips(report: &mut Report, here: &Capabilities) {
             "unit tests / shunt and shuntd together",
             "no namespaces to be had",
         ),
+        (
+            here.ebpf,
+            "unit tests / identities of connections",
+            "eBPF or the unified cgroup hierarchy is refused",
+        ),
     ];
     for (_, name, reason) in parts.into_iter().filter(|&(there, ..)| !there) {
         report.skip(name, reason);
