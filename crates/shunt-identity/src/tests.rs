@@ -33,6 +33,34 @@ fn program_of(identities: &Identities) -> u32 {
     line.unwrap().trim().parse().unwrap()
 }
 
+#[test]
+fn an_acceptor_follows_its_connector_soon() {
+    let at = |side, milliseconds| Identity {
+        netns: 1,
+        side,
+        local: ([127, 0, 0, 1], 1).into(),
+        remote: ([127, 0, 0, 1], 2).into(),
+        sent: 1,
+        received: 2,
+        established: Duration::from_millis(milliseconds),
+    };
+    let connector = at(Side::Connector, 5000);
+    let acceptor = |milliseconds| at(Side::Acceptor, milliseconds);
+    for (then, is_one) in [(4999, false), (5000, true), (7000, true), (7001, false)] {
+        assert_eq!(
+            is_one_handshake(&connector, &acceptor(then)),
+            is_one,
+            "{then}"
+        );
+        assert_eq!(
+            is_one_handshake(&acceptor(then), &connector),
+            is_one,
+            "{then}"
+        );
+    }
+    assert!(!is_one_handshake(&connector, &connector));
+}
+
 /// What the verifier says of it is the reason that a person gets to see.
 #[test]
 fn a_program_that_the_kernel_refuses_says_why() {

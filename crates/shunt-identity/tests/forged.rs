@@ -3,9 +3,9 @@
 
 mod common;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 use common::{
     Namespace, PLENTY, assert_ends, attach_or_skip, connection, cookie, identity, mirror,
@@ -24,19 +24,7 @@ fn scene(test: &str) -> Option<(shunt_identity::Identities, Namespace)> {
 fn forge(elsewhere: &Namespace, sent: u32, received: u32) -> OwnedFd {
     elsewhere.within(|| {
         let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        let option = |name: libc::c_int, value: libc::c_int| {
-            // SAFETY: the value is there, of the size that is told.
-            let result = unsafe {
-                libc::setsockopt(
-                    socket.as_raw_fd(),
-                    libc::IPPROTO_TCP,
-                    name,
-                    (&raw const value).cast(),
-                    size_of_val(&value) as libc::socklen_t,
-                )
-            };
-            assert_eq!(result, 0, "{}", io::Error::last_os_error());
-        };
+        let option = |name, value| set_option(&socket, name, value);
         const RECEIVE_QUEUE: libc::c_int = 1;
         const SEND_QUEUE: libc::c_int = 2;
         option(libc::TCP_REPAIR, 1);
@@ -48,6 +36,20 @@ fn forge(elsewhere: &Namespace, sent: u32, received: u32) -> OwnedFd {
         net::connect(&socket, &SocketAddr::from(([127, 0, 0, 1], 9))).unwrap();
         socket
     })
+}
+
+fn set_option(socket: impl AsFd, name: libc::c_int, value: libc::c_int) {
+    // SAFETY: the value is there, of the size that is told.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
 fn ends() -> (TcpStream, TcpStream) {
@@ -83,6 +85,28 @@ fn of_two_connectors_with_the_same_numbers_none_has_a_mirror() {
     let forged = forge(&elsewhere, sent, received);
     assert_eq!(mirror(&identities, &forged), None);
     assert_eq!(mirror(&identities, &acceptor), None);
+    assert_eq!(mirror(&identities, &connector), None);
+}
+
+/// The only moment at which a forged connector is neither late nor alone. It is some microseconds long, but for
+/// listeners that wait for data.
+#[test]
+fn a_connector_that_comes_between_both_ends_leaves_them_without_a_mirror() {
+    let name = "a_connector_that_comes_between_both_ends_leaves_them_without_a_mirror";
+    let Some((identities, elsewhere)) = scene(name) else {
+        return;
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    set_option(&listener, libc::TCP_DEFER_ACCEPT, 1);
+    let mut connector = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (sent, received) = numbers(&identity(&identities, &connector));
+    let forged = forge(&elsewhere, sent, received);
+    connector.write_all(b"x").unwrap();
+    let acceptor = listener.accept().unwrap().0;
+    let moment = |socket: &dyn AsFd| identity(&identities, socket).established;
+    assert!(moment(&connector) < moment(&forged) && moment(&forged) < moment(&acceptor));
+    assert_eq!(mirror(&identities, &acceptor), None);
+    assert_eq!(mirror(&identities, &forged), None);
     assert_eq!(mirror(&identities, &connector), None);
 }
 
