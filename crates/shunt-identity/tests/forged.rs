@@ -3,12 +3,13 @@
 
 mod common;
 
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use common::{
     Namespace, PLENTY, assert_ends, attach_or_skip, connection, cookie, identity, mirror,
+    set_tcp_option,
 };
 use rustix::net::{self, AddressFamily, SocketType};
 use shunt_identity::{Identity, Side};
@@ -24,7 +25,7 @@ fn scene(test: &str) -> Option<(shunt_identity::Identities, Namespace)> {
 fn forge(elsewhere: &Namespace, sent: u32, received: u32) -> OwnedFd {
     elsewhere.within(|| {
         let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        let option = |name, value| set_option(&socket, name, value);
+        let option = |name, value| set_tcp_option(&socket, name, value);
         const RECEIVE_QUEUE: libc::c_int = 1;
         const SEND_QUEUE: libc::c_int = 2;
         option(libc::TCP_REPAIR, 1);
@@ -36,20 +37,6 @@ fn forge(elsewhere: &Namespace, sent: u32, received: u32) -> OwnedFd {
         net::connect(&socket, &SocketAddr::from(([127, 0, 0, 1], 9))).unwrap();
         socket
     })
-}
-
-fn set_option(socket: impl AsFd, name: libc::c_int, value: libc::c_int) {
-    // SAFETY: the value is there, of the size that is told.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            name,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
 fn ends() -> (TcpStream, TcpStream) {
@@ -97,7 +84,7 @@ fn a_connector_that_comes_between_both_ends_leaves_them_without_a_mirror() {
         return;
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    set_option(&listener, libc::TCP_DEFER_ACCEPT, 1);
+    set_tcp_option(&listener, libc::TCP_DEFER_ACCEPT, 1);
     let mut connector = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (sent, received) = numbers(&identity(&identities, &connector));
     let forged = forge(&elsewhere, sent, received);

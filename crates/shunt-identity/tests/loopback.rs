@@ -3,7 +3,9 @@
 mod common;
 
 use std::collections::HashSet;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use shunt_identity::{Identities, Unavailable};
 
 use common::{
     Namespace, PLENTY, assert_ends, attach_or_skip, connection, cookie, identity, mirror,
@@ -98,6 +100,76 @@ fn a_socket_that_connects_anew_is_its_new_connection() {
     assert_ends(&identities, &connector, &acceptor);
     assert_eq!(mirror(&identities, &former), None);
     assert_eq!(identities.mirror(&before).unwrap(), None);
+}
+
+#[test]
+fn a_socket_that_is_connected_to_itself_has_no_other_end() {
+    use rustix::net::{self, AddressFamily, SocketType};
+    let name = "a_socket_that_is_connected_to_itself_has_no_other_end";
+    let Some(identities) = attach_or_skip(name, PLENTY) else {
+        return;
+    };
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = net::getsockname(&socket).unwrap();
+    net::connect(&socket, &address).unwrap();
+    let identity = identity(&identities, &socket);
+    assert_eq!(identity.sent, identity.received);
+    assert_eq!(mirror(&identities, &socket), None);
+}
+
+/// The connector has counted its first bytes when the program is asked.
+#[test]
+fn data_in_the_first_segment_leaves_no_mirror() {
+    use common::set_tcp_option;
+    let name = "data_in_the_first_segment_leaves_no_mirror";
+    let Some(identities) = attach_or_skip(name, PLENTY) else {
+        return;
+    };
+    let Some([place]) = Namespace::several(name) else {
+        return;
+    };
+    // Both sides, without cookies.
+    place.run("echo $((1 | 2 | 4 | 0x200)) > /proc/sys/net/ipv4/tcp_fastopen");
+    let listener = place.listen("127.0.0.1:80");
+    set_tcp_option(&listener, libc::TCP_FASTOPEN, 1);
+    let connector = place.within(|| {
+        use rustix::net::{self, AddressFamily, SendFlags, SocketType};
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let fast_open = SendFlags::from_bits_retain(libc::MSG_FASTOPEN as u32);
+        net::sendto(&socket, b"12", fast_open, &listener.local_addr().unwrap()).unwrap();
+        socket
+    });
+    let acceptor = listener.accept().unwrap().0;
+    let (one, other) = (
+        identity(&identities, &connector),
+        identity(&identities, &acceptor),
+    );
+    assert_eq!(one.sent, other.received.wrapping_add(2));
+    assert_eq!(mirror(&identities, &connector), None);
+    assert_eq!(mirror(&identities, &acceptor), None);
+}
+
+/// A daemon that has attached needs its capabilities no more (Linux 5.19).
+#[test]
+fn records_can_be_read_without_capabilities() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let name = "records_can_be_read_without_capabilities";
+    let Some(identities) = attach_or_skip(name, PLENTY) else {
+        return;
+    };
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, none).unwrap(); // of this thread
+    let refused = Identities::attach(PLENTY).unwrap_err();
+    assert!(matches!(refused, Unavailable::NotPermitted), "{refused}");
+    let (connector, acceptor) = connection(&TcpListener::bind("127.0.0.1:0").unwrap());
+    assert_ends(&identities, &connector, &acceptor);
+    identities.forget(cookie(&connector));
+    assert_eq!(identities.of(cookie(&connector)).unwrap(), None);
 }
 
 /// Its kind of list is exact to within what each processor has in stock.

@@ -85,6 +85,20 @@ pub fn netns(socket: impl AsFd) -> u64 {
     value
 }
 
+pub fn set_tcp_option(socket: impl AsFd, name: libc::c_int, value: libc::c_int) {
+    // SAFETY: the value is there, of the size that is told.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+}
+
 /// A network namespace without a name, which goes with its last socket. Its loopback device is up.
 pub struct Namespace {
     file: File,
