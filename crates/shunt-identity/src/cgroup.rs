@@ -67,6 +67,7 @@ fn unescaped(mut text: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn root_of(line: &str) -> Option<String> {
         unified_root(line.as_bytes()).map(|path| path.into_string().unwrap())
@@ -81,6 +82,19 @@ mod tests {
         assert_eq!(root_of(hybrid).as_deref(), Some("/sys/fs/cgroup/unified"));
         let tags = "41 31 0:38 / /cg\\040two rw shared:1 master:2 - cgroup2 none rw";
         assert_eq!(root_of(tags).as_deref(), Some("/cg two"));
+    }
+
+    proptest! {
+        /// Whatever a mount point is called.
+        #[test]
+        fn any_line_is_a_path_or_none(name: Vec<u8>, rest: Vec<u8>) {
+            let line = [b"41 31 0:38 / ", &*name, b" rw - cgroup2 cgroup2 rw", &*rest].concat();
+            let path = unified_root(&line);
+            if name.iter().all(|byte| !b"\\ ".contains(byte)) {
+                prop_assert_eq!(path, Some(OsString::from_vec(name)));
+            }
+            let _ = unified_root(&rest);
+        }
     }
 
     #[test]
