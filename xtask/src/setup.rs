@@ -78,6 +78,7 @@ const TESTS: &[Package] = &[
     ("/bin/ip", "iproute2"),
     ("/usr/sbin/nft", "nftables"),
     ("/usr/bin/ps", "procps"),
+    ("/usr/bin/musl-gcc", "musl-tools"),
 ];
 
 /// The command that installs packages, without their names.

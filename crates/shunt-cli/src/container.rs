@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  host                                container
-//!  directory of libshunt.so   ──ro──>  /usr/lib/shunt          LD_PRELOAD
+//!  directory of libshunt.so   ──ro──>  /opt/shunt              LD_PRELOAD
 //!  directory of shuntd's file ──ro──>  /run/shunt              SHUNT_SOCKET
 //! ```
 
@@ -29,7 +29,7 @@ pub(crate) enum Tool {
 }
 
 /// Where the library is inside.
-const LIBRARY: &str = "/usr/lib/shunt";
+const LIBRARY: &str = "/opt/shunt";
 /// Where the directory of the daemon's file is inside.
 const SOCKET: &str = shunt_abi::HOST_DIRECTORY;
 /// The name by which the Container Device Interface knows it.
@@ -200,20 +200,20 @@ mod tests {
             words[..4],
             [
                 "--volume",
-                "/opt/x:/usr/lib/shunt:ro",
+                "/opt/x:/opt/shunt:ro",
                 "--volume",
                 "/run/shunt:/run/shunt:ro"
             ]
         );
         assert!(words[5].starts_with("LD_PRELOAD=$ORIGIN/../"));
-        assert!(words[5].ends_with("/../usr/lib/shunt/libshunt.so"));
+        assert!(words[5].ends_with("/../opt/shunt/libshunt.so"));
         assert_eq!(words[6..], ["--env", "SHUNT_SOCKET=/run/shunt/9"]);
     }
 
     #[test]
     fn compose_does_not_take_the_loaders_variable_for_its_own() {
         let text = compose(&example());
-        assert!(text.contains("    - /opt/x:/usr/lib/shunt:ro\n"));
+        assert!(text.contains("    - /opt/x:/opt/shunt:ro\n"));
         assert!(text.contains("    LD_PRELOAD: \"$$ORIGIN/.."));
         assert!(text.contains("    SHUNT_SOCKET: \"/run/shunt/9\"\n"));
     }

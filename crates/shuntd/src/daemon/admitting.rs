@@ -120,7 +120,7 @@ impl Daemon {
         }
         // The kernel has made it in the namespace of whoever connected.
         let netns = sys::netns_cookie(&socket).unwrap_or(0);
-        let Ok(board) = self.boards.of(netns) else {
+        let Ok(board) = self.board(netns) else {
             return turn_away(&socket, &lane, Reason::NoResources);
         };
         let by_number = || {

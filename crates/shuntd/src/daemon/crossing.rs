@@ -8,14 +8,16 @@
 //! its end.
 
 use std::io;
+use std::rc::Rc;
 
 use shunt_abi::Reason;
 use shunt_abi::message::{Kind, Message, Role};
 
 use super::Daemon;
 use crate::abroad::socket_at;
+use crate::board::Board;
 use crate::client::{Client, Passed};
-use crate::end::{EndId, State};
+use crate::end::{End, EndId, State};
 use crate::inspect::Look;
 use crate::mirror::{Counterpart, Mirror, Mirrors};
 use crate::namespaces;
@@ -72,24 +74,40 @@ impl Daemon {
         })
     }
 
-    /// An accepted connection comes from a namespace whose board does not say that its port is worth a claim.
+    /// An accepted connection comes from a namespace whose board does not say that its port is worth a
+    /// claim: it does from now on, or as soon as there is one.
     fn list_reached(&mut self, id: EndId, mirror: Mirror) {
-        let accepts = |role| role == Role::Acceptor;
         let most = self.config.limits.connections_per_client;
-        let (Some(client), Some(board), true) = (
+        let accepts = |end: &End| end.role == Role::Acceptor;
+        let (Some(client), true) = (
             self.clients.get_mut(&id.client),
-            self.boards.get(mirror.netns),
-            self.ends.get(id).is_some_and(|end| accepts(end.role)),
+            self.ends.get(id).is_some_and(accepts),
         ) else {
             return;
         };
-        let reached = (mirror.netns, mirror.peer_port);
-        if !board.lists(mirror.peer_port)
+        let board = self.boards.get(mirror.netns);
+        let is_listed = board.is_some_and(|board| board.lists(mirror.peer_port));
+        if !is_listed
             && client.reached.len() < most
-            && client.reached.insert(reached)
+            && client.reached.insert((mirror.netns, mirror.peer_port))
+            && let Some(board) = board
         {
             board.add_listener(mirror.peer_port);
         }
+    }
+
+    /// The board of a namespace; the first client there may come later than connections from there
+    /// were accepted.
+    pub(super) fn board(&mut self, netns: u64) -> io::Result<Rc<Board>> {
+        let is_new = self.boards.get(netns).is_none();
+        let board = self.boards.of(netns)?;
+        if is_new {
+            let reached = self.clients.values().flat_map(|client| &client.reached);
+            for &(_, port) in reached.filter(|(there, _)| *there == netns) {
+                board.add_listener(port);
+            }
+        }
+        Ok(board)
     }
 
     /// Its listeners are gone.
