@@ -158,7 +158,7 @@ impl Daemon {
     fn reason_of(&self, ends: Ends, user: u32) -> Option<Reason> {
         match self.elsewhere.place(ends)? {
             // Where ends are found there, too, the reason is another one.
-            Place::Elsewhere => (!self.mirrors.is_on()).then_some(Reason::OtherNamespace),
+            Place::Elsewhere => (!self.boards.cross).then_some(Reason::OtherNamespace),
             Place::Here(owner) => self.keeps_apart(user, owner).then_some(Reason::OtherUser),
         }
     }
