@@ -18,6 +18,7 @@ mod board;
 mod borrow;
 mod dial;
 mod due;
+mod home;
 mod inquiry;
 mod patience;
 mod request;
@@ -27,7 +28,7 @@ mod wire;
 
 use wire::Sent;
 
-pub(crate) use board::{accelerates, await_listed, has_mail};
+pub(crate) use board::{accelerates, await_listed, crosses, has_mail};
 pub(crate) use borrow::{Loan, borrow};
 pub(crate) use due::{Due, note as note_due};
 pub(crate) use inquiry::{await_answers, inquire};

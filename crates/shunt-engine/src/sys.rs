@@ -27,7 +27,7 @@ mod socket;
 pub(crate) use clock::{now, ticks, wall_clock};
 
 pub(crate) use file::{
-    File, file, is_file, is_open_for, is_pipe, position, pread, read_now, write_now,
+    File, file, is_file, is_open_for, is_pipe, owner_and_mode, position, pread, read_now, write_now,
 };
 pub use memory::is_readable;
 pub(crate) use memory::{

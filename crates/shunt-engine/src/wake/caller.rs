@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use libc::c_int;
 use shunt_shm::wake::Address;
 
-use super::channel;
+use super::{abroad, channel};
 use crate::kept::Kept;
 use crate::thread::alone::add;
 use crate::thread::undisturbed;
@@ -16,13 +16,19 @@ static SENDER: Kept = Kept::nothing();
 /// … made by one thread at a time.
 static MAKING: AtomicBool = AtomicBool::new(false);
 
-/// Calls who sleeps at a peer's address. A full queue is a call that is pending. `false`: nobody
-/// has heard it, as there is no such channel in this process's network namespace, or the
-/// kernel does not let this process send there.
-pub(crate) fn call(at: &Address) -> bool {
+/// Of [`call`]: the socket that this process has made, in its own network namespace.
+pub(crate) const OWN: u32 = 0;
+
+/// Calls who sleeps at a peer's address, by [`OWN`] socket or by one from the peer's network
+/// namespace. A full queue is a call that is pending. `false`: nobody has heard it, as there is no
+/// such channel in that namespace, or the kernel does not let this process send there.
+pub(crate) fn call(at: &Address, by: u32) -> bool {
     let (name, secret) = at.look();
     if name == Address::NOWHERE {
         return true;
+    }
+    if by != OWN {
+        return abroad::call(by, name, secret);
     }
     let heard = sending(|| {
         // A number that the program has made something else of is not sent to; that it has closed it
@@ -55,7 +61,7 @@ pub(super) fn sending<R>(send: impl FnOnce() -> R) -> R {
 
 /// Having given the socket another number: waits for threads that may be sending by the former one, so many
 /// excepted. None of them sleeps.
-fn await_sent(except: u64) {
+pub(super) fn await_sent(except: u64) {
     while SENDING.load(Ordering::SeqCst) > except {
         sys::sched_yield();
     }
@@ -79,7 +85,7 @@ pub(crate) fn is_there(name: u64) -> bool {
 }
 
 /// Whether a call by this socket has come, or is pending.
-fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
+pub(super) fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
     match channel::send(fd, name, secret) {
         Ok(()) => true,
         // Theirs is full, unless what others have not heard yet fills this process's share.
