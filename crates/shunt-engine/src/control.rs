@@ -36,6 +36,7 @@ pub(crate) use request::{
     ask_alone, bury, claim, claim_again, claim_now, listen, release, report, report_shunted,
     unlisten,
 };
+pub(crate) use stock::want_sockets;
 pub(crate) use wait::nap;
 
 /// After a failure, this long until the next try.

@@ -9,7 +9,7 @@
 //! * [`channel`]: the receiving end. An epoll set has one of its own.
 //! * [`place`]: the channels of threads that sleep in other calls.
 //! * [`caller`]: the sending end.
-//! * [`abroad`]: the same for peers in other network namespaces.
+//! * [`abroad`]: channels that peers in other network namespaces can call.
 
 mod abroad;
 mod caller;
@@ -27,6 +27,7 @@ use crate::sys;
 /// its parent's.
 pub(crate) fn after_fork_child() {
     caller::after_fork_child();
+    abroad::after_fork_child();
     place::after_fork_child();
 }
 

@@ -1,6 +1,6 @@
 //! Arenas that the daemon has in stock for us, so that a pairing finds one.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use shunt_abi::message::{Kind, Message};
 use shunt_abi::{Reason, layout};
@@ -83,8 +83,23 @@ fn put_off(slots: u32) {
     }
 }
 
-/// Gives the daemon what it had no room for before. With the lock.
+/// Sockets for channels are wished for, see [`want_sockets`].
+static SOCKETS_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// There are no more sockets for channels that peers in other network namespaces can call: the
+/// daemon is asked for some with the next message to it.
+pub(crate) fn want_sockets() {
+    SOCKETS_WANTED.store(true, Ordering::Relaxed);
+    due::note();
+}
+
+/// Gives the daemon what it had no room for before, and asks it for sockets. With the lock.
 pub(super) fn catch_up() {
+    if SOCKETS_WANTED.swap(false, Ordering::Relaxed)
+        && send(&Message::new(Kind::Abroad), None) == Sent::Full
+    {
+        want_sockets();
+    }
     let wanted = PLACES
         .each_ref()
         .map(|place| place.wanted.swap(0, Ordering::Relaxed));

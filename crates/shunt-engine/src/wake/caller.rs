@@ -16,19 +16,16 @@ static SENDER: Kept = Kept::nothing();
 /// … made by one thread at a time.
 static MAKING: AtomicBool = AtomicBool::new(false);
 
-/// Of [`call`]: the socket that this process has made, in its own network namespace.
-pub(crate) const OWN: u32 = 0;
-
-/// Calls who sleeps at a peer's address, by [`OWN`] socket or by one from the peer's network
-/// namespace. A full queue is a call that is pending. `false`: nobody has heard it, as there is no
-/// such channel in that namespace, or the kernel does not let this process send there.
-pub(crate) fn call(at: &Address, by: u32) -> bool {
+/// Calls who sleeps at a peer's address. A full queue is a call that is pending. `false`: nobody
+/// has heard it, as there is no such channel in the network namespace of the name, or the
+/// kernel does not let this process send there.
+pub(crate) fn call(at: &Address) -> bool {
     let (name, secret) = at.look();
     if name == Address::NOWHERE {
         return true;
     }
-    if by != OWN {
-        return abroad::call(by, name, secret);
+    if abroad::is_name(name) {
+        return abroad::call(name, secret);
     }
     let heard = sending(|| {
         // A number that the program has made something else of is not sent to; that it has closed it
@@ -80,8 +77,18 @@ pub(super) fn give_up() -> Option<c_int> {
 pub(crate) fn is_there(name: u64) -> bool {
     const NO_SECRET: u64 = 0;
     sending(|| {
-        sender().is_none_or(|fd| channel::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
+        sender_to(name)
+            .is_none_or(|fd| channel::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
     })
+}
+
+/// The socket by which a name is called.
+pub(super) fn sender_to(name: u64) -> Option<c_int> {
+    if abroad::is_name(name) {
+        abroad::sender()
+    } else {
+        sender()
+    }
 }
 
 /// Whether a call by this socket has come, or is pending.
@@ -136,7 +143,7 @@ pub(crate) fn is_able() -> Option<bool> {
     (!is_busy).then(|| SENDER.number() >= 0)
 }
 
-/// The socket; another one if the program has closed its number behind our back.
+/// The socket for names of this process's network namespace; another one if the program has closed its number behind our back.
 pub(super) fn sender() -> Option<c_int> {
     SENDER.get().or_else(make)
 }
