@@ -67,6 +67,9 @@ enum Task {
         /// own test chooses
         #[arg(long)]
         upgrade: Option<String>,
+        /// So many times one after the other
+        #[arg(long, default_value_t = 1)]
+        repeat: u32,
     },
     /// Run CPython's own network tests natively and under Shunt and compare
     Cpython(cpython::Options),
@@ -133,10 +136,11 @@ fn run(task: Task) -> Result<bool> {
             names,
             variants,
             upgrade,
+            repeat,
         } => {
             upgrade.into_iter().for_each(lab::Lab::set_upgrade);
             prepare()?;
-            program::run(&names, &variants)
+            program::run(&names, &variants, repeat)
         }
         Task::Cpython(options) => {
             prepare()?;

@@ -60,7 +60,7 @@ pub(crate) use owed::{
 pub(crate) use recv::{at_mark, is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
 pub(crate) use send::{ask_for_room, send, send_in};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
-pub(crate) use stand_in::for_ended_peer;
+pub(crate) use stand_in::{has_been_replaced, stand_in_for_ended_peer};
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use wait::{
     Stay, TURN, Want, asleep, awake, foresee_sleep, interrupted, is_on_rings, must_be_called,

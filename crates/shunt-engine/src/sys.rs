@@ -34,7 +34,7 @@ pub(crate) use memory::{
     map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file, seal_size, unmap,
     wipe_on_fork,
 };
-pub(crate) use pair::connected;
+pub(crate) use pair::Listener;
 pub(crate) use process::{
     comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run,
 };

@@ -110,18 +110,19 @@ impl Identities {
             .transpose()
     }
 
-    /// The other end, if it is a socket of this host: its cookie and identity.
+    /// The other end, if it is a socket of this host: its cookie and identity. An acceptor's is there as soon as
+    /// it has been accepted; a connector's may come a moment after `connect` has returned.
     ///
-    /// A process that owns a network namespace can make sockets there with any sequence
-    /// numbers (`TCP_REPAIR`), and those of others can be guessed by who sees the clock and tries often. So there is an answer only
+    /// A process that owns a network namespace can make sockets there with sequence numbers of its
+    /// choice, and those of others can be guessed by who sees the clock and tries often. So there is an answer only
     /// where nobody else can be meant:
     ///
     /// * no other recorded socket has the numbers of this end, and none those of the answer;
     /// * one of them connected and the other accepted;
     /// * the connector's handshake ended first, the acceptor's within two seconds.
     ///
-    /// The last rule is what keeps a late forger from the place of an end that was forgotten: a
-    /// connector that is made up after its acceptor was seen has no mirror.
+    /// The last rule keeps a late forger from the place of a connector whose record had to go for newer ones. The
+    /// acceptor's place needs less protection: its record is the newer one, and goes last.
     pub fn mirror(&self, of: &Identity) -> io::Result<Option<(u64, Identity)>> {
         let numbers = Numbers::of(of);
         let is_own = |(_, holder): (u64, Identity)| holder == *of;
@@ -132,15 +133,25 @@ impl Identities {
         Ok(other.filter(|(_, other)| is_one_handshake(of, other)))
     }
 
-    /// Makes room: nobody will ask for this socket any more. (Its record would otherwise stay
-    /// until newer ones need the room, whether or not the socket is closed.)
+    /// Makes room: nobody will ask for this connection any more, neither for the socket with this cookie nor for the other
+    /// end. (Records would otherwise stay until newer ones need the room, whether or not the sockets are closed.)
+    ///
+    /// Both go at once, so that no end of which there is still a record ever has a place beside it for a forger to take.
     pub fn forget(&self, cookie: u64) {
         // What cannot be removed now goes later, as what nobody forgets.
-        if let Ok(Some(identity)) = self.of(cookie) {
-            let numbers = Numbers::of(&identity);
-            if matches!(self.holder(numbers), Ok(Some((holder, _))) if holder == cookie) {
-                let _ = self.attachment.pairs.delete(&numbers);
-            }
+        let Ok(Some(identity)) = self.of(cookie) else {
+            return;
+        };
+        if let Ok(Some((other, mirror))) = self.mirror(&identity) {
+            self.forget_end(other, &mirror);
+        }
+        self.forget_end(cookie, &identity);
+    }
+
+    fn forget_end(&self, cookie: u64, identity: &Identity) {
+        let numbers = Numbers::of(identity);
+        if matches!(self.holder(numbers), Ok(Some((holder, _))) if holder == cookie) {
+            let _ = self.attachment.pairs.delete(&numbers);
         }
         let _ = self.attachment.ends.delete(&cookie);
     }

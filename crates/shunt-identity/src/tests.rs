@@ -1,6 +1,10 @@
-//! What is attached, and that nothing is left of it.
+//! What is attached, and that nothing is left of it; and what takes a hand in the maps.
+
+#[path = "../tests/common/socket.rs"]
+mod socket;
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::{Command, Stdio};
 
@@ -10,7 +14,7 @@ use crate::bpf::query::attached;
 /// Says that a test is skipped where the kernel attaches nothing, also where the harness captures what
 /// tests print.
 fn attach_or_skip(test: &str) -> Option<Identities> {
-    match Identities::attach(64) {
+    match Identities::attach(4096) {
         Ok(identities) => Some(identities),
         Err(why @ (Unavailable::NoCgroup | Unavailable::NotPermitted)) => {
             let _ = writeln!(io::stderr(), "skipped: {test}: {why}");
@@ -59,6 +63,30 @@ fn an_acceptor_follows_its_connector_soon() {
         );
     }
     assert!(!is_one_handshake(&connector, &connector));
+}
+
+/// The true connector's record had to go for newer ones. (The other forgeries are in `tests/forged.rs`.)
+#[test]
+fn a_connector_that_is_later_than_its_acceptor_has_no_mirror() {
+    let name = "a_connector_that_is_later_than_its_acceptor_has_no_mirror";
+    let Some(identities) = attach_or_skip(name) else {
+        return;
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (connector, acceptor) = socket::connection(&listener);
+    let known = |cookie| identities.of(cookie).unwrap().unwrap();
+    let (cookie, acceptor) = (socket::cookie(&connector), known(socket::cookie(&acceptor)));
+    let connector = known(cookie);
+    assert_eq!(
+        identities.mirror(&acceptor).unwrap(),
+        Some((cookie, connector))
+    );
+    identities.forget_end(cookie, &connector);
+    let forged = socket::forge(connector.sent, connector.received);
+    let forged = known(socket::cookie(&forged));
+    assert_eq!(Numbers::of(&forged), Numbers::of(&connector));
+    assert_eq!(identities.mirror(&forged).unwrap(), None);
+    assert_eq!(identities.mirror(&acceptor).unwrap(), None);
 }
 
 /// What the verifier says of it is the reason that a person gets to see.

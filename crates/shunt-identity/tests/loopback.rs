@@ -7,9 +7,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use shunt_identity::{Identities, Unavailable};
 
-use common::{
-    Namespace, PLENTY, assert_ends, attach_or_skip, connection, cookie, identity, mirror,
-};
+use common::socket::{connection, cookie};
+use common::{Namespace, PLENTY, assert_ends, attach_or_skip, identity, mirror};
 
 #[test]
 fn ends_mirror_each_other() {
@@ -69,17 +68,20 @@ fn a_connection_that_began_before_is_unknown() {
 }
 
 #[test]
-fn what_is_forgotten_has_no_mirror() {
-    let Some(identities) = attach_or_skip("what_is_forgotten_has_no_mirror", PLENTY) else {
+fn a_connection_is_forgotten_with_both_ends() {
+    let name = "a_connection_is_forgotten_with_both_ends";
+    let Some(identities) = attach_or_skip(name, PLENTY) else {
         return;
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (connector, acceptor) = connection(&listener);
     let (kept, kept_acceptor) = connection(&listener);
-    identities.forget(cookie(&connector));
-    assert_eq!(identities.of(cookie(&connector)).unwrap(), None);
-    assert_eq!(mirror(&identities, &acceptor), None);
-    identities.forget(cookie(&connector)); // once more: nothing happens
+    for by_acceptor in [false, true] {
+        let (connector, acceptor) = connection(&listener);
+        let ends = [cookie(&connector), cookie(&acceptor)];
+        identities.forget(ends[usize::from(by_acceptor)]);
+        assert_eq!(ends.map(|end| identities.of(end).unwrap()), [None, None]);
+        identities.forget(ends[0]); // once more: nothing happens
+    }
     assert_ends(&identities, &kept, &kept_acceptor);
 }
 
@@ -121,7 +123,7 @@ fn a_socket_that_is_connected_to_itself_has_no_other_end() {
 /// The connector has counted its first bytes when the program is asked.
 #[test]
 fn data_in_the_first_segment_leaves_no_mirror() {
-    use common::set_tcp_option;
+    use common::socket::set_tcp_option;
     let name = "data_in_the_first_segment_leaves_no_mirror";
     let Some(identities) = attach_or_skip(name, PLENTY) else {
         return;
@@ -169,7 +171,7 @@ fn records_can_be_read_without_capabilities() {
     let (connector, acceptor) = connection(&TcpListener::bind("127.0.0.1:0").unwrap());
     assert_ends(&identities, &connector, &acceptor);
     identities.forget(cookie(&connector));
-    assert_eq!(identities.of(cookie(&connector)).unwrap(), None);
+    assert_eq!(identities.of(cookie(&acceptor)).unwrap(), None);
 }
 
 /// Its kind of list is exact to within what each processor has in stock.

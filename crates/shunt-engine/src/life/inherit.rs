@@ -8,12 +8,11 @@ use libc::c_int;
 use shunt_abi::Reason;
 
 use super::attached;
-use super::descriptor::{after_dup, before_replace};
 use crate::hold;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::table::{self, Entry};
-use crate::{config, control, epoll, sys, thread, upgrade};
+use crate::{config, control, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(super) fn give_up(fd: c_int, reason: Reason) {
@@ -44,18 +43,14 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
     if socket.stage() != Stage::Attached {
         return;
     }
-    let mut stand_in = None;
     hold::beside_close(socket, || {
         if let Some(conn) = Conn::new(socket, fd) {
             stream::downgrade(&conn, reason);
             if goes_on_elsewhere(reason) {
-                stand_in = stream::for_ended_peer(&conn);
+                stream::stand_in_for_ended_peer(&conn);
             }
         }
     });
-    if let Some(stand_in) = stand_in {
-        replace(socket, fd, stand_in);
-    }
 }
 
 /// Whether others read what comes from then on, by the kernel's calls alone.
@@ -64,40 +59,6 @@ fn goes_on_elsewhere(reason: Reason) -> bool {
         reason,
         Reason::Inherited | Reason::Passed | Reason::Stdio | Reason::IoUring
     )
-}
-
-/// Another connection takes the place of this one, in this process: its descriptors name that from here on. Of
-/// a `vfork` child's, `fd` may be one that its parent's memory does not have.
-fn replace(socket: &'static Socket, fd: c_int, stand_in: c_int) {
-    let own = thread::owns_memory();
-    let registrations = if own {
-        epoll::registrations(socket)
-    } else {
-        put_over(fd, stand_in);
-        Vec::new()
-    };
-    table::each(|fd, entry| {
-        let named = matches!(entry, Entry::Socket(s) if std::ptr::eq(s, socket));
-        if !named || !own && !is_still(socket, fd) {
-            return;
-        }
-        if own {
-            before_replace(stand_in, fd);
-        }
-        put_over(fd, stand_in);
-        if own {
-            after_dup(stand_in, fd);
-        }
-    });
-    sys::close(stand_in);
-    registrations
-        .into_iter()
-        .for_each(epoll::Registration::make_again);
-}
-
-fn put_over(fd: c_int, stand_in: c_int) {
-    let flags = if survives(fd) { 0 } else { libc::O_CLOEXEC };
-    let _ = sys::dup3(stand_in, fd, flags);
 }
 
 /// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.

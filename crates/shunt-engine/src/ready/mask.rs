@@ -109,7 +109,11 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
                 (kernel & (POLLRDHUP | POLLHUP | POLLERR)) as u32,
                 Ordering::Relaxed,
             );
-            honest(conn, kernel)
+            let kernel = honest(conn, kernel);
+            if kernel & (POLLHUP | POLLERR) != 0 && stream::has_been_replaced(conn, inward) {
+                return any_mask(conn, wanted, look, asks);
+            }
+            kernel
         } else {
             0
         };

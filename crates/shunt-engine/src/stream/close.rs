@@ -45,6 +45,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
     let token = &own.sending.token;
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
+    let was_shut = conn.is_shut();
     if sending {
         say_end(conn, slot::SHUT_WR);
     }
@@ -52,6 +53,10 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     // With the token: who finds the ring shut asks the kernel, which must know.
     let result = sys::shutdown(conn.fd, how);
     if sending {
+        // A connection that has ended by a reset is not shut down any more: an error says so later.
+        if result.is_err() && !was_shut {
+            publish::clear_bits(&own.face.state, slot::SHUT_WR);
+        }
         let asleep = wait::any_waits_for_room(conn);
         give(token);
         if asleep {
@@ -309,9 +314,19 @@ pub(super) fn keep_error(conn: &Conn, errno: Errno) {
 pub(crate) fn socket_error(conn: &Conn) -> Errno {
     if conn.error().load(Ordering::Relaxed) == 0 {
         let errno = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+        note_reset(conn, errno);
         conn.error().store(errno, Ordering::Relaxed);
     }
     take_error(conn).unwrap_or(0)
+}
+
+/// The kernel has told an error. It says so once of a reset, and `EPIPE` behind a FIN, unless this side has
+/// ended, too.
+pub(super) fn note_reset(conn: &Conn, errno: Errno) {
+    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+    if errno == libc::ECONNRESET && own & slot::SHUT_WR == 0 {
+        conn.socket.was_reset.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The program is about to reset the connection: the kernel tells the peer.

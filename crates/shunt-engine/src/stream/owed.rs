@@ -21,7 +21,7 @@ mod room;
 mod withdrawal;
 
 pub(super) use resend::resend;
-pub(super) use room::has_room;
+pub(super) use room::{Roomy, has_room};
 pub(crate) use withdrawal::is_withdrawn;
 pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw};
 

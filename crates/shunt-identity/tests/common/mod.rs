@@ -1,15 +1,17 @@
 //! What the tests of identities share: sockets, network namespaces, and when a test is skipped.
 #![allow(dead_code, unreachable_pub)] // Each test program uses its own part.
 
+pub mod socket;
+
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::process::Command;
 
-use rustix::net::sockopt;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use shunt_identity::{Identities, Identity, Side, Unavailable};
+use socket::cookie;
 
 /// More sockets than all tests that run at once make.
 pub const PLENTY: u32 = 16 * 1024;
@@ -29,16 +31,6 @@ pub fn attach_or_skip(test: &str, capacity: u32) -> Option<Identities> {
         }
         Err(why) => panic!("{why}"),
     }
-}
-
-/// A connection to a listener: its connector and acceptor.
-pub fn connection(listener: &TcpListener) -> (TcpStream, TcpStream) {
-    let connector = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (connector, listener.accept().unwrap().0)
-}
-
-pub fn cookie(socket: impl AsFd) -> u64 {
-    sockopt::socket_cookie(socket).unwrap()
 }
 
 pub fn identity(identities: &Identities, socket: impl AsFd) -> Identity {
@@ -83,20 +75,6 @@ pub fn netns(socket: impl AsFd) -> u64 {
     };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
     value
-}
-
-pub fn set_tcp_option(socket: impl AsFd, name: libc::c_int, value: libc::c_int) {
-    // SAFETY: the value is there, of the size that is told.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            name,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
-        )
-    };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
 /// A network namespace without a name, which goes with its last socket. Its loopback device is up.
