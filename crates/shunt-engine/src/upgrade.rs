@@ -8,16 +8,18 @@ use shunt_abi::message::Role;
 use shunt_shm::publish;
 use shunt_shm::slot;
 
-use crate::address::{self, Names};
+use crate::address;
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::{control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
 
+mod ends;
 pub(crate) mod sync;
 mod vain;
 
+use ends::{Ends, ends};
 use vain::is_eager;
 pub(crate) use vain::note_end;
 
@@ -130,29 +132,6 @@ fn know_cookie(socket: &Socket, fd: c_int) -> bool {
             false
         }
     }
-}
-
-/// The two ends of a connection that may both be on this host.
-struct Ends {
-    names: Names,
-    /// Their addresses say that they are.
-    is_local: bool,
-}
-
-/// Both ends of a connection, if they may be on this host, and are two.
-fn ends(fd: c_int) -> Result<Ends, Reason> {
-    let (Ok(own), Ok(peer)) = (sys::name(fd, false), sys::name(fd, true)) else {
-        return Err(Reason::NotEstablished);
-    };
-    let is_local = address::is_local(&own, &peer);
-    if !is_local && !control::crosses() {
-        return Err(Reason::NotLocal);
-    }
-    let names = [address::parts(&own), address::parts(&peer)];
-    if names[0] == names[1] {
-        return Err(Reason::SelfConnected);
-    }
-    Ok(Ends { names, is_local })
 }
 
 /// A data call on a socket, which stays what it is: counted, if it is, and there is no

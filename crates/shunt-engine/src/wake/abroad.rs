@@ -165,7 +165,7 @@ mod tests {
         make_way(number);
         assert_ne!(SENDER.number(), number);
         assert!(call(&at) && channel.hear());
-        SENDER.take().map(sys::close);
+        SENDER.take().into_iter().for_each(sys::close);
         sys::close(number);
         channel.close();
     }
