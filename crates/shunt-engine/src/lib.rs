@@ -12,7 +12,6 @@
 //! * [`wake`]: how who sleeps is called.
 //! * [`process`], [`signal`], [`stats`], [`region`], [`thread`], [`config`]: the process around it.
 
-mod address;
 mod config;
 mod control;
 mod epoll;

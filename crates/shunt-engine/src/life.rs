@@ -20,7 +20,6 @@ mod inherit;
 mod option;
 mod pass;
 mod process;
-mod standard;
 mod successor;
 pub mod uring;
 
@@ -39,7 +38,6 @@ pub use process::{
     before_descriptor_limit, before_exec, before_exec_of, before_exit, before_fork, before_lending,
     before_new_identity, start,
 };
-pub(crate) use standard::are_streams_in_reach;
 
 fn attached(fd: c_int) -> Option<Conn<'static>> {
     Conn::attached(table::socket(fd)?, fd)

@@ -8,12 +8,12 @@ use shunt_abi::message::Role;
 use shunt_shm::publish;
 use shunt_shm::slot;
 
-use crate::address::{self, Names};
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
-use crate::{control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
+use crate::sys::address::{self, Names};
+use crate::{control, epoll, signal, stats, stream, sys, table, tcp, wake};
 
 pub(crate) mod sync;
 mod vain;
@@ -241,7 +241,7 @@ pub(crate) fn put_off(socket: &Socket) {
 /// Looks what has come, when it is due to be claimed. `false`: not yet.
 fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
     let names = |fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, socket));
-    if names(2) || (0..=1).any(names) && life::are_streams_in_reach() {
+    if names(2) || (0..=1).any(names) && sys::are_streams_in_reach() {
         socket.set_reason(Reason::Stdio);
         put_off(socket);
         return false;

@@ -9,9 +9,9 @@ use shunt_abi::{Reason, layout};
 use super::patience::Patience;
 use super::wire::Sent;
 use super::{LOCK, PATIENCE_MS, dial, due, ensure, has_mail, read_counted, send, stock, wait};
-use crate::address::{self, Names};
 use crate::config::{self, Upgrade};
 use crate::socket::{Socket, Stage};
+use crate::sys::address::{self, Names};
 use crate::upgrade::sync;
 use crate::{sys, table, upgrade};
 

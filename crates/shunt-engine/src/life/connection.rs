@@ -11,8 +11,9 @@ use super::{attached, forget_stale};
 use crate::config::{self, Upgrade};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
+use crate::sys::{self, address};
 use crate::table::{self, Entry};
-use crate::{Outcome, address, control, sys, thread, upgrade};
+use crate::{Outcome, control, thread, upgrade};
 
 /// After a successful `socket`.
 pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {

@@ -2,7 +2,7 @@
 
 use libc::{c_int, sockaddr_storage};
 
-use super::{Errno, close, name, poll_ms, socket};
+use super::{Errno, address, close, name, poll_ms, socket};
 
 /// How long the handshake may take, in milliseconds: on one host it is over at once.
 const PATIENCE_MS: i64 = 1000;
@@ -70,5 +70,5 @@ fn length(name: &sockaddr_storage) -> usize {
 }
 
 fn is_same(one: &sockaddr_storage, other: &sockaddr_storage) -> bool {
-    crate::address::parts(one) == crate::address::parts(other)
+    address::parts(one) == address::parts(other)
 }

@@ -2,7 +2,7 @@
 
 use libc::sockaddr_storage;
 
-use crate::sys;
+use super::is_readable;
 
 /// The names of a connection's own and of its other end, as [`parts`] says them.
 pub(crate) type Names = [(u16, u16, [u8; 16]); 2];
@@ -51,7 +51,7 @@ pub(crate) fn is_local(own: &sockaddr_storage, peer: &sockaddr_storage) -> bool 
 /// # Safety
 /// As for [`port_of`].
 pub(crate) unsafe fn is_none(address: *const libc::sockaddr, length: u32) -> bool {
-    if (length as usize) < size_of::<libc::sa_family_t>() || !sys::is_readable(address) {
+    if (length as usize) < size_of::<libc::sa_family_t>() || !is_readable(address) {
         return false;
     }
     // SAFETY: `is_readable` has just read it, and the family comes first in every address.
@@ -64,7 +64,7 @@ pub(crate) unsafe fn is_none(address: *const libc::sockaddr, length: u32) -> boo
 /// # Safety
 /// Nobody unmaps `address` meanwhile. A bad one is the kernel's to refuse.
 pub(crate) unsafe fn port_of(address: *const libc::sockaddr, length: u32) -> Option<u16> {
-    if !sys::is_readable(address) {
+    if !is_readable(address) {
         return None;
     }
     // SAFETY: it is readable.
