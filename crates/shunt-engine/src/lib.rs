@@ -41,4 +41,4 @@ mod wake;
 
 pub use outcome::Outcome;
 pub use sys::is_readable;
-pub use thread::{is_alone, not_alone, signals};
+pub use thread::{is_alone, not_alone};

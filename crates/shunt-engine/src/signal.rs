@@ -3,7 +3,7 @@
 //! A call that spins before it sleeps must not sleep through a signal that came
 //! while it spun: the kernel's call would have returned `EINTR`. So the kernel
 //! gets [`entry::trampoline`] in place of each of the program's handlers; it
-//! counts ([`signals::note`]) and jumps on to the program's.
+//! counts ([`note`]) and jumps on to the program's.
 //!
 //! The program never sees that: flags and mask are its own, and where the
 //! kernel answers with our trampoline we answer with the program's handler. The
@@ -14,8 +14,6 @@
 //! comes in it: handlers set with a bare `rt_sigaction` (also by `syscall`), as
 //! some language runtimes do, and those set in a `vfork` child, which must not
 //! write to its parent's table.
-//!
-//! [`signals::note`]: crate::signals::note
 //!
 //! # Safety
 //! Pointers are the program's own, valid as the man page of the call demands.
@@ -34,10 +32,29 @@ use libc::{
 
 pub(crate) use guard::{guard_copies, may_read};
 
-use crate::{sys, thread};
+use crate::socket::Socket;
+use crate::thread::{signals, under_way, undisturbed};
+use crate::{stream, sys, thread, wake};
 
 /// The next `sigaction`.
 pub type Next = unsafe fn(c_int, *const Action, *mut Action) -> c_int;
+
+/// A handler is about to run on this thread. Those that are not put off in the middle of an
+/// operation interrupt no call.
+fn note(restarting: bool) {
+    signals::count_one(restarting);
+    if undisturbed::has_begun() {
+        return;
+    }
+    // SAFETY: all calls are on sockets (`stream::Stay`).
+    let (place, socket) = unsafe { under_way::interrupt::<Socket>() };
+    if let Some(place) = place {
+        wake::Place::numbered(place).interrupted();
+    }
+    if let Some(socket) = socket {
+        stream::interrupted(socket);
+    }
+}
 
 /// Signals are numbered from 1.
 const COUNT: usize = 65;

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_void, siginfo_t};
 
-use super::{ADDRESS, HANDLERS, INFO, ONCE, RESTARTS};
-use crate::thread::{signals, undisturbed};
+use super::{ADDRESS, HANDLERS, INFO, ONCE, RESTARTS, note};
+use crate::thread::undisturbed;
 
 /// The trampoline's address, as the kernel knows it.
 pub(super) fn trampoline() -> usize {
@@ -96,7 +96,7 @@ unsafe extern "C" fn chosen(signal: c_int, info: *const siginfo_t, context: *mut
         unsafe { undisturbed::put_off(signal, info, context) };
         return nothing as *const () as usize;
     }
-    signals::note(entry & RESTARTS != 0);
+    note(entry & RESTARTS != 0);
     match entry & ADDRESS {
         0 => nothing as *const () as usize,
         handler => handler,

@@ -20,7 +20,6 @@ use super::{
     ADDRESS, Action, Next, ONCE, RESTARTS, alone, bits, entry, handler_of, is_function, owns_table,
     slot,
 };
-use crate::thread::signals;
 use crate::{config, real, sys};
 
 /// The guard stands in for the program's dispositions, …
@@ -207,7 +206,7 @@ pub(super) unsafe extern "C" fn chosen(
             entry::nothing as *const () as usize
         }
         handler => {
-            signals::note(now & RESTARTS != 0);
+            super::note(now & RESTARTS != 0);
             handler
         }
     }

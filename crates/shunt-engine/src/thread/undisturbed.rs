@@ -11,7 +11,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use libc::c_int;
 
-use super::signals::{Words, here};
+use super::words::{Words, here};
 use crate::sys;
 
 /// Signals that faults raise: blocked, they would kill.
