@@ -9,7 +9,7 @@ use shunt_abi::message::Message;
 
 use crate::kept::Kept;
 use crate::link::{self, Link};
-use crate::socket::Stage;
+use crate::socket::{SOCKETS, Stage};
 use crate::thread::Lock;
 use crate::{sys, thread};
 
@@ -251,7 +251,7 @@ fn drop_connection(why: Reason) {
     }
     inquiry::forget();
     Link::bury_all();
-    for socket in crate::table::SOCKETS.each() {
+    for socket in SOCKETS.each() {
         socket.again.forget();
         // Its claim is lost; it is made again when there is another daemon.
         if socket.stage() == Stage::Claimed {

@@ -5,7 +5,7 @@
 //! [`Outcome`]. Nothing here exports a symbol, so all of it can be tested
 //! inside one process.
 //!
-//! * [`table`], [`socket`], [`link`]: descriptors, connections, shared memory.
+//! * [`table`], [`pool`], [`entry`], [`socket`], [`link`]: descriptors, connections, shared memory.
 //! * [`control`], [`upgrade`], [`tcp`]: from a kernel connection to a shunted one.
 //! * [`stream`]: the bytes of an attached connection.
 //! * [`epoll`], [`ready`]: readiness.
@@ -14,6 +14,7 @@
 
 mod config;
 mod control;
+mod entry;
 mod epoll;
 mod hold;
 pub mod io;
@@ -22,6 +23,7 @@ mod kept;
 pub mod life;
 mod link;
 mod outcome;
+mod pool;
 mod process;
 pub mod ready;
 pub mod real;

@@ -10,8 +10,10 @@
 
 use libc::c_int;
 
+use crate::entry::{self, Entry};
+use crate::hold::Held;
+use crate::socket::Socket;
 use crate::stream::Conn;
-use crate::table::{self, Entry};
 
 mod adopt;
 mod connection;
@@ -40,19 +42,19 @@ pub use process::{
 };
 
 fn attached(fd: c_int) -> Option<Conn<'static>> {
-    Conn::attached(table::socket(fd)?, fd)
+    Conn::attached(Socket::of(fd)?, fd)
 }
 
 /// A number that the kernel has just handed out names nothing that we know:
 /// if we think so, its close passed us by.
 fn forget_stale(fd: c_int) {
-    match table::look(fd) {
+    match entry::look(fd) {
         Entry::Socket(socket) => {
-            table::enter(fd, Entry::Other);
+            entry::enter(fd, Entry::Other);
             socket.unhold();
         }
         Entry::Set(set) => {
-            table::enter(fd, Entry::Other);
+            entry::enter(fd, Entry::Other);
             set.unhold();
         }
         Entry::Ours | Entry::Other => {}

@@ -7,8 +7,8 @@ use shunt_shm::arena::{Arena, Part};
 use shunt_shm::ring::{Consumer, Memory};
 use shunt_shm::slot::{self, Slot};
 
+use crate::pool::{Links, Pool, Pooled};
 use crate::sys;
-use crate::table::{Links, Pool, Pooled};
 use crate::thread::is_alone;
 
 mod kin;

@@ -1,6 +1,6 @@
 //! What happens to our state when the process forks, executes or ends.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
@@ -8,12 +8,13 @@ use shunt_shm::slot;
 
 mod forks;
 
+use crate::entry::{self, Entry};
+use crate::epoll::SETS;
+use crate::hold::Held;
 use crate::link::{self, Pair};
-use crate::socket::{Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{
-    control, epoll, hold, life, region, share, stats, table, thread, upgrade, uring, wake,
-};
+use crate::{control, epoll, life, region, share, stats, thread, upgrade, uring, wake};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
@@ -23,8 +24,8 @@ pub(crate) fn before_fork() {
         return;
     }
     share::before_fork();
-    table::each(|fd, entry| {
-        if let table::Entry::Socket(socket) = entry
+    entry::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
             && counts(socket, fd)
         {
             if matches!(
@@ -62,8 +63,8 @@ pub(crate) fn after_fork_parent() {
 #[cold]
 fn keep_from_child(has_table: bool) {
     let is_lost = |pair: &Pair| !has_table || !link::is_handed_on(pair);
-    table::each(|fd, entry| {
-        if let table::Entry::Socket(socket) = entry
+    entry::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
             && socket.pair().is_some_and(is_lost)
         {
             life::to_kernel(fd, Reason::NoResources);
@@ -73,7 +74,7 @@ fn keep_from_child(has_table: bool) {
 
 /// Whether a socket's descriptor is the one by which it is counted, and not another of several.
 fn counts(socket: &'static Socket, fd: c_int) -> bool {
-    let names = |fd| table::socket(fd).is_some_and(|named| std::ptr::eq(named, socket));
+    let names = |fd| Socket::of(fd).is_some_and(|named| std::ptr::eq(named, socket));
     socket.fd() == fd || !names(socket.fd())
 }
 
@@ -105,7 +106,7 @@ fn is_unshared(socket: &Socket) -> bool {
 
 /// The process ends: its connections end as if it had closed them.
 pub(crate) fn before_exit() {
-    for socket in table::SOCKETS.each() {
+    for socket in SOCKETS.each() {
         if socket.stage() == Stage::Attached
             && let Some(conn) = Conn::new(socket, socket.fd())
         {
@@ -128,14 +129,14 @@ pub(crate) fn after_fork_child() {
     epoll::after_fork_child();
     link::after_fork_child();
     wake::after_fork_child();
-    for socket in table::SOCKETS.each() {
+    for socket in SOCKETS.each() {
         socket.again.forget();
     }
     // The registration is the parent's memory's, not ours.
-    if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
+    if SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
         let _ = shunt_shm::atomic::register();
     }
-    for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
+    for socket in SOCKETS.each().filter(|s| s.is_live()) {
         socket.lock.reset();
         socket.inside.after_fork_child();
         socket.places.iter().for_each(wake::Places::clear);
@@ -152,7 +153,37 @@ pub(crate) fn after_fork_child() {
             socket.set_plain(Stage::Candidate, Reason::Forked);
         }
     }
-    hold::after_fork_child();
+    recount_holds();
     uring::after_fork_child();
     stats::announce();
+}
+
+/// In a forked child: each descriptor is a hold, and nothing else is. A set that only a
+/// waiting thread had left ends. A socket that no descriptor names stays: its peer hears
+/// of its end from the process that closed it.
+fn recount_holds() {
+    let o = Ordering::Relaxed;
+    for socket in SOCKETS.each() {
+        socket.handed.after_fork_child();
+    }
+    for set in SETS.each() {
+        set.count().store(0, o);
+    }
+    each_count(|holds| holds.store(0, o));
+    each_count(|holds| holds.store(holds.load(o) + 1, o));
+    for set in SETS.each() {
+        if set.is_live() && set.count().load(o) == 0 {
+            set.hold();
+            set.unhold();
+        }
+    }
+}
+
+/// Calls `visit` with the count of holders behind each descriptor.
+fn each_count(visit: impl Fn(&AtomicU64)) {
+    entry::each(|_, entry| match entry {
+        Entry::Socket(socket) => visit(socket.count()),
+        Entry::Set(set) => visit(set.count()),
+        Entry::Ours | Entry::Other => {}
+    });
 }

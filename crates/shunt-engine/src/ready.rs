@@ -6,10 +6,10 @@
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::epoll::{self, Limit, Set};
-use crate::table::Entry;
+use crate::entry::{self, Entry};
+use crate::epoll::{self, Limit, SETS, Set};
 use crate::thread::{is_alone, signals};
-use crate::{Outcome, signal, table};
+use crate::{Outcome, signal};
 
 mod array;
 mod mask;
@@ -48,7 +48,7 @@ fn milliseconds(timeout: c_int) -> Option<u64> {
 
 /// `poll(2)`.
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Outcome {
-    if !table::is_any() {
+    if !entry::is_any() {
         return Outcome::Kernel;
     }
     let seen = signals::now();
@@ -75,7 +75,7 @@ pub unsafe fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Outcome {
-    if !table::is_any() {
+    if !entry::is_any() {
         return Outcome::Kernel;
     }
     let seen = signals::now();
@@ -113,7 +113,7 @@ pub unsafe fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> Outcome {
-    if !table::is_any() || !timeout.is_null() && !signal::may_read(timeout, 1) {
+    if !entry::is_any() || !timeout.is_null() && !signal::may_read(timeout, 1) {
         return Outcome::Kernel;
     }
     let time = if timeout.is_null() {
@@ -158,7 +158,7 @@ pub unsafe fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Outcome {
-    if !table::is_any() {
+    if !entry::is_any() {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
@@ -191,7 +191,7 @@ pub unsafe fn epoll_ctl(
         }
         return Outcome::Kernel;
     };
-    if matches!(table::look(fd), Entry::Other) {
+    if matches!(entry::look(fd), Entry::Other) {
         user.leave();
         return Outcome::Kernel;
     }
@@ -234,7 +234,7 @@ unsafe fn unknown(
     limit: Limit,
     mask: *const sigset_t,
 ) -> Outcome {
-    if !table::SETS.is_any() || is_alone() {
+    if !SETS.is_any() || is_alone() {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.

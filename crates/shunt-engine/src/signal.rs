@@ -2,7 +2,7 @@
 //!
 //! A call that spins before it sleeps must not sleep through a signal that came
 //! while it spun: the kernel's call would have returned `EINTR`. So the kernel
-//! gets [`entry::trampoline`] in place of each of the program's handlers; it
+//! gets [`trampoline::counting`] in place of each of the program's handlers; it
 //! counts ([`note`]) and jumps on to the program's.
 //!
 //! The program never sees that: flags and mask are its own, and where the
@@ -19,8 +19,8 @@
 //! Pointers are the program's own, valid as the man page of the call demands.
 #![allow(clippy::missing_safety_doc)]
 
-mod entry;
 mod guard;
+mod trampoline;
 
 use std::mem;
 use std::ptr;
@@ -84,8 +84,8 @@ fn is_function(handler: sighandler_t) -> bool {
     // Below the first page: SIG_DFL, SIG_IGN and nonsense. Ours: the program got
     // it past us and puts it back.
     (4096..=ADDRESS).contains(&handler)
-        && handler != entry::trampoline()
-        && handler != entry::guard()
+        && handler != trampoline::counting()
+        && handler != trampoline::guarding()
 }
 
 /// Whether the table is this process's. Before the library's start it is.
@@ -112,7 +112,7 @@ pub(crate) fn after_fork_child() {
 
 /// What the program knows a disposition's handler as.
 fn handler_of(entry: usize, kernel: sighandler_t) -> sighandler_t {
-    if kernel == entry::trampoline() || kernel == entry::guard() {
+    if kernel == trampoline::counting() || kernel == trampoline::guarding() {
         entry & ADDRESS
     } else {
         kernel
@@ -163,7 +163,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const Action, old: *mut Action, nex
         && owns_table()
     {
         let entry = action.sa_sigaction | bits(action.sa_flags);
-        action.sa_sigaction = entry::trampoline();
+        action.sa_sigaction = trampoline::counting();
         return alone(|| {
             let before = slot.swap(entry, Ordering::Relaxed);
             // SAFETY: the caller's promise.
@@ -200,7 +200,7 @@ pub unsafe fn signal(
     }
     alone(|| {
         let before = slot.swap(handler, Ordering::Relaxed);
-        let old = call(entry::trampoline());
+        let old = call(trampoline::counting());
         if old == SIG_ERR {
             slot.store(before, Ordering::Relaxed);
         } else {

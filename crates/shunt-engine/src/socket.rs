@@ -20,11 +20,13 @@ use shunt_abi::message::Role;
 
 use crate::config::{self, Upgrade};
 use crate::control::Due;
+use crate::hold::Held;
 use crate::link::Pair;
+use crate::pool::{Links, Pool, Pooled};
 use crate::region::{self, Shown};
 use crate::share::Share;
 use crate::stream::again::Return;
-use crate::table::{self, Links, Pooled};
+use crate::table::{self, Object, Word};
 use crate::thread::Lock;
 use crate::wake::Places;
 use crate::{epoll, upgrade};
@@ -140,10 +142,18 @@ pub(crate) struct Socket {
     own: Record,
 }
 
+/// All sockets.
+pub(crate) static SOCKETS: Pool<Socket> = Pool::new();
+
 impl Pooled for Socket {
     fn links(&self) -> &Links {
         &self.links
     }
+}
+
+// SAFETY: sets have another kind; sockets are pooled.
+unsafe impl Object for Socket {
+    const KIND: usize = 1;
 }
 
 impl Socket {
@@ -156,10 +166,22 @@ impl Socket {
         self.tells_time.store(listener.tells_time.load(o), o);
     }
 
+    /// The socket that `fd` is, if it is one.
+    #[inline(always)]
+    pub(crate) fn of(fd: c_int) -> Option<&'static Self> {
+        table::get(fd)
+    }
+
+    /// Whether the table says that a number names it.
+    #[inline(always)]
+    pub(crate) fn is_at(&self, fd: c_int) -> bool {
+        table::look(fd).is(self)
+    }
+
     /// A new socket object for `fd`, entered in the table.
     pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
         region::ensure();
-        let socket = table::SOCKETS.take()?;
+        let socket = SOCKETS.take()?;
         let o = Ordering::Relaxed;
         let record = socket.begin_record();
         socket.life.fetch_add(1, o);
@@ -202,7 +224,7 @@ impl Socket {
         socket.holds.store(1, o);
         socket.set_stage(stage);
         // Whatever the number named before is gone: its close passed us by.
-        if let table::Entry::Socket(stale) = table::enter(fd, table::Entry::Socket(socket)) {
+        if let Some(stale) = table::enter(fd, Word::of(socket)).get::<Self>() {
             stale.unhold();
         }
         Some(socket)
@@ -340,9 +362,7 @@ impl Socket {
     /// How many descriptors of this process name it, as far as is known.
     pub(crate) fn descriptors(&self) -> u32 {
         let mut n = 0;
-        table::each(|_, entry| {
-            n += u32::from(matches!(entry, table::Entry::Socket(s) if std::ptr::eq(s, self)));
-        });
+        table::each(|_, word| n += u32::from(word.is(self)));
         n
     }
 
@@ -442,7 +462,7 @@ impl Socket {
     #[inline(always)]
     pub(crate) fn go_in(&'static self, fd: c_int, who: u32) -> bool {
         let entered = self.inside.enter(who);
-        let is_it = table::socket(fd).is_some_and(|socket| std::ptr::eq(socket, self));
+        let is_it = self.is_at(fd);
         if entered && is_it {
             return true;
         }

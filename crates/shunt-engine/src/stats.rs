@@ -9,8 +9,8 @@ use shunt_abi::message::Role;
 
 use crate::config::{self, Environment};
 use crate::kept::Kept;
-use crate::socket::{Socket, Stage};
-use crate::{control, region, sys, table, tcp, thread, upgrade};
+use crate::socket::{SOCKETS, Socket, Stage};
+use crate::{control, region, sys, tcp, thread, upgrade};
 
 /// Where the line goes: a path, copied at start because programs change their
 /// environment.
@@ -194,7 +194,7 @@ fn has_been_shunted(socket: &Socket) -> bool {
 /// is the parent's to count, unless the child moves bytes on it.
 pub(crate) fn after_fork_child() {
     show_file();
-    for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
+    for socket in SOCKETS.each().filter(|s| s.is_live()) {
         socket.show();
         if enabled() {
             let (sent, received) = tcp::carried(socket.fd());
@@ -222,9 +222,7 @@ impl std::fmt::Write for Line {
 
 /// Appends the line if there has been any connection.
 pub(crate) fn write_if_any() {
-    let any = table::SOCKETS
-        .each()
-        .any(|s| s.is_live() && s.is_connected());
+    let any = SOCKETS.each().any(|s| s.is_live() && s.is_connected());
     let Some(header) = region::header().filter(|_| is_own()) else {
         return;
     };
@@ -268,7 +266,7 @@ fn write() -> bool {
     }
     header.set_comm(&sys::comm());
     let sums = header.copy();
-    for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
+    for socket in SOCKETS.each().filter(|s| s.is_live()) {
         sums.add(&socket.record, has_been_shunted(socket), carried(socket));
     }
     let mut line = Line {

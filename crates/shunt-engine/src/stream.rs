@@ -30,7 +30,7 @@ use shunt_shm::token::Token;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::thread::{self, Got};
-use crate::{sys, table, tcp, wake};
+use crate::{sys, tcp, wake};
 
 pub(crate) mod again;
 mod close;
@@ -154,7 +154,7 @@ impl<'a> Conn<'a> {
     /// Whether the table says that a number names the socket.
     #[inline(always)]
     fn is_at(&self, fd: c_int) -> bool {
-        table::socket(fd).is_some_and(|s| std::ptr::eq(s, self.socket))
+        self.socket.is_at(fd)
     }
 
     /// Whether the kernel would find the socket by the number of our descriptor.

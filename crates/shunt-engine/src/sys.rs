@@ -15,7 +15,7 @@ macro_rules! call {
 // Behind the macro, which they use.
 pub(crate) mod address;
 mod clock;
-mod descriptor;
+mod fd;
 mod file;
 mod memory;
 mod pair;
@@ -27,7 +27,7 @@ mod standard;
 
 pub(crate) use clock::{now, ticks, wall_clock};
 
-pub(crate) use descriptor::{
+pub(crate) use fd::{
     close, copy_high, descriptor_limit, dup3, fcntl, ioctl, ioctl_int, move_high, random, read,
     write,
 };

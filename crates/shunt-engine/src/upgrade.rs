@@ -13,7 +13,7 @@ use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::sys::address::{self, Names};
-use crate::{control, epoll, signal, stats, stream, sys, table, tcp, wake};
+use crate::{control, epoll, signal, stats, stream, sys, tcp, wake};
 
 pub(crate) mod sync;
 mod vain;
@@ -240,7 +240,7 @@ pub(crate) fn put_off(socket: &Socket) {
 
 /// Looks what has come, when it is due to be claimed. `false`: not yet.
 fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
-    let names = |fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, socket));
+    let names = |fd| Socket::of(fd).is_some_and(|s| std::ptr::eq(s, socket));
     if names(2) || (0..=1).any(names) && sys::are_streams_in_reach() {
         socket.set_reason(Reason::Stdio);
         put_off(socket);

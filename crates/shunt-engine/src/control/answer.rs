@@ -10,9 +10,9 @@ use shunt_shm::{publish, slot};
 
 use super::{inquiry, stock};
 use crate::link::{Link, Pair};
-use crate::socket::{Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::again;
-use crate::{table, upgrade};
+use crate::upgrade;
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     match m.kind() {
@@ -62,10 +62,10 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
 
 /// The socket a message is about: by its descriptor, if it still is the one.
 fn find(m: &Message) -> Option<&'static Socket> {
-    table::socket(m.fd)
+    Socket::of(m.fd)
         .filter(|s| s.cookie() == m.cookie)
         .or_else(|| {
-            table::SOCKETS
+            SOCKETS
                 .each()
                 .find(|s| s.cookie() == m.cookie && s.is_live())
         })

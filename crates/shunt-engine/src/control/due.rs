@@ -11,8 +11,8 @@ use shunt_abi::message::{self, Kind, Message};
 
 use super::wire::Sent;
 use super::{LOCK, SOCKET, request, send, stock};
-use crate::socket::{Socket, Stage};
-use crate::{link, table};
+use crate::link;
+use crate::socket::{SOCKETS, Socket, Stage};
 
 /// It listens.
 pub(super) const LISTENS: u8 = 1;
@@ -118,10 +118,10 @@ pub(super) fn catch_up() -> bool {
         note();
         return false;
     }
-    let (first, used) = (NEXT.load(Ordering::Relaxed), table::SOCKETS.used());
+    let (first, used) = (NEXT.load(Ordering::Relaxed), SOCKETS.used());
     let left = (first..used)
         .chain(0..first.min(used))
-        .find(|&index| table::SOCKETS.get(index).is_some_and(|s| !say_of(s)));
+        .find(|&index| SOCKETS.get(index).is_some_and(|s| !say_of(s)));
     if let Some(left) = left {
         NEXT.store(left, Ordering::Relaxed);
         note();
@@ -185,7 +185,7 @@ fn message(socket: &Socket, news: u8) -> Message {
 /// There is nobody any more who knew anything.
 pub(super) fn forget() {
     ANY.store(false, Ordering::Release);
-    for socket in table::SOCKETS.each() {
+    for socket in SOCKETS.each() {
         let due = socket.due.what.swap(0, Ordering::AcqRel);
         if due & BURIED != 0 {
             socket.free();

@@ -10,10 +10,10 @@ use super::patience::Patience;
 use super::wire::Sent;
 use super::{LOCK, PATIENCE_MS, dial, due, ensure, has_mail, read_counted, send, stock, wait};
 use crate::config::{self, Upgrade};
-use crate::socket::{Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::sys::address::{self, Names};
 use crate::upgrade::sync;
-use crate::{sys, table, upgrade};
+use crate::{sys, upgrade};
 
 /// Whether the daemon's word is waited for just now.
 static PATIENCE: Patience = Patience::new();
@@ -159,7 +159,7 @@ pub(crate) fn report_shunted(socket: &'static Socket) {
 pub(super) fn tell_everything() {
     stock::forget();
     due::forget();
-    for socket in table::SOCKETS.each() {
+    for socket in SOCKETS.each() {
         match socket.stage() {
             Stage::Listener => socket.due.add(due::LISTENS),
             Stage::Attached => {

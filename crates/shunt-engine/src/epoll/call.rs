@@ -16,12 +16,12 @@ use shunt_abi::{Reason, layout};
 use shunt_shm::wake::Address;
 
 use super::place::is_watched_by_relative;
-use super::set::Set;
+use super::set::{SETS, Set};
 use super::state::{Follow, Item, State};
 use crate::link::Link;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
-use crate::{hold, sys, table, wake};
+use crate::{hold, sys, wake};
 
 /// A thread is about to sleep on the set, which has doors: says at these where it can be
 /// called. With the set's lock. `false`: it cannot be.
@@ -152,7 +152,7 @@ pub(super) fn is_at_one_door(socket: &'static Socket) -> bool {
     };
     let (mut only, mut stands) = (None, true);
     let is_one = socket.items.list().iter().all(|&(set, item)| {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             return true;
         };
         let takes_part = set.with(|state| {
@@ -199,14 +199,14 @@ pub(super) fn leave_ring(socket: &'static Socket) {
 
 /// No set will be called any more.
 pub(crate) fn close_all() {
-    for set in table::SETS.each() {
+    for set in SETS.each() {
         set.with(|_| set.channel.close());
     }
 }
 
 /// In a forked child, whose doors are its parent's where links are.
 pub(super) fn after_fork_child() {
-    for set in table::SETS.each() {
+    for set in SETS.each() {
         set.is_watching.store(false, Ordering::Relaxed);
         set.channel.close();
     }

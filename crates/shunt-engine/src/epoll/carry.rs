@@ -10,13 +10,13 @@ use super::collect::collect_all;
 use super::inner::hear_others;
 use super::outside;
 use super::place::{ItemList, is_watched_by_relative, say_watched, watch};
-use super::set::Set;
+use super::set::{SETS, Set};
 use super::state::State;
 use crate::link::{Link, Pair};
 use crate::socket::{self, Socket};
 use crate::stream::{self, Conn};
 use crate::tcp::{self, Mark};
-use crate::{sys, table, upgrade};
+use crate::{sys, upgrade};
 
 /// What is known, at an upgrade, of the events that the kernel's set has still to
 /// report for the socket. An edge must be reported once.
@@ -44,7 +44,7 @@ impl ItemList {
         }
         let mut only = None;
         self.list().iter().find_map(|&(set, item)| {
-            let of = table::SETS.get(set)?;
+            let of = SETS.get(set)?;
             let dormant = |s: &mut State| s.items.get(item as usize).is_none_or(|i| i.dormant);
             if of.with(dormant) == Some(true) {
                 return None;
@@ -89,7 +89,7 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
     }
     let mut moved = Vec::new();
     for &(set_index, item) in socket.items.list().iter() {
-        let Some(set) = table::SETS.get(set_index) else {
+        let Some(set) = SETS.get(set_index) else {
             continue;
         };
         let is_here = |s: &mut State| s.items.get(item as usize).is_some_and(|item| item.moved);
@@ -162,7 +162,7 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
 pub(crate) fn begun_again(socket: &'static Socket, pair: &Pair) {
     let end = pair.consumer().position();
     for &(set, item) in socket.items.list().iter() {
-        if let Some(set) = table::SETS.get(set) {
+        if let Some(set) = SETS.get(set) {
             set.with(|s| {
                 if let Some(item) = s.items.get_mut(item as usize) {
                     item.end = end;
@@ -179,7 +179,7 @@ pub(crate) fn look_again(socket: &'static Socket) {
         return;
     }
     for &(set, _) in socket.items.list().iter() {
-        if let Some(set) = table::SETS.get(set) {
+        if let Some(set) = SETS.get(set) {
             set.with(|state| state.enqueue_socket(socket.index()));
             set.kick();
         }
@@ -219,7 +219,7 @@ pub(super) fn move_in(
 /// connections that are plain by now. Of sets that a parent has made, which it shares, only those
 /// that the parent has no more.
 pub(crate) fn give_back() {
-    for set in table::SETS.each().filter(|set| set.is_live()) {
+    for set in SETS.each().filter(|set| set.is_live()) {
         let moved = |state: &mut State| -> Vec<(&'static Socket, u32)> {
             let items = state.items.iter().zip(0..);
             items
@@ -246,7 +246,7 @@ pub(crate) fn give_back_of(socket: &'static Socket) {
     for at in (0..socket.items.list().len()).rev() {
         let place = socket.items.list().get(at).copied();
         if let Some((set, index)) = place
-            && let Some(set) = table::SETS.get(set)
+            && let Some(set) = SETS.get(set)
         {
             give_back_item(set, socket, index);
         }

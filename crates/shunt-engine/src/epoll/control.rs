@@ -10,13 +10,13 @@ use super::near;
 use super::nested::nest;
 use super::outside;
 use super::place::watch;
-use super::set::Set;
+use super::set::{SETS, Set};
 use super::state::State;
 use super::{ALWAYS, call};
+use crate::entry::{self, Entry};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::table::Entry;
-use crate::{Outcome, ready, sys, table, upgrade};
+use crate::{Outcome, ready, sys, upgrade};
 
 /// `epoll_ctl(2)` on a tracked set.
 pub(crate) fn change(
@@ -25,7 +25,7 @@ pub(crate) fn change(
     fd: c_int,
     event: Option<epoll_event>,
 ) -> Outcome {
-    let socket = match table::look(fd) {
+    let socket = match entry::look(fd) {
         Entry::Socket(socket) => socket,
         Entry::Set(child) => return nest(set, operation, child, fd, event),
         // Ours do not exist for the program.
@@ -225,7 +225,7 @@ fn retire(socket: &'static Socket, keep: Option<&'static Set>) {
     }
     let places: Vec<_> = socket.items.list().clone();
     for (set, index) in places {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             continue;
         };
         if keep.is_some_and(|k| std::ptr::eq(k, set)) {

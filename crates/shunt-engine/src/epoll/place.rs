@@ -7,10 +7,11 @@ use libc::c_int;
 use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
+use super::set::SETS;
 use super::{call, outside};
 use crate::link::Pair;
 use crate::socket::Socket;
-use crate::{sys, table};
+use crate::sys;
 
 /// A socket's registrations: which sets it is in.
 pub(crate) struct ItemList(UnsafeCell<Option<Box<Places>>>);
@@ -58,7 +59,7 @@ pub(super) fn say_watched(socket: &'static Socket) -> bool {
     let mut group = None;
     let mut dormant = false;
     for &(set, item) in socket.items.list().iter() {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             continue;
         };
         set.with(|s| {
@@ -112,7 +113,7 @@ pub(crate) fn part(socket: &'static Socket, fd: c_int) {
         return;
     }
     for &(set, item) in socket.items.list().iter() {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             continue;
         };
         set.with(|s| {
@@ -134,7 +135,7 @@ pub(crate) fn registrations(socket: &'static Socket) -> Vec<Registration> {
         return all;
     }
     for &(set, item) in socket.items.list().iter() {
-        let Some(set) = table::SETS.get(set).filter(|set| set.is_own()) else {
+        let Some(set) = SETS.get(set).filter(|set| set.is_own()) else {
             continue;
         };
         set.with(|s| {
@@ -178,7 +179,7 @@ pub(crate) fn forget(socket: &'static Socket) {
     // A relative may go on with the connection, and watch it.
     say_watched(socket);
     for (set, item) in items {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             continue;
         };
         set.with(|s| {

@@ -9,10 +9,12 @@ use super::call;
 use super::place::watch;
 use super::sleep::leave_doors;
 use super::state::State;
-use crate::hold::{self, Taken};
+use crate::hold::{self, Held, Taken};
 use crate::link::Link;
+use crate::pool::{Links, Pool, Pooled};
+use crate::socket::Socket;
 use crate::sys;
-use crate::table::{self, Entry, Links, Pooled};
+use crate::table::{self, Object, Word};
 use crate::thread::{self, Lock, is_alone};
 use crate::wake::{self, Channel};
 
@@ -61,16 +63,42 @@ pub(crate) struct Set {
 // SAFETY: `state` is touched only by the holder of `lock`.
 unsafe impl Sync for Set {}
 
+/// All epoll sets.
+pub(crate) static SETS: Pool<Set> = Pool::new();
+
 impl Pooled for Set {
     fn links(&self) -> &Links {
         &self.links
     }
 }
 
+// SAFETY: sockets have another kind; sets are pooled.
+unsafe impl Object for Set {
+    const KIND: usize = 2;
+}
+
+impl Held for Set {
+    fn count(&self) -> &AtomicU64 {
+        &self.holds
+    }
+
+    fn unhold_by(&'static self, hold: u64) {
+        if self.holds.fetch_sub(hold, Ordering::AcqRel) == hold {
+            self.end();
+        }
+    }
+}
+
 impl Set {
+    /// The set that `fd` is, if it is one.
+    #[inline(always)]
+    pub(crate) fn of(fd: c_int) -> Option<&'static Self> {
+        table::get(fd)
+    }
+
     /// After `epoll_create`.
     pub(crate) fn enter(fd: c_int) {
-        let Some(set) = table::SETS.take() else {
+        let Some(set) = SETS.take() else {
             return;
         };
         let o = Ordering::Relaxed;
@@ -97,7 +125,7 @@ impl Set {
         // SAFETY: a free object is nobody's.
         unsafe { *set.state.get() = None };
         set.live.store(true, Ordering::Release);
-        if let Entry::Socket(stale) = table::enter(fd, Entry::Set(set)) {
+        if let Some(stale) = table::enter(fd, Word::of(set)).get::<Socket>() {
             stale.unhold();
         }
     }
@@ -194,18 +222,9 @@ impl Set {
         Ok(state)
     }
 
-    pub(crate) fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Whether the object is in use.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
-    }
-
-    /// The count of descriptors and of calls that sleep on it from outside.
-    pub(crate) fn count(&self) -> &AtomicU64 {
-        &self.holds
     }
 
     /// A descriptor of it is about to be closed; another one takes its place. If there is none
@@ -216,11 +235,8 @@ impl Set {
             return;
         }
         let mut other = -1;
-        table::each(|n, entry| {
-            if let Entry::Set(set) = entry
-                && std::ptr::eq(set, self)
-                && n != fd
-            {
+        table::each(|n, word| {
+            if word.is(self) && n != fd {
                 other = n;
             }
         });
@@ -237,7 +253,7 @@ impl Set {
         let Some(kept) = copied.or_else(|| wake::copy_to_spare(fd)) else {
             return -1;
         };
-        table::enter(kept, Entry::Ours);
+        table::enter(kept, Word::OURS);
         self.kept.store(kept, Ordering::Relaxed);
         kept
     }
@@ -252,25 +268,21 @@ impl Set {
             }
             if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
                 let other = other as c_int;
-                table::enter(other, Entry::Ours);
+                table::enter(other, Word::OURS);
                 ours.store(other, Ordering::Release);
                 if self.fd() == fd {
                     self.fd.store(other, Ordering::Relaxed);
                 }
-                table::enter(fd, Entry::Other);
+                table::enter(fd, Word::NOTHING);
             }
         }
     }
 
-    /// One holder less; the last one ends the set.
-    pub(crate) fn unhold(&'static self) {
-        if self.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
-        }
+    fn end(&'static self) {
         let Ok(state) = self.retire() else {
             return;
         };
-        for outer in table::SETS
+        for outer in SETS
             .each()
             .filter(|s| s.nested.load(Ordering::Acquire) != 0)
         {
@@ -306,11 +318,11 @@ impl Set {
         for fd in [&self.inner, &self.kick, &self.kept] {
             let fd = fd.swap(-1, Ordering::AcqRel);
             if fd >= 0 {
-                table::enter(fd, Entry::Other);
+                table::enter(fd, Word::NOTHING);
                 sys::close(fd);
             }
         }
-        table::SETS.give(self);
+        SETS.give(self);
     }
 }
 
@@ -328,9 +340,9 @@ impl User {
     pub(crate) fn of(fd: c_int) -> Option<Self> {
         let held = (!is_alone()).then(Taken::now);
         let set = if held.is_some() {
-            hold::set(fd)?
+            hold::get(fd)?
         } else {
-            table::set(fd)?
+            table::get(fd)?
         };
         Some(Self { set, held })
     }
@@ -353,14 +365,14 @@ impl User {
 /// In a forked child, of links whose memory has not come: no set reads their logs. (After a bare
 /// fork libc's allocator may be another thread's.)
 pub(crate) fn forget_links(is_lost: impl Fn(&Link) -> bool) {
-    for set in table::SETS.each().filter(|set| set.is_live()) {
+    for set in SETS.each().filter(|set| set.is_live()) {
         set.with_any(|state| state.follows.retain(|follow| !is_lost(follow.link)));
     }
 }
 
 /// In a forked child: locks that other threads held are free.
 pub(crate) fn after_fork_child() {
-    for set in table::SETS.each() {
+    for set in SETS.each() {
         set.lock.reset();
         set.sleepers.store(0, Ordering::Relaxed);
         set.plain_sleepers.store(0, Ordering::Relaxed);

@@ -9,7 +9,6 @@ use super::call;
 use super::set::Set;
 use crate::link::Link;
 use crate::socket::Socket;
-use crate::table;
 use crate::tcp::Mark;
 
 /// A dormant registration goes after this many events.
@@ -68,7 +67,7 @@ impl Item {
     }
 
     fn is_at(&self, fd: c_int) -> bool {
-        table::socket(fd).is_some_and(|socket| std::ptr::eq(socket, self.socket))
+        self.socket.is_at(fd)
     }
 }
 

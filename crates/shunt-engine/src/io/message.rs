@@ -11,7 +11,7 @@ use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn, Stay};
 use crate::thread::is_alone;
-use crate::{Outcome, life, ready, real, signal, sys, table};
+use crate::{Outcome, entry, life, ready, real, signal, sys};
 
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
@@ -162,7 +162,7 @@ impl<'a> Control<'a> {
 
 /// `sendmsg(2)`. Also looks for descriptors being passed, on any socket.
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
-    if !table::is_any() || is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
+    if !entry::is_any() || is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
@@ -239,7 +239,7 @@ pub unsafe fn recvmmsg(
     if is_bad(messages.cast(), 1) {
         return Outcome::Kernel;
     }
-    if !is_candidate(fd) && table::is_any() {
+    if !is_candidate(fd) && entry::is_any() {
         // SAFETY: the caller's promise; the kernel has filled as many messages as it says.
         return unsafe {
             match real::quietly(|| real::recvmmsg()(fd, messages, count, flags, timeout) as isize) {
@@ -401,7 +401,7 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
     if is_bad(messages.cast(), 1) {
         return Outcome::Kernel;
     }
-    if !is_candidate(fd) && table::is_any() {
+    if !is_candidate(fd) && entry::is_any() {
         for i in 0..count.min(IOV_MAX as c_uint) as usize {
             // SAFETY: the caller's promise.
             let Ok(one) = (unsafe { message_at(messages, i) }) else {

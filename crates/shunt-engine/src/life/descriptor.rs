@@ -5,14 +5,15 @@ use shunt_abi::Reason;
 
 use super::inherit::{copied_apart, to_kernel};
 use super::{before_stdio, forget_stale};
-use crate::socket::{Socket, Stage};
+use crate::entry::{self, Entry};
+use crate::hold::Held;
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::table::{self, Entry};
 use crate::{Outcome, control, epoll, region, stats, sys, thread, wake};
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
-    match table::look(fd) {
+    match entry::look(fd) {
         Entry::Other => {}
         Entry::Ours => return Outcome::Fail(libc::EBADF),
         entry => {
@@ -30,7 +31,7 @@ pub(super) fn closing(fd: c_int, entry: Entry) {
         Entry::Socket(socket) => closing_socket(socket, fd),
         Entry::Set(set) => {
             set.forget_fd(fd);
-            table::enter(fd, Entry::Other);
+            entry::enter(fd, Entry::Other);
             set.unhold();
         }
         Entry::Ours | Entry::Other => {}
@@ -52,7 +53,7 @@ fn closing_socket(socket: &'static Socket, fd: c_int) {
         // No other descriptor has taken its place.
         stream::before_close_under_sleeper(&conn);
     }
-    table::enter(fd, Entry::Other);
+    entry::enter(fd, Entry::Other);
     if !is_last {
         socket.lose_fd(fd);
     }
@@ -117,7 +118,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
     let own = flags & CLOEXEC == 0 && thread::owns_descriptors();
     let mut from = first;
     let mut failed = None;
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         let n = fd as c_uint;
         if n < first || n > last {
             return;
@@ -142,7 +143,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
 /// Before the real `dup2`/`dup3` (new != old): what closing `new` means, and
 /// moves a descriptor of ours out of the way.
 pub fn before_replace(old: c_int, new: c_int) {
-    match table::look(new) {
+    match entry::look(new) {
         Entry::Other => {}
         Entry::Ours => {
             if thread::owns_memory() {
@@ -150,7 +151,7 @@ pub fn before_replace(old: c_int, new: c_int) {
                 stats::make_way(new);
                 control::make_way(new);
                 epoll::make_way(new);
-                table::SOCKETS
+                SOCKETS
                     .each()
                     .for_each(|socket| stream::make_way(socket, new));
                 wake::make_way(new);
@@ -172,7 +173,7 @@ pub fn after_getfd(fd: c_int) {
     let cookie = |fd| sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok();
     let Some(wanted) = cookie(fd) else { return };
     let mut original = None;
-    table::each(|n, entry| {
+    entry::each(|n, entry| {
         if matches!(entry, Entry::Socket(_)) && n != fd && cookie(n) == Some(wanted) {
             original = Some(n);
         }
@@ -184,8 +185,8 @@ pub fn after_getfd(fd: c_int) {
 
 /// After a successful `dup`, `dup2`, `dup3` (new != old).
 pub fn after_dup(old: c_int, new: c_int) {
-    let entry = table::look(old);
-    if matches!(entry, Entry::Other) && matches!(table::look(new), Entry::Other) {
+    let entry = entry::look(old);
+    if matches!(entry, Entry::Other) && matches!(entry::look(new), Entry::Other) {
         return;
     }
     if !thread::owns_descriptors() {
@@ -209,13 +210,13 @@ pub fn after_dup(old: c_int, new: c_int) {
     } else {
         entry
     };
-    match table::enter(new, entry) {
+    match entry::enter(new, entry) {
         Entry::Socket(stale) => stale.unhold(),
         Entry::Set(stale) => stale.unhold(),
         Entry::Ours | Entry::Other => {}
     }
     if let Entry::Socket(socket) = entry
-        && !matches!(table::look(new), Entry::Socket(_))
+        && !matches!(entry::look(new), Entry::Socket(_))
     {
         // No memory to know the copy: what is done by it is the kernel's to see.
         to_kernel(old, Reason::NoResources);

@@ -9,15 +9,15 @@ use shunt_abi::Reason;
 
 use super::attached;
 use super::descriptor::{after_dup, before_replace};
+use crate::entry::{self, Entry};
 use crate::hold;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::table::{self, Entry};
 use crate::{config, control, epoll, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(super) fn give_up(fd: c_int, reason: Reason) {
-    if let Some(socket) = table::socket(fd) {
+    if let Some(socket) = Socket::of(fd) {
         give_up_socket(socket, fd, reason);
     }
 }
@@ -25,7 +25,7 @@ pub(super) fn give_up(fd: c_int, reason: Reason) {
 /// The same, for good, by a thread that may.
 pub(crate) fn to_kernel(fd: c_int, reason: Reason) {
     if thread::owns_memory()
-        && let Some(socket) = table::socket(fd)
+        && let Some(socket) = Socket::of(fd)
     {
         give_up_now(socket, fd, reason);
         socket.again.stay();
@@ -76,7 +76,7 @@ fn replace(socket: &'static Socket, fd: c_int, stand_in: c_int) {
         put_over(fd, stand_in);
         Vec::new()
     };
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         let named = matches!(entry, Entry::Socket(s) if std::ptr::eq(s, socket));
         if !named || !own && !is_still(socket, fd) {
             return;
@@ -114,7 +114,7 @@ fn go_back(all: bool) {
     if !thread::owns_memory() {
         return;
     }
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         let Entry::Socket(socket) = entry else { return };
         let wished = socket.wished.load(Ordering::Relaxed);
         if !(wished || all && socket.stage() == Stage::Attached) {
@@ -134,7 +134,7 @@ fn go_back(all: bool) {
 
 /// Everything goes back to the kernel: its calls pass us by from here on.
 pub(super) fn give_up_all(reason: Reason) {
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry {
             give_up_socket(socket, fd, reason);
         }
@@ -143,7 +143,7 @@ pub(super) fn give_up_all(reason: Reason) {
 
 /// What several processes have in shared memory goes back to the kernel.
 pub(super) fn give_up_shared(reason: Reason) {
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && let Some(conn) = Conn::attached(socket, fd)
             && conn.is_shared()
@@ -157,7 +157,7 @@ pub(super) fn give_up_shared(reason: Reason) {
 /// in no epoll set is forgotten, so that calls on it are but the program's own. What
 /// several processes have, and none of them uses in shared memory yet, the others keep.
 pub(super) fn forget_all(reason: Reason) {
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         let Entry::Socket(socket) = entry else { return };
         if socket.stage() == Stage::Paired && !socket.share.is_unknown() {
             socket.set_plain(Stage::Paired, reason);
@@ -165,14 +165,14 @@ pub(super) fn forget_all(reason: Reason) {
             give_up_socket(socket, fd, reason);
         }
     });
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && socket.stage() == Stage::Attached
             && socket.items.is_empty()
             && Conn::new(socket, fd).is_some_and(|conn| stream::is_plain(&conn))
         {
             // Held for ever: a thread may be about to use it.
-            table::enter(fd, Entry::Other);
+            entry::enter(fd, Entry::Other);
         }
     });
 }
@@ -180,7 +180,7 @@ pub(super) fn forget_all(reason: Reason) {
 /// Before an exec, or a spawn by libc: the descriptors that survive it.
 pub(super) fn before_program() {
     let own = thread::owns_descriptors();
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && is_in_use(socket)
             && survives(fd)
@@ -194,7 +194,7 @@ pub(super) fn before_program() {
 /// Before an exec of this process: what does not survive it is held by relatives
 /// only. Should the exec fail, it stays with the kernel here.
 pub(super) fn leave_the_rest() {
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && (is_in_use(socket) || socket.stage() == Stage::Plain)
             && socket.stage() != Stage::Attached
@@ -251,7 +251,7 @@ pub fn before_spawn() {
 /// whatever this process's own is marked.
 pub fn before_giving(fd: c_int) {
     if thread::owns_memory()
-        && let Some(socket) = table::socket(fd)
+        && let Some(socket) = Socket::of(fd)
     {
         give_up_now(socket, fd, Reason::Inherited);
         socket.again.stay();
@@ -271,7 +271,7 @@ pub fn before_stdio_write(fd: c_int) {
     if !thread::owns_memory() {
         return;
     }
-    if let Some(socket) = table::socket(fd) {
+    if let Some(socket) = Socket::of(fd) {
         upgrade::refuse(socket, Reason::Stdio);
     }
     if let Some(conn) = attached(fd) {

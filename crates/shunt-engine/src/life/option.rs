@@ -7,9 +7,9 @@ use shunt_abi::Reason;
 
 use super::inherit::give_up;
 use super::{after_dup, attached};
+use crate::entry::{self, Entry};
 use crate::socket::{SETS_TIMEOUTS, Socket};
 use crate::stream::Conn;
-use crate::table::{self, Entry};
 use crate::{Outcome, stream, sys, upgrade};
 
 const F_SETSIG: c_int = 10;
@@ -18,7 +18,7 @@ const F_SETOWN_EX: c_int = 15;
 
 /// Instead of `fcntl` on a tracked descriptor (it does `F_DUPFD` and `F_SETFL` itself).
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
-    let entry = table::look(fd);
+    let entry = entry::look(fd);
     if matches!(entry, Entry::Other) {
         return Outcome::Kernel;
     }
@@ -78,7 +78,7 @@ const SIOCOUTQNSD: c_ulong = 0x894B;
 
 /// Instead of `ioctl`.
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outcome {
-    let socket = match table::look(fd) {
+    let socket = match entry::look(fd) {
         Entry::Socket(socket) => socket,
         Entry::Ours => return Outcome::Fail(libc::EBADF),
         _ => return Outcome::Kernel,
@@ -159,7 +159,7 @@ pub(super) fn learn_time(socket: &Socket, fd: c_int) {
 
 /// A `recvmsg` with room for control data: the kernel alone knows when bytes come.
 pub(crate) fn before_control_data(fd: c_int) {
-    if table::socket(fd).is_some_and(|socket| socket.tells_time.load(Ordering::Relaxed) != 0) {
+    if Socket::of(fd).is_some_and(|socket| socket.tells_time.load(Ordering::Relaxed) != 0) {
         give_up(fd, Reason::SocketOption);
     }
 }
@@ -176,7 +176,7 @@ pub unsafe fn setsockopt(
     const TCP_REPAIR: c_int = 19;
     // For programs whose `time_t` is longer than a `long`.
     const SO_TIMESTAMPING_NEW: c_int = 65;
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = Socket::of(fd) else {
         return Outcome::Kernel;
     };
     let number = if length as usize >= size_of::<c_int>() && value as usize >= 4096 {
@@ -258,7 +258,7 @@ pub unsafe fn getsockopt(
     length: *mut socklen_t,
 ) -> Outcome {
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some(socket) = table::socket(fd)
+        && let Some(socket) = Socket::of(fd)
     {
         // So a program asks whether a connect that did not block has come through.
         upgrade::sync::complete(socket, fd);

@@ -17,9 +17,9 @@ use shunt_abi::Reason;
 use shunt_shm::arena::Part;
 
 use super::{ANY_GONE, LINKS, Link, Pair, Slots};
-use crate::socket::{Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::thread::{self, Lock, is_alone};
-use crate::{control, epoll, table};
+use crate::{control, epoll};
 
 /// Guards [`Link::used`], and who has which part.
 static LOCK: Lock = Lock::new();
@@ -55,7 +55,7 @@ fn note_used(is_to_have: impl Fn(&Socket) -> bool) {
     for link in LINKS.each() {
         link.used.clear();
     }
-    for socket in table::SOCKETS.each() {
+    for socket in SOCKETS.each() {
         // A plain one looks at its slot no more.
         if socket.stage() != Stage::Plain && is_to_have(socket) {
             socket.each_pair(|pair| pair.link.used.add(pair.number..pair.number + 1));
@@ -164,7 +164,7 @@ pub(crate) fn after_fork_child() {
         link.retire_due.store(false, Ordering::Relaxed);
     }
     ANY_GONE.store(true, Ordering::Relaxed);
-    for socket in table::SOCKETS.each() {
+    for socket in SOCKETS.each() {
         let mut has_come = true;
         socket.each_pair(|pair| has_come &= pair.link.mapped.has(pair.number));
         if !has_come {

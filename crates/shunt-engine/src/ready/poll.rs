@@ -7,11 +7,11 @@ use shunt_abi::Reason;
 
 use super::array::{Memory, with_array};
 use super::mask::mask_at_a_glance;
-use crate::epoll::{self, Known, Limit};
-use crate::hold::Taken;
-use crate::socket::{Socket, Stage};
+use crate::entry::{self, Entry};
+use crate::epoll::{self, Known, Limit, SETS, Set};
+use crate::hold::{Held, Taken};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Spin, Want};
-use crate::table::{self, Entry};
 use crate::thread::signals::Seen;
 use crate::wake::{self, Place};
 use crate::{Outcome, control, hold, life, real, signal, stats, sys, upgrade};
@@ -59,7 +59,7 @@ pub(super) unsafe fn shunted<'a>(
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
     let mut any = false;
     for one in fds.iter() {
-        match table::look(one.fd) {
+        match entry::look(one.fd) {
             Entry::Socket(socket) => {
                 any |= match socket.stage() {
                     Stage::Attached => true,
@@ -83,7 +83,7 @@ pub(super) unsafe fn shunted<'a>(
 }
 
 pub(super) fn attached(fd: c_int) -> Option<Conn<'static>> {
-    Conn::attached(table::socket(fd)?, fd)
+    Conn::attached(Socket::of(fd)?, fd)
 }
 
 /// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
@@ -113,7 +113,7 @@ fn look_at_others(fds: &mut [pollfd], scratch: &mut Scratch) -> Result<usize, i3
             revents: 0,
         };
         any |= !skip && from.fd >= 0;
-        if let Some(set) = table::set(from.fd) {
+        if let Some(set) = Set::of(from.fd) {
             epoll::expose(set);
         }
     }
@@ -174,7 +174,7 @@ pub(super) unsafe fn poll_with(
         if let Some(conn) = &conn {
             conn.pair.own.face.forget_core();
         }
-        any |= conn.is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
+        any |= conn.is_some() || Set::of(one.fd).is_some_and(|s| s.is_shunted());
     }
     let (array, told) = scratch.split_at_mut(fds.len() + 1);
     array[fds.len()].fd = -1;
@@ -288,7 +288,7 @@ unsafe fn sleep(
             if attached(to.fd).is_none() {
                 to.revents = from.revents;
                 // What woke a set need not be an event of the program's.
-                if let Some(set) = table::set(to.fd)
+                if let Some(set) = Set::of(to.fd)
                     && to.revents == libc::POLLIN
                 {
                     epoll::expose(set);
@@ -328,14 +328,14 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
         };
         told.events = NOBODY;
         told.revents = from.events;
-        if let Some(set) = hold::set(from.fd) {
+        if let Some(set) = hold::get::<Set>(from.fd) {
             epoll::begin_sleep(set);
             epoll::expose(set);
             scratch.must_look |= set.must_look();
             (told.fd, told.events) = (set.index() as c_int, SET);
             continue;
         }
-        let Some(socket) = hold::socket(from.fd) else {
+        let Some(socket) = hold::get::<Socket>(from.fd) else {
             continue;
         };
         // Who waits for nothing but an end need not be called.
@@ -370,7 +370,7 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
     told.events = NOBODY;
     let waits = |one: &&pollfd| reads(one.events) || writes(one.events);
     let may_be_shunted = |one: &pollfd| {
-        table::socket(one.fd).is_some_and(|socket| {
+        Socket::of(one.fd).is_some_and(|socket| {
             matches!(
                 socket.stage(),
                 Stage::Attached | Stage::Candidate | Stage::Claimed | Stage::Paired
@@ -444,13 +444,13 @@ fn get_out(told: &[pollfd], held: Taken) {
     for told in told {
         match told.events & !HEARD {
             SET => {
-                if let Some(set) = table::SETS.get(told.fd as u32) {
+                if let Some(set) = SETS.get(told.fd as u32) {
                     epoll::end_sleep(set);
                     set.unhold();
                 }
             }
             CONNECTION | CANDIDATE => {
-                if let Some(socket) = table::SOCKETS.get(told.fd as u32) {
+                if let Some(socket) = SOCKETS.get(told.fd as u32) {
                     get_out_of(socket, told, place);
                     socket.unhold();
                 }

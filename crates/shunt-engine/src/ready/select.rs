@@ -4,8 +4,8 @@ use libc::{c_int, fd_set, pollfd, sigset_t};
 
 use super::array::{Memory, with_array};
 use super::poll;
-use crate::epoll::{self, Limit};
-use crate::table::{self, Entry};
+use crate::entry::{self, Entry};
+use crate::epoll::{self, Limit, Set};
 use crate::thread::signals;
 use crate::{Outcome, real, signal, stream, sys, upgrade};
 
@@ -86,7 +86,7 @@ pub(super) unsafe fn select(
     let (mut n, mut any) = (0, false);
     for fd in chosen.clone() {
         n += 1;
-        let entry = table::look(fd as c_int);
+        let entry = entry::look(fd as c_int);
         any |= !matches!(entry, Entry::Other);
         if let Entry::Socket(socket) = entry {
             upgrade::sync::watches(socket);
@@ -149,7 +149,7 @@ unsafe fn select_in_turns(
 /// Has an epoll set, if that is what the program waits for, look ready to the kernel exactly if it is. `false`:
 /// there is none.
 fn expose(one: &pollfd) -> bool {
-    let set = table::set(one.fd);
+    let set = Set::of(one.fd);
     if let Some(set) = set {
         epoll::expose(set);
     }
@@ -185,7 +185,7 @@ unsafe fn select_with(
                 unsafe { set.put(one.fd as usize, one.events & asks != 0) };
             }
         }
-        let is_known = |one: &pollfd| !matches!(table::look(one.fd), Entry::Other);
+        let is_known = |one: &pollfd| !matches!(entry::look(one.fd), Entry::Other);
         let time = match fds.iter().any(is_known) {
             _ if found > 0 => Some(limit.left_of(0)),
             true => Some(limit.left_of(stream::TURN)),

@@ -1,12 +1,12 @@
 //! `SIGSEGV` and `SIGBUS` once a connection is shunted: the fault of a copy is
 //! our own affair (`EFAULT`), every other one the program's.
 //!
-//! The kernel has [`entry::guard`] for these two, unless the program ignores
+//! The kernel has [`trampoline::guarding`] for these two, unless the program ignores
 //! them (that a new program inherits, and a fault kills anyway). The program's
 //! own disposition is kept here and answered for. A fault while the signal is
 //! blocked kills, as the kernel does it: that bad buffer is no `EFAULT`.
 //!
-//! [`entry::guard`]: super::entry::guard
+//! [`trampoline::guarding`]: super::trampoline::guarding
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::{mem, ptr};
@@ -17,8 +17,8 @@ use libc::{
 };
 
 use super::{
-    ADDRESS, Action, Next, ONCE, RESTARTS, alone, bits, entry, handler_of, is_function, owns_table,
-    slot,
+    ADDRESS, Action, Next, ONCE, RESTARTS, alone, bits, handler_of, is_function, owns_table, slot,
+    trampoline,
 };
 use crate::{config, real, sys};
 
@@ -91,7 +91,7 @@ pub(crate) fn guard_copies() {
                 continue;
             };
             // A handler that was set past us stays; it knows why.
-            if now.sa_sigaction == SIG_DFL || now.sa_sigaction == entry::trampoline() {
+            if now.sa_sigaction == SIG_DFL || now.sa_sigaction == trampoline::counting() {
                 stand_in(signal, now, next);
             }
         }
@@ -133,7 +133,7 @@ fn stand_in(signal: c_int, mut action: Action, next: Next) {
         .store(action.sa_restorer.is_some(), Ordering::Relaxed);
     slot.store(handler | bits(flags), Ordering::Relaxed);
 
-    action.sa_sigaction = entry::guard();
+    action.sa_sigaction = trampoline::guarding();
     if handler == SIG_DFL {
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
         *mask(&mut action) = 0;
@@ -153,7 +153,7 @@ fn mask(action: &mut Action) -> &mut u64 {
 
 /// Puts the program's flags and mask where the kernel named the guard.
 pub(super) fn translate(signal: c_int, old: &mut Action) {
-    if old.sa_sigaction != entry::guard() {
+    if old.sa_sigaction != trampoline::guarding() {
         return;
     }
     let kept = kept(signal);
@@ -187,10 +187,10 @@ pub(super) unsafe extern "C" fn chosen(
     // Sent signals have codes of 0 and below: where they strike says nothing.
     // SAFETY: the context and the information that the kernel passed to this handler.
     if code > 0 && unsafe { fix_up(context) } {
-        return entry::nothing as *const () as usize;
+        return trampoline::nothing as *const () as usize;
     }
     let Some(slot) = slot(signal) else {
-        return entry::nothing as *const () as usize;
+        return trampoline::nothing as *const () as usize;
     };
     let mut now = slot.load(Ordering::Relaxed);
     while now & ONCE != 0 && now & ADDRESS != 0 {
@@ -203,7 +203,7 @@ pub(super) unsafe extern "C" fn chosen(
     match now & ADDRESS {
         SIG_DFL => {
             end(signal, info, code);
-            entry::nothing as *const () as usize
+            trampoline::nothing as *const () as usize
         }
         handler => {
             super::note(now & RESTARTS != 0);

@@ -6,36 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::c_int;
 use shunt_shm::slot;
 
-use super::{Socket, Stage, paired};
+use super::{SOCKETS, Socket, Stage, paired};
+use crate::hold::{self, Held};
 use crate::link::Pair;
-use crate::{epoll, hold, stats, table, upgrade};
+use crate::{epoll, stats, table, upgrade};
 
-impl Socket {
-    /// The count of descriptors and waiting calls.
-    pub(crate) fn count(&self) -> &AtomicU64 {
+impl Held for Socket {
+    fn count(&self) -> &AtomicU64 {
         &self.holds
     }
 
-    /// One more descriptor or waiting call.
-    pub(crate) fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Number of descriptors and waiting calls.
-    pub(crate) fn holds(&self) -> u32 {
-        hold::lasting(self.holds.load(Ordering::Relaxed))
-    }
-
-    /// One less; the last one ends its life.
-    pub(crate) fn unhold(&'static self) {
-        self.unhold_by(1);
-    }
-
-    /// The same of a hold that is counted so.
-    pub(crate) fn unhold_by(&'static self, hold: u64) {
+    fn unhold_by(&'static self, hold: u64) {
         if self.holds.fetch_sub(hold, Ordering::AcqRel) == hold {
             self.end();
         }
+    }
+}
+
+impl Socket {
+    /// Number of descriptors and waiting calls.
+    pub(crate) fn holds(&self) -> u32 {
+        hold::lasting(self.holds.load(Ordering::Relaxed))
     }
 
     /// One less if it is not the last; `false`: it is.
@@ -51,11 +42,8 @@ impl Socket {
     pub(crate) fn forget_fd(&'static self, fd: c_int) {
         if self.fd() == fd && self.holds() > 1 {
             let mut other = None;
-            table::each(|n, entry| {
-                if let table::Entry::Socket(s) = entry
-                    && std::ptr::eq(s, self)
-                    && n != fd
-                {
+            table::each(|n, word| {
+                if word.is(self) && n != fd {
                     other = Some(n);
                 }
             });
@@ -120,6 +108,6 @@ impl Socket {
     pub(crate) fn free(&'static self) {
         self.cookie.store(0, Ordering::Relaxed);
         self.due.clear();
-        table::SOCKETS.give(self);
+        SOCKETS.give(self);
     }
 }

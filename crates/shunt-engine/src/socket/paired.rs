@@ -3,14 +3,14 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{Socket, Stage};
-use crate::table;
+use super::{SOCKETS, Socket, Stage};
+use crate::pool;
 
 /// How many there are.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// A bit for each socket object, by its index. It stays when the socket has been attached, until
 /// [`each`] comes by.
-static BITS: [AtomicU64; table::MOST / 64] = [const { AtomicU64::new(0) }; table::MOST / 64];
+static BITS: [AtomicU64; pool::MOST / 64] = [const { AtomicU64::new(0) }; pool::MOST / 64];
 
 /// A socket has moved on.
 pub(super) fn note(socket: &Socket, from: Stage, to: Stage) {
@@ -37,10 +37,7 @@ pub(crate) fn any() -> bool {
 /// Calls `visit` with each socket that waits to be attached, beginning behind the object of this
 /// index, as long as it says so.
 pub(crate) fn each(behind: u32, mut visit: impl FnMut(&'static Socket) -> bool) {
-    let words = table::SOCKETS
-        .used()
-        .div_ceil(64)
-        .clamp(1, BITS.len() as u32);
+    let words = SOCKETS.used().div_ceil(64).clamp(1, BITS.len() as u32);
     let start = (behind + 1) % (words * 64);
     let above = u64::MAX << (start % 64);
     // The word of the start comes twice: first with what is above, last with what is below.
@@ -67,7 +64,7 @@ pub(crate) fn each(behind: u32, mut visit: impl FnMut(&'static Socket) -> bool) 
 
 /// The socket that a bit stands for, if it waits still; otherwise the bit goes.
 fn waiting(word: &AtomicU64, bit: u64, index: u32) -> Option<&'static Socket> {
-    let socket = table::SOCKETS.get(index)?;
+    let socket = SOCKETS.get(index)?;
     if socket.stage() == Stage::Paired {
         return Some(socket);
     }

@@ -20,7 +20,7 @@ use crate::config::{self, hesitate};
 use crate::hold;
 use crate::socket::Socket;
 use crate::sys::{self, Errno};
-use crate::table::{self, Entry};
+use crate::table::{self, Word};
 use crate::thread::give;
 use crate::wake::{self, Place};
 
@@ -138,10 +138,10 @@ pub(crate) fn hand_over(conn: &Conn) -> bool {
     let Some(copy) = copied.or_else(|| wake::copy_to_spare(conn.fd)) else {
         return false;
     };
-    table::enter(copy, Entry::Ours);
+    table::enter(copy, Word::OURS);
     let kept = handed.keep(copy);
     if !kept {
-        table::enter(copy, Entry::Other);
+        table::enter(copy, Word::NOTHING);
         sys::close(copy);
     }
     kept
@@ -156,7 +156,7 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
     let Ok(other) = sys::copy_high(wanted) else {
         return;
     };
-    table::enter(other, Entry::Ours);
+    table::enter(other, Word::OURS);
     let former = if handed.exchange(wanted, other) {
         socket.lose_fd(wanted);
         if let Some(conn) = Conn::attached(socket, other) {
@@ -166,7 +166,7 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
     } else {
         other
     };
-    table::enter(former, Entry::Other);
+    table::enter(former, Word::NOTHING);
     sys::close(former);
 }
 

@@ -15,9 +15,9 @@ use crate::Outcome;
 use crate::link::Pair;
 use crate::ready;
 use crate::socket::{Socket, Stage, bump};
+use crate::sys;
 use crate::thread::signals::{self, Seen};
 use crate::thread::{Held, is_alone};
-use crate::{sys, table};
 
 /// A message up to this is short: copying it takes less than all the rest.
 const SHORT: usize = 2048;
@@ -199,7 +199,7 @@ fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
 /// come goes first, as in the kernel. The handler may have ended the connection.
 #[cold]
 fn after_signal(socket: &'static Socket, pair: &Pair, fd: c_int, seen: Seen) -> Looked {
-    let now = table::socket(fd).filter(|now| std::ptr::eq(*now, socket));
+    let now = Socket::of(fd).filter(|now| std::ptr::eq(*now, socket));
     let now = now.filter(|now| now.stage() == Stage::Attached);
     let mut is_limited = false;
     if let Some(now) = now.and_then(|now| Conn::new(now, fd))

@@ -20,9 +20,9 @@ use shunt_shm::slot;
 
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
-use crate::socket::{Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::thread::{self, is_alone};
-use crate::{control, sys, table};
+use crate::{control, sys};
 
 /// The longest that one call waits, in nanoseconds.
 const LONGEST: u64 = 150_000_000;
@@ -136,7 +136,7 @@ fn is_attached_there(socket: &'static Socket) -> bool {
                 .pair()
                 .is_some_and(|its| (its.link.id(), its.number) == (pair.link.id(), pair.number))
     };
-    let Some(other) = table::SOCKETS.each().find(is_other) else {
+    let Some(other) = SOCKETS.each().find(is_other) else {
         return false;
     };
     if super::progress(other, other.fd(), Known::Nothing) {
@@ -148,7 +148,7 @@ fn is_attached_there(socket: &'static Socket) -> bool {
 
 /// This process's listener there.
 fn listener(port: u16) -> Option<&'static Socket> {
-    let mut sockets = table::SOCKETS.each();
+    let mut sockets = SOCKETS.each();
     sockets.find(|socket| socket.stage() == Stage::Listener && socket.port() == port)
 }
 

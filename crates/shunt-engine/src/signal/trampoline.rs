@@ -11,12 +11,12 @@ use super::{ADDRESS, HANDLERS, INFO, ONCE, RESTARTS, note};
 use crate::thread::undisturbed;
 
 /// The trampoline's address, as the kernel knows it.
-pub(super) fn trampoline() -> usize {
+pub(super) fn counting() -> usize {
     count_and_jump as *const () as usize
 }
 
 /// The same for `SIGSEGV` and `SIGBUS` while copies are guarded.
-pub(super) fn guard() -> usize {
+pub(super) fn guarding() -> usize {
     guard_and_jump as *const () as usize
 }
 
