@@ -29,11 +29,10 @@ use wire::Sent;
 
 pub(crate) use board::{accelerates, await_listed, has_mail};
 pub(crate) use borrow::{Loan, borrow};
-pub(crate) use due::{Due, note as note_due};
 pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use request::{
-    ask_alone, bury, claim, claim_again, claim_now, listen, release, report, report_shunted,
-    unlisten,
+    ask_alone, bury, claim, claim_again, claim_now, claim_patiently, listen, refuse, release,
+    report, report_shunted, unlisten,
 };
 pub(crate) use wait::nap;
 

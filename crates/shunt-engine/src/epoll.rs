@@ -37,7 +37,7 @@ pub(crate) use control::change;
 pub(crate) use inner::{inner, make_way};
 pub(crate) use limit::Limit;
 pub(crate) use nested::expose;
-pub(crate) use place::{ItemList, Registration, forget, part, registrations};
+pub(crate) use place::{Registration, forget, part, registrations};
 pub(crate) use set::{SETS, Set, User, after_fork_child, forget_links};
 pub(crate) use sleep::{begin_sleep, end_sleep};
 pub(crate) use wait::{wait, wait_unknown};

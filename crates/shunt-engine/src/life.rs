@@ -12,12 +12,14 @@ use libc::c_int;
 
 use crate::entry::{self, Entry};
 use crate::hold::Held;
-use crate::socket::Socket;
+use crate::socket::{Socket, Stage, above};
 use crate::stream::Conn;
+use crate::{control, region};
 
 mod adopt;
 mod connection;
 mod descriptor;
+mod end;
 mod inherit;
 mod option;
 mod pass;
@@ -40,6 +42,15 @@ pub use process::{
     before_descriptor_limit, before_exec, before_exec_of, before_exit, before_fork, before_lending,
     before_new_identity, start,
 };
+
+/// A new socket object for `fd`. With the first one the process begins to count, and the daemon is shown where.
+fn track(fd: c_int, stage: Stage) -> Option<&'static Socket> {
+    above::set(&end::ABOVE);
+    if region::ensure() {
+        control::show_region();
+    }
+    Socket::enter(fd, stage)
+}
 
 fn attached(fd: c_int) -> Option<Conn<'static>> {
     Conn::attached(Socket::of(fd)?, fd)

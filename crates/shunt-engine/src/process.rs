@@ -11,7 +11,7 @@ mod forks;
 use crate::entry::{self, Entry};
 use crate::epoll::SETS;
 use crate::hold::Held;
-use crate::link::{self, Pair};
+use crate::link::{self, Link, Pair};
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::{control, epoll, life, region, share, stats, thread, upgrade, uring, wake};
@@ -33,7 +33,7 @@ pub(crate) fn before_fork() {
                 Stage::Candidate | Stage::Claimed | Stage::Paired
             ) && !upgrade::share(socket)
             {
-                upgrade::refuse(socket, Reason::Forked);
+                control::refuse(socket, Reason::Forked);
             }
             upgrade::sync::before_fork(socket);
             // Perhaps only since another thread has had its lock.
@@ -43,7 +43,7 @@ pub(crate) fn before_fork() {
         }
     });
     // Behind what makes a connection the child's, too.
-    let has_memory = link::before_fork();
+    let has_memory = link::before_fork(|visit| Socket::each_used(|_| true, visit));
     let has_table = forks::begin();
     if !(has_memory && has_table) {
         keep_from_child(has_table);
@@ -128,6 +128,9 @@ pub(crate) fn after_fork_child() {
     control::after_fork_child();
     epoll::after_fork_child();
     link::after_fork_child();
+    lose_what_has_not_come();
+    epoll::forget_links(Link::is_empty);
+    link::forget_empty();
     wake::after_fork_child();
     for socket in SOCKETS.each() {
         socket.again.forget();
@@ -156,6 +159,19 @@ pub(crate) fn after_fork_child() {
     recount_holds();
     uring::after_fork_child();
     stats::announce();
+}
+
+/// In a forked child: connections whose memory has not come are the kernel's.
+fn lose_what_has_not_come() {
+    for socket in SOCKETS.each() {
+        let mut has_come = true;
+        socket.each_pair(|pair| has_come &= link::has_come(&pair));
+        if !has_come {
+            // Another thread of the parent has made it since `before_fork`, or it is plain.
+            socket.lose_memory();
+            socket.set_plain(socket.stage(), Reason::Forked);
+        }
+    }
 }
 
 /// In a forked child: each descriptor is a hold, and nothing else is. A set that only a

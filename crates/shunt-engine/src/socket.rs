@@ -19,28 +19,34 @@ use shunt_abi::counters::Record;
 use shunt_abi::message::Role;
 
 use crate::config::{self, Upgrade};
-use crate::control::Due;
 use crate::hold::Held;
 use crate::link::Pair;
 use crate::pool::{Links, Pool, Pooled};
 use crate::region::{self, Shown};
 use crate::share::Share;
-use crate::stream::again::Return;
 use crate::table::{self, Object, Word};
 use crate::thread::Lock;
 use crate::wake::Places;
-use crate::{epoll, upgrade};
 
+pub(crate) mod above;
+mod candidate;
+pub(crate) mod due;
 mod handed;
 mod holds;
 mod inside;
+mod items;
 mod memory;
 pub(crate) mod paired;
+pub(crate) mod returning;
 
+use due::Due;
 use memory::Pairs;
+use returning::Return;
 
+pub(crate) use candidate::{GIVEN_UP_AFTER, LIVES_AFTER};
 pub(crate) use handed::{Handed, Left};
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
+pub(crate) use items::ItemList;
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
 /// In [`Socket::timeouts`]: the kernel has said that there is no `SO_RCVTIMEO`, …
@@ -133,7 +139,7 @@ pub(crate) struct Socket {
     /// Guards attaching and the registrations.
     pub(crate) lock: Lock,
     /// Registrations in epoll sets; guarded by `lock`.
-    pub(crate) items: epoll::ItemList,
+    pub(crate) items: ItemList,
     /// What others may see of it.
     pub(crate) record: Shown<Record>,
     pub(crate) tx: Shown<Counts>,
@@ -178,9 +184,9 @@ impl Socket {
         table::look(fd).is(self)
     }
 
-    /// A new socket object for `fd`, entered in the table.
+    /// A new socket object for `fd`, entered in the table. Others see its record if this process has begun to
+    /// count ([`region::ensure`]).
     pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
-        region::ensure();
         let socket = SOCKETS.take()?;
         let o = Ordering::Relaxed;
         let record = socket.begin_record();
@@ -337,7 +343,7 @@ impl Socket {
             self.write_reason(Reason::Pending); // Its peer has claimed it after all.
         }
         if !self.move_on(Stage::Claimed, Stage::Paired) {
-            let bits = upgrade::refusal(self.reason());
+            let bits = candidate::refusal(self.reason());
             pair.own.face.state.fetch_or(bits, Ordering::AcqRel);
         }
         true
@@ -346,6 +352,16 @@ impl Socket {
     /// Calls `visit` with all memory that it has been given, until its end.
     pub(crate) fn each_pair(&self, visit: impl FnMut(Pair)) {
         self.pairs.each(visit);
+    }
+
+    /// Calls `visit` with the memory of each socket that is chosen and may still look at it.
+    pub(crate) fn each_used(choose: impl Fn(&Self) -> bool, visit: &mut dyn FnMut(Pair)) {
+        for socket in SOCKETS.each() {
+            // A plain one looks at its slot no more.
+            if socket.stage() != Stage::Plain && choose(socket) {
+                socket.each_pair(&mut *visit);
+            }
+        }
     }
 
     /// It uses that memory no more.

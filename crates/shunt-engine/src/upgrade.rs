@@ -11,7 +11,7 @@ use shunt_shm::slot;
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::link::Pair;
-use crate::socket::{Socket, Stage};
+use crate::socket::{GIVEN_UP_AFTER, LIVES_AFTER, Socket, Stage};
 use crate::sys::address::{self, Names};
 use crate::{control, epoll, signal, stats, stream, sys, tcp, wake};
 
@@ -20,16 +20,8 @@ mod vain;
 
 use vain::is_eager;
 pub(crate) use vain::note_end;
-
-/// Data calls after which a connection has shown that it will live (adaptive).
-/// A one-request connection makes about four at each end.
-pub(crate) const LIVES_AFTER: u32 = 5;
-
 /// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
 const LOOK_EVERY: u32 = 16;
-
-/// Data calls after which nobody will come any more to pair a connection with.
-const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
 
 /// A socket is about to connect to `port`, or has been accepted.
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
@@ -97,11 +89,20 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
     match local(fd) {
         // The next call on it attaches it: a server that only hands it over to another
         // program gives that a socket which has never been but the kernel's.
-        Ok(names) if know_cookie(socket, fd) => control::claim_now(socket, fd, names),
+        Ok(names) if know_cookie(socket, fd) => claim_and_wait(socket, fd, names),
         Ok(_) => {}
         Err(reason) => {
             socket.set_plain(Stage::Candidate, reason);
         }
+    }
+}
+
+/// Asks for a pairing, and waits for the daemon's word as long as the mode has it.
+fn claim_and_wait(socket: &'static Socket, fd: c_int, names: Names) {
+    if config::upgrade() == Upgrade::Sync {
+        control::claim_patiently(socket, fd, names, sync::longest());
+    } else {
+        control::claim_now(socket, fd, names);
     }
 }
 
@@ -148,7 +149,7 @@ pub(crate) fn stays(socket: &Socket) -> bool {
         }
         Stage::Candidate => {
             let calls = socket.calls.load(Ordering::Relaxed).saturating_add(1);
-            let stays = calls < claim_after(socket);
+            let stays = calls < socket.claim_after();
             if stays {
                 socket.calls.store(calls, Ordering::Relaxed);
             }
@@ -171,7 +172,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             let ours = socket.is_connected()
                 || socket.adopted.load(Ordering::Relaxed)
                 || !socket.share.is_unknown();
-            if calls >= claim_after(socket) && ours && socket.lock.try_take() {
+            if calls >= socket.claim_after() && ours && socket.lock.try_take() {
                 if socket.stage() == Stage::Candidate {
                     move_candidate(socket, fd, calls);
                 }
@@ -188,18 +189,6 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
         Stage::Paired if awaits_acceptor(socket) => false,
         Stage::Paired => attach(socket, fd, known),
         _ => false,
-    }
-}
-
-/// After how many data calls it is claimed.
-fn claim_after(socket: &Socket) -> u32 {
-    match (
-        socket.claim_after.load(Ordering::Relaxed),
-        config::upgrade(),
-    ) {
-        (0, Upgrade::Eager | Upgrade::Sync) => 1,
-        (0, _) => LIVES_AFTER,
-        (calls, _) => calls,
     }
 }
 
@@ -220,35 +209,17 @@ fn is_left(socket: &Socket, pair: &Pair) -> bool {
     socket.left.load(Ordering::Relaxed) == pair.generation
 }
 
-/// Some process still has a copy of a connection that came here.
-pub(crate) fn ask_later(socket: &'static Socket) {
-    socket.set_reason(Reason::Held);
-    put_off(socket);
-    socket.move_on(Stage::Claimed, Stage::Candidate);
-}
-
-/// It is claimed when as many calls have been made once more.
-pub(crate) fn put_off(socket: &Socket) {
-    let calls = socket.calls.load(Ordering::Relaxed);
-    let after = if calls < GIVEN_UP_AFTER {
-        calls.saturating_mul(2).max(2)
-    } else {
-        u32::MAX
-    };
-    socket.claim_after.store(after, Ordering::Relaxed);
-}
-
 /// Looks what has come, when it is due to be claimed. `false`: not yet.
 fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
     let names = |fd| Socket::of(fd).is_some_and(|s| std::ptr::eq(s, socket));
     if names(2) || (0..=1).any(names) && sys::are_streams_in_reach() {
         socket.set_reason(Reason::Stdio);
-        put_off(socket);
+        socket.put_off();
         return false;
     }
     let Some(role) = tcp::role(fd) else {
         socket.set_reason(Reason::NotEstablished);
-        put_off(socket);
+        socket.put_off();
         return false;
     };
     socket.set_role(role);
@@ -331,43 +302,6 @@ pub(crate) fn share_with_program(socket: &'static Socket) -> bool {
     }
     socket.lock.give();
     still
-}
-
-/// Never to be upgraded (or, once attached, too late).
-pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
-    let stage = give_up(socket, reason);
-    if matches!(stage, Some(Stage::Claimed | Stage::Paired)) {
-        control::report(socket, Some(reason));
-    }
-}
-
-/// The same without a word to the daemon; the stage that it was in.
-pub(crate) fn give_up(socket: &Socket, reason: Reason) -> Option<Stage> {
-    loop {
-        let stage = socket.stage();
-        if matches!(
-            stage,
-            Stage::Attached | Stage::Free | Stage::Plain | Stage::Listener
-        ) {
-            return None;
-        }
-        if !socket.set_plain(stage, reason) {
-            continue;
-        }
-        if let Some(pair) = socket.pair() {
-            publish::set_bits(&pair.own.face.state, refusal(reason));
-        }
-        return Some(stage);
-    }
-}
-
-/// What a peer is told of a connection that is refused: whether to wait for the one
-/// who has it next.
-pub(crate) fn refusal(reason: Reason) -> u32 {
-    match reason {
-        Reason::Passed | Reason::Inherited | Reason::Stdio => slot::REFUSED | slot::HANDED_ON,
-        _ => slot::REFUSED,
-    }
 }
 
 /// The peer has handed its end on: whoever has it may claim it. With the lock.

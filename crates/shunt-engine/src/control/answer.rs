@@ -8,11 +8,9 @@ use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 use shunt_shm::{publish, slot};
 
-use super::{inquiry, stock};
+use super::{inquiry, request, stock};
 use crate::link::{Link, Pair};
 use crate::socket::{SOCKETS, Socket, Stage};
-use crate::stream::again;
-use crate::upgrade;
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     match m.kind() {
@@ -26,7 +24,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 match link {
                     Some(link) if link.is_retired() => pass_over(socket, m, link),
                     link if link.and_then(|link| paired(socket, m, link)).is_some() => {}
-                    _ => upgrade::refuse(socket, Reason::NoResources),
+                    _ => request::refuse(socket, Reason::NoResources),
                 }
             }
         }
@@ -34,9 +32,9 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
             if let Some(socket) = find(m) {
                 match Reason::from_number(m.status) {
                     Some(Reason::PeerLeft) => left(socket, m),
-                    Some(Reason::Held) => upgrade::ask_later(socket),
+                    Some(Reason::Held) => socket.ask_later(),
                     Some(reason) => {
-                        upgrade::give_up(socket, reason);
+                        socket.give_up(reason);
                     }
                     None => socket.note_answer(m.flags & message::FLAG_MATCHED != 0),
                 }
@@ -51,7 +49,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Where) => inquiry::answered(m, find(m)),
         Some(Kind::Alone) => {
             if let Some(socket) = find(m) {
-                again::answered(socket, m.generation, m.status == 0);
+                socket.again.answered(m.generation, m.status == 0);
             }
         }
         Some(Kind::NeedSpare) => stock::add(m.slot.clamp(1, layout::MOST_SLOTS)),

@@ -11,7 +11,8 @@ use super::wire::Sent;
 use super::{
     GREETED, GUEST, PATIENCE_MS, RETRY_AT, RETRY_NS, SOCKET, WHY_NOT, board, request, wire,
 };
-use crate::{region, stats, sys};
+use crate::region::{self, line_file};
+use crate::sys;
 
 /// As which user this process, or the one that forked it, found a daemon last.
 static SERVED: AtomicU32 = AtomicU32::new(NOBODY);
@@ -164,7 +165,7 @@ pub(super) fn show_counters(fd: c_int) {
     if let Some(file) = region::file().filter(|_| !SHOWN.load(Ordering::Relaxed)) {
         let shown = wire::transmit(fd, &Message::new(Kind::Counters), Some(file)) == Sent::Done;
         SHOWN.store(shown, Ordering::Relaxed);
-        if shown && let Some(lines) = stats::file() {
+        if shown && let Some(lines) = line_file::file() {
             wire::transmit(fd, &Message::new(Kind::Statistics), Some(lines));
         }
     }

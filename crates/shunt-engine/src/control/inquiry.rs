@@ -8,14 +8,15 @@ use shunt_abi::message::{Kind, Message};
 
 use super::wire::Sent;
 use super::{LOCK, PATIENCE_MS, SOCKET, check_mail, due, request, send, wait};
-use crate::socket::{Socket, Stage};
-use crate::{stats, sys, upgrade};
+use crate::region::count;
+use crate::socket::{LIVES_AFTER, Socket, Stage};
+use crate::sys;
 
 /// Questions without an answer so far.
 static OPEN: AtomicU32 = AtomicU32::new(0);
 
 /// Data calls after which who waits for a pairing asks as well.
-const SURELY: u64 = 2 * upgrade::LIVES_AFTER as u64;
+const SURELY: u64 = 2 * LIVES_AFTER as u64;
 
 /// After so many data calls on a connection: asks where its other end is, if nobody has and this
 /// process only supposes it. If the daemon has no room for the question, a later call asks.
@@ -26,7 +27,7 @@ pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
     let reason = socket.reason();
     let supposes = match reason {
         Reason::Pending => socket.stage() == Stage::Claimed && calls >= SURELY,
-        _ => reason.is_provisional() && calls >= upgrade::LIVES_AFTER.into(),
+        _ => reason.is_provisional() && calls >= LIVES_AFTER.into(),
     };
     if !supposes || socket.inquired.load(Ordering::Relaxed) || !socket.is_connected() {
         return;
@@ -65,7 +66,7 @@ pub(super) fn answered(m: &Message, socket: Option<&Socket>) {
     match socket {
         Some(socket) if socket.reason().is_provisional() => socket.set_reason(reason),
         Some(_) => {}
-        None => stats::recount(former, reason),
+        None => count::recount(former, reason),
     }
 }
 

@@ -9,23 +9,22 @@ use shunt_abi::{Reason, layout};
 use super::patience::Patience;
 use super::wire::Sent;
 use super::{LOCK, PATIENCE_MS, dial, due, ensure, has_mail, read_counted, send, stock, wait};
-use crate::config::{self, Upgrade};
+use crate::socket::due::{BURIED, LISTENED, LISTENS, RELEASED};
 use crate::socket::{SOCKETS, Socket, Stage};
+use crate::sys;
 use crate::sys::address::{self, Names};
-use crate::upgrade::sync;
-use crate::{sys, upgrade};
 
 /// Whether the daemon's word is waited for just now.
 static PATIENCE: Patience = Patience::new();
 
 /// Tells the daemon that this process accelerates a listener.
 pub(crate) fn listen(socket: &'static Socket) {
-    due::say(socket, due::LISTENS);
+    due::say(socket, LISTENS);
 }
 
 /// Takes it back.
 pub(crate) fn unlisten(socket: &'static Socket) {
-    due::say(socket, due::LISTENED);
+    due::say(socket, LISTENED);
 }
 
 /// Asks for a pairing of `socket`. Returns at once.
@@ -37,9 +36,6 @@ pub(crate) fn claim(socket: &'static Socket, fd: c_int, names: Option<Names>) {
 /// a connection whose other end has claimed it is paired when `accept` returns.
 pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     let start = sys::now();
-    if config::upgrade() == Upgrade::Sync {
-        return claim_patiently(socket, fd, names, start);
-    }
     let asked = PATIENCE.has_any(start);
     let flags = if asked { message::FLAG_ANSWER } else { 0 };
     if !claim_with(socket, fd, Some(names), flags) || !asked {
@@ -52,11 +48,12 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     PATIENCE.note(start, sys::now());
 }
 
-/// The same in a test, which would rather wait than have the first bytes go by TCP.
-fn claim_patiently(socket: &'static Socket, fd: c_int, names: Names, start: u64) {
+/// The same in a test, which would rather wait, for so many nanoseconds, than have the first bytes go by TCP.
+pub(crate) fn claim_patiently(socket: &'static Socket, fd: c_int, names: Names, longest: u64) {
+    let start = sys::now();
     if claim_with(socket, fd, Some(names), message::FLAG_ANSWER) {
         let answered = || socket.stage() != Stage::Claimed || socket.answered();
-        wait::until(answered, start + sync::longest());
+        wait::until(answered, start + longest);
     }
 }
 
@@ -89,7 +86,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
     // Behind what is due there is no room for a claim either.
     if !due::catch_up() {
         LOCK.give();
-        upgrade::put_off(socket);
+        socket.put_off();
         return false;
     }
     if stock::is_empty() {
@@ -117,7 +114,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
         // There is no room for it, or nobody any more to hear it: a later call claims it.
         Sent::Full | Sent::Lost => {
             if begun {
-                upgrade::put_off(socket);
+                socket.put_off();
                 socket.move_on(Stage::Claimed, Stage::Candidate);
             }
         }
@@ -128,17 +125,25 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
 
 /// The claim of a connection that has not come about is void.
 pub(crate) fn release(socket: &'static Socket) {
-    due::say(socket, due::RELEASED);
+    due::say(socket, RELEASED);
+}
+
+/// Never to be upgraded (or, once attached, too late).
+pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
+    let stage = socket.give_up(reason);
+    if matches!(stage, Some(Stage::Claimed | Stage::Paired)) {
+        report(socket, Some(reason));
+    }
 }
 
 /// A socket is closed; its object is free once the daemon knows that.
 pub(crate) fn bury(socket: &'static Socket) {
     if socket.told.load(Ordering::Relaxed) {
-        due::say(socket, due::RELEASED | due::BURIED);
-    } else if socket.due.is_nothing() {
+        due::say(socket, RELEASED | BURIED);
+    } else if socket.due.what() == 0 {
         socket.free();
     } else {
-        due::say(socket, due::BURIED);
+        due::say(socket, BURIED);
     }
 }
 
@@ -161,7 +166,7 @@ pub(super) fn tell_everything() {
     due::forget();
     for socket in SOCKETS.each() {
         match socket.stage() {
-            Stage::Listener => socket.due.add(due::LISTENS),
+            Stage::Listener => socket.due.add(LISTENS),
             Stage::Attached => {
                 socket.told.store(true, Ordering::Relaxed);
                 socket.due.add_status(0);

@@ -13,9 +13,10 @@ use super::near;
 use super::set::{Set, User};
 use super::sleep::{begin_sleep, end_sleep};
 use crate::hold::Taken;
+use crate::region::count;
 use crate::stream::{self, Spin, shares_core};
 use crate::thread::signals;
-use crate::{Outcome, control, life, ready, real, stats, sys};
+use crate::{Outcome, control, life, ready, real, sys};
 
 /// A wait looks so often at once, for about as long as a peer that is awake takes to answer.
 const LOOKS: u32 = 64;
@@ -57,7 +58,7 @@ pub(crate) unsafe fn wait(
     life::see_to_wishes();
     let told = bring_forward(set, room);
     if told > 0 {
-        stats::ready_call(true);
+        count::ready_call(true);
         return Outcome::Done(told as isize);
     }
     let mut spin = Spin::new();
@@ -85,11 +86,11 @@ pub(crate) unsafe fn wait(
             }
             if found > 0 {
                 spin.paid();
-                stats::ready_call(due);
+                count::ready_call(due);
                 return Outcome::Done(found as isize);
             }
             if limit.is_up() {
-                stats::ready_call(true);
+                count::ready_call(true);
                 return Outcome::Done(0);
             }
             if seen.any_since() {
@@ -130,7 +131,7 @@ pub(crate) unsafe fn wait(
         } else if seen.any_since() {
             Err(libc::EINTR)
         } else {
-            stats::ready_sleep();
+            count::ready_sleep();
             let undo = || {
                 get_up();
                 user.leave();
@@ -148,7 +149,7 @@ pub(crate) unsafe fn wait(
         if spun && n.is_ok_and(|n| n > 0) {
             spin.woke();
         }
-        stats::ready_call(true);
+        count::ready_call(true);
         let n = match n {
             Ok(n) => n as usize,
             Err(errno) if was_replaced(set, slept_on, errno) => continue,

@@ -7,7 +7,7 @@ use super::buffer::{MOST, flags_at, header, is_bad, vectored};
 use super::short;
 use super::target::{is_candidate, serve};
 use crate::socket::{SENDER, Socket};
-use crate::{Outcome, real, stream, upgrade};
+use crate::{Outcome, control, real, stream};
 
 /// `write(2)`, beyond what [`short::send`] does.
 pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome {
@@ -106,7 +106,7 @@ pub(super) unsafe fn transmit(fd: c_int, parts: &[iovec], flags: c_int) -> Outco
                 && let Some(socket) = Socket::of(fd)
             {
                 // The receiver may skip that byte, and then counts wrong.
-                upgrade::refuse(socket, Reason::Urgent);
+                control::refuse(socket, Reason::Urgent);
             }
             // SAFETY: the caller's promise; the header names only its buffers.
             unsafe {

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, pollfd};
 
 use super::option::learn_time;
+use super::track;
 use crate::config::{self, Upgrade};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
-use crate::socket::{SOCKETS, Socket, Stage};
+use crate::socket::{SOCKETS, Stage};
 use crate::{sys, upgrade};
 
 /// Inherited descriptors are looked for up to this number.
@@ -60,7 +61,7 @@ pub(super) fn adopt(fd: c_int) -> bool {
         if let Entry::Socket(stale) = entry::enter(fd, Entry::Socket(socket)) {
             stale.unhold();
         }
-    } else if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
+    } else if let Some(socket) = track(fd, Stage::Fresh) {
         socket.set_cookie(cookie);
         learn_time(socket, fd);
         upgrade::adopt(socket);

@@ -7,7 +7,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
 use super::option::learn_time;
-use super::{attached, forget_stale};
+use super::{attached, forget_stale, track};
 use crate::config::{self, Upgrade};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
@@ -26,7 +26,7 @@ pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         return;
     }
     if tcp {
-        Socket::enter(fd, Stage::Fresh);
+        track(fd, Stage::Fresh);
     } else {
         forget_stale(fd);
     }
@@ -69,7 +69,7 @@ fn dissolve(old: &'static Socket) {
     let mut new: Option<&'static Socket> = None;
     entry::each(|fd, entry| match (entry, new) {
         (Entry::Socket(socket), _) if !std::ptr::eq(socket, old) => {}
-        (Entry::Socket(_), None) => new = Socket::enter(fd, Stage::Fresh),
+        (Entry::Socket(_), None) => new = track(fd, Stage::Fresh),
         (Entry::Socket(_), Some(new)) => {
             new.hold();
             entry::enter(fd, Entry::Socket(new));
@@ -163,7 +163,7 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
     if config::upgrade() != Upgrade::Off {
         control::look();
     }
-    if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
+    if let Some(socket) = track(fd, Stage::Fresh) {
         socket.set_connected(true);
         if let Some(listener) = Socket::of(listener) {
             socket.inherit(listener);
@@ -196,7 +196,7 @@ pub(super) fn adopt_listener(fd: c_int) -> bool {
     if ask(libc::SO_ACCEPTCONN) != Ok(1) || ask(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
         return false;
     }
-    if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
+    if let Some(socket) = track(fd, Stage::Fresh) {
         learn_time(socket, fd);
         after_listen(fd);
     }
@@ -210,7 +210,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Outcome {
         None => {
             // A connection that is ending is not worth an upgrade.
             if let Some(socket) = Socket::of(fd) {
-                upgrade::refuse(socket, Reason::HalfClosed);
+                control::refuse(socket, Reason::HalfClosed);
             }
             Outcome::Kernel
         }

@@ -9,7 +9,7 @@ use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{Outcome, control, epoll, region, stats, sys, thread, wake};
+use crate::{Outcome, control, epoll, region, sys, thread, wake};
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
@@ -148,7 +148,7 @@ pub fn before_replace(old: c_int, new: c_int) {
         Entry::Ours => {
             if thread::owns_memory() {
                 region::make_way(new);
-                stats::make_way(new);
+                region::line_file::make_way(new);
                 control::make_way(new);
                 epoll::make_way(new);
                 SOCKETS

@@ -40,7 +40,7 @@ fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
 }
 
 fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
-    upgrade::refuse(socket, reason);
+    control::refuse(socket, reason);
     if socket.stage() != Stage::Attached {
         return;
     }
@@ -272,7 +272,7 @@ pub fn before_stdio_write(fd: c_int) {
         return;
     }
     if let Some(socket) = Socket::of(fd) {
-        upgrade::refuse(socket, Reason::Stdio);
+        control::refuse(socket, Reason::Stdio);
     }
     if let Some(conn) = attached(fd) {
         stream::leave_ring(&conn, Reason::Stdio);

@@ -10,7 +10,7 @@ use super::{after_dup, attached};
 use crate::entry::{self, Entry};
 use crate::socket::{SETS_TIMEOUTS, Socket};
 use crate::stream::Conn;
-use crate::{Outcome, stream, sys, upgrade};
+use crate::{Outcome, control, stream, sys, upgrade};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -50,7 +50,7 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
         }
         F_SETOWN | F_SETSIG | F_SETOWN_EX => {
             if let Entry::Socket(socket) = entry {
-                upgrade::refuse(socket, Reason::AsyncIo);
+                control::refuse(socket, Reason::AsyncIo);
             }
             Outcome::Kernel
         }

@@ -5,7 +5,8 @@ use shunt_abi::Reason;
 
 use super::{adopt, inherit, successor};
 use crate::config::{self, Environment, Upgrade};
-use crate::{Outcome, control, epoll, link, process, signal, stats, sys, thread};
+use crate::socket::Socket;
+use crate::{Outcome, control, epoll, link, process, region, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 ///
@@ -17,7 +18,7 @@ pub unsafe fn start(environment: *const *const c_char) {
     // SAFETY: the caller's promise.
     let environment = unsafe { Environment::new(environment) };
     config::read(environment);
-    stats::start(environment);
+    region::line_file::start(environment);
     stats::announce();
     adopt::look_around();
 }
@@ -104,12 +105,12 @@ pub fn after_exec() {
 #[inline]
 pub fn before_exit() {
     if thread::is_used() {
-        end();
+        end_process();
     }
 }
 
 #[cold]
-fn end() {
+fn end_process() {
     if thread::owns_descriptors() {
         process::before_exit();
     }
@@ -121,7 +122,7 @@ fn end() {
 pub fn before_new_identity() {
     if thread::owns_memory() && config::upgrade() != Upgrade::Off {
         control::ensure();
-        link::drop_needless();
+        link::drop_all_but(|visit| Socket::each_used(|_| true, visit));
     }
 }
 
@@ -140,7 +141,8 @@ pub fn before_confinement() {
     if thread::owns_memory() {
         inherit::forget_all(Reason::Confined);
         epoll::close_channels();
-        link::drop_unnamed();
+        // What no descriptor names is not needed either.
+        link::drop_all_but(|visit| Socket::each_used(|socket| socket.descriptors() > 0, visit));
         config::confine();
         successor::send_without();
     }

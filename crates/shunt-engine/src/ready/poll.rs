@@ -10,11 +10,12 @@ use super::mask::mask_at_a_glance;
 use crate::entry::{self, Entry};
 use crate::epoll::{self, Known, Limit, SETS, Set};
 use crate::hold::{Held, Taken};
+use crate::region::count;
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::thread::signals::Seen;
 use crate::wake::{self, Place};
-use crate::{Outcome, control, hold, life, real, signal, stats, sys, upgrade};
+use crate::{Outcome, control, hold, life, real, signal, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
 /// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
@@ -199,7 +200,7 @@ pub(super) unsafe fn poll_with(
         let found = look_at_shunted(fds, &[]) + others;
         if found > 0 {
             spin.paid();
-            stats::ready_call(scratch.fds.iter().any(|s| s.fd >= 0));
+            count::ready_call(scratch.fds.iter().any(|s| s.fd >= 0));
             return Outcome::Done(found as isize);
         }
         if limit.is_now() {
@@ -247,7 +248,7 @@ unsafe fn sleep(
             get_out(scratch.told, scratch.held);
             return Outcome::Fail(libc::EINTR);
         } else {
-            stats::ready_sleep();
+            count::ready_sleep();
             let left = if scratch.must_look {
                 Some(limit.left_of(stream::TURN))
             } else {
@@ -273,7 +274,7 @@ unsafe fn sleep(
             crowded = true;
             continue;
         }
-        stats::ready_call(true);
+        count::ready_call(true);
         if let (Err(errno), false) = (n, ready) {
             // A signal gives way to news that came with it, as in the kernel.
             let found = look_at_shunted(fds, &[]);

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::c_int;
 use shunt_shm::slot;
 
-use super::{SOCKETS, Socket, Stage, paired};
+use super::{SOCKETS, Socket, Stage, above, paired};
 use crate::hold::{self, Held};
 use crate::link::Pair;
-use crate::{epoll, stats, table, upgrade};
+use crate::table;
 
 impl Held for Socket {
     fn count(&self) -> &AtomicU64 {
@@ -70,25 +70,29 @@ impl Socket {
 
     /// No call is left either that has slept on it.
     pub(crate) fn end_at_last(&'static self) {
-        if self.inside.is_empty() {
-            self.share.leave();
+        if let Some(above) = above::get() {
+            (above.end)(self);
         }
-        epoll::forget(self);
-        stats::add(self);
+    }
+
+    /// The slots that it has had are nobody's.
+    pub(crate) fn leave_slots(&self) {
         self.pairs.each(|pair| {
             if pair.link.socket(pair.number) == Some(self.index()) {
                 pair.link.enter(pair.number, None);
             }
         });
-        upgrade::note_end(self);
+    }
+
+    /// It is in use no more. `true`: nobody is inside a real call on it either; otherwise the last one to
+    /// leave [buries](Self::bury) it.
+    pub(crate) fn retire(&self) -> bool {
         if self.is_attached_at_both_ends() {
             self.due.note_used();
         }
         paired::note(self, self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
-        if self.inside.retire() {
-            self.bury();
-        }
+        self.inside.retire()
     }
 
     fn is_attached_at_both_ends(&self) -> bool {
@@ -97,11 +101,12 @@ impl Socket {
     }
 
     /// Nobody is inside a real call either, as after a `close` under a thread that
-    /// receives: its memory is another socket's from here on.
+    /// receives.
     #[cold]
     pub(super) fn bury(&'static self) {
-        self.lose_memory();
-        crate::control::bury(self);
+        if let Some(above) = above::get() {
+            (above.bury)(self);
+        }
     }
 
     /// Its object may be used anew.

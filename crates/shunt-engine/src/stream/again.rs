@@ -15,7 +15,7 @@
 //! slot anew whenever it likes; until both have, neither is honoured by the other
 //! ([`Pair::has_begun`](crate::link::Pair::has_begun)), and TCP carries the stream.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
@@ -24,134 +24,10 @@ use super::wait::say_again;
 use super::{Conn, downgrade, waits_for_many};
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
-use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, Socket};
+use crate::socket::returning::{ALONE, ASKED, COUNTS};
+use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO};
 use crate::thread::{self, give};
-use crate::{control, epoll, stats, sys, tcp, upgrade};
-
-/// What keeps a socket with the kernel, or brings it back.
-#[derive(Default)]
-pub(crate) struct Return {
-    /// One of the stages below.
-    stage: AtomicU8,
-    /// Calls since it went back to TCP, or since the last answer.
-    calls: AtomicU32,
-    /// How often in a row somebody else had it, or it had to leave because it could not wait
-    /// on its rings: each time it takes twice as many calls.
-    tries: AtomicU32,
-    /// The number of the last question; raised, too, where what has been asked holds no more.
-    question: AtomicU32,
-    /// A `vfork` child has sent it back, which could not say so to shuntd.
-    untold: AtomicBool,
-}
-
-/// Calls are counted.
-const COUNTS: u8 = 0;
-/// shuntd has been asked whether this process alone has the socket.
-const ASKED: u8 = 1;
-/// It has.
-const ALONE: u8 = 2;
-/// The kernel keeps it.
-const STAYS: u8 = 3;
-
-/// As many doublings as there are.
-const MOST_DOUBLINGS: u32 = 8;
-
-impl Return {
-    /// For the next socket.
-    pub(crate) fn clear(&self) {
-        self.stage.store(COUNTS, Ordering::Relaxed);
-        self.calls.store(0, Ordering::Relaxed);
-        self.tries.store(0, Ordering::Relaxed);
-        self.question.fetch_add(1, Ordering::AcqRel);
-        self.untold.store(false, Ordering::Relaxed);
-    }
-
-    /// It went back to TCP, and shuntd could not be told.
-    pub(super) fn owe_report(&self) {
-        self.untold.store(true, Ordering::Relaxed);
-    }
-
-    /// It goes back to TCP, or would if it had not: what was known of who has it holds no
-    /// more.
-    pub(super) fn begin(&self, reason: Reason) {
-        if matches!(reason, Reason::Blocked | Reason::Held) {
-            self.note_try();
-        }
-        self.calls.store(0, Ordering::Relaxed);
-        if passes(reason) {
-            self.forget();
-        } else {
-            self.stay();
-        }
-    }
-
-    /// The kernel keeps it.
-    pub(crate) fn stay(&self) {
-        self.stage.store(STAYS, Ordering::Release);
-    }
-
-    /// What was known of who has the socket holds no more, nor does what is still to be said.
-    pub(crate) fn forget(&self) {
-        self.question.fetch_add(1, Ordering::AcqRel);
-        self.calls.store(0, Ordering::Relaxed);
-        let forget = |now| (now != STAYS).then_some(COUNTS);
-        let _ = self
-            .stage
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, forget);
-    }
-
-    fn move_on(&self, from: u8, to: u8) -> bool {
-        self.stage
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-    }
-
-    /// Whether it is time to ask.
-    fn is_due(&self) -> bool {
-        let calls = self.calls.load(Ordering::Relaxed).saturating_add(1);
-        self.calls.store(calls, Ordering::Relaxed);
-        let first = match config::upgrade() {
-            Upgrade::Eager => 1,
-            _ => upgrade::LIVES_AFTER,
-        };
-        let doublings = self.tries.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
-        calls >= first << doublings
-    }
-
-    fn note_try(&self) {
-        let tries = self.tries.load(Ordering::Relaxed);
-        self.tries.store(tries.saturating_add(1), Ordering::Relaxed);
-        self.calls.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Whether what sends a connection back to TCP is over one day. Of one that was passed on
-/// nobody can say where copies lie; and what the others need, they need for good.
-fn passes(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::Requested
-            | Reason::Inherited
-            | Reason::PeerLeft
-            | Reason::Blocked
-            | Reason::Held
-            | Reason::NoResources
-            | Reason::Pending
-    )
-}
-
-/// shuntd has found out whether this process alone has a socket, as it was asked by the question
-/// of that number.
-pub(crate) fn answered(socket: &Socket, question: u32, alone: bool) {
-    let again = &socket.again;
-    if again.question.load(Ordering::Acquire) != question {
-        return; // Others may have got it since.
-    }
-    if !alone {
-        again.note_try();
-    }
-    again.move_on(ASKED, if alone { ALONE } else { COUNTS });
-}
+use crate::{control, epoll, stats, sys, tcp};
 
 /// A call on a connection of which a direction is the kernel's again. Without a token.
 #[cold]
@@ -159,7 +35,7 @@ pub(super) fn consider(conn: &Conn) {
     let again = &conn.socket.again;
     settle(conn);
     note(conn);
-    match again.stage.load(Ordering::Acquire) {
+    match again.stage() {
         COUNTS if may_return(conn) && again.is_due() => ask(conn),
         ASKED => control::check_mail(),
         ALONE if may_return(conn) => try_again(conn),
@@ -172,10 +48,7 @@ fn ask(conn: &Conn) {
     if !again.move_on(COUNTS, ASKED) {
         return;
     }
-    let question = again
-        .question
-        .fetch_add(1, Ordering::AcqRel)
-        .wrapping_add(1);
+    let question = again.new_question();
     if !control::ask_alone(conn.socket, conn.fd, question) {
         again.note_try();
         again.move_on(ASKED, COUNTS);
@@ -185,9 +58,9 @@ fn ask(conn: &Conn) {
 /// A relative, or what it has become, may have sent it back to TCP.
 fn note(conn: &Conn) {
     let socket = conn.socket;
-    let untold = socket.again.untold.load(Ordering::Relaxed) || !socket.is_downgraded();
+    let untold = socket.again.owes_report() || !socket.is_downgraded();
     if untold && downgrade::is_plain(conn) && thread::owns_memory() {
-        socket.again.untold.store(false, Ordering::Relaxed);
+        socket.again.note_report();
         socket.note_downgrade();
         if socket.reason() == Reason::Pending {
             socket.set_reason(Reason::Inherited);
@@ -324,7 +197,7 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
         socket.timeouts.fetch_and(unknown, Ordering::SeqCst);
         socket.note_return();
         if socket.reason() != Reason::Blocked {
-            socket.again.tries.store(0, Ordering::Relaxed);
+            socket.again.forget_tries();
         }
         hesitate();
         own.begin_again(next, consumed, conn.pair.out);

@@ -7,9 +7,10 @@ use shunt_shm::wake::Address;
 
 use super::channel;
 use crate::kept::Kept;
+use crate::region::count;
 use crate::thread::alone::add;
 use crate::thread::undisturbed;
-use crate::{config, stats, sys, thread};
+use crate::{config, sys, thread};
 
 /// The socket that this process sends by, …
 static SENDER: Kept = Kept::nothing();
@@ -33,7 +34,7 @@ pub(crate) fn call(at: &Address) -> bool {
             || call_anew(name, secret)
     });
     if heard {
-        stats::calls();
+        count::calls();
     }
     heard
 }

@@ -9,8 +9,9 @@ use shunt_shm::wake::Address;
 
 use super::caller;
 use crate::kept::Kept;
+use crate::region::count;
 use crate::sys::{self, Errno};
-use crate::{config, stats, thread};
+use crate::{config, thread};
 
 /// A datagram socket by which peers call; or none.
 pub(crate) struct Channel {
@@ -225,7 +226,7 @@ fn take(fd: c_int) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     let called = sys::recv(fd, std::ptr::null_mut(), 0, flags).is_ok_and(|n| n > 0);
     if called {
-        stats::called();
+        count::called();
     }
     called
 }

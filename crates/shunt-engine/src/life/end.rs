@@ -1,0 +1,29 @@
+//! The end of a socket's life.
+
+use crate::socket::Socket;
+use crate::socket::above::Above;
+use crate::{control, epoll, stats, upgrade};
+
+/// What the library does for sockets whose end comes about below.
+pub(super) static ABOVE: Above = Above { end, bury };
+
+/// No descriptor names it, and no call is left that has slept on it.
+fn end(socket: &'static Socket) {
+    if socket.inside.is_empty() {
+        socket.share.leave();
+    }
+    epoll::forget(socket);
+    stats::add(socket);
+    socket.leave_slots();
+    upgrade::note_end(socket);
+    if socket.retire() {
+        bury(socket);
+    }
+}
+
+/// Nobody is inside a real call on it either.
+#[cold]
+fn bury(socket: &'static Socket) {
+    socket.lose_memory();
+    control::bury(socket);
+}
