@@ -30,10 +30,9 @@ pub mod uring;
 pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
 };
-pub(crate) use descriptor::close_copy;
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range};
+pub(crate) use inherit::to_kernel;
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
-pub(crate) use inherit::{see_to_wishes, to_kernel};
 pub(crate) use option::before_control_data;
 pub use option::{fcntl, getsockopt, ioctl, setsockopt};
 pub(crate) use pass::{passed, passing};

@@ -12,11 +12,8 @@ use crate::thread::{is_alone, signals};
 use crate::{Outcome, signal};
 
 mod array;
-mod mask;
 mod poll;
 mod select;
-
-pub(crate) use mask::{is_as_usual, leaves_ring, mask, may_be};
 
 /// A `timespec` in nanoseconds; `None` if it is null. An invalid one is the
 /// kernel's to refuse.

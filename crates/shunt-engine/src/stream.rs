@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Once both directions are on TCP again, and what sent them there is over, the slot may begin
-//! another life, with both on `Tcp` ([`again`]).
+//! another life, with both on `Tcp` ([`crate::upgrade`]).
 //!
 //! While a direction is on the ring, nothing comes by TCP in that direction but its end; who
 //! sleeps is called beside it ([`wake`]).
@@ -32,11 +32,11 @@ use crate::socket::{Socket, Stage};
 use crate::thread::{self, Got};
 use crate::{sys, tcp, wake};
 
-pub(crate) mod again;
 mod close;
 mod crowd;
 mod downgrade;
 mod leave;
+mod mask;
 mod owed;
 mod recv;
 mod send;
@@ -46,26 +46,28 @@ mod stand_in;
 mod tell;
 mod transfer;
 mod wait;
+mod wish;
 
 pub(crate) use close::{
-    before_close, before_close_under_sleeper, before_reset, hand_over, let_go, make_way,
-    reset_if_died, shutdown, socket_error,
+    before_close, before_close_under_sleeper, before_reset, hand_over, let_go, make_way, shutdown,
+    socket_error,
 };
-pub(crate) use downgrade::{downgrade, is_plain};
-pub(crate) use leave::{is_too_much_for_tcp, leave_ring, leave_to_half_closed};
+pub(crate) use downgrade::{downgrade, give_up, is_plain};
+pub(crate) use leave::{leave_ring, leave_to_half_closed};
+pub(crate) use mask::{is_as_usual, leaves_ring, mask, mask_at_a_glance, may_be};
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
-    is_withdrawn as recall_is_withdrawn,
 };
-pub(crate) use recv::{at_mark, is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
-pub(crate) use send::{ask_for_room, send, send_in};
+pub(crate) use recv::{is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
+pub(crate) use send::{send, send_in};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use stand_in::for_ended_peer;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use wait::{
     Stay, TURN, Want, asleep, awake, foresee_sleep, interrupted, is_on_rings, must_be_called,
-    must_look,
+    must_look, say_again,
 };
+pub(crate) use wish::see_to_wishes;
 
 /// An attached connection, by one of its descriptors.
 #[derive(Clone, Copy)]
@@ -113,7 +115,7 @@ impl<'a> Conn<'a> {
     /// Takes a token of this connection; `false` in a signal handler that
     /// interrupted its holder.
     #[inline(always)]
-    fn take(&self, token: &Token) -> bool {
+    pub(crate) fn take(&self, token: &Token) -> bool {
         self.take_while(token, || true)
     }
 
@@ -142,7 +144,7 @@ impl<'a> Conn<'a> {
     /// The base socket, with a token: a descriptor that names it. Another thread
     /// may have closed ours, and its number may name anything by now; who closes
     /// it waits for the tokens ([`close::let_go`]). `None`: all are closed.
-    fn base(&self) -> Option<c_int> {
+    pub(crate) fn base(&self) -> Option<c_int> {
         if self.is_at(self.fd) {
             return Some(self.fd);
         }
@@ -208,7 +210,7 @@ impl<'a> Conn<'a> {
 
     /// The path of what it receives.
     #[inline(always)]
-    fn receiver(&self) -> path::Receiver<'a> {
+    pub(crate) fn receiver(&self) -> path::Receiver<'a> {
         path::Receiver {
             own: self.pair.own,
             peer: self.pair.peer,
@@ -238,6 +240,16 @@ impl<'a> Conn<'a> {
     #[inline(always)]
     pub(crate) fn way_in(&self) -> Way {
         Way::load(&self.pair.own.receiving.way)
+    }
+
+    /// Whether the connection is still in that life.
+    pub(crate) fn is_in(&self, life: u32) -> bool {
+        self.pair.life() == life
+    }
+
+    /// Whether what arrives is the kernel's in that life, and the connection is still in it.
+    pub(crate) fn is_plain_in(&self, life: u32) -> bool {
+        self.is_in(life) && self.way_in() == Way::TcpAgain
     }
 
     /// Whether outgoing bytes go through the ring.

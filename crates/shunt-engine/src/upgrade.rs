@@ -15,9 +15,11 @@ use crate::socket::{GIVEN_UP_AFTER, LIVES_AFTER, Socket, Stage};
 use crate::sys::address::{self, Names};
 use crate::{control, epoll, signal, stats, stream, sys, tcp, wake};
 
+mod again;
 pub(crate) mod sync;
 mod vain;
 
+pub(crate) use again::may_return;
 use vain::is_eager;
 pub(crate) use vain::note_end;
 /// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.

@@ -9,8 +9,8 @@ use super::inner::{hear_inner, take_inner_with};
 use super::set::Set;
 use super::state::{Follow, State};
 use super::{FLAGS, near, outside, wanted};
-use crate::stream::Conn;
-use crate::{ready, sys};
+use crate::stream::{self, Conn};
+use crate::sys;
 
 /// While shunted sockets keep a set busy, the kernel's side of it is looked at
 /// at least this often (ticks, about 10 µs), …
@@ -191,7 +191,7 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
             // Before the look at what is there: better an edge too many than one too few.
             item.end = conn.consumer().end();
         }
-        let mask = ready::mask(&conn, wanted(item.events), look) & wanted(item.events);
+        let mask = stream::mask(&conn, wanted(item.events), look) & wanted(item.events);
         if mask == 0 {
             continue;
         }
@@ -245,6 +245,6 @@ fn is_any_ready(state: &State) -> bool {
         let Some(conn) = conn else {
             return false;
         };
-        ready::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
+        stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
     })
 }

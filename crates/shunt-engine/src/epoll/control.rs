@@ -16,7 +16,7 @@ use super::{ALWAYS, call};
 use crate::entry::{self, Entry};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{Outcome, ready, sys, upgrade};
+use crate::{Outcome, sys, upgrade};
 
 /// `epoll_ctl(2)` on a tracked set.
 pub(crate) fn change(
@@ -72,7 +72,7 @@ pub(crate) fn change(
         // After the barrier in `watch`: see what came before it. What the kernel
         // knows, an inner set that had the socket already has told.
         if needs_event && matches!(result, Some(Ok(()))) {
-            let by_tcp = Conn::new(socket, fd).is_some_and(|conn| ready::leaves_ring(&conn));
+            let by_tcp = Conn::new(socket, fd).is_some_and(|conn| stream::leaves_ring(&conn));
             set.with(|state| {
                 if by_tcp {
                     // What the kernel has told before is no news after this.

@@ -16,7 +16,7 @@ use crate::hold::Taken;
 use crate::region::count;
 use crate::stream::{self, Spin, shares_core};
 use crate::thread::signals;
-use crate::{Outcome, control, life, ready, real, sys};
+use crate::{Outcome, control, ready, real, sys};
 
 /// A wait looks so often at once, for about as long as a peer that is awake takes to answer.
 const LOOKS: u32 = 64;
@@ -55,7 +55,7 @@ pub(crate) unsafe fn wait(
         }
     }
     let seen = signals::now();
-    life::see_to_wishes();
+    stream::see_to_wishes();
     let told = bring_forward(set, room);
     if told > 0 {
         count::ready_call(true);

@@ -11,7 +11,7 @@ use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn, Stay};
 use crate::thread::is_alone;
-use crate::{Outcome, entry, life, ready, real, signal, sys};
+use crate::{Outcome, entry, life, real, signal, sys};
 
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
@@ -274,7 +274,7 @@ pub unsafe fn recvmmsg(
 /// An error of the connection, which `recvmmsg` tells before what can be received
 /// (`do_recvmmsg` in the kernel's `net/socket.c`).
 fn error_before(conn: &Conn) -> Option<Outcome> {
-    if ready::is_as_usual(conn) {
+    if stream::is_as_usual(conn) {
         return None;
     }
     match stream::socket_error(conn) {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 
 use crate::socket::{RECEIVER, Socket, Stage};
-use crate::stream::{Conn, again};
+use crate::stream::Conn;
 use crate::{Outcome, real, stats, upgrade};
 
 /// So many bytes in one call show as much as a call does.
@@ -134,12 +134,12 @@ enum Plain {
 
 #[cold]
 fn enter_plain(conn: &Conn<'static>, life: u32) -> Plain {
-    if again::is_in(conn, life) && !again::is_plain_in(conn, life) {
+    if conn.is_in(life) && !conn.is_plain_in(life) {
         return Plain::Never;
     }
     conn.socket.go_in_attached(RECEIVER);
     // Nobody begins another life while we are in.
-    if again::is_plain_in(conn, life) {
+    if conn.is_plain_in(life) {
         return Plain::Now;
     }
     conn.socket.go_out(RECEIVER);

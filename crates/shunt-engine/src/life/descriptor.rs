@@ -73,7 +73,7 @@ fn closing_socket(socket: &'static Socket, fd: c_int) {
 }
 
 /// The last of the calls ends that went on by a copy of a closed descriptor.
-pub(crate) fn close_copy(socket: &'static Socket, copy: c_int) {
+pub(super) fn close_copy(socket: &'static Socket, copy: c_int) {
     // The program may have closed the number behind our back.
     let is_ours = Conn::attached(socket, copy).is_some_and(|conn| conn.is_named());
     let fd = if is_ours { copy } else { -1 };

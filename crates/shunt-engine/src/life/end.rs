@@ -1,11 +1,18 @@
 //! The end of a socket's life.
 
+use super::descriptor::close_copy;
 use crate::socket::Socket;
 use crate::socket::above::Above;
 use crate::{control, epoll, stats, upgrade};
 
 /// What the library does for sockets whose end comes about below.
-pub(super) static ABOVE: Above = Above { end, bury };
+pub(super) static ABOVE: Above = Above {
+    end,
+    close_copy,
+    look_again: epoll::look_again,
+    may_return: upgrade::may_return,
+    bury,
+};
 
 /// No descriptor names it, and no call is left that has slept on it.
 fn end(socket: &'static Socket) {

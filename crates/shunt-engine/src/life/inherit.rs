@@ -2,18 +2,15 @@
 //! process. It may not run under Shunt, so each such connection becomes a plain
 //! kernel socket first.
 
-use std::sync::atomic::Ordering;
-
 use libc::c_int;
 use shunt_abi::Reason;
 
 use super::attached;
 use super::descriptor::{after_dup, before_replace};
 use crate::entry::{self, Entry};
-use crate::hold;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{config, control, epoll, sys, thread, upgrade};
+use crate::{control, epoll, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(super) fn give_up(fd: c_int, reason: Reason) {
@@ -40,17 +37,10 @@ fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
 }
 
 fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
-    control::refuse(socket, reason);
-    if socket.stage() != Stage::Attached {
-        return;
-    }
     let mut stand_in = None;
-    hold::beside_close(socket, || {
-        if let Some(conn) = Conn::new(socket, fd) {
-            stream::downgrade(&conn, reason);
-            if goes_on_elsewhere(reason) {
-                stand_in = stream::for_ended_peer(&conn);
-            }
+    stream::give_up(socket, fd, reason, |conn| {
+        if goes_on_elsewhere(reason) {
+            stand_in = stream::for_ended_peer(conn);
         }
     });
     if let Some(stand_in) = stand_in {
@@ -98,38 +88,6 @@ fn replace(socket: &'static Socket, fd: c_int, stand_in: c_int) {
 fn put_over(fd: c_int, stand_in: c_int) {
     let flags = if survives(fd) { 0 } else { libc::O_CLOEXEC };
     let _ = sys::dup3(stand_in, fd, flags);
-}
-
-/// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.
-#[inline]
-pub(crate) fn see_to_wishes() {
-    let all = config::is_restless();
-    if all || control::take_wishes() {
-        go_back(all);
-    }
-}
-
-#[cold]
-fn go_back(all: bool) {
-    if !thread::owns_memory() {
-        return;
-    }
-    entry::each(|fd, entry| {
-        let Entry::Socket(socket) = entry else { return };
-        let wished = socket.wished.load(Ordering::Relaxed);
-        if !(wished || all && socket.stage() == Stage::Attached) {
-            return;
-        }
-        // Nothing needs TCP: the peer may read some of it first.
-        if Conn::attached(socket, fd).is_some_and(|conn| stream::is_too_much_for_tcp(&conn)) {
-            if wished {
-                control::wish_again();
-            }
-            return;
-        }
-        socket.wished.store(false, Ordering::Relaxed);
-        give_up_socket(socket, fd, Reason::Requested);
-    });
 }
 
 /// Everything goes back to the kernel: its calls pass us by from here on.

@@ -6,7 +6,6 @@ use libc::{c_int, nfds_t, pollfd, sigset_t};
 use shunt_abi::Reason;
 
 use super::array::{Memory, with_array};
-use super::mask::mask_at_a_glance;
 use crate::entry::{self, Entry};
 use crate::epoll::{self, Known, Limit, SETS, Set};
 use crate::hold::{Held, Taken};
@@ -15,7 +14,7 @@ use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Spin, Want};
 use crate::thread::signals::Seen;
 use crate::wake::{self, Place};
-use crate::{Outcome, control, hold, life, real, signal, sys, upgrade};
+use crate::{Outcome, control, hold, real, signal, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
 /// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
@@ -95,7 +94,7 @@ pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
         if let Some(conn) = attached(one.fd) {
             let wanted = one.events as u16 as u32 | (libc::POLLERR | libc::POLLHUP) as u32;
             let look = heard.get(i).is_some_and(|kernel| kernel.revents != 0);
-            one.revents = (mask_at_a_glance(&conn, wanted, look) & wanted) as i16;
+            one.revents = (stream::mask_at_a_glance(&conn, wanted, look) & wanted) as i16;
             found += usize::from(one.revents != 0);
         }
     }
@@ -166,7 +165,7 @@ pub(super) unsafe fn poll_with(
     sigmask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
-    life::see_to_wishes();
+    stream::see_to_wishes();
     let mut spin = Spin::new();
     let mut any = false;
     for one in fds.iter_mut() {

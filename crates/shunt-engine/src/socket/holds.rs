@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::c_int;
 use shunt_shm::slot;
 
-use super::{SOCKETS, Socket, Stage, above, paired};
+use super::{SOCKETS, Socket, Stage, paired};
 use crate::hold::{self, Held};
 use crate::link::Pair;
 use crate::table;
@@ -68,13 +68,6 @@ impl Socket {
         }
     }
 
-    /// No call is left either that has slept on it.
-    pub(crate) fn end_at_last(&'static self) {
-        if let Some(above) = above::get() {
-            (above.end)(self);
-        }
-    }
-
     /// The slots that it has had are nobody's.
     pub(crate) fn leave_slots(&self) {
         self.pairs.each(|pair| {
@@ -98,15 +91,6 @@ impl Socket {
     fn is_attached_at_both_ends(&self) -> bool {
         let is_ready = |pair: &Pair| pair.peer_state() & slot::READY != 0;
         self.stage() == Stage::Attached && self.pair().is_some_and(is_ready)
-    }
-
-    /// Nobody is inside a real call either, as after a `close` under a thread that
-    /// receives.
-    #[cold]
-    pub(super) fn bury(&'static self) {
-        if let Some(above) = above::get() {
-            (above.bury)(self);
-        }
     }
 
     /// Its object may be used anew.

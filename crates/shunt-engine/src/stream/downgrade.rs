@@ -27,8 +27,9 @@ use super::tell::News;
 use super::{Conn, close, owed, wait};
 use crate::config::hesitate;
 use crate::control::{self, Loan};
+use crate::socket::{Socket, Stage};
 use crate::thread::{self, give};
-use crate::{epoll, sys, wake};
+use crate::{hold, sys, wake};
 
 /// The peer answers by itself within this time if it is awake, or sleeps on the
 /// connection; nanoseconds.
@@ -83,7 +84,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     if wait::any_waits_for_room(conn) {
         wake::wake_all();
     }
-    epoll::look_again(conn.socket);
+    conn.socket.look_again();
     // In a `vfork` child the connection to the daemon is not ours.
     if thread::owns_memory() {
         control::report(conn.socket, Some(reason));
@@ -91,6 +92,25 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         conn.socket.again.owe_report();
     }
     home
+}
+
+/// The socket is the kernel's from here on, whatever it was; `then` looks at a connection that has gone back.
+pub(crate) fn give_up(
+    socket: &'static Socket,
+    fd: c_int,
+    reason: Reason,
+    then: impl FnOnce(&Conn<'static>),
+) {
+    control::refuse(socket, reason);
+    if socket.stage() != Stage::Attached {
+        return;
+    }
+    hold::beside_close(socket, || {
+        if let Some(conn) = Conn::new(socket, fd) {
+            downgrade(&conn, reason);
+            then(&conn);
+        }
+    });
 }
 
 /// Whether both directions are the kernel's already.
@@ -199,7 +219,7 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
             || now - start > patience;
         let over = over || !is_open;
         if over && !home && !stays && is_open && !asks_on {
-            give_up(conn);
+            do_without_answer(conn);
         }
         give(&own.receiving.token);
         hesitate();
@@ -330,7 +350,7 @@ fn has_ended_recall(conn: &Conn) -> bool {
 }
 
 /// Nobody answers. With the receiving token.
-fn give_up(conn: &Conn) {
+fn do_without_answer(conn: &Conn) {
     if !conn.socket.insists.load(Ordering::Relaxed) {
         take_back_in_time(conn);
     }

@@ -8,7 +8,7 @@ use shunt_shm::slot::{self, Way};
 
 use super::close::{abort, keep_error};
 use super::wait::{Stay, Want, is_patient, out_of_patience, timeout, wait};
-use super::{Conn, again, downgrade, owed, short};
+use super::{Conn, downgrade, owed, short};
 use crate::iov::Cursor;
 use crate::socket::RECEIVER;
 use crate::sys::{self, Errno};
@@ -89,7 +89,7 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
         return nothing(conn, flags);
     }
     if conn.way_out() == Way::TcpAgain {
-        again::consider(conn);
+        conn.socket.may_return(conn.fd);
     }
     let seen = signals::now();
     let (mut deadline, mut has_slept) = (None, false);
@@ -190,7 +190,7 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
                 let least = if now { 0 } else { least };
                 let life = conn.pair.life();
                 conn.socket.go_in_attached(RECEIVER);
-                if again::is_plain_in(conn, life) {
+                if conn.is_plain_in(life) {
                     // SAFETY: the caller's promise.
                     unsafe { rest_from_tcp(conn, &mut cursor, least, flags) };
                 }

@@ -15,7 +15,7 @@ use super::close::has_died;
 use super::leave::{leave_if_ending, leave_ring};
 use super::owed::{self, Debt};
 use super::wait::{Stay, Want, is_patient, out_of_patience, wait, wait_for_kernel};
-use super::{Conn, again, spin};
+use super::{Conn, spin};
 use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::bump;
@@ -66,7 +66,7 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
         return Outcome::Kernel;
     }
     if conn.way_out() == Way::TcpAgain {
-        again::consider(conn);
+        conn.socket.may_return(conn.fd);
     }
     let token = &conn.pair.own.sending.token;
     let mut cursor = Cursor::new(iov);

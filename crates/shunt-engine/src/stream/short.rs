@@ -13,7 +13,6 @@ use super::wait::{Want, timeout};
 use super::{Conn, owed};
 use crate::Outcome;
 use crate::link::Pair;
-use crate::ready;
 use crate::socket::{Socket, Stage, bump};
 use crate::sys;
 use crate::thread::signals::{self, Seen};
@@ -116,7 +115,7 @@ fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
     };
     let is_all = (flags & libc::MSG_DONTWAIT != 0 || options.nonblock.load(Ordering::Relaxed) != 0)
         && options.forked.load(Ordering::Relaxed) == slot::UNFORKED
-        && ready::is_as_usual(&conn)
+        && super::is_as_usual(&conn)
         && !pair.consumer().is_ready();
     if is_all {
         socket.read_at.store(read, Ordering::Relaxed);

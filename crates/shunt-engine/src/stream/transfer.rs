@@ -12,7 +12,7 @@ use shunt_shm::slot::{self, Way};
 use super::close::keep_error;
 use super::send::{allowed, by_kernel, goes_by_ring};
 use super::wait::{Deadline, Stay, Want, wait};
-use super::{Conn, ask_for_room, leave_ring, owed, receive, recv, send};
+use super::{Conn, leave_ring, owed, receive, recv, send};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
 use crate::thread::{give, signals};
@@ -252,7 +252,7 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
                     if let Err(errno) = wait(conn, Want::Room, &mut deadline, stay, seen) {
                         return so_far(done, Outcome::Fail(errno));
                     }
-                } else if !ask_for_room(conn) {
+                } else if !send::ask_for_room(conn) {
                     return so_far(done, Outcome::Fail(libc::EAGAIN));
                 }
             }

@@ -13,9 +13,9 @@ use shunt_shm::wake::Address;
 use super::downgrade::downgrade;
 use super::leave::leave_if_ending;
 use super::spin::{self, Peer, Spin};
+use super::wish::see_to_wishes;
 use super::{Conn, owed};
 use crate::hold::Taken;
-use crate::life;
 use crate::socket::Socket;
 use crate::sys::{self, Errno};
 use crate::thread::{give, is_alone, signals::Seen};
@@ -109,7 +109,7 @@ pub(crate) fn wait(
     seen: Seen,
 ) -> Result<(), Errno> {
     let way = conn.way_in();
-    life::see_to_wishes();
+    see_to_wishes();
     // It has gone back to TCP: the receive goes on there.
     if want == Want::Data && conn.way_in() != way {
         return Ok(());
@@ -365,7 +365,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
 /// Before the connection comes back to its rings: says again where those are called who sleep on
 /// it, as a relative may have said so since. With both tokens; no other process has it. `false`:
 /// one of them cannot be called.
-pub(super) fn say_again(conn: &Conn) -> bool {
+pub(crate) fn say_again(conn: &Conn) -> bool {
     let sleepers = &conn.pair.own.receiving.sleepers;
     let mut asleep = 0;
     for want in [Want::Data, Want::Room] {

@@ -6,8 +6,10 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, PO
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
+use super::close::reset_if_died;
+use super::recv::{at_mark, pump, unread};
+use super::{Conn, owed, send};
 use crate::config::hesitate;
-use crate::stream::{self, Conn};
 use crate::sys;
 
 const READABLE: u32 = (POLLIN | POLLRDNORM) as u32;
@@ -23,7 +25,7 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
 
 /// The same without asking the peer, which takes a barrier: for a caller that looks again
 /// and again, and asks before it sleeps.
-pub(super) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
+pub(crate) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
     mask_asking(conn, wanted, look, false)
 }
 
@@ -84,14 +86,11 @@ fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
 /// The same, whatever there may be to know.
 fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     let socket = conn.socket;
-    if conn.way_in() != Way::Ring
-        || conn.consumer().has_ended()
-        || stream::recall_is_withdrawn(conn)
-    {
-        stream::pump(conn);
+    if conn.way_in() != Way::Ring || conn.consumer().has_ended() || owed::is_withdrawn(conn) {
+        pump(conn);
     }
-    if stream::recall_is_due(conn) {
-        stream::answer_recall(conn);
+    if owed::is_due(conn) {
+        owed::answer(conn);
     }
     let (inward, out) = (conn.way_in(), conn.way_out());
     let peer = conn.pair.peer_state();
@@ -123,9 +122,9 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
             let stray = kernel & POLLIN != 0 && !leaves();
             conn.consumer().at_hand() > 0 || stray || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0
         }
-        Way::Tcp if stream::unread(conn) > 0 => true,
+        Way::Tcp if unread(conn) > 0 => true,
         // The count ends at urgent data.
-        Way::Tcp if kernel & POLLIN != 0 && stream::at_mark(conn) => true,
+        Way::Tcp if kernel & POLLIN != 0 && at_mark(conn) => true,
         Way::Tcp => kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,
         Way::TcpAgain | Way::Owing => kernel & POLLIN != 0,
     };
@@ -156,7 +155,7 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
 /// Translates what the base socket says into what TCP would say.
 fn honest(conn: &Conn, kernel: i16) -> i16 {
     if kernel & POLLRDHUP != 0 {
-        stream::reset_if_died(conn);
+        reset_if_died(conn);
         return sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
     }
     kernel
@@ -166,7 +165,7 @@ fn honest(conn: &Conn, kernel: i16) -> i16 {
 /// more.
 fn ask_for_room(conn: &Conn, wanted: u32) -> bool {
     wanted & WRITABLE != 0
-        && stream::ask_for_room(conn)
+        && send::ask_for_room(conn)
         && (conn.way_out() == Way::Ring || sys::ready(conn.fd, POLLOUT) & POLLOUT != 0)
 }
 

@@ -17,28 +17,31 @@
 
 use std::sync::atomic::Ordering;
 
+use libc::c_int;
 use shunt_abi::Reason;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot;
 
-use super::wait::say_again;
-use super::{Conn, downgrade, waits_for_many};
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
 use crate::socket::returning::{ALONE, ASKED, COUNTS};
-use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO};
+use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, Socket};
+use crate::stream::{Conn, is_plain, say_again, waits_for_many};
 use crate::thread::{self, give};
 use crate::{control, epoll, stats, sys, tcp};
 
-/// A call on a connection of which a direction is the kernel's again. Without a token.
+/// A call on a connection, by that descriptor, of which a direction is the kernel's again. Without a token.
 #[cold]
-pub(super) fn consider(conn: &Conn) {
+pub(crate) fn may_return(socket: &'static Socket, fd: c_int) {
+    let Some(conn) = &Conn::attached(socket, fd) else {
+        return;
+    };
     let again = &conn.socket.again;
     settle(conn);
     note(conn);
     match again.stage() {
-        COUNTS if may_return(conn) && again.is_due() => ask(conn),
+        COUNTS if is_free(conn) && again.is_due() => ask(conn),
         ASKED => control::check_mail(),
-        ALONE if may_return(conn) => try_again(conn),
+        ALONE if is_free(conn) => try_again(conn),
         _ => {}
     }
 }
@@ -59,7 +62,7 @@ fn ask(conn: &Conn) {
 fn note(conn: &Conn) {
     let socket = conn.socket;
     let untold = socket.again.owes_report() || !socket.is_downgraded();
-    if untold && downgrade::is_plain(conn) && thread::owns_memory() {
+    if untold && is_plain(conn) && thread::owns_memory() {
         socket.again.note_report();
         socket.note_downgrade();
         if socket.reason() == Reason::Pending {
@@ -82,7 +85,7 @@ fn settle(conn: &Conn) {
 }
 
 /// Whether the connection could come back as far as this side knows.
-fn may_return(conn: &Conn) -> bool {
+fn is_free(conn: &Conn) -> bool {
     let socket = conn.socket;
     thread::owns_memory()
         && config::upgrade() != Upgrade::Off
@@ -116,7 +119,7 @@ fn try_again(conn: &Conn) {
             return;
         }
         // Nobody is in the middle of anything.
-        if may_return(conn) && conn.pair.life() + 1 == next {
+        if is_free(conn) && conn.pair.life() + 1 == next {
             conn.receiver().say_ready();
         }
         give(&own.receiving.token);
@@ -178,7 +181,7 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
     }
     let base = conn
         .base()
-        .filter(|&base| may_return(conn) && conn.pair.life() + 1 == next && !waits_for_many(base));
+        .filter(|&base| is_free(conn) && conn.pair.life() + 1 == next && !waits_for_many(base));
     let consumed = base.and_then(tcp::consumed);
     let flags = base.and_then(|base| sys::fcntl(base, libc::F_GETFL, 0).ok());
     let begins = consumed.is_some() && flags.is_some() && socket.again.move_on(ALONE, COUNTS);
@@ -205,14 +208,4 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
     hesitate();
     socket.inside.open(true);
     begins
-}
-
-/// Whether the connection is still in that life.
-pub(crate) fn is_in(conn: &Conn, life: u32) -> bool {
-    conn.pair.life() == life
-}
-
-/// Whether what arrives is the kernel's in that life, and the connection is still in it.
-pub(crate) fn is_plain_in(conn: &Conn, life: u32) -> bool {
-    is_in(conn, life) && conn.way_in() == Way::TcpAgain
 }
