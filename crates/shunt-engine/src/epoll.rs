@@ -19,28 +19,31 @@
 mod call;
 mod carry;
 mod collect;
-mod control;
 mod inner;
 mod limit;
 mod near;
 mod nested;
 mod outside;
 mod place;
+mod register;
 mod set;
 mod sleep;
 mod state;
-mod wait;
 
 pub(crate) use call::close_all as close_channels;
-pub(crate) use carry::{Known, begun_again, carry, give_back, give_back_of, look_again};
-pub(crate) use control::change;
-pub(crate) use inner::{inner, make_way};
+pub(crate) use carry::{
+    AT_ONCE, Known, begun_again, carry, give_back, give_back_of, look_again, waiting,
+};
+pub(crate) use collect::{
+    LOOK_OFTEN, collect, collect_all, has_news, has_some, is_due, take_events,
+};
+pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;
-pub(crate) use nested::expose;
+pub(crate) use nested::{expose, nest};
 pub(crate) use place::{Registration, forget, part, registrations};
+pub(crate) use register::{register, see_to_chores};
 pub(crate) use set::{SETS, Set, User, after_fork_child, forget_links};
 pub(crate) use sleep::{begin_sleep, end_sleep};
-pub(crate) use wait::{wait, wait_unknown};
 
 /// Bits of a registration that are not events.
 const FLAGS: u32 =

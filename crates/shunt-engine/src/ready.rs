@@ -7,11 +7,14 @@
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::entry::{self, Entry};
-use crate::epoll::{self, Limit, SETS, Set};
+use crate::epoll::{Limit, SETS, Set, User};
 use crate::thread::{is_alone, signals};
 use crate::{Outcome, signal};
 
 mod array;
+mod bring;
+mod epoll_ctl;
+mod epoll_wait;
 mod poll;
 mod select;
 
@@ -86,20 +89,6 @@ pub unsafe fn ppoll(
     };
     // SAFETY: as above.
     unsafe { poll::poll(fds, Limit::new(time), mask, seen) }
-}
-
-/// `ppoll` of an epoll set alone, for input.
-///
-/// # Safety
-/// `mask` is null or a signal set.
-pub(crate) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) -> Outcome {
-    let mut one = [pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    }];
-    // SAFETY: the caller's promise.
-    unsafe { poll::poll(&mut one, limit, mask, signals::now()) }
 }
 
 /// `select(2)`: writes back what is left of the time, as Linux does.
@@ -180,7 +169,7 @@ pub unsafe fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> Outcome {
-    let Some(user) = epoll::User::of(set) else {
+    let Some(user) = User::of(set) else {
         // A set that we do not know (inherited through exec, or there was no memory to know it):
         // what it watches must be the kernel's.
         if operation != libc::EPOLL_CTL_DEL {
@@ -195,7 +184,7 @@ pub unsafe fn epoll_ctl(
     let is_there = (event as usize) >= 4096 && signal::may_read(event, 1);
     // SAFETY: the caller's promise.
     let event = is_there.then(|| unsafe { event.read_unaligned() });
-    let outcome = epoll::change(user.set(), operation, fd, event);
+    let outcome = epoll_ctl::change(user.set(), operation, fd, event);
     user.leave();
     outcome
 }
@@ -209,12 +198,12 @@ pub unsafe fn epoll_wait(
     mask: *const sigset_t,
 ) -> Outcome {
     let limit = Limit::new(milliseconds(timeout));
-    let Some(user) = epoll::User::of(set) else {
+    let Some(user) = User::of(set) else {
         // SAFETY: the caller's promise.
         return unsafe { unknown(set, events, most, limit, mask) };
     };
     // SAFETY: the caller's promise.
-    let outcome = unsafe { epoll::wait(user, events, most, limit, mask) };
+    let outcome = unsafe { epoll_wait::wait(user, events, most, limit, mask) };
     user.leave();
     outcome
 }
@@ -235,7 +224,7 @@ unsafe fn unknown(
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
-    unsafe { epoll::wait_unknown(set, events, most, limit, mask) }
+    unsafe { epoll_wait::wait_unknown(set, events, most, limit, mask) }
 }
 
 /// `epoll_pwait2`; a null timeout: for ever.
@@ -251,12 +240,12 @@ pub unsafe fn epoll_pwait2(
         return Outcome::Kernel;
     };
     let limit = Limit::new(time);
-    let Some(user) = epoll::User::of(set) else {
+    let Some(user) = User::of(set) else {
         // SAFETY: the caller's promise.
         return unsafe { unknown(set, events, most, limit, mask) };
     };
     // SAFETY: the caller's promise.
-    let outcome = unsafe { epoll::wait(user, events, most, limit, mask) };
+    let outcome = unsafe { epoll_wait::wait(user, events, most, limit, mask) };
     user.leave();
     outcome
 }

@@ -6,7 +6,6 @@ use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
 use super::FLAGS;
-use super::collect::collect_all;
 use super::inner::hear_others;
 use super::outside;
 use super::place::{is_watched_by_relative, say_watched, watch};
@@ -15,8 +14,8 @@ use super::state::State;
 use crate::link::{Link, Pair};
 use crate::socket::{self, ItemList, Socket};
 use crate::stream::{self, Conn};
+use crate::sys;
 use crate::tcp::{self, Mark};
-use crate::{sys, upgrade};
 
 /// What is known, at an upgrade, of the events that the kernel's set has still to
 /// report for the socket. An edge must be reported once.
@@ -312,22 +311,16 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
     });
 }
 
-/// Attaches the sockets of a set that have been paired meanwhile. Edge-triggered
-/// registrations follow once the kernel has no event for them any more: what it
-/// has goes to the program, with what is ready of ours. Returns how many events that is.
-#[inline]
-pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
-    if socket::paired::any() {
-        bring_paired(set, room)
-    } else {
-        0
-    }
-}
+/// A registration of a socket that waits to be attached: by which descriptor, and whether it is edge-triggered.
+type Waiting = (&'static Socket, c_int, bool);
 
+/// As many of them as are looked at before one wait.
+pub(crate) const AT_ONCE: usize = 32;
+
+/// Those of a set whose turn it is.
 #[cold]
-#[inline(never)]
-fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
-    let mut paired = [None; 32];
+pub(crate) fn waiting(set: &'static Set) -> [Option<Waiting>; AT_ONCE] {
+    let mut paired = [None; AT_ONCE];
     let mut n = 0;
     set.with(|state| {
         if set.moved.load(Ordering::Relaxed) == set.tracked.load(Ordering::Relaxed) {
@@ -354,25 +347,5 @@ fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
             n < paired.len()
         });
     });
-    let paired = || paired.into_iter().flatten();
-    for (socket, fd, _) in paired().filter(|p| !p.2) {
-        upgrade::progress(socket, fd, Known::Nothing);
-    }
-    if !paired().any(|p| p.2) {
-        return 0;
-    }
-    let mut marks = [None; 32];
-    for (mark, (_, fd, _)) in marks.iter_mut().zip(paired()) {
-        *mark = tcp::mark(fd);
-    }
-    // Before one more is carried over: what is ready would be told of twice.
-    let (found, is_all) = collect_all(set, room);
-    if is_all {
-        for ((socket, fd, edge), mark) in paired().zip(marks) {
-            if let (true, Some(mark)) = (edge, mark) {
-                upgrade::progress(socket, fd, Known::Told(set.index(), mark));
-            }
-        }
-    }
-    found
+    paired
 }

@@ -103,7 +103,7 @@ fn leave_out(magic: u64, room: &mut [epoll_event], n: usize) -> Option<usize> {
 
 /// Takes reports of ours out of the events of a set that was closed meanwhile: its number
 /// may name another set, and no thread is in a call on that. Returns how many are left.
-pub(super) fn take_foreign(room: &mut [epoll_event], n: usize) -> usize {
+pub(crate) fn take_foreign(room: &mut [epoll_event], n: usize) -> usize {
     let mut left = 0;
     for i in 0..n {
         let data = room[i].u64;

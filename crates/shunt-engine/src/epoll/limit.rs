@@ -11,7 +11,7 @@ pub(crate) struct Limit {
     until: Option<u64>,
     now: bool,
     /// Not in whole milliseconds.
-    pub(super) fine: bool,
+    pub(crate) fine: bool,
 }
 
 impl Limit {
@@ -51,7 +51,7 @@ impl Limit {
     }
 
     /// The same limit, or one in so many nanoseconds if that is sooner.
-    pub(super) fn at_most(self, nanoseconds: u64) -> Self {
+    pub(crate) fn at_most(self, nanoseconds: u64) -> Self {
         let sooner = Self::new(Some(nanoseconds));
         match self.until {
             None if !self.now => sooner,

@@ -13,7 +13,7 @@ use super::state::State;
 use crate::{Outcome, sys};
 
 /// A set in a set: the kernel keeps it; we must know that it is there.
-pub(super) fn nest(
+pub(crate) fn nest(
     set: &'static Set,
     operation: c_int,
     child: &'static Set,
@@ -155,8 +155,13 @@ impl Set {
         must
     }
 
+    /// Whether there are sets inside it.
+    pub(crate) fn has_nested(&self) -> bool {
+        self.nested.load(Ordering::Acquire) != 0
+    }
+
     /// Exposes the sets inside it.
-    pub(super) fn expose_nested(&'static self) {
+    pub(crate) fn expose_nested(&'static self) {
         self.each_inside(expose);
     }
 

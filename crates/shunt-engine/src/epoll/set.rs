@@ -150,6 +150,12 @@ impl Set {
         self.moved.load(Ordering::Acquire) != 0
     }
 
+    /// Whether there is something to do for its sockets ([`super::see_to_chores`]).
+    #[inline]
+    pub(crate) fn has_chores(&self) -> bool {
+        self.chores.load(Ordering::Relaxed)
+    }
+
     /// Whether there is nothing to know about the set: no TCP sockets, no sets, and
     /// no inner set of ours, which stays when the last shunted socket has gone.
     #[inline]

@@ -62,6 +62,19 @@ pub(crate) fn end_sleep(set: &'static Set) {
     leave_doors(set, 1);
 }
 
+impl Set {
+    /// A thread is about to sleep on the set while that is plain, and so stands at no door. One of the two
+    /// sees the other: this thread a change, or the changer this sleeper.
+    pub(crate) fn begin_plain_sleep(&self) {
+        self.plain_sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It is awake again.
+    pub(crate) fn end_plain_sleep(&self) {
+        self.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// The reverse of [`stand_at_doors`], with what is inside by now: whoever changes that counts those
 /// who sleep meanwhile ([`super::nested`]).
 pub(super) fn leave_doors(set: &'static Set, threads: u32) {

@@ -12,7 +12,7 @@ use crate::hold::{Held, Taken};
 use crate::region::count;
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Spin, Want};
-use crate::thread::signals::Seen;
+use crate::thread::signals::{self, Seen};
 use crate::wake::{self, Place};
 use crate::{Outcome, control, hold, real, signal, sys, upgrade};
 
@@ -146,6 +146,20 @@ pub(super) unsafe fn poll(
         poll_with(fds, scratch, memory, limit, mask, seen)
     };
     with_array(count, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
+}
+
+/// `ppoll` of an epoll set alone, for input.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+pub(super) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) -> Outcome {
+    let mut one = [pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    // SAFETY: the caller's promise.
+    unsafe { poll(&mut one, limit, mask, signals::now()) }
 }
 
 /// Entries of scratch that [`poll_with`] needs for so many descriptors.
