@@ -10,7 +10,7 @@
 //! * [`stream`]: the bytes of an attached connection.
 //! * [`epoll`], [`ready`]: readiness.
 //! * [`wake`]: how who sleeps is called.
-//! * [`process`], [`signal`], [`stats`], [`region`], [`thread`], [`config`]: the process around it.
+//! * [`signal`], [`stats`], [`region`], [`thread`], [`config`]: the process around it.
 
 mod config;
 mod control;
@@ -24,7 +24,6 @@ pub mod life;
 mod link;
 mod outcome;
 mod pool;
-mod process;
 pub mod ready;
 pub mod real;
 mod region;
@@ -38,7 +37,7 @@ mod table;
 mod tcp;
 mod thread;
 mod upgrade;
-mod uring;
+mod uring_map;
 mod wake;
 
 pub use outcome::Outcome;

@@ -20,19 +20,20 @@ mod adopt;
 mod connection;
 mod descriptor;
 mod end;
+mod fork;
 mod inherit;
 mod option;
 mod pass;
 mod process;
 mod successor;
-pub mod uring;
 
 pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
 };
+pub(crate) use descriptor::closing;
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range};
-pub(crate) use inherit::to_kernel;
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
+pub(crate) use inherit::{give_up, give_up_all, to_kernel};
 pub(crate) use option::before_control_data;
 pub use option::{fcntl, getsockopt, ioctl, setsockopt};
 pub(crate) use pass::{passed, passing};

@@ -19,7 +19,7 @@ mod fd;
 mod file;
 mod memory;
 mod pair;
-mod process;
+mod proc;
 mod readiness;
 mod signal;
 mod socket;
@@ -40,9 +40,7 @@ pub(crate) use memory::{
     wipe_on_fork,
 };
 pub(crate) use pair::connected;
-pub(crate) use process::{
-    comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run,
-};
+pub(crate) use proc::{comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
     ready, sched_yield,

@@ -26,7 +26,7 @@ pub fn close(fd: c_int) -> Outcome {
 }
 
 /// Bookkeeping for a descriptor about to be closed.
-pub(super) fn closing(fd: c_int, entry: Entry) {
+pub(crate) fn closing(fd: c_int, entry: Entry) {
     match entry {
         Entry::Socket(socket) => closing_socket(socket, fd),
         Entry::Set(set) => {

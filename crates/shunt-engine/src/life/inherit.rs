@@ -13,7 +13,7 @@ use crate::stream::{self, Conn};
 use crate::{control, epoll, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
-pub(super) fn give_up(fd: c_int, reason: Reason) {
+pub(crate) fn give_up(fd: c_int, reason: Reason) {
     if let Some(socket) = Socket::of(fd) {
         give_up_socket(socket, fd, reason);
     }
@@ -91,7 +91,7 @@ fn put_over(fd: c_int, stand_in: c_int) {
 }
 
 /// Everything goes back to the kernel: its calls pass us by from here on.
-pub(super) fn give_up_all(reason: Reason) {
+pub(crate) fn give_up_all(reason: Reason) {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry {
             give_up_socket(socket, fd, reason);

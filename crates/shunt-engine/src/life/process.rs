@@ -3,10 +3,11 @@
 use libc::{c_char, c_int};
 use shunt_abi::Reason;
 
-use super::{adopt, inherit, successor};
+use super::{adopt, fork, inherit, successor};
 use crate::config::{self, Environment, Upgrade};
-use crate::socket::Socket;
-use crate::{Outcome, control, epoll, link, process, region, signal, stats, sys, thread};
+use crate::socket::{SOCKETS, Socket, Stage};
+use crate::stream::{self, Conn};
+use crate::{Outcome, control, epoll, link, region, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 ///
@@ -27,7 +28,7 @@ pub unsafe fn start(environment: *const *const c_char) {
 #[inline]
 pub fn before_fork() {
     if thread::is_used() {
-        process::before_fork();
+        fork::before_fork();
     }
 }
 
@@ -35,7 +36,7 @@ pub fn before_fork() {
 #[inline]
 pub fn after_fork_parent() {
     if thread::is_used() {
-        process::after_fork_parent();
+        fork::after_fork_parent();
     }
 }
 
@@ -51,7 +52,7 @@ pub fn after_fork_child() {
     thread::learn_pid();
     signal::after_fork_child();
     if thread::is_used() {
-        process::after_fork_child();
+        fork::after_fork_child();
     }
 }
 
@@ -112,9 +113,23 @@ pub fn before_exit() {
 #[cold]
 fn end_process() {
     if thread::owns_descriptors() {
-        process::before_exit();
+        close_all();
     }
     stats::write_at_last();
+}
+
+/// The process ends: its connections end as if it had closed them.
+fn close_all() {
+    for socket in SOCKETS.each() {
+        if socket.stage() == Stage::Attached
+            && let Some(conn) = Conn::new(socket, socket.fd())
+        {
+            stream::before_close(&conn);
+        }
+        if socket.is_live() && socket.inside.is_empty() {
+            socket.share.leave();
+        }
+    }
 }
 
 /// Before the process changes its user, its root or its rights: afterwards it

@@ -1,4 +1,4 @@
-//! What happens to our state when the process forks, executes or ends.
+//! What happens to our state when the process forks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,20 +6,20 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::slot;
 
-mod forks;
+mod under_way;
 
+use super::inherit::to_kernel;
 use crate::entry::{self, Entry};
 use crate::epoll::SETS;
 use crate::hold::Held;
 use crate::link::{self, Link, Pair};
 use crate::socket::{SOCKETS, Socket, Stage};
-use crate::stream::{self, Conn};
-use crate::{control, epoll, life, region, share, stats, thread, upgrade, uring, wake};
+use crate::{control, epoll, region, share, stats, thread, upgrade, uring_map, wake};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
 /// would have to agree: at best before it is claimed in the name of this one.
-pub(crate) fn before_fork() {
+pub(super) fn before_fork() {
     if !thread::owns_memory() {
         return;
     }
@@ -44,7 +44,7 @@ pub(crate) fn before_fork() {
     });
     // Behind what makes a connection the child's, too.
     let has_memory = link::before_fork(|visit| Socket::each_used(|_| true, visit));
-    let has_table = forks::begin();
+    let has_table = under_way::begin();
     if !(has_memory && has_table) {
         keep_from_child(has_table);
     }
@@ -53,9 +53,9 @@ pub(crate) fn before_fork() {
 }
 
 /// After it, in the parent, also if there is no child.
-pub(crate) fn after_fork_parent() {
+pub(super) fn after_fork_parent() {
     if thread::owns_memory() {
-        forks::end();
+        under_way::end();
     }
 }
 
@@ -67,7 +67,7 @@ fn keep_from_child(has_table: bool) {
         if let Entry::Socket(socket) = entry
             && socket.pair().is_some_and(is_lost)
         {
-            life::to_kernel(fd, Reason::NoResources);
+            to_kernel(fd, Reason::NoResources);
         }
     });
 }
@@ -104,24 +104,10 @@ fn is_unshared(socket: &Socket) -> bool {
     }
 }
 
-/// The process ends: its connections end as if it had closed them.
-pub(crate) fn before_exit() {
-    for socket in SOCKETS.each() {
-        if socket.stage() == Stage::Attached
-            && let Some(conn) = Conn::new(socket, socket.fd())
-        {
-            stream::before_close(&conn);
-        }
-        if socket.is_live() && socket.inside.is_empty() {
-            socket.share.leave();
-        }
-    }
-}
-
 /// In the child: the other threads are gone, and so is whatever they held.
-pub(crate) fn after_fork_child() {
+pub(super) fn after_fork_child() {
     thread::note_fork();
-    forks::after_fork_child();
+    under_way::after_fork_child();
     share::after_fork_child();
     region::after_fork_child();
     stats::after_fork_child();
@@ -157,7 +143,7 @@ pub(crate) fn after_fork_child() {
         }
     }
     recount_holds();
-    uring::after_fork_child();
+    uring_map::after_fork_child();
     stats::announce();
 }
 

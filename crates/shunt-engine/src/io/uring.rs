@@ -8,12 +8,11 @@
 use libc::{c_int, c_uint, epoll_event};
 use shunt_abi::Reason;
 
-use super::descriptor::closing;
-use super::inherit::{give_up, give_up_all};
 use crate::config::{self, Rings};
 use crate::entry::{self, Entry};
+use crate::life::{closing, give_up, give_up_all};
 use crate::socket::{Socket, Stage};
-use crate::uring::{self, Entry as Submission, Parameters};
+use crate::uring_map::{self, Entry as Submission, Parameters};
 use crate::{Outcome, epoll, ready, sys, thread};
 
 /// `IORING_ENTER_REGISTERED_RING`: the number is none of a descriptor.
@@ -59,7 +58,7 @@ pub unsafe fn after_setup(fd: c_int, parameters: *const Parameters) {
     let is_known = thread::owns_memory() && is_whole(parameters) && {
         // SAFETY: readable, as `is_whole` has seen.
         let parameters = unsafe { parameters.read_unaligned() };
-        uring::note(fd, &parameters)
+        uring_map::note(fd, &parameters)
     };
     if !is_known {
         give_way();
@@ -93,7 +92,7 @@ pub fn before_enter(fd: c_int, count: c_uint, flags: c_uint) -> c_uint {
     }
     let (mut linked, mut all) = (false, true);
     let seen = if flags & REGISTERED_RING == 0 {
-        uring::look(fd, count, |entry| {
+        uring_map::look(fd, count, |entry| {
             all &= see_to(&entry, linked);
             linked = entry.flags() & LINKS != 0;
         })
