@@ -8,6 +8,13 @@ use shunt_abi::Reason;
 
 use crate::sys;
 
+/// Data calls after which a connection has shown that it will live (adaptive).
+/// A one-request connection makes about four at each end.
+pub(crate) const LIVES_AFTER: u32 = 5;
+
+/// Data calls after which nobody will come any more to pair a connection with.
+pub(crate) const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
+
 /// When connections are upgraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -36,17 +36,17 @@ mod holds;
 mod inside;
 mod items;
 mod memory;
-pub(crate) mod paired;
+mod paired;
 pub(crate) mod returning;
 
 use due::Due;
 use memory::Pairs;
 use returning::Return;
 
-pub(crate) use candidate::{GIVEN_UP_AFTER, LIVES_AFTER};
 pub(crate) use handed::{Handed, Left};
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
 pub(crate) use items::ItemList;
+pub(crate) use paired::any as is_any_paired;
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
 /// In [`Socket::timeouts`]: the kernel has said that there is no `SO_RCVTIMEO`, …
@@ -285,7 +285,7 @@ impl Socket {
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
         if moved {
-            paired::note(self, from, to);
+            paired::note(self.index(), from, to);
             self.record.stage.store(to as u8, Ordering::Relaxed);
         }
         moved
@@ -327,28 +327,6 @@ impl Socket {
         self.pairs.now()
     }
 
-    /// Gives a claimed socket its memory. The caller holds the control lock.
-    /// `false`: it has had too many.
-    pub(crate) fn set_pair(&self, pair: Pair) -> bool {
-        let former = self.pair().copied();
-        if !self.pairs.add(pair) {
-            return false;
-        }
-        if let Some(former) = former {
-            former.link.enter(former.number, None);
-        }
-        pair.link.hold();
-        pair.link.enter(pair.number, Some(self.index()));
-        if matches!(self.reason(), Reason::PeerPlain | Reason::OtherUser) {
-            self.write_reason(Reason::Pending); // Its peer has claimed it after all.
-        }
-        if !self.move_on(Stage::Claimed, Stage::Paired) {
-            let bits = candidate::refusal(self.reason());
-            pair.own.face.state.fetch_or(bits, Ordering::AcqRel);
-        }
-        true
-    }
-
     /// Calls `visit` with all memory that it has been given, until its end.
     pub(crate) fn each_pair(&self, visit: impl FnMut(Pair)) {
         self.pairs.each(visit);
@@ -362,6 +340,13 @@ impl Socket {
                 socket.each_pair(&mut *visit);
             }
         }
+    }
+
+    /// Calls `visit` with each socket that waits to be attached, beginning behind the object of this index, as
+    /// long as it says so.
+    pub(crate) fn each_paired(behind: u32, visit: impl FnMut(&'static Self) -> bool) {
+        let find = |index| SOCKETS.get(index).filter(|s| s.stage() == Stage::Paired);
+        paired::each(behind, SOCKETS.used(), find, visit);
     }
 
     /// It uses that memory no more.

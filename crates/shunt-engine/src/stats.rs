@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
+use crate::config::{self, LIVES_AFTER};
 use crate::region::line_file;
-use crate::socket::{LIVES_AFTER, SOCKETS, Socket, Stage};
-use crate::{config, control, region, sys, tcp, thread};
+use crate::socket::{SOCKETS, Socket, Stage};
+use crate::{control, region, sys, tcp, thread};
 
 /// Makes this process known to the daemon, which writes its line should it be killed.
 /// At start and in each forked child, so that none is missed.

@@ -8,10 +8,10 @@ use shunt_abi::message::Role;
 use shunt_shm::publish;
 use shunt_shm::slot;
 
-use crate::config::{self, Upgrade};
+use crate::config::{self, GIVEN_UP_AFTER, LIVES_AFTER, Upgrade};
 use crate::epoll::Known;
 use crate::link::Pair;
-use crate::socket::{GIVEN_UP_AFTER, LIVES_AFTER, Socket, Stage};
+use crate::socket::{Socket, Stage};
 use crate::sys::address::{self, Names};
 use crate::{control, epoll, signal, stats, stream, sys, tcp, wake};
 

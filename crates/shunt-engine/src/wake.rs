@@ -12,6 +12,7 @@
 
 mod caller;
 mod channel;
+mod datagram;
 mod place;
 
 pub(crate) use caller::{call, is_able, is_there};

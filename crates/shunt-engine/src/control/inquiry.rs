@@ -8,8 +8,9 @@ use shunt_abi::message::{Kind, Message};
 
 use super::wire::Sent;
 use super::{LOCK, PATIENCE_MS, SOCKET, check_mail, due, request, send, wait};
+use crate::config::LIVES_AFTER;
 use crate::region::count;
-use crate::socket::{LIVES_AFTER, Socket, Stage};
+use crate::socket::{Socket, Stage};
 use crate::sys;
 
 /// Questions without an answer so far.

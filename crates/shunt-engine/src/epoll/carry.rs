@@ -12,7 +12,7 @@ use super::place::{is_watched_by_relative, say_watched, watch};
 use super::set::{SETS, Set};
 use super::state::State;
 use crate::link::{Link, Pair};
-use crate::socket::{self, ItemList, Socket};
+use crate::socket::{ItemList, Socket};
 use crate::stream::{self, Conn};
 use crate::sys;
 use crate::tcp::{self, Mark};
@@ -328,7 +328,7 @@ pub(crate) fn waiting(set: &'static Set) -> [Option<Waiting>; AT_ONCE] {
         }
         // Those that cannot be attached yet keep nobody from their turn.
         let last = state.brought;
-        socket::paired::each(last, |socket| {
+        Socket::each_paired(last, |socket| {
             state.visit_socket(socket.index(), |item| {
                 let edge = item.events & libc::EPOLLET as u32 != 0;
                 // Its number may be another's by now.

@@ -10,7 +10,7 @@ use crate::{tcp, upgrade};
 /// has goes to the program, with what is ready of ours. Returns how many events that is.
 #[inline]
 pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
-    if socket::paired::any() {
+    if socket::is_any_paired() {
         bring_paired(set, room)
     } else {
         0

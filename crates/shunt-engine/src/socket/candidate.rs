@@ -7,14 +7,8 @@ use shunt_shm::publish;
 use shunt_shm::slot;
 
 use super::{Socket, Stage};
-use crate::config::{self, Upgrade};
-
-/// Data calls after which a connection has shown that it will live (adaptive).
-/// A one-request connection makes about four at each end.
-pub(crate) const LIVES_AFTER: u32 = 5;
-
-/// Data calls after which nobody will come any more to pair a connection with.
-pub(crate) const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
+use crate::config::{self, GIVEN_UP_AFTER, LIVES_AFTER, Upgrade};
+use crate::link::Pair;
 
 impl Socket {
     /// After how many data calls it is claimed.
@@ -44,6 +38,28 @@ impl Socket {
         self.claim_after.store(after, Ordering::Relaxed);
     }
 
+    /// Gives a claimed socket its memory. The caller holds the control lock.
+    /// `false`: it has had too many.
+    pub(crate) fn set_pair(&self, pair: Pair) -> bool {
+        let former = self.pair().copied();
+        if !self.pairs.add(pair) {
+            return false;
+        }
+        if let Some(former) = former {
+            former.link.enter(former.number, None);
+        }
+        pair.link.hold();
+        pair.link.enter(pair.number, Some(self.index()));
+        if matches!(self.reason(), Reason::PeerPlain | Reason::OtherUser) {
+            self.write_reason(Reason::Pending); // Its peer has claimed it after all.
+        }
+        if !self.move_on(Stage::Claimed, Stage::Paired) {
+            let bits = refusal(self.reason());
+            pair.own.face.state.fetch_or(bits, Ordering::AcqRel);
+        }
+        true
+    }
+
     /// Never to be upgraded (or, once attached, too late), without a word to the daemon; the stage that it was in.
     pub(crate) fn give_up(&self, reason: Reason) -> Option<Stage> {
         loop {
@@ -67,7 +83,7 @@ impl Socket {
 
 /// What a peer is told of a connection that is refused: whether to wait for the one
 /// who has it next.
-pub(super) fn refusal(reason: Reason) -> u32 {
+fn refusal(reason: Reason) -> u32 {
     match reason {
         Reason::Passed | Reason::Inherited | Reason::Stdio => slot::REFUSED | slot::HANDED_ON,
         _ => slot::REFUSED,

@@ -83,7 +83,7 @@ impl Socket {
         if self.is_attached_at_both_ends() {
             self.due.note_used();
         }
-        paired::note(self, self.stage(), Stage::Free);
+        paired::note(self.index(), self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
         self.inside.retire()
     }

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use shunt_abi::Reason;
 
-use super::LIVES_AFTER;
-use crate::config::{self, Upgrade};
+use crate::config::{self, LIVES_AFTER, Upgrade};
 
 /// What keeps a socket with the kernel, or brings it back.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use libc::c_int;
 use shunt_shm::wake::Address;
 
-use super::channel;
+use super::datagram;
 use crate::kept::Kept;
 use crate::region::count;
 use crate::thread::alone::add;
@@ -75,13 +75,13 @@ pub(super) fn give_up() -> Option<c_int> {
 pub(crate) fn is_there(name: u64) -> bool {
     const NO_SECRET: u64 = 0;
     sending(|| {
-        sender().is_none_or(|fd| channel::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
+        sender().is_none_or(|fd| datagram::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
     })
 }
 
 /// Whether a call by this socket has come, or is pending.
 fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
-    match channel::send(fd, name, secret) {
+    match datagram::send(fd, name, secret) {
         Ok(()) => true,
         // Theirs is full, unless what others have not heard yet fills this process's share.
         Err(libc::EAGAIN) => !is_spent(fd),
