@@ -19,7 +19,10 @@
 mod call;
 mod carry;
 mod collect;
+mod end;
+mod follow;
 mod inner;
+mod inside;
 mod limit;
 mod near;
 mod nested;
@@ -29,21 +32,24 @@ mod register;
 mod set;
 mod sleep;
 mod state;
+mod user;
+mod watch;
 
-pub(crate) use call::close_all as close_channels;
 pub(crate) use carry::{
     AT_ONCE, Known, begun_again, carry, give_back, give_back_of, look_again, waiting,
 };
 pub(crate) use collect::{
     LOOK_OFTEN, collect, collect_all, has_news, has_some, is_due, take_events,
 };
+pub(crate) use end::{after_fork_child, close_all as close_channels, forget_links};
 pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;
 pub(crate) use nested::{expose, nest};
 pub(crate) use place::{Registration, forget, part, registrations};
 pub(crate) use register::{register, see_to_chores};
-pub(crate) use set::{SETS, Set, User, after_fork_child, forget_links};
+pub(crate) use set::{SETS, Set};
 pub(crate) use sleep::{begin_sleep, end_sleep};
+pub(crate) use user::User;
 
 /// Bits of a registration that are not events.
 const FLAGS: u32 =

@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 use shunt_abi::{Reason, layout};
+use shunt_shm::slot;
 use shunt_shm::wake::Address;
 
-use super::place::is_watched_by_relative;
 use super::set::{SETS, Set};
 use super::state::{Follow, Item, State};
-use crate::link::Link;
+use crate::link::{Link, Pair};
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 use crate::{hold, sys, wake};
@@ -103,6 +103,17 @@ fn is_left(link: &Link, number: u32) -> Option<u64> {
 pub(super) fn is_anothers(link: &Link, number: u32) -> bool {
     let name = holder(link, number);
     link.set(number).is_none() && name != Address::NOWHERE && wake::is_there(name)
+}
+
+/// Whether another process that has this side of the connection, too, watches it.
+pub(super) fn is_watched_by_relative(pair: &Pair) -> bool {
+    is_relatives(pair, pair.own.face.wait.load(Ordering::Acquire))
+}
+
+/// Whether a wait word names a door where a set of another process stands.
+pub(super) fn is_relatives(pair: &Pair, wait: u32) -> bool {
+    let group = (wait & slot::WATCH_MASK) >> slot::GROUP_SHIFT;
+    wait & slot::WATCHED != 0 && is_anothers(pair.link, group)
 }
 
 /// The set has nothing of that link any more, or is gone. With its lock, or by who ends it.
@@ -195,19 +206,4 @@ pub(super) fn leave_ring(socket: &'static Socket) {
             stream::downgrade(&conn, Reason::Blocked);
         }
     });
-}
-
-/// No set will be called any more.
-pub(crate) fn close_all() {
-    for set in SETS.each() {
-        set.with(|_| set.channel.close());
-    }
-}
-
-/// In a forked child, whose doors are its parent's where links are.
-pub(super) fn after_fork_child() {
-    for set in SETS.each() {
-        set.is_watching.store(false, Ordering::Relaxed);
-        set.channel.close();
-    }
 }

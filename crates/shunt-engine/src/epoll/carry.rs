@@ -6,11 +6,12 @@ use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
 use super::FLAGS;
+use super::call::is_watched_by_relative;
 use super::inner::hear_others;
 use super::outside;
-use super::place::{is_watched_by_relative, say_watched, watch};
 use super::set::{SETS, Set};
 use super::state::State;
+use super::watch::{say_watched, watch};
 use crate::link::{Link, Pair};
 use crate::socket::{ItemList, Socket};
 use crate::stream::{self, Conn};

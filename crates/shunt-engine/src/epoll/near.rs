@@ -19,10 +19,10 @@ use std::sync::atomic::Ordering;
 use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
-use super::place::say_watched;
 use super::set::Set;
 use super::state::{Item, State};
 use super::wanted;
+use super::watch::say_watched;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 

@@ -5,31 +5,27 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use super::call;
-use super::place::watch;
-use super::sleep::leave_doors;
 use super::state::State;
-use crate::hold::{self, Held, Taken};
-use crate::link::Link;
+use crate::hold::Held;
 use crate::pool::{Links, Pool, Pooled};
 use crate::socket::Socket;
 use crate::sys;
 use crate::table::{self, Object, Word};
-use crate::thread::{self, Lock, is_alone};
+use crate::thread::{self, Lock};
 use crate::wake::{self, Channel};
 
 /// An epoll set of the program.
 pub(crate) struct Set {
     links: Links,
     pub(super) live: AtomicBool,
-    holds: AtomicU64,
+    pub(super) holds: AtomicU64,
     fd: AtomicI32,
     /// How many forks led to the process that made it.
     forks: AtomicU32,
     pub(super) inner: AtomicI32,
     pub(super) kick: AtomicI32,
     /// A descriptor of ours for calls that are under way since the program closed its last one.
-    kept: AtomicI32,
+    pub(super) kept: AtomicI32,
     /// Where peers call it, and whether it has that in it ([`call`]).
     pub(super) channel: Channel,
     pub(super) is_watching: AtomicBool,
@@ -56,7 +52,7 @@ pub(crate) struct Set {
     pub(super) kernel_has_more: AtomicBool,
     /// There is something to do for its sockets, before the next wait.
     pub(super) chores: AtomicBool,
-    lock: Lock,
+    pub(super) lock: Lock,
     state: UnsafeCell<Option<Box<State>>>,
 }
 
@@ -75,18 +71,6 @@ impl Pooled for Set {
 // SAFETY: sockets have another kind; sets are pooled.
 unsafe impl Object for Set {
     const KIND: usize = 2;
-}
-
-impl Held for Set {
-    fn count(&self) -> &AtomicU64 {
-        &self.holds
-    }
-
-    fn unhold_by(&'static self, hold: u64) {
-        if self.holds.fetch_sub(hold, Ordering::AcqRel) == hold {
-            self.end();
-        }
-    }
 }
 
 impl Set {
@@ -196,7 +180,7 @@ impl Set {
     }
 
     /// The same without an allocation: of a set that has no state there is nothing to do.
-    fn with_any(&self, work: impl FnOnce(&mut State)) {
+    pub(super) fn with_any(&self, work: impl FnOnce(&mut State)) {
         if self.lock.take() {
             // SAFETY: the lock is held.
             if let Some(state) = unsafe { &mut *self.state.get() } {
@@ -216,7 +200,7 @@ impl Set {
 
     /// Ends the set for everybody who comes by [`Self::with`], and returns what it had.
     /// `Err`: a signal handler has interrupted who works on it, and so leaves it to nobody.
-    fn retire(&self) -> Result<Option<Box<State>>, ()> {
+    pub(super) fn retire(&self) -> Result<Option<Box<State>>, ()> {
         if !self.lock.take() {
             self.live.store(false, Ordering::Release);
             return Err(());
@@ -283,105 +267,4 @@ impl Set {
             }
         }
     }
-
-    fn end(&'static self) {
-        let Ok(state) = self.retire() else {
-            return;
-        };
-        for outer in SETS
-            .each()
-            .filter(|s| s.nested.load(Ordering::Acquire) != 0)
-        {
-            outer.with(|state| {
-                let before = state.nested.len();
-                state.nested.retain(|&s| !std::ptr::eq(s, self));
-                outer
-                    .nested
-                    .fetch_sub((before - state.nested.len()) as u32, Ordering::AcqRel);
-            });
-        }
-        if let Some(state) = state {
-            let asleep = self.sleepers.load(Ordering::Acquire);
-            for nested in state.nested.iter().filter(|_| asleep != 0) {
-                leave_doors(nested, asleep);
-            }
-            for item in state.items.iter().filter(|i| i.live) {
-                if item.socket.lock.take() {
-                    item.socket
-                        .items
-                        .list()
-                        .retain(|&(set, _)| set != self.index());
-                    watch(item.socket);
-                    item.socket.lock.give();
-                }
-            }
-            for follow in &state.follows {
-                call::leave_door(self, follow);
-                follow.link.unhold();
-            }
-        }
-        self.channel.close();
-        for fd in [&self.inner, &self.kick, &self.kept] {
-            let fd = fd.swap(-1, Ordering::AcqRel);
-            if fd >= 0 {
-                table::enter(fd, Word::NOTHING);
-                sys::close(fd);
-            }
-        }
-        SETS.give(self);
-    }
-}
-
-/// A call on a set under way: the set outlives it, whoever closes the last descriptor
-/// meanwhile. A process with one thread, which does not, is spared the count.
-#[derive(Clone, Copy)]
-pub(crate) struct User {
-    set: &'static Set,
-    held: Option<Taken>,
-}
-
-impl User {
-    /// A call on the set that `fd` names, if it names one.
-    #[inline(always)]
-    pub(crate) fn of(fd: c_int) -> Option<Self> {
-        let held = (!is_alone()).then(Taken::now);
-        let set = if held.is_some() {
-            hold::get(fd)?
-        } else {
-            table::get(fd)?
-        };
-        Some(Self { set, held })
-    }
-
-    /// The set.
-    #[inline]
-    pub(crate) fn set(self) -> &'static Set {
-        self.set
-    }
-
-    /// The call is over, or its thread cancelled.
-    #[inline]
-    pub(crate) fn leave(self) {
-        if self.held.is_some_and(Taken::lasts) {
-            self.set.unhold();
-        }
-    }
-}
-
-/// In a forked child, of links whose memory has not come: no set reads their logs. (After a bare
-/// fork libc's allocator may be another thread's.)
-pub(crate) fn forget_links(is_lost: impl Fn(&Link) -> bool) {
-    for set in SETS.each().filter(|set| set.is_live()) {
-        set.with_any(|state| state.follows.retain(|follow| !is_lost(follow.link)));
-    }
-}
-
-/// In a forked child: locks that other threads held are free.
-pub(crate) fn after_fork_child() {
-    for set in SETS.each() {
-        set.lock.reset();
-        set.sleepers.store(0, Ordering::Relaxed);
-        set.plain_sleepers.store(0, Ordering::Relaxed);
-    }
-    call::after_fork_child();
 }

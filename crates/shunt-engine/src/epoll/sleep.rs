@@ -6,8 +6,8 @@ use shunt_shm::atomic::full;
 use shunt_shm::wake::Door;
 
 use super::call;
+use super::inside::Inside;
 use super::near;
-use super::nested::Inside;
 use super::set::Set;
 use super::state::State;
 use crate::stream::share_crowd;

@@ -5,8 +5,6 @@ use shunt_shm::wake::Log;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use super::call;
-use super::set::Set;
 use crate::link::Link;
 use crate::socket::Socket;
 use crate::tcp::Mark;
@@ -82,7 +80,7 @@ pub(super) struct Follow {
     pub(super) log: Log<'static>,
     /// How far it is read.
     pub(super) head: u64,
-    members: u32,
+    pub(super) members: u32,
 }
 
 /// What the set's lock guards.
@@ -97,8 +95,8 @@ pub(super) struct State {
     /// Items that are looked at directly, and the waits in a row without sleep.
     pub(super) near: Vec<u32>,
     pub(super) awake: u32,
-    /// Sets of the program inside this one.
-    pub(super) nested: Vec<&'static Set>,
+    /// Sets of the program inside this one, by their numbers.
+    pub(super) nested: Vec<u32>,
     /// A log has told of something since the set was last exposed.
     pub(super) fresh: bool,
     /// Sockets that are used although their registration is dormant.
@@ -242,52 +240,5 @@ impl State {
             }
         }
         self.free.push(index);
-    }
-
-    /// Reads the logs of this link from now on.
-    pub(super) fn follow(&mut self, link: &'static Link, set: &Set) {
-        if let Some(follow) = self.follows.iter_mut().find(|f| std::ptr::eq(f.link, link)) {
-            follow.members += 1;
-            return;
-        }
-        link.hold();
-        let door = call::find_door(set, link);
-        let log = link.peer().log(door.unwrap_or(0));
-        self.follows.push(Follow {
-            link,
-            door,
-            name: Cell::new(set.channel.called()),
-            log,
-            head: log.end(),
-            members: 1,
-        });
-    }
-
-    /// The door at which the set stands at a link.
-    pub(super) fn door(&self, link: &Link, set: &Set) -> Option<u32> {
-        let follow = self.follows.iter().find(|f| std::ptr::eq(f.link, link))?;
-        call::door(set, follow)
-    }
-
-    /// Whether the set has a door at a link, or there is one for it.
-    pub(super) fn may_follow(&self, link: &Link, set: &Set) -> bool {
-        match self.follows.iter().find(|f| std::ptr::eq(f.link, link)) {
-            Some(follow) => call::door(set, follow).is_some(),
-            None => call::is_free(link),
-        }
-    }
-
-    /// One member less.
-    pub(super) fn unfollow(&mut self, link: &'static Link, set: &Set) {
-        if let Some(at) = self.follows.iter().position(|f| std::ptr::eq(f.link, link)) {
-            self.follows[at].members -= 1;
-            if self.follows[at].members == 0 {
-                call::leave_door(set, &self.follows.swap_remove(at));
-                link.unhold();
-                if self.follows.is_empty() {
-                    call::unwatch(set);
-                }
-            }
-        }
     }
 }
