@@ -8,15 +8,8 @@
 //! man page of the call demands.
 #![allow(clippy::missing_safety_doc)]
 
-use libc::c_int;
-
-use crate::entry::{self, Entry};
-use crate::hold::Held;
-use crate::socket::{Socket, Stage, above};
-use crate::stream::Conn;
-use crate::{control, region};
-
 mod adopt;
+mod closing;
 mod connection;
 mod descriptor;
 mod end;
@@ -26,11 +19,12 @@ mod option;
 mod pass;
 mod process;
 mod successor;
+mod track;
 
+pub(crate) use closing::closing;
 pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
 };
-pub(crate) use descriptor::closing;
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range};
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
 pub(crate) use inherit::{give_up, give_up_all, to_kernel};
@@ -42,32 +36,3 @@ pub use process::{
     before_descriptor_limit, before_exec, before_exec_of, before_exit, before_fork, before_lending,
     before_new_identity, start,
 };
-
-/// A new socket object for `fd`. With the first one the process begins to count, and the daemon is shown where.
-fn track(fd: c_int, stage: Stage) -> Option<&'static Socket> {
-    above::set(&end::ABOVE);
-    if region::ensure() {
-        control::show_region();
-    }
-    Socket::enter(fd, stage)
-}
-
-fn attached(fd: c_int) -> Option<Conn<'static>> {
-    Conn::attached(Socket::of(fd)?, fd)
-}
-
-/// A number that the kernel has just handed out names nothing that we know:
-/// if we think so, its close passed us by.
-fn forget_stale(fd: c_int) {
-    match entry::look(fd) {
-        Entry::Socket(socket) => {
-            entry::enter(fd, Entry::Other);
-            socket.unhold();
-        }
-        Entry::Set(set) => {
-            entry::enter(fd, Entry::Other);
-            set.unhold();
-        }
-        Entry::Ours | Entry::Other => {}
-    }
-}

@@ -95,6 +95,11 @@ impl<'a> Conn<'a> {
             .flatten()
     }
 
+    /// The connection that a descriptor names, if it is shunted.
+    pub(crate) fn of(fd: c_int) -> Option<Conn<'static>> {
+        Self::attached(Socket::of(fd)?, fd)
+    }
+
     #[inline(always)]
     fn producer(&self) -> Producer<'a, impl Fn(usize) -> bool + use<>> {
         let (link, number) = (self.pair.link, self.pair.number);

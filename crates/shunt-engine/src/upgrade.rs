@@ -5,21 +5,21 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::Role;
-use shunt_shm::publish;
 use shunt_shm::slot;
 
 use crate::config::{self, GIVEN_UP_AFTER, LIVES_AFTER, Upgrade};
 use crate::epoll::Known;
-use crate::link::Pair;
 use crate::socket::{Socket, Stage};
 use crate::sys::address::{self, Names};
-use crate::{control, epoll, signal, stats, stream, sys, tcp, wake};
+use crate::{control, sys, tcp};
 
 mod again;
+mod attach;
 pub(crate) mod sync;
 mod vain;
 
 pub(crate) use again::may_return;
+use attach::attach_paired;
 use vain::is_eager;
 pub(crate) use vain::note_end;
 /// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
@@ -186,29 +186,11 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             sync::complete(socket, fd);
             control::check_mail();
             control::look();
-            socket.stage() == Stage::Paired && !awaits_acceptor(socket) && attach(socket, fd, known)
+            socket.stage() == Stage::Paired && attach_paired(socket, fd, known)
         }
-        Stage::Paired if awaits_acceptor(socket) => false,
-        Stage::Paired => attach(socket, fd, known),
+        Stage::Paired => attach_paired(socket, fd, known),
         _ => false,
     }
-}
-
-/// Whether its acceptor, which was paired at once, may still hand it on to somebody
-/// else, as it has not used it.
-fn awaits_acceptor(socket: &Socket) -> bool {
-    if !config::claims_at_once() || socket.role() != Role::Connector {
-        return false;
-    }
-    control::check_mail();
-    socket.pair().is_some_and(|pair| {
-        pair.peer_state() & (slot::READY | slot::REFUSED) == 0 && !is_left(socket, pair)
-    })
-}
-
-/// Whether the daemon says that the other end was let go.
-fn is_left(socket: &Socket, pair: &Pair) -> bool {
-    socket.left.load(Ordering::Relaxed) == pair.generation
 }
 
 /// Looks what has come, when it is due to be claimed. `false`: not yet.
@@ -304,130 +286,4 @@ pub(crate) fn share_with_program(socket: &'static Socket) -> bool {
     }
     socket.lock.give();
     still
-}
-
-/// The peer has handed its end on: whoever has it may claim it. With the lock.
-fn pair_again(socket: &'static Socket, fd: c_int) {
-    if socket.move_on(Stage::Paired, Stage::Candidate) {
-        socket.set_reason(Reason::Pending);
-        control::claim_again(socket, fd);
-    }
-}
-
-/// Begins to honour the rings, if nothing is in the way just now.
-fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
-    if !socket.lock.try_take() {
-        return false;
-    }
-    // A thread inside a real call would not see the ring: later.
-    let pollers = (socket.stage() == Stage::Paired)
-        .then(|| socket.inside.shut())
-        .flatten();
-    let done = if let Some(pollers) = pollers {
-        let done = try_attach(socket, fd, known, pollers);
-        socket.inside.open(done);
-        stats::look(socket);
-        done
-    } else {
-        socket.set_reason(Reason::Busy);
-        false
-    };
-    socket.lock.give();
-    if socket.stage() == Stage::Plain {
-        control::report(socket, Some(socket.reason()));
-    }
-    done
-}
-
-fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) -> bool {
-    let Some(pair) = socket.pair() else {
-        return false;
-    };
-    let peer = pair.peer_state();
-    let alone = pair.own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
-    let handed_on = peer & slot::HANDED_ON != 0 || peer == 0 && is_left(socket, pair);
-    if handed_on && alone && socket.may_pair_again() {
-        pair_again(socket, fd);
-        return false;
-    }
-    if peer & slot::REFUSED != 0 {
-        socket.set_plain(Stage::Paired, Reason::PeerRefused);
-        return false;
-    }
-    let forked = &pair.own.options.forked;
-    if forked.load(Ordering::Acquire) == slot::SHARED {
-        if socket.share.is_unknown() || socket.share.is_shared() {
-            socket.set_reason(Reason::Forked);
-            return false;
-        }
-        forked.store(slot::INHERITED, Ordering::Release);
-    } else if socket.share.is_shared() {
-        // Since before it was paired: the others' copies are plain.
-        socket.set_reason(Reason::Forked);
-        return false;
-    }
-    if let Some(reason) = socket.items.obstacle(pair, known) {
-        socket.set_reason(reason);
-        return false;
-    }
-    let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) else {
-        return false;
-    };
-    let refused = if flags & libc::O_ASYNC as usize != 0 {
-        Some(Reason::AsyncIo)
-    } else if stream::waits_for_many(fd) {
-        Some(Reason::SocketOption)
-    } else {
-        let Some(is_able) = wake::is_able() else {
-            socket.set_reason(Reason::Busy);
-            return false;
-        };
-        (!is_able).then_some(Reason::NoResources)
-    };
-    let consumed = tcp::consumed(fd);
-    let (Some(consumed), None) = (consumed, refused) else {
-        pair.own
-            .face
-            .state
-            .fetch_or(slot::REFUSED, Ordering::AcqRel);
-        socket.set_plain(Stage::Paired, refused.unwrap_or(Reason::NotEstablished));
-        return false;
-    };
-    let own = pair.own;
-    let o = Ordering::Relaxed;
-    own.options
-        .nonblock
-        .store(u32::from(flags & libc::O_NONBLOCK as usize != 0), o);
-    own.receiving.kernel_bytes.store(consumed, o);
-    let most = stream::bound(fd, socket.sndbuf.load(o));
-    own.options.most.store(most, o);
-    own.face.naps.store(1, o);
-    let Some(carried) = epoll::carry(socket, fd, pair, known) else {
-        pair.own
-            .face
-            .state
-            .fetch_or(slot::REFUSED, Ordering::AcqRel);
-        socket.set_plain(Stage::Paired, Reason::NoResources);
-        return false;
-    };
-    if !carried {
-        socket.set_reason(Reason::Edge);
-        return false;
-    }
-    if socket.items.is_empty() {
-        stream::foresee_sleep(own);
-    }
-    socket.set_reason(Reason::Pending);
-    signal::guard_copies();
-    if !socket.move_on(Stage::Paired, Stage::Attached) {
-        return false;
-    }
-    publish::set_bits(&own.face.state, slot::READY);
-    if pollers > 0 {
-        // Threads that poll the kernel's socket come and say that they sleep on the connection.
-        wake::wake_all();
-    }
-    control::report_shunted(socket);
-    vain::note_use();
-    true
 }

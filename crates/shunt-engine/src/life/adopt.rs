@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, pollfd};
 
 use super::option::learn_time;
-use super::track;
+use super::track::track;
 use crate::config::{self, Upgrade};
 use crate::entry::{self, Entry};
 use crate::hold::Held;

@@ -7,7 +7,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
 use super::option::learn_time;
-use super::{attached, forget_stale, track};
+use super::track::{forget_stale, track};
 use crate::config::{self, Upgrade};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
@@ -205,7 +205,7 @@ pub(super) fn adopt_listener(fd: c_int) -> bool {
 
 /// Instead of `shutdown`.
 pub fn shutdown(fd: c_int, how: c_int) -> Outcome {
-    match attached(fd) {
+    match Conn::of(fd) {
         Some(conn) => stream::shutdown(&conn, how),
         None => {
             // A connection that is ending is not worth an upgrade.

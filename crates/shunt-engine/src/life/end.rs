@@ -1,6 +1,6 @@
 //! The end of a socket's life.
 
-use super::descriptor::close_copy;
+use super::closing::close_copy;
 use crate::socket::Socket;
 use crate::socket::above::Above;
 use crate::{control, epoll, stats, upgrade};

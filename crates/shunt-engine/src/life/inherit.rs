@@ -5,8 +5,7 @@
 use libc::c_int;
 use shunt_abi::Reason;
 
-use super::attached;
-use super::descriptor::{after_dup, before_replace};
+use super::closing::closing;
 use crate::entry::{self, Entry};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
@@ -71,13 +70,10 @@ fn replace(socket: &'static Socket, fd: c_int, stand_in: c_int) {
         if !named || !own && !is_still(socket, fd) {
             return;
         }
-        if own {
-            before_replace(stand_in, fd);
+        if own && thread::owns_descriptors() {
+            closing(fd, entry);
         }
         put_over(fd, stand_in);
-        if own {
-            after_dup(stand_in, fd);
-        }
     });
     sys::close(stand_in);
     registrations
@@ -232,7 +228,7 @@ pub fn before_stdio_write(fd: c_int) {
     if let Some(socket) = Socket::of(fd) {
         control::refuse(socket, Reason::Stdio);
     }
-    if let Some(conn) = attached(fd) {
+    if let Some(conn) = Conn::of(fd) {
         stream::leave_ring(&conn, Reason::Stdio);
     }
 }

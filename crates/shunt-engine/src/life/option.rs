@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
 
+use super::after_dup;
 use super::inherit::give_up;
-use super::{after_dup, attached};
 use crate::entry::{self, Entry};
 use crate::socket::{SETS_TIMEOUTS, Socket};
 use crate::stream::Conn;
@@ -98,7 +98,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             Err(errno) => Outcome::Fail(errno),
         },
-        libc::FIONREAD => match attached(fd) {
+        libc::FIONREAD => match Conn::of(fd) {
             Some(_) if (argument as usize) < 4096 => Outcome::Fail(libc::EFAULT),
             Some(conn) => {
                 let n = stream::unread(&conn).min(i32::MAX as u64) as c_int;
@@ -108,7 +108,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        libc::TIOCOUTQ | SIOCOUTQNSD => match attached(fd) {
+        libc::TIOCOUTQ | SIOCOUTQNSD => match Conn::of(fd) {
             Some(conn) if conn.is_on_ring() && sys::is_readable(argument) => {
                 let n = stream::unsent(&conn).min(i32::MAX as u64) as c_int;
                 // SAFETY: the caller's promise.
@@ -117,7 +117,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        SIOCATMARK => match attached(fd) {
+        SIOCATMARK => match Conn::of(fd) {
             Some(conn) if is_before_mark(&conn) && sys::is_readable(argument) => {
                 // SAFETY: the caller's promise.
                 unsafe { argument.cast::<c_int>().write_unaligned(0) };
@@ -263,7 +263,7 @@ pub unsafe fn getsockopt(
         // So a program asks whether a connect that did not block has come through.
         upgrade::sync::complete(socket, fd);
     }
-    let Some(conn) = attached(fd) else {
+    let Some(conn) = Conn::of(fd) else {
         return Outcome::Kernel;
     };
     let number = match (level, name) {

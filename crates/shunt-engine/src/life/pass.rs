@@ -5,8 +5,8 @@ use shunt_abi::Reason;
 
 use super::adopt::adopt;
 use super::connection::adopt_listener;
-use super::forget_stale;
 use super::inherit::give_up;
+use super::track::forget_stale;
 use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::{SOCKETS, Stage};

@@ -82,16 +82,12 @@ pub(super) unsafe fn shunted<'a>(
     any.then_some(fds)
 }
 
-pub(super) fn attached(fd: c_int) -> Option<Conn<'static>> {
-    Conn::attached(Socket::of(fd)?, fd)
-}
-
 /// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
 /// what the kernel reported of each, or nothing.
 pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
     let mut found = 0;
     for (i, one) in fds.iter_mut().enumerate() {
-        if let Some(conn) = attached(one.fd) {
+        if let Some(conn) = Conn::of(one.fd) {
             let wanted = one.events as u16 as u32 | (libc::POLLERR | libc::POLLHUP) as u32;
             let look = heard.get(i).is_some_and(|kernel| kernel.revents != 0);
             one.revents = (stream::mask_at_a_glance(&conn, wanted, look) & wanted) as i16;
@@ -106,7 +102,7 @@ fn look_at_others(fds: &mut [pollfd], scratch: &mut Scratch) -> Result<usize, i3
     let scratch = &mut scratch.fds[..fds.len()];
     let mut any = false;
     for (to, from) in scratch.iter_mut().zip(fds.iter()) {
-        let skip = attached(from.fd).is_some();
+        let skip = Conn::of(from.fd).is_some();
         *to = pollfd {
             fd: if skip { -1 } else { from.fd },
             events: from.events,
@@ -184,7 +180,7 @@ pub(super) unsafe fn poll_with(
     let mut any = false;
     for one in fds.iter_mut() {
         one.revents = 0;
-        let conn = attached(one.fd);
+        let conn = Conn::of(one.fd);
         if let Some(conn) = &conn {
             conn.pair.own.face.forget_core();
         }
@@ -299,7 +295,7 @@ unsafe fn sleep(
         }
         let mut found = 0;
         for (to, from) in fds.iter_mut().zip(scratch.fds.iter()) {
-            if attached(to.fd).is_none() {
+            if Conn::of(to.fd).is_none() {
                 to.revents = from.revents;
                 // What woke a set need not be an event of the program's.
                 if let Some(set) = Set::of(to.fd)
@@ -396,7 +392,7 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
     let Some(place) = wanted.then(wake::enter).flatten() else {
         // Only the kernel can wake this thread.
         waited_for.for_each(|one| {
-            if let Some(conn) = attached(one.fd)
+            if let Some(conn) = Conn::of(one.fd)
                 && must_be_called(&conn, one.events)
             {
                 stream::downgrade(&conn, Reason::Blocked);

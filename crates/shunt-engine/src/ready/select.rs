@@ -6,8 +6,9 @@ use super::array::{Memory, with_array};
 use super::poll;
 use crate::entry::{self, Entry};
 use crate::epoll::{self, Limit, Set};
+use crate::stream::{self, Conn};
 use crate::thread::signals;
-use crate::{Outcome, real, signal, stream, sys, upgrade};
+use crate::{Outcome, real, signal, sys, upgrade};
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -176,7 +177,7 @@ unsafe fn select_with(
         }
         // What is on TCP the kernel knows.
         let is_theirs =
-            |one: &pollfd| poll::attached(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
+            |one: &pollfd| Conn::of(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
         for one in fds.iter_mut().filter(|one| is_theirs(one)) {
             one.revents = 0;
             expose(one);

@@ -18,6 +18,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::Role;
 use shunt_shm::slot;
 
+use super::attach::attach_paired;
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::socket::{SOCKETS, Socket, Stage};
@@ -115,7 +116,7 @@ fn is_settled(socket: &'static Socket, fd: c_int) -> bool {
     control::check_mail();
     match socket.stage() {
         Stage::Claimed => socket.role() == Role::Acceptor && socket.answered(),
-        Stage::Paired => super::progress(socket, fd, Known::Nothing) && is_attached_there(socket),
+        Stage::Paired => attach_paired(socket, fd, Known::Nothing) && is_attached_there(socket),
         Stage::Attached => is_attached_there(socket),
         _ => true,
     }
@@ -139,7 +140,7 @@ fn is_attached_there(socket: &'static Socket) -> bool {
     let Some(other) = SOCKETS.each().find(is_other) else {
         return false;
     };
-    if super::progress(other, other.fd(), Known::Nothing) {
+    if attach_paired(other, other.fd(), Known::Nothing) {
         return true;
     }
     // What another thread is just busy with may be done in a moment.
