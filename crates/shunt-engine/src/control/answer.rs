@@ -8,8 +8,10 @@ use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 use shunt_shm::{publish, slot};
 
-use super::{inquiry, request, stock};
+use super::state::{OPEN_QUESTIONS, wish_again};
+use super::{stock, tell};
 use crate::link::{Link, Pair};
+use crate::region::count;
 use crate::socket::{SOCKETS, Socket, Stage};
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
@@ -24,7 +26,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 match link {
                     Some(link) if link.is_retired() => pass_over(socket, m, link),
                     link if link.and_then(|link| paired(socket, m, link)).is_some() => {}
-                    _ => request::refuse(socket, Reason::NoResources),
+                    _ => tell::refuse(socket, Reason::NoResources),
                 }
             }
         }
@@ -43,10 +45,10 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Downgrade) => {
             if let Some(socket) = find(m) {
                 socket.wished.store(true, Ordering::Relaxed);
-                super::wish_again();
+                wish_again();
             }
         }
-        Some(Kind::Where) => inquiry::answered(m, find(m)),
+        Some(Kind::Where) => answered_where(m, find(m)),
         Some(Kind::Alone) => {
             if let Some(socket) = find(m) {
                 socket.again.answered(m.generation, m.status == 0);
@@ -113,4 +115,19 @@ fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<(
     let pair = Pair::new(link, m.slot, m.generation)?;
     pair.own.begin(slot::first_life(m.generation), pair.out);
     socket.set_pair(pair).then_some(())
+}
+
+/// Where the other end is. `socket`: what it is about, unless that is closed and counted. With the lock.
+fn answered_where(m: &Message, socket: Option<&Socket>) {
+    let one_less = |open: u32| open.checked_sub(1);
+    let _ = OPEN_QUESTIONS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    let former = u8::try_from(m.index).ok().and_then(Reason::from_number);
+    let (Some(former), Some(reason)) = (former, Reason::from_number(m.status)) else {
+        return;
+    };
+    match socket {
+        Some(socket) if socket.reason().is_provisional() => socket.set_reason(reason),
+        Some(_) => {}
+        None => count::recount(former, reason),
+    }
 }

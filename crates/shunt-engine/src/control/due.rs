@@ -5,12 +5,15 @@
 //! with the next message, the next mail, or the next look at the daemon. (Not so claims: a
 //! connection is claimed by a later call on it as well.)
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_abi::message::{self, Kind, Message};
 
+use super::channel::send;
+use super::names::{names_of, write_names};
+use super::state::{ANY_DUE, LOCK, SOCKET, is_any_due, note_due};
+use super::stock;
 use super::wire::Sent;
-use super::{LOCK, SOCKET, request, send, stock};
 use crate::link;
 use crate::socket::due::{BURIED, LISTENED, LISTENS, RELEASED, STATUS};
 use crate::socket::{SOCKETS, Socket, Stage};
@@ -23,31 +26,19 @@ const NEWS: [(u8, u8); 4] = [
     (RELEASED, 0),
 ];
 
-/// Something may be due.
-static ANY: AtomicBool = AtomicBool::new(false);
 /// The number of the object that was told of in vain.
 static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// Something is due.
-pub(crate) fn note() {
-    ANY.store(true, Ordering::Release);
-}
-
-/// Whether there may be something to say.
-pub(super) fn is_any() -> bool {
-    ANY.load(Ordering::Acquire) || link::is_any_to_retire()
-}
 
 /// Says something of a socket, and before that what is due.
 pub(super) fn say(socket: &'static Socket, what: u8) {
     socket.due.add(what);
     if !LOCK.take() {
         // In the middle of an answer of the daemon's, or in a signal handler on top of one.
-        return note();
+        return note_due();
     }
     if catch_up() && !say_of(socket) {
         NEXT.store(socket.index(), Ordering::Relaxed);
-        note();
+        note_due();
     }
     LOCK.give();
 }
@@ -60,13 +51,13 @@ pub(super) fn say_status(socket: &'static Socket, status: u8) {
 
 /// Says what is due, as far as there is room. `false`: something is left. With the lock.
 pub(super) fn catch_up() -> bool {
-    if !is_any() {
+    if !is_any_due() {
         return true;
     }
-    ANY.store(false, Ordering::SeqCst);
+    ANY_DUE.store(false, Ordering::SeqCst);
     // First: no claim may find the link that a relative has.
     if !link::retire_all(say_retired) {
-        note();
+        note_due();
         return false;
     }
     let (first, used) = (NEXT.load(Ordering::Relaxed), SOCKETS.used());
@@ -75,11 +66,11 @@ pub(super) fn catch_up() -> bool {
         .find(|&index| SOCKETS.get(index).is_some_and(|s| !say_of(s)));
     if let Some(left) = left {
         NEXT.store(left, Ordering::Relaxed);
-        note();
+        note_due();
     } else {
         stock::catch_up();
     }
-    !is_any()
+    !is_any_due()
 }
 
 /// `false`: the daemon's queue is full. With the lock.
@@ -128,18 +119,40 @@ fn message(socket: &Socket, news: u8) -> Message {
         if socket.stage() == Stage::Attached {
             m.flags = message::FLAG_USED;
         }
-        request::write_names(&mut m, request::names_of(socket.fd()));
+        write_names(&mut m, names_of(socket.fd()));
     }
     m
 }
 
 /// There is nobody any more who knew anything.
 pub(super) fn forget() {
-    ANY.store(false, Ordering::Release);
+    ANY_DUE.store(false, Ordering::Release);
     for socket in SOCKETS.each() {
         let due = socket.due.forget();
         if due & BURIED != 0 {
             socket.free();
         }
     }
+}
+
+/// A new daemon knows nothing: tell it of listeners and unpaired connections.
+pub(super) fn tell_everything() {
+    stock::forget();
+    forget();
+    for socket in SOCKETS.each() {
+        match socket.stage() {
+            Stage::Listener => socket.due.add(LISTENS),
+            Stage::Attached => {
+                socket.told.store(true, Ordering::Relaxed);
+                socket.due.add_status(0);
+            }
+            // Claims are made again by the next call on the connection.
+            Stage::Claimed => {
+                socket.move_on(Stage::Claimed, Stage::Candidate);
+            }
+            _ => {}
+        }
+    }
+    note_due();
+    catch_up();
 }

@@ -1,31 +1,26 @@
-//! What the daemon is told and asked.
+//! What the daemon is asked.
 
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use shunt_abi::layout;
 use shunt_abi::message::{self, Kind, Message};
-use shunt_abi::{Reason, layout};
 
+use super::board::has_mail;
+use super::channel::send;
+use super::dial::ensure;
+use super::mail::read_counted;
+use super::names::{names_of, write_names};
 use super::patience::Patience;
+use super::state::{LOCK, PATIENCE_MS, has_reader};
 use super::wire::Sent;
-use super::{LOCK, PATIENCE_MS, dial, due, ensure, has_mail, read_counted, send, stock, wait};
-use crate::socket::due::{BURIED, LISTENED, LISTENS, RELEASED};
-use crate::socket::{SOCKETS, Socket, Stage};
+use super::{due, stock, wait};
+use crate::socket::{Socket, Stage};
 use crate::sys;
-use crate::sys::address::{self, Names};
+use crate::sys::address::Names;
 
 /// Whether the daemon's word is waited for just now.
 static PATIENCE: Patience = Patience::new();
-
-/// Tells the daemon that this process accelerates a listener.
-pub(crate) fn listen(socket: &'static Socket) {
-    due::say(socket, LISTENS);
-}
-
-/// Takes it back.
-pub(crate) fn unlisten(socket: &'static Socket) {
-    due::say(socket, LISTENED);
-}
 
 /// Asks for a pairing of `socket`. Returns at once.
 pub(crate) fn claim(socket: &'static Socket, fd: c_int, names: Option<Names>) {
@@ -80,7 +75,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
         return false;
     }
     // It may wait for memory, which a process that only connects would not give it.
-    if has_mail() && !wait::has_reader() {
+    if has_mail() && !has_reader() {
         read_counted();
     }
     // Behind what is due there is no room for a claim either.
@@ -121,76 +116,4 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
     }
     LOCK.give();
     sent == Sent::Done
-}
-
-/// The claim of a connection that has not come about is void.
-pub(crate) fn release(socket: &'static Socket) {
-    due::say(socket, RELEASED);
-}
-
-/// Never to be upgraded (or, once attached, too late).
-pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
-    let stage = socket.give_up(reason);
-    if matches!(stage, Some(Stage::Claimed | Stage::Paired)) {
-        report(socket, Some(reason));
-    }
-}
-
-/// A socket is closed; its object is free once the daemon knows that.
-pub(crate) fn bury(socket: &'static Socket) {
-    if socket.told.load(Ordering::Relaxed) {
-        due::say(socket, RELEASED | BURIED);
-    } else if socket.due.what() == 0 {
-        socket.free();
-    } else {
-        due::say(socket, BURIED);
-    }
-}
-
-/// Tells what became of a connection, for `shunt ss`; `None`: it is shunted.
-pub(crate) fn report(socket: &'static Socket, reason: Option<Reason>) {
-    socket.told.store(true, Ordering::Relaxed);
-    due::say_status(socket, reason.map_or(0, |reason| reason as u8));
-}
-
-/// Tells that a connection is shunted, unless the daemon sees that in the counters region.
-pub(crate) fn report_shunted(socket: &'static Socket) {
-    if !dial::shows_counters() || !socket.is_shown() {
-        report(socket, None);
-    }
-}
-
-/// A new daemon knows nothing: tell it of listeners and unpaired connections.
-pub(super) fn tell_everything() {
-    stock::forget();
-    due::forget();
-    for socket in SOCKETS.each() {
-        match socket.stage() {
-            Stage::Listener => socket.due.add(LISTENS),
-            Stage::Attached => {
-                socket.told.store(true, Ordering::Relaxed);
-                socket.due.add_status(0);
-            }
-            // Claims are made again by the next call on the connection.
-            Stage::Claimed => {
-                socket.move_on(Stage::Claimed, Stage::Candidate);
-            }
-            _ => {}
-        }
-    }
-    due::note();
-    due::catch_up();
-}
-
-/// The names of a connection's ends; `None`: it has none yet, or no more.
-pub(super) fn names_of(fd: c_int) -> Option<Names> {
-    let name = |peer| sys::name(fd, peer).ok().map(|name| address::parts(&name));
-    Some([name(false)?, name(true)?])
-}
-
-/// Writes them into a message.
-pub(super) fn write_names(m: &mut Message, names: Option<Names>) {
-    for (i, (family, port, address)) in names.into_iter().flatten().enumerate() {
-        (m.family, m.ports[i], m.addresses[i]) = (family, port, address);
-    }
 }

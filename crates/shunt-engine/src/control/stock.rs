@@ -6,8 +6,9 @@ use shunt_abi::message::{Kind, Message};
 use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 
+use super::channel::send;
+use super::state::note_due;
 use super::wire::Sent;
-use super::{due, send};
 use crate::sys;
 
 /// As many as the daemon keeps.
@@ -79,7 +80,7 @@ fn put_off(slots: u32) {
     // The daemon asks for no more than there are places.
     if let Some(place) = PLACES.iter().find(idle) {
         place.wanted.store(slots, Ordering::Relaxed);
-        due::note();
+        note_due();
     }
 }
 
