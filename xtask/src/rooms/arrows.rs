@@ -192,6 +192,13 @@ impl Tree<'_> {
         for Import { path, name } in &file.imports {
             match self.find(from, path) {
                 Some((module, None)) => {
+                    // What has the module's name, too, is taken with it.
+                    let (_, item) = module.rsplit_once("::").unwrap_or(("", &module));
+                    let parent = parent(&module).to_owned();
+                    let same_name = self.defined(parent.clone(), item.to_owned());
+                    if same_name.0 != parent {
+                        visit(same_name);
+                    }
                     modules.insert(name.as_str(), module);
                 }
                 Some((module, Some(item))) => visit(self.defined(module, item)),

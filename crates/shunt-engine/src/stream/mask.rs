@@ -2,18 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, POLLRDNORM, POLLWRNORM};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
-use super::close::reset_if_died;
+use super::fault::reset_if_died;
 use super::recv::{at_mark, pump, unread};
+use super::usual::{READABLE, WRITABLE, is_as_usual};
 use super::{Conn, owed, send};
 use crate::config::hesitate;
 use crate::sys;
-
-const READABLE: u32 = (POLLIN | POLLRDNORM) as u32;
-const WRITABLE: u32 = (POLLOUT | POLLWRNORM) as u32;
 
 /// The poll (and epoll: the same numbers) events of `conn`, as far as `wanted` asks
 /// for them and those that nobody can refuse. If room is wanted
@@ -38,41 +36,6 @@ fn mask_asking(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
         return if readable { READABLE } else { 0 } | if writable { WRITABLE } else { 0 };
     }
     any_mask(conn, wanted, look, asks)
-}
-
-/// Whether there is something of what was `wanted` and not there before, while all is
-/// as usual; `since`: not even what was there at that end of the stream.
-#[inline]
-pub(crate) fn may_be(conn: &Conn, wanted: u32, since: Option<u64>) -> bool {
-    let is_there = || match since {
-        Some(end) => conn.consumer().is_past(end),
-        None => conn.consumer().at_hand() > 0,
-    };
-    let asked = conn.pair.own.face.wait.load(Ordering::Relaxed) & slot::WANT_TX != 0;
-    wanted & READABLE != 0 && is_there() || asked && conn.has_room()
-}
-
-/// Both directions are on their rings, and nobody is about to leave them or has ended.
-#[inline]
-pub(crate) fn is_as_usual(conn: &Conn) -> bool {
-    const ENDS: u32 = slot::SHUT_WR | slot::SHUT_RD | slot::CLOSED;
-    !is_off_ring(conn, ENDS)
-        && conn.socket.kernel_state.load(Ordering::Relaxed) == 0
-        && conn.error().load(Ordering::Relaxed) == 0
-}
-
-/// A direction is not on its ring, or about to leave it.
-pub(crate) fn leaves_ring(conn: &Conn) -> bool {
-    is_off_ring(conn, 0)
-}
-
-#[inline(always)]
-fn is_off_ring(conn: &Conn, or: u32) -> bool {
-    const LEAVES: u32 = slot::LEAVING | slot::RECALLED | slot::WITHDRAWING | slot::WITHDRAWN;
-    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
-    conn.way_in() != Way::Ring
-        || conn.way_out() != Way::Ring
-        || (conn.pair.peer_state() | own) & (LEAVES | or) != 0
 }
 
 /// Whether the program waits for room, or has: then the peer may be told that it need

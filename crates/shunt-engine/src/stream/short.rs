@@ -9,7 +9,9 @@ use shunt_shm::ring::BadBuffer;
 use shunt_shm::slot::{self, Way};
 
 use super::spin::{self, Peer, shares_core};
-use super::wait::{Want, timeout};
+use super::usual::is_as_usual;
+use super::wait::timeout;
+use super::want::Want;
 use super::{Conn, owed};
 use crate::Outcome;
 use crate::link::Pair;
@@ -115,7 +117,7 @@ fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
     };
     let is_all = (flags & libc::MSG_DONTWAIT != 0 || options.nonblock.load(Ordering::Relaxed) != 0)
         && options.forked.load(Ordering::Relaxed) == slot::UNFORKED
-        && super::is_as_usual(&conn)
+        && is_as_usual(&conn)
         && !pair.consumer().is_ready();
     if is_all {
         socket.read_at.store(read, Ordering::Relaxed);

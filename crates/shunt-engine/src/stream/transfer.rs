@@ -9,9 +9,10 @@ use libc::{c_int, c_uint, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
-use super::close::keep_error;
+use super::fault::keep_error;
 use super::send::{allowed, by_kernel, goes_by_ring};
-use super::wait::{Deadline, Stay, Want, wait};
+use super::wait::{Stay, wait};
+use super::want::{Deadline, Want};
 use super::{Conn, leave_ring, owed, receive, recv, send};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
@@ -303,7 +304,7 @@ fn put_with_token(
     let producer = conn.producer();
     let want = count.min(STEP).min(allowed(conn));
     let Ok((room, mut at)) = producer.room(want) else {
-        super::close::abort(conn);
+        super::fault::abort(conn);
         return Ok(Put::Elsewhere);
     };
     let most = room.min(want);

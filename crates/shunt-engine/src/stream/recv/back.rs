@@ -7,11 +7,11 @@ use shunt_abi::Reason;
 use shunt_shm::slot;
 
 use super::end::failure;
-use super::{PARTS, Step};
+use super::step::{PARTS, Step};
 use crate::iov::{self, Cursor};
 use crate::socket::RECEIVER;
 use crate::stream::Conn;
-use crate::stream::downgrade::{has_passed_the_end, is_never_answered};
+use crate::stream::recall::{has_passed_the_end, is_never_answered};
 use crate::{Outcome, real, sys};
 
 /// The peer has left the ring: its bytes go on over TCP.

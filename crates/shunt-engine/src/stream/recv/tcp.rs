@@ -6,41 +6,16 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
 use super::back::after_ring;
+use super::count::{arrived, truncate};
 use super::end::{failure, last};
 use super::ring::{from_ring, peek_on};
-use super::{PARTS, Step};
+use super::settle::settle;
+use super::step::{PARTS, Step};
 use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
-use crate::stream::{Conn, owed};
-use crate::sys::Errno;
-use crate::{sys, tcp};
-
-/// Moves the incoming direction to the ring if the program has read everything
-/// that came before it. With the receiving token. `true`: it is on the ring.
-pub(in crate::stream) fn settle(conn: &Conn) -> bool {
-    if conn.way_in() == Way::Tcp && owed::is_withdrawn(conn) {
-        owed::follow_withdrawal(conn);
-    }
-    conn.receiver().follow_switch()
-}
-
-/// With the receiving token of a process that died with it: asks the kernel what was
-/// taken from the base socket. `false`: it does not know, and it matters.
-pub(in crate::stream) fn recount(conn: &Conn) -> bool {
-    let receiving = &conn.pair.own.receiving;
-    let way = conn.way_in();
-    // From there on it is the program that takes them, without the token.
-    let path = conn.receiver();
-    if way == Way::TcpAgain && !path.awaits() && path.is_bringing().is_none() {
-        return true;
-    }
-    let Some(taken) = conn.base().and_then(tcp::consumed_at_last) else {
-        return way == Way::Ring;
-    };
-    receiving.kernel_bytes.store(taken, Ordering::Relaxed);
-    true
-}
+use crate::stream::Conn;
+use crate::sys;
 
 /// On TCP, and the peer may switch at any moment.
 ///
@@ -158,23 +133,4 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         };
     }
     Step::Bytes
-}
-
-/// How much a receive of so many bytes would take now.
-fn arrived(base: c_int, most: usize) -> Result<usize, Errno> {
-    // To nowhere, and it stays.
-    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    sys::recv(base, std::ptr::null_mut(), most, flags)
-}
-
-/// Shortens a list of buffers to `most` bytes; returns how many are left.
-pub(super) fn truncate(parts: &mut [iovec], mut most: usize) -> usize {
-    for (i, part) in parts.iter_mut().enumerate() {
-        if part.iov_len >= most {
-            part.iov_len = most;
-            return i + 1;
-        }
-        most -= part.iov_len;
-    }
-    parts.len()
 }
