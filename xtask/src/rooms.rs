@@ -45,6 +45,7 @@ const ORDER: &[(&str, &str)] = &[
     ("life", "what surrounds socket, close, fork, exec"),
     ("ready", "poll, select and epoll, as called"),
     ("io", "send, recv and their like, as called"),
+    ("both_ends", "both ends of a connection, for tests"),
 ];
 
 /// The step.

@@ -64,3 +64,15 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 fn wanted(events: u32) -> u32 {
     events & !FLAGS
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_no_events() {
+        let events = libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT;
+        assert_eq!(wanted(events as u32), libc::EPOLLIN as u32);
+        assert_eq!(wanted(FLAGS), 0);
+    }
+}

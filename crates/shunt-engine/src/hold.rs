@@ -97,3 +97,45 @@ fn raise_by(holds: &AtomicU64, hold: u64) -> bool {
         })
         .is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::socket::{Socket, Stage};
+    use crate::table::Word;
+
+    #[test]
+    fn an_object_without_a_holder_is_not_held() {
+        let holds = AtomicU64::new(0);
+        assert!(!raise_by(&holds, 1) && holds.load(Ordering::Relaxed) == 0);
+        holds.store(1, Ordering::Relaxed);
+        assert!(raise_by(&holds, 1) && holds.load(Ordering::Relaxed) == 2);
+    }
+
+    #[test]
+    fn work_beside_a_close_is_not_what_a_close_reckons_with() {
+        assert_eq!(
+            (lasting(2), lasting(1 + BESIDE), lasting(BESIDE)),
+            (2, 1, 0)
+        );
+    }
+
+    #[test]
+    fn what_a_number_names_is_held_until_it_is_given_back() {
+        const FD: c_int = 301_000;
+        assert!(get::<Socket>(FD).is_none());
+        let socket = Socket::enter(FD, Stage::Fresh).unwrap();
+        let held = get::<Socket>(FD).unwrap();
+        assert!(std::ptr::eq(held, socket) && socket.holds() == 2);
+        let mut within = 0;
+        beside_close(socket, || {
+            within = socket.count().load(Ordering::Relaxed) as u32;
+            assert!(is_any_beside(socket) && socket.holds() == 2);
+        });
+        assert!(within == 3 && !is_any_beside(socket));
+        held.unhold();
+        assert_eq!(socket.holds(), 1);
+        crate::table::enter(FD, Word::NOTHING);
+    }
+}

@@ -12,6 +12,8 @@
 //! * [`wake`]: how who sleeps is called.
 //! * [`signal`], [`stats`], [`region`], [`thread`], [`config`]: the process around it.
 
+#[cfg(test)]
+mod both_ends;
 mod config;
 mod control;
 mod entry;

@@ -129,3 +129,61 @@ impl<T: Pooled> Pool<T> {
         (0..self.used()).filter_map(|index| self.get(index))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Thing(Links);
+
+    impl Pooled for Thing {
+        fn links(&self) -> &Links {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn each_object_has_a_number_and_is_found_by_it() {
+        static POOL: Pool<Thing> = Pool::new();
+        assert!(!POOL.is_any() && POOL.get(0).is_none());
+        let things: Vec<_> = (0..300).map(|_| POOL.take().unwrap()).collect();
+        for (thing, number) in things.iter().zip(0..) {
+            assert_eq!(thing.0.index(), number);
+            assert!(std::ptr::eq(POOL.get(number).unwrap(), *thing));
+        }
+        assert_eq!((POOL.used(), POOL.each().count()), (300, 300));
+        assert!(POOL.get(MOST as u32).is_none());
+    }
+
+    #[test]
+    fn what_was_given_back_last_is_used_first_and_keeps_its_number() {
+        static POOL: Pool<Thing> = Pool::new();
+        let [one, other] = [(); 2].map(|()| POOL.take().unwrap());
+        POOL.give(one);
+        POOL.give(other);
+        assert!(std::ptr::eq(POOL.take().unwrap(), other));
+        assert!(std::ptr::eq(POOL.take().unwrap(), one));
+        assert_eq!((one.0.index(), POOL.take().unwrap().0.index()), (0, 2));
+    }
+
+    #[test]
+    fn no_object_is_given_to_two_threads() {
+        static POOL: Pool<Thing> = Pool::new();
+        static IN_USE: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
+        let work = || {
+            for _ in 0..2000 {
+                let thing = POOL.take().unwrap();
+                let mark = &IN_USE[thing.0.index() as usize];
+                assert_eq!(mark.fetch_add(1, Ordering::AcqRel), 0);
+                mark.fetch_sub(1, Ordering::AcqRel);
+                POOL.give(thing);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(work);
+            }
+        });
+        assert!(POOL.used() <= 8);
+    }
+}

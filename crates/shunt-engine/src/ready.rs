@@ -249,3 +249,47 @@ pub unsafe fn epoll_pwait2(
     user.leave();
     outcome
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(seconds: i64, nanoseconds: i64) -> Result<Option<u64>, ()> {
+        let time = timespec {
+            tv_sec: seconds,
+            tv_nsec: nanoseconds,
+        };
+        // SAFETY: a `timespec` of this test's.
+        unsafe { relative(&raw const time) }
+    }
+
+    #[test]
+    fn a_time_is_told_in_nanoseconds() {
+        assert_eq!(time(0, 0), Ok(Some(0)));
+        assert_eq!(time(2, 5), Ok(Some(2_000_000_005)));
+        assert_eq!(time(i64::MAX, 0), Ok(Some(u64::MAX)));
+        // SAFETY: null says that there is none.
+        assert_eq!(unsafe { relative(std::ptr::null()) }, Ok(None));
+    }
+
+    #[test]
+    fn a_time_that_is_none_is_the_kernels_to_refuse() {
+        for (seconds, nanoseconds) in [(-1, 0), (0, -1), (0, 1_000_000_000)] {
+            assert_eq!(time(seconds, nanoseconds), Err(()));
+        }
+        // SAFETY: refused before it is read.
+        assert_eq!(
+            unsafe { relative(std::ptr::without_provenance(8)) },
+            Err(())
+        );
+    }
+
+    #[test]
+    fn negative_milliseconds_are_for_ever() {
+        assert_eq!((milliseconds(-1), milliseconds(-7)), (None, None));
+        assert_eq!(
+            (milliseconds(0), milliseconds(3)),
+            (Some(0), Some(3_000_000))
+        );
+    }
+}

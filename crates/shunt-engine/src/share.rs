@@ -88,3 +88,43 @@ impl Share {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_shared_from_a_fork_on_until_one_process_has_it_alone() {
+        let _alone = crate::both_ends::one_at_a_time();
+        let share = Share::default();
+        assert!(share.is_unknown() && !share.is_shared());
+        assert!(share.before_fork() && share.is_shared() && !share.is_unknown());
+        // The child's word is the same one.
+        let childs = Share(AtomicPtr::new(share.0.load(Ordering::Relaxed)));
+        childs.word().unwrap().fetch_sub(1, Ordering::AcqRel);
+        assert!(!share.is_shared() && share.is_unknown());
+    }
+
+    #[test]
+    fn each_fork_counts_one_process_more() {
+        let _alone = crate::both_ends::one_at_a_time();
+        let share = Share::default();
+        assert!(share.before_fork() && share.before_fork());
+        let word = share.word().unwrap();
+        assert_eq!(word.load(Ordering::Relaxed), 3);
+        share.leave();
+        assert_eq!(
+            (word.load(Ordering::Relaxed), share.is_unknown()),
+            (2, true)
+        );
+    }
+
+    #[test]
+    fn who_is_found_to_have_it_alone_counts_nobody() {
+        let _alone = crate::both_ends::one_at_a_time();
+        let share = Share::default();
+        share.before_fork();
+        share.settle();
+        assert!(share.is_unknown() && !share.is_shared());
+    }
+}

@@ -196,3 +196,21 @@ pub(crate) fn forget_written() {
         header.written.store(0, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_too_long_ends_where_the_buffer_does() {
+        use std::fmt::Write as _;
+        let mut line = Line {
+            bytes: [0; 4096],
+            length: 0,
+        };
+        for _ in 0..1000 {
+            write!(line, "12345").unwrap();
+        }
+        assert_eq!((line.length, line.bytes[4095]), (4096, b'1'));
+    }
+}

@@ -168,3 +168,60 @@ pub(crate) fn each(mut visit: impl FnMut(c_int, Word)) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::socket::{SOCKETS, Socket};
+
+    /// Numbers that no descriptor has.
+    const AWAY: c_int = 300_000;
+
+    #[test]
+    fn a_number_names_what_was_entered_last() {
+        assert!(look(AWAY) == Word::NOTHING && get::<Socket>(AWAY).is_none());
+        assert!(enter(AWAY, Word::OURS) == Word::NOTHING);
+        assert!(look(AWAY) == Word::OURS && get::<Socket>(AWAY).is_none());
+        let socket = SOCKETS.take().unwrap();
+        assert!(enter(AWAY, Word::of(socket)) == Word::OURS);
+        assert!(look(AWAY).is(socket) && std::ptr::eq(get(AWAY).unwrap(), socket));
+        assert!(enter(AWAY, Word::NOTHING).is(socket));
+        assert!(look(AWAY) == Word::NOTHING);
+        SOCKETS.give(socket);
+    }
+
+    #[test]
+    fn an_object_is_of_its_own_type_only() {
+        let socket = SOCKETS.take().unwrap();
+        let word = Word::of(socket);
+        assert!(word.get::<crate::epoll::Set>().is_none() && word.get::<Socket>().is_some());
+        assert!(Word::OURS.get::<Socket>().is_none() && Word::NOTHING.get::<Socket>().is_none());
+        SOCKETS.give(socket);
+    }
+
+    #[test]
+    fn numbers_beyond_the_table_name_nothing() {
+        for fd in [-1, c_int::MIN, (CHUNK * CHUNKS) as c_int] {
+            assert!(enter(fd, Word::OURS) == Word::NOTHING && look(fd) == Word::NOTHING);
+        }
+    }
+
+    #[test]
+    fn each_that_is_entered_is_visited() {
+        let numbers = [AWAY + 5, AWAY + 5 + CHUNK as c_int];
+        for fd in numbers {
+            enter(fd, Word::OURS);
+        }
+        let mut seen = Vec::new();
+        each(|fd, word| {
+            if numbers.contains(&fd) && word == Word::OURS {
+                seen.push(fd);
+            }
+        });
+        assert_eq!(seen, numbers);
+        for fd in numbers {
+            enter(fd, Word::NOTHING);
+        }
+    }
+}

@@ -20,3 +20,25 @@ pub(super) fn write_names(m: &mut Message, names: Option<Names>) {
         (m.family, m.ports[i], m.addresses[i]) = (family, port, address);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_are_written_where_the_daemon_looks() {
+        let mut m = Message::new(shunt_abi::message::Kind::Claim);
+        let names = [(2, 80, [1; 16]), (2, 4000, [2; 16])];
+        write_names(&mut m, Some(names));
+        assert_eq!((m.family, m.ports), (2, [80, 4000]));
+        assert_eq!(m.addresses, [[1; 16], [2; 16]]);
+    }
+
+    #[test]
+    fn without_names_a_message_says_none() {
+        let mut m = Message::new(shunt_abi::message::Kind::Claim);
+        write_names(&mut m, None);
+        assert_eq!((m.family, m.ports), (0, [0, 0]));
+        assert_eq!(names_of(-1), None);
+    }
+}

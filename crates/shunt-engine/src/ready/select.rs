@@ -262,3 +262,26 @@ unsafe fn with(
     }
     Outcome::Done(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_any_length_is_read_and_written_bit_by_bit() {
+        let mut words = [0u64; 40];
+        let set = Bits(words.as_mut_ptr());
+        // SAFETY: both bits are in the set, which is this test's; a null set has none.
+        unsafe {
+            set.put(2500, true);
+            set.put(3, true);
+            assert!(set.get(2500) && set.get(3) && !set.get(2499));
+            set.put(3, false);
+            assert!(!set.get(3));
+            let none = Bits(std::ptr::null_mut());
+            none.put(1, true);
+            assert!(!none.get(1));
+        }
+        assert_eq!(words[39], 1 << (2500 % 64));
+    }
+}

@@ -21,3 +21,24 @@ pub(super) fn handler_of(entry: usize, kernel: sighandler_t) -> sighandler_t {
         kernel
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_function_of_the_programs_is_stood_in_for() {
+        for other in [libc::SIG_DFL, libc::SIG_IGN, 4095, counting(), guarding()] {
+            assert!(!is_function(other));
+        }
+        assert!(is_function(0x5555_0000));
+    }
+
+    #[test]
+    fn the_program_sees_its_own_handler_where_the_kernel_names_ours() {
+        let entry = 0x5555_0000 | super::super::handlers::RESTARTS;
+        assert_eq!(handler_of(entry, counting()), 0x5555_0000);
+        assert_eq!(handler_of(entry, guarding()), 0x5555_0000);
+        assert_eq!(handler_of(entry, libc::SIG_IGN), libc::SIG_IGN);
+    }
+}

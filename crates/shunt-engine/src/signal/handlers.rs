@@ -57,3 +57,23 @@ pub(super) fn alone<R>(change: impl FnOnce() -> R) -> R {
 pub(crate) fn after_fork_child() {
     thread::signals_lock().reset();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_numbered_from_one() {
+        assert!(slot(0).is_none() && slot(-1).is_none() && slot(65).is_none());
+        assert!(slot(1).is_some() && slot(64).is_some());
+        assert!(!std::ptr::eq(slot(1).unwrap(), slot(2).unwrap()));
+    }
+
+    #[test]
+    fn an_entry_keeps_the_flags_that_matter_beside_any_address() {
+        assert_eq!(bits(SA_RESTART | SA_SIGINFO), RESTARTS | INFO);
+        assert_eq!(bits(SA_RESETHAND), ONCE);
+        assert_eq!(bits(libc::SA_NODEFER), 0);
+        assert_eq!((RESTARTS | ONCE | INFO) & ADDRESS, 0);
+    }
+}

@@ -89,3 +89,118 @@ fn refusal(reason: Reason) -> u32 {
         _ => slot::REFUSED,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket under a number that no descriptor has.
+    fn socket(fd: i32, stage: Stage) -> &'static Socket {
+        Socket::enter(fd, stage).unwrap()
+    }
+
+    #[test]
+    fn it_is_claimed_when_it_has_shown_that_it_lives() {
+        let socket = socket(302_000, Stage::Candidate);
+        assert_eq!(socket.claim_after(), LIVES_AFTER);
+        socket.claim_after.store(40, Ordering::Relaxed);
+        assert_eq!(socket.claim_after(), 40);
+    }
+
+    #[test]
+    fn a_claim_that_is_put_off_takes_as_many_calls_once_more() {
+        let socket = socket(302_001, Stage::Candidate);
+        socket.put_off();
+        assert_eq!(socket.claim_after(), 2);
+        socket.calls.store(30, Ordering::Relaxed);
+        socket.put_off();
+        assert_eq!(socket.claim_after(), 60);
+        socket.calls.store(GIVEN_UP_AFTER, Ordering::Relaxed);
+        socket.put_off();
+        assert_eq!(socket.claim_after(), u32::MAX);
+    }
+
+    #[test]
+    fn one_of_which_somebody_has_a_copy_is_a_candidate_again() {
+        let socket = socket(302_002, Stage::Claimed);
+        socket.ask_later();
+        assert_eq!(
+            (socket.stage(), socket.reason()),
+            (Stage::Candidate, Reason::Held)
+        );
+    }
+
+    #[test]
+    fn what_is_given_up_says_from_which_stage() {
+        let candidate = socket(302_003, Stage::Candidate);
+        assert_eq!(candidate.give_up(Reason::Stdio), Some(Stage::Candidate));
+        assert_eq!(
+            (candidate.stage(), candidate.reason()),
+            (Stage::Plain, Reason::Stdio)
+        );
+        assert_eq!(candidate.give_up(Reason::Passed), None);
+        assert_eq!(candidate.reason(), Reason::Stdio);
+        let listener = socket(302_004, Stage::Listener);
+        assert_eq!(listener.give_up(Reason::Stdio), None);
+        assert_eq!(listener.stage(), Stage::Listener);
+    }
+
+    #[test]
+    fn a_peer_is_told_whether_somebody_else_has_it_next() {
+        assert_eq!(refusal(Reason::Passed), slot::REFUSED | slot::HANDED_ON);
+        assert_eq!(refusal(Reason::Stdio), slot::REFUSED | slot::HANDED_ON);
+        assert_eq!(refusal(Reason::AsyncIo), slot::REFUSED);
+    }
+
+    #[test]
+    fn what_the_daemon_has_found_out_is_not_replaced_by_what_is_supposed() {
+        let socket = socket(302_005, Stage::Candidate);
+        socket.set_reason(Reason::OtherUser);
+        socket.set_reason(Reason::Pending);
+        assert_eq!(socket.reason(), Reason::OtherUser);
+        socket.set_reason(Reason::Stdio);
+        assert_eq!(socket.reason(), Reason::Stdio);
+        socket.set_reason(Reason::OtherNamespace);
+        socket.forget_peer();
+        assert_eq!(socket.reason(), Reason::Pending);
+    }
+
+    #[test]
+    fn a_stage_is_left_by_one_thread_only() {
+        let socket = socket(302_006, Stage::Candidate);
+        assert!(!socket.move_on(Stage::Fresh, Stage::Plain));
+        assert!(socket.move_on(Stage::Candidate, Stage::Claimed));
+        assert!(!socket.move_on(Stage::Candidate, Stage::Claimed));
+        assert!(!socket.set_plain(Stage::Candidate, Reason::Stdio));
+        assert!(socket.set_plain(Stage::Claimed, Reason::Stdio));
+    }
+
+    #[test]
+    fn nobody_at_the_other_end_is_an_answer_only_to_who_accepts() {
+        let acceptor = socket(302_007, Stage::Claimed);
+        acceptor.set_role(shunt_abi::message::Role::Acceptor);
+        acceptor.note_answer(false);
+        assert_eq!(
+            (acceptor.answered(), acceptor.reason()),
+            (true, Reason::PeerPlain)
+        );
+        let connector = socket(302_008, Stage::Claimed);
+        connector.set_role(shunt_abi::message::Role::Connector);
+        connector.note_answer(false);
+        assert_eq!(
+            (connector.answered(), connector.reason()),
+            (true, Reason::Pending)
+        );
+    }
+
+    #[test]
+    fn an_accepted_socket_has_its_listeners_patience() {
+        let [listener, accepted] = [302_009, 302_010].map(|fd| socket(fd, Stage::Fresh));
+        listener.impatient_receiver.store(true, Ordering::Relaxed);
+        listener.tells_time.store(29, Ordering::Relaxed);
+        accepted.inherit(listener);
+        assert!(accepted.impatient_receiver.load(Ordering::Relaxed));
+        assert!(!accepted.impatient_sender.load(Ordering::Relaxed));
+        assert_eq!(accepted.tells_time.load(Ordering::Relaxed), 29);
+    }
+}

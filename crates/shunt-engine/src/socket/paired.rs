@@ -108,6 +108,7 @@ mod tests {
 
     #[test]
     fn each_that_waits_is_found_once_from_anywhere_on() {
+        let _alone = crate::both_ends::one_at_a_time();
         let all = sockets(200);
         let waiting: Vec<_> = all.iter().step_by(9).collect();
         assert!(!any() && found(0, 200).is_empty());

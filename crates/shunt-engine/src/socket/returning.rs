@@ -158,3 +158,98 @@ fn passes(reason: Reason) -> bool {
             | Reason::Pending
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn called(again: &Return, calls: u32) -> usize {
+        (0..calls).filter(|_| again.is_due()).count()
+    }
+
+    #[test]
+    fn it_is_due_when_the_socket_has_shown_that_it_lives() {
+        let again = Return::default();
+        assert_eq!(called(&again, LIVES_AFTER - 1), 0);
+        assert!(again.is_due());
+    }
+
+    #[test]
+    fn each_try_in_vain_doubles_the_calls_up_to_a_bound() {
+        let again = Return::default();
+        again.note_try();
+        assert_eq!(called(&again, 2 * LIVES_AFTER - 1), 0);
+        assert!(again.is_due());
+        for _ in 0..100 {
+            again.note_try();
+        }
+        assert_eq!(called(&again, LIVES_AFTER << MOST_DOUBLINGS), 1);
+        again.forget_tries();
+        again.forget();
+        assert_eq!(called(&again, LIVES_AFTER), 1);
+    }
+
+    #[test]
+    fn what_passes_brings_it_back_and_what_does_not_keeps_it() {
+        let again = Return::default();
+        again.begin(Reason::Requested);
+        assert_eq!(again.stage(), COUNTS);
+        again.begin(Reason::Passed);
+        assert_eq!(again.stage(), STAYS);
+        // Nor is that forgotten.
+        again.forget();
+        assert_eq!(again.stage(), STAYS);
+        again.clear();
+        assert_eq!(again.stage(), COUNTS);
+    }
+
+    #[test]
+    fn a_connection_that_could_not_wait_takes_more_calls_the_next_time() {
+        let again = Return::default();
+        again.begin(Reason::Blocked);
+        assert_eq!(called(&again, LIVES_AFTER), 0);
+        let other = Return::default();
+        other.begin(Reason::Requested);
+        assert_eq!(called(&other, LIVES_AFTER), 1);
+    }
+
+    #[test]
+    fn only_the_last_question_is_answered() {
+        let again = Return::default();
+        assert!(again.move_on(COUNTS, ASKED));
+        let first = again.new_question();
+        let last = again.new_question();
+        again.answered(first, true);
+        assert_eq!(again.stage(), ASKED);
+        again.answered(last, true);
+        assert_eq!(again.stage(), ALONE);
+    }
+
+    #[test]
+    fn a_socket_that_others_have_is_asked_for_later() {
+        let again = Return::default();
+        again.move_on(COUNTS, ASKED);
+        again.answered(again.new_question(), false);
+        assert_eq!(again.stage(), COUNTS);
+        assert_eq!(called(&again, LIVES_AFTER), 0);
+    }
+
+    #[test]
+    fn a_fork_makes_an_answer_void() {
+        let again = Return::default();
+        again.move_on(COUNTS, ASKED);
+        let question = again.new_question();
+        again.forget();
+        again.answered(question, true);
+        assert_eq!(again.stage(), COUNTS);
+    }
+
+    #[test]
+    fn a_report_is_owed_until_it_is_made() {
+        let again = Return::default();
+        again.owe_report();
+        assert!(again.owes_report());
+        again.note_report();
+        assert!(!again.owes_report());
+    }
+}

@@ -241,3 +241,21 @@ pub(crate) fn let_go(conn: &Conn) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_is_deaf_when_it_has_ended_both_halves() {
+        assert!(will_be_deaf(0, libc::SHUT_RDWR));
+        assert!(will_be_deaf(slot::SHUT_RD, libc::SHUT_WR));
+        assert!(will_be_deaf(slot::SHUT_WR, libc::SHUT_RD));
+        assert!(!will_be_deaf(0, libc::SHUT_WR) && !will_be_deaf(0, libc::SHUT_RD));
+        // Nor does it become so twice.
+        assert!(!will_be_deaf(
+            slot::SHUT_RD | slot::SHUT_WR,
+            libc::SHUT_RDWR
+        ));
+    }
+}

@@ -118,3 +118,29 @@ pub(super) fn is_interrupted(until: Option<u64>, seen: Seen) -> bool {
         seen.interrupting_since()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleepers_of_both_kinds_are_counted_in_one_word() {
+        let sleepers = 3 * Want::Data.unit() + 2 * Want::Room.unit();
+        assert_eq!(
+            (Want::Data.count(sleepers), Want::Room.count(sleepers)),
+            (3, 2)
+        );
+        assert_ne!(Want::Data.bit(), Want::Room.bit());
+    }
+
+    #[test]
+    fn a_call_with_a_timeout_ends_by_any_handler_and_others_as_it_says() {
+        use crate::thread::signals;
+        let seen = signals::now();
+        assert!(!is_interrupted(Some(1), seen) && lost(seen) == libc::EBADF);
+        signals::count_one(true);
+        assert!(is_interrupted(Some(1), seen) && !is_interrupted(None, seen));
+        signals::count_one(false);
+        assert!(is_interrupted(None, seen) && lost(seen) == libc::EINTR);
+    }
+}

@@ -87,3 +87,95 @@ pub(crate) unsafe fn port_in(address: *const libc::sockaddr, length: u32) -> Opt
     };
     matches!(family, libc::AF_INET | libc::AF_INET6).then_some(port)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(address: [u8; 4], port: u16) -> sockaddr_storage {
+        // SAFETY: a C struct of integers, for which zero is a value.
+        let mut name: sockaddr_storage = unsafe { std::mem::zeroed() };
+        // SAFETY: the storage is larger, and aligned for it.
+        let to = unsafe { &mut *(&raw mut name).cast::<libc::sockaddr_in>() };
+        to.sin_family = libc::AF_INET as u16;
+        to.sin_port = port.to_be();
+        to.sin_addr.s_addr = u32::from_ne_bytes(address);
+        name
+    }
+
+    fn v6(address: [u8; 16], port: u16) -> sockaddr_storage {
+        // SAFETY: a C struct of integers, for which zero is a value.
+        let mut name: sockaddr_storage = unsafe { std::mem::zeroed() };
+        // SAFETY: the storage is larger, and aligned for it.
+        let to = unsafe { &mut *(&raw mut name).cast::<libc::sockaddr_in6>() };
+        to.sin6_family = libc::AF_INET6 as u16;
+        to.sin6_port = port.to_be();
+        to.sin6_addr.s6_addr = address;
+        name
+    }
+
+    const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+    #[test]
+    fn a_name_is_told_in_parts() {
+        let (family, port, address) = parts(&v4([10, 1, 2, 3], 8080));
+        assert_eq!((i32::from(family), port), (libc::AF_INET, 8080));
+        assert_eq!(
+            (&address[..4], &address[4..]),
+            (&[10, 1, 2, 3][..], &[0; 12][..])
+        );
+        let (family, port, address) = parts(&v6(LOOPBACK, 443));
+        assert_eq!(
+            (i32::from(family), port, address),
+            (libc::AF_INET6, 443, LOOPBACK)
+        );
+    }
+
+    #[test]
+    fn both_ends_are_here_if_they_have_one_address_or_one_is_loopback() {
+        let here = v4([10, 0, 0, 1], 1);
+        assert!(is_local(&here, &v4([10, 0, 0, 1], 2)));
+        assert!(!is_local(&here, &v4([10, 0, 0, 2], 1)));
+        assert!(is_local(&here, &v4([127, 9, 9, 9], 1)));
+        let other = v6([0x20; 16], 1);
+        assert!(is_local(&other, &v6(LOOPBACK, 1)));
+        assert!(!is_local(&other, &v6([0x21; 16], 1)));
+    }
+
+    #[test]
+    fn a_mapped_loopback_address_is_loopback() {
+        let mut mapped = [0; 16];
+        mapped[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+        assert!(is_local(&v6([0x20; 16], 1), &v6(mapped, 1)));
+        mapped[12] = 128;
+        assert!(!is_local(&v6([0x20; 16], 1), &v6(mapped, 1)));
+    }
+
+    #[test]
+    fn the_port_that_a_program_names_is_read_if_it_can_be() {
+        let length = size_of::<libc::sockaddr_in>() as u32;
+        let port = |name: &sockaddr_storage, length| {
+            // SAFETY: the name is this test's.
+            unsafe { port_of(std::ptr::from_ref(name).cast(), length) }
+        };
+        assert_eq!(port(&v4([1; 4], 77), length), Some(77));
+        assert_eq!(port(&v4([1; 4], 77), length - 1), None);
+        let mut other = v4([1; 4], 77);
+        other.ss_family = libc::AF_UNIX as u16;
+        assert_eq!(port(&other, length), None);
+        // SAFETY: refused before it is read.
+        assert_eq!(unsafe { port_of(std::ptr::null(), length) }, None);
+    }
+
+    #[test]
+    fn the_address_that_means_none_is_told_by_its_family() {
+        let is = |family: i32, length| {
+            let mut name = v4([0; 4], 0);
+            name.ss_family = family as u16;
+            // SAFETY: the name is this test's.
+            unsafe { is_none((&raw const name).cast(), length) }
+        };
+        assert!(is(libc::AF_UNSPEC, 16) && is(libc::AF_UNSPEC, 2));
+        assert!(!is(libc::AF_UNSPEC, 1) && !is(libc::AF_INET, 16));
+    }
+}

@@ -72,3 +72,24 @@ fn length(name: &sockaddr_storage) -> usize {
 fn is_same(one: &sockaddr_storage, other: &sockaddr_storage) -> bool {
     address::parts(one) == address::parts(other)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_name_one_another() {
+        // SAFETY: a C struct of integers, for which zero is a value.
+        let mut any: sockaddr_storage = unsafe { std::mem::zeroed() };
+        any.ss_family = libc::AF_INET as u16;
+        // SAFETY: the storage is larger, and aligned for it.
+        let to = unsafe { &mut *(&raw mut any).cast::<libc::sockaddr_in>() };
+        to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        let [accepted, connector] = connected(&any, &any).unwrap();
+        let names = |fd| [false, true].map(|peer| address::parts(&name(fd, peer).unwrap()));
+        let [here, there] = names(accepted);
+        assert_eq!(names(connector), [there, here]);
+        close(accepted);
+        close(connector);
+    }
+}

@@ -47,3 +47,42 @@ static SIGNALS: Lock = Lock::new();
 pub(crate) fn signals_lock() -> &'static Lock {
     &SIGNALS
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn who_has_it_is_refused_a_second_time() {
+        let lock = Lock::new();
+        assert!(lock.take() && !lock.take() && !lock.try_take());
+        lock.give();
+        assert!(lock.try_take());
+        lock.reset();
+        assert!(lock.take());
+        lock.give();
+    }
+
+    #[test]
+    fn another_thread_waits_for_it() {
+        static LOCK: Lock = Lock::new();
+        static STEP: AtomicU32 = AtomicU32::new(0);
+        assert!(LOCK.take());
+        let other = std::thread::spawn(|| {
+            let free = LOCK.try_take();
+            STEP.store(1, Ordering::SeqCst);
+            let got = LOCK.take();
+            let after = STEP.load(Ordering::SeqCst);
+            LOCK.give();
+            (free, got, after)
+        });
+        while STEP.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        STEP.store(2, Ordering::SeqCst);
+        LOCK.give();
+        assert_eq!(other.join().unwrap(), (false, true, 2));
+    }
+}

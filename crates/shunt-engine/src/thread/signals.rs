@@ -45,3 +45,25 @@ pub(crate) fn count_one(restarting: bool) {
     // of two counts, and either tells.
     unsafe { count.write_volatile(count.read_volatile().wrapping_add(step)) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_that_has_run_is_seen() {
+        let before = now();
+        assert!(!before.any_since());
+        count_one(true);
+        assert!(before.any_since() && !before.interrupting_since());
+        count_one(false);
+        assert!(before.interrupting_since() && !now().any_since());
+    }
+
+    #[test]
+    fn handlers_of_other_threads_are_not() {
+        let before = now();
+        std::thread::spawn(|| count_one(false)).join().unwrap();
+        assert!(!before.any_since());
+    }
+}

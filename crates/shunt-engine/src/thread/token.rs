@@ -197,3 +197,49 @@ fn take_from_the_dead(token: &Token) -> bool {
     }
     taken
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_names_of_their_own_that_stay() {
+        super::super::learn_pid();
+        let mine = here();
+        let other = std::thread::spawn(here).join().unwrap();
+        assert!(mine != 0 && other != 0 && mine != other && mine == here());
+        assert_eq!(mine >> PID_SHIFT, u64::from(pid()));
+    }
+
+    #[test]
+    fn a_token_of_a_living_process_is_not_the_deads() {
+        let token = Token::FREE;
+        assert!(!is_held_by_dead(&token) && !is_held_by_stopped(&token));
+        assert!(try_take(&token));
+        assert!(!is_held_by_dead(&token) && !is_held_by_stopped(&token));
+        give(&token);
+    }
+
+    #[test]
+    fn what_a_dead_process_held_is_taken_over() {
+        super::super::learn_pid();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let holder = Holder(u64::from(child.id()) << PID_SHIFT | 1);
+        child.wait().unwrap();
+        let token = Token::FREE;
+        assert!(token.try_take(holder).is_ok() && is_held_by_dead(&token));
+        assert!(take_while(&token, || true) == Got::FromTheDead);
+        give(&token);
+        assert!(try_take(&token));
+        give(&token);
+    }
+
+    #[test]
+    fn a_token_for_one_operation_is_given_back_by_it() {
+        let (token, options) = (Token::FREE, Options::default());
+        let held = Held::try_take(&token, &options).unwrap();
+        assert!(Held::try_take(&token, &options).is_none());
+        held.give();
+        assert!(!token.is_taken());
+    }
+}

@@ -110,3 +110,36 @@ pub(super) fn forget() {
         place().write_volatile(0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_noted_until_it_ends() {
+        static OBJECT: u32 = 0;
+        static OTHER: u64 = 0;
+        let (one, two) = (new_number(), new_number());
+        assert_ne!(one, two);
+        let before = begin(&OBJECT, one);
+        assert!(is_noted(one) && !is_noted(two));
+        assert_eq!((on(&OBJECT), on(&OTHER)), (Some(one), None));
+        end(before);
+        assert!(!is_noted(one) && on(&OBJECT).is_none());
+    }
+
+    #[test]
+    fn a_handler_takes_the_notes_away() {
+        static OBJECT: u32 = 5;
+        let number = new_number();
+        begin(&OBJECT, number);
+        set_place(Some(0));
+        assert!(is_in_place(0) && !is_in_place(1));
+        // SAFETY: the one call of this thread is on this type.
+        let (place, object) = unsafe { interrupt::<u32>() };
+        assert_eq!((place, object), (Some(0), Some(&5)));
+        assert!(!is_noted(number) && !is_in_place(0));
+        // SAFETY: as above.
+        assert_eq!(unsafe { interrupt::<u32>() }, (None, None));
+    }
+}

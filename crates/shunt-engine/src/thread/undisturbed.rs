@@ -111,3 +111,18 @@ pub(crate) unsafe fn put_off(
         None => sys::send_plain_signal(signal),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_wait_until_the_outermost_operation_is_over() {
+        assert!(!has_begun());
+        let inner = all_of(|| {
+            all_of(|| assert!(has_begun()));
+            has_begun()
+        });
+        assert!(inner && !has_begun());
+    }
+}

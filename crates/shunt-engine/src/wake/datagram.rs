@@ -62,3 +62,22 @@ pub(super) fn address(name: u64) -> (sockaddr_un, usize) {
     let length = offset_of!(sockaddr_un, sun_path) + PREFIX.len() + DIGITS;
     (address, length)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channels_name_is_text_that_tells_it_from_others() {
+        let text = |name| {
+            let (address, length) = address(name);
+            let text: Vec<u8> = address.sun_path[1..length - 2]
+                .iter()
+                .map(|&c| c as u8)
+                .collect();
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(text(0x0123_4567_89ab_cdef), "shunt/call/fedcba9876543210");
+        assert_ne!(text(1), text(2));
+    }
+}

@@ -54,3 +54,28 @@ pub(crate) fn ring_bytes(conn: &Conn) -> u64 {
         .max(u64::from(conn.consumer().at_hand()))
         .min(shunt_abi::layout::RING_BYTES as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_shortened_to_so_many_bytes() {
+        let of = |lengths: [usize; 3]| {
+            lengths.map(|iov_len| iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len,
+            })
+        };
+        let shortened = |most| {
+            let mut parts = of([4, 4, 4]);
+            let left = truncate(&mut parts, most);
+            parts[..left]
+                .iter()
+                .map(|part| part.iov_len)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((shortened(6), shortened(4)), (vec![4, 2], vec![4]));
+        assert_eq!((shortened(0), shortened(100)), (vec![0], vec![4, 4, 4]));
+    }
+}
