@@ -269,7 +269,8 @@ mod tests {
         assert_eq!(time(2, 5), Ok(Some(2_000_000_005)));
         assert_eq!(time(i64::MAX, 0), Ok(Some(u64::MAX)));
         // SAFETY: null says that there is none.
-        assert_eq!(unsafe { relative(std::ptr::null()) }, Ok(None));
+        let none = unsafe { relative(std::ptr::null()) };
+        assert_eq!(none, Ok(None));
     }
 
     #[test]
@@ -278,10 +279,8 @@ mod tests {
             assert_eq!(time(seconds, nanoseconds), Err(()));
         }
         // SAFETY: refused before it is read.
-        assert_eq!(
-            unsafe { relative(std::ptr::without_provenance(8)) },
-            Err(())
-        );
+        let refused = unsafe { relative(std::ptr::without_provenance(8)) };
+        assert_eq!(refused, Err(()));
     }
 
     #[test]

@@ -259,7 +259,7 @@ mod tests {
     /// A file in the place of a ring of four entries, of which the program has submitted two: the third
     /// and the first of its array.
     fn ring(number_at: usize) -> c_int {
-        let fd = sys::memory_file(c"ring", ENTRIES_AT as usize + 4096).unwrap();
+        let fd = sys::memory_file(c"ring", ENTRIES_AT + 4096).unwrap();
         let queue = Mapping::new(fd, 4096, 0).unwrap();
         let entries = Mapping::new(fd, 4096, ENTRIES_AT).unwrap();
         let put = |map: &Mapping, at: usize, value: u32| {
