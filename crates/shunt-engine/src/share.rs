@@ -5,7 +5,7 @@
 //! fork has shared waits until one process holds it alone, as a server does
 //! whose parent accepts and whose children serve. A holder that was killed, or
 //! went on as another program that has the socket too, counts until shuntd has found that nobody
-//! else has it ([`crate::stream::again`]).
+//! else has it ([`crate::upgrade`]).
 //!
 //! The counts are words in pages that relatives share. What a killed process has counted is never
 //! taken back, so a page is not used for ever: sockets that a fork shares for the first time get

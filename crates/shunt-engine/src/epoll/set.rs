@@ -26,7 +26,7 @@ pub(crate) struct Set {
     pub(super) kick: AtomicI32,
     /// A descriptor of ours for calls that are under way since the program closed its last one.
     pub(super) kept: AtomicI32,
-    /// Where peers call it, and whether it has that in it ([`call`]).
+    /// Where peers call it, and whether it has that in it ([`super::call`]).
     pub(super) channel: Channel,
     pub(super) is_watching: AtomicBool,
     /// Items, and those of them that are served here.

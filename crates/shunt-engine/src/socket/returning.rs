@@ -1,5 +1,5 @@
 //! What keeps a socket with the kernel once it went back there, or brings it to its rings again
-//! ([`crate::upgrade::again`] does).
+//! ([`crate::upgrade`] does).
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 

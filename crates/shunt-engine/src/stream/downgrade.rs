@@ -262,7 +262,7 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
     }
 }
 
-/// Before this side is deaf ([`close::is_deaf`]), or ends: a recall comes to its end, or is taken back.
+/// Before this side is deaf ([`path::is_deaf`]), or ends: a recall comes to its end, or is taken back.
 /// Waits a little for a peer that answers just now. Without a token.
 #[cold]
 pub(super) fn end_recall(conn: &Conn) {

@@ -15,7 +15,7 @@ pub(super) struct Words {
     apart: bool,
     /// The mask to come back to then.
     pub(super) mask: u64,
-    /// The thread's name at tokens ([`super::name`]); 0: not known yet.
+    /// The thread's name at tokens ([`super::token`]); 0: not known yet.
     pub(super) name: u64,
     /// The call that handlers interrupt ([`super::under_way`]).
     pub(super) call: Call,

@@ -13,7 +13,7 @@
 //! Who says that it is ready for a life does nothing more in the one before: it looks at
 //! no ring, and all bytes are the kernel's. So when both have said so, each may begin its own
 //! slot anew whenever it likes; until both have, neither is honoured by the other
-//! ([`Pair::has_begun`](crate::link::Pair::has_begun)), and TCP carries the stream.
+//! (`Slot::state`), and TCP carries the stream.
 
 use std::sync::atomic::Ordering;
 
