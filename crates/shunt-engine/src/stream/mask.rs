@@ -48,49 +48,16 @@ fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
 
 /// The same, whatever there may be to know.
 fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
-    let socket = conn.socket;
-    if conn.way_in() != Way::Ring || conn.consumer().has_ended() || owed::is_withdrawn(conn) {
-        pump(conn);
-    }
-    if owed::is_due(conn) {
-        owed::answer(conn);
-    }
+    follow(conn);
     let (inward, out) = (conn.way_in(), conn.way_out());
-    let peer = conn.pair.peer_state();
-    let closing = peer & (slot::SHUT_WR | slot::CLOSED) != 0;
-    let known = socket.kernel_state.load(Ordering::Relaxed) != 0;
-    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
-    let shut = own & slot::SHUT_WR != 0;
-    // The kernel ends what it would receive; and a peer that leaves the ring may
-    // do so for urgent data, which overtakes what is in it.
-    let unsure = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
-    let kernel =
-        if look || closing || unsure || known || shut || inward != Way::Ring || out != Way::Ring {
-            let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
-            socket.kernel_state.store(
-                (kernel & (POLLRDHUP | POLLHUP | POLLERR)) as u32,
-                Ordering::Relaxed,
-            );
-            honest(conn, kernel)
-        } else {
-            0
-        };
-    let mut ready = kernel & (POLLRDHUP | POLLHUP | POLLERR);
-    hesitate();
-    let readable = match inward {
-        Way::Ring => {
-            // Payload: the ring may have ended since the look above, which is nothing to read.
-            // Behind the look at the kernel: a peer that leaves says so before it sends.
-            let leaves = || conn.pair.peer_state() & slot::LEAVING != 0;
-            let stray = kernel & POLLIN != 0 && !leaves();
-            conn.consumer().at_hand() > 0 || stray || kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0
-        }
-        Way::Tcp if unread(conn) > 0 => true,
-        // The count ends at urgent data.
-        Way::Tcp if kernel & POLLIN != 0 && at_mark(conn) => true,
-        Way::Tcp => kernel & (POLLRDHUP | POLLHUP | POLLERR) != 0,
-        Way::TcpAgain | Way::Owing => kernel & POLLIN != 0,
+    let kernel = if look || must_ask_kernel(conn, inward, out) {
+        ask_kernel(conn)
+    } else {
+        0
     };
+    hesitate();
+    let mut ready = kernel & (ENDED | POLLPRI);
+    let readable = is_readable(conn, inward, kernel);
     let error = conn.error().load(Ordering::Relaxed) != 0;
     if readable || error {
         ready |= READABLE as i16;
@@ -98,21 +65,74 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     if error {
         ready |= POLLERR;
     }
-    ready |= kernel & POLLPRI;
-    let writable = match out {
-        _ if !asks_for_room(conn, wanted) => false,
+    if asks_for_room(conn, wanted) && is_writable(conn, out, kernel, wanted, asks) {
+        ready |= WRITABLE as i16;
+    }
+    ready as u16 as u32
+}
+
+/// What the kernel says of a connection that has ended, in one direction or both.
+const ENDED: i16 = POLLRDHUP | POLLHUP | POLLERR;
+
+/// Follows what the peer did to the way of the bytes.
+fn follow(conn: &Conn) {
+    if conn.way_in() != Way::Ring || conn.consumer().has_ended() || owed::is_withdrawn(conn) {
+        pump(conn);
+    }
+    if owed::is_due(conn) {
+        owed::answer(conn);
+    }
+}
+
+/// Whether the kernel may know what the rings do not say.
+fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
+    let peer = conn.pair.peer_state();
+    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+    let closing = peer & (slot::SHUT_WR | slot::CLOSED) != 0;
+    // The kernel ends what it would receive; and a peer that leaves the ring may
+    // do so for urgent data, which overtakes what is in it.
+    let unsure = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
+    let known = conn.socket.kernel_state.load(Ordering::Relaxed) != 0;
+    let shut = own & slot::SHUT_WR != 0;
+    closing || unsure || known || shut || inward != Way::Ring || out != Way::Ring
+}
+
+/// Asks it, and notes what it says of an end.
+fn ask_kernel(conn: &Conn) -> i16 {
+    let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
+    let ended = (kernel & ENDED) as u32;
+    conn.socket.kernel_state.store(ended, Ordering::Relaxed);
+    honest(conn, kernel)
+}
+
+fn is_readable(conn: &Conn, inward: Way, kernel: i16) -> bool {
+    match inward {
         Way::Ring => {
-            shut || kernel & (POLLHUP | POLLERR) != 0
+            // Payload: the ring may have ended since the look before, which is nothing to read.
+            // Behind the look at the kernel: a peer that leaves says so before it sends.
+            let leaves = || conn.pair.peer_state() & slot::LEAVING != 0;
+            let stray = kernel & POLLIN != 0 && !leaves();
+            conn.consumer().at_hand() > 0 || stray || kernel & ENDED != 0
+        }
+        Way::Tcp if unread(conn) > 0 => true,
+        // The count ends at urgent data.
+        Way::Tcp if kernel & POLLIN != 0 && at_mark(conn) => true,
+        Way::Tcp => kernel & ENDED != 0,
+        Way::TcpAgain | Way::Owing => kernel & POLLIN != 0,
+    }
+}
+
+fn is_writable(conn: &Conn, out: Way, kernel: i16, wanted: u32, asks: bool) -> bool {
+    match out {
+        Way::Ring => {
+            conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0
+                || kernel & (POLLHUP | POLLERR) != 0
                 || has_room(conn)
                 || asks && ask_for_room(conn, wanted)
         }
         Way::Tcp | Way::TcpAgain => kernel & POLLOUT != 0,
         Way::Owing => false,
-    };
-    if writable {
-        ready |= WRITABLE as i16;
     }
-    ready as u16 as u32
 }
 
 /// Translates what the base socket says into what TCP would say.
