@@ -8,7 +8,7 @@ use shunt_shm::token::{Holder, Taken, Token};
 use super::alone::is_alone;
 use super::identity::pid;
 use super::undisturbed;
-use super::words::{self, Words};
+use super::words::Own;
 use crate::sys;
 
 /// A holder's name: the process id above this bit.
@@ -17,9 +17,9 @@ const PID_SHIFT: u32 = 42;
 /// This thread's name: its thread pointer and the process id. Unique among the
 /// threads that can meet at a token, and free to read.
 #[inline(always)]
-fn name(words: *mut Words) -> Holder {
+fn name(words: Own) -> Holder {
     // SAFETY: this thread's own words.
-    match unsafe { (*words).name } {
+    match unsafe { (*words.get()).name } {
         0 => learn_name(words),
         name => Holder(name),
     }
@@ -27,12 +27,12 @@ fn name(words: *mut Words) -> Holder {
 
 /// This thread's name as a number: never 0.
 pub(crate) fn here() -> u64 {
-    name(words::here()).0
+    name(Own::here()).0
 }
 
 #[cold]
 #[inline(never)]
-fn learn_name(words: *mut Words) -> Holder {
+fn learn_name(words: Own) -> Holder {
     let pointer: u64;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the first word of the thread control block is its own address (psABI).
@@ -46,7 +46,7 @@ fn learn_name(words: *mut Words) -> Holder {
     }
     let name = (pointer >> 4) & ((1 << PID_SHIFT) - 1) | u64::from(pid()) << PID_SHIFT;
     // SAFETY: this thread's own words.
-    unsafe { (*words).name = name };
+    unsafe { (*words.get()).name = name };
     Holder(name)
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn try_take(token: &Token) -> bool {
 #[must_use]
 pub(crate) struct Held<'a> {
     token: &'a Token,
-    words: *mut Words,
+    words: Own,
 }
 
 impl<'a> Held<'a> {
@@ -134,7 +134,7 @@ impl<'a> Held<'a> {
 #[inline(always)]
 pub(crate) fn give(token: &Token) {
     token.give();
-    undisturbed::end(words::here());
+    undisturbed::end(Own::here());
 }
 
 #[cold]

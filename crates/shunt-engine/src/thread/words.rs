@@ -70,6 +70,23 @@ pub(super) fn here() -> *mut Words {
     at
 }
 
+/// This thread's words: no other thread is ever given them.
+#[derive(Clone, Copy)]
+pub(super) struct Own(*mut Words);
+
+impl Own {
+    #[inline(always)]
+    pub(super) fn here() -> Self {
+        Self(here())
+    }
+
+    /// Where they are. A handler of this thread may change them at any moment.
+    #[inline(always)]
+    pub(super) fn get(self) -> *mut Words {
+        self.0
+    }
+}
+
 /// A call that handlers interrupt. Plain values, which outlive the call's frame.
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -84,9 +84,10 @@ unsafe fn take_some(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Taken {
     let n = match receive(conn, rest, whole, flags) {
         Ok(0) if wanted == 0 => return Taken::Step(Step::Bytes),
         Ok(n @ 1..) => n,
-        // SAFETY: the caller's promise.
         nothing => {
-            return Taken::Step(unsafe { without_bytes(conn, cursor, flags, nothing.err()) });
+            // SAFETY: the caller's promise.
+            let step = unsafe { without_bytes(conn, cursor, flags, nothing.err()) };
+            return Taken::Step(step);
         }
     };
     if !peek {
