@@ -11,18 +11,18 @@ use crate::{link, sys};
 mod answer;
 mod board;
 mod borrow;
-mod channel;
 mod dial;
 mod due;
 mod inquiry;
 mod mail;
 mod names;
+mod news;
 mod patience;
+mod reply;
 mod request;
+mod sending;
 mod state;
 mod stock;
-mod tell;
-mod wait;
 mod wire;
 
 pub(crate) use board::{accelerates, await_listed, has_mail};
@@ -30,10 +30,10 @@ pub(crate) use borrow::{Loan, borrow};
 pub(crate) use dial::{ensure, show_region};
 pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use mail::{check_mail, take_wishes};
+pub(crate) use news::{bury, listen, refuse, release, report, report_shunted, unlisten};
+pub(crate) use reply::nap;
 pub(crate) use request::{ask_alone, claim, claim_again, claim_now, claim_patiently};
 pub(crate) use state::{is_fresh, why_not, wish_again};
-pub(crate) use tell::{bury, listen, refuse, release, report, report_shunted, unlisten};
-pub(crate) use wait::nap;
 
 use mail::{drain, read_all};
 use state::{GREETED, GUEST, LOCK, RETRY_AT, SOCKET};
@@ -75,7 +75,7 @@ pub(crate) fn after_fork_child() {
         sys::close(fd);
     }
     RETRY_AT.store(0, Ordering::Relaxed);
-    wait::after_fork_child();
+    reply::after_fork_child();
     // The stock is the parent's: its memory is not here.
     stock::after_fork_child();
     due::forget();

@@ -22,7 +22,6 @@ mod collect;
 mod end;
 mod follow;
 mod inner;
-mod inside;
 mod limit;
 mod near;
 mod nested;
@@ -34,6 +33,7 @@ mod sleep;
 mod state;
 mod user;
 mod watch;
+mod within;
 
 pub(crate) use carry::{
     AT_ONCE, Known, begun_again, carry, give_back, give_back_of, look_again, waiting,

@@ -35,12 +35,12 @@ mod handed;
 mod holds;
 mod inside;
 mod items;
-mod memory;
 mod paired;
+mod pairs;
 pub(crate) mod returning;
 
 use due::Due;
-use memory::Pairs;
+use pairs::Pairs;
 use returning::Return;
 
 pub(crate) use handed::{Handed, Left};

@@ -22,7 +22,7 @@ mod close;
 mod conn;
 mod crowd;
 mod downgrade;
-mod fault;
+mod errors;
 mod leave;
 mod mask;
 mod owed;
@@ -47,7 +47,7 @@ pub(crate) use close::{
 };
 pub(crate) use conn::Conn;
 pub(crate) use downgrade::{downgrade, give_up, is_plain};
-pub(crate) use fault::{before_reset, socket_error};
+pub(crate) use errors::{before_reset, socket_error};
 pub(crate) use leave::{leave_ring, leave_to_half_closed};
 pub(crate) use mask::{mask, mask_at_a_glance};
 pub(crate) use owed::{

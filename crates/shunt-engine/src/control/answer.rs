@@ -9,7 +9,7 @@ use shunt_shm::arena::Arena;
 use shunt_shm::{publish, slot};
 
 use super::state::{OPEN_QUESTIONS, wish_again};
-use super::{stock, tell};
+use super::{news, stock};
 use crate::link::{Link, Pair};
 use crate::region::count;
 use crate::socket::{SOCKETS, Socket, Stage};
@@ -26,7 +26,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 match link {
                     Some(link) if link.is_retired() => pass_over(socket, m, link),
                     link if link.and_then(|link| paired(socket, m, link)).is_some() => {}
-                    _ => tell::refuse(socket, Reason::NoResources),
+                    _ => news::refuse(socket, Reason::NoResources),
                 }
             }
         }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_abi::message::{self, Kind, Message};
 
-use super::channel::send;
 use super::names::{names_of, write_names};
+use super::sending::send;
 use super::state::{ANY_DUE, LOCK, SOCKET, is_any_due, note_due};
 use super::stock;
 use super::wire::Sent;

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use shunt_abi::Reason;
 use shunt_abi::message::{Kind, Message};
 
-use super::channel::send;
 use super::mail::check_mail;
 use super::names::{names_of, write_names};
+use super::sending::send;
 use super::state::{LOCK, OPEN_QUESTIONS, PATIENCE_MS, SOCKET};
 use super::wire::Sent;
-use super::{due, wait};
+use super::{due, reply};
 use crate::config::LIVES_AFTER;
 use crate::socket::{Socket, Stage};
 use crate::sys;
@@ -60,6 +60,6 @@ fn cookie(socket: &Socket) -> u64 {
 pub(crate) fn await_answers() {
     let answered = || OPEN_QUESTIONS.load(Ordering::Relaxed) == 0;
     if !answered() {
-        wait::until(answered, sys::now() + PATIENCE_MS as u64 * 1_000_000);
+        reply::until(answered, sys::now() + PATIENCE_MS as u64 * 1_000_000);
     }
 }

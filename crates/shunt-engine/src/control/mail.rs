@@ -1,6 +1,6 @@
 //! What the daemon has sent: taken out and handled.
 
-use super::channel::drop_connection;
+use super::sending::drop_connection;
 use super::state::{LOCK, SOCKET, WISHES, has_reader, intact};
 use super::{answer, board, due, wire};
 use crate::link::Link;

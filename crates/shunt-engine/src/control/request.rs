@@ -7,14 +7,14 @@ use shunt_abi::layout;
 use shunt_abi::message::{self, Kind, Message};
 
 use super::board::has_mail;
-use super::channel::send;
 use super::dial::ensure;
 use super::mail::read_counted;
 use super::names::{names_of, write_names};
 use super::patience::Patience;
+use super::sending::send;
 use super::state::{LOCK, PATIENCE_MS, has_reader};
 use super::wire::Sent;
-use super::{due, stock, wait};
+use super::{due, reply, stock};
 use crate::socket::{Socket, Stage};
 use crate::sys;
 use crate::sys::address::Names;
@@ -39,7 +39,7 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     let answered = || socket.stage() != Stage::Claimed || socket.answered();
     // If it is stopped or overloaded its word will still be heard, by a later call on the
     // connection.
-    wait::until(answered, start + PATIENCE_MS as u64 * 1_000_000);
+    reply::until(answered, start + PATIENCE_MS as u64 * 1_000_000);
     PATIENCE.note(start, sys::now());
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn claim_patiently(socket: &'static Socket, fd: c_int, names: Names, 
     let start = sys::now();
     if claim_with(socket, fd, Some(names), message::FLAG_ANSWER) {
         let answered = || socket.stage() != Stage::Claimed || socket.answered();
-        wait::until(answered, start + longest);
+        reply::until(answered, start + longest);
     }
 }
 

@@ -6,7 +6,7 @@ use shunt_abi::message::{Kind, Message};
 use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 
-use super::channel::send;
+use super::sending::send;
 use super::state::note_due;
 use super::wire::Sent;
 use crate::sys;

@@ -6,10 +6,10 @@ use shunt_shm::atomic::full;
 use shunt_shm::wake::Door;
 
 use super::call;
-use super::inside::Inside;
 use super::near;
 use super::set::Set;
 use super::state::State;
+use super::within::Inside;
 use crate::stream::share_crowd;
 
 /// A thread is about to sleep on the set, or on something that contains it. `true`:

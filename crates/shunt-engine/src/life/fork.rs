@@ -6,7 +6,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::slot;
 
-mod under_way;
+mod seen;
 
 use super::inherit::to_kernel;
 use crate::entry::{self, Entry};
@@ -44,7 +44,7 @@ pub(super) fn before_fork() {
     });
     // Behind what makes a connection the child's, too.
     let has_memory = link::before_fork(|visit| Socket::each_used(|_| true, visit));
-    let has_table = under_way::begin();
+    let has_table = seen::begin();
     if !(has_memory && has_table) {
         keep_from_child(has_table);
     }
@@ -55,7 +55,7 @@ pub(super) fn before_fork() {
 /// After it, in the parent, also if there is no child.
 pub(super) fn after_fork_parent() {
     if thread::owns_memory() {
-        under_way::end();
+        seen::end();
     }
 }
 
@@ -107,7 +107,7 @@ fn is_unshared(socket: &Socket) -> bool {
 /// In the child: the other threads are gone, and so is whatever they held.
 pub(super) fn after_fork_child() {
     thread::note_fork();
-    under_way::after_fork_child();
+    seen::after_fork_child();
     share::after_fork_child();
     region::after_fork_child();
     stats::after_fork_child();

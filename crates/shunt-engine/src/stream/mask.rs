@@ -6,7 +6,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP};
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
-use super::fault::reset_if_died;
+use super::errors::reset_if_died;
 use super::recv::{at_mark, pump, unread};
 use super::usual::{READABLE, WRITABLE, is_as_usual};
 use super::{Conn, owed, send};

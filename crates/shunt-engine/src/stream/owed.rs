@@ -9,7 +9,7 @@ use shunt_shm::path::unread::Unread;
 
 use super::ring_end::end_ring;
 use super::tell::News;
-use super::{Conn, fault};
+use super::{Conn, errors};
 use crate::config::hesitate;
 use crate::thread::give;
 use crate::{sys, tcp};
@@ -98,7 +98,7 @@ fn accept(conn: &Conn) -> bool {
         Some(Look::TakenBack) => return false,
         Some(look) => look == Look::Asked,
         None => {
-            fault::abort(conn);
+            errors::abort(conn);
             conn.sender().agree();
             return false;
         }
@@ -158,13 +158,13 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
             None => Some(Debt::Paid),
         }
     });
-    fault::name_reset(conn);
+    errors::name_reset(conn);
     match debt {
         Some(Debt::Owed) => return Debt::Owed,
         Some(Debt::Paid) => {}
         // The program has still to hear of it.
-        Some(Debt::Void(errno)) => fault::keep_error(conn, errno),
-        None => fault::abort(conn),
+        Some(Debt::Void(errno)) => errors::keep_error(conn, errno),
+        None => errors::abort(conn),
     }
     conn.sender().paid();
     Debt::Paid

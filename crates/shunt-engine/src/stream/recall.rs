@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use shunt_shm::slot;
 
 use super::conn::Conn;
-use super::fault::break_off;
+use super::errors::break_off;
 use crate::config::hesitate;
 use crate::sys;
 

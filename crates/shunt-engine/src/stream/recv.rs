@@ -6,7 +6,7 @@ use libc::{c_int, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
-use super::fault::{abort, keep_error};
+use super::errors::{abort, keep_error};
 use super::wait::{Stay, is_patient, out_of_patience, timeout, wait};
 use super::want::Want;
 use super::{Conn, downgrade, owed, short};
@@ -18,7 +18,7 @@ use crate::{Outcome, real};
 
 mod back;
 mod brought;
-mod count;
+mod bytes;
 mod end;
 mod ring;
 mod settle;
@@ -33,8 +33,8 @@ use tcp::from_tcp;
 
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
-pub(super) use count::recount;
-pub(crate) use count::ring_bytes;
+pub(super) use bytes::recount;
+pub(crate) use bytes::ring_bytes;
 pub(super) use settle::settle;
 pub(crate) use unread::{is_any_in_ring, leaves_unread, pump, unread};
 

@@ -1,7 +1,7 @@
 //! The end of our ring.
 
 use super::conn::Conn;
-use super::fault::abort;
+use super::errors::abort;
 
 /// Ends the ring: the stream goes on by TCP at that offset of it. With the sending token.
 pub(super) fn end_ring(conn: &Conn, offset: u64) {

@@ -11,7 +11,7 @@ use shunt_shm::publish;
 use shunt_shm::ring::{STEP, Stopped};
 use shunt_shm::slot::{self, Way};
 
-use super::fault::is_over;
+use super::errors::is_over;
 use super::leave::{leave_if_ending, leave_ring};
 use super::owed::{self, Debt};
 use super::wait::{Stay, is_patient, out_of_patience, wait, wait_for_kernel};
@@ -226,7 +226,7 @@ fn check_recall(conn: &Conn) {
     // This side's own word, with the token: the recall may be taken back at any moment.
     let is_answered = conn.sender().has_answered();
     if is_answered && owed::is_recalled(conn) {
-        super::fault::abort(conn);
+        super::errors::abort(conn);
     }
 }
 
@@ -274,7 +274,7 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
         }
         break match written {
             Err(Stopped::Fault) => {
-                super::fault::abort(conn);
+                super::errors::abort(conn);
                 Step::Kernel
             }
             Err(Stopped::BadBuffer(_)) => Step::BadBuffer,

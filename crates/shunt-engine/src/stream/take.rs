@@ -8,7 +8,7 @@ use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
 use super::conn::Conn;
-use super::fault::break_off;
+use super::errors::break_off;
 use super::owed;
 use super::recv::recount;
 use crate::thread::{self, Got};

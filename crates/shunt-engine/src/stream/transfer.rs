@@ -9,7 +9,7 @@ use libc::{c_int, c_uint, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
-use super::fault::keep_error;
+use super::errors::keep_error;
 use super::send::{allowed, by_kernel, goes_by_ring};
 use super::wait::{Stay, wait};
 use super::want::{Deadline, Want};
@@ -304,7 +304,7 @@ fn put_with_token(
     let producer = conn.producer();
     let want = count.min(STEP).min(allowed(conn));
     let Ok((room, mut at)) = producer.room(want) else {
-        super::fault::abort(conn);
+        super::errors::abort(conn);
         return Ok(Put::Elsewhere);
     };
     let most = room.min(want);

@@ -1,5 +1,5 @@
 //! Waiting on one connection: spin, then sleep in a real call on the base socket and a wake
-//! channel ([`kernel`]), having said so to the peer.
+//! channel ([`in_kernel`]), having said so to the peer.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,12 +20,12 @@ use crate::sys::{self, Errno};
 use crate::thread::{give, is_alone, signals::Seen};
 use crate::wake::{self, Place};
 
-mod kernel;
+mod in_kernel;
 mod stay;
 
-pub(crate) use kernel::{TURN, must_look};
-use kernel::{Woken, sleep_in_kernel};
-pub(super) use kernel::{timeout, wait_for_kernel};
+pub(crate) use in_kernel::{TURN, must_look};
+use in_kernel::{Woken, sleep_in_kernel};
+pub(super) use in_kernel::{timeout, wait_for_kernel};
 pub(crate) use stay::{Stay, interrupted};
 
 /// Waits until `want` may have come. The caller holds no token, and looks again: where `stay`

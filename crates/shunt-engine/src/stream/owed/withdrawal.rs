@@ -9,7 +9,7 @@ use super::look::{GROWTH_MS, PATIENCE, has_died_with, is_recalled};
 use super::room::Stretched;
 use super::send_owed;
 use crate::stream::recv::{follow_back, ring_bytes};
-use crate::stream::{Conn, fault};
+use crate::stream::{Conn, errors};
 use crate::{sys, tcp, thread};
 
 /// Sends again over TCP what the peer has not read, if it is not receiving just now
@@ -65,7 +65,7 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
             Look::No => return,
         }
         if sys::now() >= until {
-            fault::abort(conn);
+            errors::abort(conn);
             return;
         }
         sys::sched_yield();

@@ -7,7 +7,7 @@ use libc::{c_int, iovec};
 use shunt_shm::ring::Found;
 
 use super::back::pending;
-use super::count::{recount, truncate};
+use super::bytes::{recount, truncate};
 use super::end::{failure, has_ended, last};
 use super::ring::from_ring;
 use super::step::{PARTS, Step};
@@ -15,7 +15,7 @@ use crate::config;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::Conn;
-use crate::stream::fault::abort;
+use crate::stream::errors::abort;
 use crate::stream::recall::{is_never_answered, stay_in_ring};
 use crate::sys::Errno;
 use crate::{sys, tcp};

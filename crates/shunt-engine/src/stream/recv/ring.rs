@@ -12,7 +12,7 @@ use super::end::look;
 use super::step::Step;
 use crate::iov::Cursor;
 use crate::socket::bump;
-use crate::stream::fault::abort;
+use crate::stream::errors::abort;
 use crate::stream::{Conn, owed};
 
 /// Reads what is in the ring. With the receiving token.

@@ -6,7 +6,7 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
 use super::back::after_ring;
-use super::count::{arrived, truncate};
+use super::bytes::{arrived, truncate};
 use super::end::{failure, last};
 use super::ring::{from_ring, peek_on};
 use super::settle::settle;

@@ -6,7 +6,7 @@ use shunt_shm::ring::Found;
 use shunt_shm::slot::Way;
 
 use super::back::{after_ring, follow_back};
-use super::count::ring_bytes;
+use super::bytes::ring_bytes;
 use super::settle::settle;
 use crate::stream::{Conn, owed};
 use crate::{sys, thread};

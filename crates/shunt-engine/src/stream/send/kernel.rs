@@ -9,7 +9,7 @@ use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::SENDER;
 use crate::stream::Conn;
-use crate::stream::fault::{is_over, keep_error, reset_if_died, take_error};
+use crate::stream::errors::{is_over, keep_error, reset_if_died, take_error};
 use crate::stream::owed::{self, Debt};
 use crate::thread::give;
 use crate::{Outcome, real, sys};
