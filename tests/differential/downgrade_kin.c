@@ -282,8 +282,6 @@ static void killed_when_plain(struct end *e)
     }
 }
 
-#define BOTH_READ "who has started the program that reads what a killed peer left still has it, too"
-
 // What is sent last by who has had a child, which is gone.
 static void last_bytes(struct end *e)
 {
@@ -420,5 +418,5 @@ PLAIN_MAIN(CASE(closed_without_copy, SPLIT | COLD), CASE(last_bytes, SPLIT | COL
            CASE(child_runs_program, SPLIT | COLD), CASE(three_in_turns, SPLIT | COLD),
            CASE(children_at_both_ends, SPLIT | COLD), CASE(killed_after, SPLIT | COLD), CASE(stopped_idle, SPLIT | COLD),
            CASE(stopped_with_few, SPLIT | COLD), CASE(stopped_with_much, SPLIT | COLD), CASE(killed_idle, SPLIT | COLD),
-           KNOWN(killed_with_few, SPLIT | COLD, BOTH_READ), KNOWN(killed_with_more, SPLIT | COLD, BOTH_READ),
+           CASE(killed_with_few, SPLIT | COLD), CASE(killed_with_more, SPLIT | COLD),
            CASE(killed_when_plain, SPLIT | COLD))

@@ -184,6 +184,73 @@ static void deaf_behind_unread(struct end *e)
     }
 }
 
+// A thread and a program share what the sender has left: no byte comes twice, and none is missing. A thread
+// that looks on sees nothing but that.
+static _Atomic int looks_on;
+
+static void *tallies(void *conn)
+{
+    static struct tally all;
+    all = tally_there(*(int *)conn);
+    looks_on = 0;
+    return &all;
+}
+
+static void *looks(void *conn)
+{
+    struct pollfd p = {*(int *)conn, POLLIN | POLLRDHUP, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    unsigned seen = 0;
+    if (epoll_ctl(set, EPOLL_CTL_ADD, p.fd, &event))
+        seen = POLLERR;
+    while (looks_on) {
+        if (poll(&p, 1, 0) == 1)
+            seen |= p.revents;
+        if (epoll_wait(set, &event, 1, 0) == 1)
+            seen |= event.events;
+    }
+    close(set);
+    return (void *)(uintptr_t)(seen & (POLLERR | POLLHUP));
+}
+
+static void left_to_several(struct end *e)
+{
+    enum { LOTS = 2500000 };
+    AT(C) {
+        produce(e, FD, LOTS, 1);
+        close(FD), FD = -1;
+    }
+    AT(S) {
+        pthread_t thread, watcher;
+        void *seen;
+        struct tally *here, there = {0, 0};
+        struct report r;
+        unsigned char *all = malloc(LOTS);
+        long sum = 0;
+        int fd = FD;
+        fill(all, LOTS, 0, 1);
+        for (int i = 0; i < LOTS; i++)
+            sum += all[i];
+        free(all);
+        looks_on = 1;
+        MUST(pthread_create(&watcher, NULL, looks, &fd));
+        MUST(pthread_create(&thread, NULL, tallies, &fd));
+        struct plain p = PLAIN(FD);
+        order(&p, TALLY, 0, 0);
+        if (get(p.leash, &r, sizeof r) != sizeof r || sscanf(r.text, "%ld %ld", &there.bytes, &there.sum) != 2)
+            say(e, "no report");
+        MUST(pthread_join(thread, (void **)&here));
+        MUST(pthread_join(watcher, &seen));
+        if (seen)
+            say(e, "%s", events((int)(uintptr_t)seen));
+        long bytes = here->bytes + there.bytes;
+        say(e, "%s: %s", bytes < LOTS ? "missing" : bytes > LOTS ? "twice" : "all",
+            here->sum + there.sum == sum ? "intact" : "others");
+        plain_end(e, &p);
+    }
+}
+
 // The sender becomes plain first, the receiver after it.
 static void plain_in_turn(struct end *e, int by_program)
 {
@@ -270,6 +337,6 @@ PLAIN_MAIN(CASE(both_behind_unread, TWO | COLD), CASE(behind_200k, SPLIT | COLD)
            CASE(behind_small_buffer, SPLIT | COLD),
            CASE(closed_behind_unread, COLD), CASE(shut_behind_unread, COLD),
            CASE(closed_behind_lots, SPLIT | COLD | ALL), CASE(shut_behind_lots, SPLIT | COLD | ALL),
-           CASE(deaf_behind_unread, COLD | ALL),
+           CASE(deaf_behind_unread, COLD | ALL), CASE(left_to_several, SPLIT | ALL),
            CASE(program_then_program, COLD), CASE(stream_then_program, COLD),
            CASE(low_water, TWO | COLD), CASE(options_when_plain, COLD))

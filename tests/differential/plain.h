@@ -15,7 +15,7 @@
 
 enum { LEASH = 900, THERE = 901 }; // its descriptors: the way to its master, the connection
 
-enum deed { RECEIVE, SEND, END, SHUT, TAKE, GIVE, DROP, ECHO, COPY };
+enum deed { RECEIVE, SEND, END, SHUT, TAKE, GIVE, DROP, ECHO, COPY, TALLY };
 struct order {
     int deed;
     uint64_t n;
@@ -81,6 +81,24 @@ static int echo_there(int fd, int rounds)
     return good;
 }
 
+// How much somebody received who was not alone with that.
+struct tally {
+    long bytes, sum;
+};
+
+static struct tally tally_there(int fd)
+{
+    unsigned char buf[32];
+    struct tally all = {0, 0};
+    ssize_t n;
+    while ((n = recv(fd, buf, sizeof buf, 0)) > 0) {
+        all.bytes += n;
+        for (ssize_t i = 0; i < n; i++)
+            all.sum += buf[i];
+    }
+    return all;
+}
+
 static void obey(int *fd, const struct order *o, struct report *r)
 {
     char c;
@@ -114,6 +132,11 @@ static void obey(int *fd, const struct order *o, struct report *r)
     case ECHO:
         snprintf(r->text, sizeof r->text, "echoes: %d good", echo_there(*fd, o->n));
         break;
+    case TALLY: {
+        struct tally all = tally_there(*fd);
+        snprintf(r->text, sizeof r->text, "%ld %ld", all.bytes, all.sum);
+        break;
+    }
     case COPY: { // of descriptor `seed` of process `n`
         int process = syscall(SYS_pidfd_open, (pid_t)o->n, 0);
         *fd = syscall(SYS_pidfd_getfd, process, o->seed, 0);

@@ -16,6 +16,8 @@ pub(crate) struct Capabilities {
     pub(crate) userfaultfd: bool,
     /// Network and process namespaces of our own.
     pub(crate) namespaces: bool,
+    /// Programs in the kernel that see connections being established.
+    pub(crate) ebpf: bool,
     /// Stacks of a running process, by gdb.
     ptrace: bool,
     /// How many descriptors a process may open.
@@ -27,6 +29,15 @@ const USERFAULTFD: &str = "
 import ctypes, os
 number = {'x86_64': 323, 'aarch64': 282}[os.uname().machine]
 raise SystemExit(ctypes.CDLL(None).syscall(number, 1) < 0)
+";
+
+/// Makes a map (`BPF_MAP_CREATE`) of the kind that shunt-identity makes, and looks for the unified cgroup hierarchy.
+const EBPF: &str = "
+import ctypes, os, struct
+number = {'x86_64': 321, 'aarch64': 280}[os.uname().machine]
+attributes = struct.pack('7I16s', 9, 4, 4, 1, 0, 0, 0, b'')
+refused = ctypes.CDLL(None).syscall(number, 0, attributes, len(attributes)) < 0
+raise SystemExit(refused or ' - cgroup2 ' not in open('/proc/self/mountinfo').read())
 ";
 
 impl Capabilities {
@@ -47,6 +58,7 @@ impl Capabilities {
                 "--fork",
                 "true",
             ]),
+            ebpf: succeeds(&["python3", "-c", EBPF]),
             ptrace: succeeds(&["strace", "-e", "trace=none", "true"]),
             descriptors: getrlimit(Resource::Nofile).current,
         };
@@ -67,6 +79,7 @@ impl Capabilities {
             word(self.ipv6, "IPv6 loopback"),
             word(self.pidfd_getfd, "pidfd_getfd"),
             word(self.namespaces, "namespaces"),
+            word(self.ebpf, "eBPF"),
             word(self.ptrace, "ptrace"),
             format!("descriptors: {limit}"),
         ]

@@ -1,5 +1,5 @@
-//! Random input for everything that reads what others wrote: rings, credits and
-//! the daemon's messages. And random sequences of calls, natively and under Shunt.
+//! Random input for everything that reads what others wrote: rings, credits,
+//! the daemon's messages, records of eBPF. And random sequences of calls, natively and under Shunt.
 
 use crate::build::{artifact, cargo, root};
 use crate::process::{Job, reap_leftovers};
@@ -41,6 +41,12 @@ const TESTS: &[(&str, &str, u32)] = &[
     ("shunt-shm", "survives_any", 10_000),
     ("shunt-shm", "behaves_like_a_byte_stream", 1_000),
     ("shuntd", "random_messages_never_hurt_the_daemon", 500),
+    (
+        "shunt-identity",
+        "any_bytes_are_an_identity_or_none",
+        100_000,
+    ),
+    ("shunt-identity", "any_line_is_a_path_or_none", 100_000),
 ];
 
 /// The task.

@@ -10,6 +10,7 @@ mod answers;
 mod bench;
 mod build;
 mod capability;
+mod containers;
 mod cpython;
 mod demo;
 mod faults;
@@ -67,6 +68,9 @@ enum Task {
         /// own test chooses
         #[arg(long)]
         upgrade: Option<String>,
+        /// So many times one after the other
+        #[arg(long, default_value_t = 1)]
+        repeat: u32,
     },
     /// Run CPython's own network tests natively and under Shunt and compare
     Cpython(cpython::Options),
@@ -74,6 +78,8 @@ enum Task {
     Differential,
     /// Run redis, memcached and nginx natively and under Shunt, side by side
     Demo(demo::Options),
+    /// Programs in network namespaces and containers that talk through shared memory
+    Containers(containers::Options),
     /// The demo (and the tests) of a fresh clone, here and in a default container
     Newcomer(newcomer::Options),
     /// Randomised soak with kills, checksums and a leak check
@@ -105,7 +111,7 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<bool> {
     progress::start();
     match &task {
-        Task::Setup | Task::Build | Task::Lint | Task::Newcomer(_) => {}
+        Task::Setup | Task::Build | Task::Lint | Task::Newcomer(_) | Task::Containers(_) => {}
         _ if prepared() || netns::private() => netns::enter()?,
         Task::Demo(_) => {
             // All that needs the network, and the build, before a namespace has none.
@@ -131,10 +137,11 @@ fn run(task: Task) -> Result<bool> {
             names,
             variants,
             upgrade,
+            repeat,
         } => {
             upgrade.into_iter().for_each(lab::Lab::set_upgrade);
             prepare()?;
-            program::run(&names, &variants)
+            program::run(&names, &variants, repeat)
         }
         Task::Cpython(options) => {
             prepare()?;
@@ -145,6 +152,10 @@ fn run(task: Task) -> Result<bool> {
             test::differential_alone()
         }
         Task::Demo(options) => demo::run(&options),
+        Task::Containers(options) => {
+            prepare()?;
+            containers::run(&options)
+        }
         Task::Newcomer(options) => newcomer::run(&options),
         Task::Soak(options) => {
             prepare()?;

@@ -29,9 +29,11 @@ use anyhow::{Result, bail};
 use table::{PROGRAMS, Program};
 
 /// The task; no name or variant means all.
-pub(crate) fn run(names: &[String], variants: &[Variant]) -> Result<bool> {
+pub(crate) fn run(names: &[String], variants: &[Variant], repeat: u32) -> Result<bool> {
     let mut report = Report::new();
-    steps(&mut report, names, variants)?;
+    for _ in 0..repeat {
+        steps(&mut report, names, variants)?;
+    }
     reap_leftovers();
     Ok(report.finish())
 }

@@ -76,7 +76,9 @@ const TESTS: &[Package] = &[
     ("/usr/include/valgrind/callgrind.h", "valgrind"),
     ("/usr/bin/unshare", "util-linux"),
     ("/bin/ip", "iproute2"),
+    ("/usr/sbin/nft", "nftables"),
     ("/usr/bin/ps", "procps"),
+    ("/usr/bin/musl-gcc", "musl-tools"),
 ];
 
 /// The command that installs packages, without their names.

@@ -3,6 +3,7 @@
 use crate::answers;
 use crate::build::{self, artifact, cargo, root};
 use crate::capability::Capabilities;
+use crate::containers;
 use crate::cpython;
 use crate::faults;
 use crate::fuzz;
@@ -53,6 +54,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         report.step("differential, restless", restless);
         report.step("differential, random", fuzz::fixed);
         report.step("refused calls", faults::short);
+        containers::steps(&mut report)?;
         skips(&mut report, &here);
         answers::steps(&mut report);
         if !quick {
@@ -111,6 +113,11 @@ fn skips(report: &mut Report, here: &Capabilities) {
             here.namespaces,
             "unit tests / shunt and shuntd together",
             "no namespaces to be had",
+        ),
+        (
+            here.ebpf,
+            "unit tests / identities of connections",
+            "eBPF or the unified cgroup hierarchy is refused",
         ),
     ];
     for (_, name, reason) in parts.into_iter().filter(|&(there, ..)| !there) {

@@ -1,8 +1,9 @@
-//! The board: one page set that shuntd writes and every client maps read-only.
+//! The board: pages that shuntd writes and every client of one network namespace maps read-only.
 //!
 //! ```text
-//! 0     header: magic, protocol, daemon pid
-//! 4096  ports:  65,536 bits, one per TCP port with an accelerated listener
+//! 0     header: magic, protocol, daemon pid, whether connections cross namespaces
+//! 4096  ports:  65,536 bits, one per TCP port with an accelerated listener, or behind which
+//!               one has been found that is elsewhere, or has another port there
 //! 12288 mail:   one u32 per client, raised after each message sent to it
 //! ```
 //!
@@ -17,6 +18,9 @@ pub const MAGIC_AT: usize = 0;
 pub const PROTOCOL_AT: usize = 8;
 /// Offset of the daemon's process id (u32).
 pub const PID_AT: usize = 12;
+/// Offset of a word that is 1 if shuntd finds the other end of a connection whatever its addresses
+/// (u32): then it may be asked also for one that seems to leave the host.
+pub const CROSSES_AT: usize = 16;
 /// Offset of the port bitmap: bit `port % 32` of the u32 at `port / 32`.
 pub const PORTS_AT: usize = 4096;
 /// Offset of the mail counters (u32 each).

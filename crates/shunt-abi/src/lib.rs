@@ -19,7 +19,7 @@ pub use reason::Reason;
 
 /// Version of the control messages and of the shared-memory layout. Two parts
 /// of Shunt talk only if theirs are equal; otherwise connections stay on TCP.
-pub const PROTOCOL: u16 = 16;
+pub const PROTOCOL: u16 = 17;
 
 /// Abstract Unix address of a daemon that serves one user, or the whole host
 /// when `uid` is `None`. Abstract names need no file system, so they work after
@@ -32,3 +32,16 @@ pub fn control_name(uid: Option<u32>) -> String {
         None => format!("shunt/{PROTOCOL}/host"),
     }
 }
+
+/// The directory in which the host's daemon listens at a socket file, by which programs of other
+/// network namespaces reach it: where abstract names end, a directory can be mounted.
+pub const HOST_DIRECTORY: &str = "/run/shunt";
+
+/// That file. A client checks the daemon's `SO_PEERCRED` as with [`control_name`].
+#[must_use]
+pub fn host_socket() -> String {
+    format!("{HOST_DIRECTORY}/{PROTOCOL}")
+}
+
+/// The variable that names another such file, which is asked before all other addresses.
+pub const SOCKET_VARIABLE: &str = "SHUNT_SOCKET";

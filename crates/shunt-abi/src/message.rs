@@ -15,6 +15,7 @@
 //!   Report ───────────────────────────>         path or reason, for `shunt ss`, where that changes
 //!   Release ──────────────────────────>         the connection is closed here
 //!          <─────────────────────────── NeedSpare, Gone
+//!          <─────────────────────────── Abroad (+ socket by which peers elsewhere are called)
 //!   Retire ───────────────────────────>         "a forked child of mine has this link's memory"
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
 //!          <─────────────────────────── Lent (+ that descriptor)
@@ -73,6 +74,8 @@ pub enum Kind {
     Listener = 23,
     /// Another process has memory of this link since a fork: no new connection may use it.
     Retire = 24,
+    /// A datagram socket of another network namespace: by it the client calls peers there.
+    Abroad = 25,
 }
 
 impl Kind {
@@ -104,6 +107,7 @@ impl Kind {
             22 => Self::End,
             23 => Self::Listener,
             24 => Self::Retire,
+            25 => Self::Abroad,
             _ => return None,
         })
     }
@@ -124,12 +128,13 @@ pub enum Role {
 /// | kind | fields |
 /// |---|---|
 /// | Hello | `protocol`, `name` (the process's `comm`) |
-/// | Welcome | `protocol`, `status` (0, or a [`crate::Reason`] number), `index` (mail counter) |
+/// | Welcome | `protocol`, `status` (0, or a [`crate::Reason`] number), `index` (mail counter), `flags` bit 8: as the board's [`crate::board::CROSSES_AT`] |
 /// | Counters, Statistics | descriptor attached |
 /// | Spare | `arena` (the client's number for it), `slot` (as NeedSpare says); descriptor attached, or a `status` |
 /// | Listen, Unlisten | `cookie`, `port` |
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
-/// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
+/// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached, and `index` says by which socket its peer is called: 0, the client's own, or one of those it was given |
+/// | Abroad | `index`: the daemon's number for the socket that is attached, from 1; one of the same number is replaced |
 /// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once |
 /// | Retire | `link` |
 /// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet; `flags` bit 6: somebody does, and the pairing comes later) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
@@ -163,7 +168,8 @@ pub struct Message {
     pub generation: u32,
     /// The client's own number for one of its arenas.
     pub arena: u32,
-    /// Mail counter of the client, a number of descriptors, or a [`crate::Reason`] as a number.
+    /// Mail counter of the client, a number of descriptors or of a socket, or a [`crate::Reason`] as a
+    /// number.
     pub index: u32,
     /// TCP port in host order.
     pub port: u16,
@@ -214,6 +220,12 @@ pub const FLAG_MATCHED: u32 = 64;
 /// [`Message::flags`]: the connection's bytes move through shared memory, or did; of one that is
 /// released: could, at both ends.
 pub const FLAG_USED: u32 = 128;
+
+/// [`Message::flags`]: the daemon finds the other end of a connection whatever its addresses.
+pub const FLAG_CROSSES: u32 = 256;
+
+/// Sockets of other network namespaces that a client is given, at most: numbers from 1 to this.
+pub const MOST_ABROAD: u32 = 64;
 
 /// Size of every message.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();

@@ -75,6 +75,7 @@ reasons! {
     OtherNamespace = 36, "OTHER_NAMESPACE", "The other end is on this host, but in another network namespace (a container).";
     Unused = 37, "UNUSED", "This end was ready for shared memory, but nothing was sent through it.";
     UnknownSet = 38, "UNKNOWN_SET", "It is in an epoll set that Shunt does not know: another program made that, or memory had run out.";
+    Older = 39, "OLDER", "Its addresses are of two network namespaces or hosts, and it was made before the shuntd that could tell which.";
 }
 
 impl Reason {

@@ -4,6 +4,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +14,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
-use shunt_abi::message::{Kind, Message};
+use shunt_abi::message::{FLAG_CROSSES, Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
@@ -35,9 +37,43 @@ impl Control {
     /// Connects to the host's daemon or, if `host` is false, the user's own.
     /// `None` if there is none that we may trust: anybody can take a name.
     pub(crate) fn connect(host: bool) -> Option<Self> {
-        let user = rustix::process::geteuid();
-        let name = shunt_abi::control_name((!host).then_some(user.as_raw()));
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
+        let user = rustix::process::geteuid().as_raw();
+        if !host {
+            let address = abstract_address(Some(user))?;
+            return Self::connect_to(&address, host, |owner| owner == 0 || owner == user);
+        }
+        let named = std::env::var_os(shunt_abi::SOCKET_VARIABLE).map(PathBuf::from);
+        named
+            .and_then(|path| Self::connect_at(&path))
+            .or_else(|| Self::connect_to(&abstract_address(None)?, host, |owner| owner == 0))
+            .or_else(|| Self::connect_at(Path::new(&shunt_abi::host_socket())))
+    }
+
+    /// The host's daemon by its file, as from another network namespace.
+    fn connect_at(path: &Path) -> Option<Self> {
+        let address = SocketAddrUnix::new(path).ok()?;
+        // Root may be a user whom this user namespace does not know.
+        let is_kept = || {
+            let directory = path.parent().and_then(|path| path.metadata().ok());
+            directory.is_some_and(|about| {
+                matches!(about.uid(), 0 | sys::OVERFLOW_UID) && about.mode() & 0o022 == 0
+            })
+        };
+        Self::connect_to(&address, true, |owner| {
+            owner == 0 || owner == sys::OVERFLOW_UID && is_kept()
+        })
+    }
+
+    /// Whether the host's daemon listens at this file.
+    pub(crate) fn is_at(path: &Path) -> bool {
+        Self::connect_at(path).is_some()
+    }
+
+    fn connect_to(
+        address: &SocketAddrUnix,
+        host: bool,
+        is_trusted: impl FnOnce(u32) -> bool,
+    ) -> Option<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -45,18 +81,16 @@ impl Control {
         // A daemon that is stopped, with a full queue, must not stop us too.
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).ok()?;
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).ok()?;
-        rustix::net::connect(&socket, &address).ok()?;
+        rustix::net::connect(&socket, address).ok()?;
         let (pid, owner) = sys::peer_credentials(&socket).ok()?;
-        let trusted = owner == 0 || (!host && owner == user.as_raw());
-        trusted.then_some(Self { socket, pid, host })
+        is_trusted(owner).then_some(Self { socket, pid, host })
     }
 
     /// Who has the address of the user's own daemon without being it: user and
     /// process, where that can be seen. Any user may take any abstract name.
     pub(crate) fn usurper() -> Option<(u32, Option<NonZeroU32>)> {
         let user = rustix::process::geteuid();
-        let name = shunt_abi::control_name(Some(user.as_raw()));
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
+        let address = abstract_address(Some(user.as_raw()))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = SocketType::SEQPACKET;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
@@ -74,8 +108,8 @@ impl Control {
             .collect()
     }
 
-    /// Introduces us.
-    pub(crate) fn greet(&self, name: &str) -> Result<()> {
+    /// Introduces us. Whether the daemon finds the other end of a connection whatever its addresses.
+    pub(crate) fn greet(&self, name: &str) -> Result<bool> {
         if self.is_stopped() {
             bail!(self.silence());
         }
@@ -97,7 +131,7 @@ impl Control {
         if let Some(reason) = Reason::from_number(welcome.status) {
             bail!("{} refuses us: {}", self.name(), reason.text());
         }
-        Ok(())
+        Ok(welcome.flags & FLAG_CROSSES != 0)
     }
 
     /// Whether the daemon ended while we knocked. One that is only slow has not.
@@ -200,4 +234,10 @@ impl Control {
         Message::parse(&bytes[..got.bytes])
             .with_context(|| format!("{} is of another version: restart it", self.name()))
     }
+}
+
+/// Where the host's daemon listens (`None`), or a user's, in this network namespace.
+fn abstract_address(user: Option<u32>) -> Option<SocketAddrUnix> {
+    let name = shunt_abi::control_name(user);
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()
 }

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)] // `sys` alone is exempt, with a reason for each block.
 
 mod bench;
+mod container;
 mod control;
 mod doctor;
 mod downgrade;
@@ -77,6 +78,11 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
+    /// Run the programs of a container under Shunt
+    Container {
+        #[command(subcommand)]
+        what: Container,
+    },
     /// Measure Shunt beside TCP, Unix sockets, pipes and a bare ring
     #[command(disable_help_flag = true)]
     Bench {
@@ -87,6 +93,19 @@ enum Command {
             allow_hyphen_values = true
         )]
         options: Vec<OsString>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Container {
+    /// Print what the tool that starts the container is to be told
+    ///
+    /// The container gets the directory of libshunt.so and that of the socket file of the host's
+    /// `shuntd --system`, both read-only, and two variables.
+    Print {
+        /// For which tool
+        #[arg(value_enum)]
+        tool: container::Tool,
     },
 }
 
@@ -139,6 +158,9 @@ fn main() -> ExitCode {
         Command::Downgrade { which, json } => downgrade::downgrade(&which, json.json),
         Command::Reasons(json) => reasons::reasons(json.json),
         Command::Doctor(json) => doctor::doctor(json.json),
+        Command::Container { what } => match what {
+            Container::Print { tool } => container::print(tool),
+        },
         Command::Bench { options } => bench::bench(&options),
         Command::Stats { file, json } => stats::stats(&file, json.json),
     };

@@ -37,7 +37,9 @@ impl BothEnds {
         thread::learn_pid();
         thread::set_used();
         assert!(shunt_shm::atomic::register());
-        let fds = sys::connected(&loopback(), &loopback()).unwrap();
+        let listener = sys::Listener::at(&loopback(), &loopback()).unwrap();
+        let connector = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
+        let fds = [listener.connect(connector, &loopback()).unwrap(), connector];
         let roles = [Role::Acceptor, Role::Connector];
         let mut sockets = fds.into_iter().zip(roles).map(|(fd, role)| {
             let socket = Socket::enter(fd, Stage::Claimed).unwrap();
@@ -93,8 +95,8 @@ fn links() -> [&'static Link; 2] {
     sys::close(one_fd);
     sys::close(other_fd);
     [
-        Link::open(1, 1, one, others).unwrap(),
-        Link::open(1, 2, other, ones).unwrap(),
+        Link::open(1, 1, one, others, 0).unwrap(),
+        Link::open(1, 2, other, ones, 0).unwrap(),
     ]
 }
 

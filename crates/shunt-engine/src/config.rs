@@ -2,6 +2,7 @@
 
 use shunt_shm::path;
 use std::ffi::{CStr, c_char};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use shunt_abi::Reason;
@@ -49,6 +50,10 @@ static RESTLESS: AtomicU32 = AtomicU32::new(0);
 static HESITANT: AtomicU32 = AtomicU32::new(0);
 /// Waits since then.
 static WAITS: AtomicU32 = AtomicU32::new(0);
+/// What `SHUNT_SOCKET` says. Copied, since a program may write its title over its environment.
+static SOCKET: OnceLock<([u8; SOCKET_BYTES], usize)> = OnceLock::new();
+/// As long as the path in a socket's address may be (`unix(7)`), with the zero at its end.
+const SOCKET_BYTES: usize = 108;
 static UPGRADE: AtomicU8 = AtomicU8::new(Upgrade::Adaptive as u8);
 
 /// The environment that the process starts with.
@@ -106,9 +111,20 @@ pub(crate) fn read(environment: Environment) {
         HESITANT.store(steps, Ordering::Relaxed);
         path::pause_with(hesitate);
     }
+    if let Some(path) = variable("SHUNT_SOCKET=").filter(|path| path.len() < SOCKET_BYTES) {
+        let mut copy = [0; SOCKET_BYTES];
+        copy[..path.len()].copy_from_slice(path);
+        let _ = SOCKET.set((copy, path.len()));
+    }
     if variable("SHUNT_IO_URING=") == Some(b"deny") {
         RINGS.store(Rings::Denied as u8, Ordering::Relaxed);
     }
+}
+
+/// The file at which the host's daemon listens, if `SHUNT_SOCKET` names one.
+pub(crate) fn socket() -> Option<&'static [u8]> {
+    let (path, length) = SOCKET.get()?;
+    (*length > 0).then(|| &path[..*length])
 }
 
 /// A thread is about to wait. `true`: a test wishes all connections to change their way.

@@ -13,6 +13,7 @@ mod board;
 mod borrow;
 mod dial;
 mod due;
+mod home;
 mod inquiry;
 mod mail;
 mod names;
@@ -25,7 +26,7 @@ mod state;
 mod stock;
 mod wire;
 
-pub(crate) use board::{accelerates, await_listed, has_mail};
+pub(crate) use board::{accelerates, await_listed, crosses, has_mail};
 pub(crate) use borrow::{Loan, borrow};
 pub(crate) use dial::{ensure, show_region};
 pub(crate) use inquiry::{await_answers, inquire};

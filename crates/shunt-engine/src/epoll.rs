@@ -45,7 +45,7 @@ pub(crate) use end::{after_fork_child, close_all as close_channels, forget_links
 pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;
 pub(crate) use nested::{expose, nest};
-pub(crate) use place::{Registration, forget, part, registrations};
+pub(crate) use place::{forget, part};
 pub(crate) use register::{register, see_to_chores};
 pub(crate) use set::{SETS, Set};
 pub(crate) use sleep::{begin_sleep, end_sleep};

@@ -112,7 +112,7 @@ pub(crate) struct Socket {
     pub(crate) again: Return,
     /// Another program is to have it, so that a recall of its stream is not taken back.
     pub(crate) insists: AtomicBool,
-    /// A send was told of a reset before which no FIN had come.
+    /// A call was told of a reset before which no FIN had come.
     pub(crate) was_reset: AtomicBool,
     /// `SO_SNDBUF` as the program set it, or 0.
     pub(crate) sndbuf: AtomicU32,

@@ -56,7 +56,7 @@ pub(crate) use owed::{
 pub(crate) use recv::{is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
 pub(crate) use send::{send, send_in};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
-pub(crate) use stand_in::for_ended_peer;
+pub(crate) use stand_in::stand_in_for_ended_peer;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use usual::{is_as_usual, leaves_ring, may_be};
 pub(crate) use wait::{

@@ -32,14 +32,14 @@ pub(crate) use fd::{
     write,
 };
 pub(crate) use file::{
-    File, file, is_file, is_open_for, is_pipe, position, pread, read_now, write_now,
+    File, file, is_file, is_open_for, is_pipe, owner_and_mode, position, pread, read_now, write_now,
 };
 pub use memory::is_readable;
 pub(crate) use memory::{
     map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file, seal_size, unmap,
     wipe_on_fork,
 };
-pub(crate) use pair::connected;
+pub(crate) use pair::Listener;
 pub(crate) use proc::{comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,

@@ -40,13 +40,18 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     let after = if eager { 0 } else { LIVES_AFTER };
     socket.claim_after.store(after, Ordering::Relaxed);
     // Until it has shown that it will live, nobody need be asked for it.
-    if let Some(reason) = eager.then(|| alone(socket)).flatten() {
-        socket.set_plain(Stage::Fresh, reason);
-        return;
+    let alone = eager.then(|| alone(socket)).flatten();
+    match alone {
+        // Who accepts it may be elsewhere: when that one has claimed it, the board says so.
+        Some(Reason::PeerPlain) if control::crosses() => socket.set_reason(Reason::PeerPlain),
+        Some(reason) => {
+            socket.set_plain(Stage::Fresh, reason);
+            return;
+        }
+        None => socket.set_reason(Reason::Pending),
     }
-    socket.set_reason(Reason::Pending);
     socket.move_on(Stage::Fresh, Stage::Candidate);
-    if eager {
+    if eager && alone.is_none() {
         ask_at_once(socket, fd, role);
     }
 }
@@ -88,10 +93,17 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
         }
         return;
     }
-    match local(fd) {
+    match ends(fd) {
         // The next call on it attaches it: a server that only hands it over to another
         // program gives that a socket which has never been but the kernel's.
-        Ok(names) if know_cookie(socket, fd) => claim_and_wait(socket, fd, names),
+        Ok(Ends { names, is_local }) if know_cookie(socket, fd) => {
+            if is_local {
+                claim_and_wait(socket, fd, names);
+            } else {
+                // Most likely it comes from another host: nobody waits to hear that.
+                control::claim(socket, fd, Some(names));
+            }
+        }
         Ok(_) => {}
         Err(reason) => {
             socket.set_plain(Stage::Candidate, reason);
@@ -123,19 +135,27 @@ fn know_cookie(socket: &Socket, fd: c_int) -> bool {
     }
 }
 
-/// Both ends of a connection, if they are on this host, and are two.
-fn local(fd: c_int) -> Result<Names, Reason> {
+/// The two ends of a connection that may both be on this host.
+struct Ends {
+    names: Names,
+    /// Their addresses say that they are.
+    is_local: bool,
+}
+
+/// Both ends of a connection, if they may be on this host, and are two.
+fn ends(fd: c_int) -> Result<Ends, Reason> {
     let (Ok(own), Ok(peer)) = (sys::name(fd, false), sys::name(fd, true)) else {
         return Err(Reason::NotEstablished);
     };
-    if !address::is_local(&own, &peer) {
+    let is_local = address::is_local(&own, &peer);
+    if !is_local && !control::crosses() {
         return Err(Reason::NotLocal);
     }
     let names = [address::parts(&own), address::parts(&peer)];
     if names[0] == names[1] {
         return Err(Reason::SelfConnected);
     }
-    Ok(names)
+    Ok(Ends { names, is_local })
 }
 
 /// A data call on a socket, which stays what it is: counted, if it is, and there is no
@@ -263,8 +283,10 @@ fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
         return;
     }
     socket.set_reason(Reason::Pending);
-    match local(fd) {
-        Ok(names) if know_cookie(socket, fd) => control::claim(socket, fd, Some(names)),
+    match ends(fd) {
+        Ok(Ends { names, .. }) if know_cookie(socket, fd) => {
+            control::claim(socket, fd, Some(names));
+        }
         Ok(_) => {}
         Err(reason) => {
             socket.set_plain(Stage::Candidate, reason);

@@ -9,13 +9,18 @@
 //! * [`channel`]: the receiving end. An epoll set has one of its own.
 //! * [`place`]: the channels of threads that sleep in other calls.
 //! * [`caller`]: the sending end.
+//! * [`abroad`]: the same for peers in other network namespaces.
 
+mod abroad;
+mod call;
 mod caller;
 mod channel;
 mod datagram;
 mod place;
 
-pub(crate) use caller::{call, is_able, is_there};
+pub(crate) use abroad::keep as keep_abroad;
+pub(crate) use call::call;
+pub(crate) use caller::{is_able, is_there};
 pub(crate) use channel::Channel;
 pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 
@@ -43,5 +48,6 @@ pub(crate) fn copy_to_spare(fd: libc::c_int) -> Option<libc::c_int> {
 /// If `fd` is a number of ours that the program wants: moves elsewhere.
 pub(crate) fn make_way(fd: libc::c_int) {
     caller::make_way(fd);
+    abroad::make_way(fd);
     place::make_way(fd);
 }

@@ -1,24 +1,63 @@
-//! The daemon's side of the board: memory that it alone writes and every
-//! client maps read-only (see [`shunt_abi::board`]).
+//! The daemon's side of the boards: memory that it alone writes and every client of one network
+//! namespace maps read-only (see [`shunt_abi::board`]). So nobody sees where others listen, or how
+//! much they are told.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use shunt_abi::board::{
-    MAGIC, MAGIC_AT, MAIL_AT, MAIL_SLOTS, NO_MAIL, PID_AT, PORTS_AT, PROTOCOL_AT, SIZE,
+    CROSSES_AT, MAGIC, MAGIC_AT, MAIL_AT, MAIL_SLOTS, NO_MAIL, PID_AT, PORTS_AT, PROTOCOL_AT, SIZE,
 };
 
 use crate::sys::Words;
 
-/// The mapped board, its descriptor, and which of its parts are in use.
+/// The boards of all network namespaces that clients live in (`SO_NETNS_COOKIE`).
+#[derive(Debug, Default)]
+pub(crate) struct Boards {
+    boards: HashMap<u64, Rc<Board>>,
+    /// See [`CROSSES_AT`].
+    pub(crate) cross: bool,
+}
+
+impl Boards {
+    /// The board of a namespace; a new one for its first client.
+    pub(crate) fn of(&mut self, netns: u64) -> io::Result<Rc<Board>> {
+        if let Some(board) = self.boards.get(&netns) {
+            return Ok(Rc::clone(board));
+        }
+        let board = Rc::new(Board::new(self.cross)?);
+        self.boards.insert(netns, Rc::clone(&board));
+        Ok(board)
+    }
+
+    /// The board of a namespace, if a client lives there.
+    pub(crate) fn get(&self, netns: u64) -> Option<&Board> {
+        self.boards.get(&netns).map(Rc::as_ref)
+    }
+
+    /// Forgets boards that no client has any more.
+    pub(crate) fn forget_unused(&mut self) {
+        self.boards.retain(|_, board| Rc::strong_count(board) > 1);
+    }
+}
+
+/// A mapped board, its descriptor, and which of its parts are in use.
 #[derive(Debug)]
 pub(crate) struct Board {
     file: OwnedFd,
     words: Words,
-    /// Listeners per port, of all clients together.
-    listeners: Vec<u32>,
+    used: RefCell<Used>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    /// Listeners per port, of all clients together, and what else has it listed.
+    listeners: HashMap<u16, u32>,
     /// Mail counters given back by clients that have gone.
     free: Vec<u32>,
     /// The first counter that was never given out.
@@ -28,7 +67,7 @@ pub(crate) struct Board {
 impl Board {
     /// Makes a board. After the seals no other process can map it writable,
     /// write to it or resize it; our own mapping goes on.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(crosses: bool) -> io::Result<Self> {
         let file = rustix::fs::memfd_create(
             "shunt-board",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
@@ -42,9 +81,7 @@ impl Board {
         let board = Self {
             file,
             words,
-            listeners: vec![0; 65_536],
-            free: Vec::new(),
-            fresh: 0,
+            used: RefCell::default(),
         };
         let magic = MAGIC.to_ne_bytes();
         let half = |at: usize| {
@@ -58,6 +95,9 @@ impl Board {
         board
             .word(PID_AT)
             .store(std::process::id(), Ordering::Relaxed);
+        board
+            .word(CROSSES_AT)
+            .store(u32::from(crosses), Ordering::Relaxed);
         Ok(board)
     }
 
@@ -66,9 +106,10 @@ impl Board {
         self.file.as_fd()
     }
 
-    /// One more listener on `port`.
-    pub(crate) fn add_listener(&mut self, port: u16) {
-        let count = &mut self.listeners[usize::from(port)];
+    /// One more listener on `port`, or one that is reached by it.
+    pub(crate) fn add_listener(&self, port: u16) {
+        let mut used = self.used.borrow_mut();
+        let count = used.listeners.entry(port).or_default();
         *count += 1;
         if *count == 1 {
             self.port_word(port)
@@ -76,21 +117,31 @@ impl Board {
         }
     }
 
+    /// Whether a connector is told that `port` is worth a claim.
+    pub(crate) fn lists(&self, port: u16) -> bool {
+        self.used.borrow().listeners.contains_key(&port)
+    }
+
     /// One listener fewer on `port`.
-    pub(crate) fn remove_listener(&mut self, port: u16) {
-        let count = &mut self.listeners[usize::from(port)];
-        *count = count.saturating_sub(1);
+    pub(crate) fn remove_listener(&self, port: u16) {
+        let mut used = self.used.borrow_mut();
+        let Some(count) = used.listeners.get_mut(&port) else {
+            return;
+        };
+        *count -= 1;
         if *count == 0 {
+            used.listeners.remove(&port);
             self.port_word(port)
                 .fetch_and(!(1 << (port % 32)), Ordering::Release);
         }
     }
 
     /// A mail counter for a new client, at zero; [`NO_MAIL`] if all are taken.
-    pub(crate) fn take_mail(&mut self) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            let index = self.fresh;
-            self.fresh = self.fresh.saturating_add(1).min(MAIL_SLOTS as u32);
+    pub(crate) fn take_mail(&self) -> u32 {
+        let mut used = self.used.borrow_mut();
+        let index = used.free.pop().unwrap_or_else(|| {
+            let index = used.fresh;
+            used.fresh = used.fresh.saturating_add(1).min(MAIL_SLOTS as u32);
             index
         });
         if index as usize >= MAIL_SLOTS {
@@ -101,9 +152,9 @@ impl Board {
     }
 
     /// Takes a counter back.
-    pub(crate) fn free_mail(&mut self, index: u32) {
+    pub(crate) fn free_mail(&self, index: u32) {
         if index != NO_MAIL {
-            self.free.push(index);
+            self.used.borrow_mut().free.push(index);
         }
     }
 
@@ -135,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_port_stays_set_until_its_last_listener_has_gone() {
-        let mut board = Board::new().unwrap();
+        let board = Board::new(false).unwrap();
         board.add_listener(6379);
         board.add_listener(6379);
         board.remove_listener(6379);
@@ -149,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_freed_mail_counter_is_reused_and_starts_at_zero() {
-        let mut board = Board::new().unwrap();
+        let board = Board::new(false).unwrap();
         let (a, b) = (board.take_mail(), board.take_mail());
         assert_ne!(a, b);
         board.raise_mail(a);
@@ -160,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_client_too_many_gets_no_counter() {
-        let mut board = Board::new().unwrap();
+        let board = Board::new(false).unwrap();
         let given: Vec<_> = (0..MAIL_SLOTS).map(|_| board.take_mail()).collect();
         assert!(!given.contains(&NO_MAIL));
         assert_eq!(board.take_mail(), NO_MAIL);
@@ -169,8 +220,20 @@ mod tests {
     }
 
     #[test]
+    fn each_namespace_has_a_board_as_long_as_a_client_lives_there() {
+        let mut boards = Boards::default();
+        let (one, other) = (boards.of(1).unwrap(), boards.of(2).unwrap());
+        one.add_listener(80);
+        assert_eq!(other.port_word(80).load(Ordering::Relaxed), 0);
+        assert!(Rc::ptr_eq(&one, &boards.of(1).unwrap()));
+        drop(one);
+        boards.forget_unused();
+        assert!(boards.get(1).is_none() && boards.get(2).is_some());
+    }
+
+    #[test]
     fn nobody_else_can_write_it() {
-        let board = Board::new().unwrap();
+        let board = Board::new(false).unwrap();
         assert!(Words::map(board.file(), SIZE).is_err());
         assert!(rustix::io::pwrite(board.file(), b"x", 0).is_err());
         assert!(rustix::fs::ftruncate(board.file(), 1).is_err());

@@ -1,7 +1,8 @@
 //! What the daemon holds for one client.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -9,6 +10,7 @@ use shunt_abi::board::NO_MAIL;
 use shunt_abi::layout::{FIRST_SLOTS, MOST_SLOTS, SPARES};
 use shunt_abi::message::{Kind, Message, comm_text};
 
+use crate::abroad::Abroad;
 use crate::account::Account;
 use crate::board::Board;
 use crate::foreign::{Foreign, Lane};
@@ -28,8 +30,10 @@ pub(crate) struct Spare {
 /// What goes with a message.
 #[derive(Debug)]
 pub(crate) enum Passed {
-    /// The daemon's board.
+    /// The board of the client's network namespace.
     Board,
+    /// A datagram socket of another one.
+    Caller(OwnedFd),
     /// The memory that the peer writes.
     Arena(Foreign),
     /// The socket of a connection's other end.
@@ -68,8 +72,14 @@ pub(crate) struct Client {
     pub(crate) is_open: bool,
     /// It has introduced itself.
     pub(crate) greeted: bool,
-    /// Its mail counter.
+    /// Its network namespace (`SO_NETNS_COOKIE`) when it connected, …
+    pub(crate) netns: u64,
+    /// … and the board of that, …
+    pub(crate) board: Rc<Board>,
+    /// … in which it has this mail counter.
     pub(crate) mail: u32,
+    /// By which sockets it calls peers in others.
+    pub(crate) abroad: Abroad,
     /// Arenas in stock.
     pub(crate) spares: Vec<Spare>,
     /// How many of the smallest it is asked to keep there: two, once it has had a link with
@@ -81,6 +91,8 @@ pub(crate) struct Client {
     pub(crate) most_slots: u32,
     /// Its listeners: cookie → port.
     pub(crate) listeners: HashMap<u64, u16>,
+    /// Where it was found that its listeners are reached: network namespace and port.
+    pub(crate) reached: HashSet<(u64, u16)>,
     /// What it counts.
     pub(crate) account: Option<Account>,
     /// Messages that did not fit its socket.
@@ -99,8 +111,8 @@ impl Client {
         socket: Foreign,
         lane: Arc<Lane>,
         pidfd: OwnedFd,
-        pid: u32,
-        uid: u32,
+        (pid, uid): (u32, u32),
+        (netns, board): (u64, Rc<Board>),
     ) -> Self {
         Self {
             socket,
@@ -111,12 +123,16 @@ impl Client {
             comm: [0; 16],
             is_open: false,
             greeted: false,
+            netns,
+            board,
             mail: NO_MAIL,
+            abroad: Abroad::default(),
             spares: Vec::new(),
             stock: 1,
             asked: Vec::new(),
             most_slots: MOST_SLOTS,
             listeners: HashMap::new(),
+            reached: HashSet::new(),
             account: None,
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
@@ -142,13 +158,12 @@ impl Client {
     /// Sends now, or keeps at most `limit` messages for later.
     pub(crate) fn post(
         &mut self,
-        board: &Board,
         message: Message,
         fd: Option<Passed>,
         limit: usize,
     ) -> Result<(), Unreachable> {
         if self.outbox.is_empty() {
-            match self.send(board, &message, fd.as_ref()) {
+            match self.send(&message, fd.as_ref()) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN) => {}
                 Err(_) => return Err(Unreachable),
@@ -162,9 +177,9 @@ impl Client {
     }
 
     /// Sends what waits, as far as it fits. Rows come last: nobody waits for them.
-    pub(crate) fn flush(&mut self, board: &Board) -> Result<(), Unreachable> {
+    pub(crate) fn flush(&mut self) -> Result<(), Unreachable> {
         while let Some((message, fd)) = self.outbox.pop_front() {
-            match self.send(board, &message, fd.as_ref()) {
+            match self.send(&message, fd.as_ref()) {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => {
                     self.outbox.push_front((message, fd));
@@ -174,7 +189,7 @@ impl Client {
             }
         }
         while let Some(row) = self.rows.front() {
-            match self.send(board, row, None) {
+            match self.send(row, None) {
                 Ok(()) => self.rows.pop_front(),
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(_) => return Err(Unreachable),
@@ -197,7 +212,6 @@ impl Client {
     /// many are there or promised.
     pub(crate) fn want_spares(
         &mut self,
-        board: &Board,
         slots: u32,
         wanted: usize,
         limit: usize,
@@ -210,7 +224,7 @@ impl Client {
             self.asked.push(slots);
             let mut need = Message::new(Kind::NeedSpare);
             need.slot = slots;
-            self.post(board, need, None, limit)?;
+            self.post(need, None, limit)?;
         }
         Ok(())
     }
@@ -232,13 +246,14 @@ impl Client {
         }
     }
 
-    fn send(&self, board: &Board, message: &Message, fd: Option<&Passed>) -> Result<(), Errno> {
+    fn send(&self, message: &Message, fd: Option<&Passed>) -> Result<(), Errno> {
         let fd = fd.map(|passed| match passed {
-            Passed::Board => board.file(),
+            Passed::Board => self.board.file(),
+            Passed::Caller(socket) => socket.as_fd(),
             Passed::Arena(file) | Passed::Socket(file) => file.as_fd(),
         });
         wire::send(self.socket.as_fd(), message, fd)?;
-        board.raise_mail(self.mail);
+        self.board.raise_mail(self.mail);
         Ok(())
     }
 }

@@ -18,20 +18,32 @@ pub struct Config {
 }
 
 /// Who may be shunted with whom. What is denied stays on TCP.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
     /// Pair processes of different users (a host daemon only).
     pub cross_user: bool,
+    /// Pair processes of different network namespaces (a host daemon only).
+    pub cross_namespace: bool,
     /// Connections that match any of these are not paired.
     pub deny: Vec<Rule>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            cross_user: false,
+            cross_namespace: true,
+            deny: Vec::new(),
+        }
+    }
 }
 
 /// A rule matches when everything it names matches.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
-    /// The port of either end.
+    /// The port of either end, as either of them sees it.
     pub port: Option<u16>,
     /// The user of either process.
     pub uid: Option<u32>,
@@ -109,7 +121,7 @@ impl Config {
 
 impl Policy {
     /// Why two processes may not share memory for a connection on these ports, if they may not.
-    pub(crate) fn against(&self, parties: [Party; 2], ports: [u16; 2]) -> Option<Reason> {
+    pub(crate) fn against(&self, parties: [Party; 2], ports: &[u16]) -> Option<Reason> {
         let denies = |rule: &Rule| rule.matches(parties, ports);
         if !self.cross_user && parties[0].uid != parties[1].uid {
             Some(Reason::OtherUser)
@@ -120,7 +132,7 @@ impl Policy {
 }
 
 impl Rule {
-    fn matches(&self, parties: [Party; 2], ports: [u16; 2]) -> bool {
+    fn matches(&self, parties: [Party; 2], ports: &[u16]) -> bool {
         self.port.is_none_or(|port| ports.contains(&port))
             && self
                 .uid
@@ -146,16 +158,16 @@ mod tests {
     fn an_empty_file_pairs_processes_of_one_user_only() {
         let policy = Config::parse("").unwrap().policy;
         assert_eq!(
-            policy.against([party(1, "a"), party(1, "b")], [80, 4000]),
+            policy.against([party(1, "a"), party(1, "b")], &[80, 4000]),
             None
         );
         assert_eq!(
-            policy.against([party(1, "a"), party(2, "b")], [80, 4000]),
+            policy.against([party(1, "a"), party(2, "b")], &[80, 4000]),
             Some(Reason::OtherUser)
         );
         let policy = Config::parse("[policy]\ncross_user = true").unwrap().policy;
         assert_eq!(
-            policy.against([party(1, "a"), party(2, "b")], [80, 4000]),
+            policy.against([party(1, "a"), party(2, "b")], &[80, 4000]),
             None
         );
     }
@@ -165,19 +177,19 @@ mod tests {
         let text = "[[policy.deny]]\nport = 80\ncomm = \"nginx\"\n[[policy.deny]]\nuid = 7\n";
         let policy = Config::parse(text).unwrap().policy;
         assert_eq!(
-            policy.against([party(1, "a"), party(1, "nginx")], [80, 4000]),
+            policy.against([party(1, "a"), party(1, "nginx")], &[80, 4000]),
             Some(Reason::Policy)
         );
         assert_eq!(
-            policy.against([party(1, "a"), party(1, "nginx")], [81, 4000]),
+            policy.against([party(1, "a"), party(1, "nginx")], &[81, 4000]),
             None
         );
         assert_eq!(
-            policy.against([party(1, "a"), party(1, "apache")], [80, 4000]),
+            policy.against([party(1, "a"), party(1, "apache")], &[80, 4000]),
             None
         );
         assert_eq!(
-            policy.against([party(7, "a"), party(7, "b")], [1, 2]),
+            policy.against([party(7, "a"), party(7, "b")], &[1, 2]),
             Some(Reason::Policy)
         );
     }

@@ -4,6 +4,7 @@
 mod accounting;
 mod admitting;
 mod adopting;
+mod crossing;
 mod dispatch;
 mod elsewhere;
 mod inheriting;
@@ -32,13 +33,14 @@ use elsewhere::Elsewhere;
 use inheriting::Inheriting;
 use lending::{LeftBehind, Lending};
 
-use crate::board::Board;
+use crate::board::Boards;
 use crate::client::{Client, Counted, Passed};
 use crate::config::Config;
 use crate::end::{EndId, Ends, State};
 use crate::foreign::Lanes;
 use crate::link::{Links, Lost};
 use crate::log::Log;
+use crate::mirror::Mirrors;
 use crate::{sys, wire};
 
 /// Whom a daemon serves.
@@ -95,12 +97,16 @@ pub struct Daemon {
     log: Log,
     epoll: OwnedFd,
     listener: OwnedFd,
+    /// Where else clients knock: a socket file.
+    file: Option<OwnedFd>,
     /// Closed to make room for one more accept when descriptors run out.
     reserve: Option<OwnedFd>,
     /// Nobody is accepted for want of descriptors.
     deaf: bool,
     lanes: Lanes,
-    board: Board,
+    boards: Boards,
+    /// Who is whose other end, as the kernel program has seen it.
+    mirrors: Mirrors,
     clients: HashMap<u64, Client>,
     /// Processes without a connection to us; each may still die without a line.
     orphans: HashMap<u64, Orphan>,
@@ -159,10 +165,12 @@ impl Daemon {
             log: Log { verbose },
             epoll,
             listener,
+            file: None,
             reserve: spare_descriptor(),
             deaf: false,
             lanes,
-            board: Board::new()?,
+            boards: Boards::default(),
+            mirrors: Mirrors::none(),
             clients: HashMap::new(),
             orphans: HashMap::new(),
             per_user: HashMap::new(),
@@ -196,6 +204,17 @@ impl Daemon {
     fn left(&self) -> Option<Duration> {
         let linger = self.linger.filter(|_| self.is_alone())?;
         Some(linger.saturating_sub(self.alone_since.elapsed()))
+    }
+
+    /// From now on clients find it at a socket file, too, from every network namespace.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for that.
+    pub fn listen_too(&mut self, file: OwnedFd) -> std::io::Result<()> {
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&self.epoll, &file, data, epoll::EventFlags::IN)?;
+        self.file = Some(file);
+        Ok(())
     }
 
     /// From now on it ends when `stop` becomes readable.
@@ -314,7 +333,7 @@ impl Daemon {
         if flags.contains(epoll::EventFlags::OUT)
             && let Some(client) = self.clients.get_mut(&id)
         {
-            if client.flush(&self.board).is_err() {
+            if client.flush().is_err() {
                 self.doomed.push(id);
             }
             self.watch(id);
@@ -344,7 +363,7 @@ impl Daemon {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        if client.post(&self.board, message, fd, limit).is_err() {
+        if client.post(message, fd, limit).is_err() {
             self.doomed.push(id);
         }
         self.watch(id);
@@ -407,9 +426,10 @@ impl Daemon {
         let _ = epoll::delete(&self.epoll, &client.socket);
         let _ = epoll::delete(&self.epoll, &client.pidfd);
         for &port in client.listeners.values() {
-            self.board.remove_listener(port);
+            client.board.remove_listener(port);
         }
-        self.board.free_mail(client.mail);
+        self.forget_reached(&client);
+        client.board.free_mail(client.mail);
         let ends = self.ends.of(id);
         if let Some(share) = self.per_user.get_mut(&client.uid) {
             share.clients -= 1;
@@ -433,6 +453,7 @@ impl Daemon {
             self.say_gone(lost, 0); // To nobody, for a link with itself.
         }
         self.part_with(client);
+        self.boards.forget_unused();
         self.alone_since = Instant::now();
         self.hear(true);
     }

@@ -61,6 +61,8 @@ pub(crate) struct End {
     pub(crate) used: bool,
     /// Its client has closed it without a word, as relatives may use the slot still.
     pub(crate) kept: bool,
+    /// The end that it was paired with last.
+    pub(crate) mate: Option<EndId>,
     /// Its own and its peer's address, as its client says.
     pub(crate) named: Option<[SocketAddr; 2]>,
     tuple: Option<Tuple>,
@@ -84,6 +86,7 @@ impl End {
             told: false,
             used: false,
             kept: false,
+            mate: None,
             named: None,
             tuple: None,
             user: 0,
@@ -157,6 +160,8 @@ impl Unresolved {
 pub(crate) struct Ends {
     ends: BTreeMap<EndId, End>,
     by_tuple: HashMap<Tuple, Vec<EndId>>,
+    /// The clients that hold a socket, the latest last.
+    by_cookie: HashMap<u64, Vec<u64>>,
     unresolved: Unresolved,
     per_client: HashMap<u64, usize>,
     turns: u64,
@@ -173,6 +178,7 @@ impl Ends {
             self.unresolved.insert(end.user, end.turn, id);
         }
         *self.per_client.entry(id.client).or_default() += 1;
+        self.by_cookie.entry(id.cookie).or_default().push(id.client);
         self.ends.insert(id, end);
     }
 
@@ -186,6 +192,12 @@ impl Ends {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
                 self.by_tuple.remove(&tuple);
+            }
+        }
+        if let Some(clients) = self.by_cookie.get_mut(&id.cookie) {
+            clients.retain(|client| *client != id.client);
+            if clients.is_empty() {
+                self.by_cookie.remove(&id.cookie);
             }
         }
         if let Some(count) = self.per_client.get_mut(&id.client) {
@@ -312,6 +324,12 @@ impl Ends {
             })
     }
 
+    /// All ends that are this socket, the latest last.
+    pub(crate) fn with_cookie(&self, cookie: u64) -> Vec<EndId> {
+        let clients = self.by_cookie.get(&cookie).into_iter().flatten();
+        clients.map(|&client| EndId { client, cookie }).collect()
+    }
+
     /// All ends with these addresses.
     pub(crate) fn with_tuple(&self, tuple: Tuple) -> &[EndId] {
         self.by_tuple.get(&tuple).map_or(&[], Vec::as_slice)
@@ -417,6 +435,6 @@ mod tests {
         assert_eq!(ends.count(1), 0);
         assert!(ends.ends.is_empty() && ends.by_tuple.is_empty());
         assert!(ends.unresolved.of.is_empty() && ends.unresolved.newest.is_empty());
-        assert!(ends.per_client.is_empty());
+        assert!(ends.per_client.is_empty() && ends.by_cookie.is_empty());
     }
 }

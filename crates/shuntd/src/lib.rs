@@ -17,6 +17,7 @@
 
 #![deny(unsafe_code)] // `sys` alone is exempt, with a reason for each block.
 
+mod abroad;
 mod account;
 mod board;
 mod client;
@@ -29,6 +30,7 @@ mod holders;
 mod inspect;
 mod link;
 mod log;
+mod mirror;
 mod namespaces;
 mod process;
 mod scan;
@@ -40,4 +42,4 @@ mod wire;
 pub use config::{Config, Limits, Policy, Rule};
 pub use daemon::{Daemon, Scope};
 pub use sys::{adopt_descriptor, stop_signals};
-pub use wire::{listen, listener_of};
+pub use wire::{listen, listen_at, listener_of};

@@ -26,6 +26,10 @@ struct Options {
     /// Serve all users of this host (must be root)
     #[arg(long)]
     system: bool,
+    /// With --system: listen at this socket file, too, for programs of other network namespaces
+    /// (containers) [default: /run/shunt/VERSION]
+    #[arg(long, value_name = "FILE", requires = "system")]
+    socket: Option<PathBuf>,
     /// Stay in the foreground (always the case)
     #[arg(long)]
     foreground: bool,
@@ -103,6 +107,9 @@ fn serve(options: &Options) -> Result<ExitCode> {
     };
     let mut daemon = Daemon::new(listener, scope, config, options.verbose)
         .context("cannot set up the daemon")?;
+    if options.system {
+        cross_namespaces(&mut daemon, options)?;
+    }
     let linger = Duration::from_secs(options.linger.into());
     daemon.set_linger(Some(linger).filter(|linger| !linger.is_zero()));
     daemon.stop_by(&stop).context("cannot set up the daemon")?;
@@ -114,6 +121,22 @@ fn serve(options: &Options) -> Result<ExitCode> {
     // nothing.
     std::mem::forget(daemon);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Serves programs of other network namespaces, too, as far as can be.
+fn cross_namespaces(daemon: &mut Daemon, options: &Options) -> Result<()> {
+    let default = PathBuf::from(shunt_abi::host_socket());
+    let path = options.socket.as_ref().unwrap_or(&default);
+    let listening = shuntd::listen_at(path)
+        .with_context(|| format!("cannot listen at {}", path.display()))
+        .and_then(|file| Ok(daemon.listen_too(file)?));
+    match listening {
+        Ok(()) => {}
+        Err(error) if options.socket.is_some() => return Err(error),
+        Err(error) => eprintln!("shuntd: {error:#}: containers will not find this daemon"),
+    }
+    daemon.find_by_mirrors();
+    Ok(())
 }
 
 /// A client takes two descriptors and its stock of memory two more. We use no

@@ -3,8 +3,10 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::Mode;
 use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -30,6 +32,41 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
         &socket,
         &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
     )?;
+    rustix::net::listen(&socket, 4096)?;
+    Ok(socket)
+}
+
+/// Opens a socket at a file that every user may connect to, in a directory that only its owner may
+/// write to: made if it is not there, and left there, since containers mount it. What a daemon that
+/// was killed has left is replaced.
+///
+/// # Errors
+/// `EADDRINUSE` when another daemon listens there; `EACCES` when others may write to the directory.
+pub fn listen_at(path: &Path) -> Result<OwnedFd> {
+    let directory = path.parent().ok_or(Errno::NOTDIR)?;
+    match rustix::fs::mkdir(directory, Mode::from(0o755)) {
+        // A umask may have taken something away.
+        Ok(()) => rustix::fs::chmod(directory, Mode::from(0o755))?,
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
+    let about = rustix::fs::stat(directory)?;
+    if about.st_uid != rustix::process::geteuid().as_raw() || about.st_mode & 0o022 != 0 {
+        return Err(Errno::ACCESS);
+    }
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    match rustix::net::connect(socket()?, &address) {
+        Err(Errno::NOENT) => {}
+        Err(Errno::CONNREFUSED) => rustix::fs::unlink(path)?,
+        Ok(()) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
+        Err(error) => return Err(error),
+    }
+    let socket = socket()?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::fs::chmod(path, Mode::from(0o666))?;
     rustix::net::listen(&socket, 4096)?;
     Ok(socket)
 }

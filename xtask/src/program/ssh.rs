@@ -1,5 +1,6 @@
 //! OpenSSH with keys and configuration of its own: a large file there and back,
-//! sessions that share a connection, and a forwarded port.
+//! sessions that share a connection, and a forwarded port; and logins one after another
+//! of a user who is not root.
 //!
 //! The server hands each connection to a new program, which shares it with an
 //! unprivileged process.
@@ -36,6 +37,50 @@ pub(super) fn run(variant: Variant) -> Result<Stats> {
         bail!("sshd: {line}");
     }
     lab.finish(Signal::TERM)
+}
+
+/// Of one run, beside one by which another connection is forwarded.
+const LOGINS: u32 = 3;
+
+pub(super) fn logins(variant: Variant) -> Result<Stats> {
+    // A user with a shell, who may log in as nobody else.
+    let mut lab = Lab::new(variant)?.run_as("postgres")?;
+    let [port, forward, target] = free_ports()?;
+    configure(&mut lab, port)?;
+    let daemon = format!("{}/sshd_config", lab.directory.display());
+    lab.serve(port, &["/usr/sbin/sshd", "-D", "-e", "-f", &daemon])?;
+    for number in 0..LOGINS {
+        let there = format!("head -c 30000 known /dev/zero | wc -c; echo {number}");
+        let output = lab.client(60, &["ssh", "-F", "config", "lab", &there])?;
+        if output.lines().last() != Some(&number.to_string()) {
+            bail!("login {number}: {output}");
+        }
+    }
+    by_socks(&mut lab, forward, target)?;
+    let output = lab.server_output();
+    if !output.is_empty() {
+        bail!("sshd: {output}");
+    }
+    lab.finish(Signal::TERM)
+}
+
+/// A file by HTTP, through a login that serves as a proxy.
+fn by_socks(lab: &mut Lab, forward: u16, target: u16) -> Result<()> {
+    let mut random = vec![0; 1 << 20];
+    fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+    fs::write(lab.directory.join("file"), random)?;
+    let number = target.to_string();
+    let words = [PYTHON, "-m", "http.server", "--bind", "127.0.0.1", &number];
+    lab.serve_beside(Side::Client, target, Signal::TERM, &words)?;
+    let number = forward.to_string();
+    let words = ["ssh", "-F", "config", "-N", "-D", &number, "lab"];
+    lab.serve_beside(Side::Client, forward, Signal::TERM, &words)?;
+    let proxy = format!("127.0.0.1:{forward}");
+    let url = format!("http://127.0.0.1:{target}/file");
+    let words = ["curl", "-sSf", "--socks5", &proxy, "-o", "got", &url];
+    // It talks to ssh, which is a client, so it stands with the servers.
+    lab.client_as(Side::Server, 60, &words)?;
+    same_hash(lab, &["file", "got"])
 }
 
 /// Keys, and the configurations of both ends.

@@ -129,6 +129,11 @@ pub(super) const PROGRAMS: &[Program] = &[
             "what is shunted before sshd forks a confined process goes back to TCP",
         ),
     ),
+    Program::mixed(
+        "login",
+        ssh::logins,
+        Rings::Any("most connections are short"),
+    ),
     Program::mixed("gunicorn-sync", python_web::gunicorn_sync, SHORT),
     Program::mixed(
         "gunicorn-threads",

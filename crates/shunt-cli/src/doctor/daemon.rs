@@ -21,10 +21,17 @@ pub(super) fn check() -> Found {
     for daemon in daemons {
         let process = process(daemon.pid);
         let serves = if daemon.host { "the host" } else { "this user" };
-        daemon
+        let crosses = daemon
             .greet("shunt-doctor")
             .map_err(|error| fault(&error, &daemon))?;
-        lines.push(format!("{process} serves {serves}, protocol {PROTOCOL}"));
+        let finds = if crosses {
+            "finds ends by mirrored sequence numbers, in all network namespaces"
+        } else {
+            "finds ends by their addresses, in one network namespace"
+        };
+        lines.push(format!(
+            "{process} serves {serves}, protocol {PROTOCOL}; it {finds}"
+        ));
     }
     Ok(lines.join("; ") + &others())
 }

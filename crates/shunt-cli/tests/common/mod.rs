@@ -30,19 +30,30 @@ pub(crate) fn library(protocol: u16) -> PathBuf {
 }
 
 /// A C program of `tests/programs`, built.
+#[allow(dead_code)] // Each test file uses its part of this.
 pub(crate) fn program(name: &str) -> PathBuf {
+    build("cc", name, name).expect("a C compiler is installed")
+}
+
+/// The same with musl in place of glibc; `None` where that is not installed.
+#[allow(dead_code)]
+pub(crate) fn musl_program(name: &str) -> Option<PathBuf> {
+    build("musl-gcc", name, &format!("{name}-musl"))
+}
+
+fn build(compiler: &str, name: &str, program: &str) -> Option<PathBuf> {
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
     // Other tests may be about to run it: it appears as a whole.
-    let unique = format!("{name}-{:?}", std::thread::current().id());
+    let unique = format!("{program}-{:?}", std::thread::current().id());
     let made = directory.join(format!("{unique}-{}", std::process::id()));
-    let built = Command::new("cc")
+    let built = Command::new(compiler)
         .arg("-o")
         .args([&made, &source])
         .status()
-        .expect("a C compiler is installed");
+        .ok()?;
     assert!(built.success());
-    let program = directory.join(name);
+    let program = directory.join(program);
     std::fs::rename(&made, &program).unwrap();
-    program
+    Some(program)
 }

@@ -74,6 +74,18 @@ pub(crate) fn accelerates(port: u16) -> bool {
     word.load(Ordering::Acquire) & 1 << (port % 32) != 0
 }
 
+/// Whether shuntd finds the other end of a connection whatever its addresses: it may be in another
+/// network namespace of this host.
+pub(crate) fn crosses() -> bool {
+    let board = BOARD.load(Ordering::Acquire);
+    if board.is_null() {
+        return false;
+    }
+    // SAFETY: inside the board, aligned, and the board is never unmapped.
+    let word = unsafe { &*board.add(board::CROSSES_AT).cast::<AtomicU32>() };
+    word.load(Ordering::Relaxed) != 0
+}
+
 /// Waits, within bounds, until everyone can see that `port` is accelerated, so
 /// that a `connect` right behind an eager `listen` is paired too.
 pub(crate) fn await_listed(port: u16) {

@@ -1,12 +1,12 @@
 //! Finding the daemon and being introduced to it.
 
-use std::mem::size_of;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::message::{Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 
+use super::home::Home;
 use super::state::{
     GREETED, GUEST, LOCK, PATIENCE_MS, RETRY_AT, RETRY_NS, SHOWN, SOCKET, WHY_NOT, intact,
 };
@@ -18,7 +18,8 @@ use crate::{sys, thread};
 /// As which user this process, or the one that forked it, found a daemon last.
 static SERVED: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = u32::MAX;
-/// Whether that was the host's, and in which network namespace (`SO_NETNS_COOKIE`).
+/// Whether that was the host's, and in which network namespace (`SO_NETNS_COOKIE`) its name is; 0: it
+/// was found by a file.
 static BY_HOST: AtomicBool = AtomicBool::new(false);
 static NETNS: AtomicU64 = AtomicU64::new(0);
 /// Connects if need be and the time has come. `true` if there is a daemon.
@@ -61,8 +62,8 @@ fn open() -> bool {
     let (fd, patience) = match GREETED.take() {
         Some(fd) => (fd, 0),
         None => match greet(uid) {
-            Ok((fd, serves)) => {
-                note_served(fd, uid, serves);
+            Ok((fd, home)) => {
+                note_served(fd, uid, home);
                 SHOWN.store(false, Ordering::Relaxed);
                 leave_as_guest();
                 (fd, PATIENCE_MS)
@@ -120,14 +121,19 @@ fn open() -> bool {
     true
 }
 
-/// A new connection on which this process has introduced itself, and whom the daemon
-/// serves (`None`: the host); or why there is none.
-pub(super) fn greet(uid: u32) -> Result<(c_int, Option<u32>), Reason> {
-    let introduced = |serves| {
-        let fd = introduce(dial(serves, uid)?).ok_or(Reason::NoDaemon)?;
-        Ok((fd, serves))
-    };
-    introduced(None).or_else(|_| introduced(Some(uid)))
+/// A new connection on which this process has introduced itself, and to whom; or why there is none.
+pub(super) fn greet(uid: u32) -> Result<(c_int, Home), Reason> {
+    let mut why = Reason::NoDaemon;
+    for home in Home::all(uid) {
+        let greeted = home
+            .dial(uid)
+            .and_then(|fd| introduce(fd).ok_or(Reason::NoDaemon));
+        match greeted {
+            Ok(fd) => return Ok((fd, home)),
+            Err(reason) => why = reason,
+        }
+    }
+    Err(why)
 }
 
 /// Says who this process is.
@@ -149,7 +155,7 @@ fn come_as_guest(former: u32, uid: u32) {
         return;
     }
     leave_as_guest(); // The program may have closed it.
-    let introduced = dial(Some(former), uid).ok().and_then(introduce);
+    let introduced = Home::User(former).dial(uid).ok().and_then(introduce);
     if let Some(fd) = introduced.filter(|&fd| GUEST.keep(fd)) {
         SHOWN.store(false, Ordering::Relaxed);
         show_counters(fd);
@@ -164,10 +170,11 @@ fn leave_as_guest() {
 }
 
 /// Remembers who serves this process, also for that daemon's successor.
-fn note_served(fd: c_int, uid: u32, serves: Option<u32>) {
-    let netns = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+fn note_served(fd: c_int, uid: u32, home: Home) {
+    let here = || sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+    let netns = if home.is_file() { Ok(0) } else { here() };
     NETNS.store(netns.unwrap_or(0), Ordering::Relaxed);
-    BY_HOST.store(serves.is_none(), Ordering::Relaxed);
+    BY_HOST.store(!matches!(home, Home::User(_)), Ordering::Relaxed);
     SERVED.store(uid, Ordering::Relaxed);
     show_served();
 }
@@ -178,7 +185,8 @@ pub(super) fn show_served() {
     if let Some(header) = region::header().filter(|_| uid != NOBODY) {
         let mut name = [0; 40];
         let by_host = BY_HOST.load(Ordering::Relaxed);
-        write_name(&mut name, (!by_host).then_some(uid));
+        let home = if by_host { Home::Host } else { Home::User(uid) };
+        home.write_name(&mut name);
         header.served.set(NETNS.load(Ordering::Relaxed), &name);
     }
 }
@@ -194,39 +202,4 @@ fn show_counters(fd: c_int) {
             wire::transmit(fd, &Message::new(Kind::Statistics), Some(lines));
         }
     }
-}
-
-/// A connection to the daemon at this address, if it is one to be trusted; or why there is none.
-fn dial(serves: Option<u32>, uid: u32) -> Result<c_int, Reason> {
-    // SAFETY: a C struct of integers, for which zero is a value.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as u16;
-    let mut name = [0u8; 40];
-    let length = write_name(&mut name, serves);
-    for (to, from) in address.sun_path[1..].iter_mut().zip(&name[..length]) {
-        *to = *from as _;
-    }
-    let fd = sys::socket(
-        libc::AF_UNIX,
-        libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-    )
-    .map_err(|_| Reason::NoResources)?;
-    let reached = sys::connect(fd, &address, size_of::<u16>() + 1 + length).is_ok();
-    let owner = sys::getsockopt::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED);
-    if reached && owner.is_ok_and(|o| o.uid == 0 || o.uid == uid) {
-        return Ok(fd);
-    }
-    sys::close(fd);
-    Err(Reason::NoDaemon)
-}
-
-/// [`shunt_abi::control_name`] without an allocator.
-fn write_name(to: &mut [u8; 40], serves: Option<u32>) -> usize {
-    use std::io::Write as _;
-    let mut cursor = std::io::Cursor::new(&mut to[..]);
-    let _ = match serves {
-        Some(uid) => write!(cursor, "shunt/{PROTOCOL}/user/{uid}"),
-        None => write!(cursor, "shunt/{PROTOCOL}/host"),
-    };
-    cursor.position() as usize
 }

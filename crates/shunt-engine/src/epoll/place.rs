@@ -33,47 +33,6 @@ pub(crate) fn part(socket: &'static Socket, fd: c_int) {
     socket.lock.give();
 }
 
-/// How this process watches a socket by its own sets, for one that is to take its place.
-pub(crate) fn registrations(socket: &'static Socket) -> Vec<Registration> {
-    let mut all = Vec::new();
-    if socket.items.is_empty() || !socket.lock.take() {
-        return all;
-    }
-    for &(set, item) in socket.items.list().iter() {
-        let Some(set) = SETS.get(set).filter(|set| set.is_own()) else {
-            continue;
-        };
-        set.with(|s| {
-            if let Some(item) = s.items.get(item as usize).filter(|item| !item.dormant) {
-                all.push(Registration {
-                    set: set.fd(),
-                    fd: item.fd,
-                    event: libc::epoll_event {
-                        events: item.events,
-                        u64: item.data,
-                    },
-                });
-            }
-        });
-    }
-    socket.lock.give();
-    all
-}
-
-/// A registration as the program has made it.
-pub(crate) struct Registration {
-    set: c_int,
-    fd: c_int,
-    event: libc::epoll_event,
-}
-
-impl Registration {
-    /// Makes it anew, with the kernel, of whatever the number names now.
-    pub(crate) fn make_again(mut self) {
-        let _ = sys::epoll_ctl(self.set, libc::EPOLL_CTL_ADD, self.fd, &raw mut self.event);
-    }
-}
-
 /// A socket ends: its registrations are gone, as the kernel's are.
 pub(crate) fn forget(socket: &'static Socket) {
     if socket.items.is_empty() || !socket.lock.take() {

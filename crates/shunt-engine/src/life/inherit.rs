@@ -5,11 +5,10 @@
 use libc::c_int;
 use shunt_abi::Reason;
 
-use super::closing::closing;
 use crate::entry::{self, Entry};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{control, epoll, sys, thread, upgrade};
+use crate::{control, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(crate) fn give_up(fd: c_int, reason: Reason) {
@@ -36,15 +35,11 @@ fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
 }
 
 fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
-    let mut stand_in = None;
     stream::give_up(socket, fd, reason, |conn| {
         if goes_on_elsewhere(reason) {
-            stand_in = stream::for_ended_peer(conn);
+            stream::stand_in_for_ended_peer(conn);
         }
     });
-    if let Some(stand_in) = stand_in {
-        replace(socket, fd, stand_in);
-    }
 }
 
 /// Whether others read what comes from then on, by the kernel's calls alone.
@@ -53,37 +48,6 @@ fn goes_on_elsewhere(reason: Reason) -> bool {
         reason,
         Reason::Inherited | Reason::Passed | Reason::Stdio | Reason::IoUring
     )
-}
-
-/// Another connection takes the place of this one, in this process: its descriptors name that from here on. Of
-/// a `vfork` child's, `fd` may be one that its parent's memory does not have.
-fn replace(socket: &'static Socket, fd: c_int, stand_in: c_int) {
-    let own = thread::owns_memory();
-    let registrations = if own {
-        epoll::registrations(socket)
-    } else {
-        put_over(fd, stand_in);
-        Vec::new()
-    };
-    entry::each(|fd, entry| {
-        let named = matches!(entry, Entry::Socket(s) if std::ptr::eq(s, socket));
-        if !named || !own && !is_still(socket, fd) {
-            return;
-        }
-        if own && thread::owns_descriptors() {
-            closing(fd, entry);
-        }
-        put_over(fd, stand_in);
-    });
-    sys::close(stand_in);
-    registrations
-        .into_iter()
-        .for_each(epoll::Registration::make_again);
-}
-
-fn put_over(fd: c_int, stand_in: c_int) {
-    let flags = if survives(fd) { 0 } else { libc::O_CLOEXEC };
-    let _ = sys::dup3(stand_in, fd, flags);
 }
 
 /// Everything goes back to the kernel: its calls pass us by from here on.

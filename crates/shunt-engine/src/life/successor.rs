@@ -55,10 +55,12 @@ fn parts(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| matches!(byte, b':' | b' '))
 }
 
-/// Whether an entry is this library: by its path, or by a name that the loader looks for.
+/// Whether an entry is this library: by its path, by a name that the loader looks for, or by a path
+/// from the program's directory, in whose place the loader has put that (`ld.so(8)`).
 fn is_own(part: &[u8], own: &[u8]) -> bool {
     let name = own.rsplit(|&byte| byte == b'/').next();
-    part == own || Some(part) == name
+    let from_program = part.strip_prefix(b"$ORIGIN");
+    part == own || Some(part) == name || from_program.is_some_and(|rest| own.ends_with(rest))
 }
 
 /// What the loader knows this library by.
@@ -99,6 +101,8 @@ mod tests {
             ("/a.so /x/libshunt.so", "/a.so "),
             ("/a.so:/y/libshunt.so", "/a.so:/y/libshunt.so"),
             ("libshunt.so:/a.so", "/a.so"),
+            ("/a.so:$ORIGIN/x/libshunt.so", "/a.so:"),
+            ("$ORIGIN/y/libshunt.so:/a.so", "$ORIGIN/y/libshunt.so:/a.so"),
             ("", ""),
         ] {
             let mut list = before.as_bytes().to_vec();

@@ -44,6 +44,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
     let token = &own.sending.token;
     let sending = matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) && conn.take(token);
+    let was_shut = conn.is_shut();
     if sending {
         say_end(conn, slot::SHUT_WR);
     }
@@ -51,6 +52,10 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     // With the token: who finds the ring shut asks the kernel, which must know.
     let result = sys::shutdown(conn.fd, how);
     if sending {
+        // A connection that has ended by a reset is not shut down any more: an error says so later.
+        if result.is_err() && !was_shut {
+            publish::clear_bits(&own.face.state, slot::SHUT_WR);
+        }
         let asleep = any_waits_for_room(conn);
         give(token);
         if asleep {

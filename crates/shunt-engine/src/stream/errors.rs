@@ -112,9 +112,19 @@ pub(crate) fn keep_error(conn: &Conn, errno: Errno) {
 pub(crate) fn socket_error(conn: &Conn) -> Errno {
     if conn.error().load(Ordering::Relaxed) == 0 {
         let errno = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+        note_reset(conn, errno);
         conn.error().store(errno, Ordering::Relaxed);
     }
     take_error(conn).unwrap_or(0)
+}
+
+/// The kernel has told an error. It says so once of a reset, and `EPIPE` behind a FIN, unless this side has
+/// ended, too.
+pub(crate) fn note_reset(conn: &Conn, errno: Errno) {
+    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+    if errno == libc::ECONNRESET && own & slot::SHUT_WR == 0 {
+        conn.socket.was_reset.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Whether this side has shut the direction down, or the peer is gone.

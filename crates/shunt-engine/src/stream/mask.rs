@@ -8,6 +8,7 @@ use shunt_shm::slot::{self, Way};
 
 use super::errors::reset_if_died;
 use super::recv::{at_mark, pump, unread};
+use super::stand_in::has_been_replaced;
 use super::usual::{READABLE, WRITABLE, is_as_usual};
 use super::{Conn, owed, send};
 use crate::config::hesitate;
@@ -55,6 +56,9 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     } else {
         0
     };
+    if kernel & (POLLHUP | POLLERR) != 0 && has_been_replaced(conn, inward) {
+        return any_mask(conn, wanted, look, asks);
+    }
     hesitate();
     let mut ready = kernel & (ENDED | POLLPRI);
     let readable = is_readable(conn, inward, kernel);

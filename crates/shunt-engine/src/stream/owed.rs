@@ -23,7 +23,7 @@ pub(super) use look::GROWTH_MS;
 use look::{PATIENCE, has_died_with};
 pub(crate) use look::{is_due, is_owing, is_recalled, is_withdrawn};
 pub(super) use resend::{Debt, resend};
-pub(super) use room::has_room;
+pub(super) use room::{Roomy, has_room};
 pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw};
 
 /// How long a `close` or `shutdown` waits for TCP to take what is owed: so many steps of so

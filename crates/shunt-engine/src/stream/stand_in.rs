@@ -1,58 +1,80 @@
 //! What a peer that has ended left in its ring, for a program that cannot read it there.
 //!
-//! The peer's socket is gone, so nothing can be sent by it any more. The program gets another
-//! connection in the place of this one, whose far end is this process's own: that sends what is left and
-//! closes, as the peer has done.
+//! The peer's socket is gone, so nothing can be sent by it any more. This side's is disconnected, and
+//! connected anew to one of this process's own, which sends what is left and closes, as the peer has done.
 //!
 //! ```text
 //! peer (ended) ──ring──┐
-//!                      └─> far end ═══ kernel TCP ═══> near end, in the place of the connection
+//!                      └─> far end ═══ kernel TCP ═══> the connection's own socket
 //! ```
 //!
-//! Its addresses are those of the connection, its ports are others.
+//! It is the same open file as before: whoever has it, also other processes and threads in the middle of
+//! a call, finds there what is left, and no byte of it twice. Its addresses are the old ones, its ports are others.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, sockaddr_storage};
-use shunt_abi::message::Role;
 use shunt_shm::path;
 use shunt_shm::path::unread::Unread;
 use shunt_shm::slot::{self, Way};
 
-use super::owed::{self, Debt};
+use super::owed::{self, Debt, Roomy};
 use super::{Conn, recv};
+use crate::config::hesitate;
+use crate::sys::Listener;
 use crate::{sys, thread};
 
-/// What is left.
+/// What is left: in the kernel's queue, and in the ring.
 struct Left {
-    /// Bytes at the head of the kernel's queue that come before it.
-    queued: u64,
-    /// Bytes at the head of what lies in the ring that are among those.
+    queued: usize,
+    /// So many of those come before what lies in the ring; the others, of a peer that had left its ring, behind that.
+    before: usize,
+    /// Bytes at the head of what lies in the ring that are among those before it.
     skipped: u64,
 }
 
-/// The near end of a connection that brings what the peer, which has ended, left in its ring. `None`:
-/// there is no such thing, or no such connection to be had. Nothing is taken of what is left: relatives
-/// may have it, too, and another thread that is in a receive may take the same bytes out of the ring. Without a token.
+/// If the peer has ended and left something in its ring, the kernel has it from here on. Without a token.
 #[cold]
-pub(crate) fn for_ended_peer(conn: &Conn) -> Option<c_int> {
-    let token = &conn.pair.own.receiving.token;
-    if !conn.take(token) {
-        return None;
+pub(crate) fn stand_in_for_ended_peer(conn: &Conn) {
+    let own = conn.pair.own;
+    // Both, so that nobody finds the socket unconnected.
+    if !conn.take(&own.sending.token) {
+        return;
     }
-    let near = if has_ended(conn) { make(conn) } else { None };
-    thread::give(token);
-    near
+    let mut replaced = false;
+    if conn.take(&own.receiving.token) {
+        replaced = has_ended(conn) && replace_peer(conn).is_some();
+        thread::give(&own.receiving.token);
+    }
+    thread::give(&own.sending.token);
+    if replaced {
+        conn.socket.again.stay();
+        conn.socket.look_again();
+    }
 }
 
-/// Whether nothing comes of the peer any more, nor would it receive anything.
+/// Whether the connection has become another one since its bytes came that way, so that what the kernel said of it
+/// before says nothing of it now. Without a token.
+#[cold]
+pub(crate) fn has_been_replaced(conn: &Conn, since: Way) -> bool {
+    let token = &conn.pair.own.receiving.token;
+    if since != Way::TcpAgain && token.is_taken() && conn.take(token) {
+        thread::give(token);
+    }
+    conn.way_in() != since
+}
+
+/// Whether nothing comes of the peer any more, nor is anything on its way to it.
 fn has_ended(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let own = conn.pair.own.face.state.load(Ordering::Relaxed);
     let peer = conn.pair.peer_state();
     let was_killed =
         || peer & slot::SHUT_WR == 0 && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
-    path::is_deaf(own) || peer & slot::CLOSED != 0 || was_killed()
+    // A peer that goes on is told of our end: it has that by now.
+    let has_all = || !owed::is_owing(conn) && sys::ioctl_int(conn.fd, libc::TIOCOUTQ) == Ok(0);
+    peer & slot::CLOSED != 0 || was_killed() || path::is_deaf(own) && has_all()
 }
 
 /// With the receiving token.
@@ -71,27 +93,47 @@ fn left(conn: &Conn) -> Option<Left> {
         }
         let missing = until.checked_sub(path.taken() + queued)?;
         return (1..=unread).contains(&missing).then(|| Left {
-            queued,
+            queued: queued as usize,
+            before: queued as usize,
             skipped: unread - missing,
         });
     }
     let before = path.switch_offset()?.saturating_sub(path.taken());
     let reads_ring = matches!(conn.way_in(), Way::Ring | Way::Tcp);
     (reads_ring && unread > 0 && before <= queued).then_some(Left {
-        queued: before,
+        queued: queued as usize,
+        before: before as usize,
         skipped: 0,
     })
 }
 
-fn make(conn: &Conn) -> Option<c_int> {
+/// With both tokens. `None`: nothing is left, or there is no such connection to be had.
+fn replace_peer(conn: &Conn) -> Option<()> {
     let left = left(conn)?;
     let base = conn.base()?;
-    let [near, far] = connect(base, conn.socket.role())?;
-    let sent = send_queued(base, far, left.queued) && {
+    let [own, peer] = [false, true].map(|peer| sys::name(base, peer).ok().map(without_port));
+    let own = own?;
+    // The kernel does not say who the peer was once it has reset the connection.
+    let listener = Listener::at(&peer.unwrap_or(own), &own)?;
+    let queued = Copied::from_queue(base, left.queued)?;
+    let roomy = Roomy::new(base);
+    sys::reset(base);
+    hesitate();
+    let Some(far) = listener.connect(base, &own) else {
+        // Other programs find no connection; here what is in the ring is read before that is told.
+        conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
+        return None;
+    };
+    let from_ring = || {
         let there = Unread::of(conn.pair.own);
         let ring = conn.consumer().memory;
         owed::resend(&there, ring, left.skipped, far, owed::GROWTH_MS) == Some(Debt::Paid)
     };
+    let sent = queued.send(far, 0..left.before)
+        && from_ring()
+        && queued.send(far, left.before..left.queued);
+    hesitate();
+    drop(roomy);
     if !sent {
         // What has come is received before that is told.
         let reset = libc::linger {
@@ -100,46 +142,50 @@ fn make(conn: &Conn) -> Option<c_int> {
         };
         let _ = sys::setsockopt(far, libc::SOL_SOCKET, libc::SO_LINGER, &reset);
     }
+    if conn.is_shut() {
+        let _ = sys::shutdown(base, libc::SHUT_WR);
+    }
     sys::close(far);
-    Some(near)
+    conn.sender().stay_with_kernel();
+    conn.receiver().leave_to_kernel();
+    Some(())
 }
 
-/// Sends what is at the head of a socket's queue, where it stays.
-fn send_queued(base: c_int, far: c_int, bytes: u64) -> bool {
-    let bytes = bytes as usize;
-    if bytes == 0 {
-        return true;
-    }
-    let copy = sys::map(bytes);
-    if copy.is_null() {
-        return false;
-    }
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-    let done = sys::recv(base, copy, bytes, flags) == Ok(bytes)
-        && sys::send_more(far, copy, bytes) == Ok(bytes);
-    sys::unmap(copy, bytes);
-    done
+/// What was at the head of a socket's queue.
+struct Copied {
+    at: *mut u8,
+    bytes: usize,
 }
 
-/// A connection between the addresses of `base`'s, of which this process has both ends: first the one
-/// that takes its place, of the same role, with the same flags and timeouts.
-fn connect(base: c_int, role: Role) -> Option<[c_int; 2]> {
-    let [own, peer] = [false, true].map(|peer| sys::name(base, peer).ok());
-    let (own, peer) = (without_port(own?), without_port(peer?));
-    let ends = match role {
-        Role::Acceptor => sys::connected(&own, &peer),
-        Role::Connector => {
-            sys::connected(&peer, &own).map(|[accepted, connected]| [connected, accepted])
-        }
-    }?;
-    let flags = sys::fcntl(base, libc::F_GETFL, 0).unwrap_or(0);
-    let _ = sys::fcntl(ends[0], libc::F_SETFL, flags);
-    for timeout in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        if let Ok(time) = sys::getsockopt::<libc::timeval>(base, libc::SOL_SOCKET, timeout) {
-            let _ = sys::setsockopt(ends[0], libc::SOL_SOCKET, timeout, &time);
+impl Copied {
+    /// It stays there. `None`: no memory for it.
+    fn from_queue(base: c_int, bytes: usize) -> Option<Self> {
+        let at = if bytes == 0 {
+            std::ptr::null_mut()
+        } else {
+            sys::map(bytes)
+        };
+        let copied = Self { at, bytes };
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let is_whole =
+            bytes == 0 || !at.is_null() && sys::recv(base, at, bytes, flags) == Ok(bytes);
+        is_whole.then_some(copied)
+    }
+
+    fn send(&self, fd: c_int, part: Range<usize>) -> bool {
+        part.is_empty() || {
+            let from = self.at.wrapping_add(part.start);
+            sys::send_more(fd, from, part.len()) == Ok(part.len())
         }
     }
-    Some(ends)
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        if !self.at.is_null() {
+            sys::unmap(self.at, self.bytes);
+        }
+    }
 }
 
 /// A name whose port the kernel chooses.

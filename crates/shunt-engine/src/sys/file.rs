@@ -104,6 +104,16 @@ pub(crate) fn file(fd: c_int) -> Option<File> {
     })
 }
 
+/// Who owns a file, by its path, and who may do what with it. (A kernel address, or a path that is no
+/// string, is the caller's fault.)
+pub(crate) fn owner_and_mode(path: *const libc::c_char) -> Option<(u32, u32)> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    call!(newfstatat, libc::AT_FDCWD, path, stat.as_mut_ptr(), 0).ok()?;
+    // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
+    let stat = unsafe { stat.assume_init() };
+    Some((stat.st_uid, stat.st_mode))
+}
+
 fn stat(fd: c_int) -> Option<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
     call!(fstat, fd, stat.as_mut_ptr()).ok()?;

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
-use shunt_shm::wake::Address;
 
 use super::datagram;
 use crate::kept::Kept;
@@ -17,14 +16,10 @@ static SENDER: Kept = Kept::nothing();
 /// … made by one thread at a time.
 static MAKING: AtomicBool = AtomicBool::new(false);
 
-/// Calls who sleeps at a peer's address. A full queue is a call that is pending. `false`: nobody
+/// Calls who sleeps at the channel of that name. A full queue is a call that is pending. `false`: nobody
 /// has heard it, as there is no such channel in this process's network namespace, or the
 /// kernel does not let this process send there.
-pub(crate) fn call(at: &Address) -> bool {
-    let (name, secret) = at.look();
-    if name == Address::NOWHERE {
-        return true;
-    }
+pub(super) fn call(name: u64, secret: u64) -> bool {
     let heard = sending(|| {
         // A number that the program has made something else of is not sent to; that it has closed it
         // behind our back the kernel says.
@@ -56,7 +51,7 @@ pub(super) fn sending<R>(send: impl FnOnce() -> R) -> R {
 
 /// Having given the socket another number: waits for threads that may be sending by the former one, so many
 /// excepted. None of them sleeps.
-fn await_sent(except: u64) {
+pub(super) fn await_sent(except: u64) {
     while SENDING.load(Ordering::SeqCst) > except {
         sys::sched_yield();
     }
@@ -80,7 +75,7 @@ pub(crate) fn is_there(name: u64) -> bool {
 }
 
 /// Whether a call by this socket has come, or is pending.
-fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
+pub(super) fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
     match datagram::send(fd, name, secret) {
         Ok(()) => true,
         // Theirs is full, unless what others have not heard yet fills this process's share.

@@ -207,7 +207,7 @@ mod tests {
         let (channel, at) = (Channel::new(), Address::default());
         assert!(channel.open());
         channel.tell(&at);
-        caller::call(&at);
+        super::super::call(&at, super::super::call::OWN);
         assert!(channel.is_told(&at) && channel.hear());
         let (number, theirs) = (channel.fd(), sys::datagram_socket().unwrap());
         // Whoever sleeps has the socket still.

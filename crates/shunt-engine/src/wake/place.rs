@@ -270,6 +270,7 @@ pub(super) fn spare() -> Option<c_int> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::call::OWN;
     use super::*;
 
     #[test]
@@ -279,16 +280,16 @@ mod tests {
         assert_ne!(one.number(), other.number());
         let is_called = |place: Place| sys::poll_now(&mut [place.watch()]) == Ok(1);
         let at = Address::default();
-        super::super::call(&at);
+        super::super::call(&at, OWN);
         other.tell(&at);
         assert!(!is_called(other));
-        super::super::call(&at);
+        super::super::call(&at, OWN);
         assert!(is_called(other) && !is_called(one));
         // Only who knows the word is heard.
         let (name, secret) = at.look();
         at.say(name, secret ^ 1 << 40);
         other.hear(false);
-        super::super::call(&at);
+        super::super::call(&at, OWN);
         assert!(!is_called(other));
         wake_all();
         assert!(is_called(one) && is_called(other));

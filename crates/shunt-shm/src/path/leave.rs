@@ -46,6 +46,13 @@ impl Receiver<'_> {
         self.has_begun() && self.peer.output.back_at.load(Ordering::Acquire) != 0
     }
 
+    /// Goes on by TCP, which has what was unread in the ring of a sender that has ended.
+    pub fn leave_to_kernel(&self) {
+        let brought_until = &self.own.recall.brought_until;
+        brought_until.store(0, Ordering::Relaxed);
+        self.follow_back();
+    }
+
     /// Goes on by TCP, where the ring has ended.
     pub fn follow_back(&self) {
         self.own.receiving.awaits.store(0, Ordering::Relaxed);

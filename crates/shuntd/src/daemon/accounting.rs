@@ -1,5 +1,6 @@
 //! Lines of clients that die without having written theirs.
 
+use shunt_abi::counters::Served;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -116,9 +117,15 @@ impl Daemon {
 
     /// Whether a process has not gone to another daemon, which writes its line then.
     pub(super) fn answers_for(&self, orphan: &Orphan) -> bool {
-        let (netns, name) = &self.address;
         let served = orphan.account.region.owner().map(|owner| owner.served);
-        served.is_some_and(|served| !served.is_known() || served.is(*netns, name))
+        served.is_some_and(|served| !served.is_known() || self.is_served(&served))
+    }
+
+    /// Whether a region says that its process found this daemon, or one before it: at its address or,
+    /// from another network namespace, at its file.
+    pub(super) fn is_served(&self, served: &Served) -> bool {
+        let (netns, name) = &self.address;
+        served.is(*netns, name) || self.file.is_some() && served.is(0, name)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Who knocks, and who is let in.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
@@ -11,7 +12,7 @@ use shunt_abi::message::{Kind, Message};
 
 use super::{Daemon, LISTENER, PIDFD, SOCKET, Scope, dispatch, interest};
 use crate::client::Client;
-use crate::foreign::Foreign;
+use crate::foreign::{Foreign, Lane};
 use crate::{sys, wire};
 
 /// Processes of users whom root's own daemon does not serve: they had been root's. It
@@ -29,14 +30,14 @@ impl Daemon {
                 return self.hear(false);
             }
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(&self.listener, flags) {
+            match self.next_guest(flags) {
                 Ok(socket) => self.admit(socket),
                 Err(Errno::MFILE | Errno::NFILE) => {
                     // Turn the client away, or its connection would wake us for
                     // ever: it stays on TCP.
                     self.reserve = None;
                     // EMFILE comes before a look at the queue, which may be empty.
-                    let Ok(socket) = rustix::net::accept_with(&self.listener, flags) else {
+                    let Ok(socket) = self.next_guest(flags) else {
                         self.reserve = spare_descriptor();
                         return;
                     };
@@ -49,6 +50,15 @@ impl Daemon {
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(_) => return,
             }
+        }
+    }
+
+    /// Who knocks next, at the address or at the file.
+    fn next_guest(&self, flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+        let accept = |listener| rustix::net::accept_with(listener, flags);
+        match (accept(&self.listener), &self.file) {
+            (Err(Errno::AGAIN), Some(file)) => accept(file),
+            (guest, _) => guest,
         }
     }
 
@@ -71,7 +81,9 @@ impl Daemon {
             epoll::EventFlags::empty()
         };
         let data = epoll::EventData::new_u64(LISTENER);
-        if epoll::modify(&self.epoll, &self.listener, data, flags).is_ok() {
+        let listeners = [Some(&self.listener), self.file.as_ref()];
+        let hear = |listener| epoll::modify(&self.epoll, listener, data, flags);
+        if listeners.into_iter().flatten().map(hear).all(|h| h.is_ok()) {
             self.deaf = !on;
         }
         if on {
@@ -104,12 +116,13 @@ impl Daemon {
             };
             self.log
                 .event(|| format!("pid {pid} of user {uid} turned away: {}", reason.name()));
-            let mut refusal = Message::new(Kind::Welcome);
-            refusal.status = reason as u8;
-            let _ = wire::send(socket.as_fd(), &refusal, None);
-            dispatch::drain(&socket, &lane);
-            return;
+            return turn_away(&socket, &lane, reason);
         }
+        // The kernel has made it in the namespace of whoever connected.
+        let netns = sys::netns_cookie(&socket).unwrap_or(0);
+        let Ok(board) = self.board(netns) else {
+            return turn_away(&socket, &lane, Reason::NoResources);
+        };
         let by_number = || {
             let pid = Pid::from_raw(pid.cast_signed()).ok_or(Errno::SRCH)?;
             rustix::process::pidfd_open(pid, PidfdFlags::empty())
@@ -124,10 +137,18 @@ impl Daemon {
             .and_then(|()| epoll::add(&self.epoll, &pidfd, data(PIDFD), epoll::EventFlags::IN));
         if watched.is_ok() {
             self.per_user.entry(uid).or_default().clients += 1;
-            self.clients
-                .insert(id, Client::new(socket, lane, pidfd, pid, uid));
+            let client = Client::new(socket, lane, pidfd, (pid, uid), (netns, board));
+            self.clients.insert(id, client);
         }
     }
+}
+
+/// Says why it is not served, and that it hears that.
+fn turn_away(socket: &Foreign, lane: &Arc<Lane>, reason: Reason) {
+    let mut refusal = Message::new(Kind::Welcome);
+    refusal.status = reason as u8;
+    let _ = wire::send(socket.as_fd(), &refusal, None);
+    dispatch::drain(socket, lane);
 }
 
 /// A descriptor that exists only to be closed when none is left.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use shunt_abi::layout::{FIRST_SLOTS, SPARES};
-use shunt_abi::message::{FLAG_ANSWER, FLAG_USED, Kind, Message, Role};
+use shunt_abi::message::{FLAG_ANSWER, FLAG_CROSSES, FLAG_USED, Kind, Message, Role};
 use shunt_abi::{PROTOCOL, Reason};
 
 use super::Daemon;
@@ -94,8 +94,11 @@ impl Daemon {
             self.post(id, welcome, None);
             return Ok(());
         }
-        client.mail = self.board.take_mail();
+        client.mail = client.board.take_mail();
         welcome.index = client.mail;
+        if self.boards.cross {
+            welcome.flags = FLAG_CROSSES;
+        }
         let label = client.label();
         self.log
             .event(|| format!("{label} connected as client {id}"));
@@ -126,7 +129,7 @@ impl Daemon {
                 if let Some(client) = self.clients.get_mut(&id)
                     && let Some(port) = client.listeners.remove(&message.cookie)
                 {
-                    self.board.remove_listener(port);
+                    client.board.remove_listener(port);
                     if let Some(share) = self.per_user.get_mut(&client.uid) {
                         share.listeners -= 1;
                     }
@@ -176,6 +179,7 @@ impl Daemon {
             | Kind::Unpaired
             | Kind::NeedSpare
             | Kind::Gone
+            | Kind::Abroad
             | Kind::Lent
             | Kind::Row
             | Kind::Listener
@@ -199,9 +203,9 @@ impl Daemon {
         }
         // The bit is only a hint to try a claim, so nothing is verified here.
         if let Some(old) = client.listeners.insert(message.cookie, message.port) {
-            self.board.remove_listener(old);
+            client.board.remove_listener(old);
         }
-        self.board.add_listener(message.port);
+        client.board.add_listener(message.port);
         Ok(())
     }
 

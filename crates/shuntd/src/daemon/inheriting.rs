@@ -50,8 +50,7 @@ impl Daemon {
         let region = Region::new(copy(region, OFlags::RDONLY)?)?;
         let owner = region.owner()?;
         // Others may hold it, too: a child that is just forked, a daemon of another user.
-        let (netns, name) = &self.address;
-        if owner.pid != status.inner_pid || !owner.served.is(*netns, name) {
+        if owner.pid != status.inner_pid || !self.is_served(&owner.served) {
             return None;
         }
         let known = self.clients.values().filter_map(|c| c.account.as_ref());

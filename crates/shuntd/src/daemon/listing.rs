@@ -44,7 +44,7 @@ impl Daemon {
     pub(super) fn send_rows(&mut self, id: u64, rows: Vec<Message>) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.rows = rows.into();
-            if client.flush(&self.board).is_err() {
+            if client.flush().is_err() {
                 self.doomed.push(id);
             }
         }
@@ -116,19 +116,22 @@ impl Daemon {
         let mut seen = HashSet::new();
         let (mut rows, mut open) = (Vec::new(), Vec::new());
         let sights = &view.sights;
+        let others = self.others();
+        let other_end = |tuple: Tuple| others.get(&tuple).copied().unwrap_or(tuple.flipped());
         let living = self.ends.iter().filter(|(id, _)| !view.closed.contains(id));
         let known = living.filter_map(|(_, end)| end.tuple());
         for tuple in known.chain(sights.keys().copied()) {
             if !seen.insert(tuple) {
                 continue;
             }
-            seen.insert(tuple.flipped());
-            let [own, other] = [tuple, tuple.flipped()].map(|t| self.holder(t, view));
+            let flipped = other_end(tuple);
+            seen.insert(flipped);
+            let [own, other] = [tuple, flipped].map(|t| self.holder(t, view));
             let own_accepts = own.is_some_and(|h| h.accepts) || other.is_some_and(|h| !h.accepts);
-            let (tuple, holders) = if own_accepts {
-                (tuple, [own, other])
+            let (tuple, flipped, holders) = if own_accepts {
+                (tuple, flipped, [own, other])
             } else {
-                (tuple.flipped(), [other, own])
+                (flipped, tuple, [other, own])
             };
             if holders
                 .iter()
@@ -137,14 +140,27 @@ impl Daemon {
                 .any(|face| self.may_see(uid, face.uid))
             {
                 let mut row = self.row(tuple, holders);
-                let ends = [tuple, tuple.flipped()];
-                let [near, far] = ends.map(|t| sights.get(&t).map_or(&[][..], Vec::as_slice));
+                let [near, far] =
+                    [tuple, flipped].map(|t| sights.get(&t).map_or(&[][..], Vec::as_slice));
                 row.bytes = [one_way(near, far), one_way(far, near)];
                 open.extend(self.open(rows.len(), &row, tuple, holders));
                 rows.push(row);
             }
         }
         (rows, open)
+    }
+
+    /// The addresses of the other end of each connection that crosses network namespaces or whose
+    /// addresses are translated: those are not the same with their order changed.
+    fn others(&self) -> HashMap<Tuple, Tuple> {
+        let paired = self.ends.iter();
+        let paired = paired.filter(|(_, end)| matches!(end.state, State::Paired(_)));
+        paired
+            .filter_map(|(_, end)| {
+                let (own, other) = (end.tuple()?, self.ends.get(end.mate?)?.tuple()?);
+                (other != own.flipped()).then_some((own, other))
+            })
+            .collect()
     }
 
     /// A row whose reason is provisional, as nobody is known who has the other end.

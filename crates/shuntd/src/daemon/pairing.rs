@@ -18,12 +18,20 @@ use crate::end::{End, EndId, State};
 use crate::foreign::Foreign;
 use crate::inspect::Look;
 use crate::link::Seat;
-use crate::tuple::{Tuple, named};
+use crate::tuple::named;
 
 /// Unresolved claims looked at again for a claim without a match.
 const RETRIES: usize = 64;
 /// Unresolved claims of a client looked at again for each message of its.
 const OWN_RETRIES: usize = 4;
+
+/// What the two ends of a link are told when it is opened.
+struct NewLink {
+    /// The memory that the other one writes.
+    files: [Foreign; 2],
+    /// By which socket that one is called.
+    callers: [u32; 2],
+}
 
 impl Daemon {
     /// A client names one of its sockets.
@@ -63,7 +71,9 @@ impl Daemon {
             }
             Look::Found(tuple) => {
                 self.ends.resolve(id, tuple);
-                if adopted {
+                if let Some(reason) = self.is_beyond(id, tuple) {
+                    self.drop_claim(id, reason);
+                } else if adopted {
                     self.set_state(id, State::Adopting);
                     self.await_adoption(id, message.index);
                 } else {
@@ -132,7 +142,7 @@ impl Daemon {
                 }
                 Look::Found(tuple) => {
                     self.ends.resolve(id, tuple);
-                    if let Some(other) = self.ends.partner(id) {
+                    if let Some(other) = self.counterpart(id) {
                         self.pair(id, other);
                     }
                 }
@@ -165,12 +175,16 @@ impl Daemon {
     /// Pairs a resolved end if its other end is known, or turns out to be one
     /// of the unresolved ones.
     pub(super) fn match_up(&mut self, id: EndId) {
-        if let Some(other) = self.ends.partner(id) {
-            return self.pair(id, other);
-        }
-        self.resolve_possible(id);
+        self.find_match(id);
         if self.is_in(id, State::Waiting) {
             self.await_match(id);
+        }
+    }
+
+    fn find_match(&mut self, id: EndId) {
+        match self.counterpart(id) {
+            Some(other) => self.pair(id, other),
+            None => self.resolve_possible(id),
         }
     }
 
@@ -193,7 +207,7 @@ impl Daemon {
                 self.resolve_all(vec![id]);
             }
             if self.is_in(id, State::Waiting) {
-                self.resolve_possible(id);
+                self.find_match(id);
             }
             if self.is_in(id, State::Waiting) || self.is_in(id, State::Unresolved) {
                 self.answer_not_yet(id);
@@ -240,7 +254,7 @@ impl Daemon {
         };
         let clients = [a.client, b.client];
         if let Some(seats) = self.links.take(clients) {
-            self.seat([a, b], seats, [None, None]);
+            self.seat([a, b], seats, None);
             return self.provide(clients);
         }
         if self.links.is_full(clients) {
@@ -249,6 +263,18 @@ impl Daemon {
             }
             return;
         }
+        let callers = match self.callers(clients) {
+            Ok(callers) => callers,
+            Err(_) if self.crosses([a, b]) => {
+                for id in [a, b] {
+                    self.refuse(id, Reason::OtherNamespace);
+                }
+                return;
+            }
+            // Of one namespace, although a process has left it: what it cannot be told by a call, it
+            // hears by TCP.
+            Err(_) => [0, 0],
+        };
         let Some([spare_a, spare_b]) = self.take_spares(clients) else {
             return self.park(a, b);
         };
@@ -257,7 +283,11 @@ impl Daemon {
         self.links.open(clients, arenas, slots);
         if let Some(seats) = self.links.take(clients) {
             // Each gets the memory that the other writes.
-            self.seat([a, b], seats, [Some(spare_b.file), Some(spare_a.file)]);
+            let new = NewLink {
+                files: [spare_b.file, spare_a.file],
+                callers,
+            };
+            self.seat([a, b], seats, Some(new));
         }
         for client in clients {
             self.want_spares(client, 0);
@@ -265,14 +295,20 @@ impl Daemon {
         self.provide(clients);
     }
 
-    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<Foreign>; 2]) {
-        for ((id, seat), file) in ids.into_iter().zip(seats).zip(files) {
+    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], new: Option<NewLink>) {
+        let [a, b] = ids;
+        let new = new.map_or([None, None], |new| {
+            let ([a, b], [of_a, of_b]) = (new.files, new.callers);
+            [Some((a, of_a)), Some((b, of_b))]
+        });
+        for (((id, mate), seat), new) in [(a, b), (b, a)].into_iter().zip(seats).zip(new) {
             if let Some(end) = self.ends.get_mut(id) {
                 end.state = State::Paired(seat);
+                end.mate = Some(mate);
                 end.status = end.status.filter(|&s| s != Reason::PeerPlain as u8);
                 end.answer = false;
             }
-            self.send_paired(id, seat, file);
+            self.send_paired(id, seat, new);
         }
         let Seat { link, slot, .. } = seats[0];
         let clients = [ids[0].client, ids[1].client];
@@ -314,21 +350,22 @@ impl Daemon {
     /// may wait for another process that has this end now; not if that is a relative since a fork,
     /// which has the slot, too. `used`: both ends were attached.
     pub(super) fn release(&mut self, id: EndId, used: bool) {
-        let left = self.ends.get(id).map(|end| (end.state, end.tuple()));
+        let left = self.ends.get(id);
+        let left = left.map(|end| (end.state, end.tuple(), end.mate));
         if self.ends.get(id).is_some_and(|end| end.kept) {
             return;
         }
         self.forget_end(id);
-        let Some((State::Paired(seat), Some(tuple))) = left else {
+        let Some((State::Paired(seat), Some(tuple), mate)) = left else {
             return;
         };
         self.leave_behind(id);
         if used || !self.links.has(seat.link) {
             return;
         }
-        let others = self.ends.with_tuple(tuple.flipped());
-        let waits = |id: &&EndId| {
-            self.ends.get(**id).is_some_and(|end| {
+        let others = self.ends.with_tuple(tuple.flipped()).iter().copied();
+        let waits = |id: &EndId| {
+            self.ends.get(*id).is_some_and(|end| {
                 let same = |s: Seat| {
                     (s.link, s.slot, s.generation) == (seat.link, seat.slot, seat.generation)
                 };
@@ -337,7 +374,7 @@ impl Daemon {
                     && !end.used
             })
         };
-        if let Some(&other) = others.iter().find(waits) {
+        if let Some(other) = others.chain(mate).find(waits) {
             let mut left = Message::new(Kind::Unpaired);
             left.cookie = other.cookie;
             left.fd = self.ends.get(other).map_or(-1, |end| end.fd);
@@ -356,14 +393,19 @@ impl Daemon {
                 comm: client.comm,
             })
         };
-        let tuple: Option<Tuple> = self.ends.get(a).and_then(End::tuple);
-        match (party(a), party(b), tuple) {
-            (Some(a), Some(b), Some(tuple)) => self
-                .config
-                .policy
-                .against([a, b], [tuple.local.1, tuple.peer.1]),
-            _ => Some(Reason::Policy),
+        let tuple = |id: EndId| self.ends.get(id).and_then(End::tuple);
+        let (Some(one), Some(other)) = (party(a), party(b)) else {
+            return Some(Reason::Policy);
+        };
+        let (Some(near), Some(far)) = (tuple(a), tuple(b)) else {
+            return Some(Reason::Policy);
+        };
+        let policy = &self.config.policy;
+        if near.netns != far.netns && !policy.cross_namespace {
+            return Some(Reason::OtherNamespace);
         }
+        let ports = [near.local.1, near.peer.1, far.local.1, far.peer.1];
+        policy.against([one, other], &ports)
     }
 
     pub(super) fn refuse(&mut self, id: EndId, reason: Reason) {
@@ -377,7 +419,8 @@ impl Daemon {
         self.send_unpaired(id, fd, reason as u8);
     }
 
-    fn send_paired(&mut self, id: EndId, seat: Seat, file: Option<Foreign>) {
+    /// `new`: the peer's memory, and by which socket the peer is called.
+    fn send_paired(&mut self, id: EndId, seat: Seat, new: Option<(Foreign, u32)>) {
         let mut paired = Message::new(Kind::Paired);
         paired.cookie = id.cookie;
         paired.fd = self.ends.get(id).map_or(-1, |end| end.fd);
@@ -385,10 +428,12 @@ impl Daemon {
         paired.slot = seat.slot;
         paired.generation = seat.generation;
         paired.arena = self.links.arena(seat).unwrap_or(0);
-        if file.is_some() {
+        let file = new.map(|(file, caller)| {
             paired.flags |= FLAG_NEW_LINK;
-        }
-        self.post(id.client, paired, file.map(Passed::Arena));
+            paired.index = caller;
+            Passed::Arena(file)
+        });
+        self.post(id.client, paired, file);
     }
 
     pub(super) fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {

@@ -62,10 +62,7 @@ impl Daemon {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        if client
-            .want_spares(&self.board, slots, wanted, limit)
-            .is_err()
-        {
+        if client.want_spares(slots, wanted, limit).is_err() {
             self.doomed.push(id);
         }
         self.watch(id);

@@ -7,7 +7,7 @@ use shunt_abi::message::{Kind, Message};
 
 use super::Daemon;
 use super::dispatch::Malformed;
-use crate::end::EndId;
+use crate::end::{End, EndId};
 use crate::tuple::FAMILIES;
 
 impl Daemon {
@@ -21,13 +21,20 @@ impl Daemon {
         }
         let uid = client.uid;
         let [one, other] = addresses(wish).ok_or(Malformed)?;
+        let is_named = |end: &End| {
+            let ends = end.tuple().map(|tuple| (tuple.local, tuple.peer));
+            ends == Some((one, other)) || ends == Some((other, one))
+        };
+        // In another network namespace it has other addresses.
+        let is_mate = |end: &End| {
+            let mate = end.mate.and_then(|mate| self.ends.get(mate));
+            mate.is_some_and(is_named)
+        };
         let named: Vec<(EndId, i32)> = self
             .ends
             .iter()
             .filter(|(id, end)| {
-                let ends = end.tuple().map(|tuple| (tuple.local, tuple.peer));
-                (ends == Some((one, other)) || ends == Some((other, one)))
-                    && (uid == 0 || uid == self.user(id.client))
+                (is_named(end) || is_mate(end)) && (uid == 0 || uid == self.user(id.client))
             })
             .map(|(id, end)| (id, end.fd))
             .collect();

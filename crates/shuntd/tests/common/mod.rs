@@ -7,6 +7,7 @@ use std::io::{IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -68,10 +69,7 @@ impl Fixture {
 
     /// `first`: what its thread does before all else.
     fn begin(config: &str, scope: Scope, first: impl FnOnce() + Send + 'static) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("shuntd-test/{}/{number}", std::process::id());
-        Self::at(name, config, scope, first)
+        Self::at(new_name(), config, scope, first)
     }
 
     /// Ends it and starts another one at its address.
@@ -92,6 +90,32 @@ impl Fixture {
     }
 
     fn at(name: String, config: &str, scope: Scope, first: impl FnOnce() + Send + 'static) -> Self {
+        Self::set_up(name, config, scope, first, |_| ())
+    }
+
+    /// For every user's processes, of all network namespaces: it listens at this file, too.
+    pub fn crossing(config: &str, file: &Path) -> Self {
+        let listener = shuntd::listen_at(file).unwrap();
+        Self::set_up(
+            new_name(),
+            config,
+            Scope::Host,
+            || (),
+            |daemon| {
+                daemon.listen_too(listener).unwrap();
+                daemon.find_by_mirrors();
+            },
+        )
+    }
+
+    /// `last`: what is done with the daemon before it runs.
+    fn set_up(
+        name: String,
+        config: &str,
+        scope: Scope,
+        first: impl FnOnce() + Send + 'static,
+        last: impl FnOnce(&mut Daemon) + Send + 'static,
+    ) -> Self {
         let listener = listen(&name);
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let (config, stopped) = (Config::parse(config).unwrap(), stop.try_clone().unwrap());
@@ -99,6 +123,7 @@ impl Fixture {
             first();
             let mut daemon = Daemon::new(listener, scope, config, false).unwrap();
             daemon.stop_by(stopped).unwrap();
+            last(&mut daemon);
             daemon.run().unwrap();
         });
         Self {
@@ -112,6 +137,12 @@ impl Fixture {
     pub fn client(&self) -> Client {
         Client::hello(&self.name, "test")
     }
+}
+
+fn new_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("shuntd-test/{}/{number}", std::process::id())
 }
 
 /// The address may be in use for a moment: what another test starts has copies of our
@@ -252,13 +283,16 @@ pub struct Client {
 impl Client {
     /// Connects, and says nothing.
     pub fn raw(name: &str) -> Self {
+        Self::dial(&SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap())
+    }
+
+    pub fn dial(address: &SocketAddrUnix) -> Self {
         let kind = SocketType::SEQPACKET;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
                 .unwrap();
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(WATCHDOG)).unwrap();
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-        rustix::net::connect(&socket, &address).unwrap();
+        rustix::net::connect(&socket, address).unwrap();
         Self {
             socket,
             board: None,
@@ -267,7 +301,11 @@ impl Client {
     }
 
     pub fn hello(name: &str, comm: &str) -> Self {
-        let mut client = Self::raw(name);
+        Self::introduced(Self::raw(name), comm).0
+    }
+
+    /// One that has said Hello, and the answer.
+    pub fn introduced(mut client: Self, comm: &str) -> (Self, Message) {
         let mut hello = Message::new(Kind::Hello);
         hello.name[..comm.len()].copy_from_slice(comm.as_bytes());
         client.send(&hello, None);
@@ -275,7 +313,7 @@ impl Client {
         assert_eq!((welcome.kind(), welcome.status), (Some(Kind::Welcome), 0));
         client.mail = welcome.index;
         client.board = board;
-        client
+        (client, welcome)
     }
 
     pub fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) {

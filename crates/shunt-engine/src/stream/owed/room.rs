@@ -83,6 +83,43 @@ impl Drop for Stretched {
     }
 }
 
+/// A receive buffer that is larger than its program has made it, as long as this lives: by that the other end learns
+/// how much it may send.
+pub(in crate::stream) struct Roomy {
+    fd: c_int,
+    /// What it was, if it was small and fixed.
+    size: Option<c_int>,
+    locks: c_int,
+}
+
+/// Of [`SO_BUF_LOCK`]: the receive buffer.
+const RCVBUF_LOCK: c_int = 2;
+
+impl Roomy {
+    /// Before the connection is made.
+    pub(in crate::stream) fn new(fd: c_int) -> Self {
+        /// What the kernel doubles to a socket's first buffer (`tcp_rmem`).
+        const USUAL: c_int = 65_536;
+        let locks = get(fd, libc::SOL_SOCKET, SO_BUF_LOCK).unwrap_or(0);
+        let size = get(fd, libc::SOL_SOCKET, libc::SO_RCVBUF)
+            .filter(|&size| locks & RCVBUF_LOCK != 0 && size < 2 * USUAL);
+        if size.is_some() {
+            set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, USUAL);
+            set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, locks & !RCVBUF_LOCK);
+        }
+        Self { fd, size, locks }
+    }
+}
+
+impl Drop for Roomy {
+    fn drop(&mut self) {
+        if let Some(size) = self.size {
+            set(self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF, size / 2);
+            set(self.fd, libc::SOL_SOCKET, SO_BUF_LOCK, self.locks);
+        }
+    }
+}
+
 fn get(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     sys::getsockopt(fd, level, name).ok()
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
 use shunt_shm::ring::Found;
+use shunt_shm::slot;
 
 use super::back::pending;
 use super::bytes::{recount, truncate};
@@ -36,8 +37,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     let receiving = &conn.pair.own.receiving;
     // Who had the connection meanwhile may have taken some.
     let counted = receiving.kernel_bytes.load(Ordering::Relaxed);
-    let (taken, error) =
-        tcp::consumed_since(base, counted, conn.socket.was_reset.load(Ordering::Relaxed));
+    let (taken, error) = tcp::consumed_since(base, counted, was_reset(conn));
     receiving.kernel_bytes.store(taken, Ordering::Relaxed);
     if let Some(errno) = error {
         conn.error().store(errno, Ordering::Relaxed);
@@ -71,6 +71,13 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     }
     // SAFETY: the caller's promise.
     unsafe { from_ring(conn, cursor, flags) }
+}
+
+/// Whether the connection has ended by a reset, and no FIN came before that: as somebody here was told, or
+/// as its peer says, of which a relative may have been told.
+fn was_reset(conn: &Conn) -> bool {
+    let says = conn.pair.peer_state() & (slot::UNREAD | slot::SHUT_WR) == slot::UNREAD;
+    says || conn.socket.was_reset.load(Ordering::Relaxed)
 }
 
 /// Receives what comes by TCP while it is not known that the peer has answered a recall. With the

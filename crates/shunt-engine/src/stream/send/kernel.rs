@@ -9,7 +9,7 @@ use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::SENDER;
 use crate::stream::Conn;
-use crate::stream::errors::{is_over, keep_error, reset_if_died, take_error};
+use crate::stream::errors::{is_over, keep_error, note_reset, reset_if_died, take_error};
 use crate::stream::owed::{self, Debt};
 use crate::thread::give;
 use crate::{Outcome, real, sys};
@@ -104,11 +104,7 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
                 if cursor.done() > 0 {
                     keep_error(conn, errno);
                 }
-                // The kernel says so once, and `EPIPE` behind a FIN, unless this side has ended, too.
-                let own = conn.pair.own.face.state.load(Ordering::Relaxed);
-                if errno == libc::ECONNRESET && own & slot::SHUT_WR == 0 {
-                    conn.socket.was_reset.store(true, Ordering::Relaxed);
-                }
+                note_reset(conn, errno);
                 break cursor.done_or(errno);
             }
             Ok(n) => cursor.skip(n as usize),

@@ -1,0 +1,184 @@
+//! Which two sockets of this host are the ends of one TCP connection, whatever lies between them:
+//! network namespaces, bridges, translated addresses and ports.
+//!
+//! ```text
+//!   connector                    NAT                    acceptor
+//!   sent     = 7000  ── 10.1.0.2:40000 > 10.1.0.1:80 ──  received = 7000
+//!   received = 9000  ── 10.2.0.1:51234 > 10.2.0.2:8080   sent     = 9000
+//!        │                                                   │
+//!        └── ACTIVE_ESTABLISHED_CB ─┐   ┌─ PASSIVE_ESTABLISHED_CB
+//!                                   ▼   ▼
+//!               ends:  socket cookie ──> record        (LRU hash map)
+//!               pairs: (sent, received, side) ──> socket cookie
+//! ```
+//!
+//! What translates addresses leaves sequence numbers alone. So the kernel tells each end the two
+//! numbers with which its handshake has ended, and those of one end are the other's, mirrored. A
+//! small eBPF program, attached to the root of the unified cgroup hierarchy, writes them down once
+//! per connection, and [`Identities::mirror`] looks the other end up. What rewrites sequence numbers
+//! or ends TCP itself (a SYN proxy, a relaying load balancer) has two connections with no
+//! mirror between them, which is the truth.
+//!
+//! Sequence numbers are no secret and no proof by themselves; [`Identities::mirror`] says what else
+//! it asks for, and `docs/security.md` against whom.
+//!
+//! Neighbour: `shuntd` uses this crate, where the kernel lets it. The crate knows sockets by their
+//! cookies only. It never touches a socket, a packet or payload.
+
+#![deny(unsafe_code)] // `bpf` alone is exempt, with a reason for each block.
+
+mod assembly;
+mod attachment;
+mod bpf;
+mod cgroup;
+mod program;
+mod record;
+#[cfg(test)]
+mod tests;
+mod unavailable;
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use attachment::Attachment;
+use record::Numbers;
+pub use unavailable::Unavailable;
+
+/// In place of a socket's cookie in `pairs`: several sockets have had these numbers. The kernel
+/// gives no socket the cookie 0.
+const AMBIGUOUS: u64 = 0;
+
+/// How much later than its connector an acceptor may have ended the handshake. A connector whose
+/// last segment of the handshake is lost sends it again when it is asked once more, after a second.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+
+/// What the kernel has said of the connections that began since [`Identities::attach`], as far as
+/// there is room for them. As long as this lives, new ones are recorded.
+#[derive(Debug)]
+pub struct Identities {
+    attachment: Attachment,
+}
+
+/// One end of a connection, as it was when the handshake ended there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cookie of its network namespace (`SO_NETNS_COOKIE`).
+    pub netns: u64,
+    /// Whether it connected or accepted.
+    pub side: Side,
+    /// Its own address. An IPv4 address mapped into IPv6 is given as plain IPv4.
+    pub local: SocketAddr,
+    /// The address of the other end as this end sees it.
+    pub remote: SocketAddr,
+    /// The sequence number of the first byte that it sends.
+    pub sent: u32,
+    /// The sequence number of the first byte that it receives.
+    pub received: u32,
+    /// When the handshake ended here (`CLOCK_MONOTONIC`).
+    pub established: Duration,
+}
+
+/// The part of an end in the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// It called `connect`.
+    Connector,
+    /// It came out of a listener.
+    Acceptor,
+}
+
+impl Identities {
+    /// Begins to record connections: the last `capacity` sockets or so, of all namespaces. One
+    /// takes about 240 bytes of the kernel's memory, all of them reserved at once.
+    ///
+    /// Several processes may do so beside each other. What is attached goes with the last descriptor of it,
+    /// so also when the process is killed; a child that was forked and has executed nothing has a copy.
+    pub fn attach(capacity: u32) -> Result<Self, Unavailable> {
+        Ok(Self {
+            attachment: Attachment::new(capacity)?,
+        })
+    }
+
+    /// The socket with this cookie (`SO_COOKIE`); `None` if its connection began before
+    /// [`Self::attach`], or so many have begun since that there was no more room for it.
+    pub fn of(&self, cookie: u64) -> io::Result<Option<Identity>> {
+        self.attachment
+            .ends
+            .lookup(&cookie)?
+            .map(|record| record.identity().ok_or(io::ErrorKind::InvalidData.into()))
+            .transpose()
+    }
+
+    /// The other end, if it is a socket of this host: its cookie and identity. An acceptor's is there as soon as
+    /// it has been accepted; a connector's may come a moment after `connect` has returned.
+    ///
+    /// A process that owns a network namespace can make sockets there with sequence numbers of its
+    /// choice, and those of others can be guessed by who sees the clock and tries often. So there is an answer only
+    /// where nobody else can be meant:
+    ///
+    /// * no other recorded socket has the numbers of this end, and none those of the answer;
+    /// * one of them connected and the other accepted;
+    /// * the connector's handshake ended first, the acceptor's within two seconds.
+    ///
+    /// The last rule keeps a late forger from the place of a connector whose record had to go for newer ones. The
+    /// acceptor's place needs less protection: its record is the newer one, and goes last.
+    pub fn mirror(&self, of: &Identity) -> io::Result<Option<(u64, Identity)>> {
+        let numbers = Numbers::of(of);
+        let is_own = |(_, holder): (u64, Identity)| holder == *of;
+        if !self.holder(numbers)?.is_some_and(is_own) {
+            return Ok(None);
+        }
+        let other = self.holder(numbers.mirrored())?;
+        Ok(other.filter(|(_, other)| is_one_handshake(of, other)))
+    }
+
+    /// Makes room: nobody will ask for this connection any more, neither for the socket with this cookie nor for the other
+    /// end. (Records would otherwise stay until newer ones need the room, whether or not the sockets are closed.)
+    ///
+    /// Both go at once, so that no end of which there is still a record ever has a place beside it for a forger to take.
+    pub fn forget(&self, cookie: u64) {
+        // What cannot be removed now goes later, as what nobody forgets.
+        let Ok(Some(identity)) = self.of(cookie) else {
+            return;
+        };
+        if let Ok(Some((other, mirror))) = self.mirror(&identity) {
+            self.forget_end(other, &mirror);
+        }
+        self.forget_end(cookie, &identity);
+    }
+
+    fn forget_end(&self, cookie: u64, identity: &Identity) {
+        let numbers = Numbers::of(identity);
+        if matches!(self.holder(numbers), Ok(Some((holder, _))) if holder == cookie) {
+            let _ = self.attachment.pairs.delete(&numbers);
+        }
+        let _ = self.attachment.ends.delete(&cookie);
+    }
+
+    /// The one socket that has ended a handshake with these numbers.
+    fn holder(&self, numbers: Numbers) -> io::Result<Option<(u64, Identity)>> {
+        let Some(cookie) = self.attachment.pairs.lookup(&numbers)? else {
+            return Ok(None);
+        };
+        if cookie == AMBIGUOUS {
+            return Ok(None);
+        }
+        // A socket that has connected anew since has other numbers.
+        let identity = self.of(cookie)?;
+        let identity = identity.filter(|identity| Numbers::of(identity) == numbers);
+        Ok(identity.map(|identity| (cookie, identity)))
+    }
+}
+
+/// Whether two ends with mirrored numbers have ended their handshakes as those of one connection do:
+/// an acceptor does so by the answer of a connector that has done so.
+fn is_one_handshake(one: &Identity, other: &Identity) -> bool {
+    let (connector, acceptor) = match (one.side, other.side) {
+        (Side::Connector, Side::Acceptor) => (one, other),
+        (Side::Acceptor, Side::Connector) => (other, one),
+        _ => return false,
+    };
+    let later = acceptor.established.checked_sub(connector.established);
+    later.is_some_and(|later| later <= HANDSHAKE)
+}

@@ -1,0 +1,167 @@
+//! Connections between network namespaces: which claimed end is the other end of one, whom that is
+//! said to, and how the two processes call each other.
+//!
+//! A connector looks at the board of its namespace before it claims anything, and that knows the
+//! ports of listeners in the same namespace only. So the first claim is the acceptor's. It tells the
+//! daemon who has the other end, and at which port that sees its peer: the board of the connector's
+//! namespace lists that port from then on, the connector finds it there at its next call, and claims
+//! its end.
+
+use std::io;
+use std::rc::Rc;
+
+use shunt_abi::Reason;
+use shunt_abi::message::{Kind, Message, Role};
+
+use super::Daemon;
+use crate::abroad::socket_at;
+use crate::board::Board;
+use crate::client::{Client, Passed};
+use crate::end::{End, EndId, State};
+use crate::inspect::Look;
+use crate::mirror::{Counterpart, Mirror, Mirrors};
+use crate::namespaces;
+use crate::tuple::Tuple;
+
+impl Daemon {
+    /// From now on it finds the other end of a connection by what the kernel has seen of both, if
+    /// that is possible here, and says which.
+    pub fn find_by_mirrors(&mut self) {
+        match Mirrors::attach() {
+            Ok(mirrors) => {
+                self.mirrors = mirrors;
+                self.boards.cross = self.config.policy.cross_namespace;
+                self.log
+                    .event(|| "ends are paired by mirrored sequence numbers".into());
+            }
+            Err(why) => self
+                .log
+                .event(|| format!("ends are paired by their addresses: {why}")),
+        }
+    }
+
+    /// The claimed end that is the other end of `id`. What the kernel has seen comes before
+    /// addresses, which some other connection may have, too.
+    pub(super) fn counterpart(&mut self, id: EndId) -> Option<EndId> {
+        match self.mirrors.counterpart(id.cookie) {
+            Counterpart::Found(mirror) => {
+                let claimed = self.claimed(mirror);
+                if claimed.is_none() {
+                    self.list_reached(id, mirror);
+                }
+                claimed
+            }
+            Counterpart::Nobody | Counterpart::Unknown => self.ends.partner(id),
+        }
+    }
+
+    /// The end of this socket that waits for its match. Its claimant may not have it: that is looked at.
+    fn claimed(&mut self, mirror: Mirror) -> Option<EndId> {
+        let ids = self.ends.with_cookie(mirror.cookie);
+        ids.into_iter().rev().find(|&id| {
+            let state = self.ends.get(id).map(|end| end.state);
+            match state {
+                Some(State::Waiting) => true,
+                Some(State::Unresolved) => {
+                    let look = self.look(id);
+                    if let Look::Found(tuple) = look {
+                        self.ends.resolve(id, tuple);
+                    }
+                    matches!(look, Look::Found(_))
+                }
+                _ => false,
+            }
+        })
+    }
+
+    /// An accepted connection comes from a namespace whose board does not say that its port is worth a
+    /// claim: it does from now on, or as soon as there is one.
+    fn list_reached(&mut self, id: EndId, mirror: Mirror) {
+        let most = self.config.limits.connections_per_client;
+        let accepts = |end: &End| end.role == Role::Acceptor;
+        let (Some(client), true) = (
+            self.clients.get_mut(&id.client),
+            self.ends.get(id).is_some_and(accepts),
+        ) else {
+            return;
+        };
+        let board = self.boards.get(mirror.netns);
+        let is_listed = board.is_some_and(|board| board.lists(mirror.peer_port));
+        if !is_listed
+            && client.reached.len() < most
+            && client.reached.insert((mirror.netns, mirror.peer_port))
+            && let Some(board) = board
+        {
+            board.add_listener(mirror.peer_port);
+        }
+    }
+
+    /// The board of a namespace; the first client there may come later than connections from there
+    /// were accepted.
+    pub(super) fn board(&mut self, netns: u64) -> io::Result<Rc<Board>> {
+        let is_new = self.boards.get(netns).is_none();
+        let board = self.boards.of(netns)?;
+        if is_new {
+            let reached = self.clients.values().flat_map(|client| &client.reached);
+            for &(_, port) in reached.filter(|(there, _)| *there == netns) {
+                board.add_listener(port);
+            }
+        }
+        Ok(board)
+    }
+
+    /// Its listeners are gone.
+    pub(super) fn forget_reached(&mut self, client: &Client) {
+        for &(netns, port) in &client.reached {
+            if let Some(board) = self.boards.get(netns) {
+                board.remove_listener(port);
+            }
+        }
+    }
+
+    /// Why a connection whose addresses leave its namespace has no other end here, if it has none.
+    pub(super) fn is_beyond(&self, id: EndId, tuple: Tuple) -> Option<Reason> {
+        let leaves = namespaces::leaves(namespaces::ends(tuple)).is_some();
+        if !self.mirrors.is_on() || !leaves || self.ends.partner(id).is_some() {
+            return None;
+        }
+        match self.mirrors.counterpart(id.cookie) {
+            Counterpart::Found(_) => None,
+            Counterpart::Nobody => Some(Reason::NotLocal),
+            Counterpart::Unknown => Some(Reason::Older),
+        }
+    }
+
+    /// Whether two ends are of different network namespaces.
+    pub(super) fn crosses(&self, [a, b]: [EndId; 2]) -> bool {
+        let netns = |id| Some(self.ends.get(id)?.tuple()?.netns);
+        netns(a) != netns(b)
+    }
+
+    /// By which sockets two clients call each other: 0 is their own.
+    pub(super) fn callers(&mut self, [a, b]: [u64; 2]) -> io::Result<[u32; 2]> {
+        Ok([self.caller(a, b)?, self.caller(b, a)?])
+    }
+
+    fn caller(&mut self, id: u64, peer: u64) -> io::Result<u32> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let peer = self.clients.get(&peer).ok_or_else(gone)?;
+        let (netns, process) = (peer.netns, &peer.pidfd);
+        let client = self.clients.get(&id).ok_or_else(gone)?;
+        if client.netns == netns {
+            return Ok(0);
+        }
+        if let Some(number) = client.abroad.number(netns) {
+            return Ok(number);
+        }
+        let socket = socket_at(process, netns)?;
+        let is_left = |netns| self.boards.get(netns).is_none();
+        let client = self.clients.get_mut(&id).ok_or_else(gone)?;
+        let added = client.abroad.add(netns, is_left);
+        let number = added.ok_or(io::ErrorKind::StorageFull)?;
+        let mut abroad = Message::new(Kind::Abroad);
+        abroad.index = number;
+        self.post(id, abroad, Some(Passed::Caller(socket)));
+        Ok(number)
+    }
+}

@@ -1,0 +1,69 @@
+//! Who is whose other end, whatever lies between: by mirrored sequence numbers, where the kernel lets
+//! this daemon see them (`shunt_identity`).
+
+use shunt_identity::{Identities, Unavailable};
+
+/// So many connections are remembered, those used last.
+const CAPACITY: u32 = 1 << 16;
+
+/// The other end of a connection, as that sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mirror {
+    /// Its socket.
+    pub(crate) cookie: u64,
+    /// The network namespace of that.
+    pub(crate) netns: u64,
+    /// The port that it has as its peer's.
+    pub(crate) peer_port: u16,
+}
+
+/// What is known of a socket's other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counterpart {
+    /// It is this one.
+    Found(Mirror),
+    /// It is on another host, or something on the way ends one connection and begins another.
+    Nobody,
+    /// The connection is older than the kernel's program, or too many were made since.
+    Unknown,
+}
+
+/// What the kernel's program remembers, if there is one.
+#[derive(Debug)]
+pub(crate) struct Mirrors(Option<Identities>);
+
+impl Mirrors {
+    /// Nothing: ends are paired by their addresses.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Has the kernel remember the connections that are made from now on.
+    pub(crate) fn attach() -> Result<Self, Unavailable> {
+        Ok(Self(Some(Identities::attach(CAPACITY)?)))
+    }
+
+    /// Whether it does.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The other end of a socket.
+    pub(crate) fn counterpart(&self, cookie: u64) -> Counterpart {
+        let Some(identities) = &self.0 else {
+            return Counterpart::Unknown;
+        };
+        let Ok(Some(own)) = identities.of(cookie) else {
+            return Counterpart::Unknown;
+        };
+        match identities.mirror(&own) {
+            Ok(Some((cookie, other))) => Counterpart::Found(Mirror {
+                cookie,
+                netns: other.netns,
+                peer_port: other.remote.port(),
+            }),
+            Ok(None) => Counterpart::Nobody,
+            Err(_) => Counterpart::Unknown,
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Connections between network namespaces. The fake clients connect from different ones, but are all
+//! one process, which is in neither: so what is found is also refused, since nobody could call the peer.
+//! (That it is paired where that can be done, `cargo xtask containers` shows with real programs.)
+
+mod common;
+
+use std::fs::File;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Client, Fixture, skip};
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use shunt_abi::Reason;
+use shunt_abi::message::{FLAG_CROSSES, Kind, Message, Role};
+
+/// A network namespace, in which threads do what is to be done there.
+struct Namespace(File);
+
+impl Namespace {
+    fn new() -> std::io::Result<Self> {
+        let make = || {
+            // SAFETY: only this thread's network namespace changes, and the thread ends.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
+            File::open("/proc/thread-self/ns/net")
+        };
+        let namespace = Self(std::thread::spawn(make).join().unwrap()?);
+        namespace.run("ip link set lo up");
+        Ok(namespace)
+    }
+
+    fn within<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        std::thread::scope(|scope| {
+            let inside = || {
+                let kind = Some(LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(self.0.as_fd(), kind).unwrap();
+                f()
+            };
+            scope.spawn(inside).join().unwrap()
+        })
+    }
+
+    fn run(&self, script: &str) {
+        let status = self.within(|| Command::new("sh").args(["-e", "-c", script]).status());
+        assert!(status.unwrap().success(), "{script}");
+    }
+}
+
+/// Two namespaces that reach each other: 10.77.0.1 and 10.77.0.2.
+fn two(test: &str) -> Option<[Namespace; 2]> {
+    let (Ok(one), Ok(other)) = (Namespace::new(), Namespace::new()) else {
+        skip(&format!("{test}: no network namespaces"));
+        return None;
+    };
+    // By the process of a thread that is there: the namespace has no other name.
+    let mut holder = one.within(|| Command::new("sleep").arg("60").spawn().unwrap());
+    let near = holder.id();
+    other.run(&format!(
+        "ip link add far type veth peer name near netns {near}
+         ip addr add 10.77.0.2/24 dev far
+         ip link set far up"
+    ));
+    one.run("ip addr add 10.77.0.1/24 dev near; ip link set near up");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    Some([one, other])
+}
+
+fn file(test: &str) -> PathBuf {
+    let directory =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    directory.join("socket")
+}
+
+/// A daemon for the host that listens at a file; `None` where the kernel lets it see no mirrors.
+fn crossing(test: &str, config: &str) -> Option<(Fixture, PathBuf)> {
+    let file = file(test);
+    let daemon = Fixture::crossing(config, &file);
+    if Client::welcome_at(&file).flags & FLAG_CROSSES == 0 {
+        skip(&format!("{test}: no eBPF, or no unified cgroup hierarchy"));
+        return None;
+    }
+    Some((daemon, file))
+}
+
+/// A connection from the first namespace to the second.
+fn connection([near, far]: &[Namespace; 2]) -> (TcpStream, TcpStream) {
+    let listener = far.within(|| TcpListener::bind("10.77.0.2:7000").unwrap());
+    let near = near.within(|| TcpStream::connect("10.77.0.2:7000").unwrap());
+    (near, listener.accept().unwrap().0)
+}
+
+#[test]
+fn the_board_of_the_connectors_namespace_learns_the_port_from_the_acceptors_claim() {
+    let test = "the_board_of_the_connectors_namespace_learns_the_port";
+    let Some(places) = two(test) else { return };
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let (near, far) = connection(&places);
+    let connector = places[0].within(|| Client::at(&file));
+    let acceptor = places[1].within(|| Client::at(&file));
+    acceptor.listen(1, 7000);
+    acceptor.sync();
+    assert!(acceptor.port_is_set(7000) && !connector.port_is_set(7000));
+    acceptor.claim(&far, Role::Acceptor, 0);
+    acceptor.sync();
+    assert!(
+        connector.port_is_set(7000),
+        "the claim tells where it is reached"
+    );
+    // One that comes later finds it there, too.
+    let later = places[0].within(|| Client::at(&file));
+    assert!(later.port_is_set(7000));
+    connector.claim(&near, Role::Connector, 0);
+    for client in [&connector, &acceptor] {
+        let (answer, _) = client.expect(Kind::Unpaired);
+        assert_eq!(
+            answer.status,
+            Reason::OtherNamespace as u8,
+            "nobody can be called there"
+        );
+    }
+    drop(acceptor);
+    while connector.port_is_set(7000) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_board_that_comes_after_the_claim_knows_the_port() {
+    let test = "a_board_that_comes_after_the_claim";
+    let Some(places) = two(test) else { return };
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let (_near, far) = connection(&places);
+    let acceptor = places[1].within(|| Client::at(&file));
+    acceptor.claim(&far, Role::Acceptor, 0);
+    acceptor.sync();
+    assert!(places[0].within(|| Client::at(&file)).port_is_set(7000));
+}
+
+#[test]
+fn connections_that_leave_the_namespace_and_have_no_mirror_are_answered_at_once() {
+    let test = "connections_without_a_mirror";
+    let Some(places) = two(test) else { return };
+    let (_older, far) = connection(&places);
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let client = places[1].within(|| Client::at(&file));
+    client.claim(&far, Role::Acceptor, 0);
+    let (answer, _) = client.expect(Kind::Unpaired);
+    assert_eq!(answer.status, Reason::Older as u8);
+}
+
+#[test]
+fn policy_keeps_namespaces_apart() {
+    let test = "policy_keeps_namespaces_apart";
+    let file = file(test);
+    let _daemon = Fixture::crossing("[policy]\ncross_namespace = false", &file);
+    let welcome = Client::welcome_at(&file);
+    assert_eq!(welcome.flags & FLAG_CROSSES, 0);
+}
+
+#[test]
+fn a_claim_of_anothers_socket_is_not_believed_though_its_mirror_is_known() {
+    let test = "a_claim_of_anothers_socket";
+    let Some(places) = two(test) else { return };
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let (near, far) = connection(&places);
+    let acceptor = places[1].within(|| Client::at(&file));
+    let liar = places[0].within(|| Client::at(&file));
+    let cookie = acceptor.claim(&far, Role::Acceptor, 0);
+    acceptor.sync();
+    // It names the cookie of a socket, and a descriptor of another one.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mirrored = rustix::net::sockopt::socket_cookie(&near).unwrap();
+    liar.claim_as(&listener, mirrored, Role::Connector, 0);
+    let (answer, _) = liar.expect(Kind::Unpaired);
+    assert_eq!(answer.status, Reason::NotEstablished as u8);
+    acceptor.expect_nothing();
+    assert_ne!(cookie, mirrored);
+}
+
+#[test]
+fn every_user_may_connect_to_the_file_and_none_may_take_its_place() {
+    let path = file("every_user_may_connect");
+    let listener = shuntd::listen_at(&path).unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o666, 0o755));
+    assert_eq!(shuntd::listen_at(&path).unwrap_err(), Errno::ADDRINUSE);
+    drop(listener);
+    let again = shuntd::listen_at(&path).expect("what one has left is replaced");
+    drop(again);
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(path.parent().unwrap(), open).unwrap();
+    assert_eq!(shuntd::listen_at(&path).unwrap_err(), Errno::ACCESS);
+}
+
+impl Client {
+    /// Connects at a file, and is welcome.
+    fn at(file: &Path) -> Self {
+        Self::introduced(Self::knock(file), "test").0
+    }
+
+    fn welcome_at(file: &Path) -> Message {
+        Self::introduced(Self::knock(file), "test").1
+    }
+
+    fn knock(file: &Path) -> Self {
+        Self::dial(&SocketAddrUnix::new(file).unwrap())
+    }
+}

@@ -1,0 +1,5 @@
+// A busy loop.
+int main(void) {
+  for (;;) {
+  }
+}

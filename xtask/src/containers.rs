@@ -1,0 +1,444 @@
+//! Programs in containers, and in network namespaces as containers have them, that talk through shared
+//! memory: one `shuntd --system` serves them all by its socket file.
+//!
+//! ```text
+//!            ┌─────────── host: shuntd --system ───────────┐
+//!            │  bridge 10.77.0.1   :8080 ─DNAT─> .3:7000   │   a second bridge has the same
+//!            └───┬──────────────┬──────────────────────────┘   addresses, for other namespaces
+//!          10.77.0.2        10.77.0.3
+//!           client           server
+//! ```
+
+mod place;
+
+use crate::build::artifact;
+use crate::process::{Job, reap_leftovers, wait_until};
+use crate::report::Report;
+use crate::stats::Stats;
+use anyhow::{Result, bail, ensure};
+use place::{Namespace, Place};
+use rustix::process::Signal;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const ECHO: &str = include_str!("containers/echo.py");
+/// Debian's own, as images made of the host's `/usr` have it.
+const PYTHON: &str = "/usr/bin/python3";
+/// So many of 1,000 bytes: those that go by TCP before a connection has shown that it will live are
+/// no more than some in a thousand.
+const MESSAGES: &str = "20000";
+/// The least share of bytes by ring where nothing keeps a connection from it.
+const MOST: f64 = 0.99;
+/// The kernel's choice.
+const ANY_PORT: &str = "0";
+/// So long a pair may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only in network namespaces, not in containers of Docker's
+    #[arg(long)]
+    namespaces: bool,
+}
+
+/// The task.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let mut report = Report::new();
+    steps(&mut report)?;
+    if !options.namespaces {
+        docker(&mut report)?;
+    }
+    reap_leftovers();
+    Ok(report.finish())
+}
+
+/// Pairs in network namespaces.
+pub(crate) fn steps(report: &mut Report) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        report.skip("namespaces", "shuntd --system needs root");
+        return Ok(());
+    }
+    let lab = Lab::new("namespaces")?;
+    if let Err(error) = Namespace::new("first", &lab.directory) {
+        report.skip("namespaces", &format!("{error:#}"));
+        return Ok(());
+    }
+    let mut made = None;
+    report.step("namespaces / network", || {
+        made = Some(Net::new(&lab.directory)?);
+        Ok(String::new())
+    });
+    let Some(net) = made else {
+        return Ok(());
+    };
+    let daemon = lab.daemon(net.host.command())?;
+    if !daemon.output().contains("mirrored sequence numbers") {
+        report.skip("namespaces", daemon.tail().trim());
+        return Ok(());
+    }
+    let [client, server] = [&net.client, &net.server].map(Place::Namespace);
+    let host = Place::Namespace(&net.host);
+    let bare = [&net.client, &net.server].map(Place::Bare);
+    let far = ("10.77.0.3", 7000);
+    let published = ("10.77.0.1", 8080);
+    for (name, [client, server], to) in [
+        ("namespaces / one bridge", [client, server], far),
+        ("namespaces / published port", [client, server], published),
+        (
+            "namespaces / host to published port",
+            [host, server],
+            published,
+        ),
+        ("namespaces / host to namespace", [host, server], far),
+        ("namespaces / one namespace", [server, server], far),
+        ("namespaces / bare", bare, far),
+        ("namespaces / bare, published port", bare, published),
+    ] {
+        report.step(name, || lab.pair("pair", client, server, to));
+    }
+    report.step("namespaces / the same addresses twice", || {
+        let [client, server] = [&net.other_client, &net.other_server].map(Place::Namespace);
+        lab.two_pairs([
+            [Place::Namespace(&net.client), Place::Namespace(&net.server)],
+            [client, server],
+        ])
+    });
+    daemon.stop(Signal::TERM)?;
+    Ok(())
+}
+
+/// Pairs in containers.
+fn docker(report: &mut Report) -> Result<()> {
+    if let Err(error) = place::prepare_image() {
+        report.skip("docker", &format!("{error:#}"));
+        return Ok(());
+    }
+    let lab = Lab::new("docker")?;
+    let daemon = lab.daemon(Command::new("env"))?;
+    if !daemon.output().contains("mirrored sequence numbers") {
+        report.skip("docker", daemon.tail().trim());
+        return Ok(());
+    }
+    let network = Network::new("shunt-containers", "10.78.0.0/24")?;
+    let own = |address: &'static str| -> [&str; 4] { ["--network", network.0, "--ip", address] };
+    let (client, server) = (own("10.78.0.2"), own("10.78.0.3"));
+    let published = [&server[..], &["--publish", "10.78.0.1:8080:7000"]].concat();
+    let read_only = [&server[..], &["--read-only", "--user", "65534"]].concat();
+    let reader = [&client[..], &["--read-only", "--user", "65534"]].concat();
+    let far = ("10.78.0.3", 7000);
+    let port = ("10.78.0.1", 8080);
+    for (name, client, server, to) in [
+        (
+            "docker / one network",
+            Place::Container(&client),
+            &server[..],
+            far,
+        ),
+        (
+            "docker / host to published port",
+            Place::Host,
+            &published,
+            port,
+        ),
+        ("docker / host to container", Place::Host, &server, far),
+        (
+            "docker / read-only, as nobody",
+            Place::Container(&reader),
+            &read_only,
+            far,
+        ),
+    ] {
+        report.step(name, || {
+            lab.pair("pair", client, Place::Container(server), to)
+        });
+    }
+    // From the same bridge Docker translates nothing: its proxy accepts, and connects anew.
+    report.step("docker / published port, relayed", || {
+        let (client, server) = (Place::Container(&client), Place::Container(&published));
+        lab.start("relayed", client, server, port, ANY_PORT)?
+            .finish(0.0)
+    });
+    report.step("docker / redis", || lab.redis(&client, &server, far.0));
+    report.step("docker / one namespace", || {
+        let name = format!("shunt-containers-{}", std::process::id());
+        let server = [&server[..], &["--name", &name]].concat();
+        let shared = format!("container:{name}");
+        let client = ["--network", &shared];
+        let (client, server) = (Place::Container(&client), Place::Container(&server));
+        lab.pair("pair", client, server, ("127.0.0.1", 7000))
+    });
+    daemon.stop(Signal::TERM)?;
+    Ok(())
+}
+
+/// A network of Docker's, as long as this lives.
+struct Network(&'static str);
+
+impl Network {
+    fn new(name: &'static str, subnet: &str) -> Result<Self> {
+        let mut command = Command::new("docker");
+        let output = command
+            .args(["network", "create", "--subnet", subnet, name])
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        // One that an interrupted run has left serves as well.
+        ensure!(
+            output.status.success() || said.contains("already exists"),
+            "{said}"
+        );
+        Ok(Self(name))
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = Command::new("docker")
+            .args(["network", "rm", self.0])
+            .output();
+    }
+}
+
+/// Network namespaces, connected.
+struct Net {
+    host: Namespace,
+    client: Namespace,
+    server: Namespace,
+    other_client: Namespace,
+    other_server: Namespace,
+}
+
+impl Net {
+    fn new(directory: &Path) -> Result<Self> {
+        let new = |name| Namespace::new(name, directory);
+        let net = Self {
+            host: new("host")?,
+            client: new("client")?,
+            server: new("server")?,
+            other_client: new("other-client")?,
+            other_server: new("other-server")?,
+        };
+        net.host.run(
+            "ip link add near type bridge
+             ip addr add 10.77.0.1/24 dev near
+             ip link set near up
+             ip link add far type bridge
+             ip link set far up
+             echo 1 > /proc/sys/net/ipv4/ip_forward",
+        )?;
+        net.host.run(TRANSLATE)?;
+        net.client.join(&net.host, "near", "client", "10.77.0.2")?;
+        net.server.join(&net.host, "near", "server", "10.77.0.3")?;
+        net.other_client
+            .join(&net.host, "far", "client2", "10.77.0.2")?;
+        net.other_server
+            .join(&net.host, "far", "server2", "10.77.0.3")?;
+        Ok(net)
+    }
+}
+
+/// What Docker does for a published port: another destination, and another source for who is on the
+/// same bridge.
+const TRANSLATE: &str = "nft -f - <<'END'
+table ip test {
+    chain arriving {
+        type nat hook prerouting priority dstnat;
+        ip daddr 10.77.0.1 tcp dport 8080 dnat to 10.77.0.3:7000
+    }
+    chain own {
+        type nat hook output priority -100;
+        ip daddr 10.77.0.1 tcp dport 8080 dnat to 10.77.0.3:7000
+    }
+    chain leaving {
+        type nat hook postrouting priority srcnat;
+        ip saddr 10.77.0.0/24 ct status dnat masquerade
+    }
+}
+END";
+
+/// A directory of its own, and in it the library and the daemon's file.
+struct Lab {
+    directory: PathBuf,
+    library: PathBuf,
+    socket: PathBuf,
+}
+
+impl Lab {
+    fn new(name: &str) -> Result<Self> {
+        // Every user gets to it, and the address of the socket is short.
+        let directory = PathBuf::from(format!("/tmp/shunt-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory)?;
+        let library = directory.join("libshunt.so");
+        fs::copy(artifact("libshunt.so"), &library)?;
+        let socket = directory.join("run/socket");
+        Ok(Self {
+            directory,
+            library,
+            socket,
+        })
+    }
+
+    /// Starts shuntd, and waits until it listens.
+    fn daemon(&self, mut command: Command) -> Result<Job> {
+        command
+            .arg(artifact("shuntd"))
+            .args(["--system", "--verbose", "--socket"])
+            .arg(&self.socket);
+        let daemon = Job::spawn("shuntd", &self.directory, &mut command)?;
+        let says_how = || daemon.output().contains("ends are paired by");
+        ensure!(
+            wait_until(Duration::from_secs(5), says_how),
+            "{}",
+            daemon.tail()
+        );
+        Ok(daemon)
+    }
+
+    /// A load of redis's own between two containers.
+    fn redis(&self, client: &[&str], server: &[&str], address: &str) -> Result<String> {
+        let (server, server_stats) = self.spawn(
+            "redis-server",
+            Place::Container(server),
+            &[
+                "/usr/bin/redis-server",
+                "--protected-mode",
+                "no",
+                "--save",
+                "",
+            ],
+        )?;
+        let listens = || server.output().contains("Ready to accept connections");
+        ensure!(wait_until(LIMIT, listens), "no redis: {}", server.tail());
+        let (mut client, client_stats) = self.spawn(
+            "redis-benchmark",
+            Place::Container(client),
+            &[
+                "/usr/bin/redis-benchmark",
+                "-h",
+                address,
+                "-c",
+                "8",
+                "-n",
+                "50000",
+                "-q",
+                "-t",
+                "set,get",
+            ],
+        )?;
+        let status = client.wait(LIMIT, &[])?;
+        ensure!(status.success(), "{status}\n{}", client.tail());
+        server.stop(Signal::TERM)?;
+        let mut shares = Vec::new();
+        for stats in [client_stats, server_stats] {
+            let stats = Stats::read(&stats)?;
+            ensure!(stats.ring_share() >= MOST, "{}", stats.summary());
+            shares.push(format!("{:.2} %", 100.0 * stats.ring_share()));
+        }
+        Ok(format!("by ring: {}", shares.join(", ")))
+    }
+
+    /// A client and a server talk; both must have done so through rings.
+    fn pair(&self, name: &str, client: Place, server: Place, to: (&str, u16)) -> Result<String> {
+        self.start(name, client, server, to, ANY_PORT)?.finish(MOST)
+    }
+
+    /// Two pairs at the same time whose addresses and ports are the same.
+    fn two_pairs(&self, pairs: [[Place; 2]; 2]) -> Result<String> {
+        let (to, own) = (("10.77.0.3", 7000), "40000");
+        let [one, other] = pairs;
+        let one = self.start("one", one[0], one[1], to, own)?;
+        let other = self.start("other", other[0], other[1], to, own)?;
+        Ok(format!("{}; {}", one.finish(MOST)?, other.finish(MOST)?))
+    }
+
+    /// Starts a program, and says where its statistics will be.
+    fn spawn(&self, name: &str, place: Place, words: &[&str]) -> Result<(Job, PathBuf)> {
+        let directory = self.directory.join(format!("{name}.stats"));
+        let stats = directory.join("lines");
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory)?;
+        fs::write(&stats, "")?;
+        // Whoever the program is there.
+        open_to_all(&directory, 0o777)?;
+        open_to_all(&stats, 0o666)?;
+        let mut command = place.command(&self.library, &self.socket, &stats)?;
+        command.args(words);
+        Ok((Job::spawn(name, &self.directory, &mut command)?, stats))
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        client: Place,
+        server: Place,
+        (address, port): (&str, u16),
+        own_port: &str,
+    ) -> Result<Pair> {
+        let end = |role: &str, place: Place, words: &[&str]| {
+            let words = [&[PYTHON, "-c", ECHO, role], words].concat();
+            self.spawn(&format!("{name}-{role}"), place, &words)
+        };
+        let (mut server, server_stats) = end("server", server, &["7000", name])?;
+        let mut ended = false;
+        let starts = || {
+            ended = !matches!(server.finished(), Ok(None));
+            ended || server.output().contains("listening")
+        };
+        let started = wait_until(LIMIT, starts) && !ended;
+        ensure!(started, "no server: {}", server.tail());
+        let port = port.to_string();
+        let (client, client_stats) = end(
+            "client",
+            client,
+            &[address, &port, name, MESSAGES, own_port],
+        )?;
+        Ok(Pair {
+            jobs: [client, server],
+            stats: [client_stats, server_stats],
+        })
+    }
+}
+
+fn open_to_all(path: &Path, mode: u32) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::env::var_os("XTASK_KEEP").is_none() {
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+}
+
+/// Two programs at work.
+struct Pair {
+    /// The client, the server.
+    jobs: [Job; 2],
+    stats: [PathBuf; 2],
+}
+
+impl Pair {
+    /// Waits for both, and looks whether at least such a share of their bytes has travelled by ring.
+    fn finish(mut self, least: f64) -> Result<String> {
+        let mut shares = Vec::new();
+        for (job, stats) in self.jobs.iter_mut().zip(&self.stats) {
+            let status = job.wait(LIMIT, &[])?;
+            ensure!(
+                status.success(),
+                "{} ended with {status}\n{}",
+                job.name,
+                job.tail()
+            );
+            let stats = Stats::read(stats)?;
+            if stats.ring_share() < least {
+                bail!("{}: {}", job.name, stats.summary());
+            }
+            shares.push(format!("{:.2} %", 100.0 * stats.ring_share()));
+        }
+        Ok(format!("by ring: {}", shares.join(", ")))
+    }
+}

@@ -1,0 +1,46 @@
+"""The two ends of a test: a server that answers each message with its own key before it, and a client
+that checks every byte.
+
+    echo.py server PORT KEY
+    echo.py client ADDRESS PORT KEY MESSAGES [ITS OWN PORT]
+"""
+import os
+import socket
+import sys
+
+LENGTH = 1000
+
+
+def receive(connection, length):
+    data = b""
+    while len(data) < length:
+        part = connection.recv(length - len(data))
+        if not part:
+            raise SystemExit(f"the connection ended after {len(data)} of {length} bytes")
+        data += part
+    return data
+
+
+def serve(port, key):
+    listener = socket.create_server(("", int(port)))
+    print("listening", flush=True)
+    connection, _ = listener.accept()
+    while True:
+        message = connection.recv(LENGTH, socket.MSG_WAITALL)
+        if not message:
+            return
+        connection.sendall(key.encode() + message)
+
+
+def ask(address, port, key, messages, own=0):
+    connection = socket.create_connection((address, int(port)), source_address=("", int(own)))
+    for number in range(int(messages)):
+        message = os.urandom(LENGTH)
+        connection.sendall(message)
+        answer = receive(connection, len(key) + LENGTH)
+        if answer != key.encode() + message:
+            raise SystemExit(f"answer {number} is not what was sent: {answer[:40]}")
+    print("all answers are right", flush=True)
+
+
+{"server": serve, "client": ask}[sys.argv[1]](*sys.argv[2:])
