@@ -15,7 +15,8 @@
 //!   Report ───────────────────────────>         path or reason, for `shunt ss`, where that changes
 //!   Release ──────────────────────────>         the connection is closed here
 //!          <─────────────────────────── NeedSpare, Gone
-//!          <─────────────────────────── Abroad (+ socket by which peers elsewhere are called)
+//!          <─────────────────────────── Abroad (+ socket, to call peers elsewhere or be called by them)
+//!   Abroad ───────────────────────────>         "more of these"
 //!   Retire ───────────────────────────>         "a forked child of mine has this link's memory"
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
 //!          <─────────────────────────── Lent (+ that descriptor)
@@ -74,7 +75,8 @@ pub enum Kind {
     Listener = 23,
     /// Another process has memory of this link since a fork: no new connection may use it.
     Retire = 24,
-    /// A datagram socket of another network namespace: by it the client calls peers there.
+    /// A datagram socket of the network namespace in which clients of different ones call each other; or
+    /// the wish for more.
     Abroad = 25,
 }
 
@@ -133,8 +135,8 @@ pub enum Role {
 /// | Spare | `arena` (the client's number for it), `slot` (as NeedSpare says); descriptor attached, or a `status` |
 /// | Listen, Unlisten | `cookie`, `port` |
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
-/// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached, and `index` says by which socket its peer is called: 0, the client's own, or one of those it was given |
-/// | Abroad | `index`: the daemon's number for the socket that is attached, from 1; one of the same number is replaced |
+/// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
+/// | Abroad | from the daemon: a socket attached, `role`: 0, to call by, or 1, to be called at; to it: – |
 /// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once |
 /// | Retire | `link` |
 /// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet; `flags` bit 6: somebody does, and the pairing comes later) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
@@ -168,8 +170,7 @@ pub struct Message {
     pub generation: u32,
     /// The client's own number for one of its arenas.
     pub arena: u32,
-    /// Mail counter of the client, a number of descriptors or of a socket, or a [`crate::Reason`] as a
-    /// number.
+    /// Mail counter of the client, a number of descriptors, or a [`crate::Reason`] as a number.
     pub index: u32,
     /// TCP port in host order.
     pub port: u16,
@@ -224,8 +225,8 @@ pub const FLAG_USED: u32 = 128;
 /// [`Message::flags`]: the daemon finds the other end of a connection whatever its addresses.
 pub const FLAG_CROSSES: u32 = 256;
 
-/// Sockets of other network namespaces that a client is given, at most: numbers from 1 to this.
-pub const MOST_ABROAD: u32 = 64;
+/// So many sockets to be called at a client is given at a time.
+pub const SOCKETS: u32 = 8;
 
 /// Size of every message.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();

@@ -95,8 +95,8 @@ fn links() -> [&'static Link; 2] {
     sys::close(one_fd);
     sys::close(other_fd);
     [
-        Link::open(1, 1, one, others, 0).unwrap(),
-        Link::open(1, 2, other, ones, 0).unwrap(),
+        Link::open(1, 1, one, others).unwrap(),
+        Link::open(1, 2, other, ones).unwrap(),
     ]
 }
 

@@ -60,8 +60,6 @@ pub(crate) struct Link {
     unused_since: AtomicU64,
     /// How many slots both arenas have.
     slots: AtomicU32,
-    /// By which socket the peer is called ([`wake::call`](crate::wake::call)).
-    caller: AtomicU32,
     /// Socket index + 1 by slot.
     sockets: [AtomicU32; layout::MOST_SLOTS as usize],
     /// The epoll sets of this process that stand at its doors: index + 1.
@@ -80,13 +78,7 @@ impl Pooled for Link {
 
 impl Link {
     /// Opens a link; the caller holds the control lock.
-    pub(crate) fn open(
-        id: u64,
-        own_number: u32,
-        own: Arena,
-        peer: Arena,
-        caller: u32,
-    ) -> Option<&'static Self> {
+    pub(crate) fn open(id: u64, own_number: u32, own: Arena, peer: Arena) -> Option<&'static Self> {
         let link = LINKS.take()?;
         // SAFETY: a free object; nobody else looks at it before `in_use`.
         unsafe { *link.arenas.get() = [Some(own), Some(peer)] };
@@ -99,7 +91,6 @@ impl Link {
         }
         let slots = own.slots().min(peer.slots());
         link.slots.store(slots, Ordering::Relaxed);
-        link.caller.store(caller, Ordering::Relaxed);
         link.mapped.fill(slots);
         link.handed_on.clear();
         link.users.store(0, Ordering::Relaxed);
@@ -139,11 +130,6 @@ impl Link {
     /// How many connections it has room for.
     fn slots(&self) -> u32 {
         self.slots.load(Ordering::Relaxed)
-    }
-
-    /// By which socket the peer is called.
-    pub(crate) fn caller(&self) -> u32 {
-        self.caller.load(Ordering::Relaxed)
     }
 
     /// What the daemon calls it.

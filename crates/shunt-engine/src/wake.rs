@@ -9,7 +9,7 @@
 //! * [`channel`]: the receiving end. An epoll set has one of its own.
 //! * [`place`]: the channels of threads that sleep in other calls.
 //! * [`caller`]: the sending end.
-//! * [`abroad`]: the same for peers in other network namespaces.
+//! * [`abroad`]: channels that peers in other network namespaces can call.
 
 mod abroad;
 mod call;
@@ -17,10 +17,11 @@ mod caller;
 mod channel;
 mod datagram;
 mod place;
+mod sending;
 
-pub(crate) use abroad::keep as keep_abroad;
-pub(crate) use call::call;
-pub(crate) use caller::{is_able, is_there};
+pub(crate) use abroad::{asks_for_sockets, keep as keep_abroad, want_sockets, wants_sockets};
+pub(crate) use call::{call, is_there};
+pub(crate) use caller::is_able;
 pub(crate) use channel::Channel;
 pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 
@@ -30,6 +31,7 @@ use crate::sys;
 /// its parent's.
 pub(crate) fn after_fork_child() {
     caller::after_fork_child();
+    abroad::after_fork_child();
     place::after_fork_child();
 }
 

@@ -10,7 +10,6 @@ use shunt_abi::board::NO_MAIL;
 use shunt_abi::layout::{FIRST_SLOTS, MOST_SLOTS, SPARES};
 use shunt_abi::message::{Kind, Message, comm_text};
 
-use crate::abroad::Abroad;
 use crate::account::Account;
 use crate::board::Board;
 use crate::foreign::{Foreign, Lane};
@@ -32,8 +31,8 @@ pub(crate) struct Spare {
 pub(crate) enum Passed {
     /// The board of the client's network namespace.
     Board,
-    /// A datagram socket of another one.
-    Caller(OwnedFd),
+    /// A datagram socket of the namespace between all.
+    Between(OwnedFd),
     /// The memory that the peer writes.
     Arena(Foreign),
     /// The socket of a connection's other end.
@@ -78,8 +77,10 @@ pub(crate) struct Client {
     pub(crate) board: Rc<Board>,
     /// … in which it has this mail counter.
     pub(crate) mail: u32,
-    /// By which sockets it calls peers in others.
-    pub(crate) abroad: Abroad,
+    /// It has a socket by which it calls peers in others.
+    pub(crate) may_call: bool,
+    /// So many sockets it was given to be called at by peers in others.
+    pub(crate) sockets: u32,
     /// Arenas in stock.
     pub(crate) spares: Vec<Spare>,
     /// How many of the smallest it is asked to keep there: two, once it has had a link with
@@ -126,7 +127,8 @@ impl Client {
             netns,
             board,
             mail: NO_MAIL,
-            abroad: Abroad::default(),
+            may_call: false,
+            sockets: 0,
             spares: Vec::new(),
             stock: 1,
             asked: Vec::new(),
@@ -249,7 +251,7 @@ impl Client {
     fn send(&self, message: &Message, fd: Option<&Passed>) -> Result<(), Errno> {
         let fd = fd.map(|passed| match passed {
             Passed::Board => self.board.file(),
-            Passed::Caller(socket) => socket.as_fd(),
+            Passed::Between(socket) => socket.as_fd(),
             Passed::Arena(file) | Passed::Socket(file) => file.as_fd(),
         });
         wire::send(self.socket.as_fd(), message, fd)?;

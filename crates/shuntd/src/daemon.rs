@@ -33,6 +33,7 @@ use elsewhere::Elsewhere;
 use inheriting::Inheriting;
 use lending::{LeftBehind, Lending};
 
+use crate::between::Between;
 use crate::board::Boards;
 use crate::client::{Client, Counted, Passed};
 use crate::config::Config;
@@ -107,6 +108,8 @@ pub struct Daemon {
     boards: Boards,
     /// Who is whose other end, as the kernel program has seen it.
     mirrors: Mirrors,
+    /// Where clients of different network namespaces call each other.
+    between: Option<Between>,
     clients: HashMap<u64, Client>,
     /// Processes without a connection to us; each may still die without a line.
     orphans: HashMap<u64, Orphan>,
@@ -171,6 +174,7 @@ impl Daemon {
             lanes,
             boards: Boards::default(),
             mirrors: Mirrors::none(),
+            between: None,
             clients: HashMap::new(),
             orphans: HashMap::new(),
             per_user: HashMap::new(),

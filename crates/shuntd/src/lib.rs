@@ -17,8 +17,8 @@
 
 #![deny(unsafe_code)] // `sys` alone is exempt, with a reason for each block.
 
-mod abroad;
 mod account;
+mod between;
 mod board;
 mod client;
 mod config;

@@ -150,6 +150,13 @@ impl Drop for Words {
     }
 }
 
+/// Moves this thread into a new network namespace, in which there is nothing.
+pub(crate) fn leave_network_namespace() -> io::Result<()> {
+    // SAFETY: no memory and no descriptors are shared less by that, only what later calls of this
+    // thread mean by an address.
+    Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?)
+}
+
 /// Blocks SIGTERM and SIGINT and returns a descriptor that becomes readable
 /// when one arrives.
 ///

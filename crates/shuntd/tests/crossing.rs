@@ -1,6 +1,5 @@
-//! Connections between network namespaces. The fake clients connect from different ones, but are all
-//! one process, which is in neither: so what is found is also refused, since nobody could call the peer.
-//! (That it is paired where that can be done, `cargo xtask containers` shows with real programs.)
+//! Connections between network namespaces. The fake clients are all one process, but connect from
+//! different ones.
 
 mod common;
 
@@ -13,10 +12,10 @@ use std::process::Command;
 
 use common::{Client, Fixture, skip};
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
+use rustix::net::{SocketAddrUnix, SocketType, sockopt};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use shunt_abi::Reason;
-use shunt_abi::message::{FLAG_CROSSES, Kind, Message, Role};
+use shunt_abi::message::{FLAG_CROSSES, Kind, Message, Role, SOCKETS};
 
 /// A network namespace, in which threads do what is to be done there.
 struct Namespace(File);
@@ -117,15 +116,20 @@ fn the_board_of_the_connectors_namespace_learns_the_port_from_the_acceptors_clai
     // One that comes later finds it there, too.
     let later = places[0].within(|| Client::at(&file));
     assert!(later.port_is_set(7000));
+    let _memory = [connector.spare(1), acceptor.spare(2)];
+    acceptor.sync();
     connector.claim(&near, Role::Connector, 0);
-    for client in [&connector, &acceptor] {
-        let (answer, _) = client.expect(Kind::Unpaired);
-        assert_eq!(
-            answer.status,
-            Reason::OtherNamespace as u8,
-            "nobody can be called there"
-        );
-    }
+    let links = [&connector, &acceptor].map(|client| {
+        // One to call by, some to be called at; all before there is anybody to be called.
+        let passed = [Role::Connector].into_iter();
+        for role in passed.chain((0..SOCKETS).map(|_| Role::Acceptor)) {
+            let (message, socket) = client.expect(Kind::Abroad);
+            assert_eq!(message.role, role as u8);
+            assert_eq!(sockopt::socket_type(socket.unwrap()), Ok(SocketType::DGRAM));
+        }
+        client.expect(Kind::Paired).0.link
+    });
+    assert_eq!(links[0], links[1]);
     drop(acceptor);
     while connector.port_is_set(7000) {
         std::thread::yield_now();
@@ -161,6 +165,30 @@ fn connections_that_leave_the_namespace_and_have_no_mirror_are_answered_at_once(
 }
 
 #[test]
+fn two_of_one_namespace_are_given_no_more_than_a_socket_to_call_by() {
+    let test = "two_of_one_namespace";
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let (a, b) = (Client::at(&file), Client::at(&file));
+    let _memory = [a.spare(1), b.spare(2)];
+    b.sync();
+    let (near, far) = common::connection();
+    a.claim(&near, Role::Connector, 0);
+    b.claim(&far, Role::Acceptor, 0);
+    for client in [&a, &b] {
+        assert_eq!(client.expect(Kind::Abroad).0.role, Role::Connector as u8);
+        client.expect(Kind::Paired);
+        client.expect(Kind::NeedSpare);
+        // Who has peers elsewhere, or had by a former daemon's word, asks for more.
+        client.send(&Message::new(Kind::Abroad), None);
+        for _ in 0..SOCKETS {
+            assert_eq!(client.expect(Kind::Abroad).0.role, Role::Acceptor as u8);
+        }
+    }
+}
+
+#[test]
 fn policy_keeps_namespaces_apart() {
     let test = "policy_keeps_namespaces_apart";
     let file = file(test);
@@ -183,7 +211,7 @@ fn a_claim_of_anothers_socket_is_not_believed_though_its_mirror_is_known() {
     acceptor.sync();
     // It names the cookie of a socket, and a descriptor of another one.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mirrored = rustix::net::sockopt::socket_cookie(&near).unwrap();
+    let mirrored = sockopt::socket_cookie(&near).unwrap();
     liar.claim_as(&listener, mirrored, Role::Connector, 0);
     let (answer, _) = liar.expect(Kind::Unpaired);
     assert_eq!(answer.status, Reason::NotEstablished as u8);

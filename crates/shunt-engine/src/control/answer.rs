@@ -58,7 +58,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::NeedSpare) => stock::add(m.slot.clamp(1, layout::MOST_SLOTS)),
         Some(Kind::Abroad) => {
             if let Some(passed) = passed {
-                wake::keep_abroad(m.index, passed);
+                wake::keep_abroad(passed, m.role == 0);
             }
         }
         Some(Kind::Gone) => Link::bury(m.link, m.flags & message::FLAG_UNUSED != 0),
@@ -82,7 +82,7 @@ fn link_of(m: &Message, passed: Option<c_int>) -> Option<&'static Link> {
     if m.flags & message::FLAG_NEW_LINK != 0 {
         let own = stock::take(m.arena)?;
         let peer = passed.and_then(|passed| Arena::open(passed, own.slots()).ok());
-        let link = peer.and_then(|peer| Link::open(m.link, m.arena, own, peer, m.index));
+        let link = peer.and_then(|peer| Link::open(m.link, m.arena, own, peer));
         if link.is_none() {
             // Nobody has looked at them.
             [Some(own), peer]

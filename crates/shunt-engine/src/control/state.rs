@@ -7,7 +7,7 @@ use shunt_abi::Reason;
 
 use crate::kept::Kept;
 use crate::thread::Lock;
-use crate::{link, sys};
+use crate::{link, sys, wake};
 
 /// After a failure, this long until the next try.
 pub(super) const RETRY_NS: u64 = 1_000_000_000;
@@ -61,7 +61,7 @@ pub(super) fn note_due() {
 
 /// Whether there may be something to say.
 pub(super) fn is_any_due() -> bool {
-    ANY_DUE.load(Ordering::Acquire) || link::is_any_to_retire()
+    ANY_DUE.load(Ordering::Acquire) || link::is_any_to_retire() || wake::wants_sockets()
 }
 
 /// Nobody will answer any more.

@@ -9,7 +9,7 @@ use shunt_shm::arena::Arena;
 use super::sending::send;
 use super::state::note_due;
 use super::wire::Sent;
-use crate::sys;
+use crate::{sys, wake};
 
 /// As many as the daemon keeps.
 static PLACES: [Place; layout::SPARES] = [const { Place::new() }; layout::SPARES];
@@ -84,8 +84,11 @@ fn put_off(slots: u32) {
     }
 }
 
-/// Gives the daemon what it had no room for before. With the lock.
+/// Gives the daemon what it had no room for before, and asks it for sockets. With the lock.
 pub(super) fn catch_up() {
+    if wake::asks_for_sockets() && send(&Message::new(Kind::Abroad), None) == Sent::Full {
+        wake::want_sockets();
+    }
     let wanted = PLACES
         .each_ref()
         .map(|place| place.wanted.swap(0, Ordering::Relaxed));

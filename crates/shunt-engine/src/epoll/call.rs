@@ -128,6 +128,9 @@ pub(super) fn leave_door(set: &Set, follow: &Follow) {
 
 /// Has the set's channel in it. `false`: that cannot be done.
 fn watch(set: &Set) -> bool {
+    if set.channel.is_outdated() {
+        set.channel.close();
+    }
     if set.is_watching.load(Ordering::Relaxed) && set.channel.is_open() {
         return true;
     }

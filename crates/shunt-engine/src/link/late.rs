@@ -47,7 +47,7 @@ mod tests {
         let (own, fd) = Arena::create(2).unwrap();
         let peer = Arena::open(fd, 2).unwrap();
         sys::close(fd);
-        let link = Link::open(7, 1, own, peer, 0).unwrap();
+        let link = Link::open(7, 1, own, peer).unwrap();
         let (slot, o) = (link.own().slot(1), Ordering::SeqCst);
         slot.face.state.store(READY, o);
         link.gone.store(true, o);

@@ -115,7 +115,6 @@ impl Conn<'_> {
                     &link.own().tail(group).called,
                     naps,
                     &door.address,
-                    link.caller(),
                 ));
             }
         }
@@ -126,7 +125,7 @@ impl Conn<'_> {
                 News::Data => (&sending.called, &face.data),
                 News::Room => (&sending.called_for_room, &face.room),
             };
-            note(call_once(called, naps, at, self.pair.link.caller()));
+            note(call_once(called, naps, at));
         }
         if overdue {
             self.look_at_sleeper();
@@ -194,12 +193,12 @@ enum Call {
     Failed,
 }
 
-/// Calls who sleeps at that address, by that socket, unless it has been done for this nap.
-fn call_once(called: &AtomicU32, naps: u32, at: &Address, caller: u32) -> Call {
+/// Calls who sleeps at that address, unless it has been done for this nap.
+fn call_once(called: &AtomicU32, naps: u32, at: &Address) -> Call {
     if called.load(Ordering::Relaxed) == naps {
         return Call::Overdue;
     }
-    if !wake::call(at, caller) {
+    if !wake::call(at) {
         return Call::Failed;
     }
     called.store(naps, Ordering::Relaxed);

@@ -1,65 +1,147 @@
-//! Calling peers in other network namespaces.
+//! Wake channels that peers in other network namespaces can call.
 //!
-//! The names of wake channels are those of a namespace, and a socket looks them up in the one that it
-//! was made in, whoever sends by it. So shuntd makes a socket in the peer's namespace, for this
-//! process alone, and passes it before the first link to a process there.
+//! The names of channels are those of a network namespace, and a socket looks them up in the one that
+//! it was made in, whoever has it. So shuntd has a namespace in which there is nothing else, and passes
+//! sockets that it has made there: one by which this process calls, and some for its channels. (One
+//! from the peer's own namespace would do, too, but whoever has it could look around there.)
+//!
+//! Who has peers elsewhere opens all channels so from then on, as far as there are sockets: whoever is
+//! called there has one by which it calls.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
 
-use super::caller::{await_sent, is_heard, sending};
+use super::sending::{await_sent, is_heard, sending};
 use crate::kept::Kept;
 use crate::region::count;
 use crate::sys;
 use crate::thread::undisturbed;
 
-/// From so many namespaces at the same time a process has peers. (shuntd gives no higher number.)
-const MOST: usize = shunt_abi::message::MOST_ABROAD as usize;
+/// Names with this bit are looked up in shuntd's namespace, all others in this process's own.
+const BIT: u64 = 1 << 63;
 
-static SOCKETS: [Kept; MOST] = [const { Kept::nothing() }; MOST];
+/// So many sockets for channels are there at most until they are used.
+const MOST: usize = shunt_abi::message::SOCKETS as usize;
 
-/// The socket of that number, from 1.
-fn socket(number: u32) -> Option<&'static Kept> {
-    SOCKETS.get((number as usize).checked_sub(1)?)
+/// The socket by which peers are called.
+static SENDER: Kept = Kept::nothing();
+/// Sockets for channels to come.
+static STOCK: [Kept; MOST] = [const { Kept::nothing() }; MOST];
+/// Somebody changes these.
+static CHANGING: AtomicBool = AtomicBool::new(false);
+
+/// The same name, in that namespace or in this process's.
+pub(super) fn name(name: u64, abroad: bool) -> u64 {
+    if abroad { name | BIT } else { name & !BIT }
 }
 
-/// Keeps a copy of a socket that shuntd has passed, in the place of one of the same number. With the
-/// control lock.
-pub(crate) fn keep(number: u32, passed: c_int) {
-    let (Some(kept), Ok(copy)) = (socket(number), sys::copy_high(passed)) else {
+/// Whether a name is one of that namespace.
+pub(super) fn is_name(name: u64) -> bool {
+    name & BIT != 0
+}
+
+/// Whether there is a socket for a channel that has none of these.
+pub(super) fn is_any() -> bool {
+    STOCK.iter().any(|kept| kept.number() >= 0)
+}
+
+/// Keeps a copy of a socket that shuntd has passed: the one to call by, in the place of a former one, or
+/// one for a channel. With the control lock.
+pub(crate) fn keep(passed: c_int, is_sender: bool) {
+    let Ok(copy) = sys::copy_high(passed) else {
         return;
     };
-    if let Some(former) = kept.take() {
-        if !undisturbed::has_begun() {
-            await_sent(0);
+    let kept = change(|| {
+        let free = STOCK.iter().find(|kept| kept.number() < 0);
+        let kept = if is_sender { Some(&SENDER) } else { free }?;
+        let former = kept.take();
+        kept.keep(copy).then_some(former)
+    });
+    match kept.flatten() {
+        Some(Some(former)) => {
+            await_none_sends();
+            sys::close(former);
         }
-        sys::close(former);
+        Some(None) => {}
+        None => sys::close(copy),
     }
-    kept.keep(copy);
 }
 
-/// Sends a call by the socket of that number. `false`: nobody has heard it.
-pub(super) fn call(number: u32, name: u64, secret: u64) -> bool {
+/// A socket for a channel. Whoever gets it closes it.
+pub(super) fn take() -> Option<c_int> {
+    let taken = change(|| STOCK.iter().find_map(Kept::take)).flatten();
+    if taken.is_some() && !is_any() {
+        want_sockets();
+    }
+    taken
+}
+
+/// Sockets for channels are wished for.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// There are no more of them: the daemon is asked for some with the next message to it.
+pub(crate) fn want_sockets() {
+    WANTED.store(true, Ordering::Release);
+}
+
+/// Whether it is to be asked.
+pub(crate) fn wants_sockets() -> bool {
+    WANTED.load(Ordering::Acquire)
+}
+
+/// It is asked now.
+pub(crate) fn asks_for_sockets() -> bool {
+    WANTED.swap(false, Ordering::AcqRel)
+}
+
+/// `None`: another thread is changing something, or this one, below a signal handler.
+fn change<R>(change: impl FnOnce() -> R) -> Option<R> {
+    if CHANGING.swap(true, Ordering::Acquire) {
+        return None;
+    }
+    let result = change();
+    CHANGING.store(false, Ordering::Release);
+    Some(result)
+}
+
+/// Not for this thread, in a handler that is not put off.
+fn await_none_sends() {
+    if !undisturbed::has_begun() {
+        await_sent(0);
+    }
+}
+
+/// The socket to call by.
+pub(super) fn sender() -> Option<c_int> {
+    SENDER.get()
+}
+
+/// Sends a call to a name of that namespace. `false`: nobody has heard it.
+pub(super) fn call(name: u64, secret: u64) -> bool {
     let heard = sending(|| {
-        let kept = socket(number)?;
-        let known = kept.number();
-        let heard = kept.is_kept() && is_heard(known, name, secret)
-            || (kept.get()).is_some_and(|fd| fd != known && is_heard(fd, name, secret));
-        Some(heard)
+        let known = SENDER.number();
+        SENDER.is_kept() && is_heard(known, name, secret)
+            || sender().is_some_and(|fd| fd != known && is_heard(fd, name, secret))
     });
-    let heard = heard == Some(true);
     if heard {
         count::calls();
     }
     heard
 }
 
+/// In a forked child: what is in stock is its parent's, which would have calls for both.
+pub(super) fn after_fork_child() {
+    CHANGING.store(false, Ordering::Relaxed);
+    STOCK.iter().filter_map(Kept::take).for_each(sys::close);
+}
+
 /// If `fd` is the number of one of them and the program wants it: moves elsewhere.
 pub(super) fn make_way(fd: c_int) {
-    for kept in SOCKETS.iter().filter(|kept| kept.number() == fd) {
-        kept.make_way(fd);
-        // Not for itself, in a handler that is not put off.
-        if !undisturbed::has_begun() {
-            await_sent(0);
+    for kept in STOCK.iter().chain([&SENDER]) {
+        if kept.number() == fd {
+            kept.make_way(fd);
+            await_none_sends();
         }
     }
 }
@@ -73,24 +155,36 @@ mod tests {
     use crate::thread;
 
     #[test]
-    fn a_peer_elsewhere_is_called_by_the_socket_of_its_number() {
+    fn a_channel_is_renewed_where_peers_elsewhere_can_call_it() {
         thread::learn_pid();
         let (channel, at) = (Channel::new(), Address::default());
-        assert!(channel.open());
+        assert!(channel.open() && !channel.is_outdated());
         channel.tell(&at);
-        assert!(!call(&at, MOST as u32), "nobody has passed that one");
-        assert!(!call(&at, MOST as u32 + 1), "there is no such number");
-        for _ in 0..2 {
+        assert!(!is_name(at.look().0) && call(&at) && channel.hear());
+        let pass = |is_sender| {
             let passed = sys::datagram_socket().unwrap();
-            keep(MOST as u32, passed);
+            keep(passed, is_sender);
             sys::close(passed);
-            assert!(call(&at, MOST as u32) && channel.hear());
+        };
+        pass(false);
+        assert!(channel.is_outdated());
+        channel.close();
+        assert!(channel.open() && !channel.is_outdated() && !is_any());
+        assert!(!call(&at), "nobody is at the former name");
+        channel.tell(&at);
+        assert!(
+            is_name(at.look().0) && !call(&at),
+            "there is no socket to call by"
+        );
+        for _ in 0..2 {
+            pass(true);
+            assert!(call(&at) && channel.hear());
         }
-        let number = SOCKETS[MOST - 1].number();
+        let number = SENDER.number();
         make_way(number);
-        assert_ne!(SOCKETS[MOST - 1].number(), number);
-        assert!(call(&at, MOST as u32) && channel.hear());
-        sys::close(SOCKETS[MOST - 1].take().unwrap());
+        assert_ne!(SENDER.number(), number);
+        assert!(call(&at) && channel.hear());
+        sys::close(SENDER.take().unwrap());
         sys::close(number);
         channel.close();
     }

@@ -1,23 +1,40 @@
 //! One call: by which socket?
 
+use libc::c_int;
 use shunt_shm::wake::Address;
 
-use super::{abroad, caller};
+use super::sending::sending;
+use super::{abroad, caller, datagram};
 
-/// Of [`call`]: the socket that this process has made, in its own network namespace.
-pub(crate) const OWN: u32 = 0;
-
-/// Calls who sleeps at a peer's address, by [`OWN`] socket or by one from the peer's network
-/// namespace. A full queue is a call that is pending. `false`: nobody has heard it, as there is no
-/// such channel in that namespace, or the kernel does not let this process send there.
-pub(crate) fn call(at: &Address, by: u32) -> bool {
+/// Calls who sleeps at a peer's address. A full queue is a call that is pending. `false`: nobody
+/// has heard it, as there is no such channel in the network namespace of the name, or the
+/// kernel does not let this process send there.
+pub(crate) fn call(at: &Address) -> bool {
     let (name, secret) = at.look();
     if name == Address::NOWHERE {
         return true;
     }
-    if by == OWN {
-        caller::call(name, secret)
+    if abroad::is_name(name) {
+        abroad::call(name, secret)
     } else {
-        abroad::call(by, name, secret)
+        caller::call(name, secret)
+    }
+}
+
+/// Whether somebody has the channel of that name; whoever it is hears nothing of it.
+pub(crate) fn is_there(name: u64) -> bool {
+    const NO_SECRET: u64 = 0;
+    sending(|| {
+        sender_to(name)
+            .is_none_or(|fd| datagram::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
+    })
+}
+
+/// The socket by which a name is called.
+pub(super) fn sender_to(name: u64) -> Option<c_int> {
+    if abroad::is_name(name) {
+        abroad::sender()
+    } else {
+        caller::sender()
     }
 }

@@ -1,13 +1,12 @@
 //! The sending end of all wake channels: one socket for the process.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
 
-use super::datagram;
+use super::sending::{self, await_sent, is_heard, sending};
 use crate::kept::Kept;
 use crate::region::count;
-use crate::thread::alone::add;
 use crate::thread::undisturbed;
 use crate::{config, sys, thread};
 
@@ -34,29 +33,6 @@ pub(super) fn call(name: u64, secret: u64) -> bool {
     heard
 }
 
-/// Threads that may be sending by the socket's number, whatever it was when they looked.
-static SENDING: AtomicU64 = AtomicU64::new(0);
-
-/// Sends by the socket's number: no handler of this thread comes in between, and who gives the number to
-/// something else waits ([`await_sent`]).
-#[inline]
-pub(super) fn sending<R>(send: impl FnOnce() -> R) -> R {
-    undisturbed::all_of(|| {
-        add(&SENDING, 1);
-        let result = send();
-        add(&SENDING, 1u64.wrapping_neg());
-        result
-    })
-}
-
-/// Having given the socket another number: waits for threads that may be sending by the former one, so many
-/// excepted. None of them sleeps.
-pub(super) fn await_sent(except: u64) {
-    while SENDING.load(Ordering::SeqCst) > except {
-        sys::sched_yield();
-    }
-}
-
 /// Keeps the socket no more. Whoever gets it closes it, or has its number name something else.
 pub(super) fn give_up() -> Option<c_int> {
     let given_up = SENDER.take()?;
@@ -64,31 +40,6 @@ pub(super) fn give_up() -> Option<c_int> {
         await_sent(0);
     }
     Some(given_up)
-}
-
-/// Whether somebody has the channel of that name; whoever it is hears nothing of it.
-pub(crate) fn is_there(name: u64) -> bool {
-    const NO_SECRET: u64 = 0;
-    sending(|| {
-        sender().is_none_or(|fd| datagram::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
-    })
-}
-
-/// Whether a call by this socket has come, or is pending.
-pub(super) fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
-    match datagram::send(fd, name, secret) {
-        Ok(()) => true,
-        // Theirs is full, unless what others have not heard yet fills this process's share.
-        Err(libc::EAGAIN) => !is_spent(fd),
-        Err(_) => false,
-    }
-}
-
-/// Whether what others have not heard yet fills half of what a socket may send.
-fn is_spent(fd: c_int) -> bool {
-    let sent = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0);
-    let most = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
-    sent > most / 2
 }
 
 /// The same by a socket of its own, which takes the place of the one that is full.
@@ -126,7 +77,7 @@ pub(crate) fn is_able() -> Option<bool> {
     (!is_busy).then(|| SENDER.number() >= 0)
 }
 
-/// The socket; another one if the program has closed its number behind our back.
+/// The socket for names of this process's network namespace; another one if the program has closed its number behind our back.
 pub(super) fn sender() -> Option<c_int> {
     SENDER.get().or_else(make)
 }
@@ -149,7 +100,7 @@ fn make() -> Option<c_int> {
 /// In a forked child, where nobody is making it.
 pub(super) fn after_fork_child() {
     MAKING.store(false, Ordering::Relaxed);
-    SENDING.store(0, Ordering::Relaxed);
+    sending::after_fork_child();
 }
 
 /// If `fd` is the sender's number and the program wants it: moves elsewhere.
@@ -165,6 +116,7 @@ pub(super) fn make_way(fd: c_int) {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
     use super::*;

@@ -6,8 +6,10 @@ use libc::c_int;
 use shunt_shm::atomic::full;
 use shunt_shm::wake::Address;
 
-use super::caller;
+use super::abroad;
+use super::call::sender_to;
 use super::datagram::{address, listen_for, send, take};
+use super::sending::sending;
 use crate::kept::Kept;
 use crate::sys::{self, Errno};
 use crate::{config, thread};
@@ -64,8 +66,11 @@ impl Channel {
     }
 
     fn make(&self) -> Result<c_int, Errno> {
-        let fd = sys::move_high(sys::datagram_socket()?);
-        if let Err(errno) = self.name(fd) {
+        let (fd, is_abroad) = match abroad::take() {
+            Some(fd) => (fd, true),
+            None => (sys::move_high(sys::datagram_socket()?), false),
+        };
+        if let Err(errno) = self.name(fd, is_abroad) {
             sys::close(fd);
             return Err(errno);
         }
@@ -73,14 +78,20 @@ impl Channel {
     }
 
     /// Gives its socket a new name, and a word that is heard there.
-    fn name(&self, fd: c_int) -> Result<(), Errno> {
-        let (name, secret) = (sys::random()?, sys::random()?);
+    fn name(&self, fd: c_int, is_abroad: bool) -> Result<(), Errno> {
+        let (name, secret) = (abroad::name(sys::random()?, is_abroad), sys::random()?);
         let (address, length) = address(name);
         listen_for(fd, secret)?;
         sys::bind(fd, &address, length)?;
         self.name.store(name, Ordering::Relaxed);
         self.secret.store(secret, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether peers in other network namespaces cannot call it, and could if it were closed and opened
+    /// again.
+    pub(crate) fn is_outdated(&self) -> bool {
+        abroad::is_any() && !abroad::is_name(self.name.load(Ordering::Relaxed))
     }
 
     /// Says where it is to be called.
@@ -127,9 +138,12 @@ impl Channel {
     /// Calls from within this process. What peers have sent uses up no room for this.
     pub(super) fn wake(&self) {
         // Who sleeps has the socket also where the number names it no more.
-        let sender = || self.is_open().then(caller::sender).flatten();
         let o = Ordering::Relaxed;
-        caller::sending(|| {
+        let sender = || {
+            let name = self.is_open().then(|| self.name.load(o));
+            name.and_then(sender_to)
+        };
+        sending(|| {
             if let Some(fd) = self.socket.get().or_else(sender) {
                 let _ = send(fd, self.name.load(o), self.secret.load(o));
             }
@@ -207,7 +221,7 @@ mod tests {
         let (channel, at) = (Channel::new(), Address::default());
         assert!(channel.open());
         channel.tell(&at);
-        super::super::call(&at, super::super::call::OWN);
+        super::super::call(&at);
         assert!(channel.is_told(&at) && channel.hear());
         let (number, theirs) = (channel.fd(), sys::datagram_socket().unwrap());
         // Whoever sleeps has the socket still.

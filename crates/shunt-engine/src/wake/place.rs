@@ -34,6 +34,9 @@ pub(crate) fn enter() -> Option<Place> {
     }
     let place = Place((0..TAKEN.len()).find_map(take_in)?);
     let channel = place.channel();
+    if channel.is_outdated() {
+        channel.close(); // Nobody else has the place.
+    }
     let may = || sys::descriptor_limit() / SHARE > place.0 as u64;
     if channel.is_open() || may() && channel.open() {
         return Some(place);
@@ -270,7 +273,6 @@ pub(super) fn spare() -> Option<c_int> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::OWN;
     use super::*;
 
     #[test]
@@ -280,16 +282,16 @@ mod tests {
         assert_ne!(one.number(), other.number());
         let is_called = |place: Place| sys::poll_now(&mut [place.watch()]) == Ok(1);
         let at = Address::default();
-        super::super::call(&at, OWN);
+        super::super::call(&at);
         other.tell(&at);
         assert!(!is_called(other));
-        super::super::call(&at, OWN);
+        super::super::call(&at);
         assert!(is_called(other) && !is_called(one));
         // Only who knows the word is heard.
         let (name, secret) = at.look();
         at.say(name, secret ^ 1 << 40);
         other.hear(false);
-        super::super::call(&at, OWN);
+        super::super::call(&at);
         assert!(!is_called(other));
         wake_all();
         assert!(is_called(one) && is_called(other));

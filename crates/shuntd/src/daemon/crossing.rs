@@ -1,5 +1,5 @@
 //! Connections between network namespaces: which claimed end is the other end of one, whom that is
-//! said to, and how the two processes call each other.
+//! said to, and by what the two processes call each other.
 //!
 //! A connector looks at the board of its namespace before it claims anything, and that knows the
 //! ports of listeners in the same namespace only. So the first claim is the acceptor's. It tells the
@@ -11,10 +11,10 @@ use std::io;
 use std::rc::Rc;
 
 use shunt_abi::Reason;
-use shunt_abi::message::{Kind, Message, Role};
+use shunt_abi::message::{Kind, Message, Role, SOCKETS};
 
 use super::Daemon;
-use crate::abroad::socket_at;
+use crate::between::Between;
 use crate::board::Board;
 use crate::client::{Client, Passed};
 use crate::end::{End, EndId, State};
@@ -30,13 +30,28 @@ impl Daemon {
         match Mirrors::attach() {
             Ok(mirrors) => {
                 self.mirrors = mirrors;
-                self.boards.cross = self.config.policy.cross_namespace;
                 self.log
                     .event(|| "ends are paired by mirrored sequence numbers".into());
+                if self.config.policy.cross_namespace {
+                    self.cross();
+                }
             }
             Err(why) => self
                 .log
                 .event(|| format!("ends are paired by their addresses: {why}")),
+        }
+    }
+
+    /// From now on processes of different network namespaces are paired, if they can call each other.
+    fn cross(&mut self) {
+        match Between::new() {
+            Ok(between) => {
+                self.between = Some(between);
+                self.boards.cross = true;
+            }
+            Err(error) => self.log.event(|| {
+                format!("no network namespace for calls between others, which stay apart: {error}")
+            }),
         }
     }
 
@@ -138,30 +153,59 @@ impl Daemon {
         netns(a) != netns(b)
     }
 
-    /// By which sockets two clients call each other: 0 is their own.
-    pub(super) fn callers(&mut self, [a, b]: [u64; 2]) -> io::Result<[u32; 2]> {
-        Ok([self.caller(a, b)?, self.caller(b, a)?])
+    /// Sees to it that two clients that have no link yet can call each other. `Err`: they cannot.
+    pub(super) fn introduce(&mut self, clients: [u64; 2]) -> io::Result<()> {
+        if self.between.is_none() {
+            let netns = clients.map(|id| self.clients.get(&id).map(|client| client.netns));
+            let is_one = netns[0] == netns[1];
+            return is_one
+                .then_some(())
+                .ok_or(io::ErrorKind::Unsupported.into());
+        }
+        // Of the same namespace, too: who has peers elsewhere is called there by all.
+        for id in clients {
+            if self.clients.get(&id).is_some_and(|client| !client.may_call) {
+                self.give_socket(id, Role::Connector)?;
+            }
+        }
+        let [a, b] = clients.map(|id| self.clients.get(&id).map(|c| (c.netns, c.sockets)));
+        if let (Some((of_a, has_a)), Some((of_b, has_b))) = (a, b)
+            && of_a != of_b
+        {
+            for (id, has) in clients.into_iter().zip([has_a, has_b]) {
+                if has == 0 {
+                    self.give_sockets(id)?;
+                }
+            }
+        }
+        Ok(())
     }
 
-    fn caller(&mut self, id: u64, peer: u64) -> io::Result<u32> {
-        let gone = || io::Error::from(io::ErrorKind::NotFound);
-        let peer = self.clients.get(&peer).ok_or_else(gone)?;
-        let (netns, process) = (peer.netns, &peer.pidfd);
-        let client = self.clients.get(&id).ok_or_else(gone)?;
-        if client.netns == netns {
-            return Ok(0);
+    /// A client has used up what it was given to be called at, by this daemon or by one before it.
+    pub(super) fn give_more_sockets(&mut self, id: u64) {
+        /// More than a process has places and epoll sets, and than it loses by a fork now and then.
+        const MOST: u32 = 2048;
+        if self.clients.get(&id).is_some_and(|c| c.sockets < MOST) {
+            // Without, it is called in its own namespace only.
+            let _ = self.give_sockets(id);
         }
-        if let Some(number) = client.abroad.number(netns) {
-            return Ok(number);
+    }
+
+    fn give_sockets(&mut self, id: u64) -> io::Result<()> {
+        (0..SOCKETS).try_for_each(|_| self.give_socket(id, Role::Acceptor))
+    }
+
+    /// Gives a client a socket to call by (as a connector), or one to be called at.
+    fn give_socket(&mut self, id: u64, role: Role) -> io::Result<()> {
+        let between = self.between.as_mut().ok_or(io::ErrorKind::Unsupported)?;
+        let socket = between.socket()?;
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.may_call |= role == Role::Connector;
+            client.sockets += u32::from(role == Role::Acceptor);
         }
-        let socket = socket_at(process, netns)?;
-        let is_left = |netns| self.boards.get(netns).is_none();
-        let client = self.clients.get_mut(&id).ok_or_else(gone)?;
-        let added = client.abroad.add(netns, is_left);
-        let number = added.ok_or(io::ErrorKind::StorageFull)?;
         let mut abroad = Message::new(Kind::Abroad);
-        abroad.index = number;
-        self.post(id, abroad, Some(Passed::Caller(socket)));
-        Ok(number)
+        abroad.role = role as u8;
+        self.post(id, abroad, Some(Passed::Between(socket)));
+        Ok(())
     }
 }

@@ -166,6 +166,10 @@ impl Daemon {
                 }
                 Ok(())
             }
+            Kind::Abroad => {
+                self.give_more_sockets(id);
+                Ok(())
+            }
             Kind::List => self.list(id),
             Kind::Where => {
                 self.ask_where(end, &message);
@@ -179,7 +183,6 @@ impl Daemon {
             | Kind::Unpaired
             | Kind::NeedSpare
             | Kind::Gone
-            | Kind::Abroad
             | Kind::Lent
             | Kind::Row
             | Kind::Listener

@@ -25,14 +25,6 @@ const RETRIES: usize = 64;
 /// Unresolved claims of a client looked at again for each message of its.
 const OWN_RETRIES: usize = 4;
 
-/// What the two ends of a link are told when it is opened.
-struct NewLink {
-    /// The memory that the other one writes.
-    files: [Foreign; 2],
-    /// By which socket that one is called.
-    callers: [u32; 2],
-}
-
 impl Daemon {
     /// A client names one of its sockets.
     pub(super) fn claim(&mut self, id: EndId, message: &Message, role: Role) {
@@ -254,7 +246,7 @@ impl Daemon {
         };
         let clients = [a.client, b.client];
         if let Some(seats) = self.links.take(clients) {
-            self.seat([a, b], seats, None);
+            self.seat([a, b], seats, [None, None]);
             return self.provide(clients);
         }
         if self.links.is_full(clients) {
@@ -263,18 +255,14 @@ impl Daemon {
             }
             return;
         }
-        let callers = match self.callers(clients) {
-            Ok(callers) => callers,
-            Err(_) if self.crosses([a, b]) => {
-                for id in [a, b] {
-                    self.refuse(id, Reason::OtherNamespace);
-                }
-                return;
+        // Of one namespace, although a process has left it: what it cannot be told by a call, it hears
+        // by TCP.
+        if self.introduce(clients).is_err() && self.crosses([a, b]) {
+            for id in [a, b] {
+                self.refuse(id, Reason::OtherNamespace);
             }
-            // Of one namespace, although a process has left it: what it cannot be told by a call, it
-            // hears by TCP.
-            Err(_) => [0, 0],
-        };
+            return;
+        }
         let Some([spare_a, spare_b]) = self.take_spares(clients) else {
             return self.park(a, b);
         };
@@ -283,11 +271,7 @@ impl Daemon {
         self.links.open(clients, arenas, slots);
         if let Some(seats) = self.links.take(clients) {
             // Each gets the memory that the other writes.
-            let new = NewLink {
-                files: [spare_b.file, spare_a.file],
-                callers,
-            };
-            self.seat([a, b], seats, Some(new));
+            self.seat([a, b], seats, [Some(spare_b.file), Some(spare_a.file)]);
         }
         for client in clients {
             self.want_spares(client, 0);
@@ -295,20 +279,16 @@ impl Daemon {
         self.provide(clients);
     }
 
-    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], new: Option<NewLink>) {
+    fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<Foreign>; 2]) {
         let [a, b] = ids;
-        let new = new.map_or([None, None], |new| {
-            let ([a, b], [of_a, of_b]) = (new.files, new.callers);
-            [Some((a, of_a)), Some((b, of_b))]
-        });
-        for (((id, mate), seat), new) in [(a, b), (b, a)].into_iter().zip(seats).zip(new) {
+        for (((id, mate), seat), file) in [(a, b), (b, a)].into_iter().zip(seats).zip(files) {
             if let Some(end) = self.ends.get_mut(id) {
                 end.state = State::Paired(seat);
                 end.mate = Some(mate);
                 end.status = end.status.filter(|&s| s != Reason::PeerPlain as u8);
                 end.answer = false;
             }
-            self.send_paired(id, seat, new);
+            self.send_paired(id, seat, file);
         }
         let Seat { link, slot, .. } = seats[0];
         let clients = [ids[0].client, ids[1].client];
@@ -419,8 +399,7 @@ impl Daemon {
         self.send_unpaired(id, fd, reason as u8);
     }
 
-    /// `new`: the peer's memory, and by which socket the peer is called.
-    fn send_paired(&mut self, id: EndId, seat: Seat, new: Option<(Foreign, u32)>) {
+    fn send_paired(&mut self, id: EndId, seat: Seat, file: Option<Foreign>) {
         let mut paired = Message::new(Kind::Paired);
         paired.cookie = id.cookie;
         paired.fd = self.ends.get(id).map_or(-1, |end| end.fd);
@@ -428,12 +407,10 @@ impl Daemon {
         paired.slot = seat.slot;
         paired.generation = seat.generation;
         paired.arena = self.links.arena(seat).unwrap_or(0);
-        let file = new.map(|(file, caller)| {
+        if file.is_some() {
             paired.flags |= FLAG_NEW_LINK;
-            paired.index = caller;
-            Passed::Arena(file)
-        });
-        self.post(id.client, paired, file);
+        }
+        self.post(id.client, paired, file.map(Passed::Arena));
     }
 
     pub(super) fn send_unpaired(&mut self, id: EndId, fd: i32, status: u8) {
