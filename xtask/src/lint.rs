@@ -1,8 +1,9 @@
-//! Formatting and clippy.
+//! Formatting, clippy, and the order of the engine's rooms.
 
 use crate::build::cargo;
 use crate::process::check;
 use crate::report::Report;
+use crate::rooms;
 use anyhow::{Result, bail};
 use std::process::{Command, Stdio};
 
@@ -33,6 +34,7 @@ pub(crate) fn steps(report: &mut Report) {
         ]))?;
         Ok(String::new())
     });
+    report.step("rooms", rooms::step);
 }
 
 /// Adds what is missing while there is a network; the steps say if it could not be.

@@ -24,6 +24,7 @@ mod process;
 mod program;
 mod progress;
 mod report;
+mod rooms;
 mod setup;
 mod soak;
 mod stats;

@@ -9,6 +9,13 @@ use shunt_abi::Reason;
 
 use crate::sys;
 
+/// Data calls after which a connection has shown that it will live (adaptive).
+/// A one-request connection makes about four at each end.
+pub(crate) const LIVES_AFTER: u32 = 5;
+
+/// Data calls after which nobody will come any more to pair a connection with.
+pub(crate) const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
+
 /// When connections are upgraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -202,4 +209,37 @@ pub(crate) fn confine() {
 /// Whether it has: then a system call that it would not make may end it.
 pub(crate) fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(strings: &[&CStr], name: &str) -> Option<&'static [u8]> {
+        let mut pointers: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
+        pointers.push(std::ptr::null());
+        // SAFETY: it is only asked, and what it names outlives this test.
+        let environment = unsafe { Environment::new(pointers.as_ptr()) };
+        environment.get(name).map(CStr::to_bytes)
+    }
+
+    #[test]
+    fn a_variable_is_what_follows_its_name() {
+        assert_eq!(
+            found(&[c"A=1", c"SHUNT_X=two"], "SHUNT_X="),
+            Some(&b"two"[..])
+        );
+        assert_eq!(found(&[c"SHUNT_X="], "SHUNT_X="), Some(&b""[..]));
+    }
+
+    #[test]
+    fn a_longer_name_is_another_variable() {
+        assert_eq!(found(&[c"SHUNT_XY=1", c"OLD_SHUNT_X=2"], "SHUNT_X="), None);
+        assert_eq!(found(&[], "SHUNT_X="), None);
+    }
+
+    #[test]
+    fn the_first_of_two_counts() {
+        assert_eq!(found(&[c"A=1", c"A=2"], "A="), Some(&b"1"[..]));
+    }
 }

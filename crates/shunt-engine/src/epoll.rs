@@ -19,28 +19,37 @@
 mod call;
 mod carry;
 mod collect;
-mod control;
+mod end;
+mod follow;
 mod inner;
 mod limit;
 mod near;
 mod nested;
 mod outside;
 mod place;
+mod register;
 mod set;
 mod sleep;
 mod state;
-mod wait;
+mod user;
+mod watch;
+mod within;
 
-pub(crate) use call::close_all as close_channels;
-pub(crate) use carry::{Known, begun_again, carry, give_back, give_back_of, look_again};
-pub(crate) use control::change;
-pub(crate) use inner::{inner, make_way};
+pub(crate) use carry::{
+    AT_ONCE, Known, begun_again, carry, give_back, give_back_of, look_again, waiting,
+};
+pub(crate) use collect::{
+    LOOK_OFTEN, collect, collect_all, has_news, has_some, is_due, take_events,
+};
+pub(crate) use end::{after_fork_child, close_all as close_channels, forget_links};
+pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;
-pub(crate) use nested::expose;
-pub(crate) use place::{ItemList, forget, part};
-pub(crate) use set::{Set, User, after_fork_child, forget_links};
+pub(crate) use nested::{expose, nest};
+pub(crate) use place::{forget, part};
+pub(crate) use register::{register, see_to_chores};
+pub(crate) use set::{SETS, Set};
 pub(crate) use sleep::{begin_sleep, end_sleep};
-pub(crate) use wait::{wait, wait_unknown};
+pub(crate) use user::User;
 
 /// Bits of a registration that are not events.
 const FLAGS: u32 =
@@ -54,4 +63,16 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 #[inline]
 fn wanted(events: u32) -> u32 {
     events & !FLAGS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_no_events() {
+        let events = libc::EPOLLIN | libc::EPOLLET | libc::EPOLLONESHOT;
+        assert_eq!(wanted(events as u32), libc::EPOLLIN as u32);
+        assert_eq!(wanted(FLAGS), 0);
+    }
 }

@@ -1,4 +1,4 @@
-//! What keeps a socket or an epoll set alive: its descriptors, and calls under way, which
+//! What keeps an object alive that descriptors name: these, and calls under way, which
 //! outlive a `close` by another thread.
 //!
 //! In a forked child there are no such calls: the other threads are gone, and a call below
@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 
-use crate::epoll::Set;
-use crate::socket::Socket;
-use crate::table::{self, Entry, SETS, SOCKETS};
+use crate::table::{self, Object};
 use crate::thread;
 
 /// When a call took its hold, counted in forks of this process and its parents.
@@ -33,13 +31,32 @@ impl Taken {
     }
 }
 
-/// The socket that `fd` is, held until it is given back with `unhold`.
-pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
+/// An object whose holders are counted.
+pub(crate) trait Held: Object {
+    /// The count of descriptors and calls; see [`lasting`].
+    fn count(&self) -> &AtomicU64;
+
+    /// A hold that is counted so is given back; the last one ends the object's life.
+    fn unhold_by(&'static self, hold: u64);
+
+    /// One holder more.
+    fn hold(&self) {
+        self.count().fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One holder less.
+    fn unhold(&'static self) {
+        self.unhold_by(1);
+    }
+}
+
+/// The object that `fd` names, held until it is given back with [`Held::unhold`].
+pub(crate) fn get<T: Held>(fd: c_int) -> Option<&'static T> {
     loop {
-        let found = table::socket(fd)?;
-        if raise(found.count()) {
+        let found = table::get::<T>(fd)?;
+        if raise_by(found.count(), 1) {
             // Its life may have ended, and another begun, before it was held.
-            if table::socket(fd).is_some_and(|now| std::ptr::eq(now, found)) {
+            if table::look(fd).is(found) {
                 return Some(found);
             }
             found.unhold();
@@ -47,21 +64,21 @@ pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
     }
 }
 
-/// Does some work on a socket that another thread may close meanwhile: that does not wait for
-/// this, nor is it a call of the program's that goes on under the `close`, but what the socket
+/// Does some work on an object that another thread may close meanwhile: that does not wait for
+/// this, nor is it a call of the program's that goes on under the `close`, but what the object
 /// is stays until this has ended.
-pub(crate) fn beside_close(socket: &'static Socket, work: impl FnOnce()) {
+pub(crate) fn beside_close<T: Held>(object: &'static T, work: impl FnOnce()) {
     let began = Taken::now();
-    let held = raise_by(socket.count(), BESIDE);
+    let held = raise_by(object.count(), BESIDE);
     work();
     if held && began.lasts() {
-        socket.unhold_by(BESIDE);
+        object.unhold_by(BESIDE);
     }
 }
 
 /// Whether such work is under way.
-pub(crate) fn is_any_beside(socket: &Socket) -> bool {
-    socket.count().load(Ordering::Acquire) >> 32 != 0
+pub(crate) fn is_any_beside(object: &impl Held) -> bool {
+    object.count().load(Ordering::Acquire) >> 32 != 0
 }
 
 /// A hold of [`beside_close`], as it is counted: as one of all, and once more in the high half.
@@ -72,24 +89,7 @@ pub(crate) fn lasting(holds: u64) -> u32 {
     (holds as u32).saturating_sub((holds >> 32) as u32)
 }
 
-/// The epoll set that `fd` is, held likewise.
-pub(crate) fn set(fd: c_int) -> Option<&'static Set> {
-    loop {
-        let found = table::set(fd)?;
-        if raise(found.count()) {
-            if table::set(fd).is_some_and(|now| std::ptr::eq(now, found)) {
-                return Some(found);
-            }
-            found.unhold();
-        }
-    }
-}
-
 /// Raises a count of holders that is not zero.
-fn raise(holds: &AtomicU64) -> bool {
-    raise_by(holds, 1)
-}
-
 fn raise_by(holds: &AtomicU64, hold: u64) -> bool {
     holds
         .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
@@ -98,32 +98,44 @@ fn raise_by(holds: &AtomicU64, hold: u64) -> bool {
         .is_ok()
 }
 
-/// In a forked child: each descriptor is a hold, and nothing else is. A set that only a
-/// waiting thread had left ends. A socket that no descriptor names stays: its peer hears
-/// of its end from the process that closed it.
-pub(crate) fn after_fork_child() {
-    let o = Ordering::Relaxed;
-    for socket in SOCKETS.each() {
-        socket.handed.after_fork_child();
-    }
-    for set in SETS.each() {
-        set.count().store(0, o);
-    }
-    each_count(|holds| holds.store(0, o));
-    each_count(|holds| holds.store(holds.load(o) + 1, o));
-    for set in SETS.each() {
-        if set.is_live() && set.count().load(o) == 0 {
-            set.hold();
-            set.unhold();
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Calls `visit` with the count of holders behind each descriptor.
-fn each_count(visit: impl Fn(&AtomicU64)) {
-    table::each(|_, entry| match entry {
-        Entry::Socket(socket) => visit(socket.count()),
-        Entry::Set(set) => visit(set.count()),
-        Entry::Ours | Entry::Other => {}
-    });
+    use crate::socket::{Socket, Stage};
+    use crate::table::Word;
+
+    #[test]
+    fn an_object_without_a_holder_is_not_held() {
+        let holds = AtomicU64::new(0);
+        assert!(!raise_by(&holds, 1) && holds.load(Ordering::Relaxed) == 0);
+        holds.store(1, Ordering::Relaxed);
+        assert!(raise_by(&holds, 1) && holds.load(Ordering::Relaxed) == 2);
+    }
+
+    #[test]
+    fn work_beside_a_close_is_not_what_a_close_reckons_with() {
+        assert_eq!(
+            (lasting(2), lasting(1 + BESIDE), lasting(BESIDE)),
+            (2, 1, 0)
+        );
+    }
+
+    #[test]
+    fn what_a_number_names_is_held_until_it_is_given_back() {
+        const FD: c_int = 301_000;
+        assert!(get::<Socket>(FD).is_none());
+        let socket = Socket::enter(FD, Stage::Fresh).unwrap();
+        let held = get::<Socket>(FD).unwrap();
+        assert!(std::ptr::eq(held, socket) && socket.holds() == 2);
+        let mut within = 0;
+        beside_close(socket, || {
+            within = socket.count().load(Ordering::Relaxed) as u32;
+            assert!(is_any_beside(socket) && socket.holds() == 2);
+        });
+        assert!(within == 3 && !is_any_beside(socket));
+        held.unhold();
+        assert_eq!(socket.holds(), 1);
+        crate::table::enter(FD, Word::NOTHING);
+    }
 }

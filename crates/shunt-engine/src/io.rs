@@ -13,6 +13,7 @@ mod recv;
 mod send;
 pub mod short;
 mod target;
+pub mod uring;
 
 pub use file::{sendfile, splice};
 pub use message::{recvmmsg, recvmsg, sendmmsg, sendmsg};

@@ -134,3 +134,101 @@ pub(crate) fn total(parts: &[iovec]) -> usize {
         .iter()
         .fold(0usize, |sum, p| sum.saturating_add(p.iov_len))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts<const N: usize>(lengths: [usize; N]) -> [iovec; N] {
+        let mut at = 0x1000;
+        lengths.map(|iov_len| {
+            let iov_base = std::ptr::without_provenance_mut(at);
+            at += 0x1000;
+            iovec { iov_base, iov_len }
+        })
+    }
+
+    fn at(part: Option<(*mut u8, usize)>) -> Option<(usize, usize)> {
+        part.map(|(base, length)| (base.addr(), length))
+    }
+
+    #[test]
+    fn empty_buffers_are_passed_over() {
+        let parts = parts([0, 5, 0, 3]);
+        let mut cursor = Cursor::new(&parts);
+        assert_eq!(at(cursor.part()), Some((0x2000, 5)));
+        cursor.advance(5);
+        assert_eq!(at(cursor.part()), Some((0x4000, 3)));
+        cursor.advance(3);
+        assert_eq!(at(cursor.part()), None);
+    }
+
+    #[test]
+    fn a_part_begins_where_the_last_one_ended() {
+        let parts = parts([10]);
+        let mut cursor = Cursor::new(&parts);
+        cursor.advance(4);
+        assert_eq!(at(cursor.part()), Some((0x1004, 6)));
+        assert_eq!((cursor.done(), cursor.remaining()), (4, 6));
+    }
+
+    #[test]
+    fn bytes_are_skipped_across_buffers_and_never_beyond_the_last() {
+        let parts = parts([4, 4, 4]);
+        let mut cursor = Cursor::new(&parts);
+        cursor.skip(6);
+        assert_eq!(at(cursor.part()), Some((0x2002, 2)));
+        cursor.skip(100);
+        assert_eq!((cursor.done(), cursor.remaining()), (12, 0));
+    }
+
+    #[test]
+    fn a_call_that_has_moved_bytes_does_not_fail() {
+        let parts = parts([4]);
+        let mut cursor = Cursor::new(&parts);
+        assert_eq!(cursor.done_or(libc::EAGAIN), Outcome::Fail(libc::EAGAIN));
+        cursor.advance(1);
+        assert_eq!(cursor.done_or(libc::EAGAIN), Outcome::Done(1));
+    }
+
+    #[test]
+    fn only_an_untouched_single_buffer_is_single() {
+        let one = parts([4]);
+        let mut cursor = Cursor::new(&one);
+        assert_eq!(at(cursor.single()), Some((0x1000, 4)));
+        cursor.advance(1);
+        assert_eq!(at(cursor.single()), None);
+        assert!(Cursor::new(&parts([0])).single().is_none());
+        assert!(Cursor::new(&parts([1, 1])).single().is_none());
+    }
+
+    #[test]
+    fn the_rest_is_copied_without_empty_buffers_as_far_as_there_is_room() {
+        let parts = parts([4, 0, 4, 4]);
+        let mut cursor = Cursor::new(&parts);
+        cursor.skip(1);
+        let nowhere = iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        let mut rest = [nowhere; 2];
+        assert_eq!(cursor.copy_rest(&mut rest), 2);
+        let copied = rest.map(|part| (part.iov_base.addr(), part.iov_len));
+        assert_eq!(copied, [(0x1001, 3), (0x3000, 4)]);
+    }
+
+    #[test]
+    fn what_is_left_of_each_buffer_is_told_in_order() {
+        let parts = parts([4, 2]);
+        let mut cursor = Cursor::new(&parts);
+        cursor.advance(3);
+        let rest: Vec<_> = cursor.rest().map(|part| at(Some(part))).collect();
+        assert_eq!(rest, [Some((0x1003, 1)), Some((0x2000, 2))]);
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_added_up_are_the_most_there_is() {
+        assert_eq!(total(&parts([usize::MAX, 2])), usize::MAX);
+        assert_eq!(total(&[]), 0);
+    }
+}

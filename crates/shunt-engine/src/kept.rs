@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use libc::c_int;
 
 use crate::sys::{self, File};
-use crate::table::{self, Entry};
+use crate::table::{self, Word};
 
 /// See the module. Changed by one thread at a time.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Kept {
         };
         self.device.store(file.device, Ordering::Relaxed);
         self.inode.store(file.inode, Ordering::Relaxed);
-        table::enter(fd, Entry::Ours);
+        table::enter(fd, Word::OURS);
         self.after.store(fd + 1, Ordering::Release);
         true
     }
@@ -55,7 +55,7 @@ impl Kept {
     #[inline]
     pub(crate) fn is_kept(&self) -> bool {
         let fd = self.number();
-        fd >= 0 && matches!(table::look(fd), Entry::Ours)
+        fd >= 0 && table::look(fd) == Word::OURS
     }
 
     /// The descriptor, if its number names it still.
@@ -73,8 +73,8 @@ impl Kept {
         let ours = self.get();
         let fd = self.after.swap(0, Ordering::AcqRel) - 1;
         // A socket or a set that the program has at the number by now stays known.
-        if fd >= 0 && matches!(table::look(fd), Entry::Ours) {
-            table::enter(fd, Entry::Other);
+        if fd >= 0 && table::look(fd) == Word::OURS {
+            table::enter(fd, Word::NOTHING);
         }
         ours
     }
@@ -91,7 +91,7 @@ impl Kept {
             self.take();
             return;
         };
-        table::enter(other, Entry::Ours);
+        table::enter(other, Word::OURS);
         let (from, to) = (wanted + 1, other + 1);
         let former =
             match self
@@ -104,7 +104,7 @@ impl Kept {
                     other
                 }
             };
-        table::enter(former, Entry::Other);
+        table::enter(former, Word::NOTHING);
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
         assert!(unsafe { libc::dup2(other.as_raw_fd(), number) } == number);
         assert_eq!((kept.number(), kept.get()), (number, None));
         assert_eq!(kept.take(), None);
-        assert!(matches!(table::look(number), Entry::Other));
+        assert!(table::look(number) == Word::NOTHING);
         // Nor is it moved in the place of ours.
         kept.keep(number);
         // SAFETY: as above.
@@ -155,8 +155,8 @@ mod tests {
         assert!(unsafe { libc::dup2(theirs, number) } == number);
         Socket::enter(number, Stage::Fresh).unwrap();
         assert_eq!(kept.take(), None);
-        assert!(matches!(table::look(number), Entry::Socket(_)));
-        table::enter(number, Entry::Other);
+        assert!(table::get::<Socket>(number).is_some());
+        table::enter(number, Word::NOTHING);
         sys::close(number);
         sys::close(theirs);
     }

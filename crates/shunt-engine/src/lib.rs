@@ -5,16 +5,23 @@
 //! [`Outcome`]. Nothing here exports a symbol, so all of it can be tested
 //! inside one process.
 //!
-//! * [`table`], [`socket`], [`link`]: descriptors, connections, shared memory.
-//! * [`control`], [`upgrade`], [`tcp`]: from a kernel connection to a shunted one.
-//! * [`stream`]: the bytes of an attached connection.
-//! * [`epoll`], [`ready`]: readiness.
-//! * [`wake`]: how who sleeps is called.
-//! * [`process`], [`signal`], [`stats`], [`region`], [`thread`], [`config`]: the process around it.
+//! The modules are *rooms*: each knows those above it in this list only, and no files know one another in a circle
+//! (`cargo xtask lint`).
+//!
+//! * [`real`], [`sys`], [`config`], [`iov`], [`thread`]: the kernel, the program, this thread and process.
+//! * [`table`], [`pool`], [`kept`], [`hold`]: descriptors, and objects behind them, of any type.
+//! * [`region`], [`share`], [`uring_map`], [`tcp`], [`wake`], [`link`]: what a socket has beside itself.
+//! * [`socket`]: one connection or listener, and what is noted there.
+//! * [`control`], [`stats`]: what is said to shuntd, and written at the end.
+//! * [`stream`]: the bytes of an attached connection. [`signal`]: handlers that interrupt its calls.
+//! * [`epoll`], [`entry`], [`upgrade`]: sets, and how a connection comes to its rings.
+//! * [`life`], [`ready`], [`io`]: the calls of the program.
 
-mod address;
+#[cfg(test)]
+mod both_ends;
 mod config;
 mod control;
+mod entry;
 mod epoll;
 mod hold;
 pub mod io;
@@ -23,7 +30,7 @@ mod kept;
 pub mod life;
 mod link;
 mod outcome;
-mod process;
+mod pool;
 pub mod ready;
 pub mod real;
 mod region;
@@ -37,9 +44,9 @@ mod table;
 mod tcp;
 mod thread;
 mod upgrade;
-mod uring;
+mod uring_map;
 mod wake;
 
 pub use outcome::Outcome;
 pub use sys::is_readable;
-pub use thread::{is_alone, not_alone, signals};
+pub use thread::{is_alone, not_alone};

@@ -8,29 +8,26 @@
 //! man page of the call demands.
 #![allow(clippy::missing_safety_doc)]
 
-use libc::c_int;
-
-use crate::stream::Conn;
-use crate::table::{self, Entry};
-
 mod adopt;
+mod closing;
 mod connection;
 mod descriptor;
+mod end;
+mod fork;
 mod inherit;
 mod option;
 mod pass;
 mod process;
-mod standard;
 mod successor;
-pub mod uring;
+mod track;
 
+pub(crate) use closing::closing;
 pub use connection::{
     after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
 };
-pub(crate) use descriptor::close_copy;
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range};
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
-pub(crate) use inherit::{see_to_wishes, to_kernel};
+pub(crate) use inherit::{give_up, give_up_all, to_kernel};
 pub(crate) use option::before_control_data;
 pub use option::{fcntl, getsockopt, ioctl, setsockopt};
 pub(crate) use pass::{passed, passing};
@@ -39,24 +36,3 @@ pub use process::{
     before_descriptor_limit, before_exec, before_exec_of, before_exit, before_fork, before_lending,
     before_new_identity, start,
 };
-pub(crate) use standard::are_streams_in_reach;
-
-fn attached(fd: c_int) -> Option<Conn<'static>> {
-    Conn::attached(table::socket(fd)?, fd)
-}
-
-/// A number that the kernel has just handed out names nothing that we know:
-/// if we think so, its close passed us by.
-fn forget_stale(fd: c_int) {
-    match table::look(fd) {
-        Entry::Socket(socket) => {
-            table::enter(fd, Entry::Other);
-            socket.unhold();
-        }
-        Entry::Set(set) => {
-            table::enter(fd, Entry::Other);
-            set.unhold();
-        }
-        Entry::Ours | Entry::Other => {}
-    }
-}

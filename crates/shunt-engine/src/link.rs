@@ -7,8 +7,8 @@ use shunt_shm::arena::{Arena, Part};
 use shunt_shm::ring::{Consumer, Memory};
 use shunt_shm::slot::{self, Slot};
 
+use crate::pool::{Links, Pool, Pooled};
 use crate::sys;
-use crate::table::{Links, Pool, Pooled};
 use crate::thread::is_alone;
 
 mod kin;
@@ -16,7 +16,8 @@ mod late;
 mod slots;
 
 pub(crate) use kin::{
-    after_fork_child, before_fork, drop_needless, drop_unnamed, is_handed_on, retire_all,
+    after_fork_child, before_fork, drop_all_but, forget_empty, has_come, is_any_to_retire,
+    is_handed_on, retire_all,
 };
 use slots::Slots;
 

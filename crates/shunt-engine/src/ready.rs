@@ -6,17 +6,17 @@
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 
-use crate::epoll::{self, Limit, Set};
-use crate::table::Entry;
+use crate::entry::{self, Entry};
+use crate::epoll::{Limit, SETS, Set, User};
 use crate::thread::{is_alone, signals};
-use crate::{Outcome, signal, sys, table};
+use crate::{Outcome, signal, sys};
 
 mod array;
-mod mask;
+mod bring;
+mod epoll_ctl;
+mod epoll_wait;
 mod poll;
 mod select;
-
-pub(crate) use mask::{is_as_usual, leaves_ring, mask, may_be};
 
 /// A `timespec` in nanoseconds; `None` if it is null. An invalid one is the
 /// kernel's to refuse.
@@ -48,7 +48,7 @@ fn milliseconds(timeout: c_int) -> Option<u64> {
 
 /// `poll(2)`.
 pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Outcome {
-    if !table::is_any() {
+    if !entry::is_any() {
         return Outcome::Kernel;
     }
     let seen = signals::now();
@@ -75,7 +75,7 @@ pub unsafe fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Outcome {
-    if !table::is_any() {
+    if !entry::is_any() {
         return Outcome::Kernel;
     }
     let seen = signals::now();
@@ -91,20 +91,6 @@ pub unsafe fn ppoll(
     unsafe { poll::poll(fds, Limit::new(time), mask, seen) }
 }
 
-/// `ppoll` of an epoll set alone, for input.
-///
-/// # Safety
-/// `mask` is null or a signal set.
-pub(crate) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) -> Outcome {
-    let mut one = [pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    }];
-    // SAFETY: the caller's promise.
-    unsafe { poll::poll(&mut one, limit, mask, signals::now()) }
-}
-
 /// `select(2)`: writes back what is left of the time, as Linux does.
 pub unsafe fn select(
     count: c_int,
@@ -113,7 +99,7 @@ pub unsafe fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> Outcome {
-    if !table::is_any() || !timeout.is_null() && !signal::may_read(timeout, 1) {
+    if !entry::is_any() || !timeout.is_null() && !signal::may_read(timeout, 1) {
         return Outcome::Kernel;
     }
     let time = if timeout.is_null() {
@@ -158,7 +144,7 @@ pub unsafe fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Outcome {
-    if !table::is_any() {
+    if !entry::is_any() {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
@@ -183,7 +169,7 @@ pub unsafe fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> Outcome {
-    let Some(user) = epoll::User::of(set) else {
+    let Some(user) = User::of(set) else {
         // A set that we do not know (inherited through exec, or there was no memory to know it):
         // what it watches must be the kernel's. Not where there is none: that tells an edge once more.
         let is_open = || sys::fcntl(set, libc::F_GETFD, 0).is_ok();
@@ -192,14 +178,14 @@ pub unsafe fn epoll_ctl(
         }
         return Outcome::Kernel;
     };
-    if matches!(table::look(fd), Entry::Other) {
+    if matches!(entry::look(fd), Entry::Other) {
         user.leave();
         return Outcome::Kernel;
     }
     let is_there = (event as usize) >= 4096 && signal::may_read(event, 1);
     // SAFETY: the caller's promise.
     let event = is_there.then(|| unsafe { event.read_unaligned() });
-    let outcome = epoll::change(user.set(), operation, fd, event);
+    let outcome = epoll_ctl::change(user.set(), operation, fd, event);
     user.leave();
     outcome
 }
@@ -213,12 +199,12 @@ pub unsafe fn epoll_wait(
     mask: *const sigset_t,
 ) -> Outcome {
     let limit = Limit::new(milliseconds(timeout));
-    let Some(user) = epoll::User::of(set) else {
+    let Some(user) = User::of(set) else {
         // SAFETY: the caller's promise.
         return unsafe { unknown(set, events, most, limit, mask) };
     };
     // SAFETY: the caller's promise.
-    let outcome = unsafe { epoll::wait(user, events, most, limit, mask) };
+    let outcome = unsafe { epoll_wait::wait(user, events, most, limit, mask) };
     user.leave();
     outcome
 }
@@ -235,11 +221,11 @@ unsafe fn unknown(
     limit: Limit,
     mask: *const sigset_t,
 ) -> Outcome {
-    if !table::SETS.is_any() || is_alone() {
+    if !SETS.is_any() || is_alone() {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
-    unsafe { epoll::wait_unknown(set, events, most, limit, mask) }
+    unsafe { epoll_wait::wait_unknown(set, events, most, limit, mask) }
 }
 
 /// `epoll_pwait2`; a null timeout: for ever.
@@ -255,12 +241,55 @@ pub unsafe fn epoll_pwait2(
         return Outcome::Kernel;
     };
     let limit = Limit::new(time);
-    let Some(user) = epoll::User::of(set) else {
+    let Some(user) = User::of(set) else {
         // SAFETY: the caller's promise.
         return unsafe { unknown(set, events, most, limit, mask) };
     };
     // SAFETY: the caller's promise.
-    let outcome = unsafe { epoll::wait(user, events, most, limit, mask) };
+    let outcome = unsafe { epoll_wait::wait(user, events, most, limit, mask) };
     user.leave();
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(seconds: i64, nanoseconds: i64) -> Result<Option<u64>, ()> {
+        let time = timespec {
+            tv_sec: seconds,
+            tv_nsec: nanoseconds,
+        };
+        // SAFETY: a `timespec` of this test's.
+        unsafe { relative(&raw const time) }
+    }
+
+    #[test]
+    fn a_time_is_told_in_nanoseconds() {
+        assert_eq!(time(0, 0), Ok(Some(0)));
+        assert_eq!(time(2, 5), Ok(Some(2_000_000_005)));
+        assert_eq!(time(i64::MAX, 0), Ok(Some(u64::MAX)));
+        // SAFETY: null says that there is none.
+        let none = unsafe { relative(std::ptr::null()) };
+        assert_eq!(none, Ok(None));
+    }
+
+    #[test]
+    fn a_time_that_is_none_is_the_kernels_to_refuse() {
+        for (seconds, nanoseconds) in [(-1, 0), (0, -1), (0, 1_000_000_000)] {
+            assert_eq!(time(seconds, nanoseconds), Err(()));
+        }
+        // SAFETY: refused before it is read.
+        let refused = unsafe { relative(std::ptr::without_provenance(8)) };
+        assert_eq!(refused, Err(()));
+    }
+
+    #[test]
+    fn negative_milliseconds_are_for_ever() {
+        assert_eq!((milliseconds(-1), milliseconds(-7)), (None, None));
+        assert_eq!(
+            (milliseconds(0), milliseconds(3)),
+            (Some(0), Some(3_000_000))
+        );
+    }
 }

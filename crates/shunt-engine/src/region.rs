@@ -11,7 +11,10 @@ use shunt_abi::counters::{self, Header, RECORD_BYTES, RECORDS_AT, Record, STEP_B
 
 use crate::kept::Kept;
 use crate::thread::Lock;
-use crate::{config, control, sys};
+use crate::{config, sys};
+
+pub(crate) mod count;
+pub(crate) mod line_file;
 
 /// The process's own counts: null at first, then the first step or [`OWN`].
 static HEADER: AtomicPtr<Header> = AtomicPtr::new(std::ptr::null_mut());
@@ -45,20 +48,20 @@ impl<T> Deref for Shown<T> {
     }
 }
 
-/// Begins to count, if this process does not yet.
-pub(crate) fn ensure() {
-    if header().is_none() && LOCK.take() {
-        // Another thread may have been faster.
-        let is_first = header().is_none();
-        if is_first {
-            let file = make_file();
-            begin(file, map(file, 0, std::ptr::null_mut()));
-        }
-        LOCK.give();
-        if is_first {
-            control::show_region();
-        }
+/// Begins to count, if this process does not yet. `true`: it has just begun, and nobody has been shown where.
+#[must_use]
+pub(crate) fn ensure() -> bool {
+    if header().is_some() || !LOCK.take() {
+        return false;
     }
+    // Another thread may have been faster.
+    let is_first = header().is_none();
+    if is_first {
+        let file = make_file();
+        begin(file, map(file, 0, std::ptr::null_mut()));
+    }
+    LOCK.give();
+    is_first
 }
 
 /// A forked child gets a file of its own, mapped in the places of its parent's. Where that

@@ -5,7 +5,7 @@
 //! fork has shared waits until one process holds it alone, as a server does
 //! whose parent accepts and whose children serve. A holder that was killed, or
 //! went on as another program that has the socket too, counts until shuntd has found that nobody
-//! else has it ([`crate::stream::again`]).
+//! else has it ([`crate::upgrade`]).
 //!
 //! The counts are words in pages that relatives share. What a killed process has counted is never
 //! taken back, so a page is not used for ever: sockets that a fork shares for the first time get
@@ -86,5 +86,45 @@ impl Share {
         self.give_up(|word| {
             word.fetch_sub(1, Ordering::AcqRel);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_shared_from_a_fork_on_until_one_process_has_it_alone() {
+        let _alone = crate::both_ends::one_at_a_time();
+        let share = Share::default();
+        assert!(share.is_unknown() && !share.is_shared());
+        assert!(share.before_fork() && share.is_shared() && !share.is_unknown());
+        // The child's word is the same one.
+        let childs = Share(AtomicPtr::new(share.0.load(Ordering::Relaxed)));
+        childs.word().unwrap().fetch_sub(1, Ordering::AcqRel);
+        assert!(!share.is_shared() && share.is_unknown());
+    }
+
+    #[test]
+    fn each_fork_counts_one_process_more() {
+        let _alone = crate::both_ends::one_at_a_time();
+        let share = Share::default();
+        assert!(share.before_fork() && share.before_fork());
+        let word = share.word().unwrap();
+        assert_eq!(word.load(Ordering::Relaxed), 3);
+        share.leave();
+        assert_eq!(
+            (word.load(Ordering::Relaxed), share.is_unknown()),
+            (2, true)
+        );
+    }
+
+    #[test]
+    fn who_is_found_to_have_it_alone_counts_nobody() {
+        let _alone = crate::both_ends::one_at_a_time();
+        let share = Share::default();
+        share.before_fork();
+        share.settle();
+        assert!(share.is_unknown() && !share.is_shared());
     }
 }

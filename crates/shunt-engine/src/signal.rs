@@ -2,8 +2,8 @@
 //!
 //! A call that spins before it sleeps must not sleep through a signal that came
 //! while it spun: the kernel's call would have returned `EINTR`. So the kernel
-//! gets [`entry::trampoline`] in place of each of the program's handlers; it
-//! counts ([`signals::note`]) and jumps on to the program's.
+//! gets [`trampoline::counting`] in place of each of the program's handlers; it
+//! counts ([`note`](mod@note)) and jumps on to the program's.
 //!
 //! The program never sees that: flags and mask are its own, and where the
 //! kernel answers with our trampoline we answer with the program's handler. The
@@ -15,98 +15,35 @@
 //! some language runtimes do, and those set in a `vfork` child, which must not
 //! write to its parent's table.
 //!
-//! [`signals::note`]: crate::signals::note
-//!
 //! # Safety
 //! Pointers are the program's own, valid as the man page of the call demands.
 #![allow(clippy::missing_safety_doc)]
 
-mod entry;
+mod disposition;
+mod fault;
 mod guard;
+mod handlers;
+mod note;
+mod trampoline;
 
 use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libc::{
-    SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_ERR, c_int, sigaction as Action, sighandler_t,
-};
+use libc::{SIG_ERR, c_int, sighandler_t};
 
 pub(crate) use guard::{guard_copies, may_read};
 
-use crate::{sys, thread};
+pub use handlers::Next;
+pub(crate) use handlers::after_fork_child;
 
-/// The next `sigaction`.
-pub type Next = unsafe fn(c_int, *const Action, *mut Action) -> c_int;
+use disposition::{handler_of, is_function};
+use handlers::{ADDRESS, Action, RESTARTS, alone, bits, owns_table, slot};
 
-/// Signals are numbered from 1.
-const COUNT: usize = 65;
-/// In a table entry, above every user-space address: `SA_RESTART` is set.
-const RESTARTS: usize = 1 << 63;
-/// The program's handler is for one signal only.
-const ONCE: usize = 1 << 62;
-/// It wants to know about the signal (`SA_SIGINFO`).
-const INFO: usize = 1 << 61;
-/// The part of an entry that is the program's handler.
-const ADDRESS: usize = (1 << 61) - 1;
+use crate::sys;
+
 /// What `sigset` takes besides handlers.
 const SIG_HOLD: sighandler_t = 2;
-
-/// For each signal, the program's handler last set. One word, so that our
-/// trampoline reads it whole whatever it interrupts. Never cleared: a thread may
-/// be on its way to the trampoline, and in a `vfork` child the table is another
-/// process's. Relaxed: the system call that sets the disposition orders.
-static HANDLERS: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
-
-fn slot(signal: c_int) -> Option<&'static AtomicUsize> {
-    HANDLERS[1..].get(usize::try_from(signal).ok()?.checked_sub(1)?)
-}
-
-/// Whether a disposition is a function of the program's that we stand in for.
-fn is_function(handler: sighandler_t) -> bool {
-    // Below the first page: SIG_DFL, SIG_IGN and nonsense. Ours: the program got
-    // it past us and puts it back.
-    (4096..=ADDRESS).contains(&handler)
-        && handler != entry::trampoline()
-        && handler != entry::guard()
-}
-
-/// Whether the table is this process's. Before the library's start it is.
-fn owns_table() -> bool {
-    thread::pid() == 0 || thread::owns_memory()
-}
-
-/// Runs `change`, of an entry together with the kernel's disposition, alone. All signals are blocked meanwhile, so no handler can
-/// want the lock that its own thread holds.
-fn alone<R>(change: impl FnOnce() -> R) -> R {
-    let mask = sys::set_signal_mask(!0);
-    thread::signals_lock().take();
-    let result = change();
-    thread::signals_lock().give();
-    sys::set_signal_mask(mask);
-    result
-}
-
-/// Frees what other threads held when the process forked.
-#[inline]
-pub(crate) fn after_fork_child() {
-    thread::signals_lock().reset();
-}
-
-/// What the program knows a disposition's handler as.
-fn handler_of(entry: usize, kernel: sighandler_t) -> sighandler_t {
-    if kernel == entry::trampoline() || kernel == entry::guard() {
-        entry & ADDRESS
-    } else {
-        kernel
-    }
-}
-
-/// The part of an entry that follows from the action's flags.
-fn bits(flags: c_int) -> usize {
-    let bit = |flag, bit| if flags & flag != 0 { bit } else { 0 };
-    bit(SA_RESTART, RESTARTS) | bit(SA_RESETHAND, ONCE) | bit(SA_SIGINFO, INFO)
-}
 
 /// Puts the program's disposition where the kernel named ours.
 ///
@@ -146,7 +83,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const Action, old: *mut Action, nex
         && owns_table()
     {
         let entry = action.sa_sigaction | bits(action.sa_flags);
-        action.sa_sigaction = entry::trampoline();
+        action.sa_sigaction = trampoline::counting();
         return alone(|| {
             let before = slot.swap(entry, Ordering::Relaxed);
             // SAFETY: the caller's promise.
@@ -183,7 +120,7 @@ pub unsafe fn signal(
     }
     alone(|| {
         let before = slot.swap(handler, Ordering::Relaxed);
-        let old = call(entry::trampoline());
+        let old = call(trampoline::counting());
         if old == SIG_ERR {
             slot.store(before, Ordering::Relaxed);
         } else {

@@ -19,26 +19,34 @@ use shunt_abi::counters::Record;
 use shunt_abi::message::Role;
 
 use crate::config::{self, Upgrade};
-use crate::control::Due;
+use crate::hold::Held;
 use crate::link::Pair;
+use crate::pool::{Links, Pool, Pooled};
 use crate::region::{self, Shown};
 use crate::share::Share;
-use crate::stream::again::Return;
-use crate::table::{self, Links, Pooled};
+use crate::table::{self, Object, Word};
 use crate::thread::Lock;
 use crate::wake::Places;
-use crate::{epoll, upgrade};
 
+pub(crate) mod above;
+mod candidate;
+pub(crate) mod due;
 mod handed;
 mod holds;
 mod inside;
-mod memory;
-pub(crate) mod paired;
+mod items;
+mod paired;
+mod pairs;
+pub(crate) mod returning;
 
-use memory::Pairs;
+use due::Due;
+use pairs::Pairs;
+use returning::Return;
 
 pub(crate) use handed::{Handed, Left};
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
+pub(crate) use items::ItemList;
+pub(crate) use paired::any as is_any_paired;
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
 /// In [`Socket::timeouts`]: the kernel has said that there is no `SO_RCVTIMEO`, …
@@ -131,7 +139,7 @@ pub(crate) struct Socket {
     /// Guards attaching and the registrations.
     pub(crate) lock: Lock,
     /// Registrations in epoll sets; guarded by `lock`.
-    pub(crate) items: epoll::ItemList,
+    pub(crate) items: ItemList,
     /// What others may see of it.
     pub(crate) record: Shown<Record>,
     pub(crate) tx: Shown<Counts>,
@@ -140,10 +148,18 @@ pub(crate) struct Socket {
     own: Record,
 }
 
+/// All sockets.
+pub(crate) static SOCKETS: Pool<Socket> = Pool::new();
+
 impl Pooled for Socket {
     fn links(&self) -> &Links {
         &self.links
     }
+}
+
+// SAFETY: sets have another kind; sockets are pooled.
+unsafe impl Object for Socket {
+    const KIND: usize = 1;
 }
 
 impl Socket {
@@ -156,10 +172,22 @@ impl Socket {
         self.tells_time.store(listener.tells_time.load(o), o);
     }
 
-    /// A new socket object for `fd`, entered in the table.
+    /// The socket that `fd` is, if it is one.
+    #[inline(always)]
+    pub(crate) fn of(fd: c_int) -> Option<&'static Self> {
+        table::get(fd)
+    }
+
+    /// Whether the table says that a number names it.
+    #[inline(always)]
+    pub(crate) fn is_at(&self, fd: c_int) -> bool {
+        table::look(fd).is(self)
+    }
+
+    /// A new socket object for `fd`, entered in the table. Others see its record if this process has begun to
+    /// count ([`region::ensure`]).
     pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
-        region::ensure();
-        let socket = table::SOCKETS.take()?;
+        let socket = SOCKETS.take()?;
         let o = Ordering::Relaxed;
         let record = socket.begin_record();
         socket.life.fetch_add(1, o);
@@ -202,7 +230,7 @@ impl Socket {
         socket.holds.store(1, o);
         socket.set_stage(stage);
         // Whatever the number named before is gone: its close passed us by.
-        if let table::Entry::Socket(stale) = table::enter(fd, table::Entry::Socket(socket)) {
+        if let Some(stale) = table::enter(fd, Word::of(socket)).get::<Self>() {
             stale.unhold();
         }
         Some(socket)
@@ -257,7 +285,7 @@ impl Socket {
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
             .is_ok();
         if moved {
-            paired::note(self, from, to);
+            paired::note(self.index(), from, to);
             self.record.stage.store(to as u8, Ordering::Relaxed);
         }
         moved
@@ -299,31 +327,26 @@ impl Socket {
         self.pairs.now()
     }
 
-    /// Gives a claimed socket its memory. The caller holds the control lock.
-    /// `false`: it has had too many.
-    pub(crate) fn set_pair(&self, pair: Pair) -> bool {
-        let former = self.pair().copied();
-        if !self.pairs.add(pair) {
-            return false;
-        }
-        if let Some(former) = former {
-            former.link.enter(former.number, None);
-        }
-        pair.link.hold();
-        pair.link.enter(pair.number, Some(self.index()));
-        if matches!(self.reason(), Reason::PeerPlain | Reason::OtherUser) {
-            self.write_reason(Reason::Pending); // Its peer has claimed it after all.
-        }
-        if !self.move_on(Stage::Claimed, Stage::Paired) {
-            let bits = upgrade::refusal(self.reason());
-            pair.own.face.state.fetch_or(bits, Ordering::AcqRel);
-        }
-        true
-    }
-
     /// Calls `visit` with all memory that it has been given, until its end.
     pub(crate) fn each_pair(&self, visit: impl FnMut(Pair)) {
         self.pairs.each(visit);
+    }
+
+    /// Calls `visit` with the memory of each socket that is chosen and may still look at it.
+    pub(crate) fn each_used(choose: impl Fn(&Self) -> bool, visit: &mut dyn FnMut(Pair)) {
+        for socket in SOCKETS.each() {
+            // A plain one looks at its slot no more.
+            if socket.stage() != Stage::Plain && choose(socket) {
+                socket.each_pair(&mut *visit);
+            }
+        }
+    }
+
+    /// Calls `visit` with each socket that waits to be attached, beginning behind the object of this index, as
+    /// long as it says so.
+    pub(crate) fn each_paired(behind: u32, visit: impl FnMut(&'static Self) -> bool) {
+        let find = |index| SOCKETS.get(index).filter(|s| s.stage() == Stage::Paired);
+        paired::each(behind, SOCKETS.used(), find, visit);
     }
 
     /// It uses that memory no more.
@@ -340,9 +363,7 @@ impl Socket {
     /// How many descriptors of this process name it, as far as is known.
     pub(crate) fn descriptors(&self) -> u32 {
         let mut n = 0;
-        table::each(|_, entry| {
-            n += u32::from(matches!(entry, table::Entry::Socket(s) if std::ptr::eq(s, self)));
-        });
+        table::each(|_, word| n += u32::from(word.is(self)));
         n
     }
 
@@ -442,7 +463,7 @@ impl Socket {
     #[inline(always)]
     pub(crate) fn go_in(&'static self, fd: c_int, who: u32) -> bool {
         let entered = self.inside.enter(who);
-        let is_it = table::socket(fd).is_some_and(|socket| std::ptr::eq(socket, self));
+        let is_it = self.is_at(fd);
         if entered && is_it {
             return true;
         }

@@ -1,8 +1,6 @@
 //! System calls of our own: straight to the kernel, past every hook, never a
 //! cancellation point, `errno` untouched.
 
-use libc::c_int;
-
 /// An `errno` value.
 pub(crate) type Errno = i32;
 
@@ -15,17 +13,24 @@ macro_rules! call {
 }
 
 // Behind the macro, which they use.
+pub(crate) mod address;
 mod clock;
+mod fd;
 mod file;
 mod memory;
 mod pair;
-mod process;
+mod proc;
 mod readiness;
 mod signal;
 mod socket;
+mod standard;
 
 pub(crate) use clock::{now, ticks, wall_clock};
 
+pub(crate) use fd::{
+    close, copy_high, descriptor_limit, dup3, fcntl, ioctl, ioctl_int, move_high, random, read,
+    write,
+};
 pub(crate) use file::{
     File, file, is_file, is_open_for, is_pipe, owner_and_mode, position, pread, read_now, write_now,
 };
@@ -35,9 +40,7 @@ pub(crate) use memory::{
     wipe_on_fork,
 };
 pub(crate) use pair::Listener;
-pub(crate) use process::{
-    comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run,
-};
+pub(crate) use proc::{comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
     ready, sched_yield,
@@ -49,74 +52,4 @@ pub(crate) use socket::{
     Plain, bind, connect, datagram_socket, getsockopt, name, push, recv, recvmsg, reset, send,
     send_more, send_room, send_to, sendmsg, setsockopt, shutdown, socket,
 };
-
-pub(crate) fn read(fd: c_int, buffer: *mut u8, length: usize) -> Result<usize, Errno> {
-    call!(read, fd, buffer, length)
-}
-
-pub(crate) fn write(fd: c_int, buffer: *const u8, length: usize) -> Result<usize, Errno> {
-    call!(write, fd, buffer, length)
-}
-
-pub(crate) fn close(fd: c_int) {
-    let _ = call!(close, fd);
-}
-
-pub(crate) fn dup3(old: c_int, new: c_int, flags: c_int) -> Result<usize, Errno> {
-    call!(dup3, old, new, flags)
-}
-
-pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Result<usize, Errno> {
-    call!(fcntl, fd, command, argument)
-}
-
-pub(crate) fn ioctl(fd: c_int, request: usize, argument: usize) -> Result<usize, Errno> {
-    call!(ioctl, fd, request, argument)
-}
-
-/// A number that nobody can guess, and not 0.
-pub(crate) fn random() -> Result<u64, Errno> {
-    let mut number = 0u64;
-    call!(getrandom, &raw mut number, size_of::<u64>(), 0)?;
-    Ok(number | 1)
-}
-
-/// `FIONREAD`, `SIOCOUTQ` and the like.
-pub(crate) fn ioctl_int(fd: c_int, request: u64) -> Result<i32, Errno> {
-    let mut value = 0i32;
-    call!(ioctl, fd, request, &raw mut value)?;
-    Ok(value)
-}
-
-/// So many descriptors this process may have (`RLIMIT_NOFILE`).
-pub(crate) fn descriptor_limit() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    let _ = call!(prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
-    limit.rlim_cur
-}
-
-/// The lowest number for a descriptor of ours: high, out of the program's way, and below 1024 if
-/// the limit is low, so that no `select` is hurt.
-fn first_of_ours() -> usize {
-    (descriptor_limit().clamp(64, 1024) - 64) as usize
-}
-
-/// Moves a descriptor of ours to a high number, close-on-exec.
-pub(crate) fn move_high(fd: c_int) -> c_int {
-    match fcntl(fd, libc::F_DUPFD_CLOEXEC, first_of_ours()) {
-        Ok(high) => {
-            close(fd);
-            high as c_int
-        }
-        Err(_) => fd,
-    }
-}
-
-/// A copy of a descriptor at a high number, or at any other than `fd` if all of those are taken.
-pub(crate) fn copy_high(fd: c_int) -> Result<c_int, Errno> {
-    let copy = |from| fcntl(fd, libc::F_DUPFD_CLOEXEC, from).map(|copy| copy as c_int);
-    copy(first_of_ours()).or_else(|_| copy(0))
-}
+pub(crate) use standard::are_streams_in_reach;

@@ -5,33 +5,27 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::Role;
-use shunt_shm::publish;
 use shunt_shm::slot;
 
-use crate::address;
-use crate::config::{self, Upgrade};
+use crate::config::{self, GIVEN_UP_AFTER, LIVES_AFTER, Upgrade};
 use crate::epoll::Known;
-use crate::link::Pair;
 use crate::socket::{Socket, Stage};
-use crate::{control, epoll, life, signal, stats, stream, sys, table, tcp, wake};
+use crate::sys::address::{self, Names};
+use crate::{control, sys, tcp};
 
+mod again;
+mod attach;
 mod ends;
 pub(crate) mod sync;
 mod vain;
 
+pub(crate) use again::may_return;
+use attach::attach_paired;
 use ends::{Ends, ends};
 use vain::is_eager;
 pub(crate) use vain::note_end;
-
-/// Data calls after which a connection has shown that it will live (adaptive).
-/// A one-request connection makes about four at each end.
-pub(crate) const LIVES_AFTER: u32 = 5;
-
 /// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
 const LOOK_EVERY: u32 = 16;
-
-/// Data calls after which nobody will come any more to pair a connection with.
-const GIVEN_UP_AFTER: u32 = 1024 * LIVES_AFTER;
 
 /// A socket is about to connect to `port`, or has been accepted.
 pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Option<u16>) {
@@ -106,7 +100,7 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
         // program gives that a socket which has never been but the kernel's.
         Ok(Ends { names, is_local }) if know_cookie(socket, fd) => {
             if is_local {
-                control::claim_now(socket, fd, names);
+                claim_and_wait(socket, fd, names);
             } else {
                 // Most likely it comes from another host: nobody waits to hear that.
                 control::claim(socket, fd, Some(names));
@@ -116,6 +110,15 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
         Err(reason) => {
             socket.set_plain(Stage::Candidate, reason);
         }
+    }
+}
+
+/// Asks for a pairing, and waits for the daemon's word as long as the mode has it.
+fn claim_and_wait(socket: &'static Socket, fd: c_int, names: Names) {
+    if config::upgrade() == Upgrade::Sync {
+        control::claim_patiently(socket, fd, names, sync::longest());
+    } else {
+        control::claim_now(socket, fd, names);
     }
 }
 
@@ -147,7 +150,7 @@ pub(crate) fn stays(socket: &Socket) -> bool {
         }
         Stage::Candidate => {
             let calls = socket.calls.load(Ordering::Relaxed).saturating_add(1);
-            let stays = calls < claim_after(socket);
+            let stays = calls < socket.claim_after();
             if stays {
                 socket.calls.store(calls, Ordering::Relaxed);
             }
@@ -170,7 +173,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             let ours = socket.is_connected()
                 || socket.adopted.load(Ordering::Relaxed)
                 || !socket.share.is_unknown();
-            if calls >= claim_after(socket) && ours && socket.lock.try_take() {
+            if calls >= socket.claim_after() && ours && socket.lock.try_take() {
                 if socket.stage() == Stage::Candidate {
                     move_candidate(socket, fd, calls);
                 }
@@ -182,72 +185,24 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             sync::complete(socket, fd);
             control::check_mail();
             control::look();
-            socket.stage() == Stage::Paired && !awaits_acceptor(socket) && attach(socket, fd, known)
+            socket.stage() == Stage::Paired && attach_paired(socket, fd, known)
         }
-        Stage::Paired if awaits_acceptor(socket) => false,
-        Stage::Paired => attach(socket, fd, known),
+        Stage::Paired => attach_paired(socket, fd, known),
         _ => false,
     }
 }
 
-/// After how many data calls it is claimed.
-fn claim_after(socket: &Socket) -> u32 {
-    match (
-        socket.claim_after.load(Ordering::Relaxed),
-        config::upgrade(),
-    ) {
-        (0, Upgrade::Eager | Upgrade::Sync) => 1,
-        (0, _) => LIVES_AFTER,
-        (calls, _) => calls,
-    }
-}
-
-/// Whether its acceptor, which was paired at once, may still hand it on to somebody
-/// else, as it has not used it.
-fn awaits_acceptor(socket: &Socket) -> bool {
-    if !config::claims_at_once() || socket.role() != Role::Connector {
-        return false;
-    }
-    control::check_mail();
-    socket.pair().is_some_and(|pair| {
-        pair.peer_state() & (slot::READY | slot::REFUSED) == 0 && !is_left(socket, pair)
-    })
-}
-
-/// Whether the daemon says that the other end was let go.
-fn is_left(socket: &Socket, pair: &Pair) -> bool {
-    socket.left.load(Ordering::Relaxed) == pair.generation
-}
-
-/// Some process still has a copy of a connection that came here.
-pub(crate) fn ask_later(socket: &'static Socket) {
-    socket.set_reason(Reason::Held);
-    put_off(socket);
-    socket.move_on(Stage::Claimed, Stage::Candidate);
-}
-
-/// It is claimed when as many calls have been made once more.
-pub(crate) fn put_off(socket: &Socket) {
-    let calls = socket.calls.load(Ordering::Relaxed);
-    let after = if calls < GIVEN_UP_AFTER {
-        calls.saturating_mul(2).max(2)
-    } else {
-        u32::MAX
-    };
-    socket.claim_after.store(after, Ordering::Relaxed);
-}
-
 /// Looks what has come, when it is due to be claimed. `false`: not yet.
 fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
-    let names = |fd| table::socket(fd).is_some_and(|s| std::ptr::eq(s, socket));
-    if names(2) || (0..=1).any(names) && life::are_streams_in_reach() {
+    let names = |fd| Socket::of(fd).is_some_and(|s| std::ptr::eq(s, socket));
+    if names(2) || (0..=1).any(names) && sys::are_streams_in_reach() {
         socket.set_reason(Reason::Stdio);
-        put_off(socket);
+        socket.put_off();
         return false;
     }
     let Some(role) = tcp::role(fd) else {
         socket.set_reason(Reason::NotEstablished);
-        put_off(socket);
+        socket.put_off();
         return false;
     };
     socket.set_role(role);
@@ -332,167 +287,4 @@ pub(crate) fn share_with_program(socket: &'static Socket) -> bool {
     }
     socket.lock.give();
     still
-}
-
-/// Never to be upgraded (or, once attached, too late).
-pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
-    let stage = give_up(socket, reason);
-    if matches!(stage, Some(Stage::Claimed | Stage::Paired)) {
-        control::report(socket, Some(reason));
-    }
-}
-
-/// The same without a word to the daemon; the stage that it was in.
-pub(crate) fn give_up(socket: &Socket, reason: Reason) -> Option<Stage> {
-    loop {
-        let stage = socket.stage();
-        if matches!(
-            stage,
-            Stage::Attached | Stage::Free | Stage::Plain | Stage::Listener
-        ) {
-            return None;
-        }
-        if !socket.set_plain(stage, reason) {
-            continue;
-        }
-        if let Some(pair) = socket.pair() {
-            publish::set_bits(&pair.own.face.state, refusal(reason));
-        }
-        return Some(stage);
-    }
-}
-
-/// What a peer is told of a connection that is refused: whether to wait for the one
-/// who has it next.
-pub(crate) fn refusal(reason: Reason) -> u32 {
-    match reason {
-        Reason::Passed | Reason::Inherited | Reason::Stdio => slot::REFUSED | slot::HANDED_ON,
-        _ => slot::REFUSED,
-    }
-}
-
-/// The peer has handed its end on: whoever has it may claim it. With the lock.
-fn pair_again(socket: &'static Socket, fd: c_int) {
-    if socket.move_on(Stage::Paired, Stage::Candidate) {
-        socket.set_reason(Reason::Pending);
-        control::claim_again(socket, fd);
-    }
-}
-
-/// Begins to honour the rings, if nothing is in the way just now.
-fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
-    if !socket.lock.try_take() {
-        return false;
-    }
-    // A thread inside a real call would not see the ring: later.
-    let pollers = (socket.stage() == Stage::Paired)
-        .then(|| socket.inside.shut())
-        .flatten();
-    let done = if let Some(pollers) = pollers {
-        let done = try_attach(socket, fd, known, pollers);
-        socket.inside.open(done);
-        stats::look(socket);
-        done
-    } else {
-        socket.set_reason(Reason::Busy);
-        false
-    };
-    socket.lock.give();
-    if socket.stage() == Stage::Plain {
-        control::report(socket, Some(socket.reason()));
-    }
-    done
-}
-
-fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) -> bool {
-    let Some(pair) = socket.pair() else {
-        return false;
-    };
-    let peer = pair.peer_state();
-    let alone = pair.own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
-    let handed_on = peer & slot::HANDED_ON != 0 || peer == 0 && is_left(socket, pair);
-    if handed_on && alone && socket.may_pair_again() {
-        pair_again(socket, fd);
-        return false;
-    }
-    if peer & slot::REFUSED != 0 {
-        socket.set_plain(Stage::Paired, Reason::PeerRefused);
-        return false;
-    }
-    let forked = &pair.own.options.forked;
-    if forked.load(Ordering::Acquire) == slot::SHARED {
-        if socket.share.is_unknown() || socket.share.is_shared() {
-            socket.set_reason(Reason::Forked);
-            return false;
-        }
-        forked.store(slot::INHERITED, Ordering::Release);
-    } else if socket.share.is_shared() {
-        // Since before it was paired: the others' copies are plain.
-        socket.set_reason(Reason::Forked);
-        return false;
-    }
-    if let Some(reason) = socket.items.obstacle(pair, known) {
-        socket.set_reason(reason);
-        return false;
-    }
-    let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) else {
-        return false;
-    };
-    let refused = if flags & libc::O_ASYNC as usize != 0 {
-        Some(Reason::AsyncIo)
-    } else if stream::waits_for_many(fd) {
-        Some(Reason::SocketOption)
-    } else {
-        let Some(is_able) = wake::is_able() else {
-            socket.set_reason(Reason::Busy);
-            return false;
-        };
-        (!is_able).then_some(Reason::NoResources)
-    };
-    let consumed = tcp::consumed(fd);
-    let (Some(consumed), None) = (consumed, refused) else {
-        pair.own
-            .face
-            .state
-            .fetch_or(slot::REFUSED, Ordering::AcqRel);
-        socket.set_plain(Stage::Paired, refused.unwrap_or(Reason::NotEstablished));
-        return false;
-    };
-    let own = pair.own;
-    let o = Ordering::Relaxed;
-    own.options
-        .nonblock
-        .store(u32::from(flags & libc::O_NONBLOCK as usize != 0), o);
-    own.receiving.kernel_bytes.store(consumed, o);
-    let most = stream::bound(fd, socket.sndbuf.load(o));
-    own.options.most.store(most, o);
-    own.face.naps.store(1, o);
-    let Some(carried) = epoll::carry(socket, fd, pair, known) else {
-        pair.own
-            .face
-            .state
-            .fetch_or(slot::REFUSED, Ordering::AcqRel);
-        socket.set_plain(Stage::Paired, Reason::NoResources);
-        return false;
-    };
-    if !carried {
-        socket.set_reason(Reason::Edge);
-        return false;
-    }
-    if socket.items.is_empty() {
-        stream::foresee_sleep(own);
-    }
-    socket.set_reason(Reason::Pending);
-    signal::guard_copies();
-    if !socket.move_on(Stage::Paired, Stage::Attached) {
-        return false;
-    }
-    publish::set_bits(&own.face.state, slot::READY);
-    if pollers > 0 {
-        // Threads that poll the kernel's socket come and say that they sleep on the connection.
-        wake::wake_all();
-    }
-    control::report_shunted(socket);
-    vain::note_use();
-    true
 }

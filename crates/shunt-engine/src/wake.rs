@@ -12,12 +12,16 @@
 //! * [`abroad`]: channels that peers in other network namespaces can call.
 
 mod abroad;
+mod call;
 mod caller;
 mod channel;
+mod datagram;
 mod place;
+mod sending;
 
-pub(crate) use abroad::keep as keep_abroad;
-pub(crate) use caller::{call, is_able, is_there};
+pub(crate) use abroad::{asks_for_sockets, keep as keep_abroad, want_sockets, wants_sockets};
+pub(crate) use call::{call, is_there};
+pub(crate) use caller::is_able;
 pub(crate) use channel::Channel;
 pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 

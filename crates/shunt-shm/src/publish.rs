@@ -1,5 +1,5 @@
-//! The one place through which words that a peer reads are written, so that a
-//! transport that mirrors arenas (RDMA) can hook in here.
+//! How words are written that a peer reads with acquire order, in one place, so that the orders are the same
+//! everywhere. (Tokens, and words that several threads of a side change at once, are written where they are kept.)
 //!
 //! Payload bytes are written by [`crate::ring`] before the header that
 //! publishes them and need no call of their own: a mirror sends everything up

@@ -8,11 +8,12 @@ use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 use shunt_shm::{publish, slot};
 
-use super::{inquiry, stock};
+use super::state::{OPEN_QUESTIONS, wish_again};
+use super::{news, stock};
 use crate::link::{Link, Pair};
-use crate::socket::{Socket, Stage};
-use crate::stream::again;
-use crate::{table, upgrade, wake};
+use crate::region::count;
+use crate::socket::{SOCKETS, Socket, Stage};
+use crate::wake;
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     match m.kind() {
@@ -26,7 +27,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 match link {
                     Some(link) if link.is_retired() => pass_over(socket, m, link),
                     link if link.and_then(|link| paired(socket, m, link)).is_some() => {}
-                    _ => upgrade::refuse(socket, Reason::NoResources),
+                    _ => news::refuse(socket, Reason::NoResources),
                 }
             }
         }
@@ -34,9 +35,9 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
             if let Some(socket) = find(m) {
                 match Reason::from_number(m.status) {
                     Some(Reason::PeerLeft) => left(socket, m),
-                    Some(Reason::Held) => upgrade::ask_later(socket),
+                    Some(Reason::Held) => socket.ask_later(),
                     Some(reason) => {
-                        upgrade::give_up(socket, reason);
+                        socket.give_up(reason);
                     }
                     None => socket.note_answer(m.flags & message::FLAG_MATCHED != 0),
                 }
@@ -45,13 +46,13 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Downgrade) => {
             if let Some(socket) = find(m) {
                 socket.wished.store(true, Ordering::Relaxed);
-                super::wish_again();
+                wish_again();
             }
         }
-        Some(Kind::Where) => inquiry::answered(m, find(m)),
+        Some(Kind::Where) => answered_where(m, find(m)),
         Some(Kind::Alone) => {
             if let Some(socket) = find(m) {
-                again::answered(socket, m.generation, m.status == 0);
+                socket.again.answered(m.generation, m.status == 0);
             }
         }
         Some(Kind::NeedSpare) => stock::add(m.slot.clamp(1, layout::MOST_SLOTS)),
@@ -67,10 +68,10 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
 
 /// The socket a message is about: by its descriptor, if it still is the one.
 fn find(m: &Message) -> Option<&'static Socket> {
-    table::socket(m.fd)
+    Socket::of(m.fd)
         .filter(|s| s.cookie() == m.cookie)
         .or_else(|| {
-            table::SOCKETS
+            SOCKETS
                 .each()
                 .find(|s| s.cookie() == m.cookie && s.is_live())
         })
@@ -120,4 +121,19 @@ fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<(
     let pair = Pair::new(link, m.slot, m.generation)?;
     pair.own.begin(slot::first_life(m.generation), pair.out);
     socket.set_pair(pair).then_some(())
+}
+
+/// Where the other end is. `socket`: what it is about, unless that is closed and counted. With the lock.
+fn answered_where(m: &Message, socket: Option<&Socket>) {
+    let one_less = |open: u32| open.checked_sub(1);
+    let _ = OPEN_QUESTIONS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    let former = u8::try_from(m.index).ok().and_then(Reason::from_number);
+    let (Some(former), Some(reason)) = (former, Reason::from_number(m.status)) else {
+        return;
+    };
+    match socket {
+        Some(socket) if socket.reason().is_provisional() => socket.set_reason(reason),
+        Some(_) => {}
+        None => count::recount(former, reason),
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::c_int;
 use shunt_abi::board;
 
-use super::PATIENCE_MS;
+use super::state::PATIENCE_MS;
 use crate::sys;
 
 static BOARD: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());

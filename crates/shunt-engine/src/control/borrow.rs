@@ -6,8 +6,9 @@
 use libc::c_int;
 use shunt_abi::message::{Kind, Message};
 
+use super::state::PATIENCE_MS;
 use super::wire::Sent;
-use super::{PATIENCE_MS, dial, wire};
+use super::{dial, wire};
 use crate::sys;
 
 /// What became of the request for a descriptor.

@@ -7,11 +7,13 @@ use shunt_abi::message::{Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 
 use super::home::Home;
-use super::wire::Sent;
-use super::{
-    GREETED, GUEST, PATIENCE_MS, RETRY_AT, RETRY_NS, SOCKET, WHY_NOT, board, request, wire,
+use super::state::{
+    GREETED, GUEST, LOCK, PATIENCE_MS, RETRY_AT, RETRY_NS, SHOWN, SOCKET, WHY_NOT, intact,
 };
-use crate::{region, stats, sys};
+use super::wire::Sent;
+use super::{board, due, wire};
+use crate::region::{self, line_file};
+use crate::{sys, thread};
 
 /// As which user this process, or the one that forked it, found a daemon last.
 static SERVED: AtomicU32 = AtomicU32::new(NOBODY);
@@ -20,11 +22,35 @@ const NOBODY: u32 = u32::MAX;
 /// was found by a file.
 static BY_HOST: AtomicBool = AtomicBool::new(false);
 static NETNS: AtomicU64 = AtomicU64::new(0);
-/// The daemon has been shown the counters.
-static SHOWN: AtomicBool = AtomicBool::new(false);
+/// Connects if need be and the time has come. `true` if there is a daemon.
+pub(crate) fn ensure() -> bool {
+    if SOCKET.number() >= 0 {
+        return true;
+    }
+    thread::set_used();
+    if !LOCK.take() {
+        return false;
+    }
+    // Another thread may have connected while we waited for the lock.
+    let done = SOCKET.number() >= 0 || sys::now() >= RETRY_AT.load(Ordering::Relaxed) && open();
+    LOCK.give();
+    done
+}
+
+/// The counters region has just been made: shows it to the daemon, if there is one.
+pub(crate) fn show_region() {
+    // Also while another thread connects: it may have looked for the region too early.
+    if LOCK.take() {
+        show_served();
+        if let Some(fd) = intact().or_else(|| GUEST.get()) {
+            show_counters(fd);
+        }
+        LOCK.give();
+    }
+}
 
 /// Connects, introduces itself, and waits a little for the welcome. With the lock.
-pub(super) fn open() -> bool {
+fn open() -> bool {
     RETRY_AT.store(sys::now() + RETRY_NS, Ordering::Relaxed);
     // SAFETY: takes nothing and cannot fail.
     let uid = unsafe { libc::geteuid() };
@@ -91,7 +117,7 @@ pub(super) fn open() -> bool {
         WHY_NOT.store(Reason::NoResources as u32, Ordering::Relaxed);
         return false;
     }
-    request::tell_everything();
+    due::tell_everything();
     true
 }
 
@@ -168,17 +194,12 @@ pub(super) fn show_served() {
 /// Once per connection; if there are counters already, right behind the introduction, so
 /// that the daemon knows of them however late it comes to read, and whatever becomes of
 /// this process. With the lock.
-pub(super) fn show_counters(fd: c_int) {
+fn show_counters(fd: c_int) {
     if let Some(file) = region::file().filter(|_| !SHOWN.load(Ordering::Relaxed)) {
         let shown = wire::transmit(fd, &Message::new(Kind::Counters), Some(file)) == Sent::Done;
         SHOWN.store(shown, Ordering::Relaxed);
-        if shown && let Some(lines) = stats::file() {
+        if shown && let Some(lines) = line_file::file() {
             wire::transmit(fd, &Message::new(Kind::Statistics), Some(lines));
         }
     }
-}
-
-/// Whether the daemon sees what this process counts.
-pub(super) fn shows_counters() -> bool {
-    SHOWN.load(Ordering::Relaxed)
 }

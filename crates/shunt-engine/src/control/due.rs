@@ -5,25 +5,18 @@
 //! with the next message, the next mail, or the next look at the daemon. (Not so claims: a
 //! connection is claimed by a later call on it as well.)
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_abi::message::{self, Kind, Message};
 
+use super::names::{names_of, write_names};
+use super::sending::send;
+use super::state::{ANY_DUE, LOCK, SOCKET, is_any_due, note_due};
+use super::stock;
 use super::wire::Sent;
-use super::{LOCK, SOCKET, request, send, stock};
-use crate::socket::{Socket, Stage};
-use crate::{link, table};
-
-/// It listens.
-pub(super) const LISTENS: u8 = 1;
-/// What has become of the connection.
-pub(super) const STATUS: u8 = 2;
-/// It listens no more.
-pub(super) const LISTENED: u8 = 4;
-/// It is closed, or has not become a connection.
-pub(super) const RELEASED: u8 = 8;
-/// Nothing to say: the object is free once the rest has been said.
-pub(super) const BURIED: u8 = 16;
+use crate::link;
+use crate::socket::due::{BURIED, LISTENED, LISTENS, RELEASED, STATUS};
+use crate::socket::{SOCKETS, Socket, Stage};
 
 /// In the order in which it is said, with what makes it needless.
 const NEWS: [(u8, u8); 4] = [
@@ -33,70 +26,19 @@ const NEWS: [(u8, u8); 4] = [
     (RELEASED, 0),
 ];
 
-/// Something may be due.
-static ANY: AtomicBool = AtomicBool::new(false);
 /// The number of the object that was told of in vain.
 static NEXT: AtomicU32 = AtomicU32::new(0);
-
-/// What is due of one socket. Zero: nothing.
-#[derive(Debug)]
-pub(crate) struct Due {
-    what: AtomicU8,
-    /// With [`STATUS`]: 0, or a reason.
-    status: AtomicU8,
-    /// With [`RELEASED`]: both ends had been attached.
-    used: AtomicBool,
-}
-
-impl Due {
-    /// Whether nothing is.
-    pub(crate) fn is_nothing(&self) -> bool {
-        self.what.load(Ordering::Acquire) == 0
-    }
-
-    /// Nothing any more.
-    pub(crate) fn clear(&self) {
-        self.used.store(false, Ordering::Relaxed);
-        self.what.store(0, Ordering::Release);
-    }
-
-    /// The connection that is about to be released had been attached at both ends.
-    pub(crate) fn note_used(&self) {
-        self.used.store(true, Ordering::Relaxed);
-    }
-
-    /// More is, of which the caller sees to it that it is said.
-    pub(super) fn add(&self, what: u8) {
-        self.what.fetch_or(what, Ordering::AcqRel);
-    }
-
-    /// What has become of the connection, likewise.
-    pub(super) fn add_status(&self, status: u8) {
-        self.status.store(status, Ordering::Relaxed);
-        self.add(STATUS);
-    }
-}
-
-/// Something is due.
-pub(crate) fn note() {
-    ANY.store(true, Ordering::Release);
-}
-
-/// Whether there may be something to say.
-pub(super) fn is_any() -> bool {
-    ANY.load(Ordering::Acquire)
-}
 
 /// Says something of a socket, and before that what is due.
 pub(super) fn say(socket: &'static Socket, what: u8) {
     socket.due.add(what);
     if !LOCK.take() {
         // In the middle of an answer of the daemon's, or in a signal handler on top of one.
-        return note();
+        return note_due();
     }
     if catch_up() && !say_of(socket) {
         NEXT.store(socket.index(), Ordering::Relaxed);
-        note();
+        note_due();
     }
     LOCK.give();
 }
@@ -109,26 +51,26 @@ pub(super) fn say_status(socket: &'static Socket, status: u8) {
 
 /// Says what is due, as far as there is room. `false`: something is left. With the lock.
 pub(super) fn catch_up() -> bool {
-    if !is_any() {
+    if !is_any_due() {
         return true;
     }
-    ANY.store(false, Ordering::SeqCst);
+    ANY_DUE.store(false, Ordering::SeqCst);
     // First: no claim may find the link that a relative has.
     if !link::retire_all(say_retired) {
-        note();
+        note_due();
         return false;
     }
-    let (first, used) = (NEXT.load(Ordering::Relaxed), table::SOCKETS.used());
+    let (first, used) = (NEXT.load(Ordering::Relaxed), SOCKETS.used());
     let left = (first..used)
         .chain(0..first.min(used))
-        .find(|&index| table::SOCKETS.get(index).is_some_and(|s| !say_of(s)));
+        .find(|&index| SOCKETS.get(index).is_some_and(|s| !say_of(s)));
     if let Some(left) = left {
         NEXT.store(left, Ordering::Relaxed);
-        note();
+        note_due();
     } else {
         stock::catch_up();
     }
-    !is_any()
+    !is_any_due()
 }
 
 /// `false`: the daemon's queue is full. With the lock.
@@ -140,7 +82,7 @@ fn say_retired(link: u64) -> bool {
 
 /// `false`: the daemon's queue is full. With the lock.
 fn say_of(socket: &'static Socket) -> bool {
-    let due = socket.due.what.load(Ordering::Acquire);
+    let due = socket.due.what();
     for (news, needless) in NEWS {
         if due & news == 0 {
             continue;
@@ -149,7 +91,7 @@ fn say_of(socket: &'static Socket) -> bool {
         if sent && send(&message(socket, news), None) == Sent::Full {
             return false;
         }
-        socket.due.what.fetch_and(!news, Ordering::AcqRel);
+        socket.due.said(news);
     }
     if due & BURIED != 0 {
         socket.free();
@@ -165,7 +107,7 @@ fn message(socket: &Socket, news: u8) -> Message {
         _ => Kind::Release,
     });
     m.cookie = socket.cookie();
-    if news == RELEASED && socket.due.used.load(Ordering::Relaxed) {
+    if news == RELEASED && socket.due.is_used() {
         m.flags = message::FLAG_USED;
     }
     if news & (LISTENS | LISTENED) != 0 {
@@ -173,22 +115,44 @@ fn message(socket: &Socket, news: u8) -> Message {
     }
     if news == STATUS {
         (m.fd, m.role) = (socket.fd(), socket.role() as u8);
-        m.status = socket.due.status.load(Ordering::Relaxed);
+        m.status = socket.due.status();
         if socket.stage() == Stage::Attached {
             m.flags = message::FLAG_USED;
         }
-        request::write_names(&mut m, request::names_of(socket.fd()));
+        write_names(&mut m, names_of(socket.fd()));
     }
     m
 }
 
 /// There is nobody any more who knew anything.
 pub(super) fn forget() {
-    ANY.store(false, Ordering::Release);
-    for socket in table::SOCKETS.each() {
-        let due = socket.due.what.swap(0, Ordering::AcqRel);
+    ANY_DUE.store(false, Ordering::Release);
+    for socket in SOCKETS.each() {
+        let due = socket.due.forget();
         if due & BURIED != 0 {
             socket.free();
         }
     }
+}
+
+/// A new daemon knows nothing: tell it of listeners and unpaired connections.
+pub(super) fn tell_everything() {
+    stock::forget();
+    forget();
+    for socket in SOCKETS.each() {
+        match socket.stage() {
+            Stage::Listener => socket.due.add(LISTENS),
+            Stage::Attached => {
+                socket.told.store(true, Ordering::Relaxed);
+                socket.due.add_status(0);
+            }
+            // Claims are made again by the next call on the connection.
+            Stage::Claimed => {
+                socket.move_on(Stage::Claimed, Stage::Candidate);
+            }
+            _ => {}
+        }
+    }
+    note_due();
+    catch_up();
 }

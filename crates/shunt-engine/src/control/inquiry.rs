@@ -1,32 +1,34 @@
 //! "Where is the other end?": asked by a process that writes statistics, once for each of its
 //! connections that has shown that it lives. Nobody waits for the answer but who ends.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use shunt_abi::Reason;
 use shunt_abi::message::{Kind, Message};
 
+use super::mail::check_mail;
+use super::names::{names_of, write_names};
+use super::sending::send;
+use super::state::{LOCK, OPEN_QUESTIONS, PATIENCE_MS, SOCKET};
 use super::wire::Sent;
-use super::{LOCK, PATIENCE_MS, SOCKET, check_mail, due, request, send, wait};
+use super::{due, reply};
+use crate::config::LIVES_AFTER;
 use crate::socket::{Socket, Stage};
-use crate::{stats, sys, upgrade};
-
-/// Questions without an answer so far.
-static OPEN: AtomicU32 = AtomicU32::new(0);
+use crate::sys;
 
 /// Data calls after which who waits for a pairing asks as well.
-const SURELY: u64 = 2 * upgrade::LIVES_AFTER as u64;
+const SURELY: u64 = 2 * LIVES_AFTER as u64;
 
 /// After so many data calls on a connection: asks where its other end is, if nobody has and this
 /// process only supposes it. If the daemon has no room for the question, a later call asks.
 pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
-    if OPEN.load(Ordering::Relaxed) != 0 {
+    if OPEN_QUESTIONS.load(Ordering::Relaxed) != 0 {
         check_mail();
     }
     let reason = socket.reason();
     let supposes = match reason {
         Reason::Pending => socket.stage() == Stage::Claimed && calls >= SURELY,
-        _ => reason.is_provisional() && calls >= upgrade::LIVES_AFTER.into(),
+        _ => reason.is_provisional() && calls >= LIVES_AFTER.into(),
     };
     if !supposes || socket.inquired.load(Ordering::Relaxed) || !socket.is_connected() {
         return;
@@ -36,10 +38,10 @@ pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
     }
     let mut m = Message::new(Kind::Where);
     (m.cookie, m.fd, m.status) = (cookie(socket), socket.fd(), reason as u8);
-    request::write_names(&mut m, request::names_of(socket.fd()));
+    write_names(&mut m, names_of(socket.fd()));
     if m.cookie != 0 && due::catch_up() && send(&m, None) == Sent::Done {
         socket.inquired.store(true, Ordering::Relaxed);
-        OPEN.fetch_add(1, Ordering::Relaxed);
+        OPEN_QUESTIONS.fetch_add(1, Ordering::Relaxed);
     }
     LOCK.give();
 }
@@ -54,30 +56,10 @@ fn cookie(socket: &Socket) -> u64 {
     socket.cookie()
 }
 
-/// The answer. `socket`: what it is about, unless that is closed and counted. With the lock.
-pub(super) fn answered(m: &Message, socket: Option<&Socket>) {
-    let one_less = |open: u32| open.checked_sub(1);
-    let _ = OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
-    let former = u8::try_from(m.index).ok().and_then(Reason::from_number);
-    let (Some(former), Some(reason)) = (former, Reason::from_number(m.status)) else {
-        return;
-    };
-    match socket {
-        Some(socket) if socket.reason().is_provisional() => socket.set_reason(reason),
-        Some(_) => {}
-        None => stats::recount(former, reason),
-    }
-}
-
 /// Waits for the answers, within bounds: what comes later is not in the statistics.
 pub(crate) fn await_answers() {
-    let answered = || OPEN.load(Ordering::Relaxed) == 0;
+    let answered = || OPEN_QUESTIONS.load(Ordering::Relaxed) == 0;
     if !answered() {
-        wait::until(answered, sys::now() + PATIENCE_MS as u64 * 1_000_000);
+        reply::until(answered, sys::now() + PATIENCE_MS as u64 * 1_000_000);
     }
-}
-
-/// Nobody will answer any more.
-pub(super) fn forget() {
-    OPEN.store(0, Ordering::Relaxed);
 }

@@ -92,4 +92,26 @@ mod tests {
         // One that is stopped is waited for twice.
         assert_eq!(waits(1000, 50 * MS, MS / 10), 2);
     }
+
+    #[test]
+    fn who_has_waited_too_long_waits_again_after_a_rest() {
+        let (patience, now) = (Patience::new(), 100 * REST);
+        patience.note(now, now + MOST + 2 * USUAL);
+        let then = now + MOST + 2 * USUAL;
+        assert!(!patience.has_any(then) && !patience.has_any(then + REST - 1));
+        assert!(patience.has_any(then + REST));
+    }
+
+    #[test]
+    fn debt_passes_with_time() {
+        let (patience, now) = (Patience::new(), 100 * REST);
+        let long = MOST * 3 / 4;
+        patience.note(now, now + long);
+        // As much again is too much at once, but not when most of it has passed.
+        let later = now + long * SLOWLY;
+        patience.note(later, later + long);
+        assert!(patience.has_any(later + long));
+        patience.note(later + long, later + 2 * long);
+        assert!(!patience.has_any(later + 2 * long));
+    }
 }

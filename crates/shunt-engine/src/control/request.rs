@@ -1,32 +1,26 @@
-//! What the daemon is told and asked.
+//! What the daemon is asked.
 
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use shunt_abi::layout;
 use shunt_abi::message::{self, Kind, Message};
-use shunt_abi::{Reason, layout};
 
+use super::board::has_mail;
+use super::dial::ensure;
+use super::mail::read_counted;
+use super::names::{names_of, write_names};
 use super::patience::Patience;
+use super::sending::send;
+use super::state::{LOCK, PATIENCE_MS, has_reader};
 use super::wire::Sent;
-use super::{LOCK, PATIENCE_MS, dial, due, ensure, has_mail, read_counted, send, stock, wait};
-use crate::address::{self, Names};
-use crate::config::{self, Upgrade};
+use super::{due, reply, stock};
 use crate::socket::{Socket, Stage};
-use crate::upgrade::sync;
-use crate::{sys, table, upgrade};
+use crate::sys;
+use crate::sys::address::Names;
 
 /// Whether the daemon's word is waited for just now.
 static PATIENCE: Patience = Patience::new();
-
-/// Tells the daemon that this process accelerates a listener.
-pub(crate) fn listen(socket: &'static Socket) {
-    due::say(socket, due::LISTENS);
-}
-
-/// Takes it back.
-pub(crate) fn unlisten(socket: &'static Socket) {
-    due::say(socket, due::LISTENED);
-}
 
 /// Asks for a pairing of `socket`. Returns at once.
 pub(crate) fn claim(socket: &'static Socket, fd: c_int, names: Option<Names>) {
@@ -37,9 +31,6 @@ pub(crate) fn claim(socket: &'static Socket, fd: c_int, names: Option<Names>) {
 /// a connection whose other end has claimed it is paired when `accept` returns.
 pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     let start = sys::now();
-    if config::upgrade() == Upgrade::Sync {
-        return claim_patiently(socket, fd, names, start);
-    }
     let asked = PATIENCE.has_any(start);
     let flags = if asked { message::FLAG_ANSWER } else { 0 };
     if !claim_with(socket, fd, Some(names), flags) || !asked {
@@ -48,15 +39,16 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     let answered = || socket.stage() != Stage::Claimed || socket.answered();
     // If it is stopped or overloaded its word will still be heard, by a later call on the
     // connection.
-    wait::until(answered, start + PATIENCE_MS as u64 * 1_000_000);
+    reply::until(answered, start + PATIENCE_MS as u64 * 1_000_000);
     PATIENCE.note(start, sys::now());
 }
 
-/// The same in a test, which would rather wait than have the first bytes go by TCP.
-fn claim_patiently(socket: &'static Socket, fd: c_int, names: Names, start: u64) {
+/// The same in a test, which would rather wait, for so many nanoseconds, than have the first bytes go by TCP.
+pub(crate) fn claim_patiently(socket: &'static Socket, fd: c_int, names: Names, longest: u64) {
+    let start = sys::now();
     if claim_with(socket, fd, Some(names), message::FLAG_ANSWER) {
         let answered = || socket.stage() != Stage::Claimed || socket.answered();
-        wait::until(answered, start + sync::longest());
+        reply::until(answered, start + longest);
     }
 }
 
@@ -83,13 +75,13 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
         return false;
     }
     // It may wait for memory, which a process that only connects would not give it.
-    if has_mail() && !wait::has_reader() {
+    if has_mail() && !has_reader() {
         read_counted();
     }
     // Behind what is due there is no room for a claim either.
     if !due::catch_up() {
         LOCK.give();
-        upgrade::put_off(socket);
+        socket.put_off();
         return false;
     }
     if stock::is_empty() {
@@ -117,75 +109,11 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
         // There is no room for it, or nobody any more to hear it: a later call claims it.
         Sent::Full | Sent::Lost => {
             if begun {
-                upgrade::put_off(socket);
+                socket.put_off();
                 socket.move_on(Stage::Claimed, Stage::Candidate);
             }
         }
     }
     LOCK.give();
     sent == Sent::Done
-}
-
-/// The claim of a connection that has not come about is void.
-pub(crate) fn release(socket: &'static Socket) {
-    due::say(socket, due::RELEASED);
-}
-
-/// A socket is closed; its object is free once the daemon knows that.
-pub(crate) fn bury(socket: &'static Socket) {
-    if socket.told.load(Ordering::Relaxed) {
-        due::say(socket, due::RELEASED | due::BURIED);
-    } else if socket.due.is_nothing() {
-        socket.free();
-    } else {
-        due::say(socket, due::BURIED);
-    }
-}
-
-/// Tells what became of a connection, for `shunt ss`; `None`: it is shunted.
-pub(crate) fn report(socket: &'static Socket, reason: Option<Reason>) {
-    socket.told.store(true, Ordering::Relaxed);
-    due::say_status(socket, reason.map_or(0, |reason| reason as u8));
-}
-
-/// Tells that a connection is shunted, unless the daemon sees that in the counters region.
-pub(crate) fn report_shunted(socket: &'static Socket) {
-    if !dial::shows_counters() || !socket.is_shown() {
-        report(socket, None);
-    }
-}
-
-/// A new daemon knows nothing: tell it of listeners and unpaired connections.
-pub(super) fn tell_everything() {
-    stock::forget();
-    due::forget();
-    for socket in table::SOCKETS.each() {
-        match socket.stage() {
-            Stage::Listener => socket.due.add(due::LISTENS),
-            Stage::Attached => {
-                socket.told.store(true, Ordering::Relaxed);
-                socket.due.add_status(0);
-            }
-            // Claims are made again by the next call on the connection.
-            Stage::Claimed => {
-                socket.move_on(Stage::Claimed, Stage::Candidate);
-            }
-            _ => {}
-        }
-    }
-    due::note();
-    due::catch_up();
-}
-
-/// The names of a connection's ends; `None`: it has none yet, or no more.
-pub(super) fn names_of(fd: c_int) -> Option<Names> {
-    let name = |peer| sys::name(fd, peer).ok().map(|name| address::parts(&name));
-    Some([name(false)?, name(true)?])
-}
-
-/// Writes them into a message.
-pub(super) fn write_names(m: &mut Message, names: Option<Names>) {
-    for (i, (family, port, address)) in names.into_iter().flatten().enumerate() {
-        (m.family, m.ports[i], m.addresses[i]) = (family, port, address);
-    }
 }

@@ -1,14 +1,15 @@
 //! Arenas that the daemon has in stock for us, so that a pairing finds one.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use shunt_abi::message::{Kind, Message};
 use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 
+use super::sending::send;
+use super::state::note_due;
 use super::wire::Sent;
-use super::{due, send};
-use crate::sys;
+use crate::{sys, wake};
 
 /// As many as the daemon keeps.
 static PLACES: [Place; layout::SPARES] = [const { Place::new() }; layout::SPARES];
@@ -79,26 +80,14 @@ fn put_off(slots: u32) {
     // The daemon asks for no more than there are places.
     if let Some(place) = PLACES.iter().find(idle) {
         place.wanted.store(slots, Ordering::Relaxed);
-        due::note();
+        note_due();
     }
-}
-
-/// Sockets for channels are wished for, see [`want_sockets`].
-static SOCKETS_WANTED: AtomicBool = AtomicBool::new(false);
-
-/// There are no more sockets for channels that peers in other network namespaces can call: the
-/// daemon is asked for some with the next message to it.
-pub(crate) fn want_sockets() {
-    SOCKETS_WANTED.store(true, Ordering::Relaxed);
-    due::note();
 }
 
 /// Gives the daemon what it had no room for before, and asks it for sockets. With the lock.
 pub(super) fn catch_up() {
-    if SOCKETS_WANTED.swap(false, Ordering::Relaxed)
-        && send(&Message::new(Kind::Abroad), None) == Sent::Full
-    {
-        want_sockets();
+    if wake::asks_for_sockets() && send(&Message::new(Kind::Abroad), None) == Sent::Full {
+        wake::want_sockets();
     }
     let wanted = PLACES
         .each_ref()

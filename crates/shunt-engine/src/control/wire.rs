@@ -93,3 +93,77 @@ pub(super) fn receive(fd: c_int) -> Result<Option<(Message, Option<c_int>)>, ()>
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use shunt_abi::message::Kind;
+
+    fn ends() -> [c_int; 2] {
+        let mut ends = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors.
+        let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
+        assert_eq!(made, 0);
+        ends
+    }
+
+    fn close([one, other]: [c_int; 2]) {
+        sys::close(one);
+        sys::close(other);
+    }
+
+    #[test]
+    fn a_message_comes_as_it_was_sent() {
+        let [one, other] = ends();
+        let mut m = Message::new(Kind::Claim);
+        (m.cookie, m.fd) = (7, 3);
+        assert_eq!(transmit(one, &m, None), Sent::Done);
+        let (got, passed) = receive(other).unwrap().unwrap();
+        assert_eq!((got.kind(), got.cookie, got.fd), (Some(Kind::Claim), 7, 3));
+        assert_eq!((passed, receive(other).unwrap().is_none()), (None, true));
+        close([one, other]);
+    }
+
+    #[test]
+    fn a_descriptor_comes_with_it_as_one_that_no_program_inherits() {
+        let [one, other] = ends();
+        assert_eq!(
+            transmit(one, &Message::new(Kind::Counters), Some(one)),
+            Sent::Done
+        );
+        let passed = receive(other).unwrap().unwrap().1.unwrap();
+        assert_eq!(sys::file(passed), sys::file(one));
+        let flags = sys::fcntl(passed, libc::F_GETFD, 0).unwrap();
+        assert_ne!(flags & libc::FD_CLOEXEC as usize, 0);
+        sys::close(passed);
+        close([one, other]);
+    }
+
+    #[test]
+    fn nonsense_and_an_end_are_told_from_nothing() {
+        let [one, other] = ends();
+        sys::write(one, [1u8; 9].as_ptr(), 9).unwrap();
+        assert!(receive(other).is_err());
+        assert!(receive(other).unwrap().is_none());
+        sys::close(one);
+        assert!(receive(other).is_err());
+        assert_eq!(
+            transmit(other, &Message::new(Kind::Claim), None),
+            Sent::Lost
+        );
+        sys::close(other);
+    }
+
+    #[test]
+    fn a_full_queue_is_told_from_a_lost_connection() {
+        let [one, other] = ends();
+        let m = Message::new(Kind::Claim);
+        let last = (0..1_000_000)
+            .map(|_| transmit(one, &m, None))
+            .find(|sent| *sent != Sent::Done);
+        assert_eq!(last, Some(Sent::Full));
+        close([one, other]);
+    }
+}

@@ -13,15 +13,15 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 use shunt_abi::{Reason, layout};
+use shunt_shm::slot;
 use shunt_shm::wake::Address;
 
-use super::place::is_watched_by_relative;
-use super::set::Set;
+use super::set::{SETS, Set};
 use super::state::{Follow, Item, State};
-use crate::link::Link;
+use crate::link::{Link, Pair};
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
-use crate::{hold, sys, table, wake};
+use crate::{hold, sys, wake};
 
 /// A thread is about to sleep on the set, which has doors: says at these where it can be
 /// called. With the set's lock. `false`: it cannot be.
@@ -105,6 +105,17 @@ pub(super) fn is_anothers(link: &Link, number: u32) -> bool {
     link.set(number).is_none() && name != Address::NOWHERE && wake::is_there(name)
 }
 
+/// Whether another process that has this side of the connection, too, watches it.
+pub(super) fn is_watched_by_relative(pair: &Pair) -> bool {
+    is_relatives(pair, pair.own.face.wait.load(Ordering::Acquire))
+}
+
+/// Whether a wait word names a door where a set of another process stands.
+pub(super) fn is_relatives(pair: &Pair, wait: u32) -> bool {
+    let group = (wait & slot::WATCH_MASK) >> slot::GROUP_SHIFT;
+    wait & slot::WATCHED != 0 && is_anothers(pair.link, group)
+}
+
 /// The set has nothing of that link any more, or is gone. With its lock, or by who ends it.
 pub(super) fn leave_door(set: &Set, follow: &Follow) {
     if let Some(number) = door(set, follow) {
@@ -155,7 +166,7 @@ pub(super) fn is_at_one_door(socket: &'static Socket) -> bool {
     };
     let (mut only, mut stands) = (None, true);
     let is_one = socket.items.list().iter().all(|&(set, item)| {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             return true;
         };
         let takes_part = set.with(|state| {
@@ -198,19 +209,4 @@ pub(super) fn leave_ring(socket: &'static Socket) {
             stream::downgrade(&conn, Reason::Blocked);
         }
     });
-}
-
-/// No set will be called any more.
-pub(crate) fn close_all() {
-    for set in table::SETS.each() {
-        set.with(|_| set.channel.close());
-    }
-}
-
-/// In a forked child, whose doors are its parent's where links are.
-pub(super) fn after_fork_child() {
-    for set in table::SETS.each() {
-        set.is_watching.store(false, Ordering::Relaxed);
-        set.channel.close();
-    }
 }

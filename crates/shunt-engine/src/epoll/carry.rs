@@ -6,17 +6,17 @@ use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
 use super::FLAGS;
-use super::collect::collect_all;
+use super::call::is_watched_by_relative;
 use super::inner::hear_others;
 use super::outside;
-use super::place::{ItemList, is_watched_by_relative, say_watched, watch};
-use super::set::Set;
+use super::set::{SETS, Set};
 use super::state::State;
+use super::watch::{say_watched, watch};
 use crate::link::{Link, Pair};
-use crate::socket::{self, Socket};
+use crate::socket::{ItemList, Socket};
 use crate::stream::{self, Conn};
+use crate::sys;
 use crate::tcp::{self, Mark};
-use crate::{sys, table, upgrade};
 
 /// What is known, at an upgrade, of the events that the kernel's set has still to
 /// report for the socket. An edge must be reported once.
@@ -44,7 +44,7 @@ impl ItemList {
         }
         let mut only = None;
         self.list().iter().find_map(|&(set, item)| {
-            let of = table::SETS.get(set)?;
+            let of = SETS.get(set)?;
             let dormant = |s: &mut State| s.items.get(item as usize).is_none_or(|i| i.dormant);
             if of.with(dormant) == Some(true) {
                 return None;
@@ -89,7 +89,7 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
     }
     let mut moved = Vec::new();
     for &(set_index, item) in socket.items.list().iter() {
-        let Some(set) = table::SETS.get(set_index) else {
+        let Some(set) = SETS.get(set_index) else {
             continue;
         };
         let is_here = |s: &mut State| s.items.get(item as usize).is_some_and(|item| item.moved);
@@ -162,7 +162,7 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
 pub(crate) fn begun_again(socket: &'static Socket, pair: &Pair) {
     let end = pair.consumer().position();
     for &(set, item) in socket.items.list().iter() {
-        if let Some(set) = table::SETS.get(set) {
+        if let Some(set) = SETS.get(set) {
             set.with(|s| {
                 if let Some(item) = s.items.get_mut(item as usize) {
                     item.end = end;
@@ -179,7 +179,7 @@ pub(crate) fn look_again(socket: &'static Socket) {
         return;
     }
     for &(set, _) in socket.items.list().iter() {
-        if let Some(set) = table::SETS.get(set) {
+        if let Some(set) = SETS.get(set) {
             set.with(|state| state.enqueue_socket(socket.index()));
             set.kick();
         }
@@ -219,7 +219,7 @@ pub(super) fn move_in(
 /// connections that are plain by now. Of sets that a parent has made, which it shares, only those
 /// that the parent has no more.
 pub(crate) fn give_back() {
-    for set in table::SETS.each().filter(|set| set.is_live()) {
+    for set in SETS.each().filter(|set| set.is_live()) {
         let moved = |state: &mut State| -> Vec<(&'static Socket, u32)> {
             let items = state.items.iter().zip(0..);
             items
@@ -246,7 +246,7 @@ pub(crate) fn give_back_of(socket: &'static Socket) {
     for at in (0..socket.items.list().len()).rev() {
         let place = socket.items.list().get(at).copied();
         if let Some((set, index)) = place
-            && let Some(set) = table::SETS.get(set)
+            && let Some(set) = SETS.get(set)
         {
             give_back_item(set, socket, index);
         }
@@ -312,22 +312,16 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
     });
 }
 
-/// Attaches the sockets of a set that have been paired meanwhile. Edge-triggered
-/// registrations follow once the kernel has no event for them any more: what it
-/// has goes to the program, with what is ready of ours. Returns how many events that is.
-#[inline]
-pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
-    if socket::paired::any() {
-        bring_paired(set, room)
-    } else {
-        0
-    }
-}
+/// A registration of a socket that waits to be attached: by which descriptor, and whether it is edge-triggered.
+type Waiting = (&'static Socket, c_int, bool);
 
+/// As many of them as are looked at before one wait.
+pub(crate) const AT_ONCE: usize = 32;
+
+/// Those of a set whose turn it is.
 #[cold]
-#[inline(never)]
-fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
-    let mut paired = [None; 32];
+pub(crate) fn waiting(set: &'static Set) -> [Option<Waiting>; AT_ONCE] {
+    let mut paired = [None; AT_ONCE];
     let mut n = 0;
     set.with(|state| {
         if set.moved.load(Ordering::Relaxed) == set.tracked.load(Ordering::Relaxed) {
@@ -335,7 +329,7 @@ fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
         }
         // Those that cannot be attached yet keep nobody from their turn.
         let last = state.brought;
-        socket::paired::each(last, |socket| {
+        Socket::each_paired(last, |socket| {
             state.visit_socket(socket.index(), |item| {
                 let edge = item.events & libc::EPOLLET as u32 != 0;
                 // Its number may be another's by now.
@@ -354,25 +348,5 @@ fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
             n < paired.len()
         });
     });
-    let paired = || paired.into_iter().flatten();
-    for (socket, fd, _) in paired().filter(|p| !p.2) {
-        upgrade::progress(socket, fd, Known::Nothing);
-    }
-    if !paired().any(|p| p.2) {
-        return 0;
-    }
-    let mut marks = [None; 32];
-    for (mark, (_, fd, _)) in marks.iter_mut().zip(paired()) {
-        *mark = tcp::mark(fd);
-    }
-    // Before one more is carried over: what is ready would be told of twice.
-    let (found, is_all) = collect_all(set, room);
-    if is_all {
-        for ((socket, fd, edge), mark) in paired().zip(marks) {
-            if let (true, Some(mark)) = (edge, mark) {
-                upgrade::progress(socket, fd, Known::Told(set.index(), mark));
-            }
-        }
-    }
-    found
+    paired
 }

@@ -2,26 +2,27 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::epoll_event;
+use libc::{c_int, epoll_event};
 use shunt_shm::wake::Entry as LogEntry;
 
-use super::inner::{hear_inner, take_inner_with};
+use super::inner::{hear_inner, take_foreign, take_inner, take_inner_with};
+use super::limit::Limit;
 use super::set::Set;
 use super::state::{Follow, State};
 use super::{FLAGS, near, outside, wanted};
-use crate::stream::Conn;
-use crate::{ready, sys};
+use crate::stream::{self, Conn};
+use crate::sys;
 
 /// While shunted sockets keep a set busy, the kernel's side of it is looked at
 /// at least this often (ticks, about 10 µs), …
-pub(super) const LOOK_OFTEN: u32 = 26_000;
+pub(crate) const LOOK_OFTEN: u32 = 26_000;
 /// … and less and less, down to this (about 600 µs), while there is nothing.
 const LOOK_SELDOM: u32 = 3 << 19;
 
 /// Whether it is time, `now` (ticks), to look at the kernel's side; not before
 /// `earliest`, if there was nothing more at the last look.
 #[inline]
-pub(super) fn is_due(set: &Set, now: u64, earliest: u64) -> bool {
+pub(crate) fn is_due(set: &Set, now: u64, earliest: u64) -> bool {
     let pause = u64::from(set.pause.load(Ordering::Relaxed));
     set.kernel_has_more.load(Ordering::Relaxed)
         || now.wrapping_sub(set.looked_at.load(Ordering::Relaxed)) > pause
@@ -31,7 +32,7 @@ pub(super) fn is_due(set: &Set, now: u64, earliest: u64) -> bool {
 /// Whether there may be something; a look without the lock, which may be wrong
 /// for a moment.
 #[inline]
-pub(super) fn has_news(set: &'static Set) -> bool {
+pub(crate) fn has_news(set: &'static Set) -> bool {
     set.with(|state| is_told(state)).unwrap_or(false)
 }
 
@@ -47,7 +48,7 @@ fn is_told(state: &State) -> bool {
 /// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where
 /// there is nothing it looks again, so many times, without the pauses and the care of a
 /// real wait: each would cost more than the answer.
-pub(super) fn collect(
+pub(crate) fn collect(
     set: &'static Set,
     room: &mut [epoll_event],
     look: bool,
@@ -57,7 +58,7 @@ pub(super) fn collect(
 }
 
 /// The same from both sides; and whether the kernel has told of everything that it has.
-pub(super) fn collect_all(set: &'static Set, room: &mut [epoll_event]) -> (usize, bool) {
+pub(crate) fn collect_all(set: &'static Set, room: &mut [epoll_event]) -> (usize, bool) {
     gather(set, room, true, 0)
 }
 
@@ -106,6 +107,33 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
         (found, is_all)
     })
     .unwrap_or((0, false))
+}
+
+/// What the program gets of `n` events of the kernel's, and what is ready of ours: whoever takes a
+/// call out of the channel reads the logs after that.
+pub(crate) fn take_events(
+    set: &'static Set,
+    slept_on: c_int,
+    room: &mut [epoll_event],
+    n: usize,
+    limit: Limit,
+) -> usize {
+    let mut kept = take_inner(set, room, n);
+    if set.fd() != slept_on {
+        kept = take_foreign(room, kept);
+    }
+    if n == room.len() {
+        set.kernel_has_more.store(true, Ordering::Relaxed);
+    }
+    if kept > 0 {
+        set.pause.store(LOOK_OFTEN, Ordering::Relaxed);
+    }
+    if !set.is_shunted() || kept == room.len() {
+        return kept;
+    }
+    // Reports of our own may have been where the program's would have been.
+    let look = kept == 0 && n == room.len() && limit.is_up();
+    kept + collect(set, &mut room[kept..], look, 0)
 }
 
 /// Asks for what the kernel has; returns how much, and whether that is all. Where it has told of nothing but our own reports, which
@@ -191,7 +219,7 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
             // Before the look at what is there: better an edge too many than one too few.
             item.end = conn.consumer().end();
         }
-        let mask = ready::mask(&conn, wanted(item.events), look) & wanted(item.events);
+        let mask = stream::mask(&conn, wanted(item.events), look) & wanted(item.events);
         if mask == 0 {
             continue;
         }
@@ -228,7 +256,7 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
 }
 
 /// Whether the logs tell of something that is to be reported.
-pub(super) fn has_some(set: &'static Set) -> bool {
+pub(crate) fn has_some(set: &'static Set) -> bool {
     set.with(|state| {
         harvest(state);
         is_any_ready(state)
@@ -245,6 +273,6 @@ fn is_any_ready(state: &State) -> bool {
         let Some(conn) = conn else {
             return false;
         };
-        ready::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
+        stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
     })
 }

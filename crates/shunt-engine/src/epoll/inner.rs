@@ -6,12 +6,12 @@ use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
 use super::outside;
-use super::set::Set;
+use super::set::{SETS, Set};
 use super::sleep;
 use super::state::State;
 use crate::stream::Conn;
 use crate::sys::{self, Errno};
-use crate::table::{self, Entry};
+use crate::table::{self, Word};
 
 /// What the inner set reports a kick with.
 const KICK: u64 = u64::MAX;
@@ -50,7 +50,7 @@ impl Set {
             return Err(errno);
         }
         for fd in [inner, kick] {
-            table::enter(fd, Entry::Ours);
+            table::enter(fd, Word::OURS);
         }
         self.kick.store(kick, Ordering::Relaxed);
         self.inner.store(inner, Ordering::Release);
@@ -103,12 +103,12 @@ fn leave_out(magic: u64, room: &mut [epoll_event], n: usize) -> Option<usize> {
 
 /// Takes reports of ours out of the events of a set that was closed meanwhile: its number
 /// may name another set, and no thread is in a call on that. Returns how many are left.
-pub(super) fn take_foreign(room: &mut [epoll_event], n: usize) -> usize {
+pub(crate) fn take_foreign(room: &mut [epoll_event], n: usize) -> usize {
     let mut left = 0;
     for i in 0..n {
         let data = room[i].u64;
         let ours = |set: &Set| data == set.magic() || data == set.call_magic();
-        if !table::SETS.each().any(ours) {
+        if !SETS.each().any(ours) {
             room[left] = room[i];
             left += 1;
         }
@@ -198,16 +198,13 @@ pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
 
 /// The set of ours in the program's set `fd`.
 pub(crate) fn inner(fd: c_int) -> Option<c_int> {
-    let inner = table::set(fd)?.inner.load(Ordering::Acquire);
+    let inner = Set::of(fd)?.inner.load(Ordering::Acquire);
     (inner >= 0).then_some(inner)
 }
 
 /// If `fd` is a number of ours that the program wants: moves elsewhere.
 pub(crate) fn make_way(fd: c_int) {
-    for set in table::SETS
-        .each()
-        .filter(|s| s.live.load(Ordering::Acquire))
-    {
+    for set in SETS.each().filter(|s| s.live.load(Ordering::Acquire)) {
         set.make_way(fd);
     }
 }

@@ -19,13 +19,12 @@ use std::sync::atomic::Ordering;
 use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
-use super::place::say_watched;
 use super::set::Set;
 use super::state::{Item, State};
 use super::wanted;
-use crate::ready;
+use super::watch::say_watched;
 use crate::socket::Socket;
-use crate::stream::Conn;
+use crate::stream::{self, Conn};
 
 /// After so many waits in a row without sleep it is seen who may be near.
 const WAITS: u32 = 32;
@@ -130,7 +129,7 @@ fn may_be_near(item: &Item) -> bool {
     }
     let edge = item.events & libc::EPOLLET as u32 != 0;
     Conn::new(item.socket, item.socket.fd()).is_some_and(|conn| {
-        ready::is_as_usual(&conn)
+        stream::is_as_usual(&conn)
             // What is there has been reported, or has not.
             && (item.near || !edge || conn.consumer().at_hand() == 0)
             // Relatives share the wait word, but not the set.
@@ -184,7 +183,7 @@ fn news(item: &Item) -> News {
     let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
         return News::None;
     };
-    if !ready::is_as_usual(&conn) {
+    if !stream::is_as_usual(&conn) {
         News::Odd
     } else if is_ready(item, &conn) {
         News::Some
@@ -195,11 +194,11 @@ fn news(item: &Item) -> News {
 
 fn is_ready(item: &Item, conn: &Conn) -> bool {
     let edge = item.events & libc::EPOLLET as u32 != 0;
-    ready::may_be(conn, wanted(item.events), edge.then_some(item.end))
+    stream::may_be(conn, wanted(item.events), edge.then_some(item.end))
 }
 
 /// Whether a log would have told of something. Of ends the kernel tells.
 fn has_some(item: &Item) -> bool {
     Conn::new(item.socket, item.socket.fd())
-        .is_some_and(|conn| is_ready(item, &conn) || ready::leaves_ring(&conn))
+        .is_some_and(|conn| is_ready(item, &conn) || stream::leaves_ring(&conn))
 }

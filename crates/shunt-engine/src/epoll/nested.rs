@@ -9,11 +9,10 @@ use super::near;
 use super::outside;
 use super::set::Set;
 use super::sleep::{leave_doors, stand_at_doors};
-use super::state::State;
 use crate::{Outcome, sys};
 
 /// A set in a set: the kernel keeps it; we must know that it is there.
-pub(super) fn nest(
+pub(crate) fn nest(
     set: &'static Set,
     operation: c_int,
     child: &'static Set,
@@ -61,7 +60,7 @@ fn holds(outer: &'static Set, inner: &'static Set) -> bool {
 /// Whoever sleeps on the set sleeps on the child as well from now on, and learns to look into it.
 fn put_in(set: &'static Set, child: &'static Set) {
     let counted = set.with(|state| {
-        state.nested.push(child);
+        state.nested.push(child.index());
         set.nested.fetch_add(1, Ordering::SeqCst);
         set.sleepers.load(Ordering::Acquire)
     });
@@ -77,7 +76,7 @@ fn put_in(set: &'static Set, child: &'static Set) {
 
 fn take_out(set: &'static Set, child: &'static Set) {
     let counted = set.with(|state| {
-        let at = state.nested.iter().position(|s| std::ptr::eq(*s, child))?;
+        let at = state.nested.iter().position(|&set| set == child.index())?;
         state.nested.swap_remove(at);
         set.nested.fetch_sub(1, Ordering::AcqRel);
         Some(set.sleepers.load(Ordering::Acquire))
@@ -114,56 +113,9 @@ pub(crate) fn expose(set: &'static Set) {
     }
 }
 
-/// The sets inside a set at some moment.
-pub(super) struct Inside {
-    few: [Option<&'static Set>; 64],
-    /// More than these take memory.
-    more: Vec<&'static Set>,
-}
-
-impl Inside {
-    /// `None`: there are none.
-    pub(super) fn of(state: &State) -> Option<Self> {
-        if state.nested.is_empty() {
-            return None;
-        }
-        let mut inside = Self {
-            few: [None; 64],
-            more: Vec::new(),
-        };
-        for (to, from) in inside.few.iter_mut().zip(&state.nested) {
-            *to = Some(*from);
-        }
-        let more = state.nested.iter().skip(inside.few.len());
-        inside.more.extend(more);
-        Some(inside)
-    }
-
-    pub(super) fn each(inside: Option<Self>, visit: impl FnMut(&'static Set)) {
-        if let Some(Self { few, more }) = inside {
-            few.into_iter().flatten().chain(more).for_each(visit);
-        }
-    }
-}
-
 impl Set {
-    /// Whether who sleeps on it has to look now and then, since nobody tells of all that is in it
-    /// and in the sets inside.
-    pub(crate) fn must_look(&'static self) -> bool {
-        let mut must = self.looks_in_turns();
-        self.each_inside(|nested| must |= nested.must_look());
-        must
-    }
-
     /// Exposes the sets inside it.
-    pub(super) fn expose_nested(&'static self) {
+    pub(crate) fn expose_nested(&'static self) {
         self.each_inside(expose);
-    }
-
-    pub(super) fn each_inside(&'static self, visit: impl FnMut(&'static Set)) {
-        if self.nested.load(Ordering::Acquire) != 0 {
-            let inside = self.with(|state| Inside::of(state)).flatten();
-            Inside::each(inside, visit);
-        }
     }
 }

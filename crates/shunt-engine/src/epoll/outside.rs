@@ -15,9 +15,9 @@ use super::set::Set;
 use super::state::{Item, State};
 use super::wanted;
 use crate::link::Link;
-use crate::stream::Conn;
+use crate::stream::{self, Conn};
 use crate::sys::{self, Errno};
-use crate::{ready, tcp};
+use crate::tcp;
 
 impl Set {
     /// Whether some of its connections are looked at in turns.
@@ -117,7 +117,7 @@ pub(super) fn look(set: &Set, state: &mut State, told: bool) {
         let edge = item.events & libc::EPOLLET as u32 != 0;
         let conn = Conn::new(item.socket, item.socket.fd());
         let may_be = conn.is_some_and(|conn| {
-            ready::may_be(&conn, wanted(item.events), edge.then_some(item.end))
+            stream::may_be(&conn, wanted(item.events), edge.then_some(item.end))
         });
         let is_told = (told || !item.is_named()) && has_kernel_news(item, conn, edge);
         if is_told || may_be {

@@ -1,108 +1,14 @@
-//! Which sets a socket is in, and what its peer is told of that.
+//! Which sets a socket is in, and how it leaves them.
 
-use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
-use shunt_shm::atomic::heavy;
-use shunt_shm::slot;
 
-use super::{call, outside};
-use crate::link::Pair;
+use super::outside;
+use super::set::SETS;
+use super::watch::say_watched;
 use crate::socket::Socket;
-use crate::{sys, table};
-
-/// A socket's registrations: which sets it is in.
-pub(crate) struct ItemList(UnsafeCell<Option<Box<Places>>>);
-
-/// Where a socket's registrations are: set and item.
-type Places = Vec<(u32, u32)>;
-
-impl ItemList {
-    /// With the socket's lock.
-    #[allow(clippy::mut_from_ref)]
-    pub(super) fn list(&self) -> &mut Places {
-        // SAFETY: the caller holds the socket's lock.
-        unsafe { (*self.0.get()).get_or_insert_default() }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        // SAFETY: a look that loses a race is repeated with the lock.
-        unsafe { (*self.0.get()).as_ref().is_none_or(|l| l.is_empty()) }
-    }
-}
-
-/// Tells the peer, by our wait word, in which group to log what happens to a
-/// socket. With the socket's lock.
-///
-/// A socket whose registrations are all dormant stays as it is. `true`: the
-/// peer has been told something new.
-pub(super) fn watch(socket: &'static Socket) -> bool {
-    let told = say_watched(socket);
-    if told {
-        // Pairs with the light barrier before a peer's look at the wait word: what
-        // it publishes from now on is logged; what came before is seen by the look
-        // that the caller makes next.
-        heavy();
-    }
-    told
-}
-
-/// The same without the barrier.
-pub(super) fn say_watched(socket: &'static Socket) -> bool {
-    let Some(pair) = socket.pair() else {
-        return false;
-    };
-    // Who waits for several says no more where that is.
-    pair.own.face.forget_core();
-    let mut group = None;
-    let mut dormant = false;
-    for &(set, item) in socket.items.list().iter() {
-        let Some(set) = table::SETS.get(set) else {
-            continue;
-        };
-        set.with(|s| {
-            let watched = s
-                .items
-                .get(item as usize)
-                // One that is near is looked at directly.
-                .filter(|item| item.moved && !item.near);
-            match watched {
-                Some(item) if item.dormant => dormant = true,
-                // One that is in several is on its way to TCP.
-                Some(_) => group = s.door(pair.link, set).or(group),
-                None => {}
-            }
-        });
-    }
-    if group.is_none() && dormant {
-        return false;
-    }
-    let bits = group.map_or(0, said);
-    let change = |old: u32| {
-        let said = old & slot::WATCH_MASK;
-        (said != bits && !is_relatives(pair, said)).then_some(old & !slot::WATCH_MASK | bits)
-    };
-    let wait = &pair.own.face.wait;
-    wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change)
-        .is_ok()
-}
-
-/// Whether another process that has this side of the connection, too, watches it.
-pub(super) fn is_watched_by_relative(pair: &Pair) -> bool {
-    is_relatives(pair, pair.own.face.wait.load(Ordering::Acquire))
-}
-
-/// Whether a wait word names a door where a set of another process stands.
-fn is_relatives(pair: &Pair, wait: u32) -> bool {
-    let group = (wait & slot::WATCH_MASK) >> slot::GROUP_SHIFT;
-    wait & slot::WATCHED != 0 && call::is_anothers(pair.link, group)
-}
-
-/// The bits that name a group.
-fn said(group: u32) -> u32 {
-    slot::WATCHED | group << slot::GROUP_SHIFT
-}
+use crate::sys;
 
 /// The last descriptor of a socket is about to be closed while the daemon may
 /// hold a copy of it, which would keep the kernel's registration alive. (So does a relative
@@ -112,7 +18,7 @@ pub(crate) fn part(socket: &'static Socket, fd: c_int) {
         return;
     }
     for &(set, item) in socket.items.list().iter() {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             continue;
         };
         set.with(|s| {
@@ -137,7 +43,7 @@ pub(crate) fn forget(socket: &'static Socket) {
     // A relative may go on with the connection, and watch it.
     say_watched(socket);
     for (set, item) in items {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             continue;
         };
         set.with(|s| {

@@ -5,30 +5,28 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use super::call;
-use super::place::watch;
-use super::sleep::leave_doors;
 use super::state::State;
-use crate::hold::{self, Taken};
-use crate::link::Link;
+use crate::hold::Held;
+use crate::pool::{Links, Pool, Pooled};
+use crate::socket::Socket;
 use crate::sys;
-use crate::table::{self, Entry, Links, Pooled};
-use crate::thread::{self, Lock, is_alone};
+use crate::table::{self, Object, Word};
+use crate::thread::{self, Lock};
 use crate::wake::{self, Channel};
 
 /// An epoll set of the program.
 pub(crate) struct Set {
     links: Links,
     pub(super) live: AtomicBool,
-    holds: AtomicU64,
+    pub(super) holds: AtomicU64,
     fd: AtomicI32,
     /// How many forks led to the process that made it.
     forks: AtomicU32,
     pub(super) inner: AtomicI32,
     pub(super) kick: AtomicI32,
     /// A descriptor of ours for calls that are under way since the program closed its last one.
-    kept: AtomicI32,
-    /// Where peers call it, and whether it has that in it ([`call`]).
+    pub(super) kept: AtomicI32,
+    /// Where peers call it, and whether it has that in it ([`super::call`]).
     pub(super) channel: Channel,
     pub(super) is_watching: AtomicBool,
     /// Items, and those of them that are served here.
@@ -54,12 +52,15 @@ pub(crate) struct Set {
     pub(super) kernel_has_more: AtomicBool,
     /// There is something to do for its sockets, before the next wait.
     pub(super) chores: AtomicBool,
-    lock: Lock,
+    pub(super) lock: Lock,
     state: UnsafeCell<Option<Box<State>>>,
 }
 
 // SAFETY: `state` is touched only by the holder of `lock`.
 unsafe impl Sync for Set {}
+
+/// All epoll sets.
+pub(crate) static SETS: Pool<Set> = Pool::new();
 
 impl Pooled for Set {
     fn links(&self) -> &Links {
@@ -67,10 +68,21 @@ impl Pooled for Set {
     }
 }
 
+// SAFETY: sockets have another kind; sets are pooled.
+unsafe impl Object for Set {
+    const KIND: usize = 2;
+}
+
 impl Set {
+    /// The set that `fd` is, if it is one.
+    #[inline(always)]
+    pub(crate) fn of(fd: c_int) -> Option<&'static Self> {
+        table::get(fd)
+    }
+
     /// After `epoll_create`.
     pub(crate) fn enter(fd: c_int) {
-        let Some(set) = table::SETS.take() else {
+        let Some(set) = SETS.take() else {
             return;
         };
         let o = Ordering::Relaxed;
@@ -97,7 +109,7 @@ impl Set {
         // SAFETY: a free object is nobody's.
         unsafe { *set.state.get() = None };
         set.live.store(true, Ordering::Release);
-        if let Entry::Socket(stale) = table::enter(fd, Entry::Set(set)) {
+        if let Some(stale) = table::enter(fd, Word::of(set)).get::<Socket>() {
             stale.unhold();
         }
     }
@@ -120,6 +132,12 @@ impl Set {
     #[inline]
     pub(crate) fn is_shunted(&self) -> bool {
         self.moved.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether there is something to do for its sockets ([`super::see_to_chores`]).
+    #[inline]
+    pub(crate) fn has_chores(&self) -> bool {
+        self.chores.load(Ordering::Relaxed)
     }
 
     /// Whether there is nothing to know about the set: no TCP sockets, no sets, and
@@ -162,7 +180,7 @@ impl Set {
     }
 
     /// The same without an allocation: of a set that has no state there is nothing to do.
-    fn with_any(&self, work: impl FnOnce(&mut State)) {
+    pub(super) fn with_any(&self, work: impl FnOnce(&mut State)) {
         if self.lock.take() {
             // SAFETY: the lock is held.
             if let Some(state) = unsafe { &mut *self.state.get() } {
@@ -182,7 +200,7 @@ impl Set {
 
     /// Ends the set for everybody who comes by [`Self::with`], and returns what it had.
     /// `Err`: a signal handler has interrupted who works on it, and so leaves it to nobody.
-    fn retire(&self) -> Result<Option<Box<State>>, ()> {
+    pub(super) fn retire(&self) -> Result<Option<Box<State>>, ()> {
         if !self.lock.take() {
             self.live.store(false, Ordering::Release);
             return Err(());
@@ -194,18 +212,9 @@ impl Set {
         Ok(state)
     }
 
-    pub(crate) fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Whether the object is in use.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
-    }
-
-    /// The count of descriptors and of calls that sleep on it from outside.
-    pub(crate) fn count(&self) -> &AtomicU64 {
-        &self.holds
     }
 
     /// A descriptor of it is about to be closed; another one takes its place. If there is none
@@ -216,11 +225,8 @@ impl Set {
             return;
         }
         let mut other = -1;
-        table::each(|n, entry| {
-            if let Entry::Set(set) = entry
-                && std::ptr::eq(set, self)
-                && n != fd
-            {
+        table::each(|n, word| {
+            if word.is(self) && n != fd {
                 other = n;
             }
         });
@@ -237,7 +243,7 @@ impl Set {
         let Some(kept) = copied.or_else(|| wake::copy_to_spare(fd)) else {
             return -1;
         };
-        table::enter(kept, Entry::Ours);
+        table::enter(kept, Word::OURS);
         self.kept.store(kept, Ordering::Relaxed);
         kept
     }
@@ -252,118 +258,13 @@ impl Set {
             }
             if let Ok(other) = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) {
                 let other = other as c_int;
-                table::enter(other, Entry::Ours);
+                table::enter(other, Word::OURS);
                 ours.store(other, Ordering::Release);
                 if self.fd() == fd {
                     self.fd.store(other, Ordering::Relaxed);
                 }
-                table::enter(fd, Entry::Other);
+                table::enter(fd, Word::NOTHING);
             }
         }
     }
-
-    /// One holder less; the last one ends the set.
-    pub(crate) fn unhold(&'static self) {
-        if self.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
-        }
-        let Ok(state) = self.retire() else {
-            return;
-        };
-        for outer in table::SETS
-            .each()
-            .filter(|s| s.nested.load(Ordering::Acquire) != 0)
-        {
-            outer.with(|state| {
-                let before = state.nested.len();
-                state.nested.retain(|&s| !std::ptr::eq(s, self));
-                outer
-                    .nested
-                    .fetch_sub((before - state.nested.len()) as u32, Ordering::AcqRel);
-            });
-        }
-        if let Some(state) = state {
-            let asleep = self.sleepers.load(Ordering::Acquire);
-            for nested in state.nested.iter().filter(|_| asleep != 0) {
-                leave_doors(nested, asleep);
-            }
-            for item in state.items.iter().filter(|i| i.live) {
-                if item.socket.lock.take() {
-                    item.socket
-                        .items
-                        .list()
-                        .retain(|&(set, _)| set != self.index());
-                    watch(item.socket);
-                    item.socket.lock.give();
-                }
-            }
-            for follow in &state.follows {
-                call::leave_door(self, follow);
-                follow.link.unhold();
-            }
-        }
-        self.channel.close();
-        for fd in [&self.inner, &self.kick, &self.kept] {
-            let fd = fd.swap(-1, Ordering::AcqRel);
-            if fd >= 0 {
-                table::enter(fd, Entry::Other);
-                sys::close(fd);
-            }
-        }
-        table::SETS.give(self);
-    }
-}
-
-/// A call on a set under way: the set outlives it, whoever closes the last descriptor
-/// meanwhile. A process with one thread, which does not, is spared the count.
-#[derive(Clone, Copy)]
-pub(crate) struct User {
-    set: &'static Set,
-    held: Option<Taken>,
-}
-
-impl User {
-    /// A call on the set that `fd` names, if it names one.
-    #[inline(always)]
-    pub(crate) fn of(fd: c_int) -> Option<Self> {
-        let held = (!is_alone()).then(Taken::now);
-        let set = if held.is_some() {
-            hold::set(fd)?
-        } else {
-            table::set(fd)?
-        };
-        Some(Self { set, held })
-    }
-
-    /// The set.
-    #[inline]
-    pub(crate) fn set(self) -> &'static Set {
-        self.set
-    }
-
-    /// The call is over, or its thread cancelled.
-    #[inline]
-    pub(crate) fn leave(self) {
-        if self.held.is_some_and(Taken::lasts) {
-            self.set.unhold();
-        }
-    }
-}
-
-/// In a forked child, of links whose memory has not come: no set reads their logs. (After a bare
-/// fork libc's allocator may be another thread's.)
-pub(crate) fn forget_links(is_lost: impl Fn(&Link) -> bool) {
-    for set in table::SETS.each().filter(|set| set.is_live()) {
-        set.with_any(|state| state.follows.retain(|follow| !is_lost(follow.link)));
-    }
-}
-
-/// In a forked child: locks that other threads held are free.
-pub(crate) fn after_fork_child() {
-    for set in table::SETS.each() {
-        set.lock.reset();
-        set.sleepers.store(0, Ordering::Relaxed);
-        set.plain_sleepers.store(0, Ordering::Relaxed);
-    }
-    call::after_fork_child();
 }

@@ -7,9 +7,9 @@ use shunt_shm::wake::Door;
 
 use super::call;
 use super::near;
-use super::nested::Inside;
 use super::set::Set;
 use super::state::State;
+use super::within::Inside;
 use crate::stream::share_crowd;
 
 /// A thread is about to sleep on the set, or on something that contains it. `true`:
@@ -60,6 +60,19 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
 /// It is awake again.
 pub(crate) fn end_sleep(set: &'static Set) {
     leave_doors(set, 1);
+}
+
+impl Set {
+    /// A thread is about to sleep on the set while that is plain, and so stands at no door. One of the two
+    /// sees the other: this thread a change, or the changer this sleeper.
+    pub(crate) fn begin_plain_sleep(&self) {
+        self.plain_sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// It is awake again.
+    pub(crate) fn end_plain_sleep(&self) {
+        self.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The reverse of [`stand_at_doors`], with what is inside by now: whoever changes that counts those

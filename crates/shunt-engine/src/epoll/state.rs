@@ -5,11 +5,8 @@ use shunt_shm::wake::Log;
 use std::cell::Cell;
 use std::collections::VecDeque;
 
-use super::call;
-use super::set::Set;
 use crate::link::Link;
 use crate::socket::Socket;
-use crate::table;
 use crate::tcp::Mark;
 
 /// A dormant registration goes after this many events.
@@ -68,7 +65,7 @@ impl Item {
     }
 
     fn is_at(&self, fd: c_int) -> bool {
-        table::socket(fd).is_some_and(|socket| std::ptr::eq(socket, self.socket))
+        self.socket.is_at(fd)
     }
 }
 
@@ -83,7 +80,7 @@ pub(super) struct Follow {
     pub(super) log: Log<'static>,
     /// How far it is read.
     pub(super) head: u64,
-    members: u32,
+    pub(super) members: u32,
 }
 
 /// What the set's lock guards.
@@ -98,8 +95,8 @@ pub(super) struct State {
     /// Items that are looked at directly, and the waits in a row without sleep.
     pub(super) near: Vec<u32>,
     pub(super) awake: u32,
-    /// Sets of the program inside this one.
-    pub(super) nested: Vec<&'static Set>,
+    /// Sets of the program inside this one, by their numbers.
+    pub(super) nested: Vec<u32>,
     /// A log has told of something since the set was last exposed.
     pub(super) fresh: bool,
     /// Sockets that are used although their registration is dormant.
@@ -244,51 +241,109 @@ impl State {
         }
         self.free.push(index);
     }
+}
 
-    /// Reads the logs of this link from now on.
-    pub(super) fn follow(&mut self, link: &'static Link, set: &Set) {
-        if let Some(follow) = self.follows.iter_mut().find(|f| std::ptr::eq(f.link, link)) {
-            follow.members += 1;
-            return;
-        }
-        link.hold();
-        let door = call::find_door(set, link);
-        let log = link.peer().log(door.unwrap_or(0));
-        self.follows.push(Follow {
-            link,
-            door,
-            name: Cell::new(set.channel.called()),
-            log,
-            head: log.end(),
-            members: 1,
-        });
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::socket::Stage;
+
+    const EVENT: epoll_event = epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: 7,
+    };
+
+    /// A set with one member that is served here.
+    fn with_member(fd: c_int) -> (State, &'static Socket, u32) {
+        let socket = Socket::enter(fd, Stage::Plain).unwrap();
+        let mut state = State::default();
+        let index = state.insert(socket, fd, EVENT);
+        state.items[index as usize].moved = true;
+        (state, socket, index)
     }
 
-    /// The door at which the set stands at a link.
-    pub(super) fn door(&self, link: &Link, set: &Set) -> Option<u32> {
-        let follow = self.follows.iter().find(|f| std::ptr::eq(f.link, link))?;
-        call::door(set, follow)
+    #[test]
+    fn a_registration_is_found_by_socket_and_number() {
+        let (mut state, socket, index) = with_member(303_000);
+        let other = state.insert(socket, 303_001, EVENT);
+        assert_eq!(state.find(socket, 303_000), Some(index));
+        assert_eq!(state.find(socket, 303_001), Some(other));
+        assert_eq!(state.find(socket, 303_002), None);
+        state.remove(index);
+        assert_eq!(
+            (state.find(socket, 303_000), state.find(socket, 303_001)),
+            (None, Some(other))
+        );
     }
 
-    /// Whether the set has a door at a link, or there is one for it.
-    pub(super) fn may_follow(&self, link: &Link, set: &Set) -> bool {
-        match self.follows.iter().find(|f| std::ptr::eq(f.link, link)) {
-            Some(follow) => call::door(set, follow).is_some(),
-            None => call::is_free(link),
-        }
+    #[test]
+    fn news_are_queued_once() {
+        let (mut state, socket, index) = with_member(303_010);
+        state.enqueue(index, false);
+        state.enqueue_socket(socket.index());
+        assert_eq!(state.queue, [index]);
+        assert!(!state.items[index as usize].look);
+        state.enqueue(index, true);
+        assert!(state.queue.len() == 1 && state.items[index as usize].look);
     }
 
-    /// One member less.
-    pub(super) fn unfollow(&mut self, link: &'static Link, set: &Set) {
-        if let Some(at) = self.follows.iter().position(|f| std::ptr::eq(f.link, link)) {
-            self.follows[at].members -= 1;
-            if self.follows[at].members == 0 {
-                call::leave_door(set, &self.follows.swap_remove(at));
-                link.unhold();
-                if self.follows.is_empty() {
-                    call::unwatch(set);
-                }
-            }
+    #[test]
+    fn a_note_of_what_the_kernel_has_is_not_queued() {
+        let (mut state, _, index) = with_member(303_020);
+        state.items[index as usize].moved = false;
+        state.enqueue(index, true);
+        assert!(state.queue.is_empty());
+    }
+
+    #[test]
+    fn a_dormant_registration_of_a_busy_socket_is_to_go() {
+        let (mut state, socket, index) = with_member(303_030);
+        state.items[index as usize].dormant = true;
+        assert_eq!(state.find_dormant(socket, 303_030), Some(index));
+        assert_eq!(state.find(socket, 303_030), None);
+        for _ in 1..BUSY {
+            state.enqueue_socket(socket.index());
         }
+        assert!(state.busy.is_empty() && state.queue.is_empty());
+        state.enqueue_socket(socket.index());
+        assert_eq!(state.busy.len(), 1);
+    }
+
+    #[test]
+    fn a_place_that_is_used_anew_has_another_generation() {
+        let (mut state, socket, index) = with_member(303_040);
+        let before = state.items[index as usize].generation;
+        state.remove(index);
+        assert!(!state.items[index as usize].live);
+        let again = state.insert(socket, 303_041, EVENT);
+        assert_eq!(again, index);
+        assert_ne!(state.items[index as usize].generation, before);
+    }
+
+    #[test]
+    fn a_removed_member_leaves_its_number_in_the_queue_for_the_next_one() {
+        let (mut state, socket, index) = with_member(303_050);
+        state.enqueue(index, false);
+        state.remove(index);
+        assert_eq!(state.queue, [index]);
+        let again = state.insert(socket, 303_051, EVENT);
+        state.items[again as usize].moved = true;
+        state.enqueue(again, false);
+        // It is there once, and means the new one.
+        assert_eq!(state.queue, [index]);
+        assert!(state.items[again as usize].queued);
+    }
+
+    #[test]
+    fn each_registration_of_a_socket_is_visited() {
+        let (mut state, socket, index) = with_member(303_060);
+        let other = Socket::enter(303_061, Stage::Plain).unwrap();
+        state.insert(other, 303_061, EVENT);
+        state.insert(socket, 303_062, EVENT);
+        let mut seen = Vec::new();
+        state.visit_socket(socket.index(), |item| seen.push(item.fd));
+        seen.sort_unstable();
+        assert_eq!((seen, index), (vec![303_060, 303_062], 0));
     }
 }

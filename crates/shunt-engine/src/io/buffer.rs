@@ -110,3 +110,57 @@ pub(super) fn flags_at(offset: i64, flags: c_int) -> Option<c_int> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(base: usize, iov_len: usize) -> iovec {
+        iovec {
+            iov_base: std::ptr::without_provenance_mut(base),
+            iov_len,
+        }
+    }
+
+    #[test]
+    fn an_address_that_no_program_has_is_bad_unless_nothing_is_there() {
+        let bad = |base: usize, length| is_bad(std::ptr::without_provenance(base), length);
+        assert!(bad(0, 1) && bad(4095, 1) && bad(USER_END, 1) && bad(USER_END - 1, 2));
+        assert!(!bad(0, 0) && !bad(4096, 1) && !bad(USER_END - 1, 1));
+    }
+
+    #[test]
+    fn one_bad_buffer_makes_a_list_bad_but_the_first_page_is_not_impossible() {
+        assert!(has_bad(&[part(8192, 4), part(8, 4)]) && !has_bad(&[part(8192, 4)]));
+        assert!(!has_impossible(&[part(8, 4)]) && has_impossible(&[part(USER_END, 4)]));
+    }
+
+    #[test]
+    fn a_list_is_taken_as_the_kernel_takes_it() {
+        let parts = [part(8192, 4), part(8192, usize::MAX)];
+        // SAFETY: the lists are this test's.
+        let taken = |count| unsafe { list(parts.as_ptr(), count) }.map(<[iovec]>::len);
+        assert_eq!((taken(0), taken(1)), (Ok(0), Ok(1)));
+        assert_eq!(taken(2), Err(Outcome::Fail(libc::EINVAL)));
+        assert_eq!(taken(IOV_MAX + 1), Err(Outcome::Fail(libc::EINVAL)));
+        // SAFETY: refused before it is read.
+        let nowhere = unsafe { list(std::ptr::null(), 1) };
+        assert_eq!(
+            nowhere.map(<[iovec]>::len),
+            Err(Outcome::Fail(libc::EFAULT))
+        );
+    }
+
+    #[test]
+    fn flags_of_files_mean_to_a_socket_what_they_can() {
+        const RWF_HIPRI: c_int = 1;
+        const RWF_NOWAIT: c_int = 8;
+        assert_eq!(flags_at(-1, 0), Some(0));
+        assert_eq!(flags_at(-1, RWF_HIPRI), Some(0));
+        assert_eq!(
+            flags_at(-1, RWF_NOWAIT | RWF_HIPRI),
+            Some(libc::MSG_DONTWAIT)
+        );
+        assert_eq!((flags_at(0, 0), flags_at(-1, 1 << 20)), (None, None));
+    }
+}

@@ -11,7 +11,7 @@ use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn, Stay};
 use crate::thread::is_alone;
-use crate::{Outcome, life, ready, real, signal, sys, table};
+use crate::{Outcome, entry, life, real, signal, sys};
 
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
@@ -162,7 +162,7 @@ impl<'a> Control<'a> {
 
 /// `sendmsg(2)`. Also looks for descriptors being passed, on any socket.
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcome {
-    if !table::is_any() || is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
+    if !entry::is_any() || is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
@@ -239,7 +239,7 @@ pub unsafe fn recvmmsg(
     if is_bad(messages.cast(), 1) {
         return Outcome::Kernel;
     }
-    if !is_candidate(fd) && table::is_any() {
+    if !is_candidate(fd) && entry::is_any() {
         // SAFETY: the caller's promise; the kernel has filled as many messages as it says.
         return unsafe {
             match real::quietly(|| real::recvmmsg()(fd, messages, count, flags, timeout) as isize) {
@@ -274,7 +274,7 @@ pub unsafe fn recvmmsg(
 /// An error of the connection, which `recvmmsg` tells before what can be received
 /// (`do_recvmmsg` in the kernel's `net/socket.c`).
 fn error_before(conn: &Conn) -> Option<Outcome> {
-    if ready::is_as_usual(conn) {
+    if stream::is_as_usual(conn) {
         return None;
     }
     match stream::socket_error(conn) {
@@ -401,7 +401,7 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
     if is_bad(messages.cast(), 1) {
         return Outcome::Kernel;
     }
-    if !is_candidate(fd) && table::is_any() {
+    if !is_candidate(fd) && entry::is_any() {
         for i in 0..count.min(IOV_MAX as c_uint) as usize {
             // SAFETY: the caller's promise.
             let Ok(one) = (unsafe { message_at(messages, i) }) else {

@@ -6,8 +6,8 @@ use shunt_abi::Reason;
 use super::buffer::{MOST, flags_at, header, is_bad, vectored};
 use super::short;
 use super::target::{is_candidate, serve};
-use crate::socket::SENDER;
-use crate::{Outcome, real, stream, table, upgrade};
+use crate::socket::{SENDER, Socket};
+use crate::{Outcome, control, real, stream};
 
 /// `write(2)`, beyond what [`short::send`] does.
 pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome {
@@ -103,10 +103,10 @@ pub(super) unsafe fn transmit(fd: c_int, parts: &[iovec], flags: c_int) -> Outco
         |conn| unsafe { stream::send(&conn, parts, flags) },
         || {
             if flags & libc::MSG_OOB != 0
-                && let Some(socket) = table::socket(fd)
+                && let Some(socket) = Socket::of(fd)
             {
                 // The receiver may skip that byte, and then counts wrong.
-                upgrade::refuse(socket, Reason::Urgent);
+                control::refuse(socket, Reason::Urgent);
             }
             // SAFETY: the caller's promise; the header names only its buffers.
             unsafe {

@@ -5,9 +5,9 @@ use libc::{c_int, c_void, size_t};
 
 use super::buffer::is_bad;
 use super::target::meanwhile;
-use crate::socket::{RECEIVER, SENDER, Stage};
+use crate::Outcome;
+use crate::socket::{RECEIVER, SENDER, Socket, Stage};
 use crate::stream::{Conn, short};
-use crate::{Outcome, table};
 
 /// Does what [`send`](super::send()) and [`write`](super::write) do with a short message.
 /// Otherwise nothing has been done: [`Outcome::Kernel`] says that it is not shunted.
@@ -68,7 +68,7 @@ fn usual(
     buffer: *const c_void,
     length: size_t,
 ) -> Result<Conn<'static>, Option<Outcome>> {
-    let socket = table::socket(fd).ok_or(Some(Outcome::Kernel))?;
+    let socket = Socket::of(fd).ok_or(Some(Outcome::Kernel))?;
     if socket.stage() != Stage::Attached {
         return Err(Some(Outcome::Kernel));
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 
 use crate::socket::{RECEIVER, Socket, Stage};
-use crate::stream::{Conn, again};
-use crate::{Outcome, real, stats, table, upgrade};
+use crate::stream::Conn;
+use crate::{Outcome, real, stats, upgrade};
 
 /// So many bytes in one call show as much as a call does.
 const LARGE: isize = 32 << 10;
@@ -24,7 +24,7 @@ pub(super) enum Target {
 
 #[inline(always)]
 pub(super) fn target(fd: c_int, who: u32) -> Target {
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = Socket::of(fd) else {
         return Target::Kernel;
     };
     match Conn::attached(socket, fd) {
@@ -48,7 +48,7 @@ fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
             break;
         }
         if !socket.go_in(fd, who) {
-            match table::socket(fd) {
+            match Socket::of(fd) {
                 Some(now) if std::ptr::eq(now, socket) => continue,
                 _ => return target(fd, who),
             }
@@ -70,7 +70,7 @@ fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
 /// or may be shunted one day, but not yet. `None`: nothing has been done.
 #[inline(always)]
 pub(super) fn meanwhile(fd: c_int, who: u32, call: impl FnOnce() -> isize) -> Option<isize> {
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = Socket::of(fd) else {
         return Some(call());
     };
     match socket.stage() {
@@ -134,12 +134,12 @@ enum Plain {
 
 #[cold]
 fn enter_plain(conn: &Conn<'static>, life: u32) -> Plain {
-    if again::is_in(conn, life) && !again::is_plain_in(conn, life) {
+    if conn.is_in(life) && !conn.is_plain_in(life) {
         return Plain::Never;
     }
     conn.socket.go_in_attached(RECEIVER);
     // Nobody begins another life while we are in.
-    if again::is_plain_in(conn, life) {
+    if conn.is_plain_in(life) {
         return Plain::Now;
     }
     conn.socket.go_out(RECEIVER);
@@ -164,6 +164,6 @@ fn counted(socket: &'static Socket, who: u32, call: impl FnOnce() -> isize) -> i
 /// Whether `fd` is a socket that is (or may be about to be) shunted.
 #[inline(always)]
 pub(super) fn is_candidate(fd: c_int) -> bool {
-    table::socket(fd)
+    Socket::of(fd)
         .is_some_and(|s| !matches!(s.stage(), Stage::Plain | Stage::Fresh | Stage::Listener))
 }

@@ -7,9 +7,11 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, pollfd};
 
 use super::option::learn_time;
+use super::track::track;
 use crate::config::{self, Upgrade};
-use crate::socket::{Socket, Stage};
-use crate::table::{self, Entry};
+use crate::entry::{self, Entry};
+use crate::hold::Held;
+use crate::socket::{SOCKETS, Stage};
 use crate::{sys, upgrade};
 
 /// Inherited descriptors are looked for up to this number.
@@ -51,15 +53,15 @@ pub(super) fn adopt(fd: c_int) -> bool {
     let Ok(cookie) = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) else {
         return false;
     };
-    let known = table::SOCKETS.each().find(|socket| {
+    let known = SOCKETS.each().find(|socket| {
         socket.is_live() && socket.adopted.load(Ordering::Relaxed) && socket.cookie() == cookie
     });
     if let Some(socket) = known {
         socket.hold();
-        if let Entry::Socket(stale) = table::enter(fd, Entry::Socket(socket)) {
+        if let Entry::Socket(stale) = entry::enter(fd, Entry::Socket(socket)) {
             stale.unhold();
         }
-    } else if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
+    } else if let Some(socket) = track(fd, Stage::Fresh) {
         socket.set_cookie(cookie);
         learn_time(socket, fd);
         upgrade::adopt(socket);

@@ -7,12 +7,14 @@ use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
 use super::option::learn_time;
-use super::{attached, forget_stale};
+use super::track::{forget_stale, track};
 use crate::config::{self, Upgrade};
+use crate::entry::{self, Entry};
+use crate::hold::Held;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::table::{self, Entry};
-use crate::{Outcome, address, control, sys, thread, upgrade};
+use crate::sys::{self, address};
+use crate::{Outcome, control, thread, upgrade};
 
 /// After a successful `socket`.
 pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
@@ -24,7 +26,7 @@ pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         return;
     }
     if tcp {
-        Socket::enter(fd, Stage::Fresh);
+        track(fd, Stage::Fresh);
     } else {
         forget_stale(fd);
     }
@@ -32,7 +34,7 @@ pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
 
 /// Before the real `connect`.
 pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: socklen_t) {
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = Socket::of(fd) else {
         return;
     };
     // Only who pairs at once has anything to say before.
@@ -65,12 +67,12 @@ fn dissolve(old: &'static Socket) {
         _ => {}
     }
     let mut new: Option<&'static Socket> = None;
-    table::each(|fd, entry| match (entry, new) {
+    entry::each(|fd, entry| match (entry, new) {
         (Entry::Socket(socket), _) if !std::ptr::eq(socket, old) => {}
-        (Entry::Socket(_), None) => new = Socket::enter(fd, Stage::Fresh),
+        (Entry::Socket(_), None) => new = track(fd, Stage::Fresh),
         (Entry::Socket(_), Some(new)) => {
             new.hold();
-            table::enter(fd, Entry::Socket(new));
+            entry::enter(fd, Entry::Socket(new));
             old.unhold();
         }
         _ => {}
@@ -79,7 +81,7 @@ fn dissolve(old: &'static Socket) {
 
 /// After the real `connect`; `error` is 0 or its errno.
 pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen_t, error: c_int) {
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = Socket::of(fd) else {
         return;
     };
     let begun = matches!(error, 0 | libc::EINPROGRESS | libc::EINTR);
@@ -115,7 +117,7 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
 
 /// After a successful `listen`.
 pub fn after_listen(fd: c_int) {
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = Socket::of(fd) else {
         return;
     };
     if socket.stage() != Stage::Fresh || config::upgrade() == Upgrade::Off || !thread::owns_memory()
@@ -149,7 +151,7 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
     }
     // Only a listener that other processes can know of has shunted peers; one
     // inherited through fork is still the one that its parent registered.
-    let tcp = match table::look(listener) {
+    let tcp = match entry::look(listener) {
         Entry::Socket(socket) => socket.stage() == Stage::Listener,
         Entry::Other => adopt(listener),
         Entry::Set(_) | Entry::Ours => false,
@@ -161,9 +163,9 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
     if config::upgrade() != Upgrade::Off {
         control::look();
     }
-    if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
+    if let Some(socket) = track(fd, Stage::Fresh) {
         socket.set_connected(true);
-        if let Some(listener) = table::socket(listener) {
+        if let Some(listener) = Socket::of(listener) {
             socket.inherit(listener);
             upgrade::sync::watches(listener);
         }
@@ -194,21 +196,21 @@ pub(super) fn adopt_listener(fd: c_int) -> bool {
     if ask(libc::SO_ACCEPTCONN) != Ok(1) || ask(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
         return false;
     }
-    if let Some(socket) = Socket::enter(fd, Stage::Fresh) {
+    if let Some(socket) = track(fd, Stage::Fresh) {
         learn_time(socket, fd);
         after_listen(fd);
     }
-    table::socket(fd).is_some_and(|socket| socket.stage() == Stage::Listener)
+    Socket::of(fd).is_some_and(|socket| socket.stage() == Stage::Listener)
 }
 
 /// Instead of `shutdown`.
 pub fn shutdown(fd: c_int, how: c_int) -> Outcome {
-    match attached(fd) {
+    match Conn::of(fd) {
         Some(conn) => stream::shutdown(&conn, how),
         None => {
             // A connection that is ending is not worth an upgrade.
-            if let Some(socket) = table::socket(fd) {
-                upgrade::refuse(socket, Reason::HalfClosed);
+            if let Some(socket) = Socket::of(fd) {
+                control::refuse(socket, Reason::HalfClosed);
             }
             Outcome::Kernel
         }

@@ -3,16 +3,18 @@
 use libc::{c_int, c_uint};
 use shunt_abi::Reason;
 
-use super::inherit::{copied_apart, to_kernel};
-use super::{before_stdio, forget_stale};
-use crate::socket::{Socket, Stage};
-use crate::stream::{self, Conn};
-use crate::table::{self, Entry};
-use crate::{Outcome, control, epoll, region, stats, sys, thread, wake};
+use super::closing::closing;
+use super::inherit::{before_stdio, copied_apart, to_kernel};
+use super::track::forget_stale;
+use crate::entry::{self, Entry};
+use crate::hold::Held;
+use crate::socket::SOCKETS;
+use crate::stream;
+use crate::{Outcome, control, epoll, region, sys, thread, wake};
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
-    match table::look(fd) {
+    match entry::look(fd) {
         Entry::Other => {}
         Entry::Ours => return Outcome::Fail(libc::EBADF),
         entry => {
@@ -22,81 +24,6 @@ pub fn close(fd: c_int) -> Outcome {
         }
     }
     Outcome::Kernel
-}
-
-/// Bookkeeping for a descriptor about to be closed.
-pub(super) fn closing(fd: c_int, entry: Entry) {
-    match entry {
-        Entry::Socket(socket) => closing_socket(socket, fd),
-        Entry::Set(set) => {
-            set.forget_fd(fd);
-            table::enter(fd, Entry::Other);
-            set.unhold();
-        }
-        Entry::Ours | Entry::Other => {}
-    }
-}
-
-/// The same of a socket.
-fn closing_socket(socket: &'static Socket, fd: c_int) {
-    socket.forget_fd(fd);
-    let conn = Conn::attached(socket, fd);
-    // The copy keeps the socket from here on, in the place of this descriptor.
-    let handed = conn.is_some_and(|conn| stream::hand_over(&conn));
-    let is_last = !handed && socket.holds() == 1;
-    if is_last {
-        ending(socket, fd);
-    } else if socket.fd() == fd
-        && let Some(conn) = conn
-    {
-        // No other descriptor has taken its place.
-        stream::before_close_under_sleeper(&conn);
-    }
-    table::enter(fd, Entry::Other);
-    if !is_last {
-        socket.lose_fd(fd);
-    }
-    if let Some(conn) = Conn::attached(socket, fd) {
-        stream::let_go(&conn);
-    }
-    if handed {
-        return;
-    }
-    if is_last {
-        socket.unhold();
-    } else if !socket.unhold_one_of_several() {
-        // Another thread has closed the others meanwhile.
-        ending(socket, fd);
-        socket.unhold();
-    }
-}
-
-/// The last of the calls ends that went on by a copy of a closed descriptor.
-pub(crate) fn close_copy(socket: &'static Socket, copy: c_int) {
-    // The program may have closed the number behind our back.
-    let is_ours = Conn::attached(socket, copy).is_some_and(|conn| conn.is_named());
-    let fd = if is_ours { copy } else { -1 };
-    closing_socket(socket, fd);
-    if is_ours {
-        sys::close(fd);
-    }
-}
-
-/// The last descriptor of a socket is about to be closed.
-fn ending(socket: &'static Socket, fd: c_int) {
-    match socket.stage() {
-        Stage::Attached => {
-            if socket.reason() == Reason::Passed {
-                epoll::give_back_of(socket);
-            }
-            if let Some(conn) = Conn::new(socket, fd) {
-                stream::before_close(&conn);
-            }
-        }
-        Stage::Listener => control::unlisten(socket),
-        Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
-        _ => {}
-    }
 }
 
 /// Instead of `close_range` (`Kernel`: nothing of ours is touched).
@@ -117,7 +44,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
     let own = flags & CLOEXEC == 0 && thread::owns_descriptors();
     let mut from = first;
     let mut failed = None;
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         let n = fd as c_uint;
         if n < first || n > last {
             return;
@@ -142,15 +69,15 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
 /// Before the real `dup2`/`dup3` (new != old): what closing `new` means, and
 /// moves a descriptor of ours out of the way.
 pub fn before_replace(old: c_int, new: c_int) {
-    match table::look(new) {
+    match entry::look(new) {
         Entry::Other => {}
         Entry::Ours => {
             if thread::owns_memory() {
                 region::make_way(new);
-                stats::make_way(new);
+                region::line_file::make_way(new);
                 control::make_way(new);
                 epoll::make_way(new);
-                table::SOCKETS
+                SOCKETS
                     .each()
                     .for_each(|socket| stream::make_way(socket, new));
                 wake::make_way(new);
@@ -172,7 +99,7 @@ pub fn after_getfd(fd: c_int) {
     let cookie = |fd| sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok();
     let Some(wanted) = cookie(fd) else { return };
     let mut original = None;
-    table::each(|n, entry| {
+    entry::each(|n, entry| {
         if matches!(entry, Entry::Socket(_)) && n != fd && cookie(n) == Some(wanted) {
             original = Some(n);
         }
@@ -184,8 +111,8 @@ pub fn after_getfd(fd: c_int) {
 
 /// After a successful `dup`, `dup2`, `dup3` (new != old).
 pub fn after_dup(old: c_int, new: c_int) {
-    let entry = table::look(old);
-    if matches!(entry, Entry::Other) && matches!(table::look(new), Entry::Other) {
+    let entry = entry::look(old);
+    if matches!(entry, Entry::Other) && matches!(entry::look(new), Entry::Other) {
         return;
     }
     if !thread::owns_descriptors() {
@@ -209,13 +136,13 @@ pub fn after_dup(old: c_int, new: c_int) {
     } else {
         entry
     };
-    match table::enter(new, entry) {
+    match entry::enter(new, entry) {
         Entry::Socket(stale) => stale.unhold(),
         Entry::Set(stale) => stale.unhold(),
         Entry::Ours | Entry::Other => {}
     }
     if let Entry::Socket(socket) = entry
-        && !matches!(table::look(new), Entry::Socket(_))
+        && !matches!(entry::look(new), Entry::Socket(_))
     {
         // No memory to know the copy: what is done by it is the kernel's to see.
         to_kernel(old, Reason::NoResources);

@@ -2,21 +2,17 @@
 //! process. It may not run under Shunt, so each such connection becomes a plain
 //! kernel socket first.
 
-use std::sync::atomic::Ordering;
-
 use libc::c_int;
 use shunt_abi::Reason;
 
-use super::attached;
-use crate::hold;
+use crate::entry::{self, Entry};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::table::{self, Entry};
-use crate::{config, control, sys, thread, upgrade};
+use crate::{control, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
-pub(super) fn give_up(fd: c_int, reason: Reason) {
-    if let Some(socket) = table::socket(fd) {
+pub(crate) fn give_up(fd: c_int, reason: Reason) {
+    if let Some(socket) = Socket::of(fd) {
         give_up_socket(socket, fd, reason);
     }
 }
@@ -24,7 +20,7 @@ pub(super) fn give_up(fd: c_int, reason: Reason) {
 /// The same, for good, by a thread that may.
 pub(crate) fn to_kernel(fd: c_int, reason: Reason) {
     if thread::owns_memory()
-        && let Some(socket) = table::socket(fd)
+        && let Some(socket) = Socket::of(fd)
     {
         give_up_now(socket, fd, reason);
         socket.again.stay();
@@ -39,16 +35,9 @@ fn give_up_socket(socket: &'static Socket, fd: c_int, reason: Reason) {
 }
 
 fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
-    upgrade::refuse(socket, reason);
-    if socket.stage() != Stage::Attached {
-        return;
-    }
-    hold::beside_close(socket, || {
-        if let Some(conn) = Conn::new(socket, fd) {
-            stream::downgrade(&conn, reason);
-            if goes_on_elsewhere(reason) {
-                stream::stand_in_for_ended_peer(&conn);
-            }
+    stream::give_up(socket, fd, reason, |conn| {
+        if goes_on_elsewhere(reason) {
+            stream::stand_in_for_ended_peer(conn);
         }
     });
 }
@@ -61,41 +50,9 @@ fn goes_on_elsewhere(reason: Reason) -> bool {
     )
 }
 
-/// Sees to what `shunt downgrade` wishes. Where a call is about to wait, without a token.
-#[inline]
-pub(crate) fn see_to_wishes() {
-    let all = config::is_restless();
-    if all || control::take_wishes() {
-        go_back(all);
-    }
-}
-
-#[cold]
-fn go_back(all: bool) {
-    if !thread::owns_memory() {
-        return;
-    }
-    table::each(|fd, entry| {
-        let Entry::Socket(socket) = entry else { return };
-        let wished = socket.wished.load(Ordering::Relaxed);
-        if !(wished || all && socket.stage() == Stage::Attached) {
-            return;
-        }
-        // Nothing needs TCP: the peer may read some of it first.
-        if Conn::attached(socket, fd).is_some_and(|conn| stream::is_too_much_for_tcp(&conn)) {
-            if wished {
-                control::wish_again();
-            }
-            return;
-        }
-        socket.wished.store(false, Ordering::Relaxed);
-        give_up_socket(socket, fd, Reason::Requested);
-    });
-}
-
 /// Everything goes back to the kernel: its calls pass us by from here on.
-pub(super) fn give_up_all(reason: Reason) {
-    table::each(|fd, entry| {
+pub(crate) fn give_up_all(reason: Reason) {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry {
             give_up_socket(socket, fd, reason);
         }
@@ -104,7 +61,7 @@ pub(super) fn give_up_all(reason: Reason) {
 
 /// What several processes have in shared memory goes back to the kernel.
 pub(super) fn give_up_shared(reason: Reason) {
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && let Some(conn) = Conn::attached(socket, fd)
             && conn.is_shared()
@@ -118,7 +75,7 @@ pub(super) fn give_up_shared(reason: Reason) {
 /// in no epoll set is forgotten, so that calls on it are but the program's own. What
 /// several processes have, and none of them uses in shared memory yet, the others keep.
 pub(super) fn forget_all(reason: Reason) {
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         let Entry::Socket(socket) = entry else { return };
         if socket.stage() == Stage::Paired && !socket.share.is_unknown() {
             socket.set_plain(Stage::Paired, reason);
@@ -126,14 +83,14 @@ pub(super) fn forget_all(reason: Reason) {
             give_up_socket(socket, fd, reason);
         }
     });
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && socket.stage() == Stage::Attached
             && socket.items.is_empty()
             && Conn::new(socket, fd).is_some_and(|conn| stream::is_plain(&conn))
         {
             // Held for ever: a thread may be about to use it.
-            table::enter(fd, Entry::Other);
+            entry::enter(fd, Entry::Other);
         }
     });
 }
@@ -141,7 +98,7 @@ pub(super) fn forget_all(reason: Reason) {
 /// Before an exec, or a spawn by libc: the descriptors that survive it.
 pub(super) fn before_program() {
     let own = thread::owns_descriptors();
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && is_in_use(socket)
             && survives(fd)
@@ -155,7 +112,7 @@ pub(super) fn before_program() {
 /// Before an exec of this process: what does not survive it is held by relatives
 /// only. Should the exec fail, it stays with the kernel here.
 pub(super) fn leave_the_rest() {
-    table::each(|fd, entry| {
+    entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && (is_in_use(socket) || socket.stage() == Stage::Plain)
             && socket.stage() != Stage::Attached
@@ -212,7 +169,7 @@ pub fn before_spawn() {
 /// whatever this process's own is marked.
 pub fn before_giving(fd: c_int) {
     if thread::owns_memory()
-        && let Some(socket) = table::socket(fd)
+        && let Some(socket) = Socket::of(fd)
     {
         give_up_now(socket, fd, Reason::Inherited);
         socket.again.stay();
@@ -232,10 +189,10 @@ pub fn before_stdio_write(fd: c_int) {
     if !thread::owns_memory() {
         return;
     }
-    if let Some(socket) = table::socket(fd) {
-        upgrade::refuse(socket, Reason::Stdio);
+    if let Some(socket) = Socket::of(fd) {
+        control::refuse(socket, Reason::Stdio);
     }
-    if let Some(conn) = attached(fd) {
+    if let Some(conn) = Conn::of(fd) {
         stream::leave_ring(&conn, Reason::Stdio);
     }
 }

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
 
+use super::after_dup;
 use super::inherit::give_up;
-use super::{after_dup, attached};
+use crate::entry::{self, Entry};
 use crate::socket::{SETS_TIMEOUTS, Socket};
 use crate::stream::Conn;
-use crate::table::{self, Entry};
-use crate::{Outcome, stream, sys, upgrade};
+use crate::{Outcome, control, stream, sys, upgrade};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -18,7 +18,7 @@ const F_SETOWN_EX: c_int = 15;
 
 /// Instead of `fcntl` on a tracked descriptor (it does `F_DUPFD` and `F_SETFL` itself).
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
-    let entry = table::look(fd);
+    let entry = entry::look(fd);
     if matches!(entry, Entry::Other) {
         return Outcome::Kernel;
     }
@@ -50,7 +50,7 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
         }
         F_SETOWN | F_SETSIG | F_SETOWN_EX => {
             if let Entry::Socket(socket) = entry {
-                upgrade::refuse(socket, Reason::AsyncIo);
+                control::refuse(socket, Reason::AsyncIo);
             }
             Outcome::Kernel
         }
@@ -78,7 +78,7 @@ const SIOCOUTQNSD: c_ulong = 0x894B;
 
 /// Instead of `ioctl`.
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outcome {
-    let socket = match table::look(fd) {
+    let socket = match entry::look(fd) {
         Entry::Socket(socket) => socket,
         Entry::Ours => return Outcome::Fail(libc::EBADF),
         _ => return Outcome::Kernel,
@@ -98,7 +98,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             Err(errno) => Outcome::Fail(errno),
         },
-        libc::FIONREAD => match attached(fd) {
+        libc::FIONREAD => match Conn::of(fd) {
             Some(_) if (argument as usize) < 4096 => Outcome::Fail(libc::EFAULT),
             Some(conn) => {
                 let n = stream::unread(&conn).min(i32::MAX as u64) as c_int;
@@ -108,7 +108,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        libc::TIOCOUTQ | SIOCOUTQNSD => match attached(fd) {
+        libc::TIOCOUTQ | SIOCOUTQNSD => match Conn::of(fd) {
             Some(conn) if conn.is_on_ring() && sys::is_readable(argument) => {
                 let n = stream::unsent(&conn).min(i32::MAX as u64) as c_int;
                 // SAFETY: the caller's promise.
@@ -117,7 +117,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
-        SIOCATMARK => match attached(fd) {
+        SIOCATMARK => match Conn::of(fd) {
             Some(conn) if is_before_mark(&conn) && sys::is_readable(argument) => {
                 // SAFETY: the caller's promise.
                 unsafe { argument.cast::<c_int>().write_unaligned(0) };
@@ -159,7 +159,7 @@ pub(super) fn learn_time(socket: &Socket, fd: c_int) {
 
 /// A `recvmsg` with room for control data: the kernel alone knows when bytes come.
 pub(crate) fn before_control_data(fd: c_int) {
-    if table::socket(fd).is_some_and(|socket| socket.tells_time.load(Ordering::Relaxed) != 0) {
+    if Socket::of(fd).is_some_and(|socket| socket.tells_time.load(Ordering::Relaxed) != 0) {
         give_up(fd, Reason::SocketOption);
     }
 }
@@ -172,11 +172,7 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> Outcome {
-    const TCP_ULP: c_int = 31;
-    const TCP_REPAIR: c_int = 19;
-    // For programs whose `time_t` is longer than a `long`.
-    const SO_TIMESTAMPING_NEW: c_int = 65;
-    let Some(socket) = table::socket(fd) else {
+    let Some(socket) = Socket::of(fd) else {
         return Outcome::Kernel;
     };
     let number = if length as usize >= size_of::<c_int>() && value as usize >= 4096 {
@@ -185,7 +181,42 @@ pub unsafe fn setsockopt(
     } else {
         None
     };
-    let needs_kernel = match (level, name) {
+    if needs_kernel(level, name, number) {
+        give_up(fd, Reason::SocketOption);
+        return Outcome::Kernel;
+    }
+    match (level, name, number) {
+        (libc::SOL_SOCKET, libc::SO_SNDBUF, Some(bytes)) => note_send_buffer(socket, fd, bytes),
+        (libc::SOL_SOCKET, SO_RCVTIMEO_NEW | SO_SNDTIMEO_NEW, _) => {
+            socket.timeouts.fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, _)
+            if length as usize >= size_of::<libc::timeval>() && value as usize >= 4096 =>
+        {
+            // SAFETY: the caller's promise; the kernel checks it again.
+            let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
+            note_timeout(socket, name, &time);
+        }
+        (libc::SOL_SOCKET, name, Some(on)) if TIMES.contains(&name) => {
+            // Only a `recvmsg` with room for it sees what that changes.
+            let told_by = if on == 0 { 0 } else { name };
+            socket.tells_time.store(told_by, Ordering::Relaxed);
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INQ, Some(on @ 0..=1)) => {
+            socket.tells_left.store(on != 0, Ordering::Relaxed);
+        }
+        _ => {}
+    }
+    Outcome::Kernel
+}
+
+/// Whether an option makes the kernel do what rings cannot.
+fn needs_kernel(level: c_int, name: c_int, number: Option<c_int>) -> bool {
+    const TCP_ULP: c_int = 31;
+    const TCP_REPAIR: c_int = 19;
+    // For programs whose `time_t` is longer than a `long`.
+    const SO_TIMESTAMPING_NEW: c_int = 65;
+    match (level, name) {
         (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR) => true,
         (
             libc::SOL_SOCKET,
@@ -198,55 +229,30 @@ pub unsafe fn setsockopt(
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => number.is_some_and(|n| !(0..=1).contains(&n)),
         _ => false,
-    };
-    if needs_kernel {
-        give_up(fd, Reason::SocketOption);
-        return Outcome::Kernel;
     }
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF)
-        && let Some(number) = number
-    {
-        // The kernel doubles it for its own overhead; so do we (socket(7)).
-        let bytes = (number as u32).saturating_mul(2).max(4608);
-        socket.sndbuf.store(bytes, Ordering::Relaxed);
-        if let Some(conn) = Conn::new(socket, fd) {
-            stream::resize(&conn, bytes);
-        }
+}
+
+/// `SO_SNDBUF`.
+fn note_send_buffer(socket: &'static Socket, fd: c_int, bytes: c_int) {
+    // The kernel doubles it for its own overhead; so do we (socket(7)).
+    let bytes = (bytes as u32).saturating_mul(2).max(4608);
+    socket.sndbuf.store(bytes, Ordering::Relaxed);
+    if let Some(conn) = Conn::new(socket, fd) {
+        stream::resize(&conn, bytes);
     }
-    if level == libc::SOL_SOCKET && matches!(name, SO_RCVTIMEO_NEW | SO_SNDTIMEO_NEW) {
-        socket.timeouts.fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
+}
+
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO`.
+fn note_timeout(socket: &Socket, name: c_int, time: &libc::timeval) {
+    socket.timeouts.fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
+    if (0..1_000_000).contains(&time.tv_usec) {
+        let impatient = if name == libc::SO_RCVTIMEO {
+            &socket.impatient_receiver
+        } else {
+            &socket.impatient_sender
+        };
+        impatient.store(time.tv_sec < 0, Ordering::Relaxed);
     }
-    if level == libc::SOL_SOCKET
-        && let libc::SO_RCVTIMEO | libc::SO_SNDTIMEO = name
-        && length as usize >= size_of::<libc::timeval>()
-        && value as usize >= 4096
-    {
-        socket.timeouts.fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
-        // SAFETY: the caller's promise; the kernel checks it again.
-        let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
-        if (0..1_000_000).contains(&time.tv_usec) {
-            let impatient = if name == libc::SO_RCVTIMEO {
-                &socket.impatient_receiver
-            } else {
-                &socket.impatient_sender
-            };
-            impatient.store(time.tv_sec < 0, Ordering::Relaxed);
-        }
-    }
-    if level == libc::SOL_SOCKET
-        && TIMES.contains(&name)
-        && let Some(on) = number
-    {
-        // Only a `recvmsg` with room for it sees what that changes.
-        let told_by = if on == 0 { 0 } else { name };
-        socket.tells_time.store(told_by, Ordering::Relaxed);
-    }
-    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ)
-        && let Some(on @ 0..=1) = number
-    {
-        socket.tells_left.store(on != 0, Ordering::Relaxed);
-    }
-    Outcome::Kernel
 }
 
 /// Instead of `getsockopt`.
@@ -258,12 +264,12 @@ pub unsafe fn getsockopt(
     length: *mut socklen_t,
 ) -> Outcome {
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some(socket) = table::socket(fd)
+        && let Some(socket) = Socket::of(fd)
     {
         // So a program asks whether a connect that did not block has come through.
         upgrade::sync::complete(socket, fd);
     }
-    let Some(conn) = attached(fd) else {
+    let Some(conn) = Conn::of(fd) else {
         return Outcome::Kernel;
     };
     let number = match (level, name) {
@@ -286,4 +292,86 @@ pub unsafe fn getsockopt(
         *length = n as socklen_t;
     }
     Outcome::Done(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    fn set<T>(fd: c_int, level: c_int, name: c_int, value: &T) -> Outcome {
+        let length = size_of::<T>() as socklen_t;
+        // SAFETY: the value is there.
+        unsafe { setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), length) }
+    }
+
+    #[test]
+    fn options_that_only_the_kernel_has_are_known_with_their_values() {
+        let needs = |name, number| needs_kernel(libc::SOL_SOCKET, name, Some(number));
+        assert!(needs(libc::SO_ZEROCOPY, 1) && needs(libc::SO_ATTACH_FILTER, 0));
+        assert!(needs(libc::SO_OOBINLINE, 1) && !needs(libc::SO_OOBINLINE, 0));
+        assert!(needs(libc::SO_RCVLOWAT, 2) && needs(libc::SO_RCVLOWAT, -1));
+        assert!(!needs(libc::SO_RCVLOWAT, 1) && !needs(libc::SO_KEEPALIVE, 1));
+        assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, None));
+        // The same number of another level is another option.
+        assert!(!needs_kernel(libc::IPPROTO_TCP, libc::SO_ZEROCOPY, Some(1)));
+    }
+
+    #[test]
+    fn a_send_buffer_bounds_what_is_in_flight_as_the_kernel_counts() {
+        let ends = BothEnds::attached();
+        let (socket, fd) = (ends.sockets[0], ends.fds[0]);
+        assert_eq!(
+            set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &8192),
+            Outcome::Kernel
+        );
+        assert_eq!(socket.sndbuf.load(Ordering::Relaxed), 16_384);
+        let most = &socket.pair().unwrap().own.options.most;
+        assert_eq!(most.load(Ordering::Relaxed), stream::bound(fd, 16_384));
+        set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &1);
+        assert_eq!(socket.sndbuf.load(Ordering::Relaxed), 4608);
+    }
+
+    #[test]
+    fn a_negative_timeout_makes_a_receiver_impatient() {
+        let ends = BothEnds::attached();
+        let (socket, fd) = (ends.sockets[0], ends.fds[0]);
+        let time = |tv_sec, tv_usec| libc::timeval { tv_sec, tv_usec };
+        let is_impatient = || socket.impatient_receiver.load(Ordering::Relaxed);
+        set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time(-1, 0));
+        assert!(is_impatient() && !socket.impatient_sender.load(Ordering::Relaxed));
+        // The kernel refuses that, and nothing changes.
+        set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time(1, 1_000_000));
+        assert!(is_impatient());
+        set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time(1, 0));
+        assert!(!is_impatient());
+        assert_ne!(socket.timeouts.load(Ordering::Relaxed) & SETS_TIMEOUTS, 0);
+    }
+
+    #[test]
+    fn a_socket_that_is_to_filter_is_the_kernels() {
+        let ends = BothEnds::attached();
+        let fd = ends.fds[0];
+        assert_eq!(
+            set(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1),
+            Outcome::Kernel
+        );
+        assert_eq!(ends.sockets[0].reason(), Reason::SocketOption);
+        assert!(Conn::of(fd).is_none_or(|conn| stream::is_plain(&conn) || !conn.is_on_ring()));
+    }
+
+    #[test]
+    fn the_time_that_a_program_wants_to_be_told_is_noted_by_its_option() {
+        let ends = BothEnds::attached();
+        let (socket, fd) = (ends.sockets[0], ends.fds[0]);
+        set(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1);
+        assert_eq!(
+            socket.tells_time.load(Ordering::Relaxed),
+            libc::SO_TIMESTAMPNS
+        );
+        set(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0);
+        assert_eq!(socket.tells_time.load(Ordering::Relaxed), 0);
+        set(fd, libc::IPPROTO_TCP, libc::TCP_INQ, &1);
+        assert!(socket.tells_left.load(Ordering::Relaxed));
+    }
 }

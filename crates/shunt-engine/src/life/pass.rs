@@ -5,10 +5,11 @@ use shunt_abi::Reason;
 
 use super::adopt::adopt;
 use super::connection::adopt_listener;
-use super::forget_stale;
 use super::inherit::give_up;
-use crate::socket::Stage;
-use crate::table::{self, Entry};
+use super::track::forget_stale;
+use crate::entry::{self, Entry};
+use crate::hold::Held;
+use crate::socket::{SOCKETS, Stage};
 use crate::{signal, sys, thread};
 
 /// Descriptors are being passed to another process.
@@ -42,12 +43,12 @@ pub(crate) unsafe fn passed(message: *const libc::msghdr) {
             let Ok(cookie) = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE) else {
                 return;
             };
-            let known = table::SOCKETS
+            let known = SOCKETS
                 .each()
                 .find(|s| s.stage() == Stage::Attached && s.cookie() == cookie);
             if let Some(socket) = known {
                 socket.hold();
-                table::enter(fd, Entry::Socket(socket));
+                entry::enter(fd, Entry::Socket(socket));
             } else if !adopt_listener(fd) {
                 adopt(fd);
             }

@@ -3,9 +3,11 @@
 use libc::{c_char, c_int};
 use shunt_abi::Reason;
 
-use super::{adopt, inherit, successor};
+use super::{adopt, fork, inherit, successor};
 use crate::config::{self, Environment, Upgrade};
-use crate::{Outcome, control, epoll, link, process, signal, stats, sys, thread};
+use crate::socket::{SOCKETS, Socket, Stage};
+use crate::stream::{self, Conn};
+use crate::{Outcome, control, epoll, link, region, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 ///
@@ -17,7 +19,7 @@ pub unsafe fn start(environment: *const *const c_char) {
     // SAFETY: the caller's promise.
     let environment = unsafe { Environment::new(environment) };
     config::read(environment);
-    stats::start(environment);
+    region::line_file::start(environment);
     stats::announce();
     adopt::look_around();
 }
@@ -26,7 +28,7 @@ pub unsafe fn start(environment: *const *const c_char) {
 #[inline]
 pub fn before_fork() {
     if thread::is_used() {
-        process::before_fork();
+        fork::before_fork();
     }
 }
 
@@ -34,7 +36,7 @@ pub fn before_fork() {
 #[inline]
 pub fn after_fork_parent() {
     if thread::is_used() {
-        process::after_fork_parent();
+        fork::after_fork_parent();
     }
 }
 
@@ -50,7 +52,7 @@ pub fn after_fork_child() {
     thread::learn_pid();
     signal::after_fork_child();
     if thread::is_used() {
-        process::after_fork_child();
+        fork::after_fork_child();
     }
 }
 
@@ -104,16 +106,30 @@ pub fn after_exec() {
 #[inline]
 pub fn before_exit() {
     if thread::is_used() {
-        end();
+        end_process();
     }
 }
 
 #[cold]
-fn end() {
+fn end_process() {
     if thread::owns_descriptors() {
-        process::before_exit();
+        close_all();
     }
     stats::write_at_last();
+}
+
+/// The process ends: its connections end as if it had closed them.
+fn close_all() {
+    for socket in SOCKETS.each() {
+        if socket.stage() == Stage::Attached
+            && let Some(conn) = Conn::new(socket, socket.fd())
+        {
+            stream::before_close(&conn);
+        }
+        if socket.is_live() && socket.inside.is_empty() {
+            socket.share.leave();
+        }
+    }
 }
 
 /// Before the process changes its user, its root or its rights: afterwards it
@@ -121,7 +137,7 @@ fn end() {
 pub fn before_new_identity() {
     if thread::owns_memory() && config::upgrade() != Upgrade::Off {
         control::ensure();
-        link::drop_needless();
+        link::drop_all_but(|visit| Socket::each_used(|_| true, visit));
     }
 }
 
@@ -140,7 +156,8 @@ pub fn before_confinement() {
     if thread::owns_memory() {
         inherit::forget_all(Reason::Confined);
         epoll::close_channels();
-        link::drop_unnamed();
+        // What no descriptor names is not needed either.
+        link::drop_all_but(|visit| Socket::each_used(|socket| socket.descriptors() > 0, visit));
         config::confine();
         successor::send_without();
     }

@@ -13,26 +13,23 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use shunt_abi::Reason;
 use shunt_shm::arena::Part;
 
 use super::{ANY_GONE, LINKS, Link, Pair, Slots};
-use crate::socket::{Socket, Stage};
 use crate::thread::{self, Lock, is_alone};
-use crate::{control, epoll, table};
 
 /// Guards [`Link::used`], and who has which part.
 static LOCK: Lock = Lock::new();
 /// The daemon is to be told that some link is retired.
 static ANY_TO_RETIRE: AtomicBool = AtomicBool::new(false);
 
-/// Before a fork: the child has what it may use, and no link of which it has memory will be used
-/// for a new connection. `false`: the kernel refuses that for some link ([`is_handed_on`]).
-pub(crate) fn before_fork() -> bool {
+/// Before a fork: the child has what it may use, which `each_used` names, and no link of which it has memory
+/// will be used for a new connection. `false`: the kernel refuses that for some link ([`is_handed_on`]).
+pub(crate) fn before_fork(each_used: impl Fn(&mut dyn FnMut(Pair))) -> bool {
     if !LOCK.take() {
         return true;
     }
-    note_used(|_| true);
+    note_used(each_used);
     let mut done = true;
     for link in LINKS.each().filter(|link| link.is_open()) {
         if link.used.is_empty() {
@@ -50,17 +47,12 @@ pub(crate) fn is_handed_on(pair: &Pair) -> bool {
     pair.link.handed_on.has(pair.number)
 }
 
-/// Notes the slots that those of this process's sockets use which are to have them.
-fn note_used(is_to_have: impl Fn(&Socket) -> bool) {
+/// Notes the slots that are used.
+fn note_used(each_used: impl Fn(&mut dyn FnMut(Pair))) {
     for link in LINKS.each() {
         link.used.clear();
     }
-    for socket in table::SOCKETS.each() {
-        // A plain one looks at its slot no more.
-        if socket.stage() != Stage::Plain && is_to_have(socket) {
-            socket.each_pair(|pair| pair.link.used.add(pair.number..pair.number + 1));
-        }
-    }
+    each_used(&mut |pair| pair.link.used.add(pair.number..pair.number + 1));
 }
 
 impl Link {
@@ -73,12 +65,16 @@ impl Link {
         self.retired.load(Ordering::Acquire)
     }
 
+    /// Whether nothing of it is mapped here.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.mapped.is_empty()
+    }
+
     /// A child has the rings of the slots in use, and what is before them; or, `false`, nothing.
     fn hand_on(&self) -> bool {
         if !self.retired.swap(true, Ordering::AcqRel) {
             self.retire_due.store(true, Ordering::Release);
             ANY_TO_RETIRE.store(true, Ordering::Release);
-            control::note_due();
             // No new connection comes from here on.
             self.gone.store(true, Ordering::Release);
             ANY_GONE.store(true, Ordering::Relaxed);
@@ -164,18 +160,17 @@ pub(crate) fn after_fork_child() {
         link.retire_due.store(false, Ordering::Relaxed);
     }
     ANY_GONE.store(true, Ordering::Relaxed);
-    for socket in table::SOCKETS.each() {
-        let mut has_come = true;
-        socket.each_pair(|pair| has_come &= pair.link.mapped.has(pair.number));
-        if !has_come {
-            // Another thread of the parent has made it since `before_fork`, or it is plain.
-            socket.lose_memory();
-            socket.set_plain(socket.stage(), Reason::Forked);
-        }
-    }
-    epoll::forget_links(|link| link.mapped.is_empty());
+}
+
+/// In a forked child: whether the memory of a connection has come.
+pub(crate) fn has_come(pair: &Pair) -> bool {
+    pair.link.mapped.has(pair.number)
+}
+
+/// In a forked child, when nobody looks at them any more: links of which nothing has come are forgotten.
+pub(crate) fn forget_empty() {
     for link in LINKS.each().filter(|link| link.is_open()) {
-        if link.mapped.is_empty() {
+        if link.is_empty() {
             link.in_use.store(false, Ordering::Relaxed);
             link.own().forget();
             link.peer().forget();
@@ -184,22 +179,13 @@ pub(crate) fn after_fork_child() {
     }
 }
 
-/// Before a forked child changes its user: what it has of its parent's memory and does not use goes.
-pub(crate) fn drop_needless() {
-    drop_all_but(|_| true);
-}
-
-/// The same before it gives up system calls: what no descriptor names goes, too.
-pub(crate) fn drop_unnamed() {
-    drop_all_but(|socket| socket.descriptors() > 0);
-}
-
-fn drop_all_but(needs: impl Fn(&Socket) -> bool) {
+/// In a forked child: what it has of its parent's memory goes, but for what `each_used` names.
+pub(crate) fn drop_all_but(each_used: impl Fn(&mut dyn FnMut(Pair))) {
     // Other threads may be looking at what they have just lost.
     if thread::forks() == 0 || !is_alone() || !LOCK.take() {
         return;
     }
-    note_used(needs);
+    note_used(each_used);
     let foreign = |link: &&Link| link.is_open() && link.foreign.load(Ordering::Relaxed);
     for link in LINKS.each().filter(foreign) {
         if link.used.is_empty() && link.users.load(Ordering::Acquire) == 0 {
@@ -213,6 +199,11 @@ fn drop_all_but(needs: impl Fn(&Socket) -> bool) {
         link.handed_on.keep(&link.used);
     }
     LOCK.give();
+}
+
+/// Whether the daemon is to be told that some link is retired.
+pub(crate) fn is_any_to_retire() -> bool {
+    ANY_TO_RETIRE.load(Ordering::Acquire)
 }
 
 /// Tells of each: `say` says whether it could. `false`: something is left. With the control lock.

@@ -6,15 +6,15 @@ use libc::{c_int, nfds_t, pollfd, sigset_t};
 use shunt_abi::Reason;
 
 use super::array::{Memory, with_array};
-use super::mask::mask_at_a_glance;
-use crate::epoll::{self, Known, Limit};
-use crate::hold::Taken;
-use crate::socket::{Socket, Stage};
+use crate::entry::{self, Entry};
+use crate::epoll::{self, Known, Limit, SETS, Set};
+use crate::hold::{Held, Taken};
+use crate::region::count;
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Spin, Want};
-use crate::table::{self, Entry};
-use crate::thread::signals::Seen;
+use crate::thread::signals::{self, Seen};
 use crate::wake::{self, Place};
-use crate::{Outcome, control, hold, life, real, signal, stats, sys, upgrade};
+use crate::{Outcome, control, hold, real, signal, sys, upgrade};
 
 /// The work of one call: the array for the real one, and who was told that a
 /// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
@@ -59,7 +59,7 @@ pub(super) unsafe fn shunted<'a>(
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
     let mut any = false;
     for one in fds.iter() {
-        match table::look(one.fd) {
+        match entry::look(one.fd) {
             Entry::Socket(socket) => {
                 any |= match socket.stage() {
                     Stage::Attached => true,
@@ -82,19 +82,15 @@ pub(super) unsafe fn shunted<'a>(
     any.then_some(fds)
 }
 
-pub(super) fn attached(fd: c_int) -> Option<Conn<'static>> {
-    Conn::attached(table::socket(fd)?, fd)
-}
-
 /// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
 /// what the kernel reported of each, or nothing.
 pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
     let mut found = 0;
     for (i, one) in fds.iter_mut().enumerate() {
-        if let Some(conn) = attached(one.fd) {
+        if let Some(conn) = Conn::of(one.fd) {
             let wanted = one.events as u16 as u32 | (libc::POLLERR | libc::POLLHUP) as u32;
             let look = heard.get(i).is_some_and(|kernel| kernel.revents != 0);
-            one.revents = (mask_at_a_glance(&conn, wanted, look) & wanted) as i16;
+            one.revents = (stream::mask_at_a_glance(&conn, wanted, look) & wanted) as i16;
             found += usize::from(one.revents != 0);
         }
     }
@@ -106,14 +102,14 @@ fn look_at_others(fds: &mut [pollfd], scratch: &mut Scratch) -> Result<usize, i3
     let scratch = &mut scratch.fds[..fds.len()];
     let mut any = false;
     for (to, from) in scratch.iter_mut().zip(fds.iter()) {
-        let skip = attached(from.fd).is_some();
+        let skip = Conn::of(from.fd).is_some();
         *to = pollfd {
             fd: if skip { -1 } else { from.fd },
             events: from.events,
             revents: 0,
         };
         any |= !skip && from.fd >= 0;
-        if let Some(set) = table::set(from.fd) {
+        if let Some(set) = Set::of(from.fd) {
             epoll::expose(set);
         }
     }
@@ -148,6 +144,20 @@ pub(super) unsafe fn poll(
     with_array(count, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
 }
 
+/// `ppoll` of an epoll set alone, for input.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+pub(super) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) -> Outcome {
+    let mut one = [pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }];
+    // SAFETY: the caller's promise.
+    unsafe { poll(&mut one, limit, mask, signals::now()) }
+}
+
 /// Entries of scratch that [`poll_with`] needs for so many descriptors.
 pub(super) fn scratch_for(fds: usize) -> usize {
     2 * (fds + 1)
@@ -165,16 +175,16 @@ pub(super) unsafe fn poll_with(
     sigmask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
-    life::see_to_wishes();
+    stream::see_to_wishes();
     let mut spin = Spin::new();
     let mut any = false;
     for one in fds.iter_mut() {
         one.revents = 0;
-        let conn = attached(one.fd);
+        let conn = Conn::of(one.fd);
         if let Some(conn) = &conn {
             conn.pair.own.face.forget_core();
         }
-        any |= conn.is_some() || table::set(one.fd).is_some_and(|s| s.is_shunted());
+        any |= conn.is_some() || Set::of(one.fd).is_some_and(|s| s.is_shunted());
     }
     let (array, told) = scratch.split_at_mut(fds.len() + 1);
     array[fds.len()].fd = -1;
@@ -199,7 +209,7 @@ pub(super) unsafe fn poll_with(
         let found = look_at_shunted(fds, &[]) + others;
         if found > 0 {
             spin.paid();
-            stats::ready_call(scratch.fds.iter().any(|s| s.fd >= 0));
+            count::ready_call(scratch.fds.iter().any(|s| s.fd >= 0));
             return Outcome::Done(found as isize);
         }
         if limit.is_now() {
@@ -247,7 +257,7 @@ unsafe fn sleep(
             get_out(scratch.told, scratch.held);
             return Outcome::Fail(libc::EINTR);
         } else {
-            stats::ready_sleep();
+            count::ready_sleep();
             let left = if scratch.must_look {
                 Some(limit.left_of(stream::TURN))
             } else {
@@ -273,7 +283,7 @@ unsafe fn sleep(
             crowded = true;
             continue;
         }
-        stats::ready_call(true);
+        count::ready_call(true);
         if let (Err(errno), false) = (n, ready) {
             // A signal gives way to news that came with it, as in the kernel.
             let found = look_at_shunted(fds, &[]);
@@ -285,10 +295,10 @@ unsafe fn sleep(
         }
         let mut found = 0;
         for (to, from) in fds.iter_mut().zip(scratch.fds.iter()) {
-            if attached(to.fd).is_none() {
+            if Conn::of(to.fd).is_none() {
                 to.revents = from.revents;
                 // What woke a set need not be an event of the program's.
-                if let Some(set) = table::set(to.fd)
+                if let Some(set) = Set::of(to.fd)
                     && to.revents == libc::POLLIN
                 {
                     epoll::expose(set);
@@ -328,14 +338,14 @@ fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
         };
         told.events = NOBODY;
         told.revents = from.events;
-        if let Some(set) = hold::set(from.fd) {
+        if let Some(set) = hold::get::<Set>(from.fd) {
             epoll::begin_sleep(set);
             epoll::expose(set);
             scratch.must_look |= set.must_look();
             (told.fd, told.events) = (set.index() as c_int, SET);
             continue;
         }
-        let Some(socket) = hold::socket(from.fd) else {
+        let Some(socket) = hold::get::<Socket>(from.fd) else {
             continue;
         };
         // Who waits for nothing but an end need not be called.
@@ -370,7 +380,7 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
     told.events = NOBODY;
     let waits = |one: &&pollfd| reads(one.events) || writes(one.events);
     let may_be_shunted = |one: &pollfd| {
-        table::socket(one.fd).is_some_and(|socket| {
+        Socket::of(one.fd).is_some_and(|socket| {
             matches!(
                 socket.stage(),
                 Stage::Attached | Stage::Candidate | Stage::Claimed | Stage::Paired
@@ -382,7 +392,7 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
     let Some(place) = wanted.then(wake::enter).flatten() else {
         // Only the kernel can wake this thread.
         waited_for.for_each(|one| {
-            if let Some(conn) = attached(one.fd)
+            if let Some(conn) = Conn::of(one.fd)
                 && must_be_called(&conn, one.events)
             {
                 stream::downgrade(&conn, Reason::Blocked);
@@ -444,13 +454,13 @@ fn get_out(told: &[pollfd], held: Taken) {
     for told in told {
         match told.events & !HEARD {
             SET => {
-                if let Some(set) = table::SETS.get(told.fd as u32) {
+                if let Some(set) = SETS.get(told.fd as u32) {
                     epoll::end_sleep(set);
                     set.unhold();
                 }
             }
             CONNECTION | CANDIDATE => {
-                if let Some(socket) = table::SOCKETS.get(told.fd as u32) {
+                if let Some(socket) = SOCKETS.get(told.fd as u32) {
                     get_out_of(socket, told, place);
                     socket.unhold();
                 }

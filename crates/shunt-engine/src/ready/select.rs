@@ -4,10 +4,11 @@ use libc::{c_int, fd_set, pollfd, sigset_t};
 
 use super::array::{Memory, with_array};
 use super::poll;
-use crate::epoll::{self, Limit};
-use crate::table::{self, Entry};
+use crate::entry::{self, Entry};
+use crate::epoll::{self, Limit, Set};
+use crate::stream::{self, Conn};
 use crate::thread::signals;
-use crate::{Outcome, real, signal, stream, sys, upgrade};
+use crate::{Outcome, real, signal, sys, upgrade};
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -86,7 +87,7 @@ pub(super) unsafe fn select(
     let (mut n, mut any) = (0, false);
     for fd in chosen.clone() {
         n += 1;
-        let entry = table::look(fd as c_int);
+        let entry = entry::look(fd as c_int);
         any |= !matches!(entry, Entry::Other);
         if let Entry::Socket(socket) = entry {
             upgrade::sync::watches(socket);
@@ -149,7 +150,7 @@ unsafe fn select_in_turns(
 /// Has an epoll set, if that is what the program waits for, look ready to the kernel exactly if it is. `false`:
 /// there is none.
 fn expose(one: &pollfd) -> bool {
-    let set = table::set(one.fd);
+    let set = Set::of(one.fd);
     if let Some(set) = set {
         epoll::expose(set);
     }
@@ -176,7 +177,7 @@ unsafe fn select_with(
         }
         // What is on TCP the kernel knows.
         let is_theirs =
-            |one: &pollfd| poll::attached(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
+            |one: &pollfd| Conn::of(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
         for one in fds.iter_mut().filter(|one| is_theirs(one)) {
             one.revents = 0;
             expose(one);
@@ -185,7 +186,7 @@ unsafe fn select_with(
                 unsafe { set.put(one.fd as usize, one.events & asks != 0) };
             }
         }
-        let is_known = |one: &pollfd| !matches!(table::look(one.fd), Entry::Other);
+        let is_known = |one: &pollfd| !matches!(entry::look(one.fd), Entry::Other);
         let time = match fds.iter().any(is_known) {
             _ if found > 0 => Some(limit.left_of(0)),
             true => Some(limit.left_of(stream::TURN)),
@@ -260,4 +261,27 @@ unsafe fn with(
         }
     }
     Outcome::Done(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_any_length_is_read_and_written_bit_by_bit() {
+        let mut words = [0u64; 40];
+        let set = Bits(words.as_mut_ptr());
+        // SAFETY: both bits are in the set, which is this test's; a null set has none.
+        unsafe {
+            set.put(2500, true);
+            set.put(3, true);
+            assert!(set.get(2500) && set.get(3) && !set.get(2499));
+            set.put(3, false);
+            assert!(!set.get(3));
+            let none = Bits(std::ptr::null_mut());
+            none.put(1, true);
+            assert!(!none.get(1));
+        }
+        assert_eq!(words[39], 1 << (2500 % 64));
+    }
 }

@@ -94,6 +94,7 @@ mod tests {
     /// One test: what is tested is of the whole process.
     #[test]
     fn words_of_the_dead_take_no_room_from_the_living() {
+        let _alone = crate::both_ends::one_at_a_time();
         let lasting = take().unwrap();
         lasting.store(2, Ordering::Relaxed);
         // As many forks as there are words in all pages, and no child lives to leave.

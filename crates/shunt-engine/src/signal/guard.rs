@@ -1,27 +1,23 @@
 //! `SIGSEGV` and `SIGBUS` once a connection is shunted: the fault of a copy is
 //! our own affair (`EFAULT`), every other one the program's.
 //!
-//! The kernel has [`entry::guard`] for these two, unless the program ignores
+//! The kernel has [`fault::guarding`] for these two, unless the program ignores
 //! them (that a new program inherits, and a fault kills anyway). The program's
 //! own disposition is kept here and answered for. A fault while the signal is
 //! blocked kills, as the kernel does it: that bad buffer is no `EFAULT`.
 //!
-//! [`entry::guard`]: super::entry::guard
+//! [`fault::guarding`]: super::fault::guarding
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::{mem, ptr};
 
-use libc::{
-    SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIGBUS, SIGSEGV, c_int, c_void,
-    siginfo_t,
-};
+use libc::{SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIGBUS, SIGSEGV, c_int};
 
-use super::{
-    ADDRESS, Action, Next, ONCE, RESTARTS, alone, bits, entry, handler_of, is_function, owns_table,
-    slot,
-};
-use crate::thread::signals;
-use crate::{config, real, sys};
+use super::disposition::{handler_of, is_function};
+use super::fault::guarding;
+use super::handlers::{Action, Next, alone, bits, owns_table, slot};
+use super::trampoline::counting;
+use crate::{config, real};
 
 /// The guard stands in for the program's dispositions, …
 static ON: AtomicBool = AtomicBool::new(false);
@@ -92,7 +88,7 @@ pub(crate) fn guard_copies() {
                 continue;
             };
             // A handler that was set past us stays; it knows why.
-            if now.sa_sigaction == SIG_DFL || now.sa_sigaction == entry::trampoline() {
+            if now.sa_sigaction == SIG_DFL || now.sa_sigaction == counting() {
                 stand_in(signal, now, next);
             }
         }
@@ -134,7 +130,7 @@ fn stand_in(signal: c_int, mut action: Action, next: Next) {
         .store(action.sa_restorer.is_some(), Ordering::Relaxed);
     slot.store(handler | bits(flags), Ordering::Relaxed);
 
-    action.sa_sigaction = entry::guard();
+    action.sa_sigaction = guarding();
     if handler == SIG_DFL {
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
         *mask(&mut action) = 0;
@@ -154,7 +150,7 @@ fn mask(action: &mut Action) -> &mut u64 {
 
 /// Puts the program's flags and mask where the kernel named the guard.
 pub(super) fn translate(signal: c_int, old: &mut Action) {
-    if old.sa_sigaction != entry::guard() {
+    if old.sa_sigaction != guarding() {
         return;
     }
     let kept = kept(signal);
@@ -172,82 +168,4 @@ pub(super) fn changed_restart(signal: c_int, flags: c_int) {
         kept.load(Ordering::Relaxed) & !SA_RESTART | flags & SA_RESTART,
         Ordering::Relaxed,
     );
-}
-
-/// The handler: names the function to go on with.
-///
-/// # Safety
-/// Called by the kernel, in effect.
-pub(super) unsafe extern "C" fn chosen(
-    signal: c_int,
-    info: *mut siginfo_t,
-    context: *mut c_void,
-) -> usize {
-    // SAFETY: the kernel passes a valid `siginfo_t`, there as long as the handler runs.
-    let code = unsafe { (*info).si_code };
-    // Sent signals have codes of 0 and below: where they strike says nothing.
-    // SAFETY: the context and the information that the kernel passed to this handler.
-    if code > 0 && unsafe { fix_up(context) } {
-        return entry::nothing as *const () as usize;
-    }
-    let Some(slot) = slot(signal) else {
-        return entry::nothing as *const () as usize;
-    };
-    let mut now = slot.load(Ordering::Relaxed);
-    while now & ONCE != 0 && now & ADDRESS != 0 {
-        // As the kernel does it for SA_RESETHAND: the handler goes, the flags stay.
-        match slot.compare_exchange(now, now & !ADDRESS, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => break,
-            Err(other) => now = other,
-        }
-    }
-    match now & ADDRESS {
-        SIG_DFL => {
-            end(signal, info, code);
-            entry::nothing as *const () as usize
-        }
-        handler => {
-            signals::note(now & RESTARTS != 0);
-            handler
-        }
-    }
-}
-
-/// Lets the signal do what it does by default, as if we had never been there.
-fn end(signal: c_int, info: *const siginfo_t, code: c_int) {
-    if !sys::set_default(signal) {
-        sys::exit(128 + signal);
-    }
-    // A bad address repeats itself when we return (`SEGV_MAPERR` and its like, of
-    // either signal). What was sent or reported must be sent again.
-    if !(1..=4).contains(&code) {
-        sys::send_signal(signal, info);
-    }
-}
-
-/// If a copy has faulted, lets it end early.
-///
-/// # Safety
-/// `context` is what the kernel passed to the running handler.
-#[cfg(target_arch = "x86_64")]
-unsafe fn fix_up(context: *mut c_void) -> bool {
-    // SAFETY: the caller's promise; it is a `ucontext_t`, there as long as the handler runs.
-    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    let pc = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
-    match shunt_shm::copy::fix_up(*pc as usize) {
-        Some(go_on) => {
-            *pc = go_on as i64;
-            true
-        }
-        None => false,
-    }
-}
-
-/// Copies fix nothing up here.
-///
-/// # Safety
-/// Always.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn fix_up(_context: *mut c_void) -> bool {
-    false
 }

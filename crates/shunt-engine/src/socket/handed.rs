@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::c_int;
 
 use crate::sys;
-use crate::table::{self, Entry};
+use crate::table::{self, Word};
 
 /// The calls that have slept and not ended, in the low 16 bits; those of them that rest, in the next;
 /// in the high half 1 + the number of the copy, or [`OVER`]. In one word, so that no call ends between
@@ -140,9 +140,9 @@ impl Handed {
     /// In a forked child: the calls are its parent's.
     pub(crate) fn after_fork_child(&self) {
         if let Some(fd) = copy_in(self.0.swap(0, Ordering::Relaxed))
-            && matches!(table::look(fd), Entry::Ours)
+            && table::look(fd) == Word::OURS
         {
-            table::enter(fd, Entry::Other);
+            table::enter(fd, Word::NOTHING);
             sys::close(fd);
         }
     }

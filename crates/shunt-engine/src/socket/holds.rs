@@ -6,36 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::c_int;
 use shunt_shm::slot;
 
-use super::{Socket, Stage, paired};
+use super::{SOCKETS, Socket, Stage, paired};
+use crate::hold::{self, Held};
 use crate::link::Pair;
-use crate::{epoll, hold, stats, table, upgrade};
+use crate::table;
 
-impl Socket {
-    /// The count of descriptors and waiting calls.
-    pub(crate) fn count(&self) -> &AtomicU64 {
+impl Held for Socket {
+    fn count(&self) -> &AtomicU64 {
         &self.holds
     }
 
-    /// One more descriptor or waiting call.
-    pub(crate) fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Number of descriptors and waiting calls.
-    pub(crate) fn holds(&self) -> u32 {
-        hold::lasting(self.holds.load(Ordering::Relaxed))
-    }
-
-    /// One less; the last one ends its life.
-    pub(crate) fn unhold(&'static self) {
-        self.unhold_by(1);
-    }
-
-    /// The same of a hold that is counted so.
-    pub(crate) fn unhold_by(&'static self, hold: u64) {
+    fn unhold_by(&'static self, hold: u64) {
         if self.holds.fetch_sub(hold, Ordering::AcqRel) == hold {
             self.end();
         }
+    }
+}
+
+impl Socket {
+    /// Number of descriptors and waiting calls.
+    pub(crate) fn holds(&self) -> u32 {
+        hold::lasting(self.holds.load(Ordering::Relaxed))
     }
 
     /// One less if it is not the last; `false`: it is.
@@ -51,11 +42,8 @@ impl Socket {
     pub(crate) fn forget_fd(&'static self, fd: c_int) {
         if self.fd() == fd && self.holds() > 1 {
             let mut other = None;
-            table::each(|n, entry| {
-                if let table::Entry::Socket(s) = entry
-                    && std::ptr::eq(s, self)
-                    && n != fd
-                {
+            table::each(|n, word| {
+                if word.is(self) && n != fd {
                     other = Some(n);
                 }
             });
@@ -80,27 +68,24 @@ impl Socket {
         }
     }
 
-    /// No call is left either that has slept on it.
-    pub(crate) fn end_at_last(&'static self) {
-        if self.inside.is_empty() {
-            self.share.leave();
-        }
-        epoll::forget(self);
-        stats::add(self);
+    /// The slots that it has had are nobody's.
+    pub(crate) fn leave_slots(&self) {
         self.pairs.each(|pair| {
             if pair.link.socket(pair.number) == Some(self.index()) {
                 pair.link.enter(pair.number, None);
             }
         });
-        upgrade::note_end(self);
+    }
+
+    /// It is in use no more. `true`: nobody is inside a real call on it either; otherwise the last one to
+    /// leave [buries](Self::bury) it.
+    pub(crate) fn retire(&self) -> bool {
         if self.is_attached_at_both_ends() {
             self.due.note_used();
         }
-        paired::note(self, self.stage(), Stage::Free);
+        paired::note(self.index(), self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
-        if self.inside.retire() {
-            self.bury();
-        }
+        self.inside.retire()
     }
 
     fn is_attached_at_both_ends(&self) -> bool {
@@ -108,18 +93,10 @@ impl Socket {
         self.stage() == Stage::Attached && self.pair().is_some_and(is_ready)
     }
 
-    /// Nobody is inside a real call either, as after a `close` under a thread that
-    /// receives: its memory is another socket's from here on.
-    #[cold]
-    pub(super) fn bury(&'static self) {
-        self.lose_memory();
-        crate::control::bury(self);
-    }
-
     /// Its object may be used anew.
     pub(crate) fn free(&'static self) {
         self.cookie.store(0, Ordering::Relaxed);
         self.due.clear();
-        table::SOCKETS.give(self);
+        SOCKETS.give(self);
     }
 }

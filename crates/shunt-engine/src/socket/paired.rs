@@ -3,19 +3,20 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::{Socket, Stage};
-use crate::table;
+use shunt_abi::counters::Stage;
+
+use crate::pool;
 
 /// How many there are.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// A bit for each socket object, by its index. It stays when the socket has been attached, until
 /// [`each`] comes by.
-static BITS: [AtomicU64; table::MOST / 64] = [const { AtomicU64::new(0) }; table::MOST / 64];
+static BITS: [AtomicU64; pool::MOST / 64] = [const { AtomicU64::new(0) }; pool::MOST / 64];
 
-/// A socket has moved on.
-pub(super) fn note(socket: &Socket, from: Stage, to: Stage) {
+/// The socket of this index has moved on.
+pub(super) fn note(index: u32, from: Stage, to: Stage) {
     if to == Stage::Paired {
-        set(socket.index());
+        set(index);
         COUNT.fetch_add(1, Ordering::AcqRel);
     } else if from == Stage::Paired {
         COUNT.fetch_sub(1, Ordering::AcqRel);
@@ -34,13 +35,15 @@ pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Calls `visit` with each socket that waits to be attached, beginning behind the object of this
-/// index, as long as it says so.
-pub(crate) fn each(behind: u32, mut visit: impl FnMut(&'static Socket) -> bool) {
-    let words = table::SOCKETS
-        .used()
-        .div_ceil(64)
-        .clamp(1, BITS.len() as u32);
+/// Calls `visit` with each of the first so many sockets that waits to be attached, beginning behind the one of
+/// this index, as long as it says so. `find` says whether one does, and gives it.
+pub(super) fn each<T>(
+    behind: u32,
+    used: u32,
+    find: impl Fn(u32) -> Option<T>,
+    mut visit: impl FnMut(T) -> bool,
+) {
+    let words = used.div_ceil(64).clamp(1, BITS.len() as u32);
     let start = (behind + 1) % (words * 64);
     let above = u64::MAX << (start % 64);
     // The word of the start comes twice: first with what is above, last with what is below.
@@ -56,8 +59,9 @@ pub(crate) fn each(behind: u32, mut visit: impl FnMut(&'static Socket) -> bool) 
         while left != 0 {
             let bit = left & left.wrapping_neg();
             left ^= bit;
-            if let Some(socket) = waiting(word, bit, number * 64 + bit.trailing_zeros())
-                && !visit(socket)
+            let index = number * 64 + bit.trailing_zeros();
+            if let Some(waiting) = waiting(word, bit, || find(index))
+                && !visit(waiting)
             {
                 return;
             }
@@ -65,23 +69,24 @@ pub(crate) fn each(behind: u32, mut visit: impl FnMut(&'static Socket) -> bool) 
     }
 }
 
-/// The socket that a bit stands for, if it waits still; otherwise the bit goes.
-fn waiting(word: &AtomicU64, bit: u64, index: u32) -> Option<&'static Socket> {
-    let socket = table::SOCKETS.get(index)?;
-    if socket.stage() == Stage::Paired {
-        return Some(socket);
+/// What a bit stands for, if it waits still; otherwise the bit goes.
+fn waiting<T>(word: &AtomicU64, bit: u64, find: impl Fn() -> Option<T>) -> Option<T> {
+    let found = find();
+    if found.is_some() {
+        return found;
     }
     word.fetch_and(!bit, Ordering::SeqCst);
     // It may have been paired before the bit went, as another connection.
-    if socket.stage() == Stage::Paired {
+    let found = find();
+    if found.is_some() {
         word.fetch_or(bit, Ordering::SeqCst);
-        return Some(socket);
     }
-    None
+    found
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Socket;
     use super::*;
 
     /// Sockets of this test, under numbers that no descriptor has.
@@ -94,7 +99,7 @@ mod tests {
 
     fn found(behind: u32, most: usize) -> Vec<u32> {
         let mut found = Vec::new();
-        each(behind, |socket| {
+        Socket::each_paired(behind, |socket| {
             found.push(socket.index());
             found.len() < most
         });
@@ -103,6 +108,7 @@ mod tests {
 
     #[test]
     fn each_that_waits_is_found_once_from_anywhere_on() {
+        let _alone = crate::both_ends::one_at_a_time();
         let all = sockets(200);
         let waiting: Vec<_> = all.iter().step_by(9).collect();
         assert!(!any() && found(0, 200).is_empty());

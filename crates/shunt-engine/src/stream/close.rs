@@ -4,23 +4,22 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
-use shunt_abi::Reason;
 use shunt_shm::atomic::{heavy, light};
 use shunt_shm::path;
 use shunt_shm::publish;
-use shunt_shm::slot::{self, Way};
-use shunt_shm::token::Token;
+use shunt_shm::slot::{self};
 
 use super::downgrade;
 use super::leave::await_receiver;
 use super::owed::Withdrawal;
-use super::{Conn, leaves_unread, owed, recv, wait};
+use super::want::any_waits_for_room;
+use super::{Conn, leaves_unread, owed, recall};
 use crate::Outcome;
 use crate::config::{self, hesitate};
 use crate::hold;
 use crate::socket::Socket;
-use crate::sys::{self, Errno};
-use crate::table::{self, Entry};
+use crate::sys::{self};
+use crate::table::{self, Word};
 use crate::thread::give;
 use crate::wake::{self, Place};
 
@@ -57,7 +56,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
         if result.is_err() && !was_shut {
             publish::clear_bits(&own.face.state, slot::SHUT_WR);
         }
-        let asleep = wait::any_waits_for_room(conn);
+        let asleep = any_waits_for_room(conn);
         give(token);
         if asleep {
             wake::wake_all();
@@ -143,10 +142,10 @@ pub(crate) fn hand_over(conn: &Conn) -> bool {
     let Some(copy) = copied.or_else(|| wake::copy_to_spare(conn.fd)) else {
         return false;
     };
-    table::enter(copy, Entry::Ours);
+    table::enter(copy, Word::OURS);
     let kept = handed.keep(copy);
     if !kept {
-        table::enter(copy, Entry::Other);
+        table::enter(copy, Word::NOTHING);
         sys::close(copy);
     }
     kept
@@ -161,7 +160,7 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
     let Ok(other) = sys::copy_high(wanted) else {
         return;
     };
-    table::enter(other, Entry::Ours);
+    table::enter(other, Word::OURS);
     let former = if handed.exchange(wanted, other) {
         socket.lose_fd(wanted);
         if let Some(conn) = Conn::attached(socket, other) {
@@ -171,7 +170,7 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
     } else {
         other
     };
-    table::enter(former, Entry::Other);
+    table::enter(former, Word::NOTHING);
     sys::close(former);
 }
 
@@ -191,7 +190,7 @@ pub(crate) fn before_close(conn: &Conn) {
     }
     if recalled() {
         // The call beside this one that sends it back to TCP has nothing to hand on any more.
-        if hold::is_any_beside(conn.socket) && downgrade::is_any_unanswered(conn) {
+        if hold::is_any_beside(conn.socket) && recall::is_any_unanswered(conn) {
             publish::set_bits(&own.face.state, slot::CLOSED);
             reset_with_close(conn);
         }
@@ -232,137 +231,6 @@ fn reset_with_close(conn: &Conn) {
     }
 }
 
-/// Whether the peer is gone without having said so (killed, or it exited with
-/// the connection open), as far as the kernel was asked. After our own
-/// `shutdown` of receiving the kernel no longer tells.
-#[inline(always)]
-pub(crate) fn has_died(conn: &Conn) -> bool {
-    conn.socket.kernel_state.load(Ordering::Relaxed) != 0
-        && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
-        && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
-}
-
-/// If the peer died with bytes of ours unread, TCP would have reset the
-/// connection (RFC 1122, 4.2.2.13), whatever lay in the base socket's queue.
-#[cold]
-pub(crate) fn reset_if_died(conn: &Conn) {
-    let told = &conn.pair.own.options.reset_told;
-    let lost = has_died(conn)
-        && conn.pair.peer_state() & slot::LINGERS == 0
-        && conn.way_out() == Way::Ring
-        && conn.in_flight() != 0;
-    if !lost || told.swap(1, Ordering::Relaxed) != 0 {
-        return;
-    }
-    let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0;
-    if conn.error().load(Ordering::Relaxed) != 0
-        || sys::ready(conn.fd, 0) & libc::POLLHUP != 0 && !shut
-    {
-        return;
-    }
-    // A byte that nobody is left to receive brings the base socket to the same
-    // end; what the kernel calls it (EPIPE, after the FIN) is not what we would.
-    let _ = sys::send(conn.fd, &[0]);
-    let _ = sys::getsockopt::<i32>(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR);
-    conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
-}
-
-/// What was sent again has met a peer that was killed, and whose end the kernel had told: where
-/// TCP had carried all of it, the reset would have come first, under its own name.
-pub(super) fn name_reset(conn: &Conn) {
-    const SAID: u32 = slot::SHUT_WR | slot::CLOSED | slot::LINGERS;
-    let Some(base) = conn.base() else { return };
-    if sys::ready(base, 0) & libc::POLLERR == 0 || conn.pair.peer_state() & SAID != 0 {
-        return;
-    }
-    match sys::getsockopt::<i32>(base, libc::SOL_SOCKET, libc::SO_ERROR) {
-        Ok(libc::EPIPE) => keep_error(conn, libc::ECONNRESET),
-        Ok(errno) if errno != 0 => keep_error(conn, errno),
-        _ => {}
-    }
-}
-
-/// The highest that the kernel has (`MAX_ERRNO`).
-const MOST_ERRNO: Errno = 4095;
-
-/// Takes the error that the program has still to see.
-pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
-    match conn.error().swap(0, Ordering::Relaxed) {
-        0 => None,
-        errno @ 1..=MOST_ERRNO => Some(errno),
-        // A relative's nonsense.
-        _ => Some(libc::ECONNRESET),
-    }
-}
-
-/// Keeps an error for the program's next call, if it is one that the kernel tells only
-/// once: of the connection, not of a call.
-pub(super) fn keep_error(conn: &Conn, errno: Errno) {
-    let once = [
-        libc::ECONNRESET,
-        libc::ETIMEDOUT,
-        libc::EHOSTUNREACH,
-        libc::ENETUNREACH,
-    ];
-    if once.contains(&errno) {
-        let pending = conn.error();
-        let _ = pending.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
-    }
-}
-
-/// `SO_ERROR`.
-pub(crate) fn socket_error(conn: &Conn) -> Errno {
-    if conn.error().load(Ordering::Relaxed) == 0 {
-        let errno = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
-        note_reset(conn, errno);
-        conn.error().store(errno, Ordering::Relaxed);
-    }
-    take_error(conn).unwrap_or(0)
-}
-
-/// The kernel has told an error. It says so once of a reset, and `EPIPE` behind a FIN, unless this side has
-/// ended, too.
-pub(super) fn note_reset(conn: &Conn, errno: Errno) {
-    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
-    if errno == libc::ECONNRESET && own & slot::SHUT_WR == 0 {
-        conn.socket.was_reset.store(true, Ordering::Relaxed);
-    }
-}
-
-/// The program is about to reset the connection: the kernel tells the peer.
-pub(crate) fn before_reset(conn: &Conn) {
-    publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
-}
-
-/// With a token that a process which shared the connection held when it died:
-/// finishes what it had begun. What a receiver had taken is lost with it. Only if
-/// nobody can know how much that was, the connection is broken.
-#[cold]
-pub(super) fn take_over(conn: &Conn, token: &Token) {
-    let own = conn.pair.own;
-    if std::ptr::eq(token, &raw const own.sending.token) {
-        owed::finish(conn, conn.producer().repair());
-        return;
-    }
-    if conn.consumer().repair() && recv::recount(conn) {
-        conn.receiver().finish(|| conn.unread_in_ring());
-        return;
-    }
-    conn.socket.set_reason(Reason::HolderDied);
-    break_off(conn);
-    conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
-    Way::TcpAgain.store(&own.sending.way);
-    Way::TcpAgain.store(&own.receiving.way);
-}
-
-/// Bytes are lost: better that both ends are told.
-pub(super) fn break_off(conn: &Conn) {
-    before_reset(conn);
-    if let Some(fd) = conn.base() {
-        sys::reset(fd);
-    }
-}
-
 /// A number of the connection's is about to name something else: waits until no thread uses it
 /// for this connection any more ([`Conn::base`]), and has calls that sleep look for another one:
 /// whenever something wakes them, the kernel looks their number up anew (`ppoll`).
@@ -379,10 +247,20 @@ pub(crate) fn let_go(conn: &Conn) {
     }
 }
 
-/// The peer wrote nonsense: end the connection like a reset.
-#[cold]
-pub(super) fn abort(conn: &Conn) {
-    conn.socket.set_reason(Reason::Protocol);
-    publish::set_bits(&conn.pair.own.face.state, slot::SHUT_WR);
-    let _ = sys::shutdown(conn.fd, libc::SHUT_RDWR);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_is_deaf_when_it_has_ended_both_halves() {
+        assert!(will_be_deaf(0, libc::SHUT_RDWR));
+        assert!(will_be_deaf(slot::SHUT_RD, libc::SHUT_WR));
+        assert!(will_be_deaf(slot::SHUT_WR, libc::SHUT_RD));
+        assert!(!will_be_deaf(0, libc::SHUT_WR) && !will_be_deaf(0, libc::SHUT_RD));
+        // Nor does it become so twice.
+        assert!(!will_be_deaf(
+            slot::SHUT_RD | slot::SHUT_WR,
+            libc::SHUT_RDWR
+        ));
+    }
 }

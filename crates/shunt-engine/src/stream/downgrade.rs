@@ -19,16 +19,19 @@ use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::path;
 use shunt_shm::path::unread::Unread;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot::Way;
 
 use super::leave::{Stopped, leave_ring_within};
-use super::recv::{is_home, recount, settle, stay_in_ring, take_back};
+use super::recall::{ENDED, is_never_answered};
+use super::recv::{is_home, recount, settle};
 use super::tell::News;
-use super::{Conn, close, owed, wait};
+use super::want::any_waits_for_room;
+use super::{Conn, owed};
 use crate::config::hesitate;
 use crate::control::{self, Loan};
+use crate::socket::{Socket, Stage};
 use crate::thread::{self, give};
-use crate::{epoll, sys, wake};
+use crate::{hold, sys, wake};
 
 /// The peer answers by itself within this time if it is awake, or sleeps on the
 /// connection; nanoseconds.
@@ -80,10 +83,10 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         leave_ring_within(conn, reason, PATIENCE);
     }
     conn.socket.note_downgrade();
-    if wait::any_waits_for_room(conn) {
+    if any_waits_for_room(conn) {
         wake::wake_all();
     }
-    epoll::look_again(conn.socket);
+    conn.socket.look_again();
     // In a `vfork` child the connection to the daemon is not ours.
     if thread::owns_memory() {
         control::report(conn.socket, Some(reason));
@@ -91,6 +94,34 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         conn.socket.again.owe_report();
     }
     home
+}
+
+/// The socket is the kernel's from here on, whatever it was; `then` looks at a connection that has gone back.
+pub(crate) fn give_up(
+    socket: &'static Socket,
+    fd: c_int,
+    reason: Reason,
+    then: impl FnOnce(&Conn<'static>),
+) {
+    control::refuse(socket, reason);
+    if socket.stage() != Stage::Attached {
+        return;
+    }
+    hold::beside_close(socket, || {
+        if let Some(conn) = Conn::new(socket, fd) {
+            downgrade(&conn, reason);
+            then(&conn);
+        }
+    });
+}
+
+impl Conn<'_> {
+    /// Goes back to TCP, which wakes a peer that cannot be called (it is in another network
+    /// namespace, or this process may not send to it). Without a token.
+    #[cold]
+    pub(super) fn reach(&self) {
+        downgrade(self, Reason::Blocked);
+    }
 }
 
 /// Whether both directions are the kernel's already.
@@ -167,9 +198,6 @@ fn wake(conn: &Conn) {
     }
 }
 
-/// What the kernel says of a connection by which nothing comes any more.
-const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-
 /// Waits until what comes by TCP is payload. `asks_on`: the recall stays if nobody answers in time.
 fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
     let own = conn.pair.own;
@@ -199,7 +227,7 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
             || now - start > patience;
         let over = over || !is_open;
         if over && !home && !stays && is_open && !asks_on {
-            give_up(conn);
+            do_without_answer(conn);
         }
         give(&own.receiving.token);
         hesitate();
@@ -234,60 +262,7 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
     }
 }
 
-/// Whether the peer has ended the stream, or was killed, without having seen that it is
-/// recalled, so that it never answers.
-pub(super) fn has_passed_the_end(conn: &Conn) -> bool {
-    let path = conn.receiver();
-    let heard = || {
-        conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
-            && conn
-                .base()
-                .is_some_and(|fd| sys::ready(fd, libc::POLLRDHUP) & ENDED != 0)
-    };
-    path.has_ended_unasked() || heard() && path.is_unanswered()
-}
-
-/// Whether this side has recalled what lies unread in the ring, and nobody has sent any of it yet.
-pub(super) fn is_any_unanswered(conn: &Conn) -> bool {
-    let path = conn.receiver();
-    path.awaits()
-        && path.is_unanswered()
-        && path.switch_offset().is_some()
-        && conn.consumer().is_ready()
-}
-
-/// Whether no answer to a recall will come, so that what arrives is read where it was before,
-/// or both ends are told by a reset. With the receiving token.
-pub(super) fn is_never_answered(conn: &Conn) -> bool {
-    has_passed_the_end(conn) && stay_with_ring(conn) || is_refused(conn)
-}
-
-/// Whether the peer has refused. The program may go on to read the ring where no other one is
-/// about to have the connection.
-fn is_refused(conn: &Conn) -> bool {
-    if !conn.receiver().is_refused(|| conn.consumer().has_ended()) {
-        return false;
-    }
-    if conn.socket.insists.load(Ordering::Relaxed) {
-        close::break_off(conn);
-    }
-    take_back(conn);
-    true
-}
-
-/// Takes the recall back, since nobody can send again what is unread in the ring. `false`:
-/// there is no such thing. With the receiving token.
-fn stay_with_ring(conn: &Conn) -> bool {
-    let path = conn.receiver();
-    let stays = path.asks() && path.awaits() && conn.consumer().is_ready();
-    hesitate();
-    if stays {
-        stay_in_ring(conn);
-    }
-    stays
-}
-
-/// Before this side is deaf ([`close::is_deaf`]), or ends: a recall comes to its end, or is taken back.
+/// Before this side is deaf ([`path::is_deaf`]), or ends: a recall comes to its end, or is taken back.
 /// Waits a little for a peer that answers just now. Without a token.
 #[cold]
 pub(super) fn end_recall(conn: &Conn) {
@@ -330,7 +305,7 @@ fn has_ended_recall(conn: &Conn) -> bool {
 }
 
 /// Nobody answers. With the receiving token.
-fn give_up(conn: &Conn) {
+fn do_without_answer(conn: &Conn) {
     if !conn.socket.insists.load(Ordering::Relaxed) {
         take_back_in_time(conn);
     }

@@ -4,8 +4,9 @@ use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::token::Token;
 
+use super::Conn;
 use super::owed::{self, Withdrawal};
-use super::{Conn, close};
+use super::ring_end::end_ring;
 use crate::config::hesitate;
 use crate::thread::{self, give};
 use crate::{sys, tcp};
@@ -149,14 +150,6 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
         Way::TcpAgain | Way::Owing => {}
     }
     false
-}
-
-/// Ends the ring: the stream goes on by TCP at that offset of it. With the sending token.
-pub(super) fn end_ring(conn: &Conn, offset: u64) {
-    let ended = conn.sender().leave(offset, |at| conn.producer().leave(at));
-    if ended.is_err() {
-        close::abort(conn);
-    }
 }
 
 /// Whether what the peer has not read of our ring is more than TCP takes at once.

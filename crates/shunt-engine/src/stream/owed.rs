@@ -6,63 +6,30 @@ use shunt_abi::Reason;
 use shunt_shm::path::death::Unfinished;
 use shunt_shm::path::recall::{Answer, Look};
 use shunt_shm::path::unread::Unread;
-use shunt_shm::token::Token;
 
-use super::leave::end_ring;
+use super::ring_end::end_ring;
 use super::tell::News;
-use super::{Conn, close};
+use super::{Conn, errors};
 use crate::config::hesitate;
-use crate::sys::Errno;
-use crate::thread::{self, give};
+use crate::thread::give;
 use crate::{sys, tcp};
 
+mod look;
 mod resend;
 mod room;
 mod withdrawal;
 
-pub(super) use resend::resend;
+pub(super) use look::GROWTH_MS;
+use look::{PATIENCE, has_died_with};
+pub(crate) use look::{is_due, is_owing, is_recalled, is_withdrawn};
+pub(super) use resend::{Debt, resend};
 pub(super) use room::{Roomy, has_room};
-pub(crate) use withdrawal::is_withdrawn;
 pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw};
 
-/// How long the peer may be in the middle of sending to itself in our name, in
-/// nanoseconds: a few system calls, unless it was stopped there.
-const PATIENCE: u64 = 5_000_000_000;
-/// How long the kernel's socket is given to make room, in milliseconds.
-pub(super) const GROWTH_MS: i64 = 10;
 /// How long a `close` or `shutdown` waits for TCP to take what is owed: so many steps of so
 /// many milliseconds.
 const LAST_STEPS: u32 = 100;
 const LAST_STEP_MS: i64 = 10;
-
-/// What became of what is owed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Debt {
-    /// TCP has it all: the direction is the kernel's.
-    Paid,
-    /// The kernel has no room for all of it yet.
-    Owed,
-    /// The connection has ended, with that error.
-    Void(Errno),
-}
-
-/// Whether the peer reads our ring no more.
-#[inline(always)]
-pub(crate) fn is_recalled(conn: &Conn) -> bool {
-    conn.sender().is_recalled()
-}
-
-/// Whether a recall is to be answered, or something to be sent again.
-#[inline(always)]
-pub(crate) fn is_due(conn: &Conn) -> bool {
-    conn.sender().is_due()
-}
-
-/// Whether something is still to be sent again.
-#[inline(always)]
-pub(crate) fn is_owing(conn: &Conn) -> bool {
-    conn.sender().is_owing()
-}
 
 /// Answers a recall, and sends what the kernel takes of what is owed. Without a token.
 #[cold]
@@ -131,7 +98,7 @@ fn accept(conn: &Conn) -> bool {
         Some(Look::TakenBack) => return false,
         Some(look) => look == Look::Asked,
         None => {
-            close::abort(conn);
+            errors::abort(conn);
             conn.sender().agree();
             return false;
         }
@@ -160,12 +127,6 @@ pub(super) fn finish(conn: &Conn, has_left: bool) {
     if let Unfinished::Leaves(written) = conn.sender().finish(has_left) {
         end_ring(conn, written);
     }
-}
-
-/// Whether the peer's last process died with one of its tokens.
-fn has_died_with(conn: &Conn, token: &Token) -> bool {
-    const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    thread::is_held_by_dead(token) && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
 }
 
 /// How far the peer is with its recall, once this side need not wait for it. `None`: it does
@@ -197,13 +158,13 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
             None => Some(Debt::Paid),
         }
     });
-    close::name_reset(conn);
+    errors::name_reset(conn);
     match debt {
         Some(Debt::Owed) => return Debt::Owed,
         Some(Debt::Paid) => {}
         // The program has still to hear of it.
-        Some(Debt::Void(errno)) => close::keep_error(conn, errno),
-        None => close::abort(conn),
+        Some(Debt::Void(errno)) => errors::keep_error(conn, errno),
+        None => errors::abort(conn),
     }
     conn.sender().paid();
     Debt::Paid

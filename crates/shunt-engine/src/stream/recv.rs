@@ -6,54 +6,37 @@ use libc::{c_int, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
-use super::close::{abort, keep_error};
-use super::wait::{Stay, Want, is_patient, out_of_patience, timeout, wait};
-use super::{Conn, again, downgrade, owed, short};
+use super::errors::{abort, keep_error};
+use super::wait::{Stay, is_patient, out_of_patience, timeout, wait};
+use super::want::Want;
+use super::{Conn, downgrade, owed, short};
 use crate::iov::Cursor;
 use crate::socket::RECEIVER;
-use crate::sys::{self, Errno};
+use crate::sys::{self};
 use crate::thread::{give, signals};
 use crate::{Outcome, real};
 
 mod back;
 mod brought;
+mod bytes;
 mod end;
 mod ring;
+mod settle;
+mod step;
 mod tcp;
 mod unread;
 
 use back::{after_ring, by_kernel, from_kernel, rest_from_tcp};
 use ring::from_ring;
+use step::Step;
 use tcp::from_tcp;
 
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
-pub(super) use brought::{stay_in_ring, take_back};
-pub(super) use tcp::{recount, settle};
-pub(crate) use unread::{is_any_in_ring, leaves_unread, pump, ring_bytes, unread};
-
-/// As many buffers as one call hands over at once.
-const PARTS: usize = 16;
-
-/// What one attempt came to.
-enum Step {
-    Bytes,
-    Empty,
-    End,
-    Failed(Errno),
-    /// The program's buffer is bad.
-    BadBuffer,
-    /// The kernel must do it.
-    Kernel,
-    /// TCP brings what was not read in the ring.
-    Brings,
-    /// It is recalled, and not known yet to come by TCP.
-    Asked,
-    /// It is to be looked for elsewhere.
-    Moved,
-    /// Something has come by TCP of which the peer knows nothing.
-    Stray,
-}
+pub(super) use bytes::recount;
+pub(crate) use bytes::ring_bytes;
+pub(super) use settle::settle;
+pub(crate) use unread::{is_any_in_ring, leaves_unread, pump, unread};
 
 /// Receives into `iov` like `recvmsg`. `flags` as for `recv`.
 ///
@@ -89,7 +72,7 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
         return nothing(conn, flags);
     }
     if conn.way_out() == Way::TcpAgain {
-        again::consider(conn);
+        conn.socket.may_return(conn.fd);
     }
     let seen = signals::now();
     let (mut deadline, mut has_slept) = (None, false);
@@ -190,7 +173,7 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
                 let least = if now { 0 } else { least };
                 let life = conn.pair.life();
                 conn.socket.go_in_attached(RECEIVER);
-                if again::is_plain_in(conn, life) {
+                if conn.is_plain_in(life) {
                     // SAFETY: the caller's promise.
                     unsafe { rest_from_tcp(conn, &mut cursor, least, flags) };
                 }

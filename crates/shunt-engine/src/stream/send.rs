@@ -11,11 +11,12 @@ use shunt_shm::publish;
 use shunt_shm::ring::{STEP, Stopped};
 use shunt_shm::slot::{self, Way};
 
-use super::close::has_died;
+use super::errors::is_over;
 use super::leave::{leave_if_ending, leave_ring};
 use super::owed::{self, Debt};
-use super::wait::{Stay, Want, is_patient, out_of_patience, wait, wait_for_kernel};
-use super::{Conn, again, spin};
+use super::wait::{Stay, is_patient, out_of_patience, wait, wait_for_kernel};
+use super::want::Want;
+use super::{Conn, spin};
 use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::bump;
@@ -66,7 +67,7 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
         return Outcome::Kernel;
     }
     if conn.way_out() == Way::TcpAgain {
-        again::consider(conn);
+        conn.socket.may_return(conn.fd);
     }
     let token = &conn.pair.own.sending.token;
     let mut cursor = Cursor::new(iov);
@@ -225,14 +226,8 @@ fn check_recall(conn: &Conn) {
     // This side's own word, with the token: the recall may be taken back at any moment.
     let is_answered = conn.sender().has_answered();
     if is_answered && owed::is_recalled(conn) {
-        super::close::abort(conn);
+        super::errors::abort(conn);
     }
-}
-
-/// Whether this side has shut the direction down, or the peer is gone.
-#[inline(always)]
-fn is_over(conn: &Conn) -> bool {
-    conn.is_shut() || conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn)
 }
 
 /// So many more bytes may be in flight.
@@ -279,7 +274,7 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
         }
         break match written {
             Err(Stopped::Fault) => {
-                super::close::abort(conn);
+                super::errors::abort(conn);
                 Step::Kernel
             }
             Err(Stopped::BadBuffer(_)) => Step::BadBuffer,

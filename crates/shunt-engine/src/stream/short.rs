@@ -9,15 +9,16 @@ use shunt_shm::ring::BadBuffer;
 use shunt_shm::slot::{self, Way};
 
 use super::spin::{self, Peer, shares_core};
-use super::wait::{Want, timeout};
+use super::usual::is_as_usual;
+use super::wait::timeout;
+use super::want::Want;
 use super::{Conn, owed};
 use crate::Outcome;
 use crate::link::Pair;
-use crate::ready;
 use crate::socket::{Socket, Stage, bump};
+use crate::sys;
 use crate::thread::signals::{self, Seen};
 use crate::thread::{Held, is_alone};
-use crate::{sys, table};
 
 /// A message up to this is short: copying it takes less than all the rest.
 const SHORT: usize = 2048;
@@ -116,7 +117,7 @@ fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
     };
     let is_all = (flags & libc::MSG_DONTWAIT != 0 || options.nonblock.load(Ordering::Relaxed) != 0)
         && options.forked.load(Ordering::Relaxed) == slot::UNFORKED
-        && ready::is_as_usual(&conn)
+        && is_as_usual(&conn)
         && !pair.consumer().is_ready();
     if is_all {
         socket.read_at.store(read, Ordering::Relaxed);
@@ -199,7 +200,7 @@ fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
 /// come goes first, as in the kernel. The handler may have ended the connection.
 #[cold]
 fn after_signal(socket: &'static Socket, pair: &Pair, fd: c_int, seen: Seen) -> Looked {
-    let now = table::socket(fd).filter(|now| std::ptr::eq(*now, socket));
+    let now = Socket::of(fd).filter(|now| std::ptr::eq(*now, socket));
     let now = now.filter(|now| now.stage() == Stage::Attached);
     let mut is_limited = false;
     if let Some(now) = now.and_then(|now| Conn::new(now, fd))

@@ -23,7 +23,7 @@ use super::owed::{self, Debt, Roomy};
 use super::{Conn, recv};
 use crate::config::hesitate;
 use crate::sys::Listener;
-use crate::{epoll, sys, thread};
+use crate::{sys, thread};
 
 /// What is left: in the kernel's queue, and in the ring.
 struct Left {
@@ -50,7 +50,7 @@ pub(crate) fn stand_in_for_ended_peer(conn: &Conn) {
     thread::give(&own.sending.token);
     if replaced {
         conn.socket.again.stay();
-        epoll::look_again(conn.socket);
+        conn.socket.look_again();
     }
 }
 

@@ -8,7 +8,7 @@ use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::slot;
 use shunt_shm::wake::Address;
 
-use super::{Conn, downgrade};
+use super::Conn;
 use crate::link::Pair;
 use crate::socket::Socket;
 use crate::thread::give;
@@ -57,13 +57,6 @@ impl Conn<'_> {
                 self.reach();
             }
         }
-    }
-
-    /// Goes back to TCP, which wakes a peer that cannot be called (it is in another network
-    /// namespace, or this process may not send to it). Without a token.
-    #[cold]
-    pub(super) fn reach(&self) {
-        downgrade(self, Reason::Blocked);
     }
 
     /// Whether the peer waits for room and has not been told of any: what there

@@ -9,10 +9,11 @@ use libc::{c_int, c_uint, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
-use super::close::keep_error;
+use super::errors::keep_error;
 use super::send::{allowed, by_kernel, goes_by_ring};
-use super::wait::{Deadline, Stay, Want, wait};
-use super::{Conn, ask_for_room, leave_ring, owed, receive, recv, send};
+use super::wait::{Stay, wait};
+use super::want::{Deadline, Want};
+use super::{Conn, leave_ring, owed, receive, recv, send};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
 use crate::thread::{give, signals};
@@ -252,7 +253,7 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
                     if let Err(errno) = wait(conn, Want::Room, &mut deadline, stay, seen) {
                         return so_far(done, Outcome::Fail(errno));
                     }
-                } else if !ask_for_room(conn) {
+                } else if !send::ask_for_room(conn) {
                     return so_far(done, Outcome::Fail(libc::EAGAIN));
                 }
             }
@@ -303,7 +304,7 @@ fn put_with_token(
     let producer = conn.producer();
     let want = count.min(STEP).min(allowed(conn));
     let Ok((room, mut at)) = producer.room(want) else {
-        super::close::abort(conn);
+        super::errors::abort(conn);
         return Ok(Put::Elsewhere);
     };
     let most = room.min(want);

@@ -1,5 +1,5 @@
 //! Waiting on one connection: spin, then sleep in a real call on the base socket and a wake
-//! channel ([`kernel`]), having said so to the peer.
+//! channel ([`in_kernel`]), having said so to the peer.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,93 +7,26 @@ use shunt_abi::Reason;
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Slot, Way};
-use shunt_shm::token::Token;
 use shunt_shm::wake::Address;
 
+use super::Conn;
 use super::downgrade::downgrade;
 use super::leave::leave_if_ending;
 use super::spin::{self, Peer, Spin};
-use super::{Conn, owed};
+use super::want::{Deadline, Want, is_interrupted, is_ready, lost, must_be_called, token};
+use super::wish::see_to_wishes;
 use crate::hold::Taken;
-use crate::life;
-use crate::socket::Socket;
 use crate::sys::{self, Errno};
 use crate::thread::{give, is_alone, signals::Seen};
-use crate::wake::{self, Place, Places};
+use crate::wake::{self, Place};
 
-mod kernel;
+mod in_kernel;
 mod stay;
 
-pub(crate) use kernel::{TURN, must_look};
-use kernel::{Woken, is_interrupted, sleep_in_kernel};
-pub(super) use kernel::{timeout, wait_for_kernel};
+pub(crate) use in_kernel::{TURN, must_look};
+use in_kernel::{Woken, sleep_in_kernel};
+pub(super) use in_kernel::{timeout, wait_for_kernel};
 pub(crate) use stay::{Stay, interrupted};
-
-/// What is waited for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// Something to read.
-    Data,
-    /// Room to write.
-    Room,
-}
-
-impl Want {
-    /// One sleeper of this kind in `Receiving::sleepers`.
-    fn unit(self) -> u32 {
-        match self {
-            Self::Data => 1,
-            Self::Room => 1 << 16,
-        }
-    }
-
-    /// How many of this kind there are among these.
-    fn count(self, sleepers: u32) -> u32 {
-        match self {
-            Self::Data => sleepers & 0xffff,
-            Self::Room => sleepers >> 16,
-        }
-    }
-
-    /// Where those of this process sleep.
-    fn places(self, socket: &Socket) -> &Places {
-        match self {
-            Self::Data => &socket.places[0],
-            Self::Room => &socket.places[1],
-        }
-    }
-
-    fn bit(self) -> u32 {
-        match self {
-            Self::Data => slot::WAIT_RX,
-            Self::Room => slot::WAIT_TX,
-        }
-    }
-}
-
-fn token<'a>(conn: &Conn<'a>, want: Want) -> &'a Token {
-    match want {
-        Want::Data => &conn.pair.own.receiving.token,
-        Want::Room => &conn.pair.own.sending.token,
-    }
-}
-
-fn is_ready(conn: &Conn, want: Want) -> bool {
-    match want {
-        // On TCP the kernel wakes us; look at the ring once the peer has switched.
-        Want::Data if conn.way_in() != Way::Ring => false,
-        Want::Data => conn.consumer().is_ready() || owed::is_withdrawn(conn),
-        Want::Room => {
-            conn.has_room()
-                || conn.way_out() != Way::Ring
-                || conn.is_shut()
-                || owed::is_recalled(conn)
-        }
-    }
-}
-
-/// A wait's deadline in nanoseconds of the monotonic clock; `Some(None)`: none.
-pub(crate) type Deadline = Option<Option<u64>>;
 
 /// Waits until `want` may have come. The caller holds no token, and looks again: where `stay`
 /// says that the connection is by then.
@@ -109,7 +42,7 @@ pub(crate) fn wait(
     seen: Seen,
 ) -> Result<(), Errno> {
     let way = conn.way_in();
-    life::see_to_wishes();
+    see_to_wishes();
     // It has gone back to TCP: the receive goes on there.
     if want == Want::Data && conn.way_in() != way {
         return Ok(());
@@ -253,16 +186,6 @@ fn sleep(
     Ok(())
 }
 
-/// How a call ends whose number does not name the connection any more: a signal that does not restart it comes
-/// before the look at the number.
-fn lost(seen: Seen) -> Errno {
-    if seen.interrupting_since() {
-        libc::EINTR
-    } else {
-        libc::EBADF
-    }
-}
-
 /// Whether a call that finds its direction held by a process that is stopped waits until that goes on: as it
 /// would wait for what is to come.
 #[cold]
@@ -285,27 +208,6 @@ pub(super) fn out_of_patience(seen: Seen) -> Errno {
     } else {
         libc::EAGAIN
     }
-}
-
-/// Whether only a peer's call can wake who waits for that: the kernel does not know of it, or
-/// will not once the peer has moved to its ring.
-pub(crate) fn must_be_called(conn: &Conn, want: Want) -> bool {
-    match want {
-        Want::Data => {
-            matches!(conn.way_in(), Way::Ring | Way::Tcp) && !conn.receiver().stays_in_ring()
-        }
-        Want::Room => conn.is_on_ring(),
-    }
-}
-
-/// Whether a peer's call may be needed to wake who waits for the connection.
-pub(crate) fn is_on_rings(conn: &Conn) -> bool {
-    must_be_called(conn, Want::Data) || must_be_called(conn, Want::Room)
-}
-
-/// Whether a thread sleeps until there is room. With the sending token.
-pub(super) fn any_waits_for_room(conn: &Conn) -> bool {
-    conn.pair.own.receiving.sleepers.load(Ordering::Acquire) >= Want::Room.unit()
 }
 
 /// Says in our arena that a thread sleeps on the connection, and in which place, until
@@ -365,7 +267,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
 /// Before the connection comes back to its rings: says again where those are called who sleep on
 /// it, as a relative may have said so since. With both tokens; no other process has it. `false`:
 /// one of them cannot be called.
-pub(super) fn say_again(conn: &Conn) -> bool {
+pub(crate) fn say_again(conn: &Conn) -> bool {
     let sleepers = &conn.pair.own.receiving.sleepers;
     let mut asleep = 0;
     for want in [Want::Data, Want::Room] {

@@ -120,3 +120,38 @@ fn stat(fd: c_int) -> Option<libc::stat> {
     // SAFETY: a C struct of integers, zeroed, then filled by the kernel.
     Some(unsafe { stat.assume_init() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn files_and_pipes_are_told_apart() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        let [file, reader, writer] = [file.as_raw_fd(), reader.as_raw_fd(), writer.as_raw_fd()]
+            .map(|fd| fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).unwrap() as c_int);
+        assert!(is_file(file) && !is_file(reader) && is_pipe(reader) && !is_pipe(file));
+        assert_eq!((position(file), position(reader)), (Some(0), None));
+        assert!(is_open_for(reader, libc::O_RDONLY) && !is_open_for(reader, libc::O_WRONLY));
+        assert!(is_open_for(writer, libc::O_WRONLY) && !is_open_for(-1, libc::O_RDONLY));
+        for fd in [file, reader, writer] {
+            super::super::close(fd);
+        }
+        assert!(!is_pipe(-1));
+    }
+
+    #[test]
+    fn a_pipe_is_asked_for_what_it_has_now_only() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let (from, to) = (reader.as_raw_fd(), writer.as_raw_fd());
+        let mut buffer = [0u8; 8];
+        assert_eq!(read_now(from, buffer.as_mut_ptr(), 8), Err(libc::EAGAIN));
+        assert_eq!(write_now(to, b"ab".as_ptr(), 2), Ok(2));
+        assert_eq!(read_now(from, buffer.as_mut_ptr(), 8), Ok(2));
+        while write_now(to, [0u8; 4096].as_ptr(), 4096).is_ok() {}
+        assert_eq!(write_now(to, b"a".as_ptr(), 1), Err(libc::EAGAIN));
+    }
+}

@@ -98,3 +98,28 @@ pub(crate) fn seal_size(fd: libc::c_int) -> bool {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     super::fcntl(fd, libc::F_ADD_SEALS, seals as usize).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_good_if_all_eight_bytes_there_are() {
+        let page = map(8192);
+        assert!(is_readable(page) && is_readable(page.wrapping_add(4092)));
+        unmap(page.wrapping_add(4096), 4096);
+        assert!(is_readable(page.wrapping_add(4088)) && !is_readable(page.wrapping_add(4092)));
+        assert!(!is_readable(std::ptr::null::<u8>()));
+        unmap(page, 4096);
+        assert!(!is_readable(page));
+    }
+
+    #[test]
+    fn a_sealed_file_keeps_its_size() {
+        let fd = memory_file(c"test", 4096).unwrap();
+        assert!(seal_size(fd));
+        // SAFETY: the descriptor is this test's.
+        assert_eq!(unsafe { libc::ftruncate(fd, 0) }, -1);
+        super::super::close(fd);
+    }
+}

@@ -2,7 +2,7 @@
 
 use libc::{c_int, sockaddr_storage, timeval};
 
-use super::{Errno, close, fcntl, getsockopt, name, now, poll_ms, setsockopt, socket};
+use super::{Errno, address, close, fcntl, getsockopt, name, now, poll_ms, setsockopt, socket};
 
 /// How long the handshake may take, in milliseconds: on one host it is over at once.
 const PATIENCE_MS: i64 = 1000;
@@ -113,5 +113,28 @@ fn length(name: &sockaddr_storage) -> usize {
 }
 
 fn is_same(one: &sockaddr_storage, other: &sockaddr_storage) -> bool {
-    crate::address::parts(one) == crate::address::parts(other)
+    address::parts(one) == address::parts(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_name_one_another() {
+        // SAFETY: a C struct of integers, for which zero is a value.
+        let mut any: sockaddr_storage = unsafe { std::mem::zeroed() };
+        any.ss_family = libc::AF_INET as u16;
+        // SAFETY: the storage is larger, and aligned for it.
+        let to = unsafe { &mut *(&raw mut any).cast::<libc::sockaddr_in>() };
+        to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        let connector = socket(libc::AF_INET, libc::SOCK_STREAM).unwrap();
+        let listener = Listener::at(&any, &any).unwrap();
+        let accepted = listener.connect(connector, &any).unwrap();
+        let names = |fd| [false, true].map(|peer| address::parts(&name(fd, peer).unwrap()));
+        let [here, there] = names(accepted);
+        assert_eq!(names(connector), [there, here]);
+        close(accepted);
+        close(connector);
+    }
 }

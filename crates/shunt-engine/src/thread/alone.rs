@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::PROCESS;
+use super::identity::PROCESS;
 
 /// Libc's variable, if it has it.
 #[inline(always)]

@@ -11,14 +11,15 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{PROCESS, pid, signals};
+use super::identity::{PROCESS, is_used, pid};
+use super::words;
 use crate::{config, sys};
 
 /// Whether this is the process that the state in memory belongs to. A `vfork`
 /// child, and a thread after `unshare(CLONE_FILES)`, runs in its parent's memory
 /// with descriptors of its own: what it does to them must leave no trace.
 pub(crate) fn owns_memory() -> bool {
-    (is_marked() || is_ours()) && !signals::is_apart()
+    (is_marked() || is_ours()) && !words::is_apart()
 }
 
 /// The same, asked of the kernel where memory says so: also of a `vfork` by an instruction of the program's
@@ -52,8 +53,16 @@ pub(crate) fn lend_memory() {
     PROCESS.lent.store(true, Ordering::Relaxed);
 }
 
+/// From here on there is something to know.
+pub(crate) fn set_used() {
+    if !is_used() {
+        make_mark();
+        PROCESS.used.store(true, Ordering::Release);
+    }
+}
+
 /// Makes the mark; without one (Linux before 4.14) the process number tells.
-pub(super) fn make_mark() {
+fn make_mark() {
     let fresh: *mut AtomicU32 = sys::map_wiped_on_fork(size_of::<AtomicU32>()).cast();
     if fresh.is_null() {
         return;

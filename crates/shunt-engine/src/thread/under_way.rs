@@ -5,70 +5,60 @@
 //! meanwhile, and may be left for ever (`setcontext`, an exception, `siglongjmp`). So the call is noted in
 //! the thread's own words, and [`interrupt`] takes the note away before the program's handler runs.
 
+use std::ptr;
+
 use libc::c_int;
 
-use super::signals;
-use crate::socket::Socket;
+use super::words;
 
-/// One call. Plain values, which outlive the call's frame.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Call {
-    /// The socket that the call is counted on; none: there is no such call.
-    socket: Option<&'static Socket>,
-    /// Tells it from other calls of this thread.
-    number: u32,
-}
+pub(crate) use super::words::Call;
 
-impl Call {
-    const NONE: Self = Self {
-        socket: None,
-        number: 0,
-    };
-}
+/// There is no such call.
+const NONE: Call = Call {
+    object: ptr::null(),
+    number: 0,
+};
 
 fn here() -> *mut Call {
     // SAFETY: only computes where the field of this thread's own words is.
-    unsafe { &raw mut (*signals::here()).call }
+    unsafe { &raw mut (*words::here()).call }
 }
 
 /// A number for a call.
 pub(crate) fn new_number() -> u32 {
     // SAFETY: this thread's own words; a handler's call has a number of its own also if it comes in between.
     unsafe {
-        let calls = &raw mut (*signals::here()).calls;
+        let calls = &raw mut (*words::here()).calls;
         let number = calls.read_volatile().wrapping_add(1);
         calls.write_volatile(number);
         number
     }
 }
 
-/// Notes a call on a socket; returns what was noted before. Handlers are put off.
-pub(crate) fn begin(socket: &'static Socket, number: u32) -> Call {
+/// Notes a call on an object, which [`interrupt`] names; returns what was noted before. Handlers are put off.
+pub(crate) fn begin<T>(object: &'static T, number: u32) -> Call {
     // SAFETY: this thread's own words, which no handler changes now.
     unsafe {
         here().replace(Call {
-            socket: Some(socket),
+            object: ptr::from_ref(object).cast(),
             number,
         })
     }
 }
 
-/// The number of the call on that socket that is noted, if one is: a call within that one needs none
+/// The number of the call on that object that is noted, if one is: a call within that one needs none
 /// of its own.
-pub(crate) fn on(socket: &'static Socket) -> Option<u32> {
+pub(crate) fn on<T>(object: &'static T) -> Option<u32> {
     // SAFETY: this thread's own words.
     let now = unsafe { here().read_volatile() };
-    now.socket
-        .is_some_and(|noted| std::ptr::eq(noted, socket))
-        .then_some(now.number)
+    ptr::eq(now.object, ptr::from_ref(object).cast()).then_some(now.number)
 }
 
 /// Whether the call of that number is still noted: no handler has run since.
 pub(crate) fn is_noted(number: u32) -> bool {
     // SAFETY: this thread's own words; a handler may change them between two reads.
     let now = unsafe { here().read_volatile() };
-    now.socket.is_some() && now.number == number
+    !now.object.is_null() && now.number == number
 }
 
 /// The noted call ends. Handlers are put off.
@@ -79,7 +69,7 @@ pub(crate) fn end(before: Call) {
 
 fn place() -> *mut c_int {
     // SAFETY: only computes where the field of this thread's own words is.
-    unsafe { &raw mut (*signals::here()).place }
+    unsafe { &raw mut (*words::here()).place }
 }
 
 /// This thread is about to sleep in the place of that number, or sleeps no more.
@@ -96,22 +86,60 @@ pub(crate) fn is_in_place(number: c_int) -> bool {
 }
 
 /// In a handler of this thread, before the program's: takes the notes away. The number of the place, and the
-/// socket of the call.
+/// object of the call.
+///
+/// # Safety
+/// All calls are on objects of this type.
 #[inline]
-pub(super) fn interrupt() -> (Option<c_int>, Option<&'static Socket>) {
+pub(crate) unsafe fn interrupt<T>() -> (Option<c_int>, Option<&'static T>) {
     // SAFETY: this thread's own words; the code that a handler interrupts expects the change.
     let (place, call) = unsafe { (place().read_volatile(), here().read_volatile()) };
-    if place != 0 || call.socket.is_some() {
+    if place != 0 || !call.object.is_null() {
         forget();
     }
-    ((place > 0).then(|| place - 1), call.socket)
+    // SAFETY: null, or what `begin` has been given, which is of this type by the caller's promise.
+    let object = unsafe { call.object.cast::<T>().as_ref() };
+    ((place > 0).then(|| place - 1), object)
 }
 
 /// In a forked child: the calls are its parent's.
 pub(super) fn forget() {
     // SAFETY: this thread's own words.
     unsafe {
-        here().write_volatile(Call::NONE);
+        here().write_volatile(NONE);
         place().write_volatile(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_noted_until_it_ends() {
+        static OBJECT: u32 = 0;
+        static OTHER: u64 = 0;
+        let (one, two) = (new_number(), new_number());
+        assert_ne!(one, two);
+        let before = begin(&OBJECT, one);
+        assert!(is_noted(one) && !is_noted(two));
+        assert_eq!((on(&OBJECT), on(&OTHER)), (Some(one), None));
+        end(before);
+        assert!(!is_noted(one) && on(&OBJECT).is_none());
+    }
+
+    #[test]
+    fn a_handler_takes_the_notes_away() {
+        static OBJECT: u32 = 5;
+        let number = new_number();
+        begin(&OBJECT, number);
+        set_place(Some(0));
+        assert!(is_in_place(0) && !is_in_place(1));
+        // SAFETY: the one call of this thread is on this type.
+        let (place, object) = unsafe { interrupt::<u32>() };
+        assert_eq!((place, object), (Some(0), Some(&5)));
+        assert!(!is_noted(number) && !is_in_place(0));
+        // SAFETY: as above.
+        assert_eq!(unsafe { interrupt::<u32>() }, (None, None));
     }
 }

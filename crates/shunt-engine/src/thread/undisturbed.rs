@@ -11,7 +11,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use libc::c_int;
 
-use super::signals::{Words, here};
+use super::words::{Own, Words, here};
 use crate::sys;
 
 /// Signals that faults raise: blocked, they would kill.
@@ -25,37 +25,32 @@ const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// # Safety
-/// This thread's own words.
 #[inline(always)]
-unsafe fn change(words: *mut Words, by: i32) {
-    // SAFETY: the caller's promise; handlers leave the depth as they find it.
+fn change(words: Own, by: i32) {
+    // SAFETY: this thread's own words; handlers leave the depth as they find it.
     unsafe {
-        let depth = &raw mut (*words).depth;
+        let depth = &raw mut (*words.get()).depth;
         depth.write_volatile(depth.read_volatile() + by);
     }
 }
 
-/// From here on handlers wait, until [`end`] is given the same words. Nests.
+/// From here on handlers wait, until [`end`]. Nests.
 #[inline(always)]
-pub(super) fn begin() -> *mut Words {
-    let words = here();
-    // SAFETY: this thread's.
-    unsafe { change(words, 1) };
+pub(super) fn begin() -> Own {
+    let words = Own::here();
+    change(words, 1);
     compiler_fence(Ordering::SeqCst);
     words
 }
 
-/// They may come again, those that waited at once. The words are this thread's.
+/// They may come again, those that waited at once.
 #[inline(always)]
-pub(super) fn end(words: *mut Words) {
+pub(super) fn end(words: Own) {
     compiler_fence(Ordering::SeqCst);
-    // SAFETY: the caller's promise.
-    unsafe {
-        change(words, -1);
-        if (&raw const (*words).put_off).read_volatile() {
-            let_come(words);
-        }
+    change(words, -1);
+    // SAFETY: this thread's own words.
+    if unsafe { (&raw const (*words.get()).put_off).read_volatile() } {
+        let_come(words.get());
     }
 }
 
@@ -109,5 +104,20 @@ pub(crate) unsafe fn put_off(
     match info {
         Some(info) => sys::send_signal(signal, info),
         None => sys::send_plain_signal(signal),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_wait_until_the_outermost_operation_is_over() {
+        assert!(!has_begun());
+        let inner = all_of(|| {
+            all_of(|| assert!(has_begun()));
+            has_begun()
+        });
+        assert!(inner && !has_begun());
     }
 }

@@ -3,7 +3,7 @@
 use libc::c_int;
 use shunt_abi::Reason;
 
-use crate::address::{self, Names};
+use crate::sys::address::{self, Names};
 use crate::{control, sys};
 
 /// The two ends of a connection that may both be on this host.

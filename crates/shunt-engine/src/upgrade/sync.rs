@@ -18,11 +18,12 @@ use shunt_abi::Reason;
 use shunt_abi::message::Role;
 use shunt_shm::slot;
 
+use super::attach::attach_paired;
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
-use crate::socket::{Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::thread::{self, is_alone};
-use crate::{control, sys, table};
+use crate::{control, sys};
 
 /// The longest that one call waits, in nanoseconds.
 const LONGEST: u64 = 150_000_000;
@@ -115,7 +116,7 @@ fn is_settled(socket: &'static Socket, fd: c_int) -> bool {
     control::check_mail();
     match socket.stage() {
         Stage::Claimed => socket.role() == Role::Acceptor && socket.answered(),
-        Stage::Paired => super::progress(socket, fd, Known::Nothing) && is_attached_there(socket),
+        Stage::Paired => attach_paired(socket, fd, Known::Nothing) && is_attached_there(socket),
         Stage::Attached => is_attached_there(socket),
         _ => true,
     }
@@ -136,10 +137,10 @@ fn is_attached_there(socket: &'static Socket) -> bool {
                 .pair()
                 .is_some_and(|its| (its.link.id(), its.number) == (pair.link.id(), pair.number))
     };
-    let Some(other) = table::SOCKETS.each().find(is_other) else {
+    let Some(other) = SOCKETS.each().find(is_other) else {
         return false;
     };
-    if super::progress(other, other.fd(), Known::Nothing) {
+    if attach_paired(other, other.fd(), Known::Nothing) {
         return true;
     }
     // What another thread is just busy with may be done in a moment.
@@ -148,7 +149,7 @@ fn is_attached_there(socket: &'static Socket) -> bool {
 
 /// This process's listener there.
 fn listener(port: u16) -> Option<&'static Socket> {
-    let mut sockets = table::SOCKETS.each();
+    let mut sockets = SOCKETS.each();
     sockets.find(|socket| socket.stage() == Stage::Listener && socket.port() == port)
 }
 

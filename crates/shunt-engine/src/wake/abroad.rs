@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
 
-use super::caller::{await_sent, is_heard, sending};
+use super::sending::{await_sent, is_heard, sending};
 use crate::kept::Kept;
+use crate::region::count;
+use crate::sys;
 use crate::thread::undisturbed;
-use crate::{control, stats, sys};
 
 /// Names with this bit are looked up in shuntd's namespace, all others in this process's own.
 const BIT: u64 = 1 << 63;
@@ -71,9 +72,27 @@ pub(crate) fn keep(passed: c_int, is_sender: bool) {
 pub(super) fn take() -> Option<c_int> {
     let taken = change(|| STOCK.iter().find_map(Kept::take)).flatten();
     if taken.is_some() && !is_any() {
-        control::want_sockets();
+        want_sockets();
     }
     taken
+}
+
+/// Sockets for channels are wished for.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// There are no more of them: the daemon is asked for some with the next message to it.
+pub(crate) fn want_sockets() {
+    WANTED.store(true, Ordering::Release);
+}
+
+/// Whether it is to be asked.
+pub(crate) fn wants_sockets() -> bool {
+    WANTED.load(Ordering::Acquire)
+}
+
+/// It is asked now.
+pub(crate) fn asks_for_sockets() -> bool {
+    WANTED.swap(false, Ordering::AcqRel)
 }
 
 /// `None`: another thread is changing something, or this one, below a signal handler.
@@ -106,7 +125,7 @@ pub(super) fn call(name: u64, secret: u64) -> bool {
             || sender().is_some_and(|fd| fd != known && is_heard(fd, name, secret))
     });
     if heard {
-        stats::calls();
+        count::calls();
     }
     heard
 }

@@ -1,32 +1,24 @@
 //! The sending end of all wake channels: one socket for the process.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
-use shunt_shm::wake::Address;
 
-use super::{abroad, channel};
+use super::sending::{self, await_sent, is_heard, sending};
 use crate::kept::Kept;
-use crate::thread::alone::add;
+use crate::region::count;
 use crate::thread::undisturbed;
-use crate::{config, stats, sys, thread};
+use crate::{config, sys, thread};
 
 /// The socket that this process sends by, …
 static SENDER: Kept = Kept::nothing();
 /// … made by one thread at a time.
 static MAKING: AtomicBool = AtomicBool::new(false);
 
-/// Calls who sleeps at a peer's address. A full queue is a call that is pending. `false`: nobody
-/// has heard it, as there is no such channel in the network namespace of the name, or the
+/// Calls who sleeps at the channel of that name. A full queue is a call that is pending. `false`: nobody
+/// has heard it, as there is no such channel in this process's network namespace, or the
 /// kernel does not let this process send there.
-pub(crate) fn call(at: &Address) -> bool {
-    let (name, secret) = at.look();
-    if name == Address::NOWHERE {
-        return true;
-    }
-    if abroad::is_name(name) {
-        return abroad::call(name, secret);
-    }
+pub(super) fn call(name: u64, secret: u64) -> bool {
     let heard = sending(|| {
         // A number that the program has made something else of is not sent to; that it has closed it
         // behind our back the kernel says.
@@ -36,32 +28,9 @@ pub(crate) fn call(at: &Address) -> bool {
             || call_anew(name, secret)
     });
     if heard {
-        stats::calls();
+        count::calls();
     }
     heard
-}
-
-/// Threads that may be sending by the socket's number, whatever it was when they looked.
-static SENDING: AtomicU64 = AtomicU64::new(0);
-
-/// Sends by the socket's number: no handler of this thread comes in between, and who gives the number to
-/// something else waits ([`await_sent`]).
-#[inline]
-pub(super) fn sending<R>(send: impl FnOnce() -> R) -> R {
-    undisturbed::all_of(|| {
-        add(&SENDING, 1);
-        let result = send();
-        add(&SENDING, 1u64.wrapping_neg());
-        result
-    })
-}
-
-/// Having given the socket another number: waits for threads that may be sending by the former one, so many
-/// excepted. None of them sleeps.
-pub(super) fn await_sent(except: u64) {
-    while SENDING.load(Ordering::SeqCst) > except {
-        sys::sched_yield();
-    }
 }
 
 /// Keeps the socket no more. Whoever gets it closes it, or has its number name something else.
@@ -71,41 +40,6 @@ pub(super) fn give_up() -> Option<c_int> {
         await_sent(0);
     }
     Some(given_up)
-}
-
-/// Whether somebody has the channel of that name; whoever it is hears nothing of it.
-pub(crate) fn is_there(name: u64) -> bool {
-    const NO_SECRET: u64 = 0;
-    sending(|| {
-        sender_to(name)
-            .is_none_or(|fd| channel::send(fd, name, NO_SECRET) != Err(libc::ECONNREFUSED))
-    })
-}
-
-/// The socket by which a name is called.
-pub(super) fn sender_to(name: u64) -> Option<c_int> {
-    if abroad::is_name(name) {
-        abroad::sender()
-    } else {
-        sender()
-    }
-}
-
-/// Whether a call by this socket has come, or is pending.
-pub(super) fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
-    match channel::send(fd, name, secret) {
-        Ok(()) => true,
-        // Theirs is full, unless what others have not heard yet fills this process's share.
-        Err(libc::EAGAIN) => !is_spent(fd),
-        Err(_) => false,
-    }
-}
-
-/// Whether what others have not heard yet fills half of what a socket may send.
-fn is_spent(fd: c_int) -> bool {
-    let sent = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0);
-    let most = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
-    sent > most / 2
 }
 
 /// The same by a socket of its own, which takes the place of the one that is full.
@@ -166,7 +100,7 @@ fn make() -> Option<c_int> {
 /// In a forked child, where nobody is making it.
 pub(super) fn after_fork_child() {
     MAKING.store(false, Ordering::Relaxed);
-    SENDING.store(0, Ordering::Relaxed);
+    sending::after_fork_child();
 }
 
 /// If `fd` is the sender's number and the program wants it: moves elsewhere.
@@ -182,6 +116,7 @@ pub(super) fn make_way(fd: c_int) {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use std::sync::atomic::AtomicU64;
     use std::time::Duration;
 
     use super::*;

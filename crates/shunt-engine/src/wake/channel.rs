@@ -1,16 +1,18 @@
 //! The receiving end of a wake channel.
 
-use std::mem::offset_of;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use libc::{c_int, sock_filter, sockaddr_un};
+use libc::c_int;
 use shunt_shm::atomic::full;
 use shunt_shm::wake::Address;
 
-use super::{abroad, caller};
+use super::abroad;
+use super::call::sender_to;
+use super::datagram::{address, listen_for, send, take};
+use super::sending::sending;
 use crate::kept::Kept;
 use crate::sys::{self, Errno};
-use crate::{config, stats, thread};
+use crate::{config, thread};
 
 /// A datagram socket by which peers call; or none.
 pub(crate) struct Channel {
@@ -139,9 +141,9 @@ impl Channel {
         let o = Ordering::Relaxed;
         let sender = || {
             let name = self.is_open().then(|| self.name.load(o));
-            name.and_then(caller::sender_to)
+            name.and_then(sender_to)
         };
-        caller::sending(|| {
+        sending(|| {
             if let Some(fd) = self.socket.get().or_else(sender) {
                 let _ = send(fd, self.name.load(o), self.secret.load(o));
             }
@@ -209,62 +211,6 @@ impl Channel {
     }
 }
 
-/// The kernel drops what does not begin with this word, before it wakes anybody
-/// (`socket(7)`, `SO_ATTACH_FILTER`).
-fn listen_for(fd: c_int, secret: u64) -> Result<usize, Errno> {
-    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const IS_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, jf, k| sock_filter { code, jt: 0, jf, k };
-    let mut steps = [
-        step(LOAD, 0, 0),
-        step(IS_EQUAL, 3, (secret >> 32) as u32),
-        step(LOAD, 0, 4),
-        step(IS_EQUAL, 1, secret as u32),
-        step(RETURN, 0, u32::MAX),
-        step(RETURN, 0, 0),
-    ];
-    let program = libc::sock_fprog {
-        len: steps.len() as u16,
-        filter: steps.as_mut_ptr(),
-    };
-    sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-}
-
-/// A datagram goes also if there is no room for it, and says how long it was; from a connection
-/// that has the number by now nothing is taken.
-fn take(fd: c_int) -> bool {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    let called = sys::recv(fd, std::ptr::null_mut(), 0, flags).is_ok_and(|n| n > 0);
-    if called {
-        stats::called();
-    }
-    called
-}
-
-/// Sends a call by a datagram socket.
-pub(super) fn send(fd: c_int, name: u64, secret: u64) -> Result<(), Errno> {
-    let (address, length) = address(name);
-    sys::send_to(fd, &secret.to_be_bytes(), &address, length).map(|_| ())
-}
-
-/// The abstract address (`unix(7)`) of a channel.
-fn address(name: u64) -> (sockaddr_un, usize) {
-    const PREFIX: &[u8] = b"\0shunt/call/";
-    const DIGITS: usize = 16;
-    // SAFETY: all-zero is a valid address.
-    let mut address: sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as u16;
-    // Text, as whoever lists such sockets expects.
-    let digit = |i| b"0123456789abcdef"[(name >> (4 * i)) as usize & 15];
-    let bytes = PREFIX.iter().copied().chain((0..DIGITS).map(digit));
-    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = from as _;
-    }
-    let length = offset_of!(sockaddr_un, sun_path) + PREFIX.len() + DIGITS;
-    (address, length)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,7 +221,7 @@ mod tests {
         let (channel, at) = (Channel::new(), Address::default());
         assert!(channel.open());
         channel.tell(&at);
-        caller::call(&at);
+        super::super::call(&at);
         assert!(channel.is_told(&at) && channel.hear());
         let (number, theirs) = (channel.fd(), sys::datagram_socket().unwrap());
         // Whoever sleeps has the socket still.

@@ -302,4 +302,33 @@ mod tests {
         assert_eq!(enter().map(Place::number), Some(one.number()));
         one.leave();
     }
+
+    #[test]
+    fn places_are_told_apart_and_counted() {
+        let places = Places::default();
+        assert_eq!((places.count(), places.any().is_none()), (Some(0), true));
+        for number in [3, 64, 511] {
+            places.add(Some(Place::numbered(number)));
+        }
+        let mut seen = Vec::new();
+        places.each(|place| seen.push(place.number()));
+        assert_eq!((seen, places.count()), (vec![3, 64, 511], Some(3)));
+        places.remove(Some(Place::numbered(3)));
+        assert_eq!(places.any().map(Place::number), Some(64));
+        places.clear();
+        assert_eq!(places.count(), Some(0));
+    }
+
+    #[test]
+    fn a_thread_without_a_place_is_counted_as_one_that_cannot_be_called() {
+        let places = Places::default();
+        places.add(None);
+        places.add(Some(Place::numbered(1)));
+        assert_eq!(places.count(), None);
+        places.remove(None);
+        assert_eq!(places.count(), Some(1));
+        // One more than there are is none.
+        places.remove(None);
+        assert_eq!(places.count(), Some(1));
+    }
 }

@@ -10,7 +10,7 @@ use std::mem;
 use std::ptr;
 
 use libc::sigset_t;
-use shunt_engine::life::uring;
+use shunt_engine::io::uring;
 use shunt_engine::{Outcome, io, is_readable, life, not_alone, ready};
 
 use super::identity::is_this;

@@ -38,7 +38,7 @@ const THE_PROGRAMS: [(&str, &str); 17] = [
     ("pwritev2", "engine/stream/transfer"),
     ("fcntl F_DUPFD", "engine/life/option.rs"),
     ("epoll_ctl EPOLL_CTL_ADD", "engine/epoll/nested.rs"),
-    ("epoll_ctl EPOLL_CTL_ADD", "engine/epoll/control.rs"),
+    ("epoll_ctl EPOLL_CTL_ADD", "engine/epoll/register.rs"),
     // Counters (`eventfd(2)`) that never fill.
     ("read", "engine/epoll/"),
     ("write", "engine/epoll/"),

@@ -4,9 +4,19 @@ use libc::c_int;
 use shunt_shm::path::unread::Unread;
 use shunt_shm::ring::{Consumer, Found, Memory};
 
-use super::Debt;
 use super::room::Stretched;
-use crate::sys;
+use crate::sys::{self, Errno};
+
+/// What became of what is owed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::stream) enum Debt {
+    /// TCP has it all: the direction is the kernel's.
+    Paid,
+    /// The kernel has no room for all of it yet.
+    Owed,
+    /// The connection has ended, with that error.
+    Void(Errno),
+}
 
 /// Bytes given to the kernel at a time.
 const STEP: usize = 256 << 10;

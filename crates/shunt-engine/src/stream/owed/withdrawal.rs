@@ -5,10 +5,11 @@ use shunt_shm::path::withdrawal::Look;
 pub(in crate::stream) use shunt_shm::path::withdrawal::Withdrawal;
 use shunt_shm::slot::Way;
 
+use super::look::{GROWTH_MS, PATIENCE, has_died_with, is_recalled};
 use super::room::Stretched;
-use super::{GROWTH_MS, PATIENCE, has_died_with, is_recalled, send_owed};
+use super::send_owed;
 use crate::stream::recv::{follow_back, ring_bytes};
-use crate::stream::{Conn, close};
+use crate::stream::{Conn, errors};
 use crate::{sys, tcp, thread};
 
 /// Sends again over TCP what the peer has not read, if it is not receiving just now
@@ -64,7 +65,7 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
             Look::No => return,
         }
         if sys::now() >= until {
-            close::abort(conn);
+            errors::abort(conn);
             return;
         }
         sys::sched_yield();
@@ -98,10 +99,4 @@ fn await_arrival(conn: &Conn) {
         }
         sys::sched_yield();
     }
-}
-
-/// Whether the peer has withdrawn what this side has not read, or is about to.
-#[inline(always)]
-pub(crate) fn is_withdrawn(conn: &Conn) -> bool {
-    conn.receiver().is_withdrawn()
 }

@@ -7,11 +7,11 @@ use shunt_abi::Reason;
 use shunt_shm::slot;
 
 use super::end::failure;
-use super::{PARTS, Step};
+use super::step::{PARTS, Step};
 use crate::iov::{self, Cursor};
 use crate::socket::RECEIVER;
-use crate::stream::downgrade::{has_passed_the_end, is_never_answered};
-use crate::stream::{Conn, again};
+use crate::stream::Conn;
+use crate::stream::recall::{has_passed_the_end, is_never_answered};
 use crate::{Outcome, real, sys};
 
 /// The peer has left the ring: its bytes go on over TCP.
@@ -98,7 +98,7 @@ pub(super) unsafe fn by_kernel(conn: &Conn, cursor: &Cursor, flags: c_int) -> Op
     let (life, socket) = (conn.pair.life(), conn.socket);
     let mut message = header(cursor.all());
     socket.go_in_attached(RECEIVER);
-    let outcome = again::is_plain_in(conn, life).then(|| {
+    let outcome = conn.is_plain_in(life).then(|| {
         // SAFETY: the caller's promise.
         let call = || unsafe { real::recvmsg()(conn.fd, &raw mut message, flags) };
         real::sleeping(&|| socket.go_out(RECEIVER), call).map_or_else(Outcome::Fail, Outcome::Done)

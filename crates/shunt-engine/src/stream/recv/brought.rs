@@ -8,16 +8,16 @@ use shunt_shm::ring::Found;
 use shunt_shm::slot;
 
 use super::back::pending;
+use super::bytes::{recount, truncate};
 use super::end::{failure, has_ended, last};
 use super::ring::from_ring;
-use super::tcp::{recount, truncate};
-use super::{PARTS, Step};
+use super::step::{PARTS, Step};
 use crate::config;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
 use crate::stream::Conn;
-use crate::stream::close::abort;
-use crate::stream::downgrade::is_never_answered;
+use crate::stream::errors::abort;
+use crate::stream::recall::{is_never_answered, stay_in_ring};
 use crate::sys::Errno;
 use crate::{sys, tcp};
 
@@ -172,16 +172,4 @@ fn go_on_in_ring(conn: &Conn, left: u64) -> bool {
     }
     stay_in_ring(conn);
     true
-}
-
-/// Takes a recall back for good: the ring is read to its end. With the receiving token.
-pub(in crate::stream) fn stay_in_ring(conn: &Conn) {
-    conn.socket.insists.store(false, Ordering::Relaxed);
-    conn.receiver().stay_in_ring();
-}
-
-/// Takes a recall back: what arrives is read where it was before. With the receiving token.
-pub(in crate::stream) fn take_back(conn: &Conn) {
-    conn.socket.insists.store(false, Ordering::Relaxed);
-    conn.receiver().take_back();
 }

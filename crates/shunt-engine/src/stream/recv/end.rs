@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use shunt_shm::slot;
 
-use super::Step;
+use super::step::Step;
 use crate::socket::bump;
 use crate::stream::Conn;
-use crate::stream::close::{reset_if_died, take_error};
+use crate::stream::errors::{reset_if_died, take_error};
 use crate::sys::{self, Errno};
 
 /// The kernel is asked about an empty ring at least this often (ticks, about

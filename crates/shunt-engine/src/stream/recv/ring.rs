@@ -7,12 +7,12 @@ use libc::c_int;
 use shunt_shm::ring::{Found, Stopped};
 use shunt_shm::slot::Way;
 
-use super::Step;
 use super::back::{after_ring, follow_back};
 use super::end::look;
+use super::step::Step;
 use crate::iov::Cursor;
 use crate::socket::bump;
-use crate::stream::close::abort;
+use crate::stream::errors::abort;
 use crate::stream::{Conn, owed};
 
 /// Reads what is in the ring. With the receiving token.

@@ -6,56 +6,65 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
 use super::back::after_ring;
+use super::bytes::{arrived, truncate};
 use super::end::{failure, last};
 use super::ring::{from_ring, peek_on};
-use super::{PARTS, Step};
+use super::settle::settle;
+use super::step::{PARTS, Step};
 use crate::config::hesitate;
 use crate::iov::{self, Cursor};
 use crate::socket::bump;
-use crate::stream::{Conn, owed};
-use crate::sys::Errno;
-use crate::{sys, tcp};
-
-/// Moves the incoming direction to the ring if the program has read everything
-/// that came before it. With the receiving token. `true`: it is on the ring.
-pub(in crate::stream) fn settle(conn: &Conn) -> bool {
-    if conn.way_in() == Way::Tcp && owed::is_withdrawn(conn) {
-        owed::follow_withdrawal(conn);
-    }
-    conn.receiver().follow_switch()
-}
-
-/// With the receiving token of a process that died with it: asks the kernel what was
-/// taken from the base socket. `false`: it does not know, and it matters.
-pub(in crate::stream) fn recount(conn: &Conn) -> bool {
-    let receiving = &conn.pair.own.receiving;
-    let way = conn.way_in();
-    // From there on it is the program that takes them, without the token.
-    let path = conn.receiver();
-    if way == Way::TcpAgain && !path.awaits() && path.is_bringing().is_none() {
-        return true;
-    }
-    let Some(taken) = conn.base().and_then(tcp::consumed_at_last) else {
-        return way == Way::Ring;
-    };
-    receiving.kernel_bytes.store(taken, Ordering::Relaxed);
-    true
-}
+use crate::stream::Conn;
+use crate::sys::{self, Errno};
 
 /// On TCP, and the peer may switch at any moment.
 ///
 /// # Safety
 /// The cursor's parts are writable.
 pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+    let mut has_some = false;
+    loop {
+        // SAFETY: the caller's promise.
+        let step = match unsafe { take_some(conn, cursor, flags) } {
+            Taken::Step(step) => step,
+            Taken::AllOfSome => {
+                has_some = true;
+                continue;
+            }
+        };
+        return match step {
+            Step::Failed(errno) if has_some => {
+                // Told by the next call, as after any short count.
+                conn.error().store(errno, Ordering::Relaxed);
+                Step::Bytes
+            }
+            Step::Empty | Step::End if has_some => Step::Bytes,
+            step => step,
+        };
+    }
+}
+
+/// What came of one turn.
+enum Taken {
+    Step(Step),
+    /// As much as was asked for, of more buffers than go at once.
+    AllOfSome,
+}
+
+/// Receives into as many buffers as go at once.
+///
+/// # Safety
+/// The cursor's parts are writable.
+unsafe fn take_some(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Taken {
     if settle(conn) {
         // SAFETY: the caller's promise.
-        return unsafe { from_ring(conn, cursor, flags) };
+        return Taken::Step(unsafe { from_ring(conn, cursor, flags) });
     }
     if conn.way_in() != Way::Tcp {
-        return after_ring(conn);
+        return Taken::Step(after_ring(conn));
     }
-    let receiving = &conn.pair.own.receiving;
-    let before = receiving.kernel_bytes.load(Ordering::Relaxed);
+    let kernel_bytes = &conn.pair.own.receiving.kernel_bytes;
+    let before = kernel_bytes.load(Ordering::Relaxed);
     let mut rest = [iovec {
         iov_base: std::ptr::null_mut(),
         iov_len: 0,
@@ -65,72 +74,24 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     if let Some(offset) = path.switch_offset() {
         count = truncate(&mut rest[..count], offset.saturating_sub(before) as usize);
     }
-    let wanted = iov::total(&rest[..count]);
-    let Some(base) = conn.base() else {
-        return Step::Failed(libc::EBADF);
-    };
-    // SAFETY: all-zero is a valid header.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = rest.as_mut_ptr();
-    message.msg_iovlen = count;
+    let rest = &mut rest[..count];
+    let wanted = iov::total(rest);
     let peek = flags & libc::MSG_PEEK != 0;
-    if peek && count == PARTS {
-        // A look cannot be had in parts.
-        let all = cursor.all();
-        message.msg_iov = all.as_ptr().cast_mut();
-        message.msg_iovlen = all.len();
-    }
-    let flags = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
+    // A look cannot be had in parts.
+    let whole = (peek && count == PARTS).then(|| cursor.all());
     bump(&conn.socket.rx.kernel_calls, 1);
     hesitate();
-    // The peer may switch to its ring and leave that again before this takes anything; not one that
-    // has refused to.
-    let stays = conn.pair.peer_state() & slot::REFUSED != 0;
-    let unsure = !peek && wanted > 0 && !stays && path.switch_offset().is_none();
-    let arrived = if unsure {
-        arrived(base, wanted)
-    } else {
-        Ok(wanted)
-    };
-    hesitate();
-    let received = match arrived {
-        Ok(there @ 1..) if unsure => {
-            let most = path.before_ring(there as u64) as usize;
-            message.msg_iovlen = truncate(&mut rest[..count], most);
-            sys::recvmsg(base, &raw mut message, flags)
-        }
-        Ok(_) if !unsure => sys::recvmsg(base, &raw mut message, flags),
-        ended => ended,
-    };
-    let n = match received {
-        Ok(0) if wanted == 0 => return Step::Bytes,
-        // The peer may have moved to the ring before it ended.
-        // SAFETY: the caller's promise.
-        Ok(0) if settle(conn) => return unsafe { from_ring(conn, cursor, flags) },
-        Ok(0) => return last(conn),
-        Ok(n) => n,
-        Err(libc::EAGAIN) => {
-            // Taken from the kernel by a call that had bytes to return; behind what was
-            // in the queue, as in the kernel.
-            let pending = conn.error().load(Ordering::Relaxed);
-            return match pending {
-                0 => Step::Empty,
-                errno => failure(conn, errno),
-            };
-        }
-        Err(errno) => {
-            if settle(conn) {
-                conn.error().store(errno, Ordering::Relaxed);
-                // SAFETY: the caller's promise.
-                return unsafe { from_ring(conn, cursor, flags) };
-            }
-            return failure(conn, errno);
+    let n = match receive(conn, rest, whole, flags) {
+        Ok(0) if wanted == 0 => return Taken::Step(Step::Bytes),
+        Ok(n @ 1..) => n,
+        nothing => {
+            // SAFETY: the caller's promise.
+            let step = unsafe { without_bytes(conn, cursor, flags, nothing.err()) };
+            return Taken::Step(step);
         }
     };
     if !peek {
-        receiving
-            .kernel_bytes
-            .store(before + n as u64, Ordering::Relaxed);
+        kernel_bytes.store(before + n as u64, Ordering::Relaxed);
     }
     hesitate();
     // A look may have seen what follows the ring.
@@ -138,43 +99,79 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     let payload = if peek { payload } else { n };
     cursor.skip(payload);
     if payload == 0 {
-        return Step::Moved;
+        return Taken::Step(Step::Moved);
     }
     if peek && path.switch_offset() == Some(before + payload as u64) {
         // SAFETY: the caller's promise.
         unsafe { peek_on(conn, cursor, flags) };
     }
     if !peek && payload == wanted && cursor.remaining() > 0 {
-        // More buffers than go at once.
-        // SAFETY: the caller's promise.
-        return match unsafe { from_tcp(conn, cursor, flags) } {
-            Step::Failed(errno) => {
-                // Told by the next call, as after any short count.
-                conn.error().store(errno, Ordering::Relaxed);
-                Step::Bytes
-            }
-            Step::Empty | Step::End => Step::Bytes,
-            other => other,
-        };
+        return Taken::AllOfSome;
     }
-    Step::Bytes
+    Taken::Step(Step::Bytes)
 }
 
-/// How much a receive of so many bytes would take now.
-fn arrived(base: c_int, most: usize) -> Result<usize, Errno> {
-    // To nowhere, and it stays.
-    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    sys::recv(base, std::ptr::null_mut(), most, flags)
-}
-
-/// Shortens a list of buffers to `most` bytes; returns how many are left.
-pub(super) fn truncate(parts: &mut [iovec], mut most: usize) -> usize {
-    for (i, part) in parts.iter_mut().enumerate() {
-        if part.iov_len >= most {
-            part.iov_len = most;
-            return i + 1;
+/// Receives into these parts, or the `whole` of the program's, and nothing that follows the ring: the peer may
+/// switch to that and leave it again before this takes anything; not one that has refused to.
+fn receive(
+    conn: &Conn,
+    rest: &mut [iovec],
+    whole: Option<&[iovec]>,
+    flags: c_int,
+) -> Result<usize, Errno> {
+    let base = conn.base().ok_or(libc::EBADF)?;
+    let (path, wanted) = (conn.receiver(), iov::total(rest));
+    let stays = conn.pair.peer_state() & slot::REFUSED != 0;
+    let peek = flags & libc::MSG_PEEK != 0;
+    let unsure = !peek && wanted > 0 && !stays && path.switch_offset().is_none();
+    let count = if unsure {
+        let there = arrived(base, wanted)?;
+        if there == 0 {
+            return Ok(0);
         }
-        most -= part.iov_len;
+        hesitate();
+        truncate(rest, path.before_ring(there as u64) as usize)
+    } else {
+        hesitate();
+        rest.len()
+    };
+    // SAFETY: all-zero is a valid header.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    let parts = whole.unwrap_or(&rest[..count]);
+    message.msg_iov = parts.as_ptr().cast_mut();
+    message.msg_iovlen = parts.len();
+    let now = (flags | libc::MSG_DONTWAIT) & !libc::MSG_WAITALL;
+    sys::recvmsg(base, &raw mut message, now)
+}
+
+/// TCP has no bytes: an end (`None`), or an error. The peer may have moved to the ring before that.
+///
+/// # Safety
+/// The cursor's parts are writable.
+unsafe fn without_bytes(
+    conn: &Conn,
+    cursor: &mut Cursor,
+    flags: c_int,
+    error: Option<Errno>,
+) -> Step {
+    match error {
+        Some(libc::EBADF) if conn.base().is_none() => Step::Failed(libc::EBADF),
+        Some(libc::EAGAIN) => {
+            // Taken from the kernel by a call that had bytes to return; behind what was
+            // in the queue, as in the kernel.
+            match conn.error().load(Ordering::Relaxed) {
+                0 => Step::Empty,
+                errno => failure(conn, errno),
+            }
+        }
+        _ if settle(conn) => {
+            if let Some(errno) = error {
+                conn.error().store(errno, Ordering::Relaxed);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { from_ring(conn, cursor, flags) }
+        }
+        Some(errno) => failure(conn, errno),
+        None => last(conn),
     }
-    parts.len()
 }

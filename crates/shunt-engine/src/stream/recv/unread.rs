@@ -6,7 +6,8 @@ use shunt_shm::ring::Found;
 use shunt_shm::slot::Way;
 
 use super::back::{after_ring, follow_back};
-use super::tcp::settle;
+use super::bytes::ring_bytes;
+use super::settle::settle;
 use crate::stream::{Conn, owed};
 use crate::{sys, thread};
 
@@ -34,16 +35,6 @@ pub(crate) fn pump(conn: &Conn) {
         after_ring(conn);
     }
     thread::give(&receiving.token);
-}
-
-/// Bytes in the peer's ring: never more than can be read, and some if any can.
-pub(crate) fn ring_bytes(conn: &Conn) -> u64 {
-    let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
-    let written = conn.pair.peer.output.bytes.load(Ordering::Acquire);
-    written
-        .saturating_sub(read)
-        .max(u64::from(conn.consumer().at_hand()))
-        .min(shunt_abi::layout::RING_BYTES as u64)
 }
 
 /// Bytes that could be received now (`FIONREAD`).

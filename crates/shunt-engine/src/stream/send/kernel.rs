@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, iovec};
 use shunt_shm::slot::{self, Way};
 
-use super::is_over;
 use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::SENDER;
 use crate::stream::Conn;
-use crate::stream::close::{keep_error, note_reset, reset_if_died, take_error};
+use crate::stream::errors::{is_over, keep_error, note_reset, reset_if_died, take_error};
 use crate::stream::owed::{self, Debt};
 use crate::thread::give;
 use crate::{Outcome, real, sys};

@@ -8,7 +8,6 @@ use std::ptr;
 use libc::c_int;
 
 use crate::hold::Taken;
-use crate::life;
 use crate::real::CleanUp;
 use crate::socket::{Left, Socket};
 use crate::stream::Conn;
@@ -211,7 +210,7 @@ pub(crate) fn interrupted(socket: &'static Socket) {
 fn see_to(left: Option<(&'static Socket, Left)>) {
     match left {
         None | Some((_, Left::Nothing)) => {}
-        Some((socket, Left::Copy(fd))) => life::close_copy(socket, fd),
+        Some((socket, Left::Copy(fd))) => socket.close_copy(fd),
         Some((socket, Left::Over)) => socket.end_at_last(),
     }
 }

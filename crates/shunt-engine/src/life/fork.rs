@@ -1,30 +1,31 @@
-//! What happens to our state when the process forks, executes or ends.
+//! What happens to our state when the process forks.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_shm::slot;
 
-mod forks;
+mod seen;
 
-use crate::link::{self, Pair};
-use crate::socket::{Socket, Stage};
-use crate::stream::{self, Conn};
-use crate::{
-    control, epoll, hold, life, region, share, stats, table, thread, upgrade, uring, wake,
-};
+use super::inherit::to_kernel;
+use crate::entry::{self, Entry};
+use crate::epoll::SETS;
+use crate::hold::Held;
+use crate::link::{self, Link, Pair};
+use crate::socket::{SOCKETS, Socket, Stage};
+use crate::{control, epoll, region, share, stats, thread, upgrade, uring_map, wake};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
 /// would have to agree: at best before it is claimed in the name of this one.
-pub(crate) fn before_fork() {
+pub(super) fn before_fork() {
     if !thread::owns_memory() {
         return;
     }
     share::before_fork();
-    table::each(|fd, entry| {
-        if let table::Entry::Socket(socket) = entry
+    entry::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
             && counts(socket, fd)
         {
             if matches!(
@@ -32,7 +33,7 @@ pub(crate) fn before_fork() {
                 Stage::Candidate | Stage::Claimed | Stage::Paired
             ) && !upgrade::share(socket)
             {
-                upgrade::refuse(socket, Reason::Forked);
+                control::refuse(socket, Reason::Forked);
             }
             upgrade::sync::before_fork(socket);
             // Perhaps only since another thread has had its lock.
@@ -42,8 +43,8 @@ pub(crate) fn before_fork() {
         }
     });
     // Behind what makes a connection the child's, too.
-    let has_memory = link::before_fork();
-    let has_table = forks::begin();
+    let has_memory = link::before_fork(|visit| Socket::each_used(|_| true, visit));
+    let has_table = seen::begin();
     if !(has_memory && has_table) {
         keep_from_child(has_table);
     }
@@ -52,9 +53,9 @@ pub(crate) fn before_fork() {
 }
 
 /// After it, in the parent, also if there is no child.
-pub(crate) fn after_fork_parent() {
+pub(super) fn after_fork_parent() {
     if thread::owns_memory() {
-        forks::end();
+        seen::end();
     }
 }
 
@@ -62,18 +63,18 @@ pub(crate) fn after_fork_parent() {
 #[cold]
 fn keep_from_child(has_table: bool) {
     let is_lost = |pair: &Pair| !has_table || !link::is_handed_on(pair);
-    table::each(|fd, entry| {
-        if let table::Entry::Socket(socket) = entry
+    entry::each(|fd, entry| {
+        if let Entry::Socket(socket) = entry
             && socket.pair().is_some_and(is_lost)
         {
-            life::to_kernel(fd, Reason::NoResources);
+            to_kernel(fd, Reason::NoResources);
         }
     });
 }
 
 /// Whether a socket's descriptor is the one by which it is counted, and not another of several.
 fn counts(socket: &'static Socket, fd: c_int) -> bool {
-    let names = |fd| table::socket(fd).is_some_and(|named| std::ptr::eq(named, socket));
+    let names = |fd| Socket::of(fd).is_some_and(|named| std::ptr::eq(named, socket));
     socket.fd() == fd || !names(socket.fd())
 }
 
@@ -103,39 +104,28 @@ fn is_unshared(socket: &Socket) -> bool {
     }
 }
 
-/// The process ends: its connections end as if it had closed them.
-pub(crate) fn before_exit() {
-    for socket in table::SOCKETS.each() {
-        if socket.stage() == Stage::Attached
-            && let Some(conn) = Conn::new(socket, socket.fd())
-        {
-            stream::before_close(&conn);
-        }
-        if socket.is_live() && socket.inside.is_empty() {
-            socket.share.leave();
-        }
-    }
-}
-
 /// In the child: the other threads are gone, and so is whatever they held.
-pub(crate) fn after_fork_child() {
+pub(super) fn after_fork_child() {
     thread::note_fork();
-    forks::after_fork_child();
+    seen::after_fork_child();
     share::after_fork_child();
     region::after_fork_child();
     stats::after_fork_child();
     control::after_fork_child();
     epoll::after_fork_child();
     link::after_fork_child();
+    lose_what_has_not_come();
+    epoll::forget_links(Link::is_empty);
+    link::forget_empty();
     wake::after_fork_child();
-    for socket in table::SOCKETS.each() {
+    for socket in SOCKETS.each() {
         socket.again.forget();
     }
     // The registration is the parent's memory's, not ours.
-    if table::SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
+    if SOCKETS.each().any(|s| s.stage() == Stage::Attached) {
         let _ = shunt_shm::atomic::register();
     }
-    for socket in table::SOCKETS.each().filter(|s| s.is_live()) {
+    for socket in SOCKETS.each().filter(|s| s.is_live()) {
         socket.lock.reset();
         socket.inside.after_fork_child();
         socket.places.iter().for_each(wake::Places::clear);
@@ -152,7 +142,50 @@ pub(crate) fn after_fork_child() {
             socket.set_plain(Stage::Candidate, Reason::Forked);
         }
     }
-    hold::after_fork_child();
-    uring::after_fork_child();
+    recount_holds();
+    uring_map::after_fork_child();
     stats::announce();
+}
+
+/// In a forked child: connections whose memory has not come are the kernel's.
+fn lose_what_has_not_come() {
+    for socket in SOCKETS.each() {
+        let mut has_come = true;
+        socket.each_pair(|pair| has_come &= link::has_come(&pair));
+        if !has_come {
+            // Another thread of the parent has made it since `before_fork`, or it is plain.
+            socket.lose_memory();
+            socket.set_plain(socket.stage(), Reason::Forked);
+        }
+    }
+}
+
+/// In a forked child: each descriptor is a hold, and nothing else is. A set that only a
+/// waiting thread had left ends. A socket that no descriptor names stays: its peer hears
+/// of its end from the process that closed it.
+fn recount_holds() {
+    let o = Ordering::Relaxed;
+    for socket in SOCKETS.each() {
+        socket.handed.after_fork_child();
+    }
+    for set in SETS.each() {
+        set.count().store(0, o);
+    }
+    each_count(|holds| holds.store(0, o));
+    each_count(|holds| holds.store(holds.load(o) + 1, o));
+    for set in SETS.each() {
+        if set.is_live() && set.count().load(o) == 0 {
+            set.hold();
+            set.unhold();
+        }
+    }
+}
+
+/// Calls `visit` with the count of holders behind each descriptor.
+fn each_count(visit: impl Fn(&AtomicU64)) {
+    entry::each(|_, entry| match entry {
+        Entry::Socket(socket) => visit(socket.count()),
+        Entry::Set(set) => visit(set.count()),
+        Entry::Ours | Entry::Other => {}
+    });
 }

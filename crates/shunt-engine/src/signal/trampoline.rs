@@ -7,17 +7,13 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, c_void, siginfo_t};
 
-use super::{ADDRESS, HANDLERS, INFO, ONCE, RESTARTS};
-use crate::thread::{signals, undisturbed};
+use super::handlers::{ADDRESS, HANDLERS, INFO, ONCE, RESTARTS};
+use super::note::note;
+use crate::thread::undisturbed;
 
 /// The trampoline's address, as the kernel knows it.
-pub(super) fn trampoline() -> usize {
+pub(super) fn counting() -> usize {
     count_and_jump as *const () as usize
-}
-
-/// The same for `SIGSEGV` and `SIGBUS` while copies are guarded.
-pub(super) fn guard() -> usize {
-    guard_and_jump as *const () as usize
 }
 
 /// Goes where `$choose`, given the kernel's arguments, says, with the same
@@ -72,14 +68,11 @@ macro_rules! jump {
     };
 }
 
+pub(super) use jump;
+
 #[unsafe(naked)]
 extern "C" fn count_and_jump() {
     jump!(chosen)
-}
-
-#[unsafe(naked)]
-extern "C" fn guard_and_jump() {
-    jump!(super::guard::chosen)
 }
 
 /// Counts, and names the program's handler; puts it off if the thread is in the
@@ -96,7 +89,7 @@ unsafe extern "C" fn chosen(signal: c_int, info: *const siginfo_t, context: *mut
         unsafe { undisturbed::put_off(signal, info, context) };
         return nothing as *const () as usize;
     }
-    signals::note(entry & RESTARTS != 0);
+    note(entry & RESTARTS != 0);
     match entry & ADDRESS {
         0 => nothing as *const () as usize,
         handler => handler,

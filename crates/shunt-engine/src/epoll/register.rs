@@ -1,88 +1,48 @@
-//! What `epoll_ctl` does to a set.
+//! Registrations of sockets in a set: what `epoll_ctl` does.
 
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
-use super::carry::{Known, move_in};
+use super::carry::move_in;
 use super::inner::hear_inner;
 use super::near;
-use super::nested::nest;
 use super::outside;
-use super::place::watch;
-use super::set::Set;
+use super::set::{SETS, Set};
 use super::state::State;
+use super::watch::watch;
 use super::{ALWAYS, call};
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::table::Entry;
-use crate::{Outcome, ready, sys, table, upgrade};
+use crate::{Outcome, sys};
 
-/// `epoll_ctl(2)` on a tracked set.
-pub(crate) fn change(
+/// Makes, changes or takes out the registration of a socket in a tracked set, as `epoll_ctl(2)` does.
+pub(crate) fn register(
     set: &'static Set,
     operation: c_int,
+    socket: &'static Socket,
     fd: c_int,
-    event: Option<epoll_event>,
+    mut event: epoll_event,
 ) -> Outcome {
-    let socket = match table::look(fd) {
-        Entry::Socket(socket) => socket,
-        Entry::Set(child) => return nest(set, operation, child, fd, event),
-        // Ours do not exist for the program.
-        Entry::Ours => return Outcome::Fail(libc::EBADF),
-        Entry::Other => return Outcome::Kernel,
-    };
-    upgrade::sync::watches(socket);
-    if matches!(socket.stage(), Stage::Plain | Stage::Listener) && socket.items.is_empty() {
-        return Outcome::Kernel;
-    }
-    let needs_event = operation != libc::EPOLL_CTL_DEL;
-    if needs_event && event.is_none() {
-        return Outcome::Kernel;
-    }
-    let mut event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
     event.events |= ALWAYS;
-    if needs_event && matches!(socket.stage(), Stage::Claimed | Stage::Paired) {
-        // Before the kernel arms it: a thread asleep on the set would hear of it
-        // from both.
-        let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
-        let known = if operation == libc::EPOLL_CTL_MOD && !exclusive {
-            Known::Arming(set.index(), fd)
-        } else {
-            Known::Nothing
-        };
-        upgrade::progress(socket, fd, known);
-    }
     if !socket.lock.take() {
         return Outcome::Kernel;
     }
-    let mut leaves = false;
     let result = set.with(|state| match operation {
         libc::EPOLL_CTL_ADD => add(set, state, socket, fd, event),
         libc::EPOLL_CTL_MOD => modify(set, state, socket, fd, event),
         libc::EPOLL_CTL_DEL => delete(set, state, socket, fd),
         _ => Err(libc::EINVAL),
     });
+    let mut leaves = false;
     if socket.stage() == Stage::Attached {
         if operation == libc::EPOLL_CTL_ADD {
             retire(socket, Some(set));
         }
         let changed = watch(socket);
         leaves = !call::is_at_one_door(socket);
-        // After the barrier in `watch`: see what came before it. What the kernel
-        // knows, an inner set that had the socket already has told.
-        if needs_event && matches!(result, Some(Ok(()))) {
-            let by_tcp = Conn::new(socket, fd).is_some_and(|conn| ready::leaves_ring(&conn));
-            set.with(|state| {
-                if by_tcp {
-                    // What the kernel has told before is no news after this.
-                    hear_inner(set, state, true, None);
-                }
-                if let Some(item) = state.find(socket, fd) {
-                    state.enqueue(item, changed);
-                }
-            });
-            set.kick();
+        if operation != libc::EPOLL_CTL_DEL && matches!(result, Some(Ok(()))) {
+            look_at_once(set, socket, fd, changed);
         }
     }
     socket.lock.give();
@@ -95,6 +55,22 @@ pub(crate) fn change(
         Some(Err(errno)) => Outcome::Fail(errno),
         None => Outcome::Kernel,
     }
+}
+
+/// After the barrier in `watch`: sees what came before it. What the kernel knows, an inner set that
+/// had the socket already has told. With the socket's lock.
+fn look_at_once(set: &'static Set, socket: &'static Socket, fd: c_int, changed: bool) {
+    let by_tcp = Conn::new(socket, fd).is_some_and(|conn| stream::leaves_ring(&conn));
+    set.with(|state| {
+        if by_tcp {
+            // What the kernel has told before is no news after this.
+            hear_inner(set, state, true, None);
+        }
+        if let Some(item) = state.find(socket, fd) {
+            state.enqueue(item, changed);
+        }
+    });
+    set.kick();
 }
 
 fn add(
@@ -225,7 +201,7 @@ fn retire(socket: &'static Socket, keep: Option<&'static Set>) {
     }
     let places: Vec<_> = socket.items.list().clone();
     for (set, index) in places {
-        let Some(set) = table::SETS.get(set) else {
+        let Some(set) = SETS.get(set) else {
             continue;
         };
         if keep.is_some_and(|k| std::ptr::eq(k, set)) {
@@ -240,9 +216,17 @@ fn retire(socket: &'static Socket, keep: Option<&'static Set>) {
     }
 }
 
+/// Sees to what is to be done for the sockets of a set before its next wait.
+#[cold]
+pub(crate) fn see_to_chores(set: &'static Set) {
+    set.chores.store(false, Ordering::Relaxed);
+    retire_busy(set);
+    near::review(set);
+}
+
 /// Sockets that somebody else uses while their registration in `set` is dormant:
 /// it would only wake the set for nothing.
-pub(super) fn retire_busy(set: &'static Set) {
+fn retire_busy(set: &'static Set) {
     let busy = set
         .with(|state| std::mem::take(&mut state.busy))
         .unwrap_or_default();

@@ -1,30 +1,37 @@
 //! How `epoll_wait` goes: look, spin, sleep in the real call.
 
-use std::sync::atomic::Ordering;
-
 use libc::{c_int, epoll_event, sigset_t};
 
-use super::carry::bring_forward;
-use super::collect::{LOOK_OFTEN, collect, has_news, has_some, is_due};
-use super::control::retire_busy;
-use super::inner::{take_foreign, take_inner};
-use super::limit::Limit;
-use super::near;
-use super::set::{Set, User};
-use super::sleep::{begin_sleep, end_sleep};
+use super::bring::bring_forward;
+use super::poll::poll_set;
+use crate::epoll::{
+    self, LOOK_OFTEN, Limit, Set, User, begin_sleep, collect, end_sleep, has_news, has_some,
+    is_due, take_events, take_foreign,
+};
 use crate::hold::Taken;
+use crate::region::count;
 use crate::stream::{self, Spin, shares_core};
-use crate::thread::signals;
-use crate::{Outcome, control, life, ready, real, stats, sys};
+use crate::thread::signals::{self, Seen};
+use crate::{Outcome, control, real, sys};
 
 /// A wait looks so often at once, for about as long as a peer that is awake takes to answer.
 const LOOKS: u32 = 64;
+
+/// Whether the kernel refuses to fill so many events (`EP_MAX_EVENTS`).
+fn is_refused(most: c_int) -> bool {
+    most <= 0 || most as usize > i32::MAX as usize / size_of::<epoll_event>()
+}
+
+/// Whether nothing can be written there.
+fn is_no_room(events: *mut epoll_event) -> bool {
+    (events as usize) < 4096
+}
 
 /// `epoll_pwait2(2)` on a tracked set.
 ///
 /// # Safety
 /// `events` has room for `most` events; `mask` is null or a signal set.
-pub(crate) unsafe fn wait(
+pub(super) unsafe fn wait(
     user: User,
     events: *mut epoll_event,
     most: c_int,
@@ -32,15 +39,13 @@ pub(crate) unsafe fn wait(
     mask: *const sigset_t,
 ) -> Outcome {
     let set = user.set();
-    // The kernel refuses what it cannot fill (`EP_MAX_EVENTS`).
-    let refused = most <= 0 || most as usize > i32::MAX as usize / size_of::<epoll_event>();
-    if refused || set.is_plain() && (limit.is_now() || (events as usize) < 4096) {
+    if is_refused(most) || set.is_plain() && (limit.is_now() || is_no_room(events)) {
         return Outcome::Kernel;
     }
-    if (events as usize) < 4096 {
+    if is_no_room(events) {
         // Only once there is something to report.
         // SAFETY: the caller's promise.
-        return match unsafe { ready::poll_set(set.fd(), limit, mask) } {
+        return match unsafe { poll_set(set.fd(), limit, mask) } {
             Outcome::Done(1..) => Outcome::Fail(libc::EFAULT),
             other => other,
         };
@@ -54,117 +59,107 @@ pub(crate) unsafe fn wait(
         }
     }
     let seen = signals::now();
-    life::see_to_wishes();
+    stream::see_to_wishes();
     let told = bring_forward(set, room);
     if told > 0 {
-        stats::ready_call(true);
+        count::ready_call(true);
         return Outcome::Done(told as isize);
     }
     let mut spin = Spin::new();
-    let spun = set.is_shunted();
-    if spun {
-        // Where nothing is to be reported the real call will soon look at the kernel's
-        // side, unless the spin lasts.
-        let mut now = spin.began();
-        let later = now.wrapping_add(u64::from(LOOK_OFTEN));
-        let mut looks = match limit.is_now() || !spin.is_hopeful() || shares_core() {
-            true => 0,
-            false => LOOKS,
-        };
-        loop {
-            if set.chores.load(Ordering::Relaxed) {
-                see_to_chores(set);
-            }
-            let due = is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
-            let mut found = collect(set, room, due, std::mem::take(&mut looks));
-            if found == 0 && set.chores.load(Ordering::Relaxed) {
-                continue;
-            }
-            if found == 0 && !due && limit.is_up() {
-                found = collect(set, room, true, 0);
-            }
-            if found > 0 {
-                spin.paid();
-                stats::ready_call(due);
-                return Outcome::Done(found as isize);
-            }
-            if limit.is_up() {
-                stats::ready_call(true);
-                return Outcome::Done(0);
-            }
-            if seen.any_since() {
-                return Outcome::Fail(libc::EINTR);
-            }
-            // A turn at least: news that come to nothing use up the spin, too.
-            let mut more = spin.turn();
+    let spins = set.is_shunted();
+    if spins && let Some(outcome) = look_and_spin(set, room, limit, seen, &mut spin) {
+        return outcome;
+    }
+    // Only a wait that has spun says something of spinning.
+    let spun = spins.then_some(&mut spin);
+    // SAFETY: the caller's promise.
+    unsafe { sleep(user, room, limit, mask, seen, spun) }
+}
+
+/// Looks at what there is, and spins until there is something. `None`: it does not pay any more.
+#[inline(always)]
+fn look_and_spin(
+    set: &'static Set,
+    room: &mut [epoll_event],
+    limit: Limit,
+    seen: Seen,
+    spin: &mut Spin,
+) -> Option<Outcome> {
+    // Where nothing is to be reported the real call will soon look at the kernel's
+    // side, unless the spin lasts.
+    let mut now = spin.began();
+    let later = now.wrapping_add(u64::from(LOOK_OFTEN));
+    let mut looks = match limit.is_now() || !spin.is_hopeful() || shares_core() {
+        true => 0,
+        false => LOOKS,
+    };
+    loop {
+        if set.has_chores() {
+            epoll::see_to_chores(set);
+        }
+        let due = is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
+        let mut found = collect(set, room, due, std::mem::take(&mut looks));
+        if found == 0 && set.has_chores() {
+            continue;
+        }
+        if found == 0 && !due && limit.is_up() {
+            found = collect(set, room, true, 0);
+        }
+        if found > 0 {
+            spin.paid();
+            count::ready_call(due);
+            return Some(Outcome::Done(found as isize));
+        }
+        if limit.is_up() {
+            count::ready_call(true);
+            return Some(Outcome::Done(0));
+        }
+        if seen.any_since() {
+            return Some(Outcome::Fail(libc::EINTR));
+        }
+        // A turn at least: news that come to nothing use up the spin, too.
+        let mut more = spin.turn();
+        now = sys::ticks();
+        while more && !has_news(set) && !is_due(set, now, later) {
+            more = spin.turn();
             now = sys::ticks();
-            while more && !has_news(set) && !is_due(set, now, later) {
-                more = spin.turn();
-                now = sys::ticks();
-            }
-            if !more {
-                break;
-            }
+        }
+        if !more {
+            return None;
         }
     }
+}
+
+/// Sleeps in the real call until there is something to report.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+unsafe fn sleep(
+    user: User,
+    room: &mut [epoll_event],
+    limit: Limit,
+    mask: *const sigset_t,
+    seen: Seen,
+    mut spun: Option<&mut Spin>,
+) -> Outcome {
+    let set = user.set();
     loop {
         if set.is_shunted() {
             control::look();
         }
-        let began = Taken::now();
-        // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
-        let get_up = || {
-            if began.lasts() {
-                end_sleep(set);
-            }
+        // SAFETY: the caller's promise.
+        let (slept_on, slept) = match unsafe { sleep_once(user, room, limit, mask, seen) } {
+            Slept::Not(found) => return Outcome::Done(found as isize),
+            Slept::On(fd, slept) => (fd, slept),
         };
-        let found = if begin_sleep(set) {
-            collect(set, room, false, 0)
-        } else {
-            0
-        };
-        let slept_on = set.fd();
-        let n = if found > 0 {
-            get_up();
-            return Outcome::Done(found as isize);
-        } else if seen.any_since() {
-            Err(libc::EINTR)
-        } else {
-            stats::ready_sleep();
-            let undo = || {
-                get_up();
-                user.leave();
-            };
-            let limit = if set.must_look() {
-                limit.at_most(stream::TURN)
-            } else {
-                limit
-            };
-            // SAFETY: the slice is the program's own.
-            unsafe { real_wait(Some(set), slept_on, room, limit, mask, &undo) }
-        };
-        get_up();
-        // Only a wait that has spun says something of spinning.
-        if spun && n.is_ok_and(|n| n > 0) {
-            spin.woke();
+        if let (Some(spun), Ok(1..)) = (&mut spun, slept) {
+            spun.woke();
         }
-        stats::ready_call(true);
-        let n = match n {
+        count::ready_call(true);
+        let n = match slept {
             Ok(n) => n as usize,
             Err(errno) if was_replaced(set, slept_on, errno) => continue,
-            Err(errno) => {
-                // News that came with the signal go first, as in the kernel.
-                let found = if errno == libc::EINTR && set.is_shunted() {
-                    collect(set, room, false, 0)
-                } else {
-                    0
-                };
-                return if found > 0 {
-                    Outcome::Done(found as isize)
-                } else {
-                    Outcome::Fail(errno)
-                };
-            }
+            Err(errno) => return with_news(set, room, errno),
         };
         let found = take_events(set, slept_on, room, n, limit);
         if found > 0 {
@@ -176,31 +171,74 @@ pub(crate) unsafe fn wait(
     }
 }
 
-/// What the program gets of `n` events of the kernel's, and what is ready of ours: whoever takes a
-/// call out of the channel reads the logs after that.
-fn take_events(
-    set: &'static Set,
-    slept_on: c_int,
+/// How one sleep went.
+enum Slept {
+    /// So much had come before it began.
+    Not(usize),
+    /// On this number, with what the real call has returned.
+    On(c_int, Result<isize, i32>),
+}
+
+/// Says at the doors of the set that this thread sleeps, and does.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+unsafe fn sleep_once(
+    user: User,
     room: &mut [epoll_event],
-    n: usize,
     limit: Limit,
-) -> usize {
-    let mut kept = take_inner(set, room, n);
-    if set.fd() != slept_on {
-        kept = take_foreign(room, kept);
+    mask: *const sigset_t,
+    seen: Seen,
+) -> Slept {
+    let set = user.set();
+    let began = Taken::now();
+    // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
+    let get_up = || {
+        if began.lasts() {
+            end_sleep(set);
+        }
+    };
+    let found = if begin_sleep(set) {
+        collect(set, room, false, 0)
+    } else {
+        0
+    };
+    let slept_on = set.fd();
+    let slept = if found > 0 {
+        get_up();
+        return Slept::Not(found);
+    } else if seen.any_since() {
+        Err(libc::EINTR)
+    } else {
+        count::ready_sleep();
+        let undo = || {
+            get_up();
+            user.leave();
+        };
+        let limit = if set.must_look() {
+            limit.at_most(stream::TURN)
+        } else {
+            limit
+        };
+        // SAFETY: the slice is the program's own.
+        unsafe { real_wait(Some(set), slept_on, room, limit, mask, &undo) }
+    };
+    get_up();
+    Slept::On(slept_on, slept)
+}
+
+/// How a wait ends whose real call has failed: news that came with a signal go first, as in the kernel.
+fn with_news(set: &'static Set, room: &mut [epoll_event], errno: i32) -> Outcome {
+    let found = if errno == libc::EINTR && set.is_shunted() {
+        collect(set, room, false, 0)
+    } else {
+        0
+    };
+    if found > 0 {
+        Outcome::Done(found as isize)
+    } else {
+        Outcome::Fail(errno)
     }
-    if n == room.len() {
-        set.kernel_has_more.store(true, Ordering::Relaxed);
-    }
-    if kept > 0 {
-        set.pause.store(LOOK_OFTEN, Ordering::Relaxed);
-    }
-    if !set.is_shunted() || kept == room.len() {
-        return kept;
-    }
-    // Reports of our own may have been where the program's would have been.
-    let look = kept == 0 && n == room.len() && limit.is_up();
-    kept + collect(set, &mut room[kept..], look, 0)
 }
 
 /// Whether a real call has failed because another thread closed its number just before: the set
@@ -209,27 +247,19 @@ fn was_replaced(set: &Set, slept_on: c_int, errno: i32) -> bool {
     matches!(errno, libc::EBADF | libc::EINVAL) && set.fd() != slept_on
 }
 
-#[cold]
-fn see_to_chores(set: &'static Set) {
-    set.chores.store(false, Ordering::Relaxed);
-    retire_busy(set);
-    near::review(set);
-}
-
 /// `epoll_pwait2(2)` on a number that names no set that we know, in a process with threads:
 /// one of these may be about to close it, or has just made it.
 ///
 /// # Safety
 /// As for [`wait`].
-pub(crate) unsafe fn wait_unknown(
+pub(super) unsafe fn wait_unknown(
     fd: c_int,
     events: *mut epoll_event,
     most: c_int,
     limit: Limit,
     mask: *const sigset_t,
 ) -> Outcome {
-    let refused = most <= 0 || most as usize > i32::MAX as usize / size_of::<epoll_event>();
-    if refused || (events as usize) < 4096 {
+    if is_refused(most) || is_no_room(events) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
@@ -265,16 +295,15 @@ unsafe fn wait_plain(
     let began = Taken::now();
     let awake = || {
         if began.lasts() {
-            set.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
+            set.end_plain_sleep();
         }
     };
     let undo = || {
         awake();
         user.leave();
     };
-    set.plain_sleepers.fetch_add(1, Ordering::SeqCst);
+    set.begin_plain_sleep();
     let slept_on = set.fd();
-    // One of the two sees the other: this look the change, or the changer the sleeper.
     let n = if !set.is_plain() {
         Ok(0)
     } else {
@@ -307,7 +336,7 @@ unsafe fn real_wait(
     mask: *const sigset_t,
     undo: &impl Fn(),
 ) -> Result<isize, i32> {
-    let outer = set.filter(|set| set.nested.load(Ordering::Acquire) != 0);
+    let outer = set.filter(|set| set.has_nested());
     let left = limit.left();
     if outer.is_some() || limit.fine && left.is_some() {
         // The latter would be `epoll_pwait2`, which not every libc has.

@@ -4,24 +4,16 @@
 //! others sleep until it has read something or leaves. While there is a reader
 //! nobody else takes mail, which would leave it asleep.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{LOCK, SOCKET, read_all};
+use super::mail::read_all;
+use super::state::{LOCK, READS_UNTIL, SOCKET};
 use crate::sys;
 
-/// Until when somebody reads for all, in nanoseconds; 0: nobody does. (A signal
-/// handler may leave the reader's wait by a jump: then its time runs out.)
-static READS_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// Changes when something has been read or the reader leaves.
 static NEWS: AtomicU32 = AtomicU32::new(0);
 /// Threads that sleep until then.
 static SLEEPERS: AtomicU32 = AtomicU32::new(0);
-
-/// Whether a thread reads for all. With the lock.
-pub(super) fn has_reader() -> bool {
-    let until = READS_UNTIL.load(Ordering::SeqCst);
-    until != 0 && sys::now() < until
-}
 
 /// Reads mail until `done`; `false` if the time is over first.
 pub(super) fn until(done: impl Fn() -> bool, deadline: u64) -> bool {

@@ -13,156 +13,35 @@
 //! Who says that it is ready for a life does nothing more in the one before: it looks at
 //! no ring, and all bytes are the kernel's. So when both have said so, each may begin its own
 //! slot anew whenever it likes; until both have, neither is honoured by the other
-//! ([`Pair::has_begun`](crate::link::Pair::has_begun)), and TCP carries the stream.
+//! (`Slot::state`), and TCP carries the stream.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
+use libc::c_int;
 use shunt_abi::Reason;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot;
 
-use super::wait::say_again;
-use super::{Conn, downgrade, waits_for_many};
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
+use crate::socket::returning::{ALONE, ASKED, COUNTS};
 use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, Socket};
+use crate::stream::{Conn, is_plain, say_again, waits_for_many};
 use crate::thread::{self, give};
-use crate::{control, epoll, stats, sys, tcp, upgrade};
+use crate::{control, epoll, stats, sys, tcp};
 
-/// What keeps a socket with the kernel, or brings it back.
-#[derive(Default)]
-pub(crate) struct Return {
-    /// One of the stages below.
-    stage: AtomicU8,
-    /// Calls since it went back to TCP, or since the last answer.
-    calls: AtomicU32,
-    /// How often in a row somebody else had it, or it had to leave because it could not wait
-    /// on its rings: each time it takes twice as many calls.
-    tries: AtomicU32,
-    /// The number of the last question; raised, too, where what has been asked holds no more.
-    question: AtomicU32,
-    /// A `vfork` child has sent it back, which could not say so to shuntd.
-    untold: AtomicBool,
-}
-
-/// Calls are counted.
-const COUNTS: u8 = 0;
-/// shuntd has been asked whether this process alone has the socket.
-const ASKED: u8 = 1;
-/// It has.
-const ALONE: u8 = 2;
-/// The kernel keeps it.
-const STAYS: u8 = 3;
-
-/// As many doublings as there are.
-const MOST_DOUBLINGS: u32 = 8;
-
-impl Return {
-    /// For the next socket.
-    pub(crate) fn clear(&self) {
-        self.stage.store(COUNTS, Ordering::Relaxed);
-        self.calls.store(0, Ordering::Relaxed);
-        self.tries.store(0, Ordering::Relaxed);
-        self.question.fetch_add(1, Ordering::AcqRel);
-        self.untold.store(false, Ordering::Relaxed);
-    }
-
-    /// It went back to TCP, and shuntd could not be told.
-    pub(super) fn owe_report(&self) {
-        self.untold.store(true, Ordering::Relaxed);
-    }
-
-    /// It goes back to TCP, or would if it had not: what was known of who has it holds no
-    /// more.
-    pub(super) fn begin(&self, reason: Reason) {
-        if matches!(reason, Reason::Blocked | Reason::Held) {
-            self.note_try();
-        }
-        self.calls.store(0, Ordering::Relaxed);
-        if passes(reason) {
-            self.forget();
-        } else {
-            self.stay();
-        }
-    }
-
-    /// The kernel keeps it.
-    pub(crate) fn stay(&self) {
-        self.stage.store(STAYS, Ordering::Release);
-    }
-
-    /// What was known of who has the socket holds no more, nor does what is still to be said.
-    pub(crate) fn forget(&self) {
-        self.question.fetch_add(1, Ordering::AcqRel);
-        self.calls.store(0, Ordering::Relaxed);
-        let forget = |now| (now != STAYS).then_some(COUNTS);
-        let _ = self
-            .stage
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, forget);
-    }
-
-    fn move_on(&self, from: u8, to: u8) -> bool {
-        self.stage
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-    }
-
-    /// Whether it is time to ask.
-    fn is_due(&self) -> bool {
-        let calls = self.calls.load(Ordering::Relaxed).saturating_add(1);
-        self.calls.store(calls, Ordering::Relaxed);
-        let first = match config::upgrade() {
-            Upgrade::Eager => 1,
-            _ => upgrade::LIVES_AFTER,
-        };
-        let doublings = self.tries.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
-        calls >= first << doublings
-    }
-
-    fn note_try(&self) {
-        let tries = self.tries.load(Ordering::Relaxed);
-        self.tries.store(tries.saturating_add(1), Ordering::Relaxed);
-        self.calls.store(0, Ordering::Relaxed);
-    }
-}
-
-/// Whether what sends a connection back to TCP is over one day. Of one that was passed on
-/// nobody can say where copies lie; and what the others need, they need for good.
-fn passes(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::Requested
-            | Reason::Inherited
-            | Reason::PeerLeft
-            | Reason::Blocked
-            | Reason::Held
-            | Reason::NoResources
-            | Reason::Pending
-    )
-}
-
-/// shuntd has found out whether this process alone has a socket, as it was asked by the question
-/// of that number.
-pub(crate) fn answered(socket: &Socket, question: u32, alone: bool) {
-    let again = &socket.again;
-    if again.question.load(Ordering::Acquire) != question {
-        return; // Others may have got it since.
-    }
-    if !alone {
-        again.note_try();
-    }
-    again.move_on(ASKED, if alone { ALONE } else { COUNTS });
-}
-
-/// A call on a connection of which a direction is the kernel's again. Without a token.
+/// A call on a connection, by that descriptor, of which a direction is the kernel's again. Without a token.
 #[cold]
-pub(super) fn consider(conn: &Conn) {
+pub(crate) fn may_return(socket: &'static Socket, fd: c_int) {
+    let Some(conn) = &Conn::attached(socket, fd) else {
+        return;
+    };
     let again = &conn.socket.again;
     settle(conn);
     note(conn);
-    match again.stage.load(Ordering::Acquire) {
-        COUNTS if may_return(conn) && again.is_due() => ask(conn),
+    match again.stage() {
+        COUNTS if is_free(conn) && again.is_due() => ask(conn),
         ASKED => control::check_mail(),
-        ALONE if may_return(conn) => try_again(conn),
+        ALONE if is_free(conn) => try_again(conn),
         _ => {}
     }
 }
@@ -172,10 +51,7 @@ fn ask(conn: &Conn) {
     if !again.move_on(COUNTS, ASKED) {
         return;
     }
-    let question = again
-        .question
-        .fetch_add(1, Ordering::AcqRel)
-        .wrapping_add(1);
+    let question = again.new_question();
     if !control::ask_alone(conn.socket, conn.fd, question) {
         again.note_try();
         again.move_on(ASKED, COUNTS);
@@ -185,9 +61,9 @@ fn ask(conn: &Conn) {
 /// A relative, or what it has become, may have sent it back to TCP.
 fn note(conn: &Conn) {
     let socket = conn.socket;
-    let untold = socket.again.untold.load(Ordering::Relaxed) || !socket.is_downgraded();
-    if untold && downgrade::is_plain(conn) && thread::owns_memory() {
-        socket.again.untold.store(false, Ordering::Relaxed);
+    let untold = socket.again.owes_report() || !socket.is_downgraded();
+    if untold && is_plain(conn) && thread::owns_memory() {
+        socket.again.note_report();
         socket.note_downgrade();
         if socket.reason() == Reason::Pending {
             socket.set_reason(Reason::Inherited);
@@ -209,7 +85,7 @@ fn settle(conn: &Conn) {
 }
 
 /// Whether the connection could come back as far as this side knows.
-fn may_return(conn: &Conn) -> bool {
+fn is_free(conn: &Conn) -> bool {
     let socket = conn.socket;
     thread::owns_memory()
         && config::upgrade() != Upgrade::Off
@@ -243,7 +119,7 @@ fn try_again(conn: &Conn) {
             return;
         }
         // Nobody is in the middle of anything.
-        if may_return(conn) && conn.pair.life() + 1 == next {
+        if is_free(conn) && conn.pair.life() + 1 == next {
             conn.receiver().say_ready();
         }
         give(&own.receiving.token);
@@ -305,7 +181,7 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
     }
     let base = conn
         .base()
-        .filter(|&base| may_return(conn) && conn.pair.life() + 1 == next && !waits_for_many(base));
+        .filter(|&base| is_free(conn) && conn.pair.life() + 1 == next && !waits_for_many(base));
     let consumed = base.and_then(tcp::consumed);
     let flags = base.and_then(|base| sys::fcntl(base, libc::F_GETFL, 0).ok());
     let begins = consumed.is_some() && flags.is_some() && socket.again.move_on(ALONE, COUNTS);
@@ -324,7 +200,7 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
         socket.timeouts.fetch_and(unknown, Ordering::SeqCst);
         socket.note_return();
         if socket.reason() != Reason::Blocked {
-            socket.again.tries.store(0, Ordering::Relaxed);
+            socket.again.forget_tries();
         }
         hesitate();
         own.begin_again(next, consumed, conn.pair.out);
@@ -332,14 +208,4 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
     hesitate();
     socket.inside.open(true);
     begins
-}
-
-/// Whether the connection is still in that life.
-pub(crate) fn is_in(conn: &Conn, life: u32) -> bool {
-    conn.pair.life() == life
-}
-
-/// Whether what arrives is the kernel's in that life, and the connection is still in it.
-pub(crate) fn is_plain_in(conn: &Conn, life: u32) -> bool {
-    is_in(conn, life) && conn.way_in() == Way::TcpAgain
 }

@@ -8,12 +8,11 @@
 use libc::{c_int, c_uint, epoll_event};
 use shunt_abi::Reason;
 
-use super::descriptor::closing;
-use super::inherit::{give_up, give_up_all};
 use crate::config::{self, Rings};
-use crate::socket::Stage;
-use crate::table::{self, Entry};
-use crate::uring::{self, Entry as Submission, Parameters};
+use crate::entry::{self, Entry};
+use crate::life::{closing, give_up, give_up_all};
+use crate::socket::{Socket, Stage};
+use crate::uring_map::{self, Entry as Submission, Parameters};
 use crate::{Outcome, epoll, ready, sys, thread};
 
 /// `IORING_ENTER_REGISTERED_RING`: the number is none of a descriptor.
@@ -59,7 +58,7 @@ pub unsafe fn after_setup(fd: c_int, parameters: *const Parameters) {
     let is_known = thread::owns_memory() && is_whole(parameters) && {
         // SAFETY: readable, as `is_whole` has seen.
         let parameters = unsafe { parameters.read_unaligned() };
-        uring::note(fd, &parameters)
+        uring_map::note(fd, &parameters)
     };
     if !is_known {
         give_way();
@@ -87,13 +86,13 @@ pub fn before_register(operation: c_uint) {
 /// Before `io_uring_enter`. Returns how many entries may be submitted.
 pub fn before_enter(fd: c_int, count: c_uint, flags: c_uint) -> c_uint {
     let is_of_no_concern =
-        count == 0 || config::rings() == Rings::InUse || !table::is_any() || !thread::owns_memory();
+        count == 0 || config::rings() == Rings::InUse || !entry::is_any() || !thread::owns_memory();
     if is_of_no_concern {
         return count;
     }
     let (mut linked, mut all) = (false, true);
     let seen = if flags & REGISTERED_RING == 0 {
-        uring::look(fd, count, |entry| {
+        uring_map::look(fd, count, |entry| {
             all &= see_to(&entry, linked);
             linked = entry.flags() & LINKS != 0;
         })
@@ -123,7 +122,7 @@ fn see_to(entry: &Submission, linked: bool) -> bool {
     if entry.flags() & FIXED_FILE != 0 {
         return true;
     }
-    match (operation, table::look(entry.fd())) {
+    match (operation, entry::look(entry.fd())) {
         (EPOLL_CTL, _) => register(entry, linked),
         (CLOSE, named) => {
             if !matches!(named, Entry::Other | Entry::Ours) {
@@ -141,7 +140,7 @@ fn see_to(entry: &Submission, linked: bool) -> bool {
 }
 
 fn make_plain(fd: c_int) {
-    if let Some(socket) = table::socket(fd)
+    if let Some(socket) = Socket::of(fd)
         && !matches!(socket.stage(), Stage::Plain | Stage::Listener)
     {
         give_up(fd, Reason::IoUring);
@@ -153,7 +152,7 @@ fn make_plain(fd: c_int) {
 /// and says the same.
 fn register(entry: &Submission, linked: bool) -> bool {
     let fd = entry.offset() as c_int;
-    let named = table::look(fd);
+    let named = entry::look(fd);
     let concerns_us = match named {
         Entry::Socket(socket) => {
             !matches!(socket.stage(), Stage::Plain | Stage::Listener) || !socket.items.is_empty()

@@ -230,3 +230,80 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(entries: u32, flags: u32) -> Parameters {
+        Parameters {
+            entries,
+            completions: 0,
+            flags,
+            others: [0; 7],
+            head: 0,
+            tail: 4,
+            mask: 8,
+            others_of_ring: [0; 3],
+            array: 64,
+        }
+    }
+
+    #[test]
+    fn a_ring_whose_entries_a_kernel_thread_takes_cannot_be_seen() {
+        const SQPOLL: u32 = 1 << 1;
+        assert!(parameters(8, 0).is_visible() && parameters(8, SQE128).is_visible());
+        assert!(!parameters(8, SQPOLL).is_visible() && !parameters(8, 1 << 30).is_visible());
+    }
+
+    /// A file in the place of a ring of four entries, of which the program has submitted two: the third
+    /// and the first of its array.
+    fn ring(number_at: usize) -> c_int {
+        let fd = sys::memory_file(c"ring", ENTRIES_AT + 4096).unwrap();
+        let queue = Mapping::new(fd, 4096, 0).unwrap();
+        let entries = Mapping::new(fd, 4096, ENTRIES_AT).unwrap();
+        let put = |map: &Mapping, at: usize, value: u32| {
+            // SAFETY: inside the mapping, and aligned.
+            unsafe { map.at.add(at).cast::<u32>().write(value) };
+        };
+        for (at, value) in [(0, 5), (4, 7), (8, 3), (64 + 4, 2), (64 + 8, 0)] {
+            put(&queue, at, value);
+        }
+        for index in 0..4 {
+            put(&entries, index * 64 + number_at, 100 + index as u32);
+        }
+        fd
+    }
+
+    #[test]
+    fn what_is_submitted_is_seen_in_order() {
+        let fd = ring(4);
+        assert!(look(fd, 9, |_| ()).is_none());
+        assert!(note(fd, &parameters(4, 0)));
+        let mut seen = Vec::new();
+        assert_eq!(look(fd, 9, |entry| seen.push(entry.fd())), Some(2));
+        assert_eq!(seen, [102, 100]);
+        seen.clear();
+        assert_eq!(look(fd, 1, |entry| seen.push(entry.fd())), Some(1));
+        assert_eq!(seen, [102]);
+        sys::close(fd);
+    }
+
+    #[test]
+    fn an_entry_that_has_been_done_does_nothing() {
+        let mut words = [0u32; 16];
+        words[0] = 29 | 5 << 8;
+        words[7] = 77;
+        let entry = Entry(words.as_mut_ptr().cast());
+        assert_eq!(
+            (entry.operation(), entry.flags(), entry.own_flags()),
+            (29, 5, 77)
+        );
+        entry.set_offset(1 << 40);
+        entry.set_done();
+        assert_eq!(
+            (entry.operation(), entry.own_flags(), entry.offset()),
+            (0, 0, 1 << 40)
+        );
+    }
+}

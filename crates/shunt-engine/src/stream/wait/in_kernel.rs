@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use libc::pollfd;
 use shunt_shm::slot::{self, Slot};
 
-use super::{Deadline, Stay, Want};
+use super::Stay;
 use crate::real;
 use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, SETS_TIMEOUTS};
+use crate::stream::want::{Deadline, Want, is_interrupted, is_ready, lost};
 use crate::stream::{Conn, owed};
 use crate::sys::{self, Errno};
 use crate::thread::signals::Seen;
@@ -74,7 +75,7 @@ pub(super) fn sleep_in_kernel(
     let result = poll_until(&mut both[..watched], turn.or(until), undo);
     let called = both[1].revents != 0;
     if called && let Some(place) = place {
-        place.hear(super::is_ready(conn, want));
+        place.hear(is_ready(conn, want));
     }
     match result {
         Err(libc::EINVAL) if place.is_some() => {
@@ -126,16 +127,6 @@ fn pause(undo: &impl Fn()) {
     let _ = poll_until(&mut [], Some(sys::now() + TURN), undo);
 }
 
-/// Whether the program's call ends by a signal: one with a timeout is never restarted
-/// (signal(7)).
-pub(super) fn is_interrupted(until: Option<u64>, seen: Seen) -> bool {
-    if until.is_some() {
-        seen.any_since()
-    } else {
-        seen.interrupting_since()
-    }
-}
-
 /// Waits until the kernel's socket takes more bytes. The caller holds no token.
 ///
 /// # Errors
@@ -147,7 +138,7 @@ pub(in crate::stream) fn wait_for_kernel(
     seen: Seen,
 ) -> Result<(), Errno> {
     if !stay.enter(conn) {
-        return Err(super::lost(seen));
+        return Err(lost(seen));
     }
     let Some(base) = conn.base() else {
         return Err(libc::EBADF);

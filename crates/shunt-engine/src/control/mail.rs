@@ -1,0 +1,89 @@
+//! What the daemon has sent: taken out and handled.
+
+use super::sending::drop_connection;
+use super::state::{LOCK, SOCKET, WISHES, has_reader, intact};
+use super::{answer, board, due, wire};
+use crate::link::Link;
+use crate::sys;
+use shunt_abi::Reason;
+use std::sync::atomic::Ordering;
+
+/// Whether there are such wishes that nobody has seen to; also looks what the daemon has
+/// sent. Two loads if there is nothing.
+#[inline]
+pub(crate) fn take_wishes() -> bool {
+    check_mail();
+    WISHES.load(Ordering::Relaxed) && WISHES.swap(false, Ordering::Acquire)
+}
+
+/// Handles what the daemon has sent since the last look: one load if nothing.
+#[inline]
+pub(crate) fn check_mail() {
+    if board::has_mail() {
+        drain(read_counted);
+    }
+}
+
+/// Reads and handles messages, unless another thread is about to.
+#[cold]
+pub(super) fn drain(read: fn()) {
+    // Whoever has the lock may do something else: then the mail stays unseen,
+    // and the next look finds it.
+    if !LOCK.try_take() {
+        return;
+    }
+    if !has_reader() {
+        read();
+    }
+    LOCK.give();
+}
+
+/// Reads and handles every waiting message, and says what is due. With the lock.
+pub(super) fn read_all() {
+    // A message is sent before it is counted.
+    let mail = board::mail();
+    while SOCKET.number() >= 0 && receive() {}
+    if let Some(mail) = mail {
+        board::set_seen(mail);
+    }
+    catch_up();
+}
+
+/// The same of those that the daemon has counted, without the call that finds no more.
+pub(super) fn read_counted() {
+    let Some(mail) = board::mail() else {
+        return read_all();
+    };
+    for _ in 0..board::unseen(mail) {
+        // Somebody may have read some before they were counted.
+        if SOCKET.number() < 0 || !receive() {
+            break;
+        }
+    }
+    board::set_seen(mail);
+    catch_up();
+}
+
+pub(super) fn catch_up() {
+    due::catch_up();
+    Link::sweep();
+}
+
+/// Receives and handles one message, with the lock held.
+fn receive() -> bool {
+    let Some(fd) = intact() else { return false };
+    match wire::receive(fd) {
+        Ok(Some((m, passed))) => {
+            answer::handle(&m, passed);
+            if let Some(passed) = passed {
+                sys::close(passed);
+            }
+            true
+        }
+        Ok(None) => false,
+        Err(()) => {
+            drop_connection(Reason::NoDaemon);
+            false
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Which links' logs a set reads, and at which doors it stands for that.
+
+use std::cell::Cell;
+
+use super::call;
+use super::set::Set;
+use super::state::{Follow, State};
+use crate::link::Link;
+
+impl State {
+    /// Reads the logs of this link from now on.
+    pub(super) fn follow(&mut self, link: &'static Link, set: &Set) {
+        if let Some(follow) = self.follows.iter_mut().find(|f| std::ptr::eq(f.link, link)) {
+            follow.members += 1;
+            return;
+        }
+        link.hold();
+        let door = call::find_door(set, link);
+        let log = link.peer().log(door.unwrap_or(0));
+        self.follows.push(Follow {
+            link,
+            door,
+            name: Cell::new(set.channel.called()),
+            log,
+            head: log.end(),
+            members: 1,
+        });
+    }
+
+    /// The door at which the set stands at a link.
+    pub(super) fn door(&self, link: &Link, set: &Set) -> Option<u32> {
+        let follow = self.follows.iter().find(|f| std::ptr::eq(f.link, link))?;
+        call::door(set, follow)
+    }
+
+    /// Whether the set has a door at a link, or there is one for it.
+    pub(super) fn may_follow(&self, link: &Link, set: &Set) -> bool {
+        match self.follows.iter().find(|f| std::ptr::eq(f.link, link)) {
+            Some(follow) => call::door(set, follow).is_some(),
+            None => call::is_free(link),
+        }
+    }
+
+    /// One member less.
+    pub(super) fn unfollow(&mut self, link: &'static Link, set: &Set) {
+        if let Some(at) = self.follows.iter().position(|f| std::ptr::eq(f.link, link)) {
+            self.follows[at].members -= 1;
+            if self.follows[at].members == 0 {
+                call::leave_door(set, &self.follows.swap_remove(at));
+                link.unhold();
+                if self.follows.is_empty() {
+                    call::unwatch(set);
+                }
+            }
+        }
+    }
+}

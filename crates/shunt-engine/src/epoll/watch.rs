@@ -1,0 +1,71 @@
+//! What the peer of a socket is told of the sets that it is in.
+
+use std::sync::atomic::Ordering;
+
+use shunt_shm::atomic::heavy;
+use shunt_shm::slot;
+
+use super::call;
+use super::set::SETS;
+use crate::socket::Socket;
+
+/// Tells the peer, by our wait word, in which group to log what happens to a
+/// socket. With the socket's lock.
+///
+/// A socket whose registrations are all dormant stays as it is. `true`: the
+/// peer has been told something new.
+pub(super) fn watch(socket: &'static Socket) -> bool {
+    let told = say_watched(socket);
+    if told {
+        // Pairs with the light barrier before a peer's look at the wait word: what
+        // it publishes from now on is logged; what came before is seen by the look
+        // that the caller makes next.
+        heavy();
+    }
+    told
+}
+
+/// The same without the barrier.
+pub(super) fn say_watched(socket: &'static Socket) -> bool {
+    let Some(pair) = socket.pair() else {
+        return false;
+    };
+    // Who waits for several says no more where that is.
+    pair.own.face.forget_core();
+    let mut group = None;
+    let mut dormant = false;
+    for &(set, item) in socket.items.list().iter() {
+        let Some(set) = SETS.get(set) else {
+            continue;
+        };
+        set.with(|s| {
+            let watched = s
+                .items
+                .get(item as usize)
+                // One that is near is looked at directly.
+                .filter(|item| item.moved && !item.near);
+            match watched {
+                Some(item) if item.dormant => dormant = true,
+                // One that is in several is on its way to TCP.
+                Some(_) => group = s.door(pair.link, set).or(group),
+                None => {}
+            }
+        });
+    }
+    if group.is_none() && dormant {
+        return false;
+    }
+    let bits = group.map_or(0, said);
+    let change = |old: u32| {
+        let said = old & slot::WATCH_MASK;
+        (said != bits && !call::is_relatives(pair, said)).then_some(old & !slot::WATCH_MASK | bits)
+    };
+    let wait = &pair.own.face.wait;
+    wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change)
+        .is_ok()
+}
+
+/// The bits that name a group.
+fn said(group: u32) -> u32 {
+    slot::WATCHED | group << slot::GROUP_SHIFT
+}

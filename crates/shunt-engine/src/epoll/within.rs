@@ -1,0 +1,60 @@
+//! The sets inside a set.
+
+use std::sync::atomic::Ordering;
+
+use super::set::{SETS, Set};
+use super::state::State;
+
+/// The sets inside a set at some moment.
+pub(super) struct Inside {
+    few: [Option<&'static Set>; 64],
+    /// More than these take memory.
+    more: Vec<&'static Set>,
+}
+
+impl Inside {
+    /// `None`: there are none.
+    pub(super) fn of(state: &State) -> Option<Self> {
+        if state.nested.is_empty() {
+            return None;
+        }
+        let mut inside = Self {
+            few: [None; 64],
+            more: Vec::new(),
+        };
+        for (to, from) in inside.few.iter_mut().zip(&state.nested) {
+            *to = SETS.get(*from);
+        }
+        let more = state.nested.iter().skip(inside.few.len());
+        inside.more.extend(more.filter_map(|&set| SETS.get(set)));
+        Some(inside)
+    }
+
+    pub(super) fn each(inside: Option<Self>, visit: impl FnMut(&'static Set)) {
+        if let Some(Self { few, more }) = inside {
+            few.into_iter().flatten().chain(more).for_each(visit);
+        }
+    }
+}
+
+impl Set {
+    /// Whether who sleeps on it has to look now and then, since nobody tells of all that is in it
+    /// and in the sets inside.
+    pub(crate) fn must_look(&'static self) -> bool {
+        let mut must = self.looks_in_turns();
+        self.each_inside(|nested| must |= nested.must_look());
+        must
+    }
+
+    /// Whether there are sets inside it.
+    pub(crate) fn has_nested(&self) -> bool {
+        self.nested.load(Ordering::Acquire) != 0
+    }
+
+    pub(super) fn each_inside(&'static self, visit: impl FnMut(&'static Set)) {
+        if self.nested.load(Ordering::Acquire) != 0 {
+            let inside = self.with(|state| Inside::of(state)).flatten();
+            Inside::each(inside, visit);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The end of a socket's life.
+
+use super::closing::close_copy;
+use crate::socket::Socket;
+use crate::socket::above::Above;
+use crate::{control, epoll, stats, upgrade};
+
+/// What the library does for sockets whose end comes about below.
+pub(super) static ABOVE: Above = Above {
+    end,
+    close_copy,
+    look_again: epoll::look_again,
+    may_return: upgrade::may_return,
+    bury,
+};
+
+/// No descriptor names it, and no call is left that has slept on it.
+fn end(socket: &'static Socket) {
+    if socket.inside.is_empty() {
+        socket.share.leave();
+    }
+    epoll::forget(socket);
+    stats::add(socket);
+    socket.leave_slots();
+    upgrade::note_end(socket);
+    if socket.retire() {
+        bury(socket);
+    }
+}
+
+/// Nobody is inside a real call on it either.
+#[cold]
+fn bury(socket: &'static Socket) {
+    socket.lose_memory();
+    control::bury(socket);
+}

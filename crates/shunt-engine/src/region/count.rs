@@ -1,0 +1,55 @@
+//! Counts of the whole process.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shunt_abi::Reason;
+use shunt_abi::counters::Header;
+
+use super::header;
+use super::line_file::is_on;
+
+/// Adds one to a count of the whole process.
+fn count(which: impl FnOnce(&Header) -> &AtomicU64) {
+    if let Some(header) = header() {
+        which(header).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A peer that sleeps has been called.
+pub(crate) fn calls() {
+    count(|header| &header.calls[0]);
+}
+
+/// One of ours has been.
+pub(crate) fn called() {
+    count(|header| &header.calls[1]);
+}
+
+/// A readiness call on shunted descriptors.
+#[inline]
+pub(crate) fn ready_call(by_kernel: bool) {
+    if is_on() {
+        if by_kernel {
+            count(|header| &header.ready_kernel);
+        } else {
+            count(|header| &header.ready_user);
+        }
+    }
+}
+
+/// A readiness call went to sleep.
+pub(crate) fn ready_sleep() {
+    count(|header| &header.ready_sleeps);
+}
+
+/// A connection that has been counted with one reason had another.
+pub(crate) fn recount(former: Reason, reason: Reason) {
+    if let Some(header) = header() {
+        let count = |reason: Reason| &header.reasons[reason as usize];
+        let one_less = |n: u64| n.checked_sub(1);
+        let o = Ordering::Relaxed;
+        if count(former).fetch_update(o, o, one_less).is_ok() {
+            count(reason).fetch_add(1, o);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What keeps a socket with the kernel once it went back there, or brings it to its rings again
+//! ([`crate::upgrade`] does).
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use shunt_abi::Reason;
+
+use crate::config::{self, LIVES_AFTER, Upgrade};
+
+/// What keeps a socket with the kernel, or brings it back.
+#[derive(Default)]
+pub(crate) struct Return {
+    /// One of the stages below.
+    stage: AtomicU8,
+    /// Calls since it went back to TCP, or since the last answer.
+    calls: AtomicU32,
+    /// How often in a row somebody else had it, or it had to leave because it could not wait
+    /// on its rings: each time it takes twice as many calls.
+    tries: AtomicU32,
+    /// The number of the last question; raised, too, where what has been asked holds no more.
+    question: AtomicU32,
+    /// A `vfork` child has sent it back, which could not say so to shuntd.
+    untold: AtomicBool,
+}
+
+/// Calls are counted.
+pub(crate) const COUNTS: u8 = 0;
+/// shuntd has been asked whether this process alone has the socket.
+pub(crate) const ASKED: u8 = 1;
+/// It has.
+pub(crate) const ALONE: u8 = 2;
+/// The kernel keeps it.
+pub(crate) const STAYS: u8 = 3;
+
+/// As many doublings as there are.
+const MOST_DOUBLINGS: u32 = 8;
+
+impl Return {
+    /// For the next socket.
+    pub(crate) fn clear(&self) {
+        self.stage.store(COUNTS, Ordering::Relaxed);
+        self.calls.store(0, Ordering::Relaxed);
+        self.tries.store(0, Ordering::Relaxed);
+        self.question.fetch_add(1, Ordering::AcqRel);
+        self.untold.store(false, Ordering::Relaxed);
+    }
+
+    /// It went back to TCP, and shuntd could not be told.
+    pub(crate) fn owe_report(&self) {
+        self.untold.store(true, Ordering::Relaxed);
+    }
+
+    /// It goes back to TCP, or would if it had not: what was known of who has it holds no
+    /// more.
+    pub(crate) fn begin(&self, reason: Reason) {
+        if matches!(reason, Reason::Blocked | Reason::Held) {
+            self.note_try();
+        }
+        self.calls.store(0, Ordering::Relaxed);
+        if passes(reason) {
+            self.forget();
+        } else {
+            self.stay();
+        }
+    }
+
+    /// The kernel keeps it.
+    pub(crate) fn stay(&self) {
+        self.stage.store(STAYS, Ordering::Release);
+    }
+
+    /// What was known of who has the socket holds no more, nor does what is still to be said.
+    pub(crate) fn forget(&self) {
+        self.question.fetch_add(1, Ordering::AcqRel);
+        self.calls.store(0, Ordering::Relaxed);
+        let forget = |now| (now != STAYS).then_some(COUNTS);
+        let _ = self
+            .stage
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, forget);
+    }
+
+    /// One of the stages.
+    pub(crate) fn stage(&self) -> u8 {
+        self.stage.load(Ordering::Acquire)
+    }
+
+    /// A number for a question, with which it is answered.
+    pub(crate) fn new_question(&self) -> u32 {
+        let former = self.question.fetch_add(1, Ordering::AcqRel);
+        former.wrapping_add(1)
+    }
+
+    /// shuntd has found out whether this process alone has the socket, as it was asked by the
+    /// question of that number.
+    pub(crate) fn answered(&self, question: u32, alone: bool) {
+        if self.question.load(Ordering::Acquire) != question {
+            return; // Others may have got it since.
+        }
+        if !alone {
+            self.note_try();
+        }
+        self.move_on(ASKED, if alone { ALONE } else { COUNTS });
+    }
+
+    /// Whether shuntd could not be told that it went back to TCP.
+    pub(crate) fn owes_report(&self) -> bool {
+        self.untold.load(Ordering::Relaxed)
+    }
+
+    /// shuntd is told now.
+    pub(crate) fn note_report(&self) {
+        self.untold.store(false, Ordering::Relaxed);
+    }
+
+    /// It has come back to stay: what it took before counts no more.
+    pub(crate) fn forget_tries(&self) {
+        self.tries.store(0, Ordering::Relaxed);
+    }
+
+    /// Moves on from a stage, if it is still in it.
+    pub(crate) fn move_on(&self, from: u8, to: u8) -> bool {
+        self.stage
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Whether it is time to ask.
+    pub(crate) fn is_due(&self) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed).saturating_add(1);
+        self.calls.store(calls, Ordering::Relaxed);
+        let first = match config::upgrade() {
+            Upgrade::Eager => 1,
+            _ => LIVES_AFTER,
+        };
+        let doublings = self.tries.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
+        calls >= first << doublings
+    }
+
+    /// It did not work: the next time takes twice as many calls.
+    pub(crate) fn note_try(&self) {
+        let tries = self.tries.load(Ordering::Relaxed);
+        self.tries.store(tries.saturating_add(1), Ordering::Relaxed);
+        self.calls.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether what sends a connection back to TCP is over one day. Of one that was passed on
+/// nobody can say where copies lie; and what the others need, they need for good.
+fn passes(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Requested
+            | Reason::Inherited
+            | Reason::PeerLeft
+            | Reason::Blocked
+            | Reason::Held
+            | Reason::NoResources
+            | Reason::Pending
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn called(again: &Return, calls: u32) -> usize {
+        (0..calls).filter(|_| again.is_due()).count()
+    }
+
+    #[test]
+    fn it_is_due_when_the_socket_has_shown_that_it_lives() {
+        let again = Return::default();
+        assert_eq!(called(&again, LIVES_AFTER - 1), 0);
+        assert!(again.is_due());
+    }
+
+    #[test]
+    fn each_try_in_vain_doubles_the_calls_up_to_a_bound() {
+        let again = Return::default();
+        again.note_try();
+        assert_eq!(called(&again, 2 * LIVES_AFTER - 1), 0);
+        assert!(again.is_due());
+        for _ in 0..100 {
+            again.note_try();
+        }
+        assert_eq!(called(&again, LIVES_AFTER << MOST_DOUBLINGS), 1);
+        again.forget_tries();
+        again.forget();
+        assert_eq!(called(&again, LIVES_AFTER), 1);
+    }
+
+    #[test]
+    fn what_passes_brings_it_back_and_what_does_not_keeps_it() {
+        let again = Return::default();
+        again.begin(Reason::Requested);
+        assert_eq!(again.stage(), COUNTS);
+        again.begin(Reason::Passed);
+        assert_eq!(again.stage(), STAYS);
+        // Nor is that forgotten.
+        again.forget();
+        assert_eq!(again.stage(), STAYS);
+        again.clear();
+        assert_eq!(again.stage(), COUNTS);
+    }
+
+    #[test]
+    fn a_connection_that_could_not_wait_takes_more_calls_the_next_time() {
+        let again = Return::default();
+        again.begin(Reason::Blocked);
+        assert_eq!(called(&again, LIVES_AFTER), 0);
+        let other = Return::default();
+        other.begin(Reason::Requested);
+        assert_eq!(called(&other, LIVES_AFTER), 1);
+    }
+
+    #[test]
+    fn only_the_last_question_is_answered() {
+        let again = Return::default();
+        assert!(again.move_on(COUNTS, ASKED));
+        let first = again.new_question();
+        let last = again.new_question();
+        again.answered(first, true);
+        assert_eq!(again.stage(), ASKED);
+        again.answered(last, true);
+        assert_eq!(again.stage(), ALONE);
+    }
+
+    #[test]
+    fn a_socket_that_others_have_is_asked_for_later() {
+        let again = Return::default();
+        again.move_on(COUNTS, ASKED);
+        again.answered(again.new_question(), false);
+        assert_eq!(again.stage(), COUNTS);
+        assert_eq!(called(&again, LIVES_AFTER), 0);
+    }
+
+    #[test]
+    fn a_fork_makes_an_answer_void() {
+        let again = Return::default();
+        again.move_on(COUNTS, ASKED);
+        let question = again.new_question();
+        again.forget();
+        again.answered(question, true);
+        assert_eq!(again.stage(), COUNTS);
+    }
+
+    #[test]
+    fn a_report_is_owed_until_it_is_made() {
+        let again = Return::default();
+        again.owe_report();
+        assert!(again.owes_report());
+        again.note_report();
+        assert!(!again.owes_report());
+    }
+}

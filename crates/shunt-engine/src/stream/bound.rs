@@ -1,0 +1,53 @@
+//! How much may be in flight.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+
+use super::conn::Conn;
+use super::want::any_waits_for_room;
+use crate::{sys, tcp, thread, wake};
+
+/// What `SIOCOUTQ` says of a direction on the ring: the kernel counts what the
+/// peer's receive buffer has not taken, and that is half of the ring here.
+pub(crate) fn unsent(conn: &Conn) -> u64 {
+    let received = (conn.most() / 2).max(WINDOW.into());
+    conn.in_flight().saturating_sub(received)
+}
+
+/// What a peer's receive buffer takes at least, unless that has made it smaller: as much as it has
+/// at first (`tcp_rmem`), and a segment more.
+const WINDOW: u32 = 192 << 10;
+
+/// The bound that goes with an `SO_SNDBUF` of so many bytes, 0 if the program set none: beside
+/// the send buffer TCP fills the peer's receive buffer.
+pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
+    match sndbuf {
+        0 => 0,
+        _ => sndbuf.saturating_add(tcp::send_window(fd).max(WINDOW)),
+    }
+}
+
+/// The program has set `SO_SNDBUF`: threads that wait for room may have some now.
+pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
+    let own = conn.pair.own;
+    own.options
+        .most
+        .store(bound(conn.fd, sndbuf), Ordering::Relaxed);
+    // With the token a thread either has counted itself among the sleepers, or sees the bound.
+    let token = &own.sending.token;
+    let asleep = conn.take(token) && {
+        let asleep = any_waits_for_room(conn);
+        thread::give(token);
+        asleep
+    };
+    if asleep {
+        wake::wake_all();
+    }
+}
+
+/// Whether a receive waits for more than one byte (`SO_RCVLOWAT`), which the kernel does; or may do so,
+/// as the kernel does not say what options are set.
+pub(crate) fn waits_for_many(fd: c_int) -> bool {
+    !sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|least| least <= 1)
+}

@@ -1,0 +1,134 @@
+//! Errors that the program has still to see, and ends by reset.
+
+use std::sync::atomic::Ordering;
+
+use shunt_abi::Reason;
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Way};
+
+use super::conn::Conn;
+use crate::sys::{self, Errno};
+
+/// The highest that the kernel has (`MAX_ERRNO`).
+const MOST_ERRNO: Errno = 4095;
+
+/// The peer wrote nonsense: end the connection like a reset.
+#[cold]
+pub(crate) fn abort(conn: &Conn) {
+    conn.socket.set_reason(Reason::Protocol);
+    publish::set_bits(&conn.pair.own.face.state, slot::SHUT_WR);
+    let _ = sys::shutdown(conn.fd, libc::SHUT_RDWR);
+}
+
+/// Bytes are lost: better that both ends are told.
+pub(crate) fn break_off(conn: &Conn) {
+    before_reset(conn);
+    if let Some(fd) = conn.base() {
+        sys::reset(fd);
+    }
+}
+
+/// The program is about to reset the connection: the kernel tells the peer.
+pub(crate) fn before_reset(conn: &Conn) {
+    publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
+}
+
+/// Whether the peer is gone without having said so (killed, or it exited with
+/// the connection open), as far as the kernel was asked. After our own
+/// `shutdown` of receiving the kernel no longer tells.
+#[inline(always)]
+pub(crate) fn has_died(conn: &Conn) -> bool {
+    conn.socket.kernel_state.load(Ordering::Relaxed) != 0
+        && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
+        && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
+}
+
+/// If the peer died with bytes of ours unread, TCP would have reset the
+/// connection (RFC 1122, 4.2.2.13), whatever lay in the base socket's queue.
+#[cold]
+pub(crate) fn reset_if_died(conn: &Conn) {
+    let told = &conn.pair.own.options.reset_told;
+    let lost = has_died(conn)
+        && conn.pair.peer_state() & slot::LINGERS == 0
+        && conn.way_out() == Way::Ring
+        && conn.in_flight() != 0;
+    if !lost || told.swap(1, Ordering::Relaxed) != 0 {
+        return;
+    }
+    let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0;
+    if conn.error().load(Ordering::Relaxed) != 0
+        || sys::ready(conn.fd, 0) & libc::POLLHUP != 0 && !shut
+    {
+        return;
+    }
+    // A byte that nobody is left to receive brings the base socket to the same
+    // end; what the kernel calls it (EPIPE, after the FIN) is not what we would.
+    let _ = sys::send(conn.fd, &[0]);
+    let _ = sys::getsockopt::<i32>(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+    conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
+}
+
+/// What was sent again has met a peer that was killed, and whose end the kernel had told: where
+/// TCP had carried all of it, the reset would have come first, under its own name.
+pub(crate) fn name_reset(conn: &Conn) {
+    const SAID: u32 = slot::SHUT_WR | slot::CLOSED | slot::LINGERS;
+    let Some(base) = conn.base() else { return };
+    if sys::ready(base, 0) & libc::POLLERR == 0 || conn.pair.peer_state() & SAID != 0 {
+        return;
+    }
+    match sys::getsockopt::<i32>(base, libc::SOL_SOCKET, libc::SO_ERROR) {
+        Ok(libc::EPIPE) => keep_error(conn, libc::ECONNRESET),
+        Ok(errno) if errno != 0 => keep_error(conn, errno),
+        _ => {}
+    }
+}
+
+/// Takes the error that the program has still to see.
+pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
+    match conn.error().swap(0, Ordering::Relaxed) {
+        0 => None,
+        errno @ 1..=MOST_ERRNO => Some(errno),
+        // A relative's nonsense.
+        _ => Some(libc::ECONNRESET),
+    }
+}
+
+/// Keeps an error for the program's next call, if it is one that the kernel tells only
+/// once: of the connection, not of a call.
+pub(crate) fn keep_error(conn: &Conn, errno: Errno) {
+    let once = [
+        libc::ECONNRESET,
+        libc::ETIMEDOUT,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+    ];
+    if once.contains(&errno) {
+        let pending = conn.error();
+        let _ = pending.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// `SO_ERROR`.
+pub(crate) fn socket_error(conn: &Conn) -> Errno {
+    if conn.error().load(Ordering::Relaxed) == 0 {
+        let errno = sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(0);
+        note_reset(conn, errno);
+        conn.error().store(errno, Ordering::Relaxed);
+    }
+    take_error(conn).unwrap_or(0)
+}
+
+/// The kernel has told an error. It says so once of a reset, and `EPIPE` behind a FIN, unless this side has
+/// ended, too.
+pub(crate) fn note_reset(conn: &Conn, errno: Errno) {
+    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+    if errno == libc::ECONNRESET && own & slot::SHUT_WR == 0 {
+        conn.socket.was_reset.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether this side has shut the direction down, or the peer is gone.
+#[inline(always)]
+pub(super) fn is_over(conn: &Conn) -> bool {
+    conn.is_shut() || conn.pair.peer_state() & slot::CLOSED != 0 || has_died(conn)
+}

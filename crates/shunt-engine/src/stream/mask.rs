@@ -1,0 +1,167 @@
+//! What a shunted socket is ready for: `tcp_poll` of the kernel, over rings.
+
+use std::sync::atomic::Ordering;
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP};
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Way};
+
+use super::errors::reset_if_died;
+use super::recv::{at_mark, pump, unread};
+use super::stand_in::has_been_replaced;
+use super::usual::{READABLE, WRITABLE, is_as_usual};
+use super::{Conn, owed, send};
+use crate::config::hesitate;
+use crate::sys;
+
+/// The poll (and epoll: the same numbers) events of `conn`, as far as `wanted` asks
+/// for them and those that nobody can refuse. If room is wanted
+/// and there is none, the peer is asked to tell when there is. The kernel is
+/// asked if `look`, or if it alone knows.
+pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
+    mask_asking(conn, wanted, look, true)
+}
+
+/// The same without asking the peer, which takes a barrier: for a caller that looks again
+/// and again, and asks before it sleeps.
+pub(crate) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
+    mask_asking(conn, wanted, look, false)
+}
+
+#[inline(always)]
+fn mask_asking(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
+    if !look && is_as_usual(conn) {
+        let readable = conn.consumer().at_hand() > 0;
+        let writable =
+            asks_for_room(conn, wanted) && (has_room(conn) || asks && ask_for_room(conn, wanted));
+        return if readable { READABLE } else { 0 } | if writable { WRITABLE } else { 0 };
+    }
+    any_mask(conn, wanted, look, asks)
+}
+
+/// Whether the program waits for room, or has: then the peer may be told that it need
+/// not any more, once there is some.
+#[inline]
+fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
+    let wait = &conn.pair.own.face.wait;
+    wanted & WRITABLE != 0 || wait.load(Ordering::Relaxed) & slot::WANT_TX != 0
+}
+
+/// The same, whatever there may be to know.
+fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
+    follow(conn);
+    let (inward, out) = (conn.way_in(), conn.way_out());
+    let kernel = if look || must_ask_kernel(conn, inward, out) {
+        ask_kernel(conn)
+    } else {
+        0
+    };
+    if kernel & (POLLHUP | POLLERR) != 0 && has_been_replaced(conn, inward) {
+        return any_mask(conn, wanted, look, asks);
+    }
+    hesitate();
+    let mut ready = kernel & (ENDED | POLLPRI);
+    let readable = is_readable(conn, inward, kernel);
+    let error = conn.error().load(Ordering::Relaxed) != 0;
+    if readable || error {
+        ready |= READABLE as i16;
+    }
+    if error {
+        ready |= POLLERR;
+    }
+    if asks_for_room(conn, wanted) && is_writable(conn, out, kernel, wanted, asks) {
+        ready |= WRITABLE as i16;
+    }
+    ready as u16 as u32
+}
+
+/// What the kernel says of a connection that has ended, in one direction or both.
+const ENDED: i16 = POLLRDHUP | POLLHUP | POLLERR;
+
+/// Follows what the peer did to the way of the bytes.
+fn follow(conn: &Conn) {
+    if conn.way_in() != Way::Ring || conn.consumer().has_ended() || owed::is_withdrawn(conn) {
+        pump(conn);
+    }
+    if owed::is_due(conn) {
+        owed::answer(conn);
+    }
+}
+
+/// Whether the kernel may know what the rings do not say.
+fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
+    let peer = conn.pair.peer_state();
+    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+    let closing = peer & (slot::SHUT_WR | slot::CLOSED) != 0;
+    // The kernel ends what it would receive; and a peer that leaves the ring may
+    // do so for urgent data, which overtakes what is in it.
+    let unsure = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
+    let known = conn.socket.kernel_state.load(Ordering::Relaxed) != 0;
+    let shut = own & slot::SHUT_WR != 0;
+    closing || unsure || known || shut || inward != Way::Ring || out != Way::Ring
+}
+
+/// Asks it, and notes what it says of an end.
+fn ask_kernel(conn: &Conn) -> i16 {
+    let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
+    let ended = (kernel & ENDED) as u32;
+    conn.socket.kernel_state.store(ended, Ordering::Relaxed);
+    honest(conn, kernel)
+}
+
+fn is_readable(conn: &Conn, inward: Way, kernel: i16) -> bool {
+    match inward {
+        Way::Ring => {
+            // Payload: the ring may have ended since the look before, which is nothing to read.
+            // Behind the look at the kernel: a peer that leaves says so before it sends.
+            let leaves = || conn.pair.peer_state() & slot::LEAVING != 0;
+            let stray = kernel & POLLIN != 0 && !leaves();
+            conn.consumer().at_hand() > 0 || stray || kernel & ENDED != 0
+        }
+        Way::Tcp if unread(conn) > 0 => true,
+        // The count ends at urgent data.
+        Way::Tcp if kernel & POLLIN != 0 && at_mark(conn) => true,
+        Way::Tcp => kernel & ENDED != 0,
+        Way::TcpAgain | Way::Owing => kernel & POLLIN != 0,
+    }
+}
+
+fn is_writable(conn: &Conn, out: Way, kernel: i16, wanted: u32, asks: bool) -> bool {
+    match out {
+        Way::Ring => {
+            conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0
+                || kernel & (POLLHUP | POLLERR) != 0
+                || has_room(conn)
+                || asks && ask_for_room(conn, wanted)
+        }
+        Way::Tcp | Way::TcpAgain => kernel & POLLOUT != 0,
+        Way::Owing => false,
+    }
+}
+
+/// Translates what the base socket says into what TCP would say.
+fn honest(conn: &Conn, kernel: i16) -> i16 {
+    if kernel & POLLRDHUP != 0 {
+        reset_if_died(conn);
+        return sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
+    }
+    kernel
+}
+
+/// The connection has no room: asks the peer to tell when it has, and looks once
+/// more.
+fn ask_for_room(conn: &Conn, wanted: u32) -> bool {
+    wanted & WRITABLE != 0
+        && send::ask_for_room(conn)
+        && (conn.way_out() == Way::Ring || sys::ready(conn.fd, POLLOUT) & POLLOUT != 0)
+}
+
+/// There is room: nobody need be told.
+fn has_room(conn: &Conn) -> bool {
+    let room = conn.has_room();
+    let wait = &conn.pair.own.face.wait;
+    if room && wait.load(Ordering::Relaxed) & slot::WANT_TX != 0 {
+        publish::clear_bits(wait, slot::WANT_TX);
+    }
+    room
+}

@@ -1,0 +1,81 @@
+//! How many bytes: taken from TCP, there to be taken, in the ring.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+use shunt_shm::slot::Way;
+
+use crate::stream::conn::Conn;
+use crate::sys::{self, Errno};
+use crate::tcp;
+
+/// With the receiving token of a process that died with it: asks the kernel what was
+/// taken from the base socket. `false`: it does not know, and it matters.
+pub(in crate::stream) fn recount(conn: &Conn) -> bool {
+    let receiving = &conn.pair.own.receiving;
+    let way = conn.way_in();
+    // From there on it is the program that takes them, without the token.
+    let path = conn.receiver();
+    if way == Way::TcpAgain && !path.awaits() && path.is_bringing().is_none() {
+        return true;
+    }
+    let Some(taken) = conn.base().and_then(tcp::consumed_at_last) else {
+        return way == Way::Ring;
+    };
+    receiving.kernel_bytes.store(taken, Ordering::Relaxed);
+    true
+}
+
+/// Shortens a list of buffers to `most` bytes; returns how many are left.
+pub(super) fn truncate(parts: &mut [iovec], mut most: usize) -> usize {
+    for (i, part) in parts.iter_mut().enumerate() {
+        if part.iov_len >= most {
+            part.iov_len = most;
+            return i + 1;
+        }
+        most -= part.iov_len;
+    }
+    parts.len()
+}
+
+/// How much a receive of so many bytes would take now.
+pub(super) fn arrived(base: c_int, most: usize) -> Result<usize, Errno> {
+    // To nowhere, and it stays.
+    let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    sys::recv(base, std::ptr::null_mut(), most, flags)
+}
+
+/// Bytes in the peer's ring: never more than can be read, and some if any can.
+pub(crate) fn ring_bytes(conn: &Conn) -> u64 {
+    let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
+    let written = conn.pair.peer.output.bytes.load(Ordering::Acquire);
+    written
+        .saturating_sub(read)
+        .max(u64::from(conn.consumer().at_hand()))
+        .min(shunt_abi::layout::RING_BYTES as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_shortened_to_so_many_bytes() {
+        let of = |lengths: [usize; 3]| {
+            lengths.map(|iov_len| iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len,
+            })
+        };
+        let shortened = |most| {
+            let mut parts = of([4, 4, 4]);
+            let left = truncate(&mut parts, most);
+            parts[..left]
+                .iter()
+                .map(|part| part.iov_len)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((shortened(6), shortened(4)), (vec![4, 2], vec![4]));
+        assert_eq!((shortened(0), shortened(100)), (vec![0], vec![4, 4, 4]));
+    }
+}

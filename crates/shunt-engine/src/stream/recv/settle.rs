@@ -1,0 +1,15 @@
+//! Where TCP ends and the ring begins.
+
+use shunt_shm::slot::Way;
+
+use crate::stream::conn::Conn;
+use crate::stream::owed;
+
+/// Moves the incoming direction to the ring if the program has read everything
+/// that came before it. With the receiving token. `true`: it is on the ring.
+pub(in crate::stream) fn settle(conn: &Conn) -> bool {
+    if conn.way_in() == Way::Tcp && owed::is_withdrawn(conn) {
+        owed::follow_withdrawal(conn);
+    }
+    conn.receiver().follow_switch()
+}

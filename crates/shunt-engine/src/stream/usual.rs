@@ -1,0 +1,47 @@
+//! Whether both directions are on their rings, and there is nothing more to know.
+
+use std::sync::atomic::Ordering;
+
+use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM};
+use shunt_shm::slot::{self, Way};
+
+use super::conn::Conn;
+
+pub(super) const READABLE: u32 = (POLLIN | POLLRDNORM) as u32;
+
+pub(super) const WRITABLE: u32 = (POLLOUT | POLLWRNORM) as u32;
+
+/// Whether there is something of what was `wanted` and not there before, while all is
+/// as usual; `since`: not even what was there at that end of the stream.
+#[inline]
+pub(crate) fn may_be(conn: &Conn, wanted: u32, since: Option<u64>) -> bool {
+    let is_there = || match since {
+        Some(end) => conn.consumer().is_past(end),
+        None => conn.consumer().at_hand() > 0,
+    };
+    let asked = conn.pair.own.face.wait.load(Ordering::Relaxed) & slot::WANT_TX != 0;
+    wanted & READABLE != 0 && is_there() || asked && conn.has_room()
+}
+
+/// Both directions are on their rings, and nobody is about to leave them or has ended.
+#[inline]
+pub(crate) fn is_as_usual(conn: &Conn) -> bool {
+    const ENDS: u32 = slot::SHUT_WR | slot::SHUT_RD | slot::CLOSED;
+    !is_off_ring(conn, ENDS)
+        && conn.socket.kernel_state.load(Ordering::Relaxed) == 0
+        && conn.error().load(Ordering::Relaxed) == 0
+}
+
+/// A direction is not on its ring, or about to leave it.
+pub(crate) fn leaves_ring(conn: &Conn) -> bool {
+    is_off_ring(conn, 0)
+}
+
+#[inline(always)]
+fn is_off_ring(conn: &Conn, or: u32) -> bool {
+    const LEAVES: u32 = slot::LEAVING | slot::RECALLED | slot::WITHDRAWING | slot::WITHDRAWN;
+    let own = conn.pair.own.face.state.load(Ordering::Relaxed);
+    conn.way_in() != Way::Ring
+        || conn.way_out() != Way::Ring
+        || (conn.pair.peer_state() | own) & (LEAVES | or) != 0
+}

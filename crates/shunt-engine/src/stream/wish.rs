@@ -1,0 +1,44 @@
+//! What `shunt downgrade` wishes, and restless tests do: seen to where a call is about to wait.
+
+use std::sync::atomic::Ordering;
+
+use shunt_abi::Reason;
+
+use super::leave::is_too_much_for_tcp;
+use super::{Conn, give_up};
+use crate::socket::{Socket, Stage};
+use crate::{config, control, table, thread};
+
+/// Sees to it. Without a token.
+#[inline]
+pub(crate) fn see_to_wishes() {
+    let all = config::is_restless();
+    if all || control::take_wishes() {
+        go_back(all);
+    }
+}
+
+#[cold]
+fn go_back(all: bool) {
+    if !thread::owns_memory() {
+        return;
+    }
+    table::each(|fd, word| {
+        let Some(socket) = word.get::<Socket>() else {
+            return;
+        };
+        let wished = socket.wished.load(Ordering::Relaxed);
+        if !(wished || all && socket.stage() == Stage::Attached) {
+            return;
+        }
+        // Nothing needs TCP: the peer may read some of it first.
+        if Conn::attached(socket, fd).is_some_and(|conn| is_too_much_for_tcp(&conn)) {
+            if wished {
+                control::wish_again();
+            }
+            return;
+        }
+        socket.wished.store(false, Ordering::Relaxed);
+        give_up(socket, fd, Reason::Requested, |_| ());
+    });
+}

@@ -1,0 +1,88 @@
+//! Locks of this process.
+
+use shunt_shm::token::Token;
+
+use super::token::{Got, give, take, try_take};
+
+/// A lock for rare operations, held for short and never asleep. Taking it in a
+/// signal handler that interrupted its holder fails instead of deadlocking.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct Lock(Token);
+
+impl Lock {
+    pub(crate) const fn new() -> Self {
+        Self(Token::FREE)
+    }
+
+    /// Takes it, waiting for another thread; `false` if this thread has it.
+    #[inline]
+    pub(crate) fn take(&self) -> bool {
+        take(&self.0) != Got::Nothing
+    }
+
+    /// Takes it if nobody has it.
+    #[inline]
+    pub(crate) fn try_take(&self) -> bool {
+        try_take(&self.0)
+    }
+
+    pub(crate) fn give(&self) {
+        give(&self.0);
+    }
+
+    /// Frees it in a forked child, whose other threads do not exist.
+    pub(crate) fn reset(&self) {
+        self.0.reset();
+    }
+}
+
+/// Held by who changes the table of signal handlers. Each forked child frees it, so it lies with what that
+/// writes anyway ([`super::identity`]).
+#[unsafe(link_section = ".data")]
+static SIGNALS: Lock = Lock::new();
+
+/// Held by who changes the table of signal handlers.
+#[inline]
+pub(crate) fn signals_lock() -> &'static Lock {
+    &SIGNALS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn who_has_it_is_refused_a_second_time() {
+        let lock = Lock::new();
+        assert!(lock.take() && !lock.take() && !lock.try_take());
+        lock.give();
+        assert!(lock.try_take());
+        lock.reset();
+        assert!(lock.take());
+        lock.give();
+    }
+
+    #[test]
+    fn another_thread_waits_for_it() {
+        static LOCK: Lock = Lock::new();
+        static STEP: AtomicU32 = AtomicU32::new(0);
+        assert!(LOCK.take());
+        let other = std::thread::spawn(|| {
+            let free = LOCK.try_take();
+            STEP.store(1, Ordering::SeqCst);
+            let got = LOCK.take();
+            let after = STEP.load(Ordering::SeqCst);
+            LOCK.give();
+            (free, got, after)
+        });
+        while STEP.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        STEP.store(2, Ordering::SeqCst);
+        LOCK.give();
+        assert_eq!(other.join().unwrap(), (false, true, 2));
+    }
+}

@@ -1,0 +1,245 @@
+//! Names of threads for tokens, and how a token is taken and given back.
+
+use std::sync::atomic::Ordering;
+
+use shunt_shm::slot::{self, Options};
+use shunt_shm::token::{Holder, Taken, Token};
+
+use super::alone::is_alone;
+use super::identity::pid;
+use super::undisturbed;
+use super::words::Own;
+use crate::sys;
+
+/// A holder's name: the process id above this bit.
+const PID_SHIFT: u32 = 42;
+
+/// This thread's name: its thread pointer and the process id. Unique among the
+/// threads that can meet at a token, and free to read.
+#[inline(always)]
+fn name(words: Own) -> Holder {
+    // SAFETY: this thread's own words.
+    match unsafe { (*words.get()).name } {
+        0 => learn_name(words),
+        name => Holder(name),
+    }
+}
+
+/// This thread's name as a number: never 0.
+pub(crate) fn here() -> u64 {
+    name(Own::here()).0
+}
+
+#[cold]
+#[inline(never)]
+fn learn_name(words: Own) -> Holder {
+    let pointer: u64;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word of the thread control block is its own address (psABI).
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads the thread pointer.
+    unsafe {
+        std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
+    }
+    let name = (pointer >> 4) & ((1 << PID_SHIFT) - 1) | u64::from(pid()) << PID_SHIFT;
+    // SAFETY: this thread's own words.
+    unsafe { (*words.get()).name = name };
+    Holder(name)
+}
+
+/// How a token was come by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// It is this thread's now.
+    Token,
+    /// It is; but the process that had it died in the middle of an operation.
+    FromTheDead,
+    /// Not at all: this thread has it, and a signal handler asks; or a stopped process has it.
+    Nothing,
+}
+
+/// Takes a token, waiting for another holder. The program's signal handlers wait
+/// until it is given back ([`undisturbed`]).
+#[inline]
+pub(crate) fn take(token: &Token) -> Got {
+    take_while(token, || true)
+}
+
+/// The same for who waits only as long as it is `patient` for a process that is stopped in the middle of an
+/// operation: there is no saying when that goes on.
+#[inline]
+pub(crate) fn take_while(token: &Token, mut patient: impl FnMut() -> bool) -> Got {
+    let words = undisturbed::begin();
+    match token.try_take(name(words)) {
+        Ok(()) => Got::Token,
+        Err(Taken::ByUs) => {
+            undisturbed::end(words);
+            Got::Nothing
+        }
+        Err(Taken::ByOther(_)) => {
+            undisturbed::end(words);
+            take_later(token, &mut patient)
+        }
+    }
+}
+
+/// Takes a token if it is free.
+#[inline]
+pub(crate) fn try_take(token: &Token) -> bool {
+    let words = undisturbed::begin();
+    let taken = token.try_take(name(words)).is_ok();
+    if !taken {
+        undisturbed::end(words);
+    }
+    taken
+}
+
+/// A token that this thread holds for one short operation.
+#[must_use]
+pub(crate) struct Held<'a> {
+    token: &'a Token,
+    words: Own,
+}
+
+impl<'a> Held<'a> {
+    /// Takes a token if it is free, of a connection that a fork shares or not.
+    #[inline(always)]
+    pub(crate) fn try_take(token: &'a Token, options: &Options) -> Option<Self> {
+        let words = undisturbed::begin();
+        // From here on no signal handler can fork, nor make a thread.
+        let taken = if options.forked.load(Ordering::Relaxed) != slot::SHARED && is_alone() {
+            token.try_take_alone(name(words))
+        } else {
+            token.try_take(name(words)).is_ok()
+        };
+        if taken {
+            return Some(Self { token, words });
+        }
+        undisturbed::end(words);
+        None
+    }
+
+    /// Gives it back.
+    #[inline(always)]
+    pub(crate) fn give(self) {
+        self.token.give();
+        undisturbed::end(self.words);
+    }
+}
+
+/// Gives a token back.
+#[inline(always)]
+pub(crate) fn give(token: &Token) {
+    token.give();
+    undisturbed::end(Own::here());
+}
+
+#[cold]
+fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
+    /// Yields between two looks at whether the holder's process lives.
+    const LOOK_EVERY: u32 = 256;
+    /// Between two looks at one that is stopped.
+    const NAP_MS: i64 = 1;
+    let mut yields = 0u32;
+    loop {
+        for _ in 0..100 {
+            if !token.is_taken() && try_take(token) {
+                return Got::Token;
+            }
+            std::hint::spin_loop();
+        }
+        sys::sched_yield();
+        yields = yields.wrapping_add(1);
+        if !yields.is_multiple_of(LOOK_EVERY) {
+            continue;
+        }
+        if take_from_the_dead(token) {
+            return Got::FromTheDead;
+        }
+        while is_held_by_stopped(token) {
+            if !patient() {
+                return Got::Nothing;
+            }
+            sys::poll_ms(-1, 0, NAP_MS);
+        }
+    }
+}
+
+/// Whether a process held the token when it died. One in another pid namespace seems
+/// dead too.
+pub(crate) fn is_held_by_dead(token: &Token) -> bool {
+    token.holder().is_some_and(is_dead)
+}
+
+/// Whether a process holds the token that is stopped: there is no saying when it goes on.
+pub(crate) fn is_held_by_stopped(token: &Token) -> bool {
+    let process = |holder: Holder| (holder.0 >> PID_SHIFT) as u32;
+    let other = token.holder().map(process).filter(|&other| other != pid());
+    other.is_some_and(sys::is_stopped)
+}
+
+fn is_dead(holder: Holder) -> bool {
+    let process = (holder.0 >> PID_SHIFT) as u32;
+    process != pid() && sys::is_dead(process)
+}
+
+fn take_from_the_dead(token: &Token) -> bool {
+    let Some(holder) = token.holder().filter(|&holder| is_dead(holder)) else {
+        return false;
+    };
+    let words = undisturbed::begin();
+    let taken = token.take_over(holder, name(words));
+    if !taken {
+        undisturbed::end(words);
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_names_of_their_own_that_stay() {
+        super::super::learn_pid();
+        let mine = here();
+        let other = std::thread::spawn(here).join().unwrap();
+        assert!(mine != 0 && other != 0 && mine != other && mine == here());
+        assert_eq!(mine >> PID_SHIFT, u64::from(pid()));
+    }
+
+    #[test]
+    fn a_token_of_a_living_process_is_not_the_deads() {
+        let token = Token::FREE;
+        assert!(!is_held_by_dead(&token) && !is_held_by_stopped(&token));
+        assert!(try_take(&token));
+        assert!(!is_held_by_dead(&token) && !is_held_by_stopped(&token));
+        give(&token);
+    }
+
+    #[test]
+    fn what_a_dead_process_held_is_taken_over() {
+        super::super::learn_pid();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let holder = Holder(u64::from(child.id()) << PID_SHIFT | 1);
+        child.wait().unwrap();
+        let token = Token::FREE;
+        assert!(token.try_take(holder).is_ok() && is_held_by_dead(&token));
+        assert!(take_while(&token, || true) == Got::FromTheDead);
+        give(&token);
+        assert!(try_take(&token));
+        give(&token);
+    }
+
+    #[test]
+    fn a_token_for_one_operation_is_given_back_by_it() {
+        let (token, options) = (Token::FREE, Options::default());
+        let held = Held::try_take(&token, &options).unwrap();
+        assert!(Held::try_take(&token, &options).is_none());
+        held.give();
+        assert!(!token.is_taken());
+    }
+}

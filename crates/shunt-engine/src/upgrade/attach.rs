@@ -1,0 +1,194 @@
+//! From *paired* to *attached*: this side begins to honour the rings.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_abi::message::Role;
+use shunt_shm::publish;
+use shunt_shm::slot::{self, Slot};
+
+use super::vain;
+use crate::epoll::Known;
+use crate::link::Pair;
+use crate::socket::{Socket, Stage};
+use crate::{config, control, epoll, signal, stats, stream, sys, tcp, wake};
+
+/// A call on a paired socket: attaches it if that can be. `true` if it is attached now.
+pub(super) fn attach_paired(socket: &'static Socket, fd: c_int, known: Known) -> bool {
+    match socket.stage() {
+        Stage::Attached => true,
+        Stage::Paired => !awaits_acceptor(socket) && attach(socket, fd, known),
+        _ => false,
+    }
+}
+
+/// Whether its acceptor, which was paired at once, may still hand it on to somebody
+/// else, as it has not used it.
+fn awaits_acceptor(socket: &Socket) -> bool {
+    if !config::claims_at_once() || socket.role() != Role::Connector {
+        return false;
+    }
+    control::check_mail();
+    socket.pair().is_some_and(|pair| {
+        pair.peer_state() & (slot::READY | slot::REFUSED) == 0 && !is_left(socket, pair)
+    })
+}
+
+/// Whether the daemon says that the other end was let go.
+fn is_left(socket: &Socket, pair: &Pair) -> bool {
+    socket.left.load(Ordering::Relaxed) == pair.generation
+}
+
+/// The peer has handed its end on: whoever has it may claim it. With the lock.
+fn pair_again(socket: &'static Socket, fd: c_int) {
+    if socket.move_on(Stage::Paired, Stage::Candidate) {
+        socket.set_reason(Reason::Pending);
+        control::claim_again(socket, fd);
+    }
+}
+
+/// Begins to honour the rings, if nothing is in the way just now.
+fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
+    if !socket.lock.try_take() {
+        return false;
+    }
+    // A thread inside a real call would not see the ring: later.
+    let pollers = (socket.stage() == Stage::Paired)
+        .then(|| socket.inside.shut())
+        .flatten();
+    let done = if let Some(pollers) = pollers {
+        let done = try_attach(socket, fd, known, pollers);
+        socket.inside.open(done);
+        stats::look(socket);
+        done
+    } else {
+        socket.set_reason(Reason::Busy);
+        false
+    };
+    socket.lock.give();
+    if socket.stage() == Stage::Plain {
+        control::report(socket, Some(socket.reason()));
+    }
+    done
+}
+
+/// Why a socket is not attached just now.
+enum Obstacle {
+    /// That passes: a later call tries again.
+    For(Reason),
+    /// It is a plain one from here on.
+    Plain(Reason),
+    /// It has another stage by now, or another pair is asked for.
+    Over,
+}
+
+fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) -> bool {
+    match attach_now(socket, fd, known) {
+        Ok(()) => {}
+        Err(Obstacle::For(reason)) => {
+            socket.set_reason(reason);
+            return false;
+        }
+        Err(Obstacle::Plain(reason)) => {
+            socket.set_plain(Stage::Paired, reason);
+            return false;
+        }
+        Err(Obstacle::Over) => return false,
+    }
+    if pollers > 0 {
+        // Threads that poll the kernel's socket come and say that they sleep on the connection.
+        wake::wake_all();
+    }
+    control::report_shunted(socket);
+    vain::note_use();
+    true
+}
+
+/// One after the other: the peer's end, relatives, sets, the kernel's socket; and publishes `READY`.
+fn attach_now(socket: &'static Socket, fd: c_int, known: Known) -> Result<(), Obstacle> {
+    let pair = socket.pair().ok_or(Obstacle::Over)?;
+    look_at_peer(socket, fd, pair)?;
+    look_at_relatives(socket, pair)?;
+    if let Some(reason) = socket.items.obstacle(pair, known) {
+        return Err(Obstacle::For(reason));
+    }
+    let own = pair.own;
+    look_at_kernel(socket, fd, own)?;
+    match epoll::carry(socket, fd, pair, known) {
+        Some(true) => {}
+        Some(false) => return Err(Obstacle::For(Reason::Edge)),
+        None => return Err(refuse_peer(own, Reason::NoResources)),
+    }
+    if socket.items.is_empty() {
+        stream::foresee_sleep(own);
+    }
+    socket.set_reason(Reason::Pending);
+    signal::guard_copies();
+    if !socket.move_on(Stage::Paired, Stage::Attached) {
+        return Err(Obstacle::Over);
+    }
+    publish::set_bits(&own.face.state, slot::READY);
+    Ok(())
+}
+
+/// Whether the peer will honour the rings, too.
+fn look_at_peer(socket: &'static Socket, fd: c_int, pair: &Pair) -> Result<(), Obstacle> {
+    let peer = pair.peer_state();
+    let alone = pair.own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
+    let handed_on = peer & slot::HANDED_ON != 0 || peer == 0 && is_left(socket, pair);
+    if handed_on && alone && socket.may_pair_again() {
+        pair_again(socket, fd);
+        return Err(Obstacle::Over);
+    }
+    if peer & slot::REFUSED != 0 {
+        return Err(Obstacle::Plain(Reason::PeerRefused));
+    }
+    Ok(())
+}
+
+/// Whether this process has it alone, or has since a fork.
+fn look_at_relatives(socket: &Socket, pair: &Pair) -> Result<(), Obstacle> {
+    let forked = &pair.own.options.forked;
+    if forked.load(Ordering::Acquire) == slot::SHARED {
+        if socket.share.is_unknown() || socket.share.is_shared() {
+            return Err(Obstacle::For(Reason::Forked));
+        }
+        forked.store(slot::INHERITED, Ordering::Release);
+    } else if socket.share.is_shared() {
+        // Since before it was paired: the others' copies are plain.
+        return Err(Obstacle::For(Reason::Forked));
+    }
+    Ok(())
+}
+
+/// Whether the kernel's socket is as the rings can be, and where it is: notes that in our slot.
+fn look_at_kernel(socket: &Socket, fd: c_int, own: &Slot) -> Result<(), Obstacle> {
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0).map_err(|_| Obstacle::Over)?;
+    let refused = if flags & libc::O_ASYNC as usize != 0 {
+        Some(Reason::AsyncIo)
+    } else if stream::waits_for_many(fd) {
+        Some(Reason::SocketOption)
+    } else {
+        let is_able = wake::is_able().ok_or(Obstacle::For(Reason::Busy))?;
+        (!is_able).then_some(Reason::NoResources)
+    };
+    let consumed = tcp::consumed(fd);
+    let (Some(consumed), None) = (consumed, refused) else {
+        return Err(refuse_peer(own, refused.unwrap_or(Reason::NotEstablished)));
+    };
+    let o = Ordering::Relaxed;
+    let nonblock = u32::from(flags & libc::O_NONBLOCK as usize != 0);
+    own.options.nonblock.store(nonblock, o);
+    own.receiving.kernel_bytes.store(consumed, o);
+    let most = stream::bound(fd, socket.sndbuf.load(o));
+    own.options.most.store(most, o);
+    own.face.naps.store(1, o);
+    Ok(())
+}
+
+/// Tells the peer that this side never will.
+fn refuse_peer(own: &Slot, reason: Reason) -> Obstacle {
+    own.face.state.fetch_or(slot::REFUSED, Ordering::AcqRel);
+    Obstacle::Plain(reason)
+}

@@ -1,0 +1,245 @@
+//! The rooms of the engine: modules that know only those before them in [`ORDER`], and no circle of files.
+//!
+//! An arrow is a name that a file takes from another one: by `use`, or by a path in its code. A re-export is no
+//! arrow, and who takes a name through one has it from the file that defines it. What only tests take does not
+//! count. Methods are not seen: a type's own may be spread over the files that come after it.
+
+mod arrows;
+
+use crate::build::root;
+use anyhow::{Context, Result, bail};
+use arrows::{Arrow, Sources};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// From the lowest to the highest: each may know those before it.
+const ORDER: &[(&str, &str)] = &[
+    ("outcome", "how an operation ends"),
+    ("real", "libc's own functions"),
+    ("sys", "system calls of our own"),
+    ("config", "what `shunt run` says"),
+    ("iov", "a program's buffers"),
+    (
+        "thread",
+        "who this thread and process are; tokens and locks",
+    ),
+    ("table", "what a descriptor names"),
+    ("pool", "objects that are reused"),
+    ("kept", "descriptors of our own"),
+    ("hold", "what keeps an object alive"),
+    ("region", "counters that others see"),
+    ("share", "who has a socket since a fork"),
+    ("uring_map", "submission queues of io_uring"),
+    ("tcp", "what the kernel says of a connection"),
+    ("wake", "how who sleeps is called"),
+    ("link", "memory that two processes share"),
+    ("socket", "one TCP socket, and what is noted there"),
+    ("control", "what is said to shuntd"),
+    ("stats", "the line of statistics"),
+    ("stream", "the bytes of an attached connection"),
+    ("signal", "signal handlers, counted"),
+    ("epoll", "epoll sets"),
+    ("entry", "a socket, a set, or neither"),
+    ("upgrade", "from the kernel to the rings"),
+    ("life", "what surrounds socket, close, fork, exec"),
+    ("ready", "poll, select and epoll, as called"),
+    ("io", "send, recv and their like, as called"),
+    ("both_ends", "both ends of a connection, for tests"),
+];
+
+/// The step.
+pub(crate) fn step() -> Result<String> {
+    let sources = read(&root().join("crates/shunt-engine/src"))?;
+    let wrong = check(&sources, ORDER)?;
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    Ok(format!("{} files in {} rooms", sources.len(), ORDER.len()))
+}
+
+/// All files below a directory, by the path of the module that each is.
+fn read(directory: &Path) -> Result<Sources> {
+    let mut sources = Sources::new();
+    let mut left = vec![(directory.to_path_buf(), String::new())];
+    while let Some((directory, module)) = left.pop() {
+        for file in fs::read_dir(&directory)? {
+            let path = file?.path();
+            let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else {
+                continue;
+            };
+            let inner = match (module.as_str(), stem) {
+                ("", "lib") => String::new(),
+                ("", stem) => stem.to_owned(),
+                (module, stem) => format!("{module}::{stem}"),
+            };
+            if path.is_dir() {
+                left.push((path, inner));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                sources.insert(inner, text);
+            }
+        }
+    }
+    Ok(sources)
+}
+
+/// What is wrong with the arrows, a line each.
+fn check(sources: &Sources, order: &[(&str, &str)]) -> Result<Vec<String>> {
+    let arrows = arrows::all(sources)?;
+    let mut wrong = Vec::new();
+    let place = |room: &str| order.iter().position(|(name, _)| *name == room);
+    for room in sources.keys().map(|file| room(file)) {
+        if !room.is_empty() && place(room).is_none() {
+            wrong.push(format!("{room} has no place in the order of rooms"));
+        }
+    }
+    wrong.dedup();
+    for Arrow { from, to, name } in &arrows {
+        if !to.is_empty() && place(room(to)) > place(room(from)) && !from.is_empty() {
+            wrong.push(format!("{from} takes {name} from {to}, which is above it"));
+        }
+    }
+    for circle in circles_in(&arrows) {
+        wrong.push(format!(
+            "these files know one another: {}",
+            circle.join(", ")
+        ));
+        let inside = |arrow: &&Arrow| circle.contains(&arrow.from) && circle.contains(&arrow.to);
+        wrong.extend(arrows.iter().filter(inside).map(Arrow::to_string));
+    }
+    Ok(wrong)
+}
+
+fn room(file: &str) -> &str {
+    file.split("::").next().unwrap_or(file)
+}
+
+/// Sets of files that all reach one another, each sorted.
+fn circles_in(arrows: &BTreeSet<Arrow>) -> Vec<Vec<String>> {
+    let mut next: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for arrow in arrows {
+        next.entry(&arrow.from).or_default().insert(&arrow.to);
+    }
+    let reached = |from: &str| {
+        let mut reached = BTreeSet::new();
+        let mut left: Vec<&str> = next.get(from).into_iter().flatten().copied().collect();
+        while let Some(file) = left.pop() {
+            if reached.insert(file) {
+                left.extend(next.get(file).into_iter().flatten());
+            }
+        }
+        reached
+    };
+    let all: BTreeMap<&str, BTreeSet<&str>> =
+        next.keys().map(|&file| (file, reached(file))).collect();
+    let returns = |from: &str, to: &str| all.get(to).is_some_and(|back| back.contains(from));
+    let mut circles = BTreeSet::new();
+    for (&file, reached) in &all {
+        if reached.contains(file) {
+            let circle = reached.iter().filter(|to| returns(file, to));
+            circles.insert(circle.map(|file| (*file).to_owned()).collect::<Vec<_>>());
+        }
+    }
+    circles.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORDER: &[(&str, &str)] = &[("low", ""), ("middle", ""), ("high", "")];
+
+    fn wrong(files: &[(&str, &str)]) -> Vec<String> {
+        let owned = |&(file, text): &(&str, &str)| (file.to_owned(), text.to_owned());
+        check(&files.iter().map(owned).collect(), ORDER).unwrap()
+    }
+
+    #[test]
+    fn the_engine_has_no_arrow_up_and_no_circle() {
+        step().unwrap();
+    }
+
+    #[test]
+    fn an_arrow_down_is_fine() {
+        let files = [
+            ("low", "pub fn f() {}"),
+            ("high", "use crate::low;\nfn g() { low::f() }"),
+        ];
+        assert_eq!(wrong(&files), [""; 0]);
+    }
+
+    #[test]
+    fn an_arrow_up_is_found_wherever_it_stands() {
+        let up = "low takes f from high, which is above it";
+        let texts = [
+            "use crate::high::f;",
+            "use crate::{high::{e as d, f}, middle};",
+            "fn g() { let x = crate::high::f(); }",
+            "fn g() { assert!(crate::high::f()); }",
+            "use crate::high; fn g() { high::f() }",
+        ];
+        for text in texts {
+            let found = wrong(&[("low", text), ("high", ""), ("middle", "")]);
+            assert!(found.contains(&up.to_owned()), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_comes_from_the_file_that_defines_it() {
+        let files = [
+            ("low", "mod inner;\npub(crate) use inner::f;"),
+            ("low::inner", "pub(crate) fn f() {}"),
+            ("middle", "use crate::low::f;"),
+        ];
+        let arrows = arrows::all(&files.map(|(a, b)| (a.to_owned(), b.to_owned())).into()).unwrap();
+        let taken: Vec<_> = arrows.iter().map(Arrow::to_string).collect();
+        assert_eq!(taken, ["    middle takes f from low::inner"]);
+    }
+
+    #[test]
+    fn a_function_of_a_modules_name_is_taken_with_it() {
+        let files = [
+            ("low", "mod f; mod g; pub(crate) use f::f;"),
+            ("low::f", "pub(crate) fn f() {}"),
+            ("low::g", "use super::f;"),
+        ];
+        let arrows = arrows::all(&files.map(|(a, b)| (a.to_owned(), b.to_owned())).into()).unwrap();
+        let taken: Vec<_> = arrows.iter().map(Arrow::to_string).collect();
+        assert_eq!(taken, ["    low::g takes f from low::f"]);
+    }
+
+    #[test]
+    fn what_only_tests_take_does_not_count() {
+        let text = "#[cfg(test)]\nmod tests { use crate::high::f; }\n#[cfg(all(test, not(miri)))]\nmod more { use crate::high::f; }";
+        assert_eq!(wrong(&[("low", text), ("high", "")]), [""; 0]);
+    }
+
+    #[test]
+    fn words_in_comments_and_strings_are_no_arrows() {
+        let text = "//! [`crate::high::f`]\n/* crate::high */ const S: &str = \"crate::high::f\";";
+        assert_eq!(wrong(&[("low", text), ("high", "")]), [""; 0]);
+    }
+
+    #[test]
+    fn a_circle_of_files_is_found_with_its_arrows() {
+        let files = [
+            ("low", "mod one; mod other;"),
+            ("low::one", "use super::other::f; pub(super) fn g() {}"),
+            ("low::other", "pub(super) fn f() { super::one::g() }"),
+        ];
+        let told = [
+            "these files know one another: low::one, low::other",
+            "    low::one takes f from low::other",
+            "    low::other takes g from low::one",
+        ];
+        assert_eq!(wrong(&files), told);
+    }
+
+    #[test]
+    fn a_room_without_a_place_is_told() {
+        let found = wrong(&[("cellar", "")]);
+        assert_eq!(found, ["cellar has no place in the order of rooms"]);
+    }
+}
