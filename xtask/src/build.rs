@@ -53,6 +53,21 @@ pub(crate) fn product() -> Result<()> {
     })
 }
 
+/// Builds and checks what is packaged.
+pub(crate) fn packaged() -> Result<()> {
+    const ALL: &[&str] = &[
+        "-p",
+        "shunt-cli",
+        "-p",
+        "shuntd",
+        "-p",
+        "shunt-preload",
+        "-p",
+        "shunt-bench",
+    ];
+    progress::step("building what is packaged", || build(ALL))
+}
+
 fn build(packages: &[&str]) -> Result<()> {
     progress::run(cargo().args(["build", "--release"]).args(packages))?;
     check_dependencies(&artifact("libshunt.so"))

@@ -15,11 +15,13 @@ mod cpython;
 mod demo;
 mod faults;
 mod fuzz;
+mod image;
 mod instructions;
 mod lab;
 mod lint;
 mod netns;
 mod newcomer;
+mod package;
 mod process;
 mod program;
 mod progress;
@@ -82,6 +84,8 @@ enum Task {
     Containers(containers::Options),
     /// The demo (and the tests) of a fresh clone, here and in a default container
     Newcomer(newcomer::Options),
+    /// Make the Debian package and the tarball in target/package
+    Package(package::Options),
     /// Randomised soak with kills, checksums and a leak check
     Soak(soak::Options),
     /// Random input for what reads rings and messages, or random sequences of calls
@@ -111,7 +115,12 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<bool> {
     progress::start();
     match &task {
-        Task::Setup | Task::Build | Task::Lint | Task::Newcomer(_) | Task::Containers(_) => {}
+        Task::Setup
+        | Task::Build
+        | Task::Lint
+        | Task::Newcomer(_)
+        | Task::Containers(_)
+        | Task::Package(_) => {}
         _ if prepared() || netns::private() => netns::enter()?,
         Task::Demo(_) => {
             // All that needs the network, and the build, before a namespace has none.
@@ -157,6 +166,7 @@ fn run(task: Task) -> Result<bool> {
             containers::run(&options)
         }
         Task::Newcomer(options) => newcomer::run(&options),
+        Task::Package(options) => package::run(&options),
         Task::Soak(options) => {
             prepare()?;
             soak::run(&options)

@@ -3,11 +3,11 @@
 //! options but the mounts that bring in sources and toolchain), as root and as an
 //! ordinary user.
 
-mod image;
 mod judge;
 mod watch;
 
 use crate::build::root;
+use crate::image;
 use crate::process::check;
 use crate::setup::{self, Need};
 use anyhow::{Context, Result, bail};
@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         good &= judge::report("this machine, root", &on_host(&place, AS_ROOT)?);
         good &= judge::report("this machine, user", &on_host(&place, AS_NOBODY)?);
     }
-    match image::prepare(&place.directory) {
+    match image::prepare(IMAGE, "gcc libc6-dev ca-certificates") {
         Err(error) => {
             println!("no container here: {error:#}");
             good = false;
@@ -107,9 +107,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(good)
 }
 
+/// Debian with a C linker, which Rust needs.
+const IMAGE: &str = "shunt-newcomer";
+
 /// Where sources, crates and toolchain come from.
 struct Place {
-    directory: PathBuf,
     clone: PathBuf,
     toolchain: PathBuf,
 }
@@ -127,11 +129,7 @@ impl Place {
         let sysroot = String::from_utf8(sysroot.context("rustc")?.stdout)?;
         // A toolchain may be a link to another.
         let toolchain = fs::canonicalize(sysroot.trim()).context("Rust's sysroot")?;
-        Ok(Self {
-            directory,
-            clone,
-            toolchain,
-        })
+        Ok(Self { clone, toolchain })
     }
 }
 
@@ -216,6 +214,6 @@ fn in_container(place: &Place, body: &str) -> Result<Vec<watch::Section>> {
     let start = "export CLONE=/mnt/clone CRATES=/mnt/crates
 cp -rL /mnt/certificates/. /etc/ssl/certs";
     let text = format!("{start}\n{}", script("/opt/shunt", body));
-    command.args([image::NAME, "bash", "-c", &text]);
+    command.args([IMAGE, "bash", "-c", &text]);
     watch::run(&mut command)
 }

@@ -17,6 +17,8 @@ pub(crate) enum Need {
     Demo,
     /// The proof that a newcomer's two commands work: what makes a bare system.
     Newcomer,
+    /// What makes the Debian package and, to try it, a bare system.
+    Package,
     /// Tests and measurements.
     Everything,
 }
@@ -36,6 +38,15 @@ const DEMO: &[Package] = &[
 const NEWCOMER: &[Package] = &[
     ("/usr/sbin/debootstrap", "debootstrap"),
     ("/usr/bin/git", "git"),
+];
+
+const PACKAGE: &[Package] = &[
+    ("/usr/bin/gcc", "gcc"),
+    ("/usr/include/stdio.h", "libc6-dev"),
+    ("/usr/bin/readelf", "binutils"),
+    ("/usr/bin/dpkg-shlibdeps", "dpkg-dev"),
+    ("/usr/bin/xz", "xz-utils"),
+    ("/usr/sbin/debootstrap", "debootstrap"),
 ];
 
 const TESTS: &[Package] = &[
@@ -116,6 +127,7 @@ fn missing(need: Need) -> Vec<&'static str> {
     let lists: &[&[Package]] = match need {
         Need::Demo => &[DEMO],
         Need::Newcomer => &[DEMO, NEWCOMER],
+        Need::Package => &[PACKAGE],
         Need::Everything => &[DEMO, TESTS],
     };
     lists

@@ -25,7 +25,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 /// Moves the TCP connections of local programs through shared memory.
 #[derive(Debug, Parser)]
@@ -83,6 +84,9 @@ enum Command {
         #[command(subcommand)]
         what: Container,
     },
+    /// Print completions for a shell, which packages install
+    #[command(hide = true)]
+    Completions { shell: Shell },
     /// Measure Shunt beside TCP, Unix sockets, pipes and a bare ring
     #[command(disable_help_flag = true)]
     Bench {
@@ -161,6 +165,7 @@ fn main() -> ExitCode {
         Command::Container { what } => match what {
             Container::Print { tool } => container::print(tool),
         },
+        Command::Completions { shell } => completions(shell),
         Command::Bench { options } => bench::bench(&options),
         Command::Stats { file, json } => stats::stats(&file, json.json),
     };
@@ -173,6 +178,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Options::command(), "shunt", &mut text);
+    print(&String::from_utf8(text)?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

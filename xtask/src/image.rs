@@ -1,6 +1,7 @@
-//! The image: a minimal Debian 12 with a C linker, which Rust needs, made from the
-//! mirror and by the configuration that apt uses here.
+//! Images of Docker's: a minimal Debian 12 and some packages, made from the mirror and by
+//! the configuration that apt uses here.
 
+use crate::build::root;
 use crate::process::check;
 use crate::progress;
 use anyhow::{Context, Result, bail};
@@ -8,59 +9,61 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-pub(super) const NAME: &str = "shunt-newcomer";
-const BARE: &str = "shunt-newcomer-bare";
+const BARE: &str = "shunt-bare";
 const SUITE: &str = "bookworm";
 
-/// Makes it, unless it is there.
-pub(super) fn prepare(directory: &Path) -> Result<()> {
-    let docker = || {
-        let mut command = Command::new("docker");
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        command
-    };
-    if !docker()
-        .arg("version")
-        .status()
-        .is_ok_and(|status| status.success())
-    {
+/// Makes the image of this name with these packages, unless it is there.
+pub(crate) fn prepare(image: &str, packages: &str) -> Result<()> {
+    if !succeeds(&["version"]) {
         bail!("Docker is not installed, or its daemon does not answer");
     }
-    if docker()
-        .args(["image", "inspect", NAME])
-        .status()?
-        .success()
-    {
+    if succeeds(&["image", "inspect", image]) {
         return Ok(());
     }
-    let archive = directory.join(format!("{SUITE}.tar"));
-    if !archive.exists() {
-        debootstrap(directory, &archive)?;
+    if !succeeds(&["image", "inspect", BARE]) {
+        bare()?;
     }
-    progress::step("docker import", || {
-        progress::run(Command::new("docker").arg("import").arg(&archive).arg(BARE))
-    })?;
-    let name = format!("{NAME}.{}", std::process::id());
-    let committed = progress::step("installing a C linker in the image", || {
+    let container = format!("{image}.{}", std::process::id());
+    let committed = progress::step(&format!("installing {packages} in the image"), || {
         // Here, and only here, the host's network may be needed to reach the mirror.
-        install(&name, &[]).or_else(|_| install(&name, &["--network", "host"]))?;
-        progress::run(Command::new("docker").args(["commit", &name, NAME]))
+        install(&container, packages, &[])
+            .or_else(|_| install(&container, packages, &["--network", "host"]))?;
+        progress::run(Command::new("docker").args(["commit", &container, image]))
     });
-    let _ = docker().args(["rm", "--force", &name]).status();
+    succeeds(&["rm", "--force", &container]);
     committed
 }
 
-fn install(name: &str, options: &[&str]) -> Result<()> {
-    let _ = Command::new("docker")
-        .args(["rm", "--force", name])
+/// Whether Docker does it.
+pub(crate) fn succeeds(words: &[&str]) -> bool {
+    let mut docker = Command::new("docker");
+    docker
+        .args(words)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    let script = "apt-get update -q && \
-        apt-get install -y -q --no-install-recommends gcc libc6-dev ca-certificates";
+        .stderr(Stdio::null());
+    docker.status().is_ok_and(|status| status.success())
+}
+
+/// Makes the image that all others begin with.
+fn bare() -> Result<()> {
+    let directory = root().join("target/image");
+    fs::create_dir_all(&directory)?;
+    let archive = directory.join(format!("{SUITE}.tar"));
+    if !archive.exists() {
+        debootstrap(&directory, &archive)?;
+    }
+    progress::step("docker import", || {
+        progress::run(Command::new("docker").arg("import").arg(&archive).arg(BARE))
+    })
+}
+
+fn install(container: &str, packages: &str, options: &[&str]) -> Result<()> {
+    succeeds(&["rm", "--force", container]);
+    let script =
+        format!("apt-get update -q && apt-get install -y -q --no-install-recommends {packages}");
     let mut command = Command::new("docker");
-    command.args(["run", "--name", name]).args(options);
-    progress::run(command.args([BARE, "sh", "-c", script]))
+    command.args(["run", "--name", container]).args(options);
+    progress::run(command.args([BARE, "sh", "-c", &script]))
 }
 
 fn debootstrap(directory: &Path, archive: &Path) -> Result<()> {
