@@ -44,7 +44,8 @@ pub(super) fn run(directory: &Path, made: &Made, newer: &Path) -> Result<bool> {
 
 fn install(at: &Container, package: &Path) -> Result<String> {
     at.install(package)?;
-    at.shell("dpkg --verify shunt")?;
+    let wrong = at.shell("dpkg --verify shunt")?;
+    ensure!(wrong.is_empty(), "{wrong}");
     at.shell("dpkg-query --show --showformat='${Package} ${Version}, needs ${Depends}' shunt")
 }
 
@@ -108,7 +109,6 @@ fn upgrade(at: &Container, newer: &Path) -> Result<String> {
     let talk = at.talk(SHUNT)?;
     at.install(newer)?;
     ensure!(at.shell(file)? != old, "the library is the old one");
-    at.shell("dpkg --verify --verify-format=rpm shunt")?;
     at.shell(&format!("grep --quiet '# mine' {CONFIGURATION}"))?;
     let over = talk.finish()?;
     let after = at.talk(SHUNT)?.finish()?;
@@ -141,20 +141,23 @@ fn purge(at: &Container, before: &[String]) -> Result<String> {
     let left: Vec<_> = at
         .files()?
         .into_iter()
-        // What dpkg, the manual's index and Python make for themselves, and the trial's directory.
-        .filter(|file| !before.contains(file))
-        .filter(|file| !is_others(file))
+        .filter(|file| !before.contains(file) && !is_others(file))
         .collect();
     ensure!(left.is_empty(), "left: {}", left.join(" "));
     Ok(String::new())
 }
 
+/// What dpkg, `man` and systemd make for themselves.
 fn is_others(file: &str) -> bool {
-    ["/var/cache/man/", "/var/lib/dpkg/", "/var/log/"]
-        .iter()
-        .any(|directory| file.starts_with(directory))
-        || file == "/etc/systemd/system/multi-user.target.wants"
-        || file.contains("__pycache__")
+    [
+        "/var/cache/man/",
+        "/var/lib/dpkg/",
+        "/var/log/",
+        "/run/systemd/",
+        "/tmp/systemd",
+    ]
+    .iter()
+    .any(|directory| file.starts_with(directory))
 }
 
 /// It runs from an odd path, where nothing is installed.
