@@ -38,8 +38,10 @@ struct Made {
 /// The task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     ensure!(cfg!(target_arch = "x86_64"), "packages are for x86-64 only");
-    setup::run(Need::Package)?;
-    build::packaged()?;
+    if !crate::prepared() {
+        setup::run(Need::Package)?;
+        build::packaged()?;
+    }
     let deb = CargoDeb::prepare()?;
     let directory = root().join("target/package");
     fs::create_dir_all(&directory)?;

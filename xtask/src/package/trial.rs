@@ -12,7 +12,7 @@ const SHUNT: &str = "/usr/bin/shunt";
 const CONFIGURATION: &str = "/etc/shunt/shunt.toml";
 /// A path that shells, and those who forget to quote, find hard; without a space or a colon, which
 /// `LD_PRELOAD` cannot have.
-const ODD: &str = "/srv/it's [odd]*ü&";
+const ODD: &str = "/srv/it's-[odd]*ü&";
 
 /// Tries all of it. `false`: something does not hold.
 pub(super) fn run(directory: &Path, made: &Made, newer: &Path) -> Result<bool> {
