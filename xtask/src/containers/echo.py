@@ -46,7 +46,7 @@ def ask(address, port, key, messages, own=0):
 
 def last(address, port, key, file):
     connection = socket.create_connection((address, int(port)))
-    exchange(connection, key, 1000, FIRST)
+    exchange(connection, key, 4000, FIRST)
     print("under way", flush=True)
     while not os.path.exists(file):
         exchange(connection, key, 100)
