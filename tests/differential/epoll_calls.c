@@ -361,6 +361,23 @@ static void taken(struct end *e)
     close(idle), close(s.ep);
 }
 
+// A call on a set that is not there changes nothing: an edge that was told is not told again.
+static void no_set(struct end *e)
+{
+    struct epoll_event ev = {EPOLLIN, {.u64 = 2}}, got;
+    AT(S) {
+        int ep = set_of(e);
+        change(e, ep, EPOLL_CTL_ADD, FD, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+        T(epoll_wait(ep, &got, 1, PATIENCE_MS));
+        while (epoll_wait(ep, &got, 1, 0) == 1)
+            continue;
+        T(epoll_ctl(-1, EPOLL_CTL_ADD, FD, &ev));
+        T(epoll_ctl(e->lfd + 500, EPOLL_CTL_MOD, FD, &ev));
+        T(epoll_wait(ep, &got, 1, 0));
+        close(ep);
+    }
+}
+
 DIFF_MAIN(CASE(unwanted, TWO | COLD), CASE(many_inside, TWO | COLD),
           CASE(changed_under_sleeper, SPLIT | COLD), CASE(gone, COLD), CASE(late, SPLIT | COLD),
-          CASE(taken, TWO | BUSY))
+          CASE(taken, TWO | BUSY), CASE(no_set, STEADY))

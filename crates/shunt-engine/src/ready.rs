@@ -9,7 +9,7 @@ use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timev
 use crate::entry::{self, Entry};
 use crate::epoll::{Limit, SETS, Set, User};
 use crate::thread::{is_alone, signals};
-use crate::{Outcome, signal};
+use crate::{Outcome, signal, sys};
 
 mod array;
 mod bring;
@@ -171,8 +171,9 @@ pub unsafe fn epoll_ctl(
 ) -> Outcome {
     let Some(user) = User::of(set) else {
         // A set that we do not know (inherited through exec, or there was no memory to know it):
-        // what it watches must be the kernel's.
-        if operation != libc::EPOLL_CTL_DEL {
+        // what it watches must be the kernel's. Not where there is none: that tells an edge once more.
+        let is_open = || sys::fcntl(set, libc::F_GETFD, 0).is_ok();
+        if operation != libc::EPOLL_CTL_DEL && is_open() {
             crate::life::to_kernel(fd, shunt_abi::Reason::UnknownSet);
         }
         return Outcome::Kernel;

@@ -15,11 +15,13 @@ use crate::{control, sys, tcp};
 
 mod again;
 mod attach;
+mod ends;
 pub(crate) mod sync;
 mod vain;
 
 pub(crate) use again::may_return;
 use attach::attach_paired;
+use ends::{Ends, ends};
 use vain::is_eager;
 pub(crate) use vain::note_end;
 /// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
@@ -133,29 +135,6 @@ fn know_cookie(socket: &Socket, fd: c_int) -> bool {
             false
         }
     }
-}
-
-/// The two ends of a connection that may both be on this host.
-struct Ends {
-    names: Names,
-    /// Their addresses say that they are.
-    is_local: bool,
-}
-
-/// Both ends of a connection, if they may be on this host, and are two.
-fn ends(fd: c_int) -> Result<Ends, Reason> {
-    let (Ok(own), Ok(peer)) = (sys::name(fd, false), sys::name(fd, true)) else {
-        return Err(Reason::NotEstablished);
-    };
-    let is_local = address::is_local(&own, &peer);
-    if !is_local && !control::crosses() {
-        return Err(Reason::NotLocal);
-    }
-    let names = [address::parts(&own), address::parts(&peer)];
-    if names[0] == names[1] {
-        return Err(Reason::SelfConnected);
-    }
-    Ok(Ends { names, is_local })
 }
 
 /// A data call on a socket, which stays what it is: counted, if it is, and there is no

@@ -24,11 +24,12 @@ fn main() -> Result<()> {
         anyhow::bail!("usage: cost ROUNDS CONNECTIONS CAPACITY");
     };
     let (without, with) = measure(rounds, connections, capacity)?;
-    println!("            connections/s   connect µs (median)   connect µs (99 %)");
+    println!("            connections/s   cpu µs each   connect µs (median)   connect µs (99 %)");
     for (name, runs) in [("without", &without), ("with", &with)] {
         println!(
-            "{name:<10} {:>14.0} {:>21.2} {:>19.2}",
+            "{name:<10} {:>14.0} {:>13.2} {:>21.2} {:>19.2}",
             median(runs.iter().map(|run| run.rate)),
+            median(runs.iter().map(|run| run.cpu)),
             median(runs.iter().map(|run| run.half)),
             median(runs.iter().map(|run| run.most)),
         );
@@ -47,6 +48,7 @@ fn main() -> Result<()> {
         )
     };
     println!("with / without, connections/s: {}", ratio(|run| run.rate));
+    println!("with / without, cpu:           {}", ratio(|run| run.cpu));
     println!("with / without, connect:       {}", ratio(|run| run.half));
     lookups()
 }
@@ -54,6 +56,8 @@ fn main() -> Result<()> {
 /// What a round has shown.
 struct Run {
     rate: f64,
+    /// Processor time of both ends, which other programs on the machine change least.
+    cpu: f64,
     half: f64,
     most: f64,
 }
@@ -79,19 +83,27 @@ fn run(connections: u32) -> Result<Run> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let server = std::thread::spawn(move || serve(&listener, connections));
-    let begin = Instant::now();
+    let (begin, used) = (Instant::now(), processor_time());
     let mut times = Vec::with_capacity(connections as usize);
     for _ in 0..connections {
         times.push(one(address)?.as_secs_f64() * 1e6);
     }
     let rate = f64::from(connections) / begin.elapsed().as_secs_f64();
     server.join().expect("the server does not panic")?;
+    let cpu = (processor_time() - used) * 1e6 / f64::from(connections);
     let times = sorted(times.into_iter());
     Ok(Run {
         rate,
+        cpu,
         half: times[times.len() / 2],
         most: times[times.len() * 99 / 100],
     })
+}
+
+/// Of this process, in seconds.
+fn processor_time() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
 /// How long `connect` takes.

@@ -22,11 +22,14 @@ pub(crate) struct Instruction {
 const _: () = assert!(cfg!(target_endian = "little"));
 
 const LOAD_WORD: u8 = 0x61;
+const LOAD_DOUBLE: u8 = 0x79;
 const LOAD_IMMEDIATE: u8 = 0x18;
 const STORE_WORD: u8 = 0x63;
 const STORE_DOUBLE: u8 = 0x7b;
 const STORE_DOUBLE_IMMEDIATE: u8 = 0x7a;
+const ATOMIC_DOUBLE: u8 = 0xdb;
 const MOVE: u8 = 0xbf;
+const ADD: u8 = 0x0f;
 const MOVE_IMMEDIATE: u8 = 0xb7;
 const ADD_IMMEDIATE: u8 = 0x07;
 const JUMP: u8 = 0x05;
@@ -37,6 +40,9 @@ const EXIT: u8 = 0x95;
 
 /// In the place of the source register: the immediate value is the descriptor of a map.
 const MAP_DESCRIPTOR: Register = 1;
+
+/// In the place of the immediate value of [`ATOMIC_DOUBLE`].
+const COMPARE_EXCHANGE: i32 = 0xf1;
 
 /// A jump whose target is not there yet.
 #[must_use]
@@ -90,6 +96,21 @@ impl Assembly {
     /// `to = value`
     pub(crate) fn set(&mut self, to: Register, value: i32) {
         self.push(MOVE_IMMEDIATE, to, 0, 0, value);
+    }
+
+    /// `to += from`
+    pub(crate) fn add(&mut self, to: Register, from: Register) {
+        self.push(ADD, to, from, 0, 0);
+    }
+
+    /// Atomically: if `*(u64 *)to` is `r0`, it becomes `from`. `r0` is what it was.
+    pub(crate) fn compare_exchange(&mut self, to: Register, from: Register) {
+        self.push(ATOMIC_DOUBLE, to, from, 0, COMPARE_EXCHANGE);
+    }
+
+    /// `to = *(u64 *)(from + offset)`
+    pub(crate) fn load_double(&mut self, to: Register, from: Register, offset: i16) {
+        self.push(LOAD_DOUBLE, to, from, offset, 0);
     }
 
     /// `to = base + offset`

@@ -3,16 +3,16 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use crate::bpf::{self, Map};
-use crate::record::{Numbers, Record};
+use crate::record::{Numbers, Places, Record};
 use crate::{Unavailable, cgroup, program};
 
 #[derive(Debug)]
 pub(crate) struct Attachment {
     /// From a socket's cookie to what it was when its handshake ended.
     pub(crate) ends: Map<u64, Record>,
-    /// From the numbers with which a handshake has ended to the cookie of the one socket that has
-    /// them, or to [`crate::AMBIGUOUS`].
-    pub(crate) pairs: Map<Numbers, u64>,
+    /// From the numbers with which a handshake has ended to the cookies of its two sockets, or
+    /// [`crate::AMBIGUOUS`] in the place of one.
+    pub(crate) pairs: Map<Numbers, Places>,
     /// Keeps the program attached (`BPF_LINK_CREATE`), and the program itself.
     pub(crate) _link: OwnedFd,
 }

@@ -9,7 +9,7 @@
 //!        └── ACTIVE_ESTABLISHED_CB ─┐   ┌─ PASSIVE_ESTABLISHED_CB
 //!                                   ▼   ▼
 //!               ends:  socket cookie ──> record        (LRU hash map)
-//!               pairs: (sent, received, side) ──> socket cookie
+//!               pairs: the connector's (sent, received) ──> cookies of both
 //! ```
 //!
 //! What translates addresses leaves sequence numbers alone. So the kernel tells each end the two
@@ -42,12 +42,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use attachment::Attachment;
-use record::Numbers;
+use record::{Numbers, place};
 pub use unavailable::Unavailable;
 
-/// In place of a socket's cookie in `pairs`: several sockets have had these numbers. The kernel
-/// gives no socket the cookie 0.
-const AMBIGUOUS: u64 = 0;
+/// In the place of a socket's cookie in `pairs`: several sockets of its side have had these numbers. The kernel counts
+/// cookies from 1 up, and some from -1 down, so none is near it.
+const AMBIGUOUS: i32 = i32::MIN;
 
 /// How much later than its connector an acceptor may have ended the handshake. A connector whose
 /// last segment of the handshake is lost sends it again when it is asked once more, after a second.
@@ -121,53 +121,48 @@ impl Identities {
     /// * one of them connected and the other accepted;
     /// * the connector's handshake ended first, the acceptor's within two seconds.
     ///
-    /// The last rule keeps a late forger from the place of a connector whose record had to go for newer ones. The
-    /// acceptor's place needs less protection: its record is the newer one, and goes last.
+    /// Both ends share an entry, so neither can be there when the other's place had to go for newer ones. The last rule is for
+    /// a forger who comes between the two.
     pub fn mirror(&self, of: &Identity) -> io::Result<Option<(u64, Identity)>> {
-        let numbers = Numbers::of(of);
-        let is_own = |(_, holder): (u64, Identity)| holder == *of;
-        if !self.holder(numbers)?.is_some_and(is_own) {
+        let Some([own, other]) = self.entry(of)? else {
+            return Ok(None);
+        };
+        if self.of(own)?.as_ref() != Some(of) {
             return Ok(None);
         }
-        let other = self.holder(numbers.mirrored())?;
-        Ok(other.filter(|(_, other)| is_one_handshake(of, other)))
+        // A socket that has connected anew since has other numbers.
+        let is_end = |other: &Identity| Numbers::of(other) == Numbers::of(of);
+        let identity = self.of(other)?.filter(is_end);
+        let identity = identity.filter(|other| is_one_handshake(of, other));
+        Ok(identity.map(|identity| (other, identity)))
     }
 
     /// Makes room: nobody will ask for this connection any more, neither for the socket with this cookie nor for the other
     /// end. (Records would otherwise stay until newer ones need the room, whether or not the sockets are closed.)
-    ///
-    /// Both go at once, so that no end of which there is still a record ever has a place beside it for a forger to take.
     pub fn forget(&self, cookie: u64) {
         // What cannot be removed now goes later, as what nobody forgets.
         let Ok(Some(identity)) = self.of(cookie) else {
             return;
         };
-        if let Ok(Some((other, mirror))) = self.mirror(&identity) {
-            self.forget_end(other, &mirror);
+        if let Ok(Some((other, _))) = self.mirror(&identity) {
+            let _ = self.attachment.ends.delete(&other);
         }
-        self.forget_end(cookie, &identity);
-    }
-
-    fn forget_end(&self, cookie: u64, identity: &Identity) {
-        let numbers = Numbers::of(identity);
-        if matches!(self.holder(numbers), Ok(Some((holder, _))) if holder == cookie) {
-            let _ = self.attachment.pairs.delete(&numbers);
+        if let Ok(Some([own, _])) = self.entry(&identity)
+            && own == cookie
+        {
+            let _ = self.attachment.pairs.delete(&Numbers::of(&identity));
         }
         let _ = self.attachment.ends.delete(&cookie);
     }
 
-    /// The one socket that has ended a handshake with these numbers.
-    fn holder(&self, numbers: Numbers) -> io::Result<Option<(u64, Identity)>> {
-        let Some(cookie) = self.attachment.pairs.lookup(&numbers)? else {
-            return Ok(None);
-        };
-        if cookie == AMBIGUOUS {
-            return Ok(None);
-        }
-        // A socket that has connected anew since has other numbers.
-        let identity = self.of(cookie)?;
-        let identity = identity.filter(|identity| Numbers::of(identity) == numbers);
-        Ok(identity.map(|identity| (cookie, identity)))
+    /// The cookies of the one socket with these numbers on this side, and of the one on the other. (Nobody has that of
+    /// an end that is not there, or is ambiguous.)
+    fn entry(&self, of: &Identity) -> io::Result<Option<[u64; 2]>> {
+        let places = self.attachment.pairs.lookup(&Numbers::of(of))?;
+        Ok(places.map(|places| {
+            let own = place(of.side);
+            [places[own], places[1 - own]]
+        }))
     }
 }
 

@@ -7,13 +7,17 @@
 //! int identity(struct bpf_sock_ops *ctx) {
 //!     struct record record = {};
 //!     struct numbers numbers;
-//!     u64 cookie;
+//!     u64 cookie, empty[2] = {};
+//!     int side;
 //!
 //!     if (ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB && ctx->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 //!         return 1;
-//!     numbers.op = record.op = ctx->op;
-//!     numbers.sent = record.sent = ctx->snd_nxt;
-//!     numbers.received = record.received = ctx->rcv_nxt;
+//!     record.op = ctx->op;
+//!     record.sent = ctx->snd_nxt;
+//!     record.received = ctx->rcv_nxt;
+//!     side = ctx->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB ? 0 : 1;
+//!     numbers.sent = side == 0 ? ctx->snd_nxt : ctx->rcv_nxt; // by the connector
+//!     numbers.received = side == 0 ? ctx->rcv_nxt : ctx->snd_nxt;
 //!     record.family = ctx->family;
 //!     record.local_port = ctx->local_port;
 //!     record.remote_port = ctx->remote_port;
@@ -30,10 +34,15 @@
 //!     record.netns = bpf_get_netns_cookie(ctx);
 //!     record.established = bpf_ktime_get_ns();
 //!     bpf_map_update_elem(&ends, &cookie, &record, BPF_ANY);
-//!     if (bpf_map_update_elem(&pairs, &numbers, &cookie, BPF_NOEXIST) != 0) {
-//!         cookie = AMBIGUOUS;
-//!         bpf_map_update_elem(&pairs, &numbers, &cookie, BPF_ANY);
+//!     u64 *places = bpf_map_lookup_elem(&pairs, &numbers);
+//!     if (!places) {
+//!         bpf_map_update_elem(&pairs, &numbers, &empty, BPF_NOEXIST);
+//!         places = bpf_map_lookup_elem(&pairs, &numbers);
+//!         if (!places)
+//!             return 1;
 //!     }
+//!     if (!__sync_bool_compare_and_swap(&places[side], 0, cookie))
+//!         places[side] = AMBIGUOUS;
 //!     return 1;
 //! }
 //! ```
@@ -44,9 +53,9 @@
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 
-use crate::AMBIGUOUS;
-use crate::assembly::{Assembly, Instruction, Register};
-use crate::record::{Numbers, Record};
+use crate::assembly::{Assembly, Instruction, Jump, Register};
+use crate::record::{Numbers, Places, Record, place};
+use crate::{AMBIGUOUS, Side};
 
 /// Values of `op`, of `<linux/bpf.h>`.
 pub(crate) const ACTIVE_ESTABLISHED: u32 = 4;
@@ -68,6 +77,7 @@ mod context {
 
 /// Numbers of helpers, and their flags, of `<linux/bpf.h>`.
 mod helper {
+    pub(super) const MAP_LOOKUP_ELEM: i32 = 1;
     pub(super) const MAP_UPDATE_ELEM: i32 = 2;
     pub(super) const KTIME_GET_NS: i32 = 5;
     pub(super) const GET_SOCKET_COOKIE: i32 = 46;
@@ -85,12 +95,15 @@ const FOURTH: Register = 4;
 /// Registers that a call leaves alone.
 const CONTEXT: Register = 6;
 const OP: Register = 7;
+/// How far an end's place in an entry of `pairs` is from its beginning.
+const PLACE: Register = 8;
 const STACK: Register = 10;
 
 /// Places on the stack, each on a boundary of eight bytes.
 const RECORD: i16 = -(size_of::<Record>() as i16);
 const COOKIE: i16 = RECORD - 8;
-const NUMBERS: i16 = COOKIE - 16;
+const NUMBERS: i16 = COOKIE - size_of::<Numbers>() as i16;
+const EMPTY: i16 = NUMBERS - size_of::<Places>() as i16;
 
 /// Where a field of the record lies on the stack.
 macro_rules! record {
@@ -113,29 +126,68 @@ pub(crate) fn assemble(ends: BorrowedFd<'_>, pairs: BorrowedFd<'_>) -> Vec<Instr
     code.load_word(OP, CONTEXT, context::OP);
     let active = code.jump_if_equal(OP, ACTIVE_ESTABLISHED as i32);
     let another = code.jump_unless_equal(OP, PASSIVE_ESTABLISHED as i32);
+    number(
+        &mut code,
+        Side::Acceptor,
+        numbers!(received),
+        numbers!(sent),
+    );
+    let numbered = code.jump();
     code.land(active);
+    number(
+        &mut code,
+        Side::Connector,
+        numbers!(sent),
+        numbers!(received),
+    );
+    code.land(numbered);
     describe(&mut code);
     identify(&mut code);
     update(&mut code, ends, COOKIE, RECORD, helper::ANY);
-    update(&mut code, pairs, NUMBERS, COOKIE, helper::NOEXIST);
-    let only = code.jump_if_equal(RESULT, 0);
-    code.store_double_value(STACK, COOKIE, AMBIGUOUS as i32);
-    update(&mut code, pairs, NUMBERS, COOKIE, helper::ANY);
-    code.land(only);
+    let full = enter(&mut code, pairs);
+    code.land(full);
     code.land(another);
     code.set(RESULT, 1);
     code.exit();
     code.finish()
 }
 
-/// Numbers and addresses.
+/// Keeps the numbers, in the record and, as the connector sees them, in the key of `pairs`.
+fn number(code: &mut Assembly, side: Side, sent: i16, received: i16) {
+    keep(code, context::SND_NXT, record!(sent));
+    code.store_word(STACK, sent, FIRST);
+    keep(code, context::RCV_NXT, record!(received));
+    code.store_word(STACK, received, FIRST);
+    code.set(PLACE, place(side) as i32 * size_of::<u64>() as i32);
+}
+
+/// Enters the socket at its place in the connection's entry, or says there that it is not the only one. If there is
+/// no room for an entry, it goes on at the jump that is returned.
+fn enter(code: &mut Assembly, pairs: BorrowedFd<'_>) -> Jump {
+    lookup(code, pairs, NUMBERS);
+    let known = code.jump_unless_equal(RESULT, 0);
+    for at in (0..size_of::<Places>() as i16).step_by(8) {
+        code.store_double_value(STACK, EMPTY + at, 0);
+    }
+    // It is no matter if the other end has made it meanwhile.
+    update(code, pairs, NUMBERS, EMPTY, helper::NOEXIST);
+    lookup(code, pairs, NUMBERS);
+    let full = code.jump_if_equal(RESULT, 0);
+    code.land(known);
+    code.copy(SECOND, RESULT);
+    code.add(SECOND, PLACE);
+    code.load_double(FIRST, STACK, COOKIE);
+    code.set(RESULT, 0);
+    code.compare_exchange(SECOND, FIRST);
+    let only = code.jump_if_equal(RESULT, 0);
+    code.store_double_value(SECOND, 0, AMBIGUOUS);
+    code.land(only);
+    full
+}
+
+/// Side and addresses.
 fn describe(code: &mut Assembly) {
     code.store_word(STACK, record!(op), OP);
-    code.store_word(STACK, numbers!(op), OP);
-    keep(code, context::SND_NXT, record!(sent));
-    code.store_word(STACK, numbers!(sent), FIRST);
-    keep(code, context::RCV_NXT, record!(received));
-    code.store_word(STACK, numbers!(received), FIRST);
     keep(code, context::LOCAL_PORT, record!(local_port));
     keep(code, context::REMOTE_PORT, record!(remote_port));
     for at in (0..32).step_by(8) {
@@ -172,6 +224,13 @@ fn identify(code: &mut Assembly) {
         code.call(helper);
         code.store_double(STACK, to, RESULT);
     }
+}
+
+/// `bpf_map_lookup_elem(map, key)`, the latter on the stack.
+fn lookup(code: &mut Assembly, map: BorrowedFd<'_>, key: i16) {
+    code.map(FIRST, map);
+    code.address(SECOND, STACK, key);
+    code.call(helper::MAP_LOOKUP_ELEM);
 }
 
 /// `bpf_map_update_elem(map, key, value, flags)`, the last two but one on the stack.

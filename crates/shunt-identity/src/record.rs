@@ -50,39 +50,32 @@ impl Record {
     }
 }
 
-/// A key of `pairs`.
+/// A key of `pairs`: the numbers of a connection as its connector has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct Numbers {
     pub(crate) sent: u32,
     pub(crate) received: u32,
-    /// The callback. With it a forged connector takes nothing from an acceptor's place.
-    pub(crate) op: u32,
 }
+
+/// A value of `pairs`: the cookies of both ends, each at its [`place`]. It is 0 as long as there is none.
+pub(crate) type Places = [u64; 2];
 
 impl Numbers {
     pub(crate) fn of(identity: &Identity) -> Self {
-        Self {
-            sent: identity.sent,
-            received: identity.received,
-            op: op(identity.side),
-        }
-    }
-
-    /// Those of the other end.
-    pub(crate) fn mirrored(self) -> Self {
-        Self {
-            sent: self.received,
-            received: self.sent,
-            op: ACTIVE_ESTABLISHED + PASSIVE_ESTABLISHED - self.op,
-        }
+        let (sent, received) = match identity.side {
+            Side::Connector => (identity.sent, identity.received),
+            Side::Acceptor => (identity.received, identity.sent),
+        };
+        Self { sent, received }
     }
 }
 
-fn op(side: Side) -> u32 {
+/// Where an end's cookie is.
+pub(crate) const fn place(side: Side) -> usize {
     match side {
-        Side::Connector => ACTIVE_ESTABLISHED,
-        Side::Acceptor => PASSIVE_ESTABLISHED,
+        Side::Connector => 0,
+        Side::Acceptor => 1,
     }
 }
 
@@ -172,12 +165,17 @@ mod tests {
     }
 
     #[test]
-    fn mirrored_twice_is_the_same() {
-        let numbers = Numbers::of(&record().identity().unwrap());
-        let mirrored = numbers.mirrored();
-        assert_eq!(side(mirrored.op), Some(Side::Connector));
-        assert_eq!((mirrored.sent, mirrored.received), (3, 0xfedc_ba98));
-        assert_eq!(mirrored.mirrored(), numbers);
+    fn both_ends_have_the_numbers_of_the_connector() {
+        let acceptor = record().identity().unwrap();
+        let mut connector = acceptor;
+        (connector.sent, connector.received) = (acceptor.received, acceptor.sent);
+        connector.side = Side::Connector;
+        let numbers = Numbers {
+            sent: 3,
+            received: 0xfedc_ba98,
+        };
+        assert_eq!(Numbers::of(&acceptor), numbers);
+        assert_eq!(Numbers::of(&connector), numbers);
     }
 
     proptest! {
@@ -186,7 +184,7 @@ mod tests {
             let record = Record::read_from_bytes(&bytes[..]).unwrap();
             prop_assert_eq!(record.as_bytes(), &bytes);
             if let Some(identity) = record.identity() {
-                prop_assert_eq!(Numbers::of(&identity).op, record.op);
+                prop_assert_eq!(side(record.op), Some(identity.side));
                 prop_assert_eq!(identity.sent, record.sent);
             }
         }

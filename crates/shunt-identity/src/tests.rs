@@ -81,7 +81,12 @@ fn a_connector_that_is_later_than_its_acceptor_has_no_mirror() {
         identities.mirror(&acceptor).unwrap(),
         Some((cookie, connector))
     );
-    identities.forget_end(cookie, &connector);
+    identities
+        .attachment
+        .pairs
+        .delete(&Numbers::of(&connector))
+        .unwrap();
+    identities.attachment.ends.delete(&cookie).unwrap();
     let forged = socket::forge(connector.sent, connector.received);
     let forged = known(socket::cookie(&forged));
     assert_eq!(Numbers::of(&forged), Numbers::of(&connector));

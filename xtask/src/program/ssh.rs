@@ -50,7 +50,7 @@ pub(super) fn logins(variant: Variant) -> Result<Stats> {
     let daemon = format!("{}/sshd_config", lab.directory.display());
     lab.serve(port, &["/usr/sbin/sshd", "-D", "-e", "-f", &daemon])?;
     for number in 0..LOGINS {
-        let there = format!("head -c 30000 known /dev/zero | wc -c; echo {number}");
+        let there = format!("head -c 30000 /dev/zero | wc -c; echo {number}");
         let output = lab.client(60, &["ssh", "-F", "config", "lab", &there])?;
         if output.lines().last() != Some(&number.to_string()) {
             bail!("login {number}: {output}");
