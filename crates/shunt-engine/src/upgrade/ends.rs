@@ -3,8 +3,11 @@
 use libc::c_int;
 use shunt_abi::Reason;
 
-use crate::sys::address::{self, Names};
-use crate::{control, sys};
+use crate::control;
+use crate::sys::{
+    self,
+    address::{self, Names},
+};
 
 /// The two ends of a connection that may both be on this host.
 pub(super) struct Ends {

@@ -184,7 +184,7 @@ mod tests {
         make_way(number);
         assert_ne!(SENDER.number(), number);
         assert!(call(&at) && channel.hear());
-        SENDER.take().into_iter().for_each(sys::close);
+        sys::close(SENDER.take().unwrap());
         sys::close(number);
         channel.close();
     }
