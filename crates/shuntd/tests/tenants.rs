@@ -1,0 +1,55 @@
+//! Containers that do not trust each other, served by one daemon. The fake clients are all one process
+//! of one user, but connect from different network namespaces.
+
+mod common;
+
+use common::place::{Namespace, file};
+use common::{Client, Fixture, skip, told, wish};
+use shunt_abi::message::{Kind, Role};
+
+/// A daemon whose clients are called in their own namespaces only.
+const APART: &str = "[policy]\ncross_namespace = false";
+
+fn container(test: &str) -> Option<Namespace> {
+    let made = Namespace::new();
+    if made.is_err() {
+        skip(&format!("{test}: no network namespaces"));
+    }
+    made.ok()
+}
+
+#[test]
+fn root_of_a_container_sees_and_recalls_only_what_is_in_it() {
+    let test = "root_of_a_container_sees_and_recalls";
+    let Some(container) = container(test) else {
+        return;
+    };
+    let file = file(test);
+    let daemon = Fixture::crossing(APART, &file);
+    let (of_host, [near, _far]) = common::paired(&daemon);
+    let inside = container.within(|| [(); 2].map(|()| Client::at(&file)));
+    let (inner, inner_far) = container.within(common::connection);
+    inside[0].claim(&inner, Role::Connector, 0);
+    inside[1].claim(&inner_far, Role::Acceptor, 0);
+    inside[1].sync();
+    let tenant = container.within(|| Client::at(&file));
+
+    let rows = tenant.rows();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(rows[0].ports[1], inner.local_addr().unwrap().port());
+    let strange = wish([near.local_addr().unwrap(), near.peer_addr().unwrap()]);
+    assert_eq!(told(&tenant, &strange), 0);
+    for client in &of_host {
+        client.expect_nothing();
+    }
+    let own = wish([inner.local_addr().unwrap(), inner.peer_addr().unwrap()]);
+    assert_eq!(told(&tenant, &own), 2);
+
+    // Who administrates the host sees both.
+    let administrator = daemon.client();
+    assert_eq!(administrator.rows().len(), 2);
+    assert_eq!(told(&administrator, &strange), 2);
+    for client in &of_host {
+        client.expect(Kind::Downgrade);
+    }
+}
