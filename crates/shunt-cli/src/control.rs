@@ -35,18 +35,25 @@ pub(crate) struct Control {
 
 impl Control {
     /// Connects to the host's daemon or, if `host` is false, the user's own.
-    /// `None` if there is none that we may trust: anybody can take a name.
+    /// `None` if there is none that we may trust: anybody can take a name. As libshunt, we ask
+    /// nobody but the daemon that is named, if one is.
     pub(crate) fn connect(host: bool) -> Option<Self> {
+        if let Some(path) = Self::named() {
+            return if host { Self::connect_at(&path) } else { None };
+        }
         let user = rustix::process::geteuid().as_raw();
         if !host {
             let address = abstract_address(Some(user))?;
             return Self::connect_to(&address, host, |owner| owner == 0 || owner == user);
         }
-        let named = std::env::var_os(shunt_abi::SOCKET_VARIABLE).map(PathBuf::from);
-        named
-            .and_then(|path| Self::connect_at(&path))
-            .or_else(|| Self::connect_to(&abstract_address(None)?, host, |owner| owner == 0))
+        Self::connect_to(&abstract_address(None)?, host, |owner| owner == 0)
             .or_else(|| Self::connect_at(Path::new(&shunt_abi::host_socket())))
+    }
+
+    /// The file that `SHUNT_SOCKET` names.
+    pub(crate) fn named() -> Option<PathBuf> {
+        let path = std::env::var_os(shunt_abi::SOCKET_VARIABLE);
+        path.filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
     /// The host's daemon by its file, as from another network namespace.

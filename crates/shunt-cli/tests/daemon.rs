@@ -296,6 +296,24 @@ fn who_has_taken_the_daemons_address_is_named() {
 }
 
 #[test]
+fn who_names_a_file_asks_nobody_else() {
+    let script = r#"
+        $SHUNT run true
+        export SHUNT_SOCKET=/nonexistent/shunt/socket
+        $SHUNT run true
+        $SHUNT doctor
+        $SHUNT ss
+    "#;
+    let Some(out) = isolated(script) else { return };
+    let report = String::from_utf8_lossy(&out.stdout);
+    assert_advice(&report, "shuntd", "start `shuntd --system` on the host");
+    let error = String::from_utf8_lossy(&out.stderr);
+    let named = error.matches("/nonexistent/shunt/socket, which SHUNT_SOCKET names");
+    assert_eq!(named.count(), 2, "{error}");
+    assert_eq!(out.status.code(), Some(1), "{error}");
+}
+
+#[test]
 fn a_daemon_of_another_pid_namespace_is_found_and_no_process_is_named() {
     let script = r#"
         $SHUNT run true
