@@ -179,6 +179,25 @@ fn a_claim_of_anothers_socket_is_not_believed_though_its_mirror_is_known() {
 }
 
 #[test]
+fn what_is_no_socket_is_not_replaced() {
+    let path = file("what_is_no_socket");
+    drop(shuntd::listen_at(&path).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "precious").unwrap();
+    assert_eq!(shuntd::listen_at(&path).unwrap_err(), Errno::NOTSOCK);
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    let link = path.with_file_name("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert_eq!(shuntd::listen_at(&link).unwrap_err(), Errno::NOTSOCK);
+    assert_eq!(
+        shuntd::listen_at(Path::new("socket")).unwrap_err(),
+        Errno::INVAL
+    );
+    let deep = path.with_file_name("none").join("none").join("socket");
+    assert_eq!(shuntd::listen_at(&deep).unwrap_err(), Errno::NOENT);
+}
+
+#[test]
 fn every_user_may_connect_to_the_file_and_none_may_take_its_place() {
     let path = file("every_user_may_connect");
     let listener = shuntd::listen_at(&path).unwrap();
