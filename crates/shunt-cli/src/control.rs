@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
@@ -122,8 +123,15 @@ impl Control {
         }
         let mut hello = Message::new(Kind::Hello);
         hello.name[..name.len()].copy_from_slice(name.as_bytes());
-        self.send(&hello)?;
-        let welcome = self.receive()?;
+        // Whom it refuses it closes at once; what it says before that may still be read.
+        let sent = self.transmit(&hello);
+        if !matches!(sent, Ok(()) | Err(Errno::PIPE | Errno::CONNRESET)) {
+            sent.with_context(|| self.silence())?;
+        }
+        let welcome = self.receive()?.with_context(|| {
+            let name = self.name();
+            format!("{name} refuses us: it has closed the connection without a word")
+        })?;
         ensure!(
             welcome.kind() == Some(Kind::Welcome),
             "shuntd answered out of turn"
@@ -151,7 +159,7 @@ impl Control {
         }
         let mut bytes = [0; 256];
         let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty());
-        matches!(got, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET))
+        matches!(got, Ok((_, 0)) | Err(Errno::CONNRESET))
     }
 
     /// Every connection and listener that the daemon knows. Needs [`Self::greet`] first.
@@ -159,7 +167,7 @@ impl Control {
         self.send(&Message::new(Kind::List))?;
         let mut rows = Vec::new();
         loop {
-            let message = self.receive()?;
+            let message = self.next()?;
             match message.kind() {
                 Some(Kind::Row | Kind::Listener) => rows.push(message),
                 Some(Kind::End) => return Ok(rows),
@@ -175,7 +183,7 @@ impl Control {
         (wish.family, wish.ports, wish.addresses) = (row.family, row.ports, row.addresses);
         self.send(&wish)?;
         loop {
-            let message = self.receive()?;
+            let message = self.next()?;
             if message.kind() == Some(Kind::End) {
                 return Ok(message.index);
             }
@@ -219,14 +227,23 @@ impl Control {
     }
 
     fn send(&self, message: &Message) -> Result<()> {
-        let slices = [IoSlice::new(message.as_bytes())];
-        let mut control = SendAncillaryBuffer::default();
-        rustix::net::sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL)
-            .with_context(|| self.silence())?;
-        Ok(())
+        self.transmit(message).with_context(|| self.silence())
     }
 
-    fn receive(&self) -> Result<Message> {
+    fn transmit(&self, message: &Message) -> rustix::io::Result<()> {
+        let slices = [IoSlice::new(message.as_bytes())];
+        let mut control = SendAncillaryBuffer::default();
+        rustix::net::sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// The next message of a daemon that has let us in.
+    fn next(&self) -> Result<Message> {
+        let message = self.receive()?;
+        message.with_context(|| format!("{} closed the connection", self.name()))
+    }
+
+    /// The next message; `None`: the daemon has closed the connection.
+    fn receive(&self) -> Result<Option<Message>> {
         let mut bytes = [0; 256];
         // The board comes with the welcome; dropping the buffer closes it.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -234,12 +251,16 @@ impl Control {
         let slices = &mut [IoSliceMut::new(&mut bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC;
         let got = match rustix::net::recvmsg(&self.socket, slices, &mut control, flags) {
-            Err(rustix::io::Errno::AGAIN) => bail!(self.silence()),
+            Err(Errno::AGAIN) => bail!(self.silence()),
+            Err(Errno::CONNRESET) => return Ok(None),
             got => got.with_context(|| format!("cannot hear {}", self.name()))?,
         };
-        ensure!(got.bytes != 0, "{} closed the connection", self.name());
-        Message::parse(&bytes[..got.bytes])
-            .with_context(|| format!("{} is of another version: restart it", self.name()))
+        if got.bytes == 0 {
+            return Ok(None);
+        }
+        let message = Message::parse(&bytes[..got.bytes]);
+        let advice = || format!("{} is of another version: restart it", self.name());
+        message.with_context(advice).map(Some)
     }
 }
 

@@ -296,6 +296,28 @@ fn who_has_taken_the_daemons_address_is_named() {
 }
 
 #[test]
+fn a_daemon_that_closes_without_a_word_refuses_us() {
+    let script = r#"
+        perl -MSocket -e '
+            socket(S, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+            bind(S, pack("Sa*", AF_UNIX, "\0shunt/PROTOCOL/user/0")) or die;
+            listen(S, 5); $| = 1; print "$$\n";
+            accept(C, S) or die; close C; sleep 50' | {
+            read holder || exit 77
+            $SHUNT ss
+            kill $holder
+        }
+    "#;
+    let script = script.replace("PROTOCOL", &shunt_abi::PROTOCOL.to_string());
+    let Some(out) = isolated(&script) else { return };
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        error.contains("refuses us") && !error.contains("kill"),
+        "{error}"
+    );
+}
+
+#[test]
 fn who_names_a_file_asks_nobody_else() {
     let script = r#"
         $SHUNT run true

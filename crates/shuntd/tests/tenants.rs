@@ -5,7 +5,9 @@ mod common;
 
 use common::place::{Namespace, file};
 use common::{Client, Fixture, skip, told, wish};
-use shunt_abi::message::{Kind, Role};
+use shunt_abi::Reason;
+use shunt_abi::message::{Kind, Message, Role};
+use zerocopy::IntoBytes as _;
 
 /// A daemon whose clients are called in their own namespaces only.
 const APART: &str = "[policy]\ncross_namespace = false";
@@ -52,4 +54,49 @@ fn root_of_a_container_sees_and_recalls_only_what_is_in_it() {
     for client in &of_host {
         client.expect(Kind::Downgrade);
     }
+}
+
+/// What a client is told that has just connected: why it is turned away, or 0.
+fn status(client: &Client) -> u8 {
+    // Who is turned away may be closed by now.
+    let _ = client.send_bytes(Message::new(Kind::Hello).as_bytes(), None);
+    client.expect(Kind::Welcome).0.status
+}
+
+#[test]
+fn one_process_is_not_let_in_without_end() {
+    let daemon = Fixture::host();
+    let mut clients = Vec::new();
+    let mut come = || {
+        clients.push(Client::raw(&daemon.name));
+        status(&clients[clients.len() - 1])
+    };
+    let refused = (0..1000).map(|_| come()).find(|&status| status != 0);
+    assert_eq!(refused, Some(Reason::NoResources as u8));
+    clients.truncate(1);
+    while status(&Client::raw(&daemon.name)) != 0 {
+        std::thread::yield_now(); // Until it has seen that the others have gone.
+    }
+}
+
+#[test]
+fn root_of_a_container_does_not_take_the_places_of_the_hosts() {
+    let test = "root_of_a_container_does_not_take";
+    let (Some(one), Some(other)) = (container(test), container(test)) else {
+        return;
+    };
+    let file = file(test);
+    let config = format!("{APART}\n[limits]\nclients_per_user = 8");
+    let daemon = Fixture::crossing(&config, &file);
+    let come = |place: &Namespace| {
+        let client = place.within(|| Client::knock(&file));
+        let status = status(&client);
+        (client, status)
+    };
+    let full = Reason::NoResources as u8;
+    let inside = [(); 3].map(|()| come(&one));
+    assert_eq!(inside.each_ref().map(|(_, status)| *status), [0, 0, full]);
+    let (_client, status) = come(&other);
+    assert_eq!(status, 0, "another container has places of its own");
+    daemon.client().sync();
 }

@@ -61,7 +61,7 @@ impl Client {
         Self::introduced(Self::knock(file), "test").1
     }
 
-    fn knock(file: &Path) -> Self {
+    pub fn knock(file: &Path) -> Self {
         Self::dial(&SocketAddrUnix::new(file).unwrap())
     }
 }
