@@ -148,6 +148,22 @@ fn two_of_one_namespace_are_given_no_more_than_a_socket_to_call_by() {
 }
 
 #[test]
+fn a_client_is_not_given_sockets_without_end() {
+    let test = "a_client_is_not_given_sockets";
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let client = Client::at(&file);
+    for _ in 0..2048 / SOCKETS {
+        client.send(&Message::new(Kind::Abroad), None);
+        (0..SOCKETS).for_each(|_| drop(client.expect(Kind::Abroad)));
+    }
+    client.send(&Message::new(Kind::Abroad), None);
+    client.send(&Message::new(Kind::List), None);
+    client.expect(Kind::End);
+}
+
+#[test]
 fn policy_keeps_namespaces_apart() {
     let test = "policy_keeps_namespaces_apart";
     let file = file(test);

@@ -3,10 +3,13 @@
 
 mod common;
 
+use std::os::fd::AsRawFd as _;
+
 use common::place::{Namespace, file};
-use common::{Client, Fixture, skip, told, wish};
+use common::{Client, Fixture, may_copy_descriptors, paired_with, skip, told, wish};
+use rustix::net::sockopt::socket_cookie;
 use shunt_abi::Reason;
-use shunt_abi::message::{Kind, Message, Role};
+use shunt_abi::message::{Kind, Message};
 use zerocopy::IntoBytes as _;
 
 /// A daemon whose clients are called in their own namespaces only.
@@ -30,10 +33,7 @@ fn root_of_a_container_sees_and_recalls_only_what_is_in_it() {
     let daemon = Fixture::crossing(APART, &file);
     let (of_host, [near, _far]) = common::paired(&daemon);
     let inside = container.within(|| [(); 2].map(|()| Client::at(&file)));
-    let (inner, inner_far) = container.within(common::connection);
-    inside[0].claim(&inner, Role::Connector, 0);
-    inside[1].claim(&inner_far, Role::Acceptor, 0);
-    inside[1].sync();
+    let (_inside, [inner, _inner_far]) = paired_with(inside, container.within(common::connection));
     let tenant = container.within(|| Client::at(&file));
 
     let rows = tenant.rows();
@@ -99,4 +99,25 @@ fn root_of_a_container_does_not_take_the_places_of_the_hosts() {
     let (_client, status) = come(&other);
     assert_eq!(status, 0, "another container has places of its own");
     daemon.client().sync();
+}
+
+#[test]
+fn nobody_is_lent_a_socket_of_a_namespace_that_he_is_not_in() {
+    let test = "nobody_is_lent_a_socket_of_a_namespace";
+    let Some(container) = container(test).filter(|_| may_copy_descriptors(test)) else {
+        return;
+    };
+    let file = file(test);
+    let daemon = Fixture::crossing(APART, &file);
+    let inside = container.within(|| [(); 2].map(|()| Client::at(&file)));
+    let (inside, [near, _far]) = paired_with(inside, container.within(common::connection));
+    let mut lend = Message::new(Kind::Lend);
+    (lend.fd, lend.cookie) = (near.as_raw_fd(), socket_cookie(&near).unwrap());
+    let status = |client: &Client| {
+        client.send(&lend, None);
+        client.expect(Kind::Lent).0.status
+    };
+    assert_eq!(status(&inside[0]), 0);
+    // A process of the host's that has been passed this socket.
+    assert_eq!(status(&daemon.client()), Reason::NotEstablished as u8);
 }

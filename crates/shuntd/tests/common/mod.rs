@@ -479,8 +479,14 @@ pub fn same_file(a: impl AsFd, b: impl AsFd) -> bool {
 /// Two clients, and a connection between them that has been paired: the connecting
 /// end is the first one's.
 pub fn paired(daemon: &Fixture) -> ([Client; 2], [TcpStream; 2]) {
-    let clients = [daemon.client(), daemon.client()];
-    let (near, far) = connection();
+    paired_with([daemon.client(), daemon.client()], connection())
+}
+
+/// The same with these clients and this connection.
+pub fn paired_with(
+    clients: [Client; 2],
+    (near, far): (TcpStream, TcpStream),
+) -> ([Client; 2], [TcpStream; 2]) {
     for (n, client) in clients.iter().enumerate() {
         drop(client.spare(n as u32 + 1));
     }
