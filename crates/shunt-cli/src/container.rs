@@ -7,10 +7,13 @@
 //!  directory of shuntd's file ──ro──>  /run/shunt              SHUNT_SOCKET
 //! ```
 
-use std::path::Path;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Component, Path};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -53,21 +56,53 @@ pub(crate) fn print(tool: Tool) -> Result<ExitCode> {
             part.display()
         );
     }
-    let socket = shunt_abi::host_socket();
-    let socket = std::env::var(shunt_abi::SOCKET_VARIABLE).unwrap_or(socket);
-    if !Control::is_at(Path::new(&socket)) {
+    let socket = Control::named().unwrap_or_else(|| shunt_abi::host_socket().into());
+    check(&socket)?;
+    if !Control::is_at(&socket) {
         eprintln!(
-            "shunt: no shuntd listens at {socket}: start `shuntd --system` as root, or containers \
-             stay on plain TCP"
+            "shunt: no shuntd listens at {}: start `shuntd --system` as root, or containers stay \
+             on plain TCP",
+            socket.display()
         );
     }
-    let needs = needs(&library, Path::new(&socket))?;
+    let needs = needs(&library, &socket)?;
     crate::print(&match tool {
         Tool::Docker => docker(&needs),
         Tool::Compose => compose(&needs),
         Tool::Cdi => cdi(&needs)?,
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a socket whose directory has anything else in it: the container gets the whole directory, and
+/// could use other sockets there.
+fn check(socket: &Path) -> Result<()> {
+    let name = socket.display();
+    ensure!(
+        socket.is_absolute() && !socket.components().any(|part| part == Component::ParentDir),
+        "{name} is no absolute path without `..`: SHUNT_SOCKET must name the file in full"
+    );
+    let directory = socket.parent().filter(|path| *path != Path::new("/"));
+    let advice = "have `shuntd --system --socket FILE` listen in a directory of its own";
+    let directory = directory
+        .with_context(|| format!("a container would get all of / with {name}: {advice}"))?;
+    let entries = match directory.read_dir() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("cannot read {}", directory.display()))?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let other = entry.file_name();
+        // Daemons of other versions listen there, too, or have: see `host_socket`.
+        let is_shunts =
+            socket.file_name() == Some(&other) || other.as_bytes().iter().all(u8::is_ascii_digit);
+        ensure!(
+            is_shunts && entry.file_type()?.is_socket(),
+            "a container would get {} with {name}: {advice}",
+            entry.path().display()
+        );
+    }
+    Ok(())
 }
 
 fn needs(library: &Path, socket: &Path) -> Result<Needs> {
@@ -93,7 +128,7 @@ fn needs(library: &Path, socket: &Path) -> Result<Needs> {
 /// `..` stays. musl's loader does not, finds nothing there, and runs the program as if nothing were to be
 /// preloaded; the plain path it would load, and end the program for symbols that musl lacks.
 fn preload(name: &str) -> String {
-    const DEEPEST: usize = 16;
+    const DEEPEST: usize = 32;
     format!("$ORIGIN{}{LIBRARY}/{name}", "/..".repeat(DEEPEST))
 }
 

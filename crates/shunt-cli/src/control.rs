@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
@@ -35,18 +36,25 @@ pub(crate) struct Control {
 
 impl Control {
     /// Connects to the host's daemon or, if `host` is false, the user's own.
-    /// `None` if there is none that we may trust: anybody can take a name.
+    /// `None` if there is none that we may trust: anybody can take a name. As libshunt, we ask
+    /// nobody but the daemon that is named, if one is.
     pub(crate) fn connect(host: bool) -> Option<Self> {
+        if let Some(path) = Self::named() {
+            return if host { Self::connect_at(&path) } else { None };
+        }
         let user = rustix::process::geteuid().as_raw();
         if !host {
             let address = abstract_address(Some(user))?;
             return Self::connect_to(&address, host, |owner| owner == 0 || owner == user);
         }
-        let named = std::env::var_os(shunt_abi::SOCKET_VARIABLE).map(PathBuf::from);
-        named
-            .and_then(|path| Self::connect_at(&path))
-            .or_else(|| Self::connect_to(&abstract_address(None)?, host, |owner| owner == 0))
+        Self::connect_to(&abstract_address(None)?, host, |owner| owner == 0)
             .or_else(|| Self::connect_at(Path::new(&shunt_abi::host_socket())))
+    }
+
+    /// The file that `SHUNT_SOCKET` names.
+    pub(crate) fn named() -> Option<PathBuf> {
+        let path = std::env::var_os(shunt_abi::SOCKET_VARIABLE);
+        path.filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
     /// The host's daemon by its file, as from another network namespace.
@@ -115,8 +123,15 @@ impl Control {
         }
         let mut hello = Message::new(Kind::Hello);
         hello.name[..name.len()].copy_from_slice(name.as_bytes());
-        self.send(&hello)?;
-        let welcome = self.receive()?;
+        // Whom it refuses it closes at once; what it says before that may still be read.
+        let sent = self.transmit(&hello);
+        if !matches!(sent, Ok(()) | Err(Errno::PIPE | Errno::CONNRESET)) {
+            sent.with_context(|| self.silence())?;
+        }
+        let welcome = self.receive()?.with_context(|| {
+            let name = self.name();
+            format!("{name} refuses us: it has closed the connection without a word")
+        })?;
         ensure!(
             welcome.kind() == Some(Kind::Welcome),
             "shuntd answered out of turn"
@@ -144,7 +159,7 @@ impl Control {
         }
         let mut bytes = [0; 256];
         let got = rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::empty());
-        matches!(got, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET))
+        matches!(got, Ok((_, 0)) | Err(Errno::CONNRESET))
     }
 
     /// Every connection and listener that the daemon knows. Needs [`Self::greet`] first.
@@ -152,7 +167,7 @@ impl Control {
         self.send(&Message::new(Kind::List))?;
         let mut rows = Vec::new();
         loop {
-            let message = self.receive()?;
+            let message = self.next()?;
             match message.kind() {
                 Some(Kind::Row | Kind::Listener) => rows.push(message),
                 Some(Kind::End) => return Ok(rows),
@@ -168,7 +183,7 @@ impl Control {
         (wish.family, wish.ports, wish.addresses) = (row.family, row.ports, row.addresses);
         self.send(&wish)?;
         loop {
-            let message = self.receive()?;
+            let message = self.next()?;
             if message.kind() == Some(Kind::End) {
                 return Ok(message.index);
             }
@@ -212,14 +227,23 @@ impl Control {
     }
 
     fn send(&self, message: &Message) -> Result<()> {
-        let slices = [IoSlice::new(message.as_bytes())];
-        let mut control = SendAncillaryBuffer::default();
-        rustix::net::sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL)
-            .with_context(|| self.silence())?;
-        Ok(())
+        self.transmit(message).with_context(|| self.silence())
     }
 
-    fn receive(&self) -> Result<Message> {
+    fn transmit(&self, message: &Message) -> rustix::io::Result<()> {
+        let slices = [IoSlice::new(message.as_bytes())];
+        let mut control = SendAncillaryBuffer::default();
+        rustix::net::sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// The next message of a daemon that has let us in.
+    fn next(&self) -> Result<Message> {
+        let message = self.receive()?;
+        message.with_context(|| format!("{} closed the connection", self.name()))
+    }
+
+    /// The next message; `None`: the daemon has closed the connection.
+    fn receive(&self) -> Result<Option<Message>> {
         let mut bytes = [0; 256];
         // The board comes with the welcome; dropping the buffer closes it.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -227,12 +251,16 @@ impl Control {
         let slices = &mut [IoSliceMut::new(&mut bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC;
         let got = match rustix::net::recvmsg(&self.socket, slices, &mut control, flags) {
-            Err(rustix::io::Errno::AGAIN) => bail!(self.silence()),
+            Err(Errno::AGAIN) => bail!(self.silence()),
+            Err(Errno::CONNRESET) => return Ok(None),
             got => got.with_context(|| format!("cannot hear {}", self.name()))?,
         };
-        ensure!(got.bytes != 0, "{} closed the connection", self.name());
-        Message::parse(&bytes[..got.bytes])
-            .with_context(|| format!("{} is of another version: restart it", self.name()))
+        if got.bytes == 0 {
+            return Ok(None);
+        }
+        let message = Message::parse(&bytes[..got.bytes]);
+        let advice = || format!("{} is of another version: restart it", self.name());
+        message.with_context(advice).map(Some)
     }
 }
 

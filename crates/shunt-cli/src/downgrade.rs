@@ -54,7 +54,10 @@ pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
             let known = connection(&row);
             if known.path == "shm" && which.iter().any(|which| which.names(&known)) {
                 if daemon.downgrade(&row)? == 0 {
-                    bail!("{} belongs to programs of another user", known.local);
+                    bail!(
+                        "{} belongs to programs of another user or container",
+                        known.local
+                    );
                 }
                 found.push(row);
             }

@@ -68,6 +68,12 @@ pub(crate) struct Process {
 /// Prints the connections of every daemon that serves this user, as far as `filter` shows them.
 pub(crate) fn ss(filter: &Filter, json: bool) -> Result<ExitCode> {
     let daemons = Control::all();
+    if let (true, Some(path)) = (daemons.is_empty(), Control::named()) {
+        bail!(
+            "no shuntd answers at {}, which SHUNT_SOCKET names, so nothing runs under Shunt here",
+            path.display()
+        );
+    }
     if daemons.is_empty() {
         bail!("no shuntd answers, so nothing runs under Shunt here: `shunt run -- CMD` starts one");
     }

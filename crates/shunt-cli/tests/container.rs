@@ -56,6 +56,34 @@ fn a_socket_without_a_daemon_behind_it_is_none() {
 }
 
 #[test]
+fn a_container_is_given_no_directory_with_anything_else_in_it() {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let directory = directory.join(format!("shared-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let bind = |name: &str| drop(UnixListener::bind(directory.join(name)).unwrap());
+    let refusal = |socket: &str| {
+        let out = print("docker", socket);
+        assert!(out.stdout.is_empty() != out.status.success(), "{out:?}");
+        text(out.stderr)
+    };
+    let socket = directory.join("shunt.sock");
+    let socket = socket.to_str().unwrap();
+    bind("shunt.sock");
+    bind("7");
+    assert!(refusal(socket).contains("no shuntd listens at"));
+    bind("docker.sock");
+    let with_docker = refusal(socket);
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(
+        with_docker.contains("a container would get") && with_docker.contains("docker.sock"),
+        "{with_docker}"
+    );
+    assert!(refusal("/shunt.sock").contains("a container would get all of /"));
+    assert!(refusal("shunt/9").contains("is no absolute path"));
+    assert!(refusal("/nonexistent/../9").contains("is no absolute path"));
+}
+
+#[test]
 fn each_tool_is_told_the_same() {
     for tool in ["docker", "compose", "cdi"] {
         let out = print(tool, "/nonexistent/shunt/socket");

@@ -296,6 +296,46 @@ fn who_has_taken_the_daemons_address_is_named() {
 }
 
 #[test]
+fn a_daemon_that_closes_without_a_word_refuses_us() {
+    let script = r#"
+        perl -MSocket -e '
+            socket(S, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+            bind(S, pack("Sa*", AF_UNIX, "\0shunt/PROTOCOL/user/0")) or die;
+            listen(S, 5); $| = 1; print "$$\n";
+            accept(C, S) or die; close C; sleep 50' | {
+            read holder || exit 77
+            $SHUNT ss
+            kill $holder
+        }
+    "#;
+    let script = script.replace("PROTOCOL", &shunt_abi::PROTOCOL.to_string());
+    let Some(out) = isolated(&script) else { return };
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        error.contains("refuses us") && !error.contains("kill"),
+        "{error}"
+    );
+}
+
+#[test]
+fn who_names_a_file_asks_nobody_else() {
+    let script = r#"
+        $SHUNT run true
+        export SHUNT_SOCKET=/nonexistent/shunt/socket
+        $SHUNT run true
+        $SHUNT doctor
+        $SHUNT ss
+    "#;
+    let Some(out) = isolated(script) else { return };
+    let report = String::from_utf8_lossy(&out.stdout);
+    assert_advice(&report, "shuntd", "start `shuntd --system` on the host");
+    let error = String::from_utf8_lossy(&out.stderr);
+    let named = error.matches("/nonexistent/shunt/socket, which SHUNT_SOCKET names");
+    assert_eq!(named.count(), 2, "{error}");
+    assert_eq!(out.status.code(), Some(1), "{error}");
+}
+
+#[test]
 fn a_daemon_of_another_pid_namespace_is_found_and_no_process_is_named() {
     let script = r#"
         $SHUNT run true

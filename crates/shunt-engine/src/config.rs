@@ -111,9 +111,11 @@ pub(crate) fn read(environment: Environment) {
         HESITANT.store(steps, Ordering::Relaxed);
         path::pause_with(hesitate);
     }
-    if let Some(path) = variable("SHUNT_SOCKET=").filter(|path| path.len() < SOCKET_BYTES) {
+    if let Some(path) = variable("SHUNT_SOCKET=").filter(|path| !path.is_empty()) {
         let mut copy = [0; SOCKET_BYTES];
-        copy[..path.len()].copy_from_slice(path);
+        if let Some(room) = copy.get_mut(..path.len()) {
+            room.copy_from_slice(path);
+        }
         let _ = SOCKET.set((copy, path.len()));
     }
     if variable("SHUNT_IO_URING=") == Some(b"deny") {
@@ -121,10 +123,11 @@ pub(crate) fn read(environment: Environment) {
     }
 }
 
-/// The file at which the host's daemon listens, if `SHUNT_SOCKET` names one.
+/// The file at which the host's daemon listens, if `SHUNT_SOCKET` names one. A path that fits no
+/// address stays one that no daemon has: who names a file trusts nothing else.
 pub(crate) fn socket() -> Option<&'static [u8]> {
     let (path, length) = SOCKET.get()?;
-    (*length > 0).then(|| &path[..*length])
+    Some(path.get(..*length).unwrap_or(path))
 }
 
 /// A thread is about to wait. `true`: a test wishes all connections to change their way.

@@ -15,6 +15,7 @@ mod pairing;
 mod parking;
 mod recalling;
 mod seeing;
+mod viewing;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
@@ -128,6 +128,7 @@ fn cross_namespaces(daemon: &mut Daemon, options: &Options) -> Result<()> {
     let default = PathBuf::from(shunt_abi::host_socket());
     let path = options.socket.as_ref().unwrap_or(&default);
     let listening = shuntd::listen_at(path)
+        .map_err(why_not)
         .with_context(|| format!("cannot listen at {}", path.display()))
         .and_then(|file| Ok(daemon.listen_too(file)?));
     match listening {
@@ -137,6 +138,18 @@ fn cross_namespaces(daemon: &mut Daemon, options: &Options) -> Result<()> {
     }
     daemon.find_by_mirrors();
     Ok(())
+}
+
+/// What is wrong with a path at which nothing can listen.
+fn why_not(error: Errno) -> anyhow::Error {
+    match error {
+        Errno::NOTSOCK => anyhow!("it is no socket, so it is left as it is: name another file"),
+        Errno::INVAL => anyhow!("it is no absolute path"),
+        Errno::NOENT => anyhow!("the directory that its directory is to be made in does not exist"),
+        Errno::ADDRINUSE => anyhow!("another shuntd listens there"),
+        Errno::ACCESS => anyhow!("its directory must be root's, and nobody else may write there"),
+        other => other.into(),
+    }
 }
 
 /// A client takes two descriptors and its stock of memory two more. We use no

@@ -1,7 +1,11 @@
 //! What `/proc` says of a process (`proc(5)`).
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// All processes that can be seen.
 pub(crate) fn all() -> impl Iterator<Item = u32> {
@@ -31,6 +35,8 @@ pub(crate) struct Status {
     /// Its group; `None`: it acts with rights of another user or group than its own, perhaps
     /// by an exec that gave them to it.
     pub(crate) group: Option<u32>,
+    /// What it may do in its user namespace (`capabilities(7)`), a bit for each.
+    capabilities: u64,
     /// Its number in its own PID namespace.
     pub(crate) inner_pid: u32,
 }
@@ -45,6 +51,7 @@ fn parse(text: &str) -> Option<Status> {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().map(|n| n.parse().ok()).collect()
     };
+    let capabilities = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     // Real, effective, saved, file system.
     let (users, groups) = (numbers("Uid:")?, numbers("Gid:")?);
     let is_one = |ids: &[u32]| ids.iter().all(|id| Some(id) == ids.first());
@@ -55,12 +62,47 @@ fn parse(text: &str) -> Option<Status> {
             .first()
             .copied()
             .filter(|_| is_one(&users) && is_one(&groups)),
+        capabilities: u64::from_str_radix(capabilities.trim(), 16).ok()?,
         inner_pid: *numbers("NSpid:")?.last()?,
     })
 }
 
+/// Whether a process has all the capabilities that this one has, in the same user namespace.
+pub(crate) fn has_our_rights(pid: u32) -> bool {
+    let own = std::process::id();
+    let may = |pid| status(pid).map(|status| status.capabilities);
+    let is_same_place = namespace(pid, "user").is_some_and(|n| Some(n) == namespace(own, "user"));
+    is_same_place && may(own).is_some_and(|own| may(pid).is_some_and(|may| may & own == own))
+}
+
+/// Whether a process lives in the network namespace of this one.
+pub(crate) fn has_our_network(pid: u32) -> bool {
+    let own = namespace(std::process::id(), "net");
+    own.is_some() && namespace(pid, "net") == own
+}
+
+/// Which namespace of this kind a process lives in (`namespaces(7)`): device and inode number.
+fn namespace(pid: u32, kind: &str) -> Option<(u64, u64)> {
+    let file = fs::metadata(format!("/proc/{pid}/ns/{kind}")).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+/// Whether the process of a pidfd has ended.
+pub(crate) fn has_ended(pidfd: impl AsFd) -> bool {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use rustix::thread::CapabilitySet;
+
     use super::*;
 
     #[test]
@@ -86,9 +128,32 @@ mod tests {
     }
 
     #[test]
+    fn root_without_capabilities_has_not_our_rights() {
+        let own = std::process::id();
+        assert!(has_our_rights(own) && has_our_network(own));
+        assert!(!has_our_rights(u32::MAX) && !has_our_network(u32::MAX));
+        if status(own).unwrap().capabilities == 0 {
+            return; // There is less than that only in another user namespace.
+        }
+        let begin = || {
+            // What this thread starts has none after its exec.
+            for capability in CapabilitySet::all().iter() {
+                let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+            }
+            Command::new("sleep").arg("60").spawn().unwrap()
+        };
+        let mut child = std::thread::scope(|scope| scope.spawn(begin).join().unwrap());
+        let seen = (has_our_rights(child.id()), has_our_network(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(seen, (false, true));
+    }
+
+    #[test]
     fn who_acts_with_rights_of_others_has_no_group() {
         let group = |users: &str, groups: &str| {
-            let text = format!("Name:\tit\nUid:\t{users}\nGid:\t{groups}\nNSpid:\t9\t1\n");
+            let text =
+                format!("Name:\tit\nUid:\t{users}\nGid:\t{groups}\nCapEff:\t0\nNSpid:\t9\t1\n");
             parse(&text).unwrap().group
         };
         assert_eq!(group("1 1 1 1", "2 2 2 2"), Some(2));

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::Mode;
+use rustix::fs::{FileType, Mode};
 use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -41,9 +41,11 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
 /// was killed has left is replaced.
 ///
 /// # Errors
-/// `EADDRINUSE` when another daemon listens there; `EACCES` when others may write to the directory.
+/// `EADDRINUSE` when another daemon listens there; `EACCES` when others may write to the directory;
+/// `ENOTSOCK` when there is something else, which stays; `EINVAL` when the path is not absolute.
 pub fn listen_at(path: &Path) -> Result<OwnedFd> {
-    let directory = path.parent().ok_or(Errno::NOTDIR)?;
+    let directory = path.parent().filter(|_| path.is_absolute());
+    let directory = directory.ok_or(Errno::INVAL)?;
     match rustix::fs::mkdir(directory, Mode::from(0o755)) {
         // A umask may have taken something away.
         Ok(()) => rustix::fs::chmod(directory, Mode::from(0o755))?,
@@ -58,10 +60,15 @@ pub fn listen_at(path: &Path) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
         || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    match rustix::net::connect(socket()?, &address) {
+    let found = rustix::fs::lstat(path).map(|found| FileType::from_raw_mode(found.st_mode));
+    match found {
         Err(Errno::NOENT) => {}
-        Err(Errno::CONNREFUSED) => rustix::fs::unlink(path)?,
-        Ok(()) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
+        Ok(FileType::Socket) => match rustix::net::connect(socket()?, &address) {
+            Err(Errno::CONNREFUSED) => rustix::fs::unlink(path)?,
+            Ok(()) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
+            Err(error) => return Err(error),
+        },
+        Ok(_) => return Err(Errno::NOTSOCK),
         Err(error) => return Err(error),
     }
     let socket = socket()?;

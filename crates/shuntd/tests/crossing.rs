@@ -3,51 +3,17 @@
 
 mod common;
 
-use std::fs::File;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::place::{Namespace, file};
 use common::{Client, Fixture, skip};
 use rustix::io::Errno;
-use rustix::net::{SocketAddrUnix, SocketType, sockopt};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use rustix::net::{SocketType, sockopt};
 use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_CROSSES, Kind, Message, Role, SOCKETS};
-
-/// A network namespace, in which threads do what is to be done there.
-struct Namespace(File);
-
-impl Namespace {
-    fn new() -> std::io::Result<Self> {
-        let make = || {
-            // SAFETY: only this thread's network namespace changes, and the thread ends.
-            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
-            File::open("/proc/thread-self/ns/net")
-        };
-        let namespace = Self(std::thread::spawn(make).join().unwrap()?);
-        namespace.run("ip link set lo up");
-        Ok(namespace)
-    }
-
-    fn within<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        std::thread::scope(|scope| {
-            let inside = || {
-                let kind = Some(LinkNameSpaceType::Network);
-                rustix::thread::move_into_link_name_space(self.0.as_fd(), kind).unwrap();
-                f()
-            };
-            scope.spawn(inside).join().unwrap()
-        })
-    }
-
-    fn run(&self, script: &str) {
-        let status = self.within(|| Command::new("sh").args(["-e", "-c", script]).status());
-        assert!(status.unwrap().success(), "{script}");
-    }
-}
 
 /// Two namespaces that reach each other: 10.77.0.1 and 10.77.0.2.
 fn two(test: &str) -> Option<[Namespace; 2]> {
@@ -67,13 +33,6 @@ fn two(test: &str) -> Option<[Namespace; 2]> {
     holder.kill().unwrap();
     holder.wait().unwrap();
     Some([one, other])
-}
-
-fn file(test: &str) -> PathBuf {
-    let directory =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    directory.join("socket")
 }
 
 /// A daemon for the host that listens at a file; `None` where the kernel lets it see no mirrors.
@@ -189,6 +148,22 @@ fn two_of_one_namespace_are_given_no_more_than_a_socket_to_call_by() {
 }
 
 #[test]
+fn a_client_is_not_given_sockets_without_end() {
+    let test = "a_client_is_not_given_sockets";
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let client = Client::at(&file);
+    for _ in 0..2048 / SOCKETS {
+        client.send(&Message::new(Kind::Abroad), None);
+        (0..SOCKETS).for_each(|_| drop(client.expect(Kind::Abroad)));
+    }
+    client.send(&Message::new(Kind::Abroad), None);
+    client.send(&Message::new(Kind::List), None);
+    client.expect(Kind::End);
+}
+
+#[test]
 fn policy_keeps_namespaces_apart() {
     let test = "policy_keeps_namespaces_apart";
     let file = file(test);
@@ -220,6 +195,25 @@ fn a_claim_of_anothers_socket_is_not_believed_though_its_mirror_is_known() {
 }
 
 #[test]
+fn what_is_no_socket_is_not_replaced() {
+    let path = file("what_is_no_socket");
+    drop(shuntd::listen_at(&path).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "precious").unwrap();
+    assert_eq!(shuntd::listen_at(&path).unwrap_err(), Errno::NOTSOCK);
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    let link = path.with_file_name("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert_eq!(shuntd::listen_at(&link).unwrap_err(), Errno::NOTSOCK);
+    assert_eq!(
+        shuntd::listen_at(Path::new("socket")).unwrap_err(),
+        Errno::INVAL
+    );
+    let deep = path.with_file_name("none").join("none").join("socket");
+    assert_eq!(shuntd::listen_at(&deep).unwrap_err(), Errno::NOENT);
+}
+
+#[test]
 fn every_user_may_connect_to_the_file_and_none_may_take_its_place() {
     let path = file("every_user_may_connect");
     let listener = shuntd::listen_at(&path).unwrap();
@@ -232,19 +226,4 @@ fn every_user_may_connect_to_the_file_and_none_may_take_its_place() {
     let open = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(path.parent().unwrap(), open).unwrap();
     assert_eq!(shuntd::listen_at(&path).unwrap_err(), Errno::ACCESS);
-}
-
-impl Client {
-    /// Connects at a file, and is welcome.
-    fn at(file: &Path) -> Self {
-        Self::introduced(Self::knock(file), "test").0
-    }
-
-    fn welcome_at(file: &Path) -> Message {
-        Self::introduced(Self::knock(file), "test").1
-    }
-
-    fn knock(file: &Path) -> Self {
-        Self::dial(&SocketAddrUnix::new(file).unwrap())
-    }
 }

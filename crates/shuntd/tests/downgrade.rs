@@ -2,28 +2,8 @@
 
 mod common;
 
-use std::net::SocketAddr;
-
-use common::{Client, Fixture, paired};
+use common::{Fixture, paired, told, wish};
 use shunt_abi::message::{Kind, Message};
-
-fn wish(ends: [SocketAddr; 2]) -> Message {
-    let mut wish = Message::new(Kind::Downgrade);
-    wish.family = libc::AF_INET as u16;
-    for (n, end) in ends.into_iter().enumerate() {
-        let SocketAddr::V4(end) = end else {
-            panic!("IPv4")
-        };
-        wish.addresses[n][..4].copy_from_slice(&end.ip().octets());
-        wish.ports[n] = end.port();
-    }
-    wish
-}
-
-fn told(client: &Client, wish: &Message) -> u32 {
-    client.send(wish, None);
-    client.expect(Kind::End).0.index
-}
 
 #[test]
 fn both_holders_are_told_once_whoever_comes_first_in_the_wish() {

@@ -63,6 +63,12 @@ fn process(pid: Option<NonZeroU32>) -> String {
 
 /// There is none; `shunt run` would start one.
 fn startable() -> Found {
+    if let Some(path) = Control::named() {
+        return Err(Fault::new(
+            format!("none of root's listens at {}", path.display()),
+            "start `shuntd --system` on the host, or unset SHUNT_SOCKET",
+        ));
+    }
     if let Some((user, pid)) = Control::usurper() {
         return Err(Fault::new(
             format!(

@@ -22,6 +22,13 @@ pub(super) fn ensure_daemon() -> Result<()> {
     if is_served() {
         return Ok(());
     }
+    if let Some(path) = Control::named() {
+        bail!(
+            "none of root's listens at {}, which SHUNT_SOCKET names: start `shuntd --system` on \
+             the host, or unset the variable",
+            path.display()
+        );
+    }
     if let Some((uid, pid)) = Control::usurper() {
         let process = match pid {
             Some(pid) => format!("process {pid}"),

@@ -1,14 +1,15 @@
 //! Where daemons are to be found, and which of them are trusted.
 //!
 //! ```text
-//! SHUNT_SOCKET=FILE        the host's, from wherever the file is mounted
+//! SHUNT_SOCKET=FILE        the host's, from wherever the file is mounted; nothing else is asked then
+//!
 //! @shunt/VERSION/host      the host's, in its own network namespace
 //! @shunt/VERSION/user/UID  this user's, likewise
 //! /run/shunt/VERSION       the host's, for a container that has mounted the directory
 //! ```
 //!
-//! In this order: what is named comes first, and a container that shares its network namespace with
-//! others should name it, since their root may take the abstract names there.
+//! In this order. A container that shares its network namespace with others should name the file, since
+//! their root may take the abstract names there.
 
 use std::mem::{offset_of, size_of};
 
@@ -36,8 +37,13 @@ pub(super) enum Home {
 impl Home {
     /// Where a process of this user looks for its daemon, first things first.
     pub(super) fn all(user: u32) -> impl Iterator<Item = Self> {
-        let named = config::socket().map(|_| Self::Named);
+        Self::known(user, config::socket().is_some())
+    }
+
+    fn known(user: u32, is_named: bool) -> impl Iterator<Item = Self> {
+        let named = is_named.then_some(Self::Named);
         let others = [Self::Host, Self::User(user), Self::File];
+        let others = others.into_iter().filter(move |_| !is_named);
         named.into_iter().chain(others)
     }
 
@@ -147,6 +153,13 @@ mod tests {
         assert_eq!(text(Home::Host, 1), shunt_abi::control_name(None));
         assert_eq!(text(Home::User(7), 1), shunt_abi::control_name(Some(7)));
         assert_eq!(text(Home::File, 0), shunt_abi::host_socket() + "\0");
+    }
+
+    #[test]
+    fn who_names_a_file_asks_nobody_else() {
+        let homes = |is_named| Home::known(7, is_named).collect::<Vec<_>>();
+        assert_eq!(homes(true), [Home::Named]);
+        assert_eq!(homes(false), [Home::Host, Home::User(7), Home::File]);
     }
 
     #[test]

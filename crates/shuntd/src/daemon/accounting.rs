@@ -1,17 +1,18 @@
 //! Lines of clients that die without having written theirs.
 
 use shunt_abi::counters::Served;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::event::epoll;
 
 use super::dispatch::Malformed;
 use super::{Daemon, PIDFD};
 use crate::account::{Account, Lines, Region, takes_lines};
 use crate::client::Client;
 use crate::foreign::Lane;
+use crate::process::has_ended;
 use crate::sys;
 use crate::wire::Datagram;
 
@@ -22,6 +23,8 @@ pub(super) struct Orphan {
     pub(super) pidfd: OwnedFd,
     pub(super) pid: u32,
     pub(super) uid: u32,
+    /// Its network namespace, or 0 where that is not known.
+    pub(super) netns: u64,
     pub(super) lane: Arc<Lane>,
     pub(super) account: Account,
 }
@@ -82,6 +85,7 @@ impl Daemon {
             pidfd: client.pidfd,
             pid: client.pid,
             uid: client.uid,
+            netns: client.netns,
             lane: client.lane,
             account,
         };
@@ -127,13 +131,4 @@ impl Daemon {
         let (netns, name) = &self.address;
         served.is(*netns, name) || self.file.is_some() && served.is(0, name)
     }
-}
-
-fn has_ended(pidfd: impl AsFd) -> bool {
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
-    rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0)
 }

@@ -20,6 +20,9 @@ use crate::{sys, wire};
 const GUESTS: usize = 1024;
 /// and so many of one user.
 const GUESTS_PER_USER: usize = GUESTS / 4;
+/// Clients that one process may be. It is one, and for a moment another by `exec` or by
+/// `shunt downgrade`.
+const PER_PROCESS: usize = 64;
 
 impl Daemon {
     /// Takes everybody who knocks.
@@ -101,6 +104,24 @@ impl Daemon {
         self.scope == Scope::User(0) && known < GUESTS_PER_USER && guests < GUESTS
     }
 
+    /// Whether a process may be one more client, and its network namespace may have one more of its
+    /// user. Root of each container is one user, so a part of a user's places is kept for the
+    /// daemon's own namespace, and no other one gets more than another part.
+    fn has_place_for(&self, pid: u32, uid: u32, netns: u64) -> bool {
+        let part = (self.config.limits.clients_per_user / 4).max(1);
+        let kept = self.config.limits.clients_per_user.saturating_sub(part);
+        let [mut of_process, mut of_namespace, mut of_others] = [0; 3];
+        for client in self.clients.values().filter(|client| client.uid == uid) {
+            let is_there = client.netns == netns;
+            // Processes of PID namespaces that we cannot see have no number.
+            of_process += usize::from(is_there && pid != 0 && client.pid == pid);
+            of_namespace += usize::from(is_there);
+            of_others += usize::from(client.netns != self.address.0);
+        }
+        let is_ours = netns == self.address.0;
+        of_process < PER_PROCESS && (is_ours || of_namespace < part && of_others < kept)
+    }
+
     /// Makes a client of a new connection, or turns it away.
     fn admit(&mut self, socket: OwnedFd) {
         let (pid, uid) = sys::peer_credentials(&socket).unwrap_or((0, u32::MAX));
@@ -108,7 +129,12 @@ impl Daemon {
         let socket = Foreign::new(socket, &lane);
         let known = self.per_user.get(&uid).map_or(0, |share| share.clients);
         let guests = self.clients.values().filter(|c| !self.serves(c.uid));
-        if !self.has_room_for(uid, known, guests.count()) || lane.is_full() {
+        // The kernel has made it in the namespace of whoever connected.
+        let netns = sys::netns_cookie(&socket).unwrap_or(0);
+        if !self.has_room_for(uid, known, guests.count())
+            || !self.has_place_for(pid, uid, netns)
+            || lane.is_full()
+        {
             let reason = if !self.serves(uid) {
                 Reason::OtherUser
             } else {
@@ -118,8 +144,6 @@ impl Daemon {
                 .event(|| format!("pid {pid} of user {uid} turned away: {}", reason.name()));
             return turn_away(&socket, &lane, reason);
         }
-        // The kernel has made it in the namespace of whoever connected.
-        let netns = sys::netns_cookie(&socket).unwrap_or(0);
         let Ok(board) = self.board(netns) else {
             return turn_away(&socket, &lane, Reason::NoResources);
         };

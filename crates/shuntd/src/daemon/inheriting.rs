@@ -66,6 +66,11 @@ impl Daemon {
             pidfd,
             pid,
             uid: status.user,
+            netns: if process::has_our_network(pid) {
+                self.address.0
+            } else {
+                0
+            },
             lane,
             account: Account::new(region, lines),
         })

@@ -110,11 +110,12 @@ impl Daemon {
         self.post(asker.client, lent, socket.map(Passed::Socket));
     }
 
-    /// The addresses of the other end.
+    /// The addresses of the other end, in the network namespace of its client: it may hold sockets of
+    /// others, which it was passed, but what it is lent is never one of those.
     fn asked_for(&self, asker: EndId, fd: i32) -> Option<Tuple> {
         let client = self.clients.get(&asker.client)?;
         match inspect::look(client.pidfd.as_fd(), fd, asker.cookie, &client.lane) {
-            Look::Found(tuple) => Some(tuple.flipped()),
+            Look::Found(tuple) if tuple.netns == client.netns => Some(tuple.flipped()),
             _ => None,
         }
     }

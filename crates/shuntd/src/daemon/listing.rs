@@ -8,7 +8,8 @@ use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 use super::dispatch::Malformed;
 use super::elsewhere::Open;
 use super::seeing::{View, one_way};
-use super::{Daemon, LISTS, Scope};
+use super::viewing::Viewer;
+use super::{Daemon, LISTS};
 use crate::client::Client;
 use crate::diag::dump;
 use crate::end::{End, EndId, State};
@@ -20,20 +21,23 @@ use crate::tuple::{FAMILIES, Tuple, bytes};
 impl Daemon {
     /// Makes a row per connection. They are sent when nothing more can be found out about them.
     pub(super) fn list(&mut self, id: u64) -> Result<(), Malformed> {
-        let Some(client) = self.clients.get(&id) else {
+        let (Some(client), Some(viewer)) = (self.clients.get(&id), self.viewer(id)) else {
             return Ok(());
         };
         if client.has_unsent() || self.elsewhere.has_list_of(id) {
             return Err(Malformed); // It has not read its last list yet.
         }
-        let uid = client.uid;
-        if self.per_user.get(&uid).is_some_and(|s| s.lists >= LISTS) {
+        if self
+            .per_user
+            .get(&viewer.uid)
+            .is_some_and(|s| s.lists >= LISTS)
+        {
             return Err(Malformed); // Nor have others of its user.
         }
         self.resolve_reported();
         self.find_plain();
-        let view = self.see(uid);
-        let (mut rows, open) = self.rows(uid, &view);
+        let view = self.see(viewer);
+        let (mut rows, open) = self.rows(viewer, &view);
         rows.extend(view.listeners);
         rows.push(Message::new(Kind::End));
         self.await_rows(id, rows, open);
@@ -112,7 +116,7 @@ impl Daemon {
 
     /// Both ends of a connection make one row. The accepting end comes first. Also those of
     /// which a look may tell more.
-    fn rows(&self, uid: u32, view: &View) -> (Vec<Message>, Vec<Open>) {
+    fn rows(&self, viewer: Viewer, view: &View) -> (Vec<Message>, Vec<Open>) {
         let mut seen = HashSet::new();
         let (mut rows, mut open) = (Vec::new(), Vec::new());
         let sights = &view.sights;
@@ -137,7 +141,7 @@ impl Daemon {
                 .iter()
                 .flatten()
                 .filter_map(|h| self.face(h.client))
-                .any(|face| self.may_see(uid, face.uid))
+                .any(|face| viewer.may_see(face.uid, face.netns))
             {
                 let mut row = self.row(tuple, holders);
                 let [near, far] =
@@ -235,11 +239,6 @@ impl Daemon {
         let ids = self.ends.with_tuple(tuple).iter().copied();
         let open = ids.filter(|id| !closed.contains(id));
         open.reduce(|best, id| if paired(best) { best } else { id })
-    }
-
-    /// A user sees his own processes' connections, root sees all.
-    pub(super) fn may_see(&self, uid: u32, whose: u32) -> bool {
-        self.scope != Scope::Host || uid == 0 || uid == whose
     }
 
     fn row(&self, tuple: Tuple, ends: [Option<Holder>; 2]) -> Message {

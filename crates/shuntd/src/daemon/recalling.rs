@@ -1,5 +1,5 @@
 //! `shunt downgrade`: tells the holders of a connection's ends that it is to go back to
-//! TCP. Only its holders' user may wish that, or root.
+//! TCP. Only who may see its ends may wish that.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,13 +13,12 @@ use crate::tuple::FAMILIES;
 impl Daemon {
     /// A client wishes it of the connection between two addresses.
     pub(super) fn downgrade(&mut self, asker: u64, wish: &Message) -> Result<(), Malformed> {
-        let Some(client) = self.clients.get(&asker) else {
+        let (Some(client), Some(viewer)) = (self.clients.get(&asker), self.viewer(asker)) else {
             return Ok(());
         };
         if client.has_unsent() {
             return Err(Malformed); // It has not read its last answer yet.
         }
-        let uid = client.uid;
         let [one, other] = addresses(wish).ok_or(Malformed)?;
         let is_named = |end: &End| {
             let ends = end.tuple().map(|tuple| (tuple.local, tuple.peer));
@@ -30,12 +29,14 @@ impl Daemon {
             let mate = end.mate.and_then(|mate| self.ends.get(mate));
             mate.is_some_and(is_named)
         };
+        let may_see = |id: EndId| {
+            let holder = self.clients.get(&id.client);
+            holder.is_some_and(|holder| viewer.may_see(holder.uid, holder.netns))
+        };
         let named: Vec<(EndId, i32)> = self
             .ends
             .iter()
-            .filter(|(id, end)| {
-                (is_named(end) || is_mate(end)) && (uid == 0 || uid == self.user(id.client))
-            })
+            .filter(|(id, end)| (is_named(end) || is_mate(end)) && may_see(*id))
             .map(|(id, end)| (id, end.fd))
             .collect();
         let mut answer = Message::new(Kind::End);

@@ -11,6 +11,7 @@ use shunt_abi::counters::{Record, Stage};
 use shunt_abi::message::{Kind, Message, Role};
 
 use super::Daemon;
+use super::viewing::Viewer;
 use crate::account::Account;
 use crate::diag::dump::{self, Sockets};
 use crate::end::EndId;
@@ -34,6 +35,7 @@ pub(super) struct Sight {
 struct Counting<'a> {
     pid: u32,
     uid: u32,
+    netns: u64,
     pidfd: BorrowedFd<'a>,
     lane: &'a Arc<Lane>,
     account: &'a Account,
@@ -44,6 +46,7 @@ struct Counting<'a> {
 pub(super) struct Face {
     pub(super) pid: u32,
     pub(super) uid: u32,
+    pub(super) netns: u64,
     pub(super) comm: [u8; 16],
 }
 
@@ -66,15 +69,15 @@ pub(super) struct View {
 }
 
 impl Daemon {
-    /// Looks into the region of every process that `uid` may see.
-    pub(super) fn see(&self, uid: u32) -> View {
+    /// Looks into the region of every process that a client may see.
+    pub(super) fn see(&self, viewer: Viewer) -> View {
         let mut view = View::default();
         let most = self.config.limits.connections_per_client;
         let mut left = LOOKS;
         // Where no socket can be looked at, the kernel's list of all.
         let mut sockets: Option<Sockets> = None;
         for (id, holder) in self.counting() {
-            if !self.may_see(uid, holder.uid) {
+            if !viewer.may_see(holder.uid, holder.netns) {
                 continue;
             }
             let left = &mut left[usize::from(!self.serves(holder.uid))];
@@ -138,6 +141,7 @@ impl Daemon {
             let counting = Counting {
                 pid: client.pid,
                 uid: client.uid,
+                netns: client.netns,
                 pidfd: client.pidfd.as_fd(),
                 lane: &client.lane,
                 account: client.account.as_ref()?,
@@ -150,6 +154,7 @@ impl Daemon {
             let counting = Counting {
                 pid: orphan.pid,
                 uid: orphan.uid,
+                netns: orphan.netns,
                 pidfd: orphan.pidfd.as_fd(),
                 lane: &orphan.lane,
                 account: &orphan.account,
@@ -165,6 +170,7 @@ impl Daemon {
             return Some(Face {
                 pid: client.pid,
                 uid: client.uid,
+                netns: client.netns,
                 comm: client.comm,
             });
         }
@@ -172,6 +178,7 @@ impl Daemon {
         Some(Face {
             pid: orphan.pid,
             uid: orphan.uid,
+            netns: orphan.netns,
             comm: orphan.account.region.owner().map_or([0; 16], |o| o.comm),
         })
     }

@@ -1,6 +1,7 @@
 //! A daemon in a thread and fake clients that speak its protocol.
 #![allow(dead_code, unreachable_pub)] // Each test file uses its part of this.
 
+pub mod place;
 pub mod region;
 
 use std::io::{IoSlice, IoSliceMut, Write as _};
@@ -478,8 +479,14 @@ pub fn same_file(a: impl AsFd, b: impl AsFd) -> bool {
 /// Two clients, and a connection between them that has been paired: the connecting
 /// end is the first one's.
 pub fn paired(daemon: &Fixture) -> ([Client; 2], [TcpStream; 2]) {
-    let clients = [daemon.client(), daemon.client()];
-    let (near, far) = connection();
+    paired_with([daemon.client(), daemon.client()], connection())
+}
+
+/// The same with these clients and this connection.
+pub fn paired_with(
+    clients: [Client; 2],
+    (near, far): (TcpStream, TcpStream),
+) -> ([Client; 2], [TcpStream; 2]) {
     for (n, client) in clients.iter().enumerate() {
         drop(client.spare(n as u32 + 1));
     }
@@ -510,4 +517,24 @@ pub fn linked(a: &Client, b: &Client) -> [Message; 2] {
     a.expect(Kind::NeedSpare);
     b.expect(Kind::NeedSpare);
     first
+}
+
+/// The wish that the connection between two addresses go back to TCP.
+pub fn wish(ends: [SocketAddr; 2]) -> Message {
+    let mut wish = Message::new(Kind::Downgrade);
+    wish.family = libc::AF_INET as u16;
+    for (n, end) in ends.into_iter().enumerate() {
+        let SocketAddr::V4(end) = end else {
+            panic!("IPv4")
+        };
+        wish.addresses[n][..4].copy_from_slice(&end.ip().octets());
+        wish.ports[n] = end.port();
+    }
+    wish
+}
+
+/// How many of its ends have holders that are told of a wish.
+pub fn told(client: &Client, wish: &Message) -> u32 {
+    client.send(wish, None);
+    client.expect(Kind::End).0.index
 }
