@@ -189,6 +189,24 @@ fn two_of_one_namespace_are_given_no_more_than_a_socket_to_call_by() {
 }
 
 #[test]
+fn who_had_sockets_of_a_former_daemon_is_given_one_to_call_by_before_others() {
+    let test = "who_had_sockets_of_a_former_daemon";
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let client = Client::at(&file);
+    for _ in 0..2 {
+        client.send(&Message::new(Kind::Abroad), None);
+    }
+    let given = [Role::Connector].into_iter();
+    for role in given.chain((0..2 * SOCKETS).map(|_| Role::Acceptor)) {
+        assert_eq!(client.expect(Kind::Abroad).0.role, role as u8);
+    }
+    client.sync();
+    client.expect_nothing();
+}
+
+#[test]
 fn policy_keeps_namespaces_apart() {
     let test = "policy_keeps_namespaces_apart";
     let file = file(test);

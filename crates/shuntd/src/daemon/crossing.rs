@@ -164,9 +164,7 @@ impl Daemon {
         }
         // Of the same namespace, too: who has peers elsewhere is called there by all.
         for id in clients {
-            if self.clients.get(&id).is_some_and(|client| !client.may_call) {
-                self.give_socket(id, Role::Connector)?;
-            }
+            self.give_sender(id)?;
         }
         let [a, b] = clients.map(|id| self.clients.get(&id).map(|c| (c.netns, c.sockets)));
         if let (Some((of_a, has_a)), Some((of_b, has_b))) = (a, b)
@@ -187,8 +185,18 @@ impl Daemon {
         const MOST: u32 = 2048;
         if self.clients.get(&id).is_some_and(|c| c.sockets < MOST) {
             // Without, it is called in its own namespace only.
-            let _ = self.give_sockets(id);
+            let _ = self.give_sender(id).and_then(|()| self.give_sockets(id));
         }
+    }
+
+    /// Gives a client a socket to call by, unless it has one. That comes before those to be called at: who
+    /// has some of a former daemon's namespace does without them from then on.
+    fn give_sender(&mut self, id: u64) -> io::Result<()> {
+        let lacks = |client: &Client| !client.may_call;
+        if self.clients.get(&id).is_some_and(lacks) {
+            self.give_socket(id, Role::Connector)?;
+        }
+        Ok(())
     }
 
     fn give_sockets(&mut self, id: u64) -> io::Result<()> {
