@@ -457,7 +457,7 @@ impl Daemon {
             self.say_gone(lost, 0); // To nobody, for a link with itself.
         }
         self.part_with(client);
-        self.boards.forget_unused();
+        self.forget_boards();
         self.alone_since = Instant::now();
         self.hear(true);
     }

@@ -151,6 +151,58 @@ fn a_board_that_comes_after_the_claim_knows_the_port() {
 }
 
 #[test]
+fn a_namespace_that_all_have_left_is_told_anew() {
+    let test = "a_namespace_that_all_have_left";
+    let Some(places) = two(test) else { return };
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let acceptor = places[1].within(|| Client::at(&file));
+    let (_near, far) = connection(&places);
+    let connector = || places[0].within(|| Client::at(&file));
+    let first = connector();
+    acceptor.claim(&far, Role::Acceptor, 0);
+    acceptor.sync();
+    assert!(first.port_is_set(7000));
+    drop(first);
+    while connector().port_is_set(7000) {
+        std::thread::yield_now();
+    }
+    let later = connector();
+    let (_near, far) = connection(&places);
+    acceptor.claim(&far, Role::Acceptor, 0);
+    acceptor.sync();
+    assert!(later.port_is_set(7000));
+}
+
+#[test]
+fn many_ports_of_one_namespace_keep_no_other_from_being_told() {
+    const MOST: usize = 64;
+    let test = "many_ports_of_one_namespace";
+    let Some(places) = two(test) else { return };
+    // It had room for no more than these.
+    let config = format!("[limits]\nconnections_per_client = {}", MOST + 2);
+    let Some((_daemon, file)) = crossing(test, &config) else {
+        return;
+    };
+    let acceptor = places[1].within(|| Client::at(&file));
+    let connector = places[0].within(|| Client::at(&file));
+    let bind = |_| TcpListener::bind("10.77.0.2:0").unwrap();
+    let listeners: Vec<_> = places[1].within(|| (0..=MOST).map(bind).collect());
+    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+    let connect = |listener| TcpStream::connect(("10.77.0.2", port(listener))).unwrap();
+    let _near: Vec<_> = places[0].within(|| listeners.iter().map(connect).collect());
+    for listener in &listeners {
+        let (far, _) = listener.accept().unwrap();
+        acceptor.claim(&far, Role::Acceptor, 0);
+        acceptor.sync();
+        assert!(connector.port_is_set(port(listener)));
+    }
+    assert!(!connector.port_is_set(port(&listeners[0])));
+    assert!(connector.port_is_set(port(&listeners[1])));
+}
+
+#[test]
 fn connections_that_leave_the_namespace_and_have_no_mirror_are_answered_at_once() {
     let test = "connections_without_a_mirror";
     let Some(places) = two(test) else { return };

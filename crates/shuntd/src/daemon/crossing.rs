@@ -92,7 +92,6 @@ impl Daemon {
     /// An accepted connection comes from a namespace whose board does not say that its port is worth a
     /// claim: it does from now on, or as soon as there is one.
     fn list_reached(&mut self, id: EndId, mirror: Mirror) {
-        let most = self.config.limits.connections_per_client;
         let accepts = |end: &End| end.role == Role::Acceptor;
         let (Some(client), true) = (
             self.clients.get_mut(&id.client),
@@ -101,14 +100,16 @@ impl Daemon {
             return;
         };
         let board = self.boards.get(mirror.netns);
-        let is_listed = board.is_some_and(|board| board.lists(mirror.peer_port));
-        if !is_listed
-            && client.reached.len() < most
-            && client.reached.insert((mirror.netns, mirror.peer_port))
-            && let Some(board) = board
-        {
+        if board.is_some_and(|board| board.lists(mirror.peer_port)) {
+            return;
+        }
+        let Some(gone) = client.reached.add(mirror.netns, mirror.peer_port) else {
+            return;
+        };
+        if let Some(board) = board {
             board.add_listener(mirror.peer_port);
         }
+        self.unlist(gone);
     }
 
     /// The board of a namespace; the first client there may come later than connections from there
@@ -117,8 +118,8 @@ impl Daemon {
         let is_new = self.boards.get(netns).is_none();
         let board = self.boards.of(netns)?;
         if is_new {
-            let reached = self.clients.values().flat_map(|client| &client.reached);
-            for &(_, port) in reached.filter(|(there, _)| *there == netns) {
+            let clients = self.clients.values();
+            for port in clients.flat_map(|client| client.reached.of(netns)) {
                 board.add_listener(port);
             }
         }
@@ -126,8 +127,22 @@ impl Daemon {
     }
 
     /// Its listeners are gone.
-    pub(super) fn forget_reached(&mut self, client: &Client) {
-        for &(netns, port) in &client.reached {
+    pub(super) fn forget_reached(&self, client: &Client) {
+        self.unlist(client.reached.all());
+    }
+
+    /// Boards that no client has any more go, and with them what was noted for them: the number of a
+    /// namespace that is gone never comes back.
+    pub(super) fn forget_boards(&mut self) {
+        for netns in self.boards.forget_unused() {
+            for client in self.clients.values_mut() {
+                client.reached.forget(netns);
+            }
+        }
+    }
+
+    fn unlist(&self, reached: impl IntoIterator<Item = (u64, u16)>) {
+        for (netns, port) in reached {
             if let Some(board) = self.boards.get(netns) {
                 board.remove_listener(port);
             }
