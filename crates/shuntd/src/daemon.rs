@@ -6,6 +6,7 @@ mod admitting;
 mod adopting;
 mod crossing;
 mod dispatch;
+mod early;
 mod elsewhere;
 mod inheriting;
 mod lending;
@@ -29,6 +30,7 @@ use shunt_abi::message::{FLAG_UNUSED, Kind, Message};
 use accounting::Orphan;
 use admitting::spare_descriptor;
 use adopting::Adopting;
+use early::Early;
 use elsewhere::Elsewhere;
 use inheriting::Inheriting;
 use lending::{LeftBehind, Lending};
@@ -121,6 +123,8 @@ pub struct Daemon {
     parked: Vec<[EndId; 2]>,
     /// Claims of sockets that came from other processes.
     adopting: Adopting,
+    /// Claims of connectors whose acceptors may still come.
+    early: Early,
     inheriting: Inheriting,
     elsewhere: Elsewhere,
     lending: Lending,
@@ -183,6 +187,7 @@ impl Daemon {
             links: Links::new(),
             parked: Vec::new(),
             adopting: Adopting::new(&looked),
+            early: Early::default(),
             inheriting: Inheriting::new(&looked),
             elsewhere: Elsewhere::new(&looked),
             lending: Lending::new(&looked),
@@ -250,6 +255,7 @@ impl Daemon {
                 self.adopting.left(),
                 self.elsewhere.left(),
                 self.lending.left(),
+                self.early.left(),
                 self.links.left(),
             ];
             let next = left.into_iter().chain(looks.into_iter().flatten()).min();
@@ -294,6 +300,7 @@ impl Daemon {
             self.look_elsewhere();
             self.look_for_loans();
             self.take_links_back();
+            self.settle_early();
             self.bury();
             if left == Some(Duration::ZERO) && events.is_empty() {
                 // Whoever knocked before this look is let in. Later ones see the

@@ -4,8 +4,9 @@
 mod common;
 
 use std::fs::File;
+use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -214,6 +215,58 @@ fn connections_that_leave_the_namespace_and_have_no_mirror_are_answered_at_once(
     client.claim(&far, Role::Acceptor, 0);
     let (answer, _) = client.expect(Kind::Unpaired);
     assert_eq!(answer.status, Reason::Older as u8);
+}
+
+#[test]
+fn a_claim_before_the_acceptors_handshake_is_done_waits_for_that() {
+    let test = "a_claim_before_the_acceptors_handshake";
+    let Some(places) = two(test) else { return };
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let listener = places[1].within(|| TcpListener::bind("10.77.0.2:7000").unwrap());
+    defer_accept(&listener);
+    let connect = || TcpStream::connect("10.77.0.2:7000").unwrap();
+    let (early, mut near) = places[0].within(|| (connect(), connect()));
+    let connector = places[0].within(|| Client::at(&file));
+    let acceptor = places[1].within(|| Client::at(&file));
+    let _memory = [connector.spare(1), acceptor.spare(2)];
+    acceptor.sync();
+    connector.claim(&near, Role::Connector, 0);
+    connector.sync();
+    near.write_all(b"x").unwrap();
+    let (far, _) = listener.accept().unwrap();
+    acceptor.claim(&far, Role::Acceptor, 0);
+    for client in [&connector, &acceptor] {
+        for _ in 0..=SOCKETS {
+            client.expect(Kind::Abroad);
+        }
+        client.expect(Kind::Paired);
+        client.expect(Kind::NeedSpare);
+    }
+    // One that nobody accepts in time is answered then.
+    let cookie = connector.claim(&early, Role::Connector, 0);
+    let (answer, _) = connector.expect(Kind::Unpaired);
+    assert_eq!(
+        (answer.status, answer.cookie),
+        (Reason::NotLocal as u8, cookie)
+    );
+}
+
+/// Its connections are there when their first data are (`tcp(7)`).
+fn defer_accept(listener: &TcpListener) {
+    let seconds = 10_i32;
+    // SAFETY: the option is an int, and the kernel reads no more.
+    let done = unsafe {
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            size_of::<i32>() as u32,
+        )
+    };
+    assert_eq!(done, 0);
 }
 
 #[test]

@@ -66,7 +66,9 @@ impl Daemon {
                 }
                 claimed
             }
-            Counterpart::Nobody | Counterpart::Unknown => self.ends.partner(id),
+            Counterpart::Nobody | Counterpart::Early | Counterpart::Unknown => {
+                self.ends.partner(id)
+            }
         }
     }
 
@@ -150,13 +152,17 @@ impl Daemon {
     }
 
     /// Why a connection whose addresses leave its namespace has no other end here, if it has none.
-    pub(super) fn is_beyond(&self, id: EndId, tuple: Tuple) -> Option<Reason> {
+    pub(super) fn is_beyond(&mut self, id: EndId, tuple: Tuple) -> Option<Reason> {
         let leaves = namespaces::leaves(namespaces::ends(tuple)).is_some();
         if !self.mirrors.is_on() || !leaves || self.ends.partner(id).is_some() {
             return None;
         }
         match self.mirrors.counterpart(id.cookie) {
             Counterpart::Found(_) => None,
+            Counterpart::Early => {
+                self.note_early(id);
+                None
+            }
             Counterpart::Nobody => Some(Reason::NotLocal),
             Counterpart::Unknown => Some(Reason::Older),
         }
