@@ -105,7 +105,10 @@ pub(crate) fn steps(report: &mut Report) -> Result<()> {
             [client, server],
         ])
     });
-    daemon.stop(Signal::TERM)?;
+    report.step(
+        "namespaces / a server that had another shuntd before",
+        || lab.after_a_restart(daemon, &net),
+    );
     Ok(())
 }
 
@@ -367,19 +370,47 @@ impl Lab {
         Ok((Job::spawn(name, &self.directory, &mut command)?, stats))
     }
 
+    /// A server goes on while another daemon takes the place of its own, and has one client before that and
+    /// one after.
+    fn after_a_restart(&self, daemon: Job, net: &Net) -> Result<String> {
+        let [client, server] = [&net.client, &net.server].map(Place::Namespace);
+        let (server, server_stats) = self.server("lasting", server, "2")?;
+        let ask = || self.client("lasting", client, ("10.77.0.3", 7000), ANY_PORT);
+        let (mut first, _) = ask()?;
+        let status = first.wait(LIMIT, &[])?;
+        ensure!(status.success(), "{status}\n{}", first.tail());
+        daemon.stop(Signal::TERM)?;
+        let daemon = self.daemon(net.host.command())?;
+        let (second, second_stats) = ask()?;
+        let pair = Pair {
+            jobs: [second, server],
+            stats: [second_stats, server_stats],
+        };
+        let shares = pair.finish(MOST)?;
+        daemon.stop(Signal::TERM)?;
+        Ok(shares)
+    }
+
     fn start(
         &self,
         name: &str,
         client: Place,
         server: Place,
-        (address, port): (&str, u16),
+        to: (&str, u16),
         own_port: &str,
     ) -> Result<Pair> {
-        let end = |role: &str, place: Place, words: &[&str]| {
-            let words = [&[PYTHON, "-c", ECHO, role], words].concat();
-            self.spawn(&format!("{name}-{role}"), place, &words)
-        };
-        let (mut server, server_stats) = end("server", server, &["7000", name])?;
+        let (server, server_stats) = self.server(name, server, "1")?;
+        let (client, client_stats) = self.client(name, client, to, own_port)?;
+        Ok(Pair {
+            jobs: [client, server],
+            stats: [client_stats, server_stats],
+        })
+    }
+
+    /// Starts a server for so many clients, and waits until it listens.
+    fn server(&self, name: &str, place: Place, clients: &str) -> Result<(Job, PathBuf)> {
+        let words = ["7000", name, clients];
+        let (mut server, stats) = self.end("server", name, place, &words)?;
         let mut ended = false;
         let starts = || {
             ended = !matches!(server.finished(), Ok(None));
@@ -387,16 +418,23 @@ impl Lab {
         };
         let started = wait_until(LIMIT, starts) && !ended;
         ensure!(started, "no server: {}", server.tail());
-        let port = port.to_string();
-        let (client, client_stats) = end(
-            "client",
-            client,
-            &[address, &port, name, MESSAGES, own_port],
-        )?;
-        Ok(Pair {
-            jobs: [client, server],
-            stats: [client_stats, server_stats],
-        })
+        Ok((server, stats))
+    }
+
+    fn client(
+        &self,
+        name: &str,
+        place: Place,
+        (address, port): (&str, u16),
+        own_port: &str,
+    ) -> Result<(Job, PathBuf)> {
+        let words = [address, &port.to_string(), name, MESSAGES, own_port];
+        self.end("client", name, place, &words)
+    }
+
+    fn end(&self, role: &str, name: &str, place: Place, words: &[&str]) -> Result<(Job, PathBuf)> {
+        let words = [&[PYTHON, "-c", ECHO, role], words].concat();
+        self.spawn(&format!("{name}-{role}"), place, &words)
     }
 }
 

@@ -19,7 +19,9 @@ mod datagram;
 mod place;
 mod sending;
 
-pub(crate) use abroad::{asks_for_sockets, keep as keep_abroad, want_sockets, wants_sockets};
+pub(crate) use abroad::{
+    asks_for_sockets, keep as keep_abroad, renew as renew_abroad, want_sockets, wants_sockets,
+};
 pub(crate) use call::{call, is_there};
 pub(crate) use caller::is_able;
 pub(crate) use channel::Channel;

@@ -51,7 +51,7 @@ const AMBIGUOUS: i32 = i32::MIN;
 
 /// How much later than its connector an acceptor may have ended the handshake. A connector whose
 /// last segment of the handshake is lost sends it again when it is asked once more, after a second.
-const HANDSHAKE: Duration = Duration::from_secs(2);
+pub const HANDSHAKE: Duration = Duration::from_secs(2);
 
 /// What the kernel has said of the connections that began since [`Identities::attach`], as far as
 /// there is room for them. As long as this lives, new ones are recorded.

@@ -40,9 +40,12 @@ impl Boards {
         self.boards.get(&netns).map(Rc::as_ref)
     }
 
-    /// Forgets boards that no client has any more.
-    pub(crate) fn forget_unused(&mut self) {
-        self.boards.retain(|_, board| Rc::strong_count(board) > 1);
+    /// Forgets boards that no client has any more, and says of which namespaces.
+    pub(crate) fn forget_unused(&mut self) -> Vec<u64> {
+        let unused = self
+            .boards
+            .extract_if(|_, board| Rc::strong_count(board) == 1);
+        unused.map(|(netns, _)| netns).collect()
     }
 }
 
@@ -227,7 +230,7 @@ mod tests {
         assert_eq!(other.port_word(80).load(Ordering::Relaxed), 0);
         assert!(Rc::ptr_eq(&one, &boards.of(1).unwrap()));
         drop(one);
-        boards.forget_unused();
+        assert_eq!(boards.forget_unused(), [1]);
         assert!(boards.get(1).is_none() && boards.get(2).is_some());
     }
 

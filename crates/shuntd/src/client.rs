@@ -1,6 +1,6 @@
 //! What the daemon holds for one client.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use shunt_abi::message::{Kind, Message, comm_text};
 use crate::account::Account;
 use crate::board::Board;
 use crate::foreign::{Foreign, Lane};
+use crate::reached::Reached;
 use crate::{process, wire};
 
 /// Memory for a link to come.
@@ -92,8 +93,8 @@ pub(crate) struct Client {
     pub(crate) most_slots: u32,
     /// Its listeners: cookie → port.
     pub(crate) listeners: HashMap<u64, u16>,
-    /// Where it was found that its listeners are reached: network namespace and port.
-    pub(crate) reached: HashSet<(u64, u16)>,
+    /// Where it was found that its listeners are reached.
+    pub(crate) reached: Reached,
     /// What it counts.
     pub(crate) account: Option<Account>,
     /// Messages that did not fit its socket.
@@ -134,7 +135,7 @@ impl Client {
             asked: Vec::new(),
             most_slots: MOST_SLOTS,
             listeners: HashMap::new(),
-            reached: HashSet::new(),
+            reached: Reached::default(),
             account: None,
             outbox: VecDeque::new(),
             rows: VecDeque::new(),

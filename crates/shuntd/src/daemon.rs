@@ -6,6 +6,7 @@ mod admitting;
 mod adopting;
 mod crossing;
 mod dispatch;
+mod early;
 mod elsewhere;
 mod inheriting;
 mod lending;
@@ -30,6 +31,7 @@ use shunt_abi::message::{FLAG_UNUSED, Kind, Message};
 use accounting::Orphan;
 use admitting::spare_descriptor;
 use adopting::Adopting;
+use early::Early;
 use elsewhere::Elsewhere;
 use inheriting::Inheriting;
 use lending::{LeftBehind, Lending};
@@ -122,6 +124,8 @@ pub struct Daemon {
     parked: Vec<[EndId; 2]>,
     /// Claims of sockets that came from other processes.
     adopting: Adopting,
+    /// Claims of connectors whose acceptors may still come.
+    early: Early,
     inheriting: Inheriting,
     elsewhere: Elsewhere,
     lending: Lending,
@@ -184,6 +188,7 @@ impl Daemon {
             links: Links::new(),
             parked: Vec::new(),
             adopting: Adopting::new(&looked),
+            early: Early::default(),
             inheriting: Inheriting::new(&looked),
             elsewhere: Elsewhere::new(&looked),
             lending: Lending::new(&looked),
@@ -251,6 +256,7 @@ impl Daemon {
                 self.adopting.left(),
                 self.elsewhere.left(),
                 self.lending.left(),
+                self.early.left(),
                 self.links.left(),
             ];
             let next = left.into_iter().chain(looks.into_iter().flatten()).min();
@@ -295,6 +301,7 @@ impl Daemon {
             self.look_elsewhere();
             self.look_for_loans();
             self.take_links_back();
+            self.settle_early();
             self.bury();
             if left == Some(Duration::ZERO) && events.is_empty() {
                 // Whoever knocked before this look is let in. Later ones see the
@@ -458,7 +465,7 @@ impl Daemon {
             self.say_gone(lost, 0); // To nobody, for a link with itself.
         }
         self.part_with(client);
-        self.boards.forget_unused();
+        self.forget_boards();
         self.alone_since = Instant::now();
         self.hear(true);
     }

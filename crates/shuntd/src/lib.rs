@@ -33,6 +33,7 @@ mod log;
 mod mirror;
 mod namespaces;
 mod process;
+mod reached;
 mod scan;
 mod survivors;
 mod sys;

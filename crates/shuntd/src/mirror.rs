@@ -1,7 +1,10 @@
 //! Who is whose other end, whatever lies between: by mirrored sequence numbers, where the kernel lets
 //! this daemon see them (`shunt_identity`).
 
-use shunt_identity::{Identities, Unavailable};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use shunt_identity::{HANDSHAKE, Identities, Identity, Side, Unavailable};
 
 /// So many connections are remembered, those used last.
 const CAPACITY: u32 = 1 << 16;
@@ -24,6 +27,8 @@ pub(crate) enum Counterpart {
     Found(Mirror),
     /// It is on another host, or something on the way ends one connection and begins another.
     Nobody,
+    /// It is, or the handshake has not ended there: it has just ended here, at the connector.
+    Early,
     /// The connection is older than the kernel's program, or too many were made since.
     Unknown,
 }
@@ -62,8 +67,15 @@ impl Mirrors {
                 netns: other.netns,
                 peer_port: other.remote.port(),
             }),
+            Ok(None) if may_be_early(&own) => Counterpart::Early,
             Ok(None) => Counterpart::Nobody,
             Err(_) => Counterpart::Unknown,
         }
     }
+}
+
+/// Whether the handshake of the other end may still end.
+fn may_be_early(own: &Identity) -> bool {
+    let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+    own.side == Side::Connector && now.saturating_sub(own.established) <= HANDSHAKE
 }

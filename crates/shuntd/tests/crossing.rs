@@ -3,7 +3,10 @@
 
 mod common;
 
+use std::fs::File;
+use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,6 +113,58 @@ fn a_board_that_comes_after_the_claim_knows_the_port() {
 }
 
 #[test]
+fn a_namespace_that_all_have_left_is_told_anew() {
+    let test = "a_namespace_that_all_have_left";
+    let Some(places) = two(test) else { return };
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let acceptor = places[1].within(|| Client::at(&file));
+    let (_near, far) = connection(&places);
+    let connector = || places[0].within(|| Client::at(&file));
+    let first = connector();
+    acceptor.claim(&far, Role::Acceptor, 0);
+    acceptor.sync();
+    assert!(first.port_is_set(7000));
+    drop(first);
+    while connector().port_is_set(7000) {
+        std::thread::yield_now();
+    }
+    let later = connector();
+    let (_near, far) = connection(&places);
+    acceptor.claim(&far, Role::Acceptor, 0);
+    acceptor.sync();
+    assert!(later.port_is_set(7000));
+}
+
+#[test]
+fn many_ports_of_one_namespace_keep_no_other_from_being_told() {
+    const MOST: usize = 64;
+    let test = "many_ports_of_one_namespace";
+    let Some(places) = two(test) else { return };
+    // It had room for no more than these.
+    let config = format!("[limits]\nconnections_per_client = {}", MOST + 2);
+    let Some((_daemon, file)) = crossing(test, &config) else {
+        return;
+    };
+    let acceptor = places[1].within(|| Client::at(&file));
+    let connector = places[0].within(|| Client::at(&file));
+    let bind = |_| TcpListener::bind("10.77.0.2:0").unwrap();
+    let listeners: Vec<_> = places[1].within(|| (0..=MOST).map(bind).collect());
+    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+    let connect = |listener| TcpStream::connect(("10.77.0.2", port(listener))).unwrap();
+    let _near: Vec<_> = places[0].within(|| listeners.iter().map(connect).collect());
+    for listener in &listeners {
+        let (far, _) = listener.accept().unwrap();
+        acceptor.claim(&far, Role::Acceptor, 0);
+        acceptor.sync();
+        assert!(connector.port_is_set(port(listener)));
+    }
+    assert!(!connector.port_is_set(port(&listeners[0])));
+    assert!(connector.port_is_set(port(&listeners[1])));
+}
+
+#[test]
 fn connections_that_leave_the_namespace_and_have_no_mirror_are_answered_at_once() {
     let test = "connections_without_a_mirror";
     let Some(places) = two(test) else { return };
@@ -121,6 +176,58 @@ fn connections_that_leave_the_namespace_and_have_no_mirror_are_answered_at_once(
     client.claim(&far, Role::Acceptor, 0);
     let (answer, _) = client.expect(Kind::Unpaired);
     assert_eq!(answer.status, Reason::Older as u8);
+}
+
+#[test]
+fn a_claim_before_the_acceptors_handshake_is_done_waits_for_that() {
+    let test = "a_claim_before_the_acceptors_handshake";
+    let Some(places) = two(test) else { return };
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let listener = places[1].within(|| TcpListener::bind("10.77.0.2:7000").unwrap());
+    defer_accept(&listener);
+    let connect = || TcpStream::connect("10.77.0.2:7000").unwrap();
+    let (early, mut near) = places[0].within(|| (connect(), connect()));
+    let connector = places[0].within(|| Client::at(&file));
+    let acceptor = places[1].within(|| Client::at(&file));
+    let _memory = [connector.spare(1), acceptor.spare(2)];
+    acceptor.sync();
+    connector.claim(&near, Role::Connector, 0);
+    connector.sync();
+    near.write_all(b"x").unwrap();
+    let (far, _) = listener.accept().unwrap();
+    acceptor.claim(&far, Role::Acceptor, 0);
+    for client in [&connector, &acceptor] {
+        for _ in 0..=SOCKETS {
+            client.expect(Kind::Abroad);
+        }
+        client.expect(Kind::Paired);
+        client.expect(Kind::NeedSpare);
+    }
+    // One that nobody accepts in time is answered then.
+    let cookie = connector.claim(&early, Role::Connector, 0);
+    let (answer, _) = connector.expect(Kind::Unpaired);
+    assert_eq!(
+        (answer.status, answer.cookie),
+        (Reason::NotLocal as u8, cookie)
+    );
+}
+
+/// Its connections are there when their first data are (`tcp(7)`).
+fn defer_accept(listener: &TcpListener) {
+    let seconds = 10_i32;
+    // SAFETY: the option is an int, and the kernel reads no more.
+    let done = unsafe {
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            size_of::<i32>() as u32,
+        )
+    };
+    assert_eq!(done, 0);
 }
 
 #[test]
@@ -154,13 +261,33 @@ fn a_client_is_not_given_sockets_without_end() {
         return;
     };
     let client = Client::at(&file);
-    for _ in 0..2048 / SOCKETS {
+    // The first request also brings one to call by.
+    let count = |first| SOCKETS + usize::from(first);
+    for turn in 0..2048 / SOCKETS {
         client.send(&Message::new(Kind::Abroad), None);
-        (0..SOCKETS).for_each(|_| drop(client.expect(Kind::Abroad)));
+        (0..count(turn == 0)).for_each(|_| drop(client.expect(Kind::Abroad)));
     }
     client.send(&Message::new(Kind::Abroad), None);
     client.send(&Message::new(Kind::List), None);
     client.expect(Kind::End);
+}
+
+#[test]
+fn who_had_sockets_of_a_former_daemon_is_given_one_to_call_by_before_others() {
+    let test = "who_had_sockets_of_a_former_daemon";
+    let Some((_daemon, file)) = crossing(test, "") else {
+        return;
+    };
+    let client = Client::at(&file);
+    for _ in 0..2 {
+        client.send(&Message::new(Kind::Abroad), None);
+    }
+    let given = [Role::Connector].into_iter();
+    for role in given.chain((0..2 * SOCKETS).map(|_| Role::Acceptor)) {
+        assert_eq!(client.expect(Kind::Abroad).0.role, role as u8);
+    }
+    client.sync();
+    client.expect_nothing();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 """The two ends of a test: a server that answers each message with its own key before it, and a client
 that checks every byte.
 
-    echo.py server PORT KEY
+    echo.py server PORT KEY CONNECTIONS
     echo.py client ADDRESS PORT KEY MESSAGES [ITS OWN PORT]
     echo.py lasting ADDRESS PORT KEY FILE    until there is such a file
 """
@@ -27,15 +27,17 @@ def receive(connection, length):
     return data
 
 
-def serve(port, key):
+def serve(port, key, connections):
     listener = socket.create_server(("", int(port)))
     print("listening", flush=True)
-    connection, _ = listener.accept()
-    while True:
-        message = connection.recv(LENGTH, socket.MSG_WAITALL)
-        if not message:
-            return
-        connection.sendall(key.encode() + message)
+    for _ in range(int(connections)):
+        answer(listener.accept()[0], key)
+
+
+def answer(connection, key):
+    with connection:
+        while message := connection.recv(LENGTH, socket.MSG_WAITALL):
+            connection.sendall(key.encode() + message)
 
 
 def ask(address, port, key, messages, own=0):

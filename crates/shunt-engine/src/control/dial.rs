@@ -13,7 +13,7 @@ use super::state::{
 use super::wire::Sent;
 use super::{board, due, wire};
 use crate::region::{self, line_file};
-use crate::{sys, thread};
+use crate::{sys, thread, wake};
 
 /// As which user this process, or the one that forked it, found a daemon last.
 static SERVED: AtomicU32 = AtomicU32::new(NOBODY);
@@ -118,6 +118,7 @@ fn open() -> bool {
         return false;
     }
     due::tell_everything();
+    wake::renew_abroad();
     true
 }
 

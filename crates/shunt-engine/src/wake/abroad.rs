@@ -7,8 +7,11 @@
 //!
 //! Who has peers elsewhere opens all channels so from then on, as far as there are sockets: whoever is
 //! called there has one by which it calls.
+//!
+//! Each shuntd has another such namespace. What is left from that of one before is replaced as soon as
+//! this one has passed a socket.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 
@@ -27,9 +30,34 @@ const MOST: usize = shunt_abi::message::SOCKETS as usize;
 /// The socket by which peers are called.
 static SENDER: Kept = Kept::nothing();
 /// Sockets for channels to come.
-static STOCK: [Kept; MOST] = [const { Kept::nothing() }; MOST];
+static STOCK: [Spare; MOST] = [const { Spare::nothing() }; MOST];
+/// The namespace of the last socket that shuntd has passed (`SO_NETNS_COOKIE`): where peers call now.
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
+/// This process has been given sockets to be called at.
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
 /// Somebody changes these.
 static CHANGING: AtomicBool = AtomicBool::new(false);
+
+/// A socket for a channel, and the namespace that it was made in.
+struct Spare {
+    socket: Kept,
+    namespace: AtomicU64,
+}
+
+impl Spare {
+    const fn nothing() -> Self {
+        Self {
+            socket: Kept::nothing(),
+            namespace: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether there is a socket by which peers can call.
+    fn is_of_use(&self) -> bool {
+        let of = self.namespace.load(Ordering::Relaxed);
+        self.socket.number() >= 0 && of == namespace()
+    }
+}
 
 /// The same name, in that namespace or in this process's.
 pub(super) fn name(name: u64, abroad: bool) -> u64 {
@@ -41,9 +69,22 @@ pub(super) fn is_name(name: u64) -> bool {
     name & BIT != 0
 }
 
+/// Where peers call now.
+pub(super) fn namespace() -> u64 {
+    NAMESPACE.load(Ordering::Relaxed)
+}
+
 /// Whether there is a socket for a channel that has none of these.
 pub(super) fn is_any() -> bool {
-    STOCK.iter().any(|kept| kept.number() >= 0)
+    STOCK.iter().any(Spare::is_of_use)
+}
+
+/// Another shuntd serves this process: it is asked for sockets in place of those of the one before, if
+/// there were peers elsewhere.
+pub(crate) fn renew() {
+    if IS_CALLED.load(Ordering::Relaxed) {
+        want_sockets();
+    }
 }
 
 /// Keeps a copy of a socket that shuntd has passed: the one to call by, in the place of a former one, or
@@ -52,9 +93,18 @@ pub(crate) fn keep(passed: c_int, is_sender: bool) {
     let Ok(copy) = sys::copy_high(passed) else {
         return;
     };
+    let cookie = sys::getsockopt(copy, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
+    let namespace = cookie.unwrap_or(0); // A kernel that tells none apart.
     let kept = change(|| {
-        let free = STOCK.iter().find(|kept| kept.number() < 0);
-        let kept = if is_sender { Some(&SENDER) } else { free }?;
+        NAMESPACE.store(namespace, Ordering::Relaxed);
+        let kept = if is_sender {
+            &SENDER
+        } else {
+            IS_CALLED.store(true, Ordering::Relaxed);
+            let free = STOCK.iter().find(|spare| !spare.is_of_use())?;
+            free.namespace.store(namespace, Ordering::Relaxed);
+            &free.socket
+        };
         let former = kept.take();
         kept.keep(copy).then_some(former)
     });
@@ -68,9 +118,18 @@ pub(crate) fn keep(passed: c_int, is_sender: bool) {
     }
 }
 
-/// A socket for a channel. Whoever gets it closes it.
-pub(super) fn take() -> Option<c_int> {
-    let taken = change(|| STOCK.iter().find_map(Kept::take)).flatten();
+/// A socket for a channel, and its namespace. Whoever gets it closes it.
+pub(super) fn take() -> Option<(c_int, u64)> {
+    let taken = change(|| {
+        STOCK
+            .iter()
+            .filter(|spare| spare.is_of_use())
+            .find_map(|spare| {
+                let namespace = spare.namespace.load(Ordering::Relaxed);
+                spare.socket.take().map(|fd| (fd, namespace))
+            })
+    })
+    .flatten();
     if taken.is_some() && !is_any() {
         want_sockets();
     }
@@ -133,12 +192,15 @@ pub(super) fn call(name: u64, secret: u64) -> bool {
 /// In a forked child: what is in stock is its parent's, which would have calls for both.
 pub(super) fn after_fork_child() {
     CHANGING.store(false, Ordering::Relaxed);
-    STOCK.iter().filter_map(Kept::take).for_each(sys::close);
+    IS_CALLED.store(false, Ordering::Relaxed);
+    let stock = STOCK.iter().filter_map(|spare| spare.socket.take());
+    stock.for_each(sys::close);
 }
 
 /// If `fd` is the number of one of them and the program wants it: moves elsewhere.
 pub(super) fn make_way(fd: c_int) {
-    for kept in STOCK.iter().chain([&SENDER]) {
+    let stock = STOCK.iter().map(|spare| &spare.socket);
+    for kept in stock.chain([&SENDER]) {
         if kept.number() == fd {
             kept.make_way(fd);
             await_none_sends();
@@ -184,8 +246,32 @@ mod tests {
         make_way(number);
         assert_ne!(SENDER.number(), number);
         assert!(call(&at) && channel.hear());
+        let unshared = || {
+            // SAFETY: only this thread's network namespace changes, and the thread ends.
+            let is_done = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+            is_done.then(|| sys::datagram_socket().unwrap())
+        };
+        // As another shuntd passes it; only root can make one.
+        if let Some(passed) = std::thread::spawn(unshared).join().unwrap() {
+            pass(false);
+            assert!(is_any() && !channel.is_outdated());
+            keep(passed, true);
+            assert!(channel.is_outdated() && !is_any());
+            channel.close();
+            assert!(channel.open() && !channel.is_outdated());
+            channel.tell(&at);
+            assert!(!is_name(at.look().0), "what is in stock is of the former");
+            keep(passed, false);
+            assert!(channel.is_outdated());
+            channel.close();
+            assert!(channel.open() && !channel.is_outdated());
+            channel.tell(&at);
+            assert!(is_name(at.look().0) && call(&at) && channel.hear());
+            sys::close(passed);
+        }
         sys::close(SENDER.take().unwrap());
         sys::close(number);
         channel.close();
+        after_fork_child();
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Channel {
     socket: Kept,
     name: AtomicU64,
     secret: AtomicU64,
+    /// The namespace of a name that peers elsewhere can call.
+    namespace: AtomicU64,
     /// 1 + the number by which a thread is about to poll it, or polls it; 0: none; or [`INTERRUPTED`].
     watched: AtomicI32,
 }
@@ -32,6 +34,7 @@ impl Channel {
             socket: Kept::nothing(),
             name: AtomicU64::new(0),
             secret: AtomicU64::new(0),
+            namespace: AtomicU64::new(0),
             watched: AtomicI32::new(0),
         }
     }
@@ -66,11 +69,15 @@ impl Channel {
     }
 
     fn make(&self) -> Result<c_int, Errno> {
-        let (fd, is_abroad) = match abroad::take() {
-            Some(fd) => (fd, true),
-            None => (sys::move_high(sys::datagram_socket()?), false),
+        let taken = abroad::take();
+        let fd = match taken {
+            Some((fd, namespace)) => {
+                self.namespace.store(namespace, Ordering::Relaxed);
+                fd
+            }
+            None => sys::move_high(sys::datagram_socket()?),
         };
-        if let Err(errno) = self.name(fd, is_abroad) {
+        if let Err(errno) = self.name(fd, taken.is_some()) {
             sys::close(fd);
             return Err(errno);
         }
@@ -88,10 +95,14 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether peers in other network namespaces cannot call it, and could if it were closed and opened
-    /// again.
+    /// Whether it is to be closed and opened again: peers in other network namespaces cannot call it, and
+    /// could then; or it is of a former shuntd's namespace, where none of those that come now can.
     pub(crate) fn is_outdated(&self) -> bool {
-        abroad::is_any() && !abroad::is_name(self.name.load(Ordering::Relaxed))
+        if abroad::is_name(self.name.load(Ordering::Relaxed)) {
+            self.namespace.load(Ordering::Relaxed) != abroad::namespace()
+        } else {
+            abroad::is_any()
+        }
     }
 
     /// Says where it is to be called.

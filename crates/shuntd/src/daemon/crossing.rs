@@ -66,7 +66,9 @@ impl Daemon {
                 }
                 claimed
             }
-            Counterpart::Nobody | Counterpart::Unknown => self.ends.partner(id),
+            Counterpart::Nobody | Counterpart::Early | Counterpart::Unknown => {
+                self.ends.partner(id)
+            }
         }
     }
 
@@ -92,7 +94,6 @@ impl Daemon {
     /// An accepted connection comes from a namespace whose board does not say that its port is worth a
     /// claim: it does from now on, or as soon as there is one.
     fn list_reached(&mut self, id: EndId, mirror: Mirror) {
-        let most = self.config.limits.connections_per_client;
         let accepts = |end: &End| end.role == Role::Acceptor;
         let (Some(client), true) = (
             self.clients.get_mut(&id.client),
@@ -101,14 +102,16 @@ impl Daemon {
             return;
         };
         let board = self.boards.get(mirror.netns);
-        let is_listed = board.is_some_and(|board| board.lists(mirror.peer_port));
-        if !is_listed
-            && client.reached.len() < most
-            && client.reached.insert((mirror.netns, mirror.peer_port))
-            && let Some(board) = board
-        {
+        if board.is_some_and(|board| board.lists(mirror.peer_port)) {
+            return;
+        }
+        let Some(gone) = client.reached.add(mirror.netns, mirror.peer_port) else {
+            return;
+        };
+        if let Some(board) = board {
             board.add_listener(mirror.peer_port);
         }
+        self.unlist(gone);
     }
 
     /// The board of a namespace; the first client there may come later than connections from there
@@ -117,8 +120,8 @@ impl Daemon {
         let is_new = self.boards.get(netns).is_none();
         let board = self.boards.of(netns)?;
         if is_new {
-            let reached = self.clients.values().flat_map(|client| &client.reached);
-            for &(_, port) in reached.filter(|(there, _)| *there == netns) {
+            let clients = self.clients.values();
+            for port in clients.flat_map(|client| client.reached.of(netns)) {
                 board.add_listener(port);
             }
         }
@@ -126,8 +129,22 @@ impl Daemon {
     }
 
     /// Its listeners are gone.
-    pub(super) fn forget_reached(&mut self, client: &Client) {
-        for &(netns, port) in &client.reached {
+    pub(super) fn forget_reached(&self, client: &Client) {
+        self.unlist(client.reached.all());
+    }
+
+    /// Boards that no client has any more go, and with them what was noted for them: the number of a
+    /// namespace that is gone never comes back.
+    pub(super) fn forget_boards(&mut self) {
+        for netns in self.boards.forget_unused() {
+            for client in self.clients.values_mut() {
+                client.reached.forget(netns);
+            }
+        }
+    }
+
+    fn unlist(&self, reached: impl IntoIterator<Item = (u64, u16)>) {
+        for (netns, port) in reached {
             if let Some(board) = self.boards.get(netns) {
                 board.remove_listener(port);
             }
@@ -135,13 +152,17 @@ impl Daemon {
     }
 
     /// Why a connection whose addresses leave its namespace has no other end here, if it has none.
-    pub(super) fn is_beyond(&self, id: EndId, tuple: Tuple) -> Option<Reason> {
+    pub(super) fn is_beyond(&mut self, id: EndId, tuple: Tuple) -> Option<Reason> {
         let leaves = namespaces::leaves(namespaces::ends(tuple)).is_some();
         if !self.mirrors.is_on() || !leaves || self.ends.partner(id).is_some() {
             return None;
         }
         match self.mirrors.counterpart(id.cookie) {
             Counterpart::Found(_) => None,
+            Counterpart::Early => {
+                self.note_early(id);
+                None
+            }
             Counterpart::Nobody => Some(Reason::NotLocal),
             Counterpart::Unknown => Some(Reason::Older),
         }
@@ -164,9 +185,7 @@ impl Daemon {
         }
         // Of the same namespace, too: who has peers elsewhere is called there by all.
         for id in clients {
-            if self.clients.get(&id).is_some_and(|client| !client.may_call) {
-                self.give_socket(id, Role::Connector)?;
-            }
+            self.give_sender(id)?;
         }
         let [a, b] = clients.map(|id| self.clients.get(&id).map(|c| (c.netns, c.sockets)));
         if let (Some((of_a, has_a)), Some((of_b, has_b))) = (a, b)
@@ -187,8 +206,18 @@ impl Daemon {
         const MOST: u32 = 2048;
         if self.clients.get(&id).is_some_and(|c| c.sockets < MOST) {
             // Without, it is called in its own namespace only.
-            let _ = self.give_sockets(id);
+            let _ = self.give_sender(id).and_then(|()| self.give_sockets(id));
         }
+    }
+
+    /// Gives a client a socket to call by, unless it has one. That comes before those to be called at: who
+    /// has some of a former daemon's namespace does without them from then on.
+    fn give_sender(&mut self, id: u64) -> io::Result<()> {
+        let lacks = |client: &Client| !client.may_call;
+        if self.clients.get(&id).is_some_and(lacks) {
+            self.give_socket(id, Role::Connector)?;
+        }
+        Ok(())
     }
 
     fn give_sockets(&mut self, id: u64) -> io::Result<()> {
