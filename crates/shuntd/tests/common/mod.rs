@@ -1,29 +1,25 @@
 //! A daemon in a thread and fake clients that speak its protocol.
 #![allow(dead_code, unreachable_pub)] // Each test file uses its part of this.
 
+mod client;
 pub mod place;
 pub mod region;
 
-use std::io::{IoSlice, IoSliceMut, Write as _};
-use std::mem::MaybeUninit;
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-};
+use rustix::net::sockopt;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Uid};
-use shunt_abi::message::{FLAG_ANSWER, FLAG_USED, Kind, Message, Role};
-use shunt_abi::{board, layout};
+use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
 use shuntd::{Config, Daemon, Scope};
-use zerocopy::IntoBytes;
+
+pub use client::Client;
 
 /// How long a test waits for what must come: a watchdog, not a measure.
 pub const WATCHDOG: Duration = Duration::from_secs(20);
@@ -271,183 +267,6 @@ impl Drop for Fixture {
         if !std::thread::panicking() {
             ended.expect("the daemon panicked");
         }
-    }
-}
-
-/// A fake libshunt.
-pub struct Client {
-    pub socket: OwnedFd,
-    pub board: Option<OwnedFd>,
-    pub mail: u32,
-}
-
-impl Client {
-    /// Connects, and says nothing.
-    pub fn raw(name: &str) -> Self {
-        Self::dial(&SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap())
-    }
-
-    pub fn dial(address: &SocketAddrUnix) -> Self {
-        let kind = SocketType::SEQPACKET;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(WATCHDOG)).unwrap();
-        rustix::net::connect(&socket, address).unwrap();
-        Self {
-            socket,
-            board: None,
-            mail: 0,
-        }
-    }
-
-    pub fn hello(name: &str, comm: &str) -> Self {
-        Self::introduced(Self::raw(name), comm).0
-    }
-
-    /// One that has said Hello, and the answer.
-    pub fn introduced(mut client: Self, comm: &str) -> (Self, Message) {
-        let mut hello = Message::new(Kind::Hello);
-        hello.name[..comm.len()].copy_from_slice(comm.as_bytes());
-        client.send(&hello, None);
-        let (welcome, board) = client.receive().expect("no Welcome");
-        assert_eq!((welcome.kind(), welcome.status), (Some(Kind::Welcome), 0));
-        client.mail = welcome.index;
-        client.board = board;
-        (client, welcome)
-    }
-
-    pub fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) {
-        self.send_bytes(message.as_bytes(), fd).unwrap();
-    }
-
-    pub fn send_bytes(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> rustix::io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if fd.is_some() {
-            control.push(SendAncillaryMessage::ScmRights(fd.as_slice()));
-        }
-        let slices = [IoSlice::new(bytes)];
-        rustix::net::sendmsg(&self.socket, &slices, &mut control, SendFlags::NOSIGNAL).map(drop)
-    }
-
-    /// The next message, or `None` when the daemon has closed.
-    pub fn receive(&self) -> Option<(Message, Option<OwnedFd>)> {
-        let mut bytes = [0; 256];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let slices = &mut [IoSliceMut::new(&mut bytes)];
-        let got = rustix::net::recvmsg(&self.socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC)
-            .map_or(0, |got| got.bytes); // ECONNRESET: closed with data unread.
-        let mut fds = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        });
-        let fd = fds.next().and_then(|mut fds| fds.next());
-        (got != 0).then(|| (Message::parse(&bytes[..got]).expect("a whole message"), fd))
-    }
-
-    /// The next message, which must be of this kind.
-    pub fn expect(&self, kind: Kind) -> (Message, Option<OwnedFd>) {
-        let (message, fd) = self.receive().expect("the daemon has closed");
-        assert_eq!(message.kind(), Some(kind), "{message:?}");
-        (message, fd)
-    }
-
-    /// Fails unless nothing has been sent to us. Exact after [`Self::sync`].
-    pub fn expect_nothing(&self) {
-        let mut byte = [0; 1];
-        let got = rustix::net::recv(
-            &self.socket,
-            &mut byte[..],
-            RecvFlags::DONTWAIT | RecvFlags::PEEK,
-        );
-        assert_eq!(got.err(), Some(rustix::io::Errno::AGAIN));
-    }
-
-    /// Returns when the daemon has handled everything sent so far.
-    pub fn sync(&self) {
-        self.send(&Message::new(Kind::List), None);
-        while self.receive().expect("the daemon has closed").0.kind() != Some(Kind::End) {}
-    }
-
-    pub fn rows(&self) -> Vec<Message> {
-        self.send(&Message::new(Kind::List), None);
-        let next = || self.receive().expect("the daemon has closed").0;
-        std::iter::from_fn(|| Some(next()).filter(|m| m.kind() == Some(Kind::Row))).collect()
-    }
-
-    pub fn expect_closed(&self) {
-        while self.receive().is_some() {}
-    }
-
-    /// Sends an arena and keeps a descriptor for it.
-    pub fn spare(&self, arena: u32) -> OwnedFd {
-        self.spare_with(arena, layout::FIRST_SLOTS, layout::FIRST_SLOTS)
-    }
-
-    /// The same with so many slots, where it was asked for `asked`.
-    pub fn spare_with(&self, arena: u32, slots: u32, asked: u32) -> OwnedFd {
-        let file = arena_file(layout::arena_bytes(slots) as u64, ARENA_SEALS);
-        let mut spare = Message::new(Kind::Spare);
-        (spare.arena, spare.slot) = (arena, asked);
-        self.send(&spare, Some(file.as_fd()));
-        file
-    }
-
-    /// Claims as libshunt does; returns the socket's cookie.
-    pub fn claim(&self, socket: impl AsFd, role: Role, flags: u32) -> u64 {
-        let claim = named(socket, role, flags);
-        self.send(&claim, None);
-        claim.cookie
-    }
-
-    pub fn claim_as(&self, socket: impl AsFd, cookie: u64, role: Role, flags: u32) {
-        let mut claim = named(socket, role, flags);
-        claim.cookie = cookie;
-        self.send(&claim, None);
-    }
-
-    pub fn release(&self, cookie: u64) {
-        self.with_cookie(Kind::Release, cookie, 0);
-    }
-
-    /// Of a connection that was attached at both ends.
-    pub fn release_used(&self, cookie: u64) {
-        let mut release = Message::new(Kind::Release);
-        (release.cookie, release.flags) = (cookie, FLAG_USED);
-        self.send(&release, None);
-    }
-
-    pub fn report(&self, cookie: u64, status: u8) {
-        self.with_cookie(Kind::Report, cookie, status);
-    }
-
-    pub fn listen(&self, cookie: u64, port: u16) {
-        let mut listen = Message::new(Kind::Listen);
-        (listen.cookie, listen.port) = (cookie, port);
-        self.send(&listen, None);
-    }
-
-    fn with_cookie(&self, kind: Kind, cookie: u64, status: u8) {
-        let mut message = Message::new(kind);
-        (message.cookie, message.status) = (cookie, status);
-        self.send(&message, None);
-    }
-
-    pub fn mail_count(&self) -> u32 {
-        self.board_word(board::MAIL_AT + self.mail as usize * 4)
-    }
-
-    pub fn port_is_set(&self, port: u16) -> bool {
-        self.board_word(board::PORTS_AT + usize::from(port) / 32 * 4) >> (port % 32) & 1 == 1
-    }
-
-    fn board_word(&self, at: usize) -> u32 {
-        let mut word = [0; 4];
-        let got = rustix::io::pread(self.board.as_ref().unwrap(), &mut word[..], at as u64);
-        assert_eq!(got, Ok(4));
-        u32::from_ne_bytes(word)
     }
 }
 
