@@ -1,6 +1,7 @@
-//! Formatting, clippy, and the order of the engine's rooms.
+//! Formatting, clippy, the order of the engine's rooms, and the tables that say where to look.
 
 use crate::build::cargo;
+use crate::map;
 use crate::process::check;
 use crate::report::Report;
 use crate::rooms;
@@ -35,6 +36,7 @@ pub(crate) fn steps(report: &mut Report) {
         Ok(String::new())
     });
     report.step("rooms", rooms::step);
+    report.step("map", map::step);
 }
 
 /// Adds what is missing while there is a network; the steps say if it could not be.

@@ -19,6 +19,7 @@ mod image;
 mod instructions;
 mod lab;
 mod lint;
+mod map;
 mod netns;
 mod newcomer;
 mod package;
