@@ -17,6 +17,7 @@ mod epoll_ctl;
 mod epoll_wait;
 mod poll;
 mod select;
+mod sleeper;
 
 /// A `timespec` in nanoseconds; `None` if it is null. An invalid one is the
 /// kernel's to refuse.

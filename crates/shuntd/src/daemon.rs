@@ -249,18 +249,10 @@ impl Daemon {
             tv_nsec: 0,
         };
         loop {
+            let left = self.left();
+            let rest = self.rest(left);
             // A claim that found no match is answered only when nobody's queue
             // holds the claim that it waits for.
-            let left = self.left();
-            let looks = [
-                self.adopting.left(),
-                self.elsewhere.left(),
-                self.lending.left(),
-                self.early.left(),
-                self.links.left(),
-            ];
-            let next = left.into_iter().chain(looks.into_iter().flatten()).min();
-            let rest = next.and_then(|next| Timespec::try_from(next).ok());
             let timeout = if self.unanswered.is_empty() {
                 rest.as_ref()
             } else {
@@ -272,29 +264,10 @@ impl Daemon {
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                let (data, flags) = (event.data.u64(), event.flags);
-                match data & 3 {
-                    STOP => return Ok(()),
-                    LISTENER if data == ROOM => {
-                        self.lanes.room.heard();
-                        self.hear(true);
-                    }
-                    LISTENER if data == LOOKED => {
-                        let _ = rustix::io::read(&self.looked, &mut [0; 8][..]);
-                        self.adopt_found();
-                        self.inherit();
-                        self.found_elsewhere();
-                        self.loans_found();
-                    }
-                    LISTENER => self.accept(),
-                    PIDFD => {
-                        // It may have said what it counts just before.
-                        self.take_burst(data >> 2);
-                        self.drop_client(data >> 2, "its process ended");
-                        self.settle_orphan(data >> 2);
-                    }
-                    _ => self.serve(data >> 2, flags),
+                if event.data.u64() & 3 == STOP {
+                    return Ok(());
                 }
+                self.take_event(event.data.u64(), event.flags);
                 self.bury();
             }
             self.adopt();
@@ -319,6 +292,44 @@ impl Daemon {
                 self.bury();
                 passes = 0;
             }
+        }
+    }
+
+    /// For how long it may sleep, if `left` says when it ends.
+    fn rest(&self, left: Option<Duration>) -> Option<Timespec> {
+        let looks = [
+            left,
+            self.adopting.left(),
+            self.elsewhere.left(),
+            self.lending.left(),
+            self.early.left(),
+            self.links.left(),
+        ];
+        let next = looks.into_iter().flatten().min()?;
+        Timespec::try_from(next).ok()
+    }
+
+    fn take_event(&mut self, data: u64, flags: epoll::EventFlags) {
+        match data & 3 {
+            LISTENER if data == ROOM => {
+                self.lanes.room.heard();
+                self.hear(true);
+            }
+            LISTENER if data == LOOKED => {
+                let _ = rustix::io::read(&self.looked, &mut [0; 8][..]);
+                self.adopt_found();
+                self.inherit();
+                self.found_elsewhere();
+                self.loans_found();
+            }
+            LISTENER => self.accept(),
+            PIDFD => {
+                // It may have said what it counts just before.
+                self.take_burst(data >> 2);
+                self.drop_client(data >> 2, "its process ended");
+                self.settle_orphan(data >> 2);
+            }
+            _ => self.serve(data >> 2, flags),
         }
     }
 

@@ -17,30 +17,10 @@ use crate::wake;
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     match m.kind() {
-        Some(Kind::Paired) => {
-            // The link serves later pairs too, so it is opened even if this
-            // connection has gone.
-            let link = link_of(m, passed);
-            if let Some(socket) = find(m)
-                && socket.stage() == Stage::Claimed
-            {
-                match link {
-                    Some(link) if link.is_retired() => pass_over(socket, m, link),
-                    link if link.and_then(|link| paired(socket, m, link)).is_some() => {}
-                    _ => news::refuse(socket, Reason::NoResources),
-                }
-            }
-        }
+        Some(Kind::Paired) => give_memory(m, passed),
         Some(Kind::Unpaired) => {
             if let Some(socket) = find(m) {
-                match Reason::from_number(m.status) {
-                    Some(Reason::PeerLeft) => left(socket, m),
-                    Some(Reason::Held) => socket.ask_later(),
-                    Some(reason) => {
-                        socket.give_up(reason);
-                    }
-                    None => socket.note_answer(m.flags & message::FLAG_MATCHED != 0),
-                }
+                unpaired(socket, m);
             }
         }
         Some(Kind::Downgrade) => {
@@ -63,6 +43,33 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         }
         Some(Kind::Gone) => Link::bury(m.link, m.flags & message::FLAG_UNUSED != 0),
         _ => {}
+    }
+}
+
+/// A socket's connection has memory now.
+fn give_memory(m: &Message, passed: Option<c_int>) {
+    // The link serves later pairs too, so it is opened even if this connection has gone.
+    let link = link_of(m, passed);
+    let is_claimed = |socket: &&Socket| socket.stage() == Stage::Claimed;
+    let Some(socket) = find(m).filter(is_claimed) else {
+        return;
+    };
+    match link {
+        Some(link) if link.is_retired() => pass_over(socket, m, link),
+        link if link.and_then(|link| paired(socket, m, link)).is_some() => {}
+        _ => news::refuse(socket, Reason::NoResources),
+    }
+}
+
+/// A socket's connection has none: for now, or for good.
+fn unpaired(socket: &'static Socket, m: &Message) {
+    match Reason::from_number(m.status) {
+        Some(Reason::PeerLeft) => left(socket, m),
+        Some(Reason::Held) => socket.ask_later(),
+        Some(reason) => {
+            socket.give_up(reason);
+        }
+        None => socket.note_answer(m.flags & message::FLAG_MATCHED != 0),
     }
 }
 

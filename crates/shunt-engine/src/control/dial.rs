@@ -18,10 +18,11 @@ use crate::{sys, thread, wake};
 /// As which user this process, or the one that forked it, found a daemon last.
 static SERVED: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = u32::MAX;
-/// Whether that was the host's, and in which network namespace (`SO_NETNS_COOKIE`) its name is; 0: it
-/// was found by a file.
+/// Whether that was the host's daemon.
 static BY_HOST: AtomicBool = AtomicBool::new(false);
+/// In which network namespace (`SO_NETNS_COOKIE`) its name is; 0: it was found by a file.
 static NETNS: AtomicU64 = AtomicU64::new(0);
+
 /// Connects if need be and the time has come. `true` if there is a daemon.
 pub(crate) fn ensure() -> bool {
     if SOCKET.number() >= 0 {
@@ -59,26 +60,9 @@ fn open() -> bool {
         WHY_NOT.store(Reason::Confined as u32, Ordering::Relaxed);
         return false;
     }
-    let (fd, patience) = match GREETED.take() {
-        Some(fd) => (fd, 0),
-        None => match greet(uid) {
-            Ok((fd, home)) => {
-                note_served(fd, uid, home);
-                SHOWN.store(false, Ordering::Relaxed);
-                leave_as_guest();
-                (fd, PATIENCE_MS)
-            }
-            Err(why) => {
-                let served = SERVED.load(Ordering::Relaxed);
-                let is_other = served != NOBODY && served != uid;
-                let why = if is_other { Reason::OtherUser } else { why };
-                WHY_NOT.store(why as u32, Ordering::Relaxed);
-                if is_other {
-                    come_as_guest(served, uid);
-                }
-                return false;
-            }
-        },
+    let greeted = GREETED.take().map(|fd| (fd, 0));
+    let Some((fd, patience)) = greeted.or_else(|| connect(uid)) else {
+        return false;
     };
     show_counters(fd);
     if sys::poll_ms(fd, libc::POLLIN, patience) == 0 {
@@ -87,14 +71,48 @@ fn open() -> bool {
         RETRY_AT.store(sys::now() + RETRY_NS / 100, Ordering::Relaxed);
         return false;
     }
-    let welcome = match wire::receive(fd) {
-        Ok(Some((m, passed))) if m.kind() == Some(Kind::Welcome) => (m, passed),
-        _ => {
-            sys::close(fd);
-            return false;
+    if !take_welcome(fd) {
+        sys::close(fd);
+        return false;
+    }
+    if !SOCKET.keep(fd) {
+        WHY_NOT.store(Reason::NoResources as u32, Ordering::Relaxed);
+        return false;
+    }
+    due::tell_everything();
+    wake::renew_abroad();
+    true
+}
+
+/// A new connection, and how long its daemon may take for the welcome, in milliseconds. `None`: there is no daemon, or it
+/// serves somebody else; this process is its guest then.
+fn connect(uid: u32) -> Option<(c_int, i64)> {
+    match greet(uid) {
+        Ok((fd, home)) => {
+            note_served(fd, uid, home);
+            SHOWN.store(false, Ordering::Relaxed);
+            leave_as_guest();
+            Some((fd, PATIENCE_MS))
         }
+        Err(why) => {
+            let served = SERVED.load(Ordering::Relaxed);
+            let is_other = served != NOBODY && served != uid;
+            let why = if is_other { Reason::OtherUser } else { why };
+            WHY_NOT.store(why as u32, Ordering::Relaxed);
+            if is_other {
+                come_as_guest(served, uid);
+            }
+            None
+        }
+    }
+}
+
+/// Takes the daemon's welcome and its board; `false`: it refuses, which is noted, or says something else.
+fn take_welcome(fd: c_int) -> bool {
+    let received = wire::receive(fd).ok().flatten();
+    let Some((m, passed)) = received.filter(|(m, _)| m.kind() == Some(Kind::Welcome)) else {
+        return false;
     };
-    let (m, passed) = welcome;
     let mapped = passed.map(|b| (board::map(b), sys::close(b)).0);
     let refused = if m.protocol != PROTOCOL {
         Reason::Version as u8
@@ -109,16 +127,9 @@ fn open() -> bool {
             refused
         };
         WHY_NOT.store(u32::from(why), Ordering::Relaxed);
-        sys::close(fd);
         return false;
     };
     board::adopt(board, m.index);
-    if !SOCKET.keep(fd) {
-        WHY_NOT.store(Reason::NoResources as u32, Ordering::Relaxed);
-        return false;
-    }
-    due::tell_everything();
-    wake::renew_abroad();
     true
 }
 

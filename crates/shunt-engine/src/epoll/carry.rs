@@ -96,65 +96,88 @@ pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Know
         if set.with(is_here) == Some(true) {
             continue;
         }
-        let done = set
-            .with(|s| {
-                let edge = s.items[item as usize].events & libc::EPOLLET as u32 != 0;
-                let mark = match known {
-                    Known::Told(set, mark) if edge && set == set_index => Some(mark),
-                    _ => None,
-                };
-                if mark.is_some_and(|m| s.items[item as usize].armed || tcp::mark(fd) != Some(m)) {
-                    return Some(None);
-                }
-                if !move_in(set, s, item, pair.link) {
-                    return None;
-                }
-                // The inner set tells of its new member what the program knows.
-                let quiet = mark.is_some_and(|mark| {
-                    hear_others(set, s, item);
-                    tcp::mark(fd) == Some(mark) && sys::ready(fd, libc::POLLRDHUP) == 0
-                });
-                Some(Some(quiet))
-            })
-            .flatten();
-        match done {
-            Some(Some(quiet)) => moved.push((set, item, quiet)),
-            refused => {
-                for (set, item, _) in moved {
-                    move_out(set, item, pair.link);
-                }
-                return refused.map(|_| false);
+        let done = set.with(|s| carry_one(set, s, item, (fd, pair), known));
+        let refused = match done.unwrap_or(Carried::NoResources) {
+            Carried::Here { quiet } => {
+                moved.push((set, item, quiet));
+                continue;
             }
+            Carried::KernelFirst => Some(false),
+            Carried::NoResources => None,
+        };
+        for (set, item, _) in moved {
+            move_out(set, item, pair.link);
         }
+        return refused;
     }
     // No barrier: the peer publishes nothing in the ring before it has seen, by what is published
     // after this, that this side honours it in this life.
     say_watched(socket);
     for (set, item, quiet) in moved {
-        if quiet {
-            // There is nothing to report, but who sleeps in a plain wait stands at no
-            // door: it must come and do so, or the next message would pass it by.
-            if set.plain_sleepers.load(Ordering::SeqCst) != 0 {
-                set.kick();
-            }
-            continue;
+        if !quiet {
+            set.with(|s| queue_carried(set, s, item, known));
+            set.kick();
+        } else if set.plain_sleepers.load(Ordering::SeqCst) != 0 {
+            // There is nothing to report, but a thread in a plain wait is not registered as a sleeper of the link:
+            // it wakes and does so, or it would miss the next message.
+            set.kick();
         }
-        set.with(|s| {
-            let index = item as usize;
-            let arming = matches!(known, Known::Arming(at, fd) if (at, fd) == (set.index(), s.items[index].fd));
-            if arming {
-                // Whoever modifies it queues it. The kernel has disarmed it, or may have.
-                s.items[index].look = true;
-                if s.items[index].events & libc::EPOLLONESHOT as u32 != 0 {
-                    s.items[index].events &= FLAGS;
-                }
-            } else {
-                s.enqueue(item, true);
-            }
-        });
-        set.kick();
     }
     Some(true)
+}
+
+/// What became of one registration that was to move.
+enum Carried {
+    /// It has moved; `quiet`: the program knows all that there is to report.
+    Here {
+        quiet: bool,
+    },
+    /// The kernel may have an event to report first.
+    KernelFirst,
+    NoResources,
+}
+
+/// Moves one registration, with its set's lock.
+fn carry_one(
+    set: &Set,
+    s: &mut State,
+    item: u32,
+    (fd, pair): (c_int, &Pair),
+    known: Known,
+) -> Carried {
+    let edge = s.items[item as usize].events & libc::EPOLLET as u32 != 0;
+    let mark = match known {
+        Known::Told(at, mark) if edge && at == set.index() => Some(mark),
+        _ => None,
+    };
+    if mark.is_some_and(|m| s.items[item as usize].armed || tcp::mark(fd) != Some(m)) {
+        return Carried::KernelFirst;
+    }
+    if !move_in(set, s, item, pair.link) {
+        return Carried::NoResources;
+    }
+    // The inner set tells of its new member what the program knows.
+    let quiet = mark.is_some_and(|mark| {
+        hear_others(set, s, item);
+        tcp::mark(fd) == Some(mark) && sys::ready(fd, libc::POLLRDHUP) == 0
+    });
+    Carried::Here { quiet }
+}
+
+/// A registration has moved of which there may be something to report. With its set's lock.
+fn queue_carried(set: &Set, s: &mut State, item: u32, known: Known) {
+    let index = item as usize;
+    let place = (set.index(), s.items[index].fd);
+    let arming = matches!(known, Known::Arming(at, fd) if (at, fd) == place);
+    if !arming {
+        s.enqueue(item, true);
+        return;
+    }
+    // Whoever modifies it queues it. The kernel has disarmed it, or may have.
+    s.items[index].look = true;
+    if s.items[index].events & libc::EPOLLONESHOT as u32 != 0 {
+        s.items[index].events &= FLAGS;
+    }
 }
 
 /// The connection has begun another life, and so has its ring: no end of its stream that was

@@ -170,23 +170,29 @@ fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) ->
 fn harvest(state: &mut State) {
     near::harvest(state);
     for f in 0..state.follows.len() {
-        // Bounded, so that a fast or hostile writer cannot keep us here.
-        for _ in 0..shunt_abi::layout::LOG_ENTRIES {
-            let follow = &mut state.follows[f];
-            let link = follow.link;
-            match follow.log.next(&mut follow.head) {
-                LogEntry::Empty => break,
-                LogEntry::Slot(slot) => {
-                    state.fresh = true;
-                    if let Some(socket) = link.socket(slot) {
-                        state.enqueue_socket(socket);
-                    }
+        harvest_one(state, f);
+    }
+}
+
+/// Follows the log of one link.
+#[inline(always)]
+fn harvest_one(state: &mut State, f: usize) {
+    // Bounded, so that a fast or hostile writer cannot keep us here.
+    for _ in 0..shunt_abi::layout::LOG_ENTRIES {
+        let follow = &mut state.follows[f];
+        let link = follow.link;
+        match follow.log.next(&mut follow.head) {
+            LogEntry::Empty => return,
+            LogEntry::Slot(slot) => {
+                state.fresh = true;
+                if let Some(socket) = link.socket(slot) {
+                    state.enqueue_socket(socket);
                 }
-                LogEntry::Lost => {
-                    state.fresh = true;
-                    state.enqueue_link(link.index());
-                    break;
-                }
+            }
+            LogEntry::Lost => {
+                state.fresh = true;
+                state.enqueue_link(link.index());
+                return;
             }
         }
     }

@@ -59,40 +59,11 @@ pub(super) fn leave(set: &'static Set) {
 
 fn choose(set: &'static Set, may: impl FnOnce(&State) -> bool) {
     let mut moved = Moved::default();
-    let mut places = moved.iter_mut();
-    let mut note = |socket| {
-        if let Some(place) = places.next() {
-            *place = Some(socket);
-        }
-    };
-    let any = set.with(|state| {
+    let mark = |state: &mut State| {
         let may = may(state);
-        state.awake = 0;
-        let mut any = false;
-        for &index in &state.near {
-            let item = &mut state.items[index as usize];
-            let stays = may && item.near && !item.odd && (item.dormant || may_be_near(item));
-            // Also where another thread is just about to do the rest: this one may not
-            // sleep before it is done.
-            if !stays {
-                item.near = false;
-                note(item.socket);
-                any = true;
-            }
-        }
-        let candidates = if may { &mut state.items[..] } else { &mut [] };
-        for (index, item) in candidates.iter_mut().enumerate() {
-            if !item.near && !item.odd && may_be_near(item) {
-                item.near = true;
-                item.end = item.socket.pair().map_or(0, |p| p.consumer().position());
-                note(item.socket);
-                state.near.push(index as u32);
-                any = true;
-            }
-        }
-        any
-    });
-    if any != Some(true) {
+        mark_near(state, may, &mut moved)
+    };
+    if set.with(mark) != Some(true) {
         return;
     }
     for socket in moved.into_iter().flatten() {
@@ -107,20 +78,58 @@ fn choose(set: &'static Set, may: impl FnOnce(&State) -> bool) {
     // As in `watch`; and a relative may have said so just now.
     heavy();
     // What came before that; what comes after it is logged.
-    set.with(|state| {
-        for i in (0..state.near.len()).rev() {
-            let index = state.near[i];
-            let item = &mut state.items[index as usize];
-            if !item.near {
-                state.near.swap_remove(i);
-                item.odd = false;
-                if has_some(item) {
-                    state.fresh = true;
-                    state.enqueue(index, false);
-                }
-            }
+    set.with(let_go);
+}
+
+/// Marks which members are near from now on (none if it `may` not be any), and notes the sockets of those for which that
+/// changes; whether there are any.
+fn mark_near(state: &mut State, may: bool, moved: &mut Moved) -> bool {
+    let mut places = moved.iter_mut();
+    let mut any = false;
+    let mut note = |socket| {
+        any = true;
+        if let Some(place) = places.next() {
+            *place = Some(socket);
         }
-    });
+    };
+    state.awake = 0;
+    for &index in &state.near {
+        let item = &mut state.items[index as usize];
+        let stays = may && item.near && !item.odd && (item.dormant || may_be_near(item));
+        // Also where another thread is just about to do the rest: this one may not
+        // sleep before it is done.
+        if !stays {
+            item.near = false;
+            note(item.socket);
+        }
+    }
+    let candidates = if may { &mut state.items[..] } else { &mut [] };
+    for (index, item) in candidates.iter_mut().enumerate() {
+        if !item.near && !item.odd && may_be_near(item) {
+            item.near = true;
+            item.end = item.socket.pair().map_or(0, |p| p.consumer().position());
+            note(item.socket);
+            state.near.push(index as u32);
+        }
+    }
+    any
+}
+
+/// Takes members that are not near any more out of the list, and queues those that have something.
+fn let_go(state: &mut State) {
+    for i in (0..state.near.len()).rev() {
+        let index = state.near[i];
+        let item = &mut state.items[index as usize];
+        if item.near {
+            continue;
+        }
+        state.near.swap_remove(i);
+        item.odd = false;
+        if has_some(item) {
+            state.fresh = true;
+            state.enqueue(index, false);
+        }
+    }
 }
 
 fn may_be_near(item: &Item) -> bool {

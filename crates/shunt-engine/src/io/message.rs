@@ -16,19 +16,8 @@ use crate::{Outcome, entry, life, real, signal, sys};
 /// `recvmsg(2)`.
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
     if !is_candidate(fd) {
-        // SAFETY: the caller's promise; the kernel, which has judged the header, has
-        // filled the control data.
-        return unsafe {
-            match real::quietly(|| real::recvmsg()(fd, message, flags)) {
-                Ok(n) => {
-                    if has_control(&*message) {
-                        life::passed(message);
-                    }
-                    Outcome::Done(n)
-                }
-                Err(errno) => Outcome::Fail(errno),
-            }
-        };
+        // SAFETY: the caller's promise.
+        return unsafe { recvmsg_elsewhere(fd, message, flags) };
     }
     if is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
         return Outcome::Kernel;
@@ -61,6 +50,25 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
         // SAFETY: the caller's promise.
         || unsafe { real::recvmsg()(fd, message, flags) },
     )
+}
+
+/// The real call, on what is no connection: descriptors may come with it.
+///
+/// # Safety
+/// As for `recvmsg(2)`.
+unsafe fn recvmsg_elsewhere(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome {
+    // SAFETY: the caller's promise; the kernel, which has judged the header, has filled the
+    // control data.
+    unsafe {
+        let n = match real::quietly(|| real::recvmsg()(fd, message, flags)) {
+            Ok(n) => n,
+            Err(errno) => return Outcome::Fail(errno),
+        };
+        if has_control(&*message) {
+            life::passed(message);
+        }
+        Outcome::Done(n)
+    }
 }
 
 /// Fills in what the header says of a message that was received.

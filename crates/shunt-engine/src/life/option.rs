@@ -33,21 +33,7 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
             }
             Err(errno) => Outcome::Fail(errno),
         },
-        libc::F_SETFL => {
-            if argument as c_int & libc::O_ASYNC != 0 {
-                // The kernel signals what comes over the base socket.
-                give_up(fd, Reason::AsyncIo);
-            }
-            match sys::fcntl(fd, command, argument as usize) {
-                Ok(_) => {
-                    if let Entry::Socket(socket) = entry {
-                        flags_set(socket, argument as c_int);
-                    }
-                    Outcome::Done(0)
-                }
-                Err(errno) => Outcome::Fail(errno),
-            }
-        }
+        libc::F_SETFL => set_flags(fd, &entry, argument as c_int),
         F_SETOWN | F_SETSIG | F_SETOWN_EX => {
             if let Entry::Socket(socket) = entry {
                 control::refuse(socket, Reason::AsyncIo);
@@ -58,12 +44,26 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
     }
 }
 
-fn flags_set(socket: &Socket, flags: c_int) {
+/// `F_SETFL`.
+fn set_flags(fd: c_int, entry: &Entry, flags: c_int) -> Outcome {
+    if flags & libc::O_ASYNC != 0 {
+        // The kernel signals what comes over the base socket.
+        give_up(fd, Reason::AsyncIo);
+    }
+    if let Err(errno) = sys::fcntl(fd, libc::F_SETFL, flags as usize) {
+        return Outcome::Fail(errno);
+    }
+    if let Entry::Socket(socket) = entry {
+        note_nonblock(socket, flags & libc::O_NONBLOCK != 0);
+    }
+    Outcome::Done(0)
+}
+
+/// `O_NONBLOCK`, as all who have the connection see it.
+fn note_nonblock(socket: &Socket, on: bool) {
     if let Some(pair) = socket.pair() {
-        pair.own
-            .options
-            .nonblock
-            .store(u32::from(flags & libc::O_NONBLOCK != 0), Ordering::Relaxed);
+        let nonblock = &pair.own.options.nonblock;
+        nonblock.store(u32::from(on), Ordering::Relaxed);
     }
 }
 
@@ -84,44 +84,31 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
         _ => return Outcome::Kernel,
     };
     match request {
-        libc::FIONBIO => match sys::ioctl(fd, request as usize, argument as usize) {
-            Ok(_) => {
-                if let Some(pair) = socket.pair() {
-                    // SAFETY: the kernel has just read it.
-                    let on = unsafe { *argument.cast::<c_int>() } != 0;
-                    pair.own
-                        .options
-                        .nonblock
-                        .store(u32::from(on), Ordering::Relaxed);
-                }
-                Outcome::Done(0)
+        libc::FIONBIO => {
+            if let Err(errno) = sys::ioctl(fd, request as usize, argument as usize) {
+                return Outcome::Fail(errno);
             }
-            Err(errno) => Outcome::Fail(errno),
-        },
+            // SAFETY: the kernel has just read it.
+            note_nonblock(socket, unsafe { *argument.cast::<c_int>() } != 0);
+            Outcome::Done(0)
+        }
         libc::FIONREAD => match Conn::of(fd) {
             Some(_) if (argument as usize) < 4096 => Outcome::Fail(libc::EFAULT),
-            Some(conn) => {
-                let n = stream::unread(&conn).min(i32::MAX as u64) as c_int;
-                // SAFETY: the caller's promise.
-                unsafe { argument.cast::<c_int>().write_unaligned(n) };
-                Outcome::Done(0)
-            }
-            _ => Outcome::Kernel,
+            // SAFETY: the caller's promise.
+            Some(conn) => unsafe { answer(argument, stream::unread(&conn)) },
+            None => Outcome::Kernel,
         },
         libc::TIOCOUTQ | SIOCOUTQNSD => match Conn::of(fd) {
             Some(conn) if conn.is_on_ring() && sys::is_readable(argument) => {
-                let n = stream::unsent(&conn).min(i32::MAX as u64) as c_int;
                 // SAFETY: the caller's promise.
-                unsafe { argument.cast::<c_int>().write_unaligned(n) };
-                Outcome::Done(0)
+                unsafe { answer(argument, stream::unsent(&conn)) }
             }
             _ => Outcome::Kernel,
         },
         SIOCATMARK => match Conn::of(fd) {
             Some(conn) if is_before_mark(&conn) && sys::is_readable(argument) => {
                 // SAFETY: the caller's promise.
-                unsafe { argument.cast::<c_int>().write_unaligned(0) };
-                Outcome::Done(0)
+                unsafe { answer(argument, 0) }
             }
             _ => Outcome::Kernel,
         },
@@ -138,6 +125,17 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
         }
         _ => Outcome::Kernel,
     }
+}
+
+/// An `ioctl` that tells a number of bytes, or as many as an `int` can say.
+///
+/// # Safety
+/// `at` has room for an `int`.
+unsafe fn answer(at: *mut c_void, bytes: u64) -> Outcome {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    // SAFETY: the caller's promise.
+    unsafe { at.cast::<c_int>().write_unaligned(bytes) };
+    Outcome::Done(0)
 }
 
 /// Whether something lies before the mark that the kernel does not know of.

@@ -74,26 +74,10 @@ pub(super) unsafe fn select(
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
-    let events = |fd| unsafe {
-        (0..3).fold(0, |events, i| {
-            if sets[i].get(fd) {
-                events | ASKS[i]
-            } else {
-                events
-            }
-        })
-    };
+    let events = |fd| unsafe { events_of(&sets, fd) };
     let chosen = (0..count).filter(|&fd| events(fd) != 0);
-    let (mut n, mut any) = (0, false);
-    for fd in chosen.clone() {
-        n += 1;
-        let entry = entry::look(fd as c_int);
-        any |= !matches!(entry, Entry::Other);
-        if let Entry::Socket(socket) = entry {
-            upgrade::sync::watches(socket);
-        }
-    }
-    if !any {
+    let n = chosen.clone().count();
+    if !chosen.clone().fold(false, |any, fd| any | is_known(fd)) {
         return Outcome::Kernel;
     }
     let run = |array: &mut [pollfd], memory| {
@@ -118,6 +102,26 @@ pub(super) unsafe fn select(
         unsafe { with(fds, &sets, count, limit, poll) }
     };
     with_array(n + poll::scratch_for(n), run).unwrap_or(Outcome::Kernel)
+}
+
+/// The events whose sets have a number.
+///
+/// # Safety
+/// Each set is null or covers it.
+unsafe fn events_of(sets: &[Bits; 3], fd: usize) -> i16 {
+    // SAFETY: the caller's promise.
+    let is_in = |set: &Bits| unsafe { set.get(fd) };
+    let asked = sets.iter().zip(ASKS).filter(|(set, _)| is_in(set));
+    asked.fold(0, |events, (_, asks)| events | asks)
+}
+
+/// Whether a number names a socket or a set; a listener is told that it is watched.
+fn is_known(fd: usize) -> bool {
+    let entry = entry::look(fd as c_int);
+    if let Entry::Socket(socket) = entry {
+        upgrade::sync::watches(socket);
+    }
+    !matches!(entry, Entry::Other)
 }
 
 /// Where `ppoll` takes fewer descriptors than there are (`RLIMIT_NOFILE`): the real call, and
@@ -175,9 +179,6 @@ unsafe fn select_with(
             // SAFETY: its words.
             unsafe { set.0.write_bytes(0, words) };
         }
-        // What is on TCP the kernel knows.
-        let is_theirs =
-            |one: &pollfd| Conn::of(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
         for one in fds.iter_mut().filter(|one| is_theirs(one)) {
             one.revents = 0;
             expose(one);
@@ -205,22 +206,35 @@ unsafe fn select_with(
             Err(_) => return Outcome::Done(found as isize),
             Ok(_) => {}
         }
-        for one in fds.iter_mut().filter(|one| is_theirs(one)) {
-            let fd = one.fd as usize;
-            // SAFETY: as above.
-            let is_in = |set: &Bits| unsafe { set.get(fd) };
-            let ready = sets.iter().zip(ASKS).filter(|(set, _)| is_in(set));
-            one.revents = ready.fold(0, |ready, (_, asks)| ready | asks);
-            if one.revents != 0 && expose(one) && sys::ready(one.fd, one.events) & one.events == 0 {
-                // What woke it is no event of the program's.
-                one.revents = 0;
-            }
-            found += usize::from(one.revents != 0);
-        }
+        // SAFETY: as above.
+        found += unsafe { take_theirs(fds, &sets) };
         if found > 0 || limit.is_up() {
             return Outcome::Done(found as isize);
         }
     }
+}
+
+/// Whether the kernel knows what a descriptor is ready for: all is on TCP.
+fn is_theirs(one: &pollfd) -> bool {
+    Conn::of(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn))
+}
+
+/// Takes over what the real call has reported; how many are ready.
+///
+/// # Safety
+/// Each set covers all descriptors.
+unsafe fn take_theirs(fds: &mut [pollfd], sets: &[Bits; 3]) -> usize {
+    let mut found = 0;
+    for one in fds.iter_mut().filter(|one| is_theirs(one)) {
+        // SAFETY: the caller's promise.
+        one.revents = unsafe { events_of(sets, one.fd as usize) };
+        if one.revents != 0 && expose(one) && sys::ready(one.fd, one.events) & one.events == 0 {
+            // What woke it is no event of the program's.
+            one.revents = 0;
+        }
+        found += usize::from(one.revents != 0);
+    }
+    found
 }
 
 /// # Safety

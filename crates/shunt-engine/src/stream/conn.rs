@@ -177,6 +177,13 @@ impl<'a> Conn<'a> {
         self.way_out() == Way::Ring
     }
 
+    /// Whether a call with these flags may wait (`MSG_DONTWAIT`, `O_NONBLOCK`).
+    #[inline(always)]
+    pub(super) fn may_wait(&self, flags: c_int) -> bool {
+        let nonblock = &self.pair.own.options.nonblock;
+        flags & libc::MSG_DONTWAIT == 0 && nonblock.load(Ordering::Relaxed) == 0
+    }
+
     /// Stream bytes in our ring that the peer has not read.
     #[inline]
     pub(crate) fn in_flight(&self) -> u64 {

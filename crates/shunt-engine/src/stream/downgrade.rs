@@ -238,19 +238,7 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
             return home;
         }
         if now >= borrow_at {
-            let loan = control::borrow(conn.socket.cookie(), conn.fd);
-            let lent = match loan {
-                Loan::Lent(lent) => Some(lent),
-                _ => None,
-            };
-            // It may only have been in an operation before: for an empty ring none is needed.
-            if conn.take(&own.receiving.token) {
-                if conn.receiver().asks() {
-                    send_to_self(conn, lent);
-                }
-                give(&own.receiving.token);
-            }
-            match loan {
+            match send_by_loan(conn) {
                 Loan::Lent(lent) => sys::close(lent),
                 Loan::Refused => nobody_lends = true,
                 // Somebody may, and what lies unread in the ring nobody else would be told of.
@@ -260,6 +248,24 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
         }
         sys::sched_yield();
     }
+}
+
+/// Asks the daemon for the peer's descriptor, and sends by it what is unread in the peer's ring.
+fn send_by_loan(conn: &Conn) -> Loan {
+    let token = &conn.pair.own.receiving.token;
+    let loan = control::borrow(conn.socket.cookie(), conn.fd);
+    let lent = match loan {
+        Loan::Lent(lent) => Some(lent),
+        _ => None,
+    };
+    // The peer may only have been in an operation before: for an empty ring no descriptor is needed.
+    if conn.take(token) {
+        if conn.receiver().asks() {
+            send_to_self(conn, lent);
+        }
+        give(token);
+    }
+    loan
 }
 
 /// Before this side is deaf ([`path::is_deaf`]), or ends: a recall comes to its end, or is taken back.

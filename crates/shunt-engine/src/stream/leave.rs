@@ -115,40 +115,45 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     if owed::is_due(conn) {
         owed::pay(conn);
     }
-    // What is unread there could not overtake what followed by TCP, if the peer needed that.
-    let can_stay = reason == Reason::Requested;
     match conn.way_out() {
-        Way::Ring if can_stay && is_too_much_for_tcp(conn) => {}
-        Way::Ring => {
-            path.say_leaving();
-            let withdrawal = if conn.in_flight() > 0 {
-                owed::withdraw(conn)
-            } else {
-                Withdrawal::No
-            };
-            match withdrawal {
-                Withdrawal::Owing => {}
-                Withdrawal::PeerReceives if may_wait => return true,
-                _ if can_stay && conn.in_flight() > 0 => {
-                    path.stay_in_ring();
-                    return false;
-                }
-                Withdrawal::PeerReceives | Withdrawal::No => {
-                    let Some(offset) = conn
-                        .base()
-                        .and_then(|base| tcp::written(base, conn.socket.role()))
-                    else {
-                        return false;
-                    };
-                    end_ring(conn, offset);
-                }
-            }
-            conn.socket.set_reason(reason);
-            conn.socket.note_downgrade();
-        }
+        Way::Ring => return leave_for(conn, reason, may_wait),
         Way::Tcp => path.stay_with_kernel(),
         Way::TcpAgain | Way::Owing => {}
     }
+    false
+}
+
+/// The same, from the ring.
+fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
+    let path = conn.sender();
+    // What is unread there could not overtake what followed by TCP, if the peer needed that.
+    let can_stay = reason == Reason::Requested;
+    if can_stay && is_too_much_for_tcp(conn) {
+        return false;
+    }
+    path.say_leaving();
+    let withdrawal = if conn.in_flight() > 0 {
+        owed::withdraw(conn)
+    } else {
+        Withdrawal::No
+    };
+    match withdrawal {
+        Withdrawal::Owing => {}
+        Withdrawal::PeerReceives if may_wait => return true,
+        _ if can_stay && conn.in_flight() > 0 => {
+            path.stay_in_ring();
+            return false;
+        }
+        Withdrawal::PeerReceives | Withdrawal::No => {
+            let written = |base| tcp::written(base, conn.socket.role());
+            let Some(offset) = conn.base().and_then(written) else {
+                return false;
+            };
+            end_ring(conn, offset);
+        }
+    }
+    conn.socket.set_reason(reason);
+    conn.socket.note_downgrade();
     false
 }
 

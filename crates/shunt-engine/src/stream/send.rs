@@ -5,46 +5,26 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, iovec};
 use shunt_abi::Reason;
-use shunt_shm::atomic::heavy;
 use shunt_shm::copy::is_readable;
-use shunt_shm::publish;
 use shunt_shm::ring::{STEP, Stopped};
 use shunt_shm::slot::{self, Way};
 
 use super::errors::is_over;
-use super::leave::{leave_if_ending, leave_ring};
-use super::owed::{self, Debt};
-use super::wait::{Stay, is_patient, out_of_patience, wait, wait_for_kernel};
-use super::want::Want;
-use super::{Conn, spin};
-use crate::config::hesitate;
+use super::leave::leave_ring;
+use super::wait::{Stay, out_of_patience};
+use super::{Conn, owed};
 use crate::iov::Cursor;
 use crate::socket::bump;
-use crate::thread::{give, signals};
+use crate::thread::give;
 use crate::{Outcome, sys};
 
+mod ask;
 mod kernel;
+mod next;
 
+pub(crate) use ask::ask_for_room;
 pub(super) use kernel::by_kernel;
-use kernel::{enter_kernel, error_before_kernel, through_kernel};
-
-/// What one attempt came to.
-enum Step {
-    /// All is written.
-    Done,
-    /// The ring is full.
-    Full,
-    /// The ring has space, but the system no memory for it.
-    NoMemory,
-    /// There is room, but the peer has much to read already; all is written, or not.
-    Ahead { done: bool },
-    /// The peer sleeps, and cannot be called.
-    Unheard,
-    /// The kernel must do it.
-    Kernel,
-    /// The program's buffer is bad.
-    BadBuffer,
-}
+use next::{Call, Next, Step};
 
 /// Sends the bytes of `iov` like `sendmsg`.
 ///
@@ -69,140 +49,40 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
     if conn.way_out() == Way::TcpAgain {
         conn.socket.may_return(conn.fd);
     }
-    let token = &conn.pair.own.sending.token;
-    let mut cursor = Cursor::new(iov);
-    let seen = signals::now();
-    let (mut deadline, mut has_slept) = (None, false);
+    let mut call = Call::new(iov, flags);
     loop {
-        // After its end of file a peer's death shows only in the kernel's answer
-        // to what it is sent.
-        if conn.is_on_ring()
-            && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == slot::SHUT_WR
-        {
-            leave_ring(conn, Reason::HalfClosed);
+        leave_half_closed(conn);
+        if !call.take_token(conn) {
+            return call.cursor.done_or(out_of_patience(call.seen));
         }
-        let patient = || is_patient(conn, Want::Room, may_wait(conn, flags), &mut deadline, seen);
-        if !conn.take_while(token, patient) {
-            return cursor.done_or(out_of_patience(seen));
-        }
-        let (program, conn) = (conn, &stay.at(conn));
+        let here = &stay.at(conn);
         // SAFETY: the caller's promise.
-        let step = unsafe { attempt(conn, &mut cursor, flags) };
-        if let Step::Kernel = step {
-            hesitate();
-        }
-        if let Step::Kernel = step
-            && owed::is_due(conn)
-            && owed::pay(conn) == Debt::Owed
-        {
-            give(token);
-            let waited = if may_wait(conn, flags) {
-                wait_for_kernel(program, &mut deadline, stay, seen)
-            } else {
-                Err(libc::EAGAIN)
-            };
-            match waited {
-                Ok(()) => continue,
-                Err(errno) => return cursor.done_or(errno),
+        let next = match unsafe { attempt(here, &mut call.cursor, flags) } {
+            Some(step) => {
+                give(&here.pair.own.sending.token);
+                call.after(&step, here)
             }
-        }
-        if let Step::Kernel = step {
-            hesitate();
-            if conn.is_on_ring() && !is_over(conn) {
-                let has_number = conn.base().is_some();
-                give(token);
-                if has_number {
-                    continue; // The peer has taken a recall back.
-                }
-                // A relative answers that, and this call could not go on by TCP.
-                return cursor.done_or(libc::EBADF);
-            }
-            // Shut down in the middle of the call: no error of this one.
-            if cursor.done() > 0 && conn.is_shut() {
-                give(token);
-                return Outcome::Done(cursor.done() as isize);
-            }
-            if let Some(errno) = error_before_kernel(conn) {
-                if cursor.done() > 0 {
-                    // The next call says so.
-                    conn.error().store(errno, Ordering::Relaxed);
-                }
-                give(token);
-                return cursor.done_or(errno);
-            }
-            enter_kernel(conn);
-            hesitate();
-        }
-        give(token);
-        match step {
-            Step::Done => return Outcome::Done(cursor.done() as isize),
             // SAFETY: the caller's promise.
-            Step::Kernel => return unsafe { through_kernel(conn, &mut cursor, flags) },
-            Step::BadBuffer => return cursor.done_or(libc::EFAULT),
-            Step::Ahead { done } => {
-                spin::make_way();
-                if done {
-                    return Outcome::Done(cursor.done() as isize);
-                }
-                continue;
-            }
-            Step::NoMemory => {
-                leave_ring(conn, Reason::NoResources);
-                continue;
-            }
-            Step::Unheard => {
-                conn.reach();
-                if cursor.remaining() == 0 {
-                    return Outcome::Done(cursor.done() as isize);
-                }
-                continue;
-            }
-            Step::Full => {}
+            None => unsafe { call.by_kernel((conn, here), stay) },
+        };
+        match next {
+            Next::End(outcome) => return outcome,
+            Next::Attempt => continue,
+            Next::Wait => {}
         }
-        // A call that sleeps goes on so, whatever other threads set.
-        if !has_slept && !may_wait(conn, flags) {
-            if ask_for_room(conn) {
-                continue;
-            }
-            return cursor.done_or(libc::EAGAIN);
+        if let Some(outcome) = call.wait((conn, here), stay) {
+            return outcome;
         }
-        // The kernel's own call, which has sent something, is in it already.
-        if cursor.done() > 0 && !stay.enter(program) {
-            return cursor.done_or(libc::EBADF);
-        }
-        if let Err(errno) = wait(program, Want::Room, &mut deadline, stay, seen) {
-            return cursor.done_or(errno);
-        }
-        has_slept = true;
     }
 }
 
-/// A non-blocking sender has found the ring full: whoever watches the socket is
-/// to hear when it is writable again (in the kernel: `SOCK_NOSPACE`). `true`: it
-/// is now, or the kernel has taken over; try again.
-#[cold]
-pub(crate) fn ask_for_room(conn: &Conn) -> bool {
-    if leave_if_ending(conn) {
-        return true;
+/// After its end of file a peer's death shows only in the kernel's answer to what it is sent.
+#[inline]
+fn leave_half_closed(conn: &Conn) {
+    const ENDS: u32 = slot::SHUT_WR | slot::CLOSED;
+    if conn.is_on_ring() && conn.pair.peer_state() & ENDS == slot::SHUT_WR {
+        leave_ring(conn, Reason::HalfClosed);
     }
-    conn.ask_at();
-    let wait = &conn.pair.own.face.wait;
-    let first = wait.load(Ordering::Relaxed) & slot::WANT_TX == 0;
-    if first {
-        publish::set_bits(wait, slot::WANT_TX);
-    }
-    // Pairs with the light barrier before the peer's look at the wait word.
-    heavy();
-    let room = conn.has_room();
-    if first && !room && conn.take(&conn.pair.own.sending.token) {
-        let told = conn.tell_full();
-        give(&conn.pair.own.sending.token);
-        if !told {
-            conn.reach();
-            return true;
-        }
-    }
-    room
 }
 
 /// With the sending token: whether bytes go through the ring, perhaps from now on.
@@ -243,19 +123,19 @@ pub(super) fn allowed(conn: &Conn) -> usize {
 /// suddenly have some. A sender that blocks knows nothing.
 #[cold]
 fn must_stay_full(conn: &Conn, flags: c_int) -> bool {
-    !may_wait(conn, flags)
+    !conn.may_wait(flags)
         && conn.pair.peer_state() & slot::READY != 0
         && sys::ready(conn.fd, libc::POLLOUT) & libc::POLLOUT == 0
 }
 
-/// With the sending token.
+/// With the sending token. `None`: the kernel must do it.
 ///
 /// # Safety
 /// The cursor's parts are readable.
 #[inline]
-unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Option<Step> {
     if !goes_by_ring(conn, flags) {
-        return Step::Kernel;
+        return None;
     }
     let step = loop {
         let before = cursor.done();
@@ -269,30 +149,34 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
         if n > 0 {
             bump(&conn.socket.tx.ring_bytes, n as u64);
             if !conn.tell_data() {
-                break Step::Unheard;
+                break Some(Step::Unheard);
             }
         }
         break match written {
             Err(Stopped::Fault) => {
                 super::errors::abort(conn);
-                Step::Kernel
+                None
             }
-            Err(Stopped::BadBuffer(_)) => Step::BadBuffer,
-            Ok(filled) => match (filled, cursor.remaining() == 0) {
-                (Filled::All, false)
-                    if n == 0 && allowed(conn) > 0 && conn.producer().lacks_memory() =>
-                {
-                    Step::NoMemory
-                }
-                (Filled::All, false) => Step::Full,
-                (_, done) if may_wait(conn, flags) && is_ahead(conn) => Step::Ahead { done },
-                (_, true) => Step::Done,
-                (Filled::Part, false) => continue,
-            },
+            Err(Stopped::BadBuffer(_)) => Some(Step::BadBuffer),
+            Ok(Filled::All) if cursor.remaining() > 0 => Some(full(conn, n)),
+            Ok(_) if conn.may_wait(flags) && is_ahead(conn) => Some(Step::Ahead {
+                done: cursor.remaining() == 0,
+            }),
+            Ok(_) if cursor.remaining() == 0 => Some(Step::Done),
+            Ok(_) => continue,
         };
     };
     bump(&conn.socket.tx.user_calls, 1);
     step
+}
+
+/// The ring takes no more; the last look at it found room for `written` bytes.
+fn full(conn: &Conn, written: usize) -> Step {
+    if written == 0 && allowed(conn) > 0 && conn.producer().lacks_memory() {
+        Step::NoMemory
+    } else {
+        Step::Full
+    }
 }
 
 /// So much of a large message is published before the peer is told, so that one that
@@ -318,10 +202,6 @@ fn is_ahead(conn: &Conn) -> bool {
     }
     looked_at.store(written, Ordering::Relaxed);
     conn.in_flight() > AHEAD / 2
-}
-
-fn may_wait(conn: &Conn, flags: c_int) -> bool {
-    flags & libc::MSG_DONTWAIT == 0 && conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0
 }
 
 /// How far [`fill`] has come.

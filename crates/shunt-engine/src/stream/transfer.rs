@@ -244,17 +244,16 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
             Ok(Put::Bytes(n)) => done += n,
             Ok(Put::End) => break,
             Ok(Put::Full) if !source.has_more() => break,
-            Ok(Put::Full) => {
-                if conn.pair.own.options.nonblock.load(Ordering::Relaxed) == 0 {
-                    // The kernel's own call, which has moved something, is in it already.
-                    if done > 0 && !stay.enter(conn) {
-                        break;
-                    }
-                    if let Err(errno) = wait(conn, Want::Room, &mut deadline, stay, seen) {
-                        return so_far(done, Outcome::Fail(errno));
-                    }
-                } else if !send::ask_for_room(conn) {
+            Ok(Put::Full) if !conn.may_wait(0) => {
+                if !send::ask_for_room(conn) {
                     return so_far(done, Outcome::Fail(libc::EAGAIN));
+                }
+            }
+            // The kernel's own call, which has moved something, is in it already.
+            Ok(Put::Full) if done > 0 && !stay.enter(conn) => break,
+            Ok(Put::Full) => {
+                if let Err(errno) = wait(conn, Want::Room, &mut deadline, stay, seen) {
+                    return so_far(done, Outcome::Fail(errno));
                 }
             }
             // Closed while it slept: the number may name anything by now.

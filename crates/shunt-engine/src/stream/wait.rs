@@ -162,28 +162,35 @@ fn sleep(
         return Err(libc::EBADF);
     };
     let conn = &Conn { fd, ..*conn };
-    let counts = if want == Want::Data {
-        &conn.socket.rx
-    } else {
-        &conn.socket.tx
-    };
-    counts.sleeps.fetch_add(1, Ordering::Relaxed);
+    count_sleep(conn, want);
     let result = if is_interrupted(until, seen) {
         Err(libc::EINTR)
     } else {
         sleep_in_kernel(conn, want, place, until, stay, seen, &get_up)
     };
-    get_up();
     if result != Ok(Woken::Called) {
         // The kernel may have news.
         conn.socket.looked_at.store(0, Ordering::Relaxed);
     }
-    let woken = result?;
+    get_up();
+    after_sleep(conn, result?, stay, seen)
+}
+
+/// Whether the call goes on after a sleep that ended so.
+fn after_sleep(conn: &Conn, woken: Woken, stay: &Stay, seen: Seen) -> Result<(), Errno> {
     // After a signal handler the kernel would look the program's number up.
     if !stay.enter(conn) || woken == Woken::Restarted && stay.has_lost_number() {
         return Err(lost(seen));
     }
     Ok(())
+}
+
+fn count_sleep(conn: &Conn, want: Want) {
+    let counts = match want {
+        Want::Data => &conn.socket.rx,
+        Want::Room => &conn.socket.tx,
+    };
+    counts.sleeps.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Whether a call that finds its direction held by a process that is stopped waits until that goes on: as it

@@ -189,13 +189,99 @@ unsafe extern "C-unwind" fn dispatch(
     e: c_long,
     f: c_long,
 ) -> c_long {
+    let arguments = [a, b, c, d, e, f];
     // SAFETY: the caller's. For calls that return twice see `choose`.
-    let kernel = || answer(unsafe { raw::numbered(number, [a, b, c, d, e, f]) }) as c_long;
+    let kernel = || answer(unsafe { raw::numbered(number, arguments) }) as c_long;
+    // SAFETY: the caller's.
+    unsafe {
+        if let Some(result) = made_by_kernel(number, arguments, &kernel) {
+            return result;
+        }
+        let outcome = bytes(number, arguments)
+            .or_else(|| readiness(number, arguments))
+            .or_else(|| descriptors(number, arguments))
+            .unwrap_or_else(|| process_wide(number, arguments));
+        outcome!(outcome, kernel())
+    }
+}
+
+/// Calls that the kernel makes, with what surrounds them; their results.
+///
+/// # Safety
+/// The arguments are those of the call.
+unsafe fn made_by_kernel(
+    number: c_long,
+    [a, b, c, d, e, f]: [c_long; 6],
+    kernel: &impl Fn() -> c_long,
+) -> Option<c_long> {
     let kernel_fd = || kernel() as c_int;
     // The kernel reads the lower half of an `int` argument.
     let fd = a as c_int;
     // SAFETY: the caller's: the engine's functions have the contracts of the
     // system calls of their names.
+    unsafe {
+        match number {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => Some(set::creating(kernel_fd).into()),
+            libc::SYS_epoll_create1 => Some(set::creating(kernel_fd).into()),
+
+            libc::SYS_socket => Some(socket::opening(fd, b as c_int, c as c_int, kernel_fd).into()),
+            libc::SYS_connect => {
+                Some(socket::connecting(fd, pointer(b), c as c_uint, kernel_fd).into())
+            }
+            libc::SYS_listen => Some(socket::listening(fd, kernel_fd).into()),
+            libc::SYS_accept => Some(socket::accepting(fd, 0, kernel_fd).into()),
+            libc::SYS_accept4 => Some(socket::accepting(fd, d as c_int, kernel_fd).into()),
+            libc::SYS_dup => Some(fd::copying(fd, kernel_fd).into()),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => Some(fd::replacing(fd, b as c_int, kernel_fd).into()),
+            libc::SYS_dup3 => Some(fd::replacing(fd, b as c_int, kernel_fd).into()),
+            libc::SYS_pidfd_getfd => Some(fd::fetching(kernel_fd).into()),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => Some(process::forking(kernel)),
+            libc::SYS_clone | libc::SYS_clone3 => Some(process::forking(kernel)),
+            libc::SYS_execve => Some(process::executing_file(
+                libc::AT_FDCWD,
+                pointer(a),
+                0,
+                kernel,
+            )),
+            libc::SYS_execveat => Some(process::executing_file(fd, pointer(b), e as c_int, kernel)),
+            libc::SYS_io_uring_setup => Some(uring_setup(b, kernel)),
+            libc::SYS_io_uring_enter => {
+                let most = quietly_with(|| uring::before_enter(fd, b as c_uint, d as c_uint));
+                Some(answer(raw::numbered(number, [a, most.into(), c, d, e, f])) as c_long)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `io_uring_setup`.
+///
+/// # Safety
+/// As for the call.
+unsafe fn uring_setup(parameters: c_long, kernel: &impl Fn() -> c_long) -> c_long {
+    // SAFETY: the caller's, here and below.
+    match quietly_with(|| unsafe { uring::before_setup(pointer(parameters)) }) {
+        Outcome::Kernel => {
+            let ring = kernel() as c_int;
+            if ring >= 0 {
+                quietly(|| unsafe { uring::after_setup(ring, pointer(parameters)) });
+            }
+            ring.into()
+        }
+        refused => outcome!(refused, kernel()),
+    }
+}
+
+/// Bytes in and out. `None`: it is another call.
+///
+/// # Safety
+/// The arguments are those of the call.
+unsafe fn bytes(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<Outcome> {
+    let fd = a as c_int;
+    // SAFETY: as in `made_by_kernel`.
     let outcome = unsafe {
         match number {
             libc::SYS_read => io::read(fd, pointer(b), c as usize),
@@ -234,7 +320,21 @@ unsafe extern "C-unwind" fn dispatch(
                 e as usize,
                 f as c_uint,
             ),
+            _ => return None,
+        }
+    };
+    Some(outcome)
+}
 
+/// Waiting, and epoll sets. `None`: it is another call, or has a mask that the kernel refuses.
+///
+/// # Safety
+/// The arguments are those of the call.
+unsafe fn readiness(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<Outcome> {
+    let fd = a as c_int;
+    // SAFETY: as in `made_by_kernel`.
+    let outcome = unsafe {
+        match number {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => ready::poll(pointer(a), b as _, c as c_int),
             #[cfg(target_arch = "x86_64")]
@@ -259,19 +359,21 @@ unsafe extern "C-unwind" fn dispatch(
                 ready::epoll_pwait2(fd, pointer(b), c as c_int, pointer(d), pointer(e))
             }
             libc::SYS_epoll_ctl => ready::epoll_ctl(fd, b as c_int, c as c_int, pointer(d)),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_create => return set::creating(kernel_fd).into(),
-            libc::SYS_epoll_create1 => return set::creating(kernel_fd).into(),
+            _ => return None,
+        }
+    };
+    Some(outcome)
+}
 
-            libc::SYS_socket => {
-                return socket::opening(fd, b as c_int, c as c_int, kernel_fd).into();
-            }
-            libc::SYS_connect => {
-                return socket::connecting(fd, pointer(b), c as c_uint, kernel_fd).into();
-            }
-            libc::SYS_listen => return socket::listening(fd, kernel_fd).into(),
-            libc::SYS_accept => return socket::accepting(fd, 0, kernel_fd).into(),
-            libc::SYS_accept4 => return socket::accepting(fd, d as c_int, kernel_fd).into(),
+/// What is done to a descriptor, or to its socket. `None`: it is another call.
+///
+/// # Safety
+/// The arguments are those of the call.
+unsafe fn descriptors(number: c_long, [a, b, c, d, e, _]: [c_long; 6]) -> Option<Outcome> {
+    let fd = a as c_int;
+    // SAFETY: as in `made_by_kernel`.
+    let outcome = unsafe {
+        match number {
             libc::SYS_shutdown => life::shutdown(fd, b as c_int),
             libc::SYS_setsockopt => {
                 life::setsockopt(fd, b as c_int, c as c_int, pointer(d), e as c_uint)
@@ -279,66 +381,47 @@ unsafe extern "C-unwind" fn dispatch(
             libc::SYS_getsockopt => {
                 life::getsockopt(fd, b as c_int, c as c_int, pointer(d), pointer(e))
             }
-
             libc::SYS_close => life::close(fd),
             libc::SYS_close_range => life::close_range(a as c_uint, b as c_uint, c as c_uint),
-            libc::SYS_dup => return fd::copying(fd, kernel_fd).into(),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => return fd::replacing(fd, b as c_int, kernel_fd).into(),
-            libc::SYS_dup3 => return fd::replacing(fd, b as c_int, kernel_fd).into(),
-            libc::SYS_pidfd_getfd => return fd::fetching(kernel_fd).into(),
             libc::SYS_fcntl => life::fcntl(fd, b as c_int, c as _),
             libc::SYS_ioctl => life::ioctl(fd, b as _, pointer(c)),
-
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork => return process::forking(kernel),
-            libc::SYS_clone | libc::SYS_clone3 => return process::forking(kernel),
-            libc::SYS_execve => {
-                return process::executing_file(libc::AT_FDCWD, pointer(a), 0, kernel);
-            }
-            libc::SYS_execveat => {
-                return process::executing_file(fd, pointer(b), e as c_int, kernel);
-            }
-            libc::SYS_exit_group => {
-                life::before_exit();
-                Outcome::Kernel
-            }
-            // Without a filter they only ask whether there are filters.
-            libc::SYS_seccomp if fd as c_uint == STRICT || fd as c_uint == FILTER && c != 0 => {
-                confining()
-            }
-            libc::SYS_prctl
-                if fd == libc::PR_SET_SECCOMP
-                    && (b as c_uint != libc::SECCOMP_MODE_FILTER || c != 0) =>
-            {
-                confining()
-            }
-            libc::SYS_setrlimit if fd as c_uint == libc::RLIMIT_NOFILE => limiting(pointer(b)),
-            libc::SYS_prlimit64 if is_this(fd) && b as c_uint == libc::RLIMIT_NOFILE => {
-                limiting(pointer(c))
-            }
-            libc::SYS_io_uring_setup => match quietly_with(|| uring::before_setup(pointer(b))) {
-                Outcome::Kernel => {
-                    let ring = kernel_fd();
-                    if ring >= 0 {
-                        quietly(|| uring::after_setup(ring, pointer(b)));
-                    }
-                    return ring.into();
-                }
-                refused => refused,
-            },
-            libc::SYS_io_uring_register => {
-                quietly(|| uring::before_register(b as c_uint));
-                Outcome::Kernel
-            }
-            libc::SYS_io_uring_enter => {
-                let most = quietly_with(|| uring::before_enter(fd, b as c_uint, d as c_uint));
-                return answer(raw::numbered(number, [a, most.into(), c, d, e, f])) as c_long;
-            }
-            _ => Outcome::Kernel,
+            _ => return None,
         }
     };
-    outcome!(outcome, kernel())
+    Some(outcome)
+}
+
+/// What is done to the whole process, or to a ring of `io_uring`; or a call that is the kernel's alone.
+///
+/// # Safety
+/// The arguments are those of the call.
+unsafe fn process_wide(number: c_long, [a, b, c, ..]: [c_long; 6]) -> Outcome {
+    let first = a as c_int;
+    match number {
+        libc::SYS_exit_group => {
+            life::before_exit();
+            Outcome::Kernel
+        }
+        // Without a filter they only ask whether there are filters.
+        libc::SYS_seccomp if first as c_uint == STRICT || first as c_uint == FILTER && c != 0 => {
+            confining()
+        }
+        libc::SYS_prctl
+            if first == libc::PR_SET_SECCOMP
+                && (b as c_uint != libc::SECCOMP_MODE_FILTER || c != 0) =>
+        {
+            confining()
+        }
+        libc::SYS_setrlimit if first as c_uint == libc::RLIMIT_NOFILE => limiting(pointer(b)),
+        libc::SYS_prlimit64 if is_this(first) && b as c_uint == libc::RLIMIT_NOFILE => {
+            limiting(pointer(c))
+        }
+        libc::SYS_io_uring_register => {
+            quietly(|| uring::before_register(b as c_uint));
+            Outcome::Kernel
+        }
+        _ => Outcome::Kernel,
+    }
 }
 
 fn confining() -> Outcome {

@@ -125,17 +125,8 @@ impl Daemon {
             Kind::Statistics => self.statistics(id, datagram),
             Kind::Spare => self.spare(id, &message, datagram),
             Kind::Listen => self.listen(id, &message),
-            Kind::Unlisten => {
-                if let Some(client) = self.clients.get_mut(&id)
-                    && let Some(port) = client.listeners.remove(&message.cookie)
-                {
-                    client.board.remove_listener(port);
-                    if let Some(share) = self.per_user.get_mut(&client.uid) {
-                        share.listeners -= 1;
-                    }
-                }
-                Ok(())
-            }
+            Kind::List => self.list(id),
+            Kind::Downgrade => self.downgrade(id, &message),
             Kind::Claim => {
                 let role = role(message.role).ok_or(Malformed)?;
                 if message.cookie == 0 {
@@ -144,49 +135,41 @@ impl Daemon {
                 self.claim(end, &message, role);
                 Ok(())
             }
-            Kind::Report => {
-                self.report(end, &message);
-                Ok(())
-            }
-            Kind::Release => {
-                self.release(end, message.flags & FLAG_USED != 0);
-                Ok(())
-            }
-            Kind::Lend => {
-                self.lend(end, message.fd);
-                Ok(())
-            }
-            Kind::Alone => {
-                self.ask_alone(end, &message);
-                Ok(())
-            }
+            kind => self.note(kind, end, &message),
+        }
+    }
+
+    /// Messages that cannot be wrong but by their kind.
+    fn note(&mut self, kind: Kind, end: EndId, message: &Message) -> Result<(), Malformed> {
+        match kind {
+            Kind::Unlisten => self.unlisten(end),
+            Kind::Report => self.report(end, message),
+            Kind::Release => self.release(end, message.flags & FLAG_USED != 0),
+            Kind::Lend => self.lend(end, message.fd),
+            Kind::Alone => self.ask_alone(end, message),
             Kind::Retire => {
-                for lost in self.links.retire(id, message.link) {
+                for lost in self.links.retire(end.client, message.link) {
                     self.say_gone(lost, 0);
                 }
-                Ok(())
             }
-            Kind::Abroad => {
-                self.give_more_sockets(id);
-                Ok(())
-            }
-            Kind::List => self.list(id),
-            Kind::Where => {
-                self.ask_where(end, &message);
-                Ok(())
-            }
-            Kind::Downgrade => self.downgrade(id, &message),
+            Kind::Abroad => self.give_more_sockets(end.client),
+            Kind::Where => self.ask_where(end, message),
             // A second Hello, or what only a daemon says.
-            Kind::Hello
-            | Kind::Welcome
-            | Kind::Paired
-            | Kind::Unpaired
-            | Kind::NeedSpare
-            | Kind::Gone
-            | Kind::Lent
-            | Kind::Row
-            | Kind::Listener
-            | Kind::End => Err(Malformed),
+            _ => return Err(Malformed),
+        }
+        Ok(())
+    }
+
+    fn unlisten(&mut self, end: EndId) {
+        let Some(client) = self.clients.get_mut(&end.client) else {
+            return;
+        };
+        let Some(port) = client.listeners.remove(&end.cookie) else {
+            return;
+        };
+        client.board.remove_listener(port);
+        if let Some(share) = self.per_user.get_mut(&client.uid) {
+            share.listeners -= 1;
         }
     }
 

@@ -40,46 +40,41 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
         bump(&conn.socket.rx.user_calls, 1);
         return Step::Bytes;
     }
-    let mut looked = false;
-    loop {
-        // SAFETY: the caller's promise.
-        match unsafe { conn.consumer().read_parts(cursor.rest().map(place), peek) } {
-            Ok(Found::Bytes(n)) => {
-                cursor.skip(n);
-                if !peek {
-                    bump(&conn.socket.rx.ring_bytes, n as u64);
+    // SAFETY: the caller's promise.
+    let read = || unsafe { conn.consumer().read_parts(cursor.rest().map(place), peek) };
+    let mut found = read();
+    if let Ok(Found::Empty) = found {
+        bump(&conn.socket.rx.user_calls, 1);
+        match look(conn) {
+            // What was published before the close comes first.
+            Some(step) if conn.consumer().is_ready() => {
+                if let Step::Failed(errno) = step {
+                    conn.error().store(errno, Ordering::Relaxed);
                 }
-                bump(&conn.socket.rx.user_calls, 1);
-                return Step::Bytes;
+                found = read();
             }
-            Ok(Found::Back(_)) => {
-                follow_back(conn);
-                return after_ring(conn);
+            Some(step) => return step,
+            None => return Step::Empty,
+        }
+    }
+    match found {
+        Ok(Found::Bytes(n)) => {
+            cursor.skip(n);
+            if !peek {
+                bump(&conn.socket.rx.ring_bytes, n as u64);
             }
-            Err(Stopped::BadBuffer(_)) => return Step::BadBuffer,
-            Err(Stopped::Fault) => {
-                abort(conn);
-                return Step::Failed(libc::ECONNRESET);
-            }
-            Ok(Found::Empty) if looked => return Step::Empty,
-            Ok(Found::Empty) => {
-                bump(&conn.socket.rx.user_calls, 1);
-                match look(conn) {
-                    None => return Step::Empty,
-                    Some(step) => {
-                        // What was published before the close comes first.
-                        if conn.consumer().is_ready() {
-                            if let Step::Failed(errno) = step {
-                                let pending = conn.error();
-                                pending.store(errno, Ordering::Relaxed);
-                            }
-                            looked = true;
-                            continue;
-                        }
-                        return step;
-                    }
-                }
-            }
+            bump(&conn.socket.rx.user_calls, 1);
+            Step::Bytes
+        }
+        Ok(Found::Empty) => Step::Empty,
+        Ok(Found::Back(_)) => {
+            follow_back(conn);
+            after_ring(conn)
+        }
+        Err(Stopped::BadBuffer(_)) => Step::BadBuffer,
+        Err(Stopped::Fault) => {
+            abort(conn);
+            Step::Failed(libc::ECONNRESET)
         }
     }
 }

@@ -48,20 +48,11 @@ pub(super) fn sleep_in_kernel(
     seen: Seen,
     undo: &impl Fn(),
 ) -> Result<Woken, Errno> {
-    // Who waits for room has no use for what there is to read.
-    let news = match want {
-        Want::Room if conn.is_on_ring() => libc::POLLRDHUP,
-        _ => libc::POLLIN,
-    };
-    let mut base = pollfd {
+    let base = pollfd {
         fd: conn.fd,
-        events: news,
+        events: news_of_base(conn, want),
         revents: 0,
     };
-    if want == Want::Data && owed::is_owing(conn) {
-        // What the kernel has room for is sent by the attempt after this.
-        base.events |= libc::POLLOUT;
-    }
     let nobody = pollfd { fd: -1, ..base };
     let mut both = [base, place.map_or(nobody, Place::watch)];
     let watched = 1 + usize::from(place.is_some());
@@ -100,6 +91,18 @@ pub(super) fn sleep_in_kernel(
             Err(libc::EINTR)
         }
         Ok(()) => Ok(Woken::Otherwise),
+    }
+}
+
+/// What the base socket may have to tell who waits.
+fn news_of_base(conn: &Conn, want: Want) -> i16 {
+    match want {
+        // Who waits for room has no use for what there is to read.
+        Want::Room if conn.is_on_ring() => libc::POLLRDHUP,
+        Want::Room => libc::POLLIN,
+        // What the kernel has room for is sent by the attempt after this.
+        Want::Data if owed::is_owing(conn) => libc::POLLIN | libc::POLLOUT,
+        Want::Data => libc::POLLIN,
     }
 }
 

@@ -1,0 +1,286 @@
+//! One call that receives: what it asks for, how far it has come, and what follows an attempt.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+use shunt_abi::Reason;
+use shunt_shm::slot::{self, Way};
+
+use super::back::rest_from_tcp;
+use super::step::Step;
+use super::unread::unread;
+use crate::iov::Cursor;
+use crate::socket::RECEIVER;
+use crate::stream::errors::{abort, keep_error};
+use crate::stream::wait::{Stay, is_patient, timeout, wait};
+use crate::stream::want::{Deadline, Want};
+use crate::stream::{Conn, downgrade, owed, short};
+use crate::sys;
+use crate::thread::signals::{self, Seen};
+use crate::{Outcome, real};
+
+/// See the module.
+pub(super) struct Call<'a> {
+    parts: &'a [iovec],
+    pub(super) cursor: Cursor<'a>,
+    pub(super) flags: c_int,
+    /// Bytes in all buffers.
+    pub(super) total: usize,
+    /// Fewer bytes are waited for, if the call may wait.
+    least: usize,
+    /// Which signal handlers had run when it began.
+    pub(super) seen: Seen,
+    deadline: Deadline,
+    has_slept: bool,
+}
+
+/// What follows an attempt.
+pub(super) enum Next {
+    /// The call ends.
+    End(Outcome),
+    /// Another attempt, at once.
+    Attempt,
+    /// Another attempt when something may have come.
+    Wait,
+}
+
+impl<'a> Call<'a> {
+    #[inline(always)]
+    pub(super) fn new(parts: &'a [iovec], flags: c_int) -> Self {
+        let cursor = Cursor::new(parts);
+        let total = cursor.remaining();
+        let wants_all = flags & libc::MSG_WAITALL != 0;
+        Self {
+            parts,
+            cursor,
+            flags,
+            total,
+            least: if wants_all { total } else { total.min(1) },
+            seen: signals::now(),
+            deadline: None,
+            has_slept: false,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn peeks(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    #[inline(always)]
+    fn has_enough(&self) -> bool {
+        self.cursor.done() >= self.least
+    }
+
+    /// The call ends with the bytes that it has.
+    #[inline(always)]
+    fn done(&self) -> Outcome {
+        Outcome::Done(self.cursor.done() as isize)
+    }
+
+    /// Takes the receiving token; `false`: it cannot be had.
+    #[inline(always)]
+    pub(super) fn take_token(&mut self, conn: &Conn) -> bool {
+        let Self {
+            flags,
+            seen,
+            deadline,
+            ..
+        } = self;
+        let patient = || is_patient(conn, Want::Data, conn.may_wait(*flags), deadline, *seen);
+        conn.take_while(&conn.pair.own.receiving.token, patient)
+    }
+
+    /// Answers what the peer has asked for, before the call sleeps, perhaps in the kernel's own call. `true`: the kernel has
+    /// told of an error meanwhile, and tells no more.
+    #[inline(always)]
+    pub(super) fn answers_peer(&self, conn: &Conn) -> bool {
+        if !owed::is_due(conn) {
+            return false;
+        }
+        let pending = || conn.error().load(Ordering::Relaxed);
+        let before = pending();
+        owed::answer(conn);
+        self.cursor.done() == 0 && pending() != before
+    }
+
+    /// What follows an attempt that came to `step`. `program` is the connection by the program's number, `conn` by one
+    /// that names it now; `there` bytes could be received before.
+    ///
+    /// # Safety
+    /// The buffers are writable.
+    #[inline(always)]
+    pub(super) unsafe fn next(
+        &mut self,
+        step: Step,
+        (program, conn): (&Conn, &Conn),
+        there: u64,
+        stay: &Stay,
+    ) -> Next {
+        match step {
+            Step::Bytes if self.peeks() => self.after_peek((program, conn), there, stay),
+            Step::Bytes => self.after_bytes(conn),
+            Step::Empty | Step::Brings | Step::Asked | Step::Moved => self.after_nothing(conn),
+            Step::Stray if !self.has_enough() => after_stray(conn),
+            Step::Stray | Step::End => Next::End(self.done()),
+            Step::Failed(errno) => Next::End(self.after_error(conn, errno)),
+            Step::BadBuffer => Next::End(self.cursor.done_or(libc::EFAULT)),
+            // SAFETY: the caller's promise.
+            Step::Kernel => Next::End(unsafe { self.go_on_in_kernel(conn) }),
+        }
+    }
+
+    #[inline(always)]
+    fn after_bytes(&self, conn: &Conn) -> Next {
+        conn.tell_room();
+        // A short count tells the program that it has everything: go on where the stream
+        // changes its way.
+        if self.cursor.done() < self.total && goes_on(conn) {
+            return Next::Attempt;
+        }
+        if self.has_enough() {
+            Next::End(self.done())
+        } else {
+            Next::Wait
+        }
+    }
+
+    fn after_peek(&mut self, (program, conn): (&Conn, &Conn), there: u64, stay: &Stay) -> Next {
+        let has_enough = self.has_enough() || there >= self.least as u64;
+        let waits = !has_enough && conn.may_wait(self.flags);
+        if !waits || !stay.enter(program) || !wait_for_more(conn, there, self.seen) {
+            return Next::End(self.done());
+        }
+        // It sees the same bytes again: it cannot add up.
+        self.cursor = Cursor::new(self.parts);
+        Next::Attempt
+    }
+
+    #[inline(always)]
+    fn after_nothing(&self, conn: &Conn) -> Next {
+        // Who has taken the last byte may have been killed before it told.
+        if conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
+            conn.tell_room();
+        }
+        // The stream goes on elsewhere, where nothing has come yet.
+        if self.has_enough() {
+            Next::End(self.done())
+        } else {
+            Next::Wait
+        }
+    }
+
+    fn after_error(&self, conn: &Conn, errno: c_int) -> Outcome {
+        if self.cursor.done() > 0 {
+            // The next call says so.
+            keep_error(conn, errno);
+            return self.done();
+        }
+        let noted = conn.error();
+        let _ = noted.compare_exchange(errno, 0, Ordering::Relaxed, Ordering::Relaxed);
+        Outcome::Fail(errno)
+    }
+
+    /// The kernel has what follows: its own call receives it, or the rest of what this one has begun.
+    ///
+    /// # Safety
+    /// The buffers are writable.
+    unsafe fn go_on_in_kernel(&mut self, conn: &Conn) -> Outcome {
+        if self.cursor.done() == 0 {
+            // Closed while it slept: the number may name anything by now.
+            let is_closed = conn.base().is_none();
+            return if is_closed {
+                Outcome::Fail(libc::EBADF)
+            } else {
+                Outcome::Kernel
+            };
+        }
+        let may_wait = conn.may_wait(self.flags);
+        let least = if may_wait { self.least } else { 0 };
+        let life = conn.pair.life();
+        conn.socket.go_in_attached(RECEIVER);
+        if conn.is_plain_in(life) {
+            // SAFETY: the caller's promise.
+            unsafe { rest_from_tcp(conn, &mut self.cursor, least, self.flags) };
+        }
+        conn.socket.go_out(RECEIVER);
+        self.done()
+    }
+
+    /// Waits until something may have come. An outcome: the call ends.
+    ///
+    /// # Safety
+    /// The buffers are writable.
+    #[inline(always)]
+    pub(super) unsafe fn wait(&mut self, program: &Conn, stay: &Stay) -> Option<Outcome> {
+        // A call that sleeps goes on so, whatever other threads set.
+        if !self.has_slept && !program.may_wait(self.flags) {
+            return Some(self.cursor.done_or(libc::EAGAIN));
+        }
+        // The kernel's own call, which has taken something, is in it already.
+        if self.cursor.done() > 0 && !stay.enter(program) {
+            return Some(self.cursor.done_or(libc::EBADF));
+        }
+        if let Err(errno) = wait(program, Want::Data, &mut self.deadline, stay, self.seen) {
+            return Some(self.cursor.done_or(errno));
+        }
+        self.has_slept = true;
+        // What has come is mostly one message.
+        let (target, length) = self.cursor.single()?;
+        // SAFETY: the caller's promise.
+        unsafe { short::receive(*program, target, length, self.flags) }
+    }
+}
+
+/// What has come by TCP is payload, of one who has a copy of the peer's socket; TCP carries on from here.
+#[cold]
+fn after_stray(conn: &Conn) -> Next {
+    downgrade(conn, Reason::Held);
+    if conn.way_in() == Way::Ring {
+        // It does not go back: its peer does what no copy does.
+        abort(conn);
+        return Next::End(Outcome::Fail(libc::ECONNRESET));
+    }
+    Next::Attempt
+}
+
+/// Whether there is more, behind a change of way.
+#[inline]
+fn goes_on(conn: &Conn) -> bool {
+    match conn.way_in() {
+        Way::Ring => conn.consumer().is_ready(),
+        Way::Tcp => conn.receiver().switch_offset().is_some() && conn.consumer().is_ready(),
+        Way::TcpAgain | Way::Owing => true,
+    }
+}
+
+/// Waits for more than the `there` bytes that a peek has seen; `false` if none
+/// will come. Nobody calls while those lie unread, so this looks from time
+/// to time.
+#[cold]
+fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {
+    let mut pause = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 1_000_000,
+    };
+    let until = timeout(conn, Want::Data).map(|ns| sys::now() + ns);
+    while unread(conn) <= there {
+        const OVER: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+        let is_over = |base| sys::ready(base, libc::POLLRDHUP) & OVER != 0;
+        let over = conn.base().is_none_or(is_over);
+        if over
+            || conn.keeps_peer_waiting()
+            || until.is_some_and(|until| sys::now() >= until)
+            // Also one that would restart a call which has nothing yet.
+            || seen.any_since()
+        {
+            return unread(conn) > there;
+        }
+        // SAFETY: no descriptors.
+        let _ = real::quietly(|| unsafe {
+            real::ppoll()(std::ptr::null_mut(), 0, &raw const pause, std::ptr::null()) as isize
+        });
+        pause.tv_nsec = (pause.tv_nsec * 2).min(16_000_000);
+    }
+    true
+}

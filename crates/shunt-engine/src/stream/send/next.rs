@@ -1,0 +1,200 @@
+//! One call that sends: how far it has come, and what follows an attempt.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, iovec};
+use shunt_abi::Reason;
+
+use super::ask::ask_for_room;
+use super::kernel::{enter_kernel, error_before_kernel, through_kernel};
+use crate::Outcome;
+use crate::config::hesitate;
+use crate::iov::Cursor;
+use crate::stream::errors::is_over;
+use crate::stream::leave::leave_ring;
+use crate::stream::owed::{self, Debt};
+use crate::stream::wait::{Stay, is_patient, wait, wait_for_kernel};
+use crate::stream::want::{Deadline, Want};
+use crate::stream::{Conn, spin};
+use crate::thread::give;
+use crate::thread::signals::{self, Seen};
+
+/// What one attempt came to, where the kernel need not do it.
+pub(super) enum Step {
+    /// All is written.
+    Done,
+    /// The ring is full.
+    Full,
+    /// The ring has space, but the system no memory for it.
+    NoMemory,
+    /// There is room, but the peer has much to read already; all is written, or not.
+    Ahead { done: bool },
+    /// The peer sleeps, and cannot be called.
+    Unheard,
+    /// The program's buffer is bad.
+    BadBuffer,
+}
+
+/// See the module.
+pub(super) struct Call<'a> {
+    pub(super) cursor: Cursor<'a>,
+    flags: c_int,
+    /// Which signal handlers had run when it began.
+    pub(super) seen: Seen,
+    deadline: Deadline,
+    has_slept: bool,
+}
+
+/// What follows an attempt.
+pub(super) enum Next {
+    /// The call ends.
+    End(Outcome),
+    /// Another attempt, at once.
+    Attempt,
+    /// Another attempt when there may be room.
+    Wait,
+}
+
+impl<'a> Call<'a> {
+    #[inline]
+    pub(super) fn new(parts: &'a [iovec], flags: c_int) -> Self {
+        Self {
+            cursor: Cursor::new(parts),
+            flags,
+            seen: signals::now(),
+            deadline: None,
+            has_slept: false,
+        }
+    }
+
+    /// The call ends with the bytes that it has sent.
+    fn done(&self) -> Next {
+        Next::End(Outcome::Done(self.cursor.done() as isize))
+    }
+
+    fn done_or(&self, errno: c_int) -> Next {
+        Next::End(self.cursor.done_or(errno))
+    }
+
+    /// Takes the sending token; `false`: it cannot be had.
+    #[inline]
+    pub(super) fn take_token(&mut self, conn: &Conn) -> bool {
+        let Self {
+            flags,
+            seen,
+            deadline,
+            ..
+        } = self;
+        let patient = || is_patient(conn, Want::Room, conn.may_wait(*flags), deadline, *seen);
+        conn.take_while(&conn.pair.own.sending.token, patient)
+    }
+
+    /// What follows an attempt that needed no kernel.
+    #[inline]
+    pub(super) fn after(&self, step: &Step, conn: &Conn) -> Next {
+        match *step {
+            Step::Done => self.done(),
+            Step::BadBuffer => self.done_or(libc::EFAULT),
+            Step::Ahead { done } => {
+                spin::make_way();
+                if done { self.done() } else { Next::Attempt }
+            }
+            Step::NoMemory => {
+                leave_ring(conn, Reason::NoResources);
+                Next::Attempt
+            }
+            Step::Unheard => {
+                conn.reach();
+                if self.cursor.remaining() == 0 {
+                    self.done()
+                } else {
+                    Next::Attempt
+                }
+            }
+            Step::Full => Next::Wait,
+        }
+    }
+
+    /// With the token, which it gives back: the kernel must send. `program` is the connection by the program's number,
+    /// `conn` by one that names it now.
+    ///
+    /// # Safety
+    /// The cursor's parts are readable.
+    pub(super) unsafe fn by_kernel(
+        &mut self,
+        (program, conn): (&Conn, &Conn),
+        stay: &Stay,
+    ) -> Next {
+        let token = &conn.pair.own.sending.token;
+        hesitate();
+        if owed::is_due(conn) && owed::pay(conn) == Debt::Owed {
+            give(token);
+            return self.await_kernel(program, stay);
+        }
+        hesitate();
+        if let Some(next) = self.without_kernel(conn) {
+            give(token);
+            return next;
+        }
+        enter_kernel(conn);
+        hesitate();
+        give(token);
+        // SAFETY: the caller's promise.
+        Next::End(unsafe { through_kernel(conn, &mut self.cursor, self.flags) })
+    }
+
+    /// What comes before this call's bytes must be sent again, and the kernel has no room for that.
+    fn await_kernel(&mut self, program: &Conn, stay: &Stay) -> Next {
+        let waited = if program.may_wait(self.flags) {
+            wait_for_kernel(program, &mut self.deadline, stay, self.seen)
+        } else {
+            Err(libc::EAGAIN)
+        };
+        match waited {
+            Ok(()) => Next::Attempt,
+            Err(errno) => self.done_or(errno),
+        }
+    }
+
+    /// With the token: what follows where the kernel need not be called after all.
+    fn without_kernel(&self, conn: &Conn) -> Option<Next> {
+        if conn.is_on_ring() && !is_over(conn) {
+            // The peer has taken a recall back. A call without a number could not go on by TCP, and a relative answers
+            // the recall then.
+            let goes_on = conn.base().is_some();
+            return Some(if goes_on {
+                Next::Attempt
+            } else {
+                self.done_or(libc::EBADF)
+            });
+        }
+        // Shut down in the middle of the call: no error of this one.
+        if self.cursor.done() > 0 && conn.is_shut() {
+            return Some(self.done());
+        }
+        let errno = error_before_kernel(conn)?;
+        if self.cursor.done() > 0 {
+            // The next call says so.
+            conn.error().store(errno, Ordering::Relaxed);
+        }
+        Some(self.done_or(errno))
+    }
+
+    /// Waits until there may be room. An outcome: the call ends.
+    pub(super) fn wait(&mut self, (program, conn): (&Conn, &Conn), stay: &Stay) -> Option<Outcome> {
+        // A call that sleeps goes on so, whatever other threads set.
+        if !self.has_slept && !conn.may_wait(self.flags) {
+            let has_room = ask_for_room(conn);
+            return (!has_room).then(|| self.cursor.done_or(libc::EAGAIN));
+        }
+        // The kernel's own call, which has sent something, is in it already.
+        if self.cursor.done() > 0 && !stay.enter(program) {
+            return Some(self.cursor.done_or(libc::EBADF));
+        }
+        if let Err(errno) = wait(program, Want::Room, &mut self.deadline, stay, self.seen) {
+            return Some(self.cursor.done_or(errno));
+        }
+        self.has_slept = true;
+        None
+    }
+}
