@@ -36,7 +36,7 @@ mod watch;
 mod within;
 
 pub(crate) use carry::{
-    AT_ONCE, Known, begun_again, carry, give_back, give_back_of, look_again, waiting,
+    AT_ONCE, Known, begun_again, carry, give_back, give_back_of, look_again, obstacle, waiting,
 };
 pub(crate) use collect::{
     LOOK_OFTEN, collect, collect_all, has_news, has_some, is_due, take_events,

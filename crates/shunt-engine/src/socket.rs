@@ -30,39 +30,52 @@ use crate::wake::Places;
 
 pub(crate) mod above;
 mod candidate;
+mod dealings;
 pub(crate) mod due;
 mod handed;
+mod hints;
 mod holds;
 mod inside;
 mod items;
+mod locked;
 mod paired;
 mod pairs;
 pub(crate) mod returning;
+mod settings;
 
-use due::Due;
+use dealings::Dealings;
+use hints::Hints;
+use items::ItemList;
 use pairs::Pairs;
 use returning::Return;
+use settings::Settings;
 
 pub(crate) use handed::{Handed, Left};
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
-pub(crate) use items::ItemList;
+pub(crate) use locked::Locked;
 pub(crate) use paired::any as is_any_paired;
+pub(crate) use settings::{NO_RCVTIMEO, NO_SNDTIMEO, SETS_TIMEOUTS};
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
-/// In [`Socket::timeouts`]: the kernel has said that there is no `SO_RCVTIMEO`, …
-pub(crate) const NO_RCVTIMEO: u8 = 1;
-/// … no `SO_SNDTIMEO`. …
-pub(crate) const NO_SNDTIMEO: u8 = 2;
-/// … But the program has set one since, or does so just now.
-pub(crate) const SETS_TIMEOUTS: u8 = 4;
-
 /// See the module.
+///
+/// | fields | written by |
+/// |---|---|
+/// | `stage`, `reason`, `role`, `fd`, `cookie`, `port`, `life` | its birth, and whoever moves it on, by the functions below |
+/// | `holds` | whoever opens, copies and closes descriptors ([`holds`]) |
+/// | `calls`, `claim_after`, `adopted`, `completed`, `watcher` | calls on a connection that is not shunted yet ([`candidate`]) |
+/// | `inside`, `handed`, `share`, `again` | each its own functions |
+/// | `dealings`, `pairs` | who holds the lock of the connection to the daemon |
+/// | `settings` | `setsockopt` |
+/// | `hints` | any call, without a lock |
+/// | `places` | the holder of the direction's token |
+/// | `items` | the holder of `lock` ([`Locked`]) |
+/// | `record`, `tx`, `rx` | its birth; counts in them, calls of that direction |
 #[repr(C, align(64))]
 pub(crate) struct Socket {
     stage: AtomicU8,
     reason: AtomicU8,
     role: AtomicU8,
-    answered: AtomicBool,
     /// Descriptors of this process and calls that wait.
     holds: AtomicU64,
     /// One of the descriptors.
@@ -80,65 +93,31 @@ pub(crate) struct Socket {
     links: Links,
     cookie: AtomicU64,
     port: AtomicU32,
-    /// `shunt downgrade` wishes it back to TCP.
-    pub(crate) wished: AtomicBool,
     /// Another program or process made it: nobody here knows who else has it.
     pub(crate) adopted: AtomicBool,
     /// Both ends have been waited for until they were attached, or as long as one may (sync).
     pub(crate) completed: AtomicBool,
-    /// This process has told the daemon of it.
-    pub(crate) told: AtomicBool,
-    /// The daemon has been asked where its other end is.
-    pub(crate) inquired: AtomicBool,
-    /// What it has still to tell.
-    pub(crate) due: Due,
-    /// It was given a slot whose memory a relative has, and wants another one.
-    pub(crate) passed_over: AtomicBool,
-    /// Generation of the pair whose other end was let go before it was used, or 0.
-    pub(crate) left: AtomicU32,
-    /// When the kernel was last asked about this socket (ticks).
-    pub(crate) looked_at: AtomicU64,
-    /// `rx.ring_bytes` when the ring was last found empty.
-    pub(crate) read_at: AtomicU64,
-    /// Bytes written to the ring when it was last asked whether the peer is behind.
-    pub(crate) looked_ahead: AtomicU64,
-    /// Waits for data that ended without sleep since the last that did.
-    pub(crate) awake: AtomicU32,
-    /// `rx.user_calls` at that one.
-    pub(crate) slept_at: AtomicU64,
-    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`).
-    pub(crate) kernel_state: AtomicU32,
-    /// What keeps it with the kernel once it went back there, or brings it to its rings again.
-    pub(crate) again: Return,
-    /// Another program is to have it, so that a recall of its stream is not taken back.
-    pub(crate) insists: AtomicBool,
     /// A call was told of a reset before which no FIN had come.
     pub(crate) was_reset: AtomicBool,
-    /// `SO_SNDBUF` as the program set it, or 0.
-    pub(crate) sndbuf: AtomicU32,
-    /// `SO_RCVTIMEO` is negative: a receive that would wait ends at once (`sock_set_timeout`
-    /// in the kernel, whose `getsockopt` does not tell that from no timeout).
-    pub(crate) impatient_receiver: AtomicBool,
-    /// The same of `SO_SNDTIMEO`.
-    pub(crate) impatient_sender: AtomicBool,
-    /// What is known of its timeouts: `NO_RCVTIMEO`….
-    pub(crate) timeouts: AtomicU8,
-    /// `TCP_INQ`: `recvmsg` tells how much is left.
-    pub(crate) tells_left: AtomicBool,
-    /// `SO_TIMESTAMP` or its like, by which `recvmsg` tells when the bytes came; 0: none is set.
-    pub(crate) tells_time: AtomicI32,
+    /// What the daemon knows of it, and has said.
+    pub(crate) dealings: Dealings,
+    /// What the last look saw.
+    pub(crate) hints: Hints,
+    /// What keeps it with the kernel once it went back there, or brings it to its rings again.
+    pub(crate) again: Return,
+    /// What the program has set.
+    pub(crate) settings: Settings,
     /// Of a listener: which thread last accepted or polled there (sync); 0: none yet.
     pub(crate) watcher: AtomicU64,
     /// Calls that have slept on it, and what they go on by once it was closed.
     pub(crate) handed: Handed,
     /// Other processes that have it since a fork.
     pub(crate) share: Share,
-    /// Where threads of this process sleep until something arrives, and until there is room;
-    /// each guarded by the direction's token.
+    /// Where threads of this process sleep until something arrives, and until there is room.
     pub(crate) places: [Places; 2],
-    /// Guards attaching and the registrations.
-    pub(crate) lock: Lock,
-    /// Registrations in epoll sets; guarded by `lock`.
+    /// See [`Locked`].
+    lock: Lock,
+    /// Registrations in epoll sets.
     pub(crate) items: ItemList,
     /// What others may see of it.
     pub(crate) record: Shown<Record>,
@@ -163,15 +142,6 @@ unsafe impl Object for Socket {
 }
 
 impl Socket {
-    /// What an accepted socket has from its listener, beside what the kernel tells.
-    pub(crate) fn inherit(&self, listener: &Self) {
-        let o = Ordering::Relaxed;
-        let copy = |to: &AtomicBool, from: &AtomicBool| to.store(from.load(o), o);
-        copy(&self.impatient_receiver, &listener.impatient_receiver);
-        copy(&self.impatient_sender, &listener.impatient_sender);
-        self.tells_time.store(listener.tells_time.load(o), o);
-    }
-
     /// The socket that `fd` is, if it is one.
     #[inline(always)]
     pub(crate) fn of(fd: c_int) -> Option<&'static Self> {
@@ -192,36 +162,21 @@ impl Socket {
         let record = socket.begin_record();
         socket.life.fetch_add(1, o);
         socket.reason.store(Reason::Pending as u8, o);
-        socket.answered.store(false, o);
         socket.fd.store(fd, o);
         socket.cookie.store(0, o);
         socket.port.store(0, o);
         socket.calls.store(0, o);
         socket.claim_after.store(0, o);
         socket.adopted.store(false, o);
-        socket.wished.store(false, o);
         socket.completed.store(false, o);
-        socket.watcher.store(0, o);
-        socket.told.store(false, o);
-        socket.inquired.store(false, o);
-        socket.left.store(0, o);
-        socket.passed_over.store(false, o);
-        socket.inside.clear();
-        socket.looked_at.store(0, o);
-        socket.awake.store(0, o);
-        socket.slept_at.store(0, o);
-        socket.looked_ahead.store(0, o);
-        socket.read_at.store(0, o);
-        socket.kernel_state.store(0, o);
-        socket.sndbuf.store(0, o);
-        socket.impatient_receiver.store(false, o);
-        socket.impatient_sender.store(false, o);
-        socket.timeouts.store(0, o);
-        socket.again.clear();
-        socket.tells_left.store(false, o);
         socket.was_reset.store(false, o);
+        socket.watcher.store(0, o);
+        socket.inside.clear();
+        socket.dealings.clear();
+        socket.hints.clear();
+        socket.again.clear();
+        socket.settings.clear();
         socket.handed.clear();
-        socket.tells_time.store(0, o);
         record.fd.store(fd, o);
         record.reason.store(Reason::Pending as u8, o);
         socket.share.clear();
@@ -391,7 +346,7 @@ impl Socket {
 
     /// It is another connection from here on: nothing has been found out about that.
     pub(crate) fn forget_peer(&self) {
-        self.inquired.store(false, Ordering::Relaxed);
+        self.dealings.inquired.store(false, Ordering::Relaxed);
         if matches!(self.reason(), Reason::OtherNamespace | Reason::OtherUser) {
             self.write_reason(Reason::Pending);
         }
@@ -437,7 +392,7 @@ impl Socket {
 
     /// Whether the daemon has answered that nobody claims the other end.
     pub(crate) fn answered(&self) -> bool {
-        self.answered.load(Ordering::Acquire)
+        self.dealings.answered.load(Ordering::Acquire)
     }
 
     /// `matched`: somebody does, but the pairing needs memory that is still to come.
@@ -450,7 +405,7 @@ impl Socket {
         if !matched && self.stage() == Stage::Claimed && self.role() == Role::Acceptor {
             self.set_reason(Reason::PeerPlain);
         }
-        self.answered.store(true, Ordering::Release);
+        self.dealings.answered.store(true, Ordering::Release);
     }
 
     /// A descriptor of it that is open, as far as is known.

@@ -9,7 +9,7 @@ use shunt_shm::slot;
 
 use crate::config::{self, GIVEN_UP_AFTER, LIVES_AFTER, Upgrade};
 use crate::epoll::Known;
-use crate::socket::{Socket, Stage};
+use crate::socket::{Locked, Socket, Stage};
 use crate::sys::address::{self, Names};
 use crate::{control, sys, tcp};
 
@@ -173,11 +173,12 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
             let ours = socket.is_connected()
                 || socket.adopted.load(Ordering::Relaxed)
                 || !socket.share.is_unknown();
-            if calls >= socket.claim_after() && ours && socket.lock.try_take() {
-                if socket.stage() == Stage::Candidate {
-                    move_candidate(socket, fd, calls);
-                }
-                socket.lock.give();
+            if calls >= socket.claim_after()
+                && ours
+                && let Some(locked) = socket.try_lock()
+                && socket.stage() == Stage::Candidate
+            {
+                move_candidate(&locked, fd, calls);
             }
             false
         }
@@ -217,16 +218,15 @@ fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
 /// Before a fork: leaves it to whoever will have the connection alone. `false`:
 /// it cannot be.
 pub(crate) fn share(socket: &'static Socket) -> bool {
-    socket.lock.take() && {
-        let shared = match socket.stage() {
-            // The claim of one that has been claimed stays this process's.
-            Stage::Candidate | Stage::Claimed => socket.share.before_fork(),
-            // Nobody honours its rings before one process has it alone.
-            Stage::Paired if socket.items.is_empty() => share_pair(socket),
-            _ => false,
-        };
-        socket.lock.give();
-        shared
+    let Some(socket) = socket.lock() else {
+        return false;
+    };
+    match socket.stage() {
+        // The claim of one that has been claimed stays this process's.
+        Stage::Candidate | Stage::Claimed => socket.share.before_fork(),
+        // Nobody honours its rings before one process has it alone.
+        Stage::Paired if socket.items.is_empty() => share_pair(&socket),
+        _ => false,
     }
 }
 
@@ -242,9 +242,9 @@ fn share_pair(socket: &Socket) -> bool {
     shared
 }
 
-/// A connection that lives: asks for a pairing, if there may be somebody. With
-/// its lock.
-fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
+/// A connection that lives: asks for a pairing, if there may be somebody.
+fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
+    let socket = locked.socket;
     if !socket.share.is_shared() {
         // Not before: who shares it may be confined to few system calls.
         if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {
@@ -276,15 +276,14 @@ fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
 /// Another program will have it, too: it is paired only once that has it no more. `false`: it
 /// is no candidate.
 pub(crate) fn share_with_program(socket: &'static Socket) -> bool {
-    let is_candidate = socket.stage() == Stage::Candidate && socket.lock.take();
-    if !is_candidate {
+    if socket.stage() != Stage::Candidate {
         return false;
     }
-    let still = socket.stage() == Stage::Candidate;
-    if still {
-        socket.adopted.store(true, Ordering::Relaxed);
-        socket.set_reason(Reason::Inherited);
-    }
-    socket.lock.give();
-    still
+    let still = |socket: &Locked| socket.stage() == Stage::Candidate;
+    let Some(socket) = socket.lock().filter(still) else {
+        return false;
+    };
+    socket.adopted.store(true, Ordering::Relaxed);
+    socket.set_reason(Reason::Inherited);
+    true
 }

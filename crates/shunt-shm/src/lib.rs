@@ -7,7 +7,7 @@
 //! * [`token`]: who may send, who may receive.
 //! * [`wake`]: sleeping without losing a wake-up: wait words, doors, logs.
 //! * [`copy`]: copying to and from memory that may not be there.
-//! * [`publish`]: the one place through which a peer-visible word is written.
+//! * [`publish`]: in which order words are written that a peer reads.
 //!
 //! Neighbours: below it only `shunt-abi`; above it `shunt-engine`. It makes no
 //! policy, knows no descriptors (but the arena's own) and never blocks.

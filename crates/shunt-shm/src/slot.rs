@@ -1,18 +1,27 @@
 //! The control lines of one connection in one arena.
 //!
 //! ```text
-//! line  written            read by the peer
-//! 0     face       rarely  after every publication (stays in its cache)
-//! 1     progress   by recv when its ring looks full
-//! 2     output     by send for exact counts, seldom
-//! 3     sending    by send never (this side's own, shared by fork)
-//! 4     receiving  by recv never
-//! 5     options    rarely  never
-//! 6     recall     seldom  when this side has recalled the stream
+//! line  name       written by                          read by the peer
+//! 0     face       calls of both directions, by bits   after every publication (stays in its cache)
+//! 1     progress   the receiver                        by its sender, when the ring looks full
+//! 2     output     the sender                          by its receiver, where a direction changes its way
+//! 3, 4  sending    the sender (shared by fork)         `token` and `way` alone, where a direction goes back to TCP
+//! 5     receiving  the receiver (shared by fork)       `token` and `way` alone, likewise
+//! 6     options    setsockopt, fork, who meets an      `forked` alone, by who waits for room
+//!                  error
+//! 7     recall     the receiver (its recall), the      when this side has recalled the stream, or is asked to
+//!                  sender (its answer)                 send again
 //! ```
 //!
-//! All of a slot is written by one side only. A peer maps it read-only and
-//! checks everything it reads.
+//! *The sender* and *the receiver* are who holds the token of that direction. All of a slot is written by one side only: a peer
+//! maps it read-only and checks everything it reads.
+//!
+//! Bits are plain constants, and no type of flags: every word is an atomic that is changed by `fetch_or` and read, on the
+//! peer's side, by one load whose other bits may be anything; so a type would be made and taken apart at each of these places,
+//! and would add no check.
+
+#[cfg(not(model))]
+use std::mem::offset_of;
 
 use crate::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, full, heavy};
 use crate::publish;
@@ -27,36 +36,33 @@ pub const REFUSED: u32 = 2;
 pub const SHUT_WR: u32 = 4;
 /// `Face::state`: this side closed the connection.
 pub const CLOSED: u32 = 8;
-/// `Face::state`: it closed with data unread, which resets the connection.
+/// `Face::state`: this side closed with data unread, which resets the connection.
 pub const UNREAD: u32 = 16;
-
 /// `Face::state`: this side leaves its ring.
 pub const LEAVING: u32 = 32;
-
-/// No fork has copied the connection (`Options::forked`).
-pub const UNFORKED: u32 = 0;
-/// Several processes of this side may have it.
-pub const SHARED: u32 = 1;
-/// One process has it, but relatives may have others of the same link.
-pub const INHERITED: u32 = 2;
 /// `Face::state`: this side shut down its receiving half; the peer need not know.
 pub const SHUT_RD: u32 = 64;
-/// `Face::state`: its last descriptor is closed, but a thread still sleeps in a
+/// `Face::state`: this side's last descriptor is closed, but a thread still sleeps in a
 /// call on it; the kernel may end the base socket before that call has read.
 pub const LINGERS: u32 = 128;
-
 /// `Face::state`: this side reads the peer's ring no more; what it has not read,
 /// and what follows, is to come over TCP ([`Recall`]).
 pub const RECALLED: u32 = 256;
-
 /// `Face::state`: this side is about to send again over TCP what the peer has not
-/// read, unless the peer is receiving; who sees it waits.
+/// read, unless the peer is receiving; a receiver that sees it waits.
 pub const WITHDRAWING: u32 = 512;
-/// `Face::state`: it does; `Output::back_at` says from where on.
+/// `Face::state`: this side sends it again; `Output::back_at` says from where on.
 pub const WITHDRAWN: u32 = 1024;
 /// `Face::state`, beside [`REFUSED`]: another program or process will have this end,
 /// and may be paired in its place.
 pub const HANDED_ON: u32 = 4096;
+
+/// `Options::forked`: no fork has copied the connection.
+pub const UNFORKED: u32 = 0;
+/// `Options::forked`: several processes of this side may have it.
+pub const SHARED: u32 = 1;
+/// `Options::forked`: one process has it, but relatives may have others of the same link.
+pub const INHERITED: u32 = 2;
 
 /// `Face::wait`: a thread sleeps until something arrives.
 pub const WAIT_RX: u32 = 1;
@@ -82,9 +88,9 @@ pub struct Face {
     /// Life of the slot (0: none yet): the generation of its pairing, and how often the
     /// connection has come back to its rings since ([`first_life`], [`Slot::begin_again`]).
     pub generation: AtomicU32,
-    /// `READY`…`UNREAD`.
+    /// [`READY`] and its like.
     pub state: AtomicU32,
-    /// `WAIT_RX`…`WATCHED`.
+    /// [`WAIT_RX`] and its like, and the group.
     pub wait: AtomicU32,
     /// Counts the times a thread went to sleep here: a waker calls once for each.
     pub naps: AtomicU32,
@@ -314,8 +320,20 @@ pub struct Slot {
     pub recall: Recall,
 }
 
+/// The lines are those of the table above.
 #[cfg(not(model))]
-const _: () = assert!(size_of::<Slot>() <= shunt_abi::layout::SLOT_BYTES);
+const _: () = {
+    const LINE: usize = 64;
+    assert!(offset_of!(Slot, face) == 0);
+    assert!(offset_of!(Slot, progress) == LINE);
+    assert!(offset_of!(Slot, output) == 2 * LINE);
+    assert!(offset_of!(Slot, sending) == 3 * LINE);
+    assert!(offset_of!(Slot, receiving) == 5 * LINE);
+    assert!(offset_of!(Slot, options) == 6 * LINE);
+    assert!(offset_of!(Slot, recall) == 7 * LINE);
+    assert!(size_of::<Slot>() == 8 * LINE);
+    assert!(size_of::<Slot>() <= shunt_abi::layout::SLOT_BYTES);
+};
 
 /// Where a direction's bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         }
         Some(Kind::Downgrade) => {
             if let Some(socket) = find(m) {
-                socket.wished.store(true, Ordering::Relaxed);
+                socket.dealings.wished.store(true, Ordering::Relaxed);
                 wish_again();
             }
         }
@@ -109,7 +109,7 @@ fn left(socket: &Socket, m: &Message) {
     if let Some(pair) = socket.pair()
         && (pair.link.id(), pair.number, pair.generation) == (m.link, m.slot, m.generation)
     {
-        socket.left.store(m.generation, Ordering::Relaxed);
+        socket.dealings.left.store(m.generation, Ordering::Relaxed);
     }
 }
 
@@ -120,7 +120,7 @@ fn pass_over(socket: &'static Socket, m: &Message, link: &'static Link) {
         pair.own.begin(slot::first_life(m.generation), pair.out);
         publish::set_bits(&pair.own.face.state, slot::REFUSED | slot::HANDED_ON);
     }
-    socket.passed_over.store(true, Ordering::Relaxed);
+    socket.dealings.passed_over.store(true, Ordering::Relaxed);
     socket.move_on(Stage::Claimed, Stage::Candidate);
 }
 

@@ -31,7 +31,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Says something of a socket, and before that what is due.
 pub(super) fn say(socket: &'static Socket, what: u8) {
-    socket.due.add(what);
+    socket.dealings.due.add(what);
     if !LOCK.take() {
         // In the middle of an answer of the daemon's, or in a signal handler on top of one.
         return note_due();
@@ -45,7 +45,7 @@ pub(super) fn say(socket: &'static Socket, what: u8) {
 
 /// Says what has become of a connection.
 pub(super) fn say_status(socket: &'static Socket, status: u8) {
-    socket.due.add_status(status);
+    socket.dealings.due.add_status(status);
     say(socket, STATUS);
 }
 
@@ -82,7 +82,7 @@ fn say_retired(link: u64) -> bool {
 
 /// `false`: the daemon's queue is full. With the lock.
 fn say_of(socket: &'static Socket) -> bool {
-    let due = socket.due.what();
+    let due = socket.dealings.due.what();
     for (news, needless) in NEWS {
         if due & news == 0 {
             continue;
@@ -91,7 +91,7 @@ fn say_of(socket: &'static Socket) -> bool {
         if sent && send(&message(socket, news), None) == Sent::Full {
             return false;
         }
-        socket.due.said(news);
+        socket.dealings.due.said(news);
     }
     if due & BURIED != 0 {
         socket.free();
@@ -107,7 +107,7 @@ fn message(socket: &Socket, news: u8) -> Message {
         _ => Kind::Release,
     });
     m.cookie = socket.cookie();
-    if news == RELEASED && socket.due.is_used() {
+    if news == RELEASED && socket.dealings.due.is_used() {
         m.flags = message::FLAG_USED;
     }
     if news & (LISTENS | LISTENED) != 0 {
@@ -115,7 +115,7 @@ fn message(socket: &Socket, news: u8) -> Message {
     }
     if news == STATUS {
         (m.fd, m.role) = (socket.fd(), socket.role() as u8);
-        m.status = socket.due.status();
+        m.status = socket.dealings.due.status();
         if socket.stage() == Stage::Attached {
             m.flags = message::FLAG_USED;
         }
@@ -128,7 +128,7 @@ fn message(socket: &Socket, news: u8) -> Message {
 pub(super) fn forget() {
     ANY_DUE.store(false, Ordering::Release);
     for socket in SOCKETS.each() {
-        let due = socket.due.forget();
+        let due = socket.dealings.due.forget();
         if due & BURIED != 0 {
             socket.free();
         }
@@ -141,10 +141,10 @@ pub(super) fn tell_everything() {
     forget();
     for socket in SOCKETS.each() {
         match socket.stage() {
-            Stage::Listener => socket.due.add(LISTENS),
+            Stage::Listener => socket.dealings.due.add(LISTENS),
             Stage::Attached => {
-                socket.told.store(true, Ordering::Relaxed);
-                socket.due.add_status(0);
+                socket.dealings.told.store(true, Ordering::Relaxed);
+                socket.dealings.due.add_status(0);
             }
             // Claims are made again by the next call on the connection.
             Stage::Claimed => {

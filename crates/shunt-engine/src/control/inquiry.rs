@@ -30,7 +30,7 @@ pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
         Reason::Pending => socket.stage() == Stage::Claimed && calls >= SURELY,
         _ => reason.is_provisional() && calls >= LIVES_AFTER.into(),
     };
-    if !supposes || socket.inquired.load(Ordering::Relaxed) || !socket.is_connected() {
+    if !supposes || socket.dealings.inquired.load(Ordering::Relaxed) || !socket.is_connected() {
         return;
     }
     if SOCKET.number() < 0 || !LOCK.try_take() {
@@ -40,7 +40,7 @@ pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
     (m.cookie, m.fd, m.status) = (cookie(socket), socket.fd(), reason as u8);
     write_names(&mut m, names_of(socket.fd()));
     if m.cookie != 0 && due::catch_up() && send(&m, None) == Sent::Done {
-        socket.inquired.store(true, Ordering::Relaxed);
+        socket.dealings.inquired.store(true, Ordering::Relaxed);
         OPEN_QUESTIONS.fetch_add(1, Ordering::Relaxed);
     }
     LOCK.give();

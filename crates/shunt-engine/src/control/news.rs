@@ -34,9 +34,9 @@ pub(crate) fn refuse(socket: &'static Socket, reason: Reason) {
 
 /// A socket is closed; its object is free once the daemon knows that.
 pub(crate) fn bury(socket: &'static Socket) {
-    if socket.told.load(Ordering::Relaxed) {
+    if socket.dealings.told.load(Ordering::Relaxed) {
         due::say(socket, RELEASED | BURIED);
-    } else if socket.due.what() == 0 {
+    } else if socket.dealings.due.what() == 0 {
         socket.free();
     } else {
         due::say(socket, BURIED);
@@ -45,7 +45,7 @@ pub(crate) fn bury(socket: &'static Socket) {
 
 /// Tells what became of a connection, for `shunt ss`; `None`: it is shunted.
 pub(crate) fn report(socket: &'static Socket, reason: Option<Reason>) {
-    socket.told.store(true, Ordering::Relaxed);
+    socket.dealings.told.store(true, Ordering::Relaxed);
     due::say_status(socket, reason.map_or(0, |reason| reason as u8));
 }
 

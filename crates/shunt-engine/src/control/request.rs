@@ -90,7 +90,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
     let mut m = Message::new(Kind::Claim);
     (m.cookie, m.fd, m.flags) = (socket.cookie(), fd, flags);
     m.role = socket.role() as u8;
-    if socket.passed_over.load(Ordering::Relaxed) {
+    if socket.dealings.passed_over.load(Ordering::Relaxed) {
         m.flags |= message::FLAG_AGAIN;
     }
     if socket.adopted.load(Ordering::Relaxed) {
@@ -103,8 +103,8 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
     let sent = if begun { send(&m, None) } else { Sent::Lost };
     match sent {
         Sent::Done => {
-            socket.told.store(true, Ordering::Relaxed);
-            socket.passed_over.store(false, Ordering::Relaxed);
+            socket.dealings.told.store(true, Ordering::Relaxed);
+            socket.dealings.passed_over.store(false, Ordering::Relaxed);
         }
         // There is no room for it, or nobody any more to hear it: a later call claims it.
         Sent::Full | Sent::Lost => {

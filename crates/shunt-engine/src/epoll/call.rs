@@ -19,7 +19,7 @@ use shunt_shm::wake::Address;
 use super::set::{SETS, Set};
 use super::state::{Follow, Item, State};
 use crate::link::{Link, Pair};
-use crate::socket::Socket;
+use crate::socket::{Locked, Socket};
 use crate::stream::{self, Conn};
 use crate::{hold, sys, wake};
 
@@ -159,13 +159,13 @@ pub(super) fn unwatch(set: &Set) {
     }
 }
 
-/// Whether the socket's registrations say by one door what happens to it. With its lock.
-pub(super) fn is_at_one_door(socket: &'static Socket) -> bool {
+/// Whether the socket's registrations say by one door what happens to it.
+pub(super) fn is_at_one_door(socket: &Locked) -> bool {
     let Some(pair) = socket.pair() else {
         return true;
     };
     let (mut only, mut stands) = (None, true);
-    let is_one = socket.items.list().iter().all(|&(set, item)| {
+    let is_one = socket.places().iter().all(|&(set, item)| {
         let Some(set) = SETS.get(set) else {
             return true;
         };

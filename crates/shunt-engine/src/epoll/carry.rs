@@ -13,7 +13,7 @@ use super::set::{SETS, Set};
 use super::state::State;
 use super::watch::{say_watched, watch};
 use crate::link::{Link, Pair};
-use crate::socket::{ItemList, Socket};
+use crate::socket::{Locked, Socket};
 use crate::stream::{self, Conn};
 use crate::sys;
 use crate::tcp::{self, Mark};
@@ -31,65 +31,62 @@ pub(crate) enum Known {
     Told(u32, Mark),
 }
 
-impl ItemList {
-    /// What keeps the registrations where they are: one that the kernel may have
-    /// an event for, or has disarmed, must not move unless that is `known`. With
-    /// the socket's lock.
-    pub(crate) fn obstacle(&self, pair: &Pair, known: Known) -> Option<Reason> {
-        if self.is_empty() {
+/// What keeps the registrations where they are: one that the kernel may have
+/// an event for, or has disarmed, must not move unless that is `known`.
+pub(crate) fn obstacle(socket: &Locked, pair: &Pair, known: Known) -> Option<Reason> {
+    if socket.items.is_empty() {
+        return None;
+    }
+    if is_watched_by_relative(pair) {
+        return Some(Reason::Blocked);
+    }
+    let mut only = None;
+    socket.places().iter().find_map(|&(set, item)| {
+        let of = SETS.get(set)?;
+        let dormant = |s: &mut State| s.items.get(item as usize).is_none_or(|i| i.dormant);
+        if of.with(dormant) == Some(true) {
             return None;
         }
-        if is_watched_by_relative(pair) {
+        if !of.is_own() || *only.get_or_insert(set) != set {
             return Some(Reason::Blocked);
         }
-        let mut only = None;
-        self.list().iter().find_map(|&(set, item)| {
-            let of = SETS.get(set)?;
-            let dormant = |s: &mut State| s.items.get(item as usize).is_none_or(|i| i.dormant);
-            if of.with(dormant) == Some(true) {
-                return None;
-            }
-            if !of.is_own() || *only.get_or_insert(set) != set {
-                return Some(Reason::Blocked);
-            }
-            let found = of.with(|s| {
-                let follows = s.may_follow(pair.link, of);
-                let item = s.items.get(item as usize);
-                item.map(|item| (item.events, item.fd, item.moved, follows))
-            });
-            let Some((events, fd, moved, follows)) = found.flatten() else {
-                return Some(Reason::Busy);
-            };
-            if !follows {
-                return Some(Reason::Blocked);
-            }
-            if moved {
-                return None;
-            }
-            let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));
-            let told = matches!(known, Known::Told(s, _) if s == set);
-            if arming {
-                None
-            } else if events & libc::EPOLLONESHOT as u32 != 0 {
-                Some(Reason::OneShot)
-            } else {
-                (events & libc::EPOLLET as u32 != 0 && !told).then_some(Reason::Edge)
-            }
-        })
-    }
+        let found = of.with(|s| {
+            let follows = s.may_follow(pair.link, of);
+            let item = s.items.get(item as usize);
+            item.map(|item| (item.events, item.fd, item.moved, follows))
+        });
+        let Some((events, fd, moved, follows)) = found.flatten() else {
+            return Some(Reason::Busy);
+        };
+        if !follows {
+            return Some(Reason::Blocked);
+        }
+        if moved {
+            return None;
+        }
+        let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));
+        let told = matches!(known, Known::Told(s, _) if s == set);
+        if arming {
+            None
+        } else if events & libc::EPOLLONESHOT as u32 != 0 {
+            Some(Reason::OneShot)
+        } else {
+            (events & libc::EPOLLET as u32 != 0 && !told).then_some(Reason::Edge)
+        }
+    })
 }
 
 /// A socket is being attached, or comes back to its rings: its registrations move here, unless
-/// they are here. With its lock.
+/// they are here.
 /// `Some(false)`: the kernel may have an event to report first; `None`: no
 /// resources. Then nothing has changed.
-pub(crate) fn carry(socket: &'static Socket, fd: c_int, pair: &Pair, known: Known) -> Option<bool> {
+pub(crate) fn carry(socket: &Locked, fd: c_int, pair: &Pair, known: Known) -> Option<bool> {
     if socket.items.is_empty() {
         return Some(true);
     }
     let mut moved = Vec::new();
-    for &(set_index, item) in socket.items.list().iter() {
-        let Some(set) = SETS.get(set_index) else {
+    for &(set, item) in socket.places() {
+        let Some(set) = SETS.get(set) else {
             continue;
         };
         let is_here = |s: &mut State| s.items.get(item as usize).is_some_and(|item| item.moved);
@@ -181,10 +178,10 @@ fn queue_carried(set: &Set, s: &mut State, item: u32, known: Known) {
 }
 
 /// The connection has begun another life, and so has its ring: no end of its stream that was
-/// seen before says anything. With the socket's lock.
-pub(crate) fn begun_again(socket: &'static Socket, pair: &Pair) {
+/// seen before says anything.
+pub(crate) fn begun_again(socket: &Locked, pair: &Pair) {
     let end = pair.consumer().position();
-    for &(set, item) in socket.items.list().iter() {
+    for &(set, item) in socket.places() {
         if let Some(set) = SETS.get(set) {
             set.with(|s| {
                 if let Some(item) = s.items.get_mut(item as usize) {
@@ -198,16 +195,16 @@ pub(crate) fn begun_again(socket: &'static Socket, pair: &Pair) {
 /// This process has changed the way of a socket's bytes, of which neither a log nor the kernel
 /// may tell: the sets that watch it look once more. Without locks and tokens.
 pub(crate) fn look_again(socket: &'static Socket) {
-    if socket.items.is_empty() || !socket.lock.take() {
+    if socket.items.is_empty() {
         return;
     }
-    for &(set, _) in socket.items.list().iter() {
-        if let Some(set) = SETS.get(set) {
-            set.with(|state| state.enqueue_socket(socket.index()));
-            set.kick();
-        }
+    let Some(socket) = socket.lock() else {
+        return;
+    };
+    for set in socket.places().iter().filter_map(|&(set, _)| SETS.get(set)) {
+        set.with(|state| state.enqueue_socket(socket.index()));
+        set.kick();
     }
-    socket.lock.give();
 }
 
 /// Moves a registration from the program's set to the inner one. With both locks.
@@ -251,9 +248,8 @@ pub(crate) fn give_back() {
                 .collect()
         };
         for (socket, index) in set.with(moved).unwrap_or_default() {
-            if socket.lock.take() {
-                give_back_item(set, socket, index);
-                socket.lock.give();
+            if let Some(socket) = socket.lock() {
+                give_back_item(set, &socket, index);
             }
         }
     }
@@ -262,25 +258,22 @@ pub(crate) fn give_back() {
 /// Before the last descriptor of a connection that was passed in a message is closed: it may lie in a Unix socket,
 /// and the kernel keeps its registrations then (`epoll(7)`, question 6).
 pub(crate) fn give_back_of(socket: &'static Socket) {
-    if socket.items.is_empty() || !socket.lock.take() {
+    if socket.items.is_empty() {
         return;
     }
-    // From behind, as one may be taken out; without memory, as a signal handler may close.
-    for at in (0..socket.items.list().len()).rev() {
-        let place = socket.items.list().get(at).copied();
-        if let Some((set, index)) = place
-            && let Some(set) = SETS.get(set)
-        {
-            give_back_item(set, socket, index);
+    let Some(socket) = socket.lock() else {
+        return;
+    };
+    for &(set, index) in socket.places() {
+        if let Some(set) = SETS.get(set) {
+            give_back_item(set, &socket, index);
         }
     }
-    socket.lock.give();
 }
 
-/// With the socket's lock.
-fn give_back_item(set: &'static Set, socket: &'static Socket, index: u32) {
-    let here = socket.items.list().contains(&(set.index(), index));
-    let Some(conn) = Conn::attached(socket, socket.fd()) else {
+fn give_back_item(set: &'static Set, socket: &Locked, index: u32) {
+    let here = socket.places().contains(&(set.index(), index));
+    let Some(conn) = Conn::attached(socket.socket, socket.fd()) else {
         return;
     };
     // The other end may be this process's, too, and have asked since.

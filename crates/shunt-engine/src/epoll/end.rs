@@ -47,13 +47,9 @@ impl Set {
                 leave_doors(nested, asleep);
             }
             for item in state.items.iter().filter(|i| i.live) {
-                if item.socket.lock.take() {
-                    item.socket
-                        .items
-                        .list()
-                        .retain(|&(set, _)| set != self.index());
-                    watch(item.socket);
-                    item.socket.lock.give();
+                if let Some(mut socket) = item.socket.lock() {
+                    socket.change_places(|places| places.retain(|&(set, _)| set != self.index()));
+                    watch(&socket);
                 }
             }
             for follow in &state.follows {

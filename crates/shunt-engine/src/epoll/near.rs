@@ -67,12 +67,12 @@ fn choose(set: &'static Set, may: impl FnOnce(&State) -> bool) {
         return;
     }
     for socket in moved.into_iter().flatten() {
-        if socket.lock.take() {
-            say_watched(socket);
-            if let Some(conn) = Conn::new(socket, socket.fd()) {
-                conn.unfence();
-            }
-            socket.lock.give();
+        let Some(socket) = socket.lock() else {
+            continue;
+        };
+        say_watched(&socket);
+        if let Some(conn) = Conn::new(socket.socket, socket.fd()) {
+            conn.unfence();
         }
     }
     // As in `watch`; and a relative may have said so just now.

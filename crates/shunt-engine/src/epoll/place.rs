@@ -14,10 +14,13 @@ use crate::sys;
 /// hold a copy of it, which would keep the kernel's registration alive. (So does a relative
 /// that goes on with the connection and the set.)
 pub(crate) fn part(socket: &'static Socket, fd: c_int) {
-    if socket.items.is_empty() || socket.share.is_shared() || !socket.lock.take() {
+    if socket.items.is_empty() || socket.share.is_shared() {
         return;
     }
-    for &(set, item) in socket.items.list().iter() {
+    let Some(socket) = socket.lock() else {
+        return;
+    };
+    for &(set, item) in socket.places() {
         let Some(set) = SETS.get(set) else {
             continue;
         };
@@ -30,18 +33,20 @@ pub(crate) fn part(socket: &'static Socket, fd: c_int) {
             }
         });
     }
-    socket.lock.give();
 }
 
 /// A socket ends: its registrations are gone, as the kernel's are.
 pub(crate) fn forget(socket: &'static Socket) {
-    if socket.items.is_empty() || !socket.lock.take() {
+    if socket.items.is_empty() {
         return;
     }
+    let Some(mut socket) = socket.lock() else {
+        return;
+    };
     let link = socket.pair().map(|p| p.link);
-    let items = std::mem::take(socket.items.list());
+    let items = socket.change_places(std::mem::take);
     // A relative may go on with the connection, and watch it.
-    say_watched(socket);
+    say_watched(&socket);
     for (set, item) in items {
         let Some(set) = SETS.get(set) else {
             continue;
@@ -58,5 +63,4 @@ pub(crate) fn forget(socket: &'static Socket) {
             set.tracked.fetch_sub(1, Ordering::AcqRel);
         });
     }
-    socket.lock.give();
 }

@@ -12,7 +12,7 @@ use super::set::{SETS, Set};
 use super::state::State;
 use super::watch::watch;
 use super::{ALWAYS, call};
-use crate::socket::{Socket, Stage};
+use crate::socket::{Locked, Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::{Outcome, sys};
 
@@ -25,27 +25,27 @@ pub(crate) fn register(
     mut event: epoll_event,
 ) -> Outcome {
     event.events |= ALWAYS;
-    if !socket.lock.take() {
+    let Some(mut locked) = socket.lock() else {
         return Outcome::Kernel;
-    }
+    };
     let result = set.with(|state| match operation {
-        libc::EPOLL_CTL_ADD => add(set, state, socket, fd, event),
+        libc::EPOLL_CTL_ADD => add(set, state, &mut locked, fd, event),
         libc::EPOLL_CTL_MOD => modify(set, state, socket, fd, event),
-        libc::EPOLL_CTL_DEL => delete(set, state, socket, fd),
+        libc::EPOLL_CTL_DEL => delete(set, state, &mut locked, fd),
         _ => Err(libc::EINVAL),
     });
     let mut leaves = false;
     if socket.stage() == Stage::Attached {
         if operation == libc::EPOLL_CTL_ADD {
-            retire(socket, Some(set));
+            retire(&mut locked, Some(set));
         }
-        let changed = watch(socket);
-        leaves = !call::is_at_one_door(socket);
+        let changed = watch(&locked);
+        leaves = !call::is_at_one_door(&locked);
         if operation != libc::EPOLL_CTL_DEL && matches!(result, Some(Ok(()))) {
-            look_at_once(set, socket, fd, changed);
+            look_at_once(set, &locked, fd, changed);
         }
     }
-    socket.lock.give();
+    drop(locked);
     if leaves {
         call::leave_ring(socket);
         near::leave(set);
@@ -58,15 +58,15 @@ pub(crate) fn register(
 }
 
 /// After the barrier in `watch`: sees what came before it. What the kernel knows, an inner set that
-/// had the socket already has told. With the socket's lock.
-fn look_at_once(set: &'static Set, socket: &'static Socket, fd: c_int, changed: bool) {
-    let by_tcp = Conn::new(socket, fd).is_some_and(|conn| stream::leaves_ring(&conn));
+/// had the socket already has told.
+fn look_at_once(set: &'static Set, socket: &Locked, fd: c_int, changed: bool) {
+    let by_tcp = Conn::new(socket.socket, fd).is_some_and(|conn| stream::leaves_ring(&conn));
     set.with(|state| {
         if by_tcp {
             // What the kernel has told before is no news after this.
             hear_inner(set, state, true, None);
         }
-        if let Some(item) = state.find(socket, fd) {
+        if let Some(item) = state.find(socket.socket, fd) {
             state.enqueue(item, changed);
         }
     });
@@ -76,11 +76,11 @@ fn look_at_once(set: &'static Set, socket: &'static Socket, fd: c_int, changed: 
 fn add(
     set: &'static Set,
     state: &mut State,
-    socket: &'static Socket,
+    socket: &mut Locked,
     fd: c_int,
     mut event: epoll_event,
 ) -> Result<(), i32> {
-    if let Some(index) = state.find(socket, fd) {
+    if let Some(index) = state.find(socket.socket, fd) {
         let item = &mut state.items[index as usize];
         if item.moved {
             return Err(libc::EEXIST);
@@ -90,7 +90,7 @@ fn add(
         (item.events, item.data, item.armed) = (event.events, event.u64, true);
         return Ok(());
     }
-    if let Some(index) = state.find_dormant(socket, fd) {
+    if let Some(index) = state.find_dormant(socket.socket, fd) {
         // Nobody hears of the inner set of one that is flat.
         let stays = !set.is_flat.load(Ordering::Relaxed);
         if stays && event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
@@ -103,14 +103,14 @@ fn add(
     }
     // One that moves at once is never here: whatever its events, the kernel would
     // report EPOLLHUP and EPOLLERR to whoever sleeps.
-    let shunted = Conn::attached(socket, fd).filter(|conn| !stream::is_plain(conn));
+    let shunted = Conn::attached(socket.socket, fd).filter(|conn| !stream::is_plain(conn));
     let moves = shunted.is_some() && event.events & libc::EPOLLEXCLUSIVE as u32 == 0;
     if !moves {
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
     }
-    let item = state.insert(socket, fd, event);
+    let item = state.insert(socket.socket, fd, event);
     set.tracked.fetch_add(1, Ordering::SeqCst);
-    socket.items.list().push((set.index(), item));
+    socket.change_places(|places| places.push((set.index(), item)));
     // The conditions of the kernel's own call are the only ones that it may fail for.
     if let Some(conn) = shunted
         && !move_in(set, state, item, conn.pair.link)
@@ -148,13 +148,8 @@ fn modify(
     Ok(())
 }
 
-fn delete(
-    set: &'static Set,
-    state: &mut State,
-    socket: &'static Socket,
-    fd: c_int,
-) -> Result<(), i32> {
-    let Some(index) = state.find(socket, fd) else {
+fn delete(set: &'static Set, state: &mut State, socket: &mut Locked, fd: c_int) -> Result<(), i32> {
+    let Some(index) = state.find(socket.socket, fd) else {
         return sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()).map(drop);
     };
     let item = &state.items[index as usize];
@@ -172,8 +167,8 @@ fn delete(
     Ok(())
 }
 
-/// Takes a registration out of the inner set. With both locks.
-fn remove(set: &'static Set, state: &mut State, socket: &'static Socket, index: u32) {
+/// Takes a registration out of the inner set.
+fn remove(set: &'static Set, state: &mut State, socket: &mut Locked, index: u32) {
     let item = &state.items[index as usize];
     let (fd, is_outside) = (item.fd, item.outside);
     let at = if is_outside {
@@ -193,14 +188,12 @@ fn remove(set: &'static Set, state: &mut State, socket: &'static Socket, index: 
     unlist(set, state, socket, index);
 }
 
-/// Takes a socket's dormant registrations out of every set but `keep`. With the
-/// socket's lock.
-fn retire(socket: &'static Socket, keep: Option<&'static Set>) {
-    if socket.items.list().len() <= usize::from(keep.is_some()) {
+/// Takes a socket's dormant registrations out of every set but `keep`.
+fn retire(socket: &mut Locked, keep: Option<&'static Set>) {
+    if socket.places().len() <= usize::from(keep.is_some()) {
         return;
     }
-    let places: Vec<_> = socket.items.list().clone();
-    for (set, index) in places {
+    for (set, index) in socket.places().clone() {
         let Some(set) = SETS.get(set) else {
             continue;
         };
@@ -231,19 +224,15 @@ fn retire_busy(set: &'static Set) {
         .with(|state| std::mem::take(&mut state.busy))
         .unwrap_or_default();
     for socket in busy {
-        if socket.lock.take() {
-            retire(socket, None);
-            watch(socket);
-            socket.lock.give();
+        if let Some(mut socket) = socket.lock() {
+            retire(&mut socket, None);
+            watch(&socket);
         }
     }
 }
 
-fn unlist(set: &'static Set, state: &mut State, socket: &'static Socket, item: u32) {
+fn unlist(set: &'static Set, state: &mut State, socket: &mut Locked, item: u32) {
     state.remove(item);
     set.tracked.fetch_sub(1, Ordering::AcqRel);
-    socket
-        .items
-        .list()
-        .retain(|&entry| entry != (set.index(), item));
+    socket.change_places(|places| places.retain(|&place| place != (set.index(), item)));
 }

@@ -7,14 +7,14 @@ use shunt_shm::slot;
 
 use super::call;
 use super::set::SETS;
-use crate::socket::Socket;
+use crate::socket::Locked;
 
 /// Tells the peer, by our wait word, in which group to log what happens to a
-/// socket. With the socket's lock.
+/// socket.
 ///
 /// A socket whose registrations are all dormant stays as it is. `true`: the
 /// peer has been told something new.
-pub(super) fn watch(socket: &'static Socket) -> bool {
+pub(super) fn watch(socket: &Locked) -> bool {
     let told = say_watched(socket);
     if told {
         // Pairs with the light barrier before a peer's look at the wait word: what
@@ -26,7 +26,7 @@ pub(super) fn watch(socket: &'static Socket) -> bool {
 }
 
 /// The same without the barrier.
-pub(super) fn say_watched(socket: &'static Socket) -> bool {
+pub(super) fn say_watched(socket: &Locked) -> bool {
     let Some(pair) = socket.pair() else {
         return false;
     };
@@ -34,7 +34,7 @@ pub(super) fn say_watched(socket: &'static Socket) -> bool {
     pair.own.face.forget_core();
     let mut group = None;
     let mut dormant = false;
-    for &(set, item) in socket.items.list().iter() {
+    for &(set, item) in socket.places() {
         let Some(set) = SETS.get(set) else {
             continue;
         };

@@ -100,8 +100,8 @@ fn has_control(header: &msghdr) -> bool {
 /// The header's control buffer is writable.
 #[inline]
 unsafe fn tell(conn: &Conn, header: &mut msghdr, any: bool) {
-    let time = conn.socket.tells_time.load(Ordering::Relaxed);
-    let left = conn.socket.tells_left.load(Ordering::Relaxed);
+    let time = conn.socket.settings.tells_time.load(Ordering::Relaxed);
+    let left = conn.socket.settings.tells_left.load(Ordering::Relaxed);
     // SAFETY: the caller's promise.
     let mut control = unsafe { Control::new(header) };
     if time != 0 && any {

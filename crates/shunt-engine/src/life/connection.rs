@@ -166,7 +166,7 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
     if let Some(socket) = track(fd, Stage::Fresh) {
         socket.set_connected(true);
         if let Some(listener) = Socket::of(listener) {
-            socket.inherit(listener);
+            socket.settings.inherit(&listener.settings);
             upgrade::sync::watches(listener);
         }
         upgrade::consider(socket, fd, Role::Acceptor, None);

@@ -80,15 +80,12 @@ fn counts(socket: &'static Socket, fd: c_int) -> bool {
 
 fn share_attached(socket: &'static Socket) {
     // Nobody takes it back to its rings as alone meanwhile.
-    let locked = socket.lock.take();
+    let _locked = socket.lock();
     socket.again.forget();
     socket.share.before_fork();
     if let Some(pair) = socket.pair() {
         let forked = &pair.own.options.forked;
         forked.store(slot::SHARED, Ordering::Release);
-    }
-    if locked {
-        socket.lock.give();
     }
 }
 
@@ -129,7 +126,7 @@ pub(super) fn after_fork_child() {
         socket.lock.reset();
         socket.inside.after_fork_child();
         socket.places.iter().for_each(wake::Places::clear);
-        socket.told.store(false, Ordering::Relaxed);
+        socket.dealings.told.store(false, Ordering::Relaxed);
         if is_unshared(socket) {
             socket.set_plain(socket.stage(), Reason::Forked);
         }

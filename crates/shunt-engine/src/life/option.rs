@@ -152,12 +152,13 @@ const TIMES: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, 63, 64];
 pub(super) fn learn_time(socket: &Socket, fd: c_int) {
     let is_set = |&name: &c_int| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name) == Ok(1);
     let told_by = TIMES.into_iter().find(is_set).unwrap_or(0);
-    socket.tells_time.store(told_by, Ordering::Relaxed);
+    socket.settings.tells_time.store(told_by, Ordering::Relaxed);
 }
 
 /// A `recvmsg` with room for control data: the kernel alone knows when bytes come.
 pub(crate) fn before_control_data(fd: c_int) {
-    if Socket::of(fd).is_some_and(|socket| socket.tells_time.load(Ordering::Relaxed) != 0) {
+    if Socket::of(fd).is_some_and(|socket| socket.settings.tells_time.load(Ordering::Relaxed) != 0)
+    {
         give_up(fd, Reason::SocketOption);
     }
 }
@@ -186,7 +187,10 @@ pub unsafe fn setsockopt(
     match (level, name, number) {
         (libc::SOL_SOCKET, libc::SO_SNDBUF, Some(bytes)) => note_send_buffer(socket, fd, bytes),
         (libc::SOL_SOCKET, SO_RCVTIMEO_NEW | SO_SNDTIMEO_NEW, _) => {
-            socket.timeouts.fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
+            socket
+                .settings
+                .timeouts
+                .fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
         }
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, _)
             if length as usize >= size_of::<libc::timeval>() && value as usize >= 4096 =>
@@ -198,10 +202,10 @@ pub unsafe fn setsockopt(
         (libc::SOL_SOCKET, name, Some(on)) if TIMES.contains(&name) => {
             // Only a `recvmsg` with room for it sees what that changes.
             let told_by = if on == 0 { 0 } else { name };
-            socket.tells_time.store(told_by, Ordering::Relaxed);
+            socket.settings.tells_time.store(told_by, Ordering::Relaxed);
         }
         (libc::IPPROTO_TCP, libc::TCP_INQ, Some(on @ 0..=1)) => {
-            socket.tells_left.store(on != 0, Ordering::Relaxed);
+            socket.settings.tells_left.store(on != 0, Ordering::Relaxed);
         }
         _ => {}
     }
@@ -234,7 +238,7 @@ fn needs_kernel(level: c_int, name: c_int, number: Option<c_int>) -> bool {
 fn note_send_buffer(socket: &'static Socket, fd: c_int, bytes: c_int) {
     // The kernel doubles it for its own overhead; so do we (socket(7)).
     let bytes = (bytes as u32).saturating_mul(2).max(4608);
-    socket.sndbuf.store(bytes, Ordering::Relaxed);
+    socket.settings.sndbuf.store(bytes, Ordering::Relaxed);
     if let Some(conn) = Conn::new(socket, fd) {
         stream::resize(&conn, bytes);
     }
@@ -242,12 +246,15 @@ fn note_send_buffer(socket: &'static Socket, fd: c_int, bytes: c_int) {
 
 /// `SO_RCVTIMEO` or `SO_SNDTIMEO`.
 fn note_timeout(socket: &Socket, name: c_int, time: &libc::timeval) {
-    socket.timeouts.fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
+    socket
+        .settings
+        .timeouts
+        .fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
     if (0..1_000_000).contains(&time.tv_usec) {
         let impatient = if name == libc::SO_RCVTIMEO {
-            &socket.impatient_receiver
+            &socket.settings.impatient_receiver
         } else {
-            &socket.impatient_sender
+            &socket.settings.impatient_sender
         };
         impatient.store(time.tv_sec < 0, Ordering::Relaxed);
     }
@@ -323,11 +330,11 @@ mod tests {
             set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &8192),
             Outcome::Kernel
         );
-        assert_eq!(socket.sndbuf.load(Ordering::Relaxed), 16_384);
+        assert_eq!(socket.settings.sndbuf.load(Ordering::Relaxed), 16_384);
         let most = &socket.pair().unwrap().own.options.most;
         assert_eq!(most.load(Ordering::Relaxed), stream::bound(fd, 16_384));
         set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &1);
-        assert_eq!(socket.sndbuf.load(Ordering::Relaxed), 4608);
+        assert_eq!(socket.settings.sndbuf.load(Ordering::Relaxed), 4608);
     }
 
     #[test]
@@ -335,15 +342,18 @@ mod tests {
         let ends = BothEnds::attached();
         let (socket, fd) = (ends.sockets[0], ends.fds[0]);
         let time = |tv_sec, tv_usec| libc::timeval { tv_sec, tv_usec };
-        let is_impatient = || socket.impatient_receiver.load(Ordering::Relaxed);
+        let is_impatient = || socket.settings.impatient_receiver.load(Ordering::Relaxed);
         set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time(-1, 0));
-        assert!(is_impatient() && !socket.impatient_sender.load(Ordering::Relaxed));
+        assert!(is_impatient() && !socket.settings.impatient_sender.load(Ordering::Relaxed));
         // The kernel refuses that, and nothing changes.
         set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time(1, 1_000_000));
         assert!(is_impatient());
         set(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &time(1, 0));
         assert!(!is_impatient());
-        assert_ne!(socket.timeouts.load(Ordering::Relaxed) & SETS_TIMEOUTS, 0);
+        assert_ne!(
+            socket.settings.timeouts.load(Ordering::Relaxed) & SETS_TIMEOUTS,
+            0
+        );
     }
 
     #[test]
@@ -364,12 +374,12 @@ mod tests {
         let (socket, fd) = (ends.sockets[0], ends.fds[0]);
         set(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1);
         assert_eq!(
-            socket.tells_time.load(Ordering::Relaxed),
+            socket.settings.tells_time.load(Ordering::Relaxed),
             libc::SO_TIMESTAMPNS
         );
         set(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0);
-        assert_eq!(socket.tells_time.load(Ordering::Relaxed), 0);
+        assert_eq!(socket.settings.tells_time.load(Ordering::Relaxed), 0);
         set(fd, libc::IPPROTO_TCP, libc::TCP_INQ, &1);
-        assert!(socket.tells_left.load(Ordering::Relaxed));
+        assert!(socket.settings.tells_left.load(Ordering::Relaxed));
     }
 }

@@ -160,7 +160,7 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Pl
     }
     // A peer that was killed shows itself by the end of its stream only: what it
     // left unread, the kernel does not know of.
-    if conn.socket.kernel_state.load(Ordering::Relaxed) == 0 {
+    if conn.socket.hints.kernel_state.load(Ordering::Relaxed) == 0 {
         to.events |= libc::POLLRDHUP;
     }
     ready

@@ -192,15 +192,4 @@ mod tests {
             (true, Reason::Pending)
         );
     }
-
-    #[test]
-    fn an_accepted_socket_has_its_listeners_patience() {
-        let [listener, accepted] = [302_009, 302_010].map(|fd| socket(fd, Stage::Fresh));
-        listener.impatient_receiver.store(true, Ordering::Relaxed);
-        listener.tells_time.store(29, Ordering::Relaxed);
-        accepted.inherit(listener);
-        assert!(accepted.impatient_receiver.load(Ordering::Relaxed));
-        assert!(!accepted.impatient_sender.load(Ordering::Relaxed));
-        assert_eq!(accepted.tells_time.load(Ordering::Relaxed), 29);
-    }
 }

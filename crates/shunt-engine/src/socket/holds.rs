@@ -81,7 +81,7 @@ impl Socket {
     /// leave [buries](Self::bury) it.
     pub(crate) fn retire(&self) -> bool {
         if self.is_attached_at_both_ends() {
-            self.due.note_used();
+            self.dealings.due.note_used();
         }
         paired::note(self.index(), self.stage(), Stage::Free);
         self.set_stage(Stage::Free);
@@ -96,7 +96,7 @@ impl Socket {
     /// Its object may be used anew.
     pub(crate) fn free(&'static self) {
         self.cookie.store(0, Ordering::Relaxed);
-        self.due.clear();
+        self.dealings.due.clear();
         SOCKETS.give(self);
     }
 }

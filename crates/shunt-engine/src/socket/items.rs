@@ -1,23 +1,46 @@
 //! Which epoll sets a socket is in.
 
 use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A socket's registrations: which sets it is in.
-pub(crate) struct ItemList(UnsafeCell<Option<Box<Places>>>);
+/// A socket's registrations: which sets it is in. Zero bytes are an empty list.
+pub(crate) struct ItemList {
+    /// Guarded by the socket's lock.
+    places: UnsafeCell<Option<Box<Places>>>,
+    /// How many there are, for who has no lock.
+    count: AtomicU32,
+}
 
 /// Where a socket's registrations are: set and item.
-type Places = Vec<(u32, u32)>;
+pub(crate) type Places = Vec<(u32, u32)>;
+
+/// No registrations.
+static NONE: Places = Vec::new();
 
 impl ItemList {
-    /// With the socket's lock.
-    #[allow(clippy::mut_from_ref)]
-    pub(crate) fn list(&self) -> &mut Places {
-        // SAFETY: the caller holds the socket's lock.
-        unsafe { (*self.0.get()).get_or_insert_default() }
+    /// All of them.
+    ///
+    /// # Safety
+    /// The caller holds the socket's lock, and nobody [changes](Self::change) them meanwhile.
+    pub(super) unsafe fn list(&self) -> &Places {
+        // SAFETY: the caller's promise.
+        unsafe { (*self.places.get()).as_deref().unwrap_or(&NONE) }
     }
 
+    /// Changes them.
+    ///
+    /// # Safety
+    /// The caller holds the socket's lock, and nobody has the [list](Self::list).
+    pub(super) unsafe fn change<R>(&self, change: impl FnOnce(&mut Places) -> R) -> R {
+        // SAFETY: the caller's promise.
+        let places = unsafe { (*self.places.get()).get_or_insert_default() };
+        let result = change(places);
+        self.count.store(places.len() as u32, Ordering::Release);
+        result
+    }
+
+    /// Whether it was in no set when this looked; with the lock, whether it is in none.
     pub(crate) fn is_empty(&self) -> bool {
-        // SAFETY: a look that loses a race is repeated with the lock.
-        unsafe { (*self.0.get()).as_ref().is_none_or(|l| l.is_empty()) }
+        self.count.load(Ordering::Acquire) == 0
     }
 }

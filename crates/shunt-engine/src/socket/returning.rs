@@ -21,6 +21,8 @@ pub(crate) struct Return {
     question: AtomicU32,
     /// A `vfork` child has sent it back, which could not say so to shuntd.
     untold: AtomicBool,
+    /// Another program is to have it, so that a recall of its stream is not taken back.
+    pub(crate) insists: AtomicBool,
 }
 
 /// Calls are counted.
@@ -43,6 +45,7 @@ impl Return {
         self.tries.store(0, Ordering::Relaxed);
         self.question.fetch_add(1, Ordering::AcqRel);
         self.untold.store(false, Ordering::Relaxed);
+        self.insists.store(false, Ordering::Relaxed);
     }
 
     /// It went back to TCP, and shuntd could not be told.

@@ -181,7 +181,7 @@ pub(crate) fn before_close(conn: &Conn) {
     before_end(conn, MOST_WITHDRAWN);
     let recalled = || conn.receiver().has_recalled();
     // What TCP has not brought by now would be lost without a word.
-    if recalled() && !conn.socket.insists.load(Ordering::Relaxed) && !conn.is_shared() {
+    if recalled() && !conn.socket.again.insists.load(Ordering::Relaxed) && !conn.is_shared() {
         downgrade::end_recall(conn);
     }
     // It is the kernel's; or other processes may go on using it.

@@ -59,7 +59,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     let blocked = matches!(reason, Reason::Blocked | Reason::Held);
     let insists = reason != Reason::Requested && !blocked;
     if insists {
-        conn.socket.insists.store(true, Ordering::Relaxed);
+        conn.socket.again.insists.store(true, Ordering::Relaxed);
     }
     hesitate();
     let recalled = recall(conn, insists);
@@ -312,7 +312,7 @@ fn has_ended_recall(conn: &Conn) -> bool {
 
 /// Nobody answers. With the receiving token.
 fn do_without_answer(conn: &Conn) {
-    if !conn.socket.insists.load(Ordering::Relaxed) {
+    if !conn.socket.again.insists.load(Ordering::Relaxed) {
         take_back_in_time(conn);
     }
 }

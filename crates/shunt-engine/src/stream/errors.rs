@@ -38,7 +38,7 @@ pub(crate) fn before_reset(conn: &Conn) {
 /// `shutdown` of receiving the kernel no longer tells.
 #[inline(always)]
 pub(crate) fn has_died(conn: &Conn) -> bool {
-    conn.socket.kernel_state.load(Ordering::Relaxed) != 0
+    conn.socket.hints.kernel_state.load(Ordering::Relaxed) != 0
         && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
         && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
 }

@@ -98,7 +98,7 @@ fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
     // The kernel ends what it would receive; and a peer that leaves the ring may
     // do so for urgent data, which overtakes what is in it.
     let unsure = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
-    let known = conn.socket.kernel_state.load(Ordering::Relaxed) != 0;
+    let known = conn.socket.hints.kernel_state.load(Ordering::Relaxed) != 0;
     let shut = own & slot::SHUT_WR != 0;
     closing || unsure || known || shut || inward != Way::Ring || out != Way::Ring
 }
@@ -108,7 +108,10 @@ fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
 fn ask_kernel(conn: &Conn) -> i16 {
     let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
     let ended = (kernel & ENDED) as u32;
-    conn.socket.kernel_state.store(ended, Ordering::Relaxed);
+    conn.socket
+        .hints
+        .kernel_state
+        .store(ended, Ordering::Relaxed);
     honest(conn, kernel)
 }
 

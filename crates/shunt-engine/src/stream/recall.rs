@@ -46,7 +46,7 @@ fn is_refused(conn: &Conn) -> bool {
     if !conn.receiver().is_refused(|| conn.consumer().has_ended()) {
         return false;
     }
-    if conn.socket.insists.load(Ordering::Relaxed) {
+    if conn.socket.again.insists.load(Ordering::Relaxed) {
         break_off(conn);
     }
     take_back(conn);
@@ -67,12 +67,12 @@ fn stay_with_ring(conn: &Conn) -> bool {
 
 /// Takes a recall back for good: the ring is read to its end. With the receiving token.
 pub(super) fn stay_in_ring(conn: &Conn) {
-    conn.socket.insists.store(false, Ordering::Relaxed);
+    conn.socket.again.insists.store(false, Ordering::Relaxed);
     conn.receiver().stay_in_ring();
 }
 
 /// Takes a recall back: what arrives is read where it was before. With the receiving token.
 pub(super) fn take_back(conn: &Conn) {
-    conn.socket.insists.store(false, Ordering::Relaxed);
+    conn.socket.again.insists.store(false, Ordering::Relaxed);
     conn.receiver().take_back();
 }

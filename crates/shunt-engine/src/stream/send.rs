@@ -196,7 +196,7 @@ const AHEAD: u64 = 256 << 10;
 #[inline]
 fn is_ahead(conn: &Conn) -> bool {
     let written = conn.pair.own.output.bytes.load(Ordering::Relaxed);
-    let looked_at = &conn.socket.looked_ahead;
+    let looked_at = &conn.socket.hints.looked_ahead;
     if written.wrapping_sub(looked_at.load(Ordering::Relaxed)) < AHEAD {
         return false;
     }

@@ -47,7 +47,7 @@ pub(crate) unsafe fn send(
         && conn.pair.peer_state() & ELSEWHERE == 0
         && !conn.is_shut()
         && own.options.most.load(Ordering::Relaxed) == 0
-        && socket.kernel_state.load(Ordering::Relaxed) == 0;
+        && socket.hints.kernel_state.load(Ordering::Relaxed) == 0;
     let sent = if as_usual {
         // SAFETY: the caller's promise.
         unsafe { conn.producer().write_short(source, length as u32) }
@@ -106,7 +106,7 @@ pub(crate) unsafe fn receive(
 #[inline(never)]
 fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
     let read = socket.rx.ring_bytes.load(Ordering::Relaxed);
-    if socket.read_at.load(Ordering::Relaxed) == read {
+    if socket.hints.read_at.load(Ordering::Relaxed) == read {
         return false;
     }
     let options = &pair.own.options;
@@ -120,7 +120,7 @@ fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
         && is_as_usual(&conn)
         && !pair.consumer().is_ready();
     if is_all {
-        socket.read_at.store(read, Ordering::Relaxed);
+        socket.hints.read_at.store(read, Ordering::Relaxed);
         bump(&socket.rx.user_calls, 1);
     }
     is_all

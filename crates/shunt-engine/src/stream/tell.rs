@@ -139,11 +139,11 @@ impl Conn<'_> {
         /// Ticks, about 1 ms.
         const SELDOM: u64 = 2_600_000;
         const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-        let (now, looked_at) = (sys::ticks(), &self.socket.looked_at);
+        let (now, looked_at) = (sys::ticks(), &self.socket.hints.looked_at);
         if now.wrapping_sub(looked_at.load(Ordering::Relaxed)) > SELDOM {
             looked_at.store(now, Ordering::Relaxed);
             let ended = self.base().map_or(0, |base| sys::ready(base, ENDED)) & ENDED;
-            let state = &self.socket.kernel_state;
+            let state = &self.socket.hints.kernel_state;
             state.fetch_or(ended as u32, Ordering::Relaxed);
         }
     }

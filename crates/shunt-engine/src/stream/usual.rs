@@ -28,7 +28,7 @@ pub(crate) fn may_be(conn: &Conn, wanted: u32, since: Option<u64>) -> bool {
 pub(crate) fn is_as_usual(conn: &Conn) -> bool {
     const ENDS: u32 = slot::SHUT_WR | slot::SHUT_RD | slot::CLOSED;
     !is_off_ring(conn, ENDS)
-        && conn.socket.kernel_state.load(Ordering::Relaxed) == 0
+        && conn.socket.hints.kernel_state.load(Ordering::Relaxed) == 0
         && conn.error().load(Ordering::Relaxed) == 0
 }
 

@@ -88,7 +88,7 @@ fn where_peer(conn: &Conn, want: Want) -> Peer {
 fn stay_awake(conn: &Conn) {
     /// In a row.
     const WAITS: u32 = 16;
-    if conn.socket.awake.fetch_add(1, Ordering::Relaxed) >= WAITS || has_streamed(conn) {
+    if conn.socket.hints.awake.fetch_add(1, Ordering::Relaxed) >= WAITS || has_streamed(conn) {
         conn.unfence();
     }
 }
@@ -112,7 +112,7 @@ pub(crate) fn foresee_sleep(own: &Slot) {
 fn has_streamed(conn: &Conn) -> bool {
     const MESSAGES: u64 = 1000;
     let calls = conn.socket.rx.user_calls.load(Ordering::Relaxed);
-    calls.wrapping_sub(conn.socket.slept_at.load(Ordering::Relaxed)) >= MESSAGES
+    calls.wrapping_sub(conn.socket.hints.slept_at.load(Ordering::Relaxed)) >= MESSAGES
 }
 
 #[cold]
@@ -170,7 +170,7 @@ fn sleep(
     };
     if result != Ok(Woken::Called) {
         // The kernel may have news.
-        conn.socket.looked_at.store(0, Ordering::Relaxed);
+        conn.socket.hints.looked_at.store(0, Ordering::Relaxed);
     }
     get_up();
     after_sleep(conn, result?, stay, seen)
@@ -244,8 +244,8 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
             }
             let socket = conn.socket;
             let calls = socket.rx.user_calls.load(Ordering::Relaxed);
-            socket.slept_at.store(calls, Ordering::Relaxed);
-            socket.awake.store(0, Ordering::Relaxed);
+            socket.hints.slept_at.store(calls, Ordering::Relaxed);
+            socket.hints.awake.store(0, Ordering::Relaxed);
         }
         Want::Room => {
             publish::set_bits(&own.face.wait, slot::WAIT_TX);

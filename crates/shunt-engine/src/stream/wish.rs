@@ -27,7 +27,7 @@ fn go_back(all: bool) {
         let Some(socket) = word.get::<Socket>() else {
             return;
         };
-        let wished = socket.wished.load(Ordering::Relaxed);
+        let wished = socket.dealings.wished.load(Ordering::Relaxed);
         if !(wished || all && socket.stage() == Stage::Attached) {
             return;
         }
@@ -38,7 +38,7 @@ fn go_back(all: bool) {
             }
             return;
         }
-        socket.wished.store(false, Ordering::Relaxed);
+        socket.dealings.wished.store(false, Ordering::Relaxed);
         give_up(socket, fd, Reason::Requested, |_| ());
     });
 }

@@ -24,7 +24,7 @@ use shunt_shm::slot;
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
 use crate::socket::returning::{ALONE, ASKED, COUNTS};
-use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, Socket};
+use crate::socket::{Locked, NO_RCVTIMEO, NO_SNDTIMEO, Socket};
 use crate::stream::{Conn, is_plain, say_again, waits_for_many};
 use crate::thread::{self, give};
 use crate::{control, epoll, stats, sys, tcp};
@@ -90,7 +90,7 @@ fn is_free(conn: &Conn) -> bool {
     thread::owns_memory()
         && config::upgrade() != Upgrade::Off
         && conn.receiver().may_begin_again()
-        && socket.kernel_state.load(Ordering::Relaxed) == 0
+        && socket.hints.kernel_state.load(Ordering::Relaxed) == 0
         && conn.error().load(Ordering::Relaxed) == 0
 }
 
@@ -101,11 +101,11 @@ fn try_again(conn: &Conn) {
         return;
     };
     if !conn.receiver().is_ready() {
-        if !conn.socket.lock.try_take() {
+        let Some(locked) = conn.socket.try_lock() else {
             return;
-        }
-        let obstacle = conn.socket.items.obstacle(conn.pair, Known::Nothing);
-        conn.socket.lock.give();
+        };
+        let obstacle = epoll::obstacle(&locked, conn.pair, Known::Nothing);
+        drop(locked);
         if obstacle.is_some() {
             conn.socket.again.note_try();
             conn.socket.again.move_on(ALONE, COUNTS);
@@ -125,30 +125,28 @@ fn try_again(conn: &Conn) {
         give(&own.receiving.token);
         give(&own.sending.token);
     }
-    if conn.receiver().is_peer_ready() && conn.socket.lock.try_take() {
+    if conn.receiver().is_peer_ready()
+        && let Some(locked) = conn.socket.try_lock()
+    {
         hesitate();
-        if carry(conn) {
-            begin(conn, next);
+        if carry(conn, &locked) {
+            begin(conn, &locked, next);
         } else {
             conn.socket.again.note_try();
             conn.socket.again.move_on(ALONE, COUNTS);
         }
-        conn.socket.lock.give();
     }
 }
 
-/// Registrations that were made while it was the kernel's come to our sets. With the socket's
-/// lock, and without tokens, for which who holds a set's lock may wait.
-fn carry(conn: &Conn) -> bool {
-    conn.socket
-        .items
-        .obstacle(conn.pair, Known::Nothing)
-        .is_none()
-        && epoll::carry(conn.socket, conn.fd, conn.pair, Known::Nothing) == Some(true)
+/// Registrations that were made while it was the kernel's come to our sets. Without
+/// tokens, for which who holds a set's lock may wait.
+fn carry(conn: &Conn, locked: &Locked) -> bool {
+    epoll::obstacle(locked, conn.pair, Known::Nothing).is_none()
+        && epoll::carry(locked, conn.fd, conn.pair, Known::Nothing) == Some(true)
 }
 
-/// With the socket's lock.
-fn begin(conn: &Conn, next: u32) {
+/// Begins the next life, with both tokens.
+fn begin(conn: &Conn, locked: &Locked, next: u32) {
     let own = conn.pair.own;
     if !conn.take(&own.sending.token) {
         return;
@@ -160,7 +158,7 @@ fn begin(conn: &Conn, next: u32) {
     }
     give(&own.sending.token);
     if begun {
-        epoll::begun_again(conn.socket, conn.pair);
+        epoll::begun_again(locked, conn.pair);
         conn.socket.set_reason(Reason::Pending);
         control::report(conn.socket, None);
         stats::look(conn.socket);
@@ -194,10 +192,13 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
             socket.share.settle();
             own.options.forked.store(slot::INHERITED, Ordering::Release);
         }
-        socket.insists.store(false, Ordering::Relaxed);
+        socket.again.insists.store(false, Ordering::Relaxed);
         // Who had it meanwhile may have set one.
         let unknown = !(NO_RCVTIMEO | NO_SNDTIMEO);
-        socket.timeouts.fetch_and(unknown, Ordering::SeqCst);
+        socket
+            .settings
+            .timeouts
+            .fetch_and(unknown, Ordering::SeqCst);
         socket.note_return();
         if socket.reason() != Reason::Blocked {
             socket.again.forget_tries();

@@ -11,7 +11,7 @@ use shunt_shm::slot::{self, Slot};
 use super::vain;
 use crate::epoll::Known;
 use crate::link::Pair;
-use crate::socket::{Socket, Stage};
+use crate::socket::{Locked, Socket, Stage};
 use crate::{config, control, epoll, signal, stats, stream, sys, tcp, wake};
 
 /// A call on a paired socket: attaches it if that can be. `true` if it is attached now.
@@ -37,28 +37,28 @@ fn awaits_acceptor(socket: &Socket) -> bool {
 
 /// Whether the daemon says that the other end was let go.
 fn is_left(socket: &Socket, pair: &Pair) -> bool {
-    socket.left.load(Ordering::Relaxed) == pair.generation
+    socket.dealings.left.load(Ordering::Relaxed) == pair.generation
 }
 
-/// The peer has handed its end on: whoever has it may claim it. With the lock.
-fn pair_again(socket: &'static Socket, fd: c_int) {
+/// The peer has handed its end on: whoever has it may claim it.
+fn pair_again(socket: &Locked, fd: c_int) {
     if socket.move_on(Stage::Paired, Stage::Candidate) {
         socket.set_reason(Reason::Pending);
-        control::claim_again(socket, fd);
+        control::claim_again(socket.socket, fd);
     }
 }
 
 /// Begins to honour the rings, if nothing is in the way just now.
 fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
-    if !socket.lock.try_take() {
+    let Some(locked) = socket.try_lock() else {
         return false;
-    }
+    };
     // A thread inside a real call would not see the ring: later.
     let pollers = (socket.stage() == Stage::Paired)
         .then(|| socket.inside.shut())
         .flatten();
     let done = if let Some(pollers) = pollers {
-        let done = try_attach(socket, fd, known, pollers);
+        let done = try_attach(&locked, fd, known, pollers);
         socket.inside.open(done);
         stats::look(socket);
         done
@@ -66,7 +66,7 @@ fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
         socket.set_reason(Reason::Busy);
         false
     };
-    socket.lock.give();
+    drop(locked);
     if socket.stage() == Stage::Plain {
         control::report(socket, Some(socket.reason()));
     }
@@ -83,7 +83,7 @@ enum Obstacle {
     Over,
 }
 
-fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) -> bool {
+fn try_attach(socket: &Locked, fd: c_int, known: Known, pollers: u32) -> bool {
     match attach_now(socket, fd, known) {
         Ok(()) => {}
         Err(Obstacle::For(reason)) => {
@@ -100,17 +100,17 @@ fn try_attach(socket: &'static Socket, fd: c_int, known: Known, pollers: u32) ->
         // Threads that poll the kernel's socket come and say that they sleep on the connection.
         wake::wake_all();
     }
-    control::report_shunted(socket);
+    control::report_shunted(socket.socket);
     vain::note_use();
     true
 }
 
 /// One after the other: the peer's end, relatives, sets, the kernel's socket; and publishes `READY`.
-fn attach_now(socket: &'static Socket, fd: c_int, known: Known) -> Result<(), Obstacle> {
+fn attach_now(socket: &Locked, fd: c_int, known: Known) -> Result<(), Obstacle> {
     let pair = socket.pair().ok_or(Obstacle::Over)?;
     look_at_peer(socket, fd, pair)?;
     look_at_relatives(socket, pair)?;
-    if let Some(reason) = socket.items.obstacle(pair, known) {
+    if let Some(reason) = epoll::obstacle(socket, pair, known) {
         return Err(Obstacle::For(reason));
     }
     let own = pair.own;
@@ -133,7 +133,7 @@ fn attach_now(socket: &'static Socket, fd: c_int, known: Known) -> Result<(), Ob
 }
 
 /// Whether the peer will honour the rings, too.
-fn look_at_peer(socket: &'static Socket, fd: c_int, pair: &Pair) -> Result<(), Obstacle> {
+fn look_at_peer(socket: &Locked, fd: c_int, pair: &Pair) -> Result<(), Obstacle> {
     let peer = pair.peer_state();
     let alone = pair.own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
     let handed_on = peer & slot::HANDED_ON != 0 || peer == 0 && is_left(socket, pair);
@@ -181,7 +181,7 @@ fn look_at_kernel(socket: &Socket, fd: c_int, own: &Slot) -> Result<(), Obstacle
     let nonblock = u32::from(flags & libc::O_NONBLOCK as usize != 0);
     own.options.nonblock.store(nonblock, o);
     own.receiving.kernel_bytes.store(consumed, o);
-    let most = stream::bound(fd, socket.sndbuf.load(o));
+    let most = stream::bound(fd, socket.settings.sndbuf.load(o));
     own.options.most.store(most, o);
     own.face.naps.store(1, o);
     Ok(())

@@ -21,20 +21,20 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
     let socket = conn.socket;
     let ending = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
         || conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0
-        || socket.kernel_state.load(Ordering::Relaxed) != 0;
+        || socket.hints.kernel_state.load(Ordering::Relaxed) != 0;
     let pending = conn.error().load(Ordering::Relaxed);
     // Who has just read from the ring and asks whether there is more: the peer was
     // there a moment ago.
     let read = socket.rx.ring_bytes.load(Ordering::Relaxed);
-    if !ending && pending == 0 && socket.read_at.swap(read, Ordering::Relaxed) != read {
+    if !ending && pending == 0 && socket.hints.read_at.swap(read, Ordering::Relaxed) != read {
         return None;
     }
     let now = sys::ticks();
-    let stale = now.wrapping_sub(socket.looked_at.load(Ordering::Relaxed)) > LOOK_EVERY;
+    let stale = now.wrapping_sub(socket.hints.looked_at.load(Ordering::Relaxed)) > LOOK_EVERY;
     if !ending && pending == 0 && !stale {
         return None;
     }
-    socket.looked_at.store(now, Ordering::Relaxed);
+    socket.hints.looked_at.store(now, Ordering::Relaxed);
     if pending != 0 {
         return Some(failure(conn, pending));
     }
@@ -78,6 +78,7 @@ pub(super) fn has_ended(conn: &Conn) -> Result<bool, Errno> {
 /// The base socket has ended.
 fn end(conn: &Conn) -> Step {
     conn.socket
+        .hints
         .kernel_state
         .fetch_or(libc::POLLRDHUP as u32, Ordering::Relaxed);
     reset_if_died(conn);

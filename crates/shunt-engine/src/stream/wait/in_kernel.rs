@@ -202,14 +202,22 @@ fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Resul
 pub(in crate::stream) fn timeout(conn: &Conn, want: Want) -> Option<u64> {
     let socket = conn.socket;
     let (name, none, impatient) = if want == Want::Data {
-        (libc::SO_RCVTIMEO, NO_RCVTIMEO, &socket.impatient_receiver)
+        (
+            libc::SO_RCVTIMEO,
+            NO_RCVTIMEO,
+            &socket.settings.impatient_receiver,
+        )
     } else {
-        (libc::SO_SNDTIMEO, NO_SNDTIMEO, &socket.impatient_sender)
+        (
+            libc::SO_SNDTIMEO,
+            NO_SNDTIMEO,
+            &socket.settings.impatient_sender,
+        )
     };
     // Other processes may set it, too.
     let is_sole = conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::UNFORKED
         && !socket.adopted.load(Ordering::Relaxed);
-    if is_sole && socket.timeouts.load(Ordering::SeqCst) & (none | SETS_TIMEOUTS) == none {
+    if is_sole && socket.settings.timeouts.load(Ordering::SeqCst) & (none | SETS_TIMEOUTS) == none {
         return None;
     }
     if impatient.load(Ordering::Relaxed) {
@@ -218,7 +226,7 @@ pub(in crate::stream) fn timeout(conn: &Conn, want: Want) -> Option<u64> {
     let time: libc::timeval = sys::getsockopt(conn.fd, libc::SOL_SOCKET, name).ok()?;
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     if ns == 0 {
-        socket.timeouts.fetch_or(none, Ordering::SeqCst);
+        socket.settings.timeouts.fetch_or(none, Ordering::SeqCst);
     }
     (ns != 0).then_some(ns)
 }

@@ -1,0 +1,39 @@
+//! What the daemon knows of a socket, and what it has said of it. Written with the lock of the connection to the daemon
+//! ([`crate::control`]); `told` and what is [due](Due) also by who has something to report without it, and a wish is taken back
+//! by the thread that sees to it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::due::Due;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Dealings {
+    /// This process has told the daemon of it.
+    pub(crate) told: AtomicBool,
+    /// The daemon has answered that nobody claims the other end.
+    pub(super) answered: AtomicBool,
+    /// The daemon has been asked where its other end is.
+    pub(crate) inquired: AtomicBool,
+    /// It was given a slot whose memory a relative has, and wants another one.
+    pub(crate) passed_over: AtomicBool,
+    /// `shunt downgrade` wishes it back to TCP.
+    pub(crate) wished: AtomicBool,
+    /// Generation of the pair whose other end was let go before it was used, or 0.
+    pub(crate) left: AtomicU32,
+    /// What it has still to tell.
+    pub(crate) due: Due,
+}
+
+impl Dealings {
+    /// For the next socket; what is due is cleared where the former one ends.
+    pub(super) fn clear(&self) {
+        let o = Ordering::Relaxed;
+        self.told.store(false, o);
+        self.answered.store(false, o);
+        self.inquired.store(false, o);
+        self.passed_over.store(false, o);
+        self.wished.store(false, o);
+        self.left.store(0, o);
+    }
+}
