@@ -23,7 +23,7 @@ mod end;
 mod follow;
 mod inner;
 mod limit;
-mod near;
+mod polled;
 mod nested;
 mod outside;
 mod place;

@@ -11,11 +11,11 @@ use crate::pool::{Links, Pool, Pooled};
 use crate::sys;
 use crate::thread::is_alone;
 
-mod kin;
+mod relatives;
 mod late;
 mod slots;
 
-pub(crate) use kin::{
+pub(crate) use relatives::{
     after_fork_child, before_fork, drop_all_but, forget_empty, has_come, is_any_to_retire,
     is_handed_on, retire_all,
 };

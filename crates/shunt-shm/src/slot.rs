@@ -93,7 +93,7 @@ pub struct Face {
     /// [`WAIT_RX`] and its like, and the group.
     pub wait: AtomicU32,
     /// Counts the times a thread went to sleep here: a waker calls once for each.
-    pub naps: AtomicU32,
+    pub epoch: AtomicU32,
     /// 1 + the core on which a thread last waited for something to arrive, so that a
     /// peer that waits on the same one makes way for it at once; 0: not known.
     pub core: AtomicU32,
@@ -197,7 +197,7 @@ pub struct Sending {
     /// Offset up to which the write position may move without a look at anything:
     /// free, backed by memory, and below `check`. 0: not known.
     pub clear: AtomicU32,
-    /// The peer's `naps` for which we have called who waits for data.
+    /// The peer's `epoch` for which we have called who waits for data.
     pub called: AtomicU32,
     /// The same of who waits for room.
     pub called_for_room: AtomicU32,
@@ -397,7 +397,7 @@ impl Slot {
         self.face.state.store(0, o);
         self.face.wait.store(0, o);
         self.face.again.store(0, o);
-        self.face.naps.store(0, o);
+        self.face.epoch.store(0, o);
         self.face.core.store(0, o);
         self.face.data.say(Address::NOWHERE, 0);
         self.face.room.say(Address::NOWHERE, 0);

@@ -29,7 +29,7 @@ pub struct Door {
     /// Number of threads asleep (or about to be).
     pub sleepers: AtomicU32,
     /// Counts changes of who sleeps: a waker calls once for each.
-    pub naps: AtomicU32,
+    pub epoch: AtomicU32,
     /// Where they are called, and so whose door it is: one set's of one process. Written before
     /// they are counted.
     pub address: Address,
@@ -100,7 +100,7 @@ impl Address {
 pub struct Tail {
     /// Entries ever reserved.
     pub next: AtomicU64,
-    /// The peer door's `naps` for which this side has called.
+    /// The peer door's `epoch` for which this side has called.
     pub called: AtomicU32,
 }
 

@@ -66,7 +66,7 @@ pub(super) fn find_door(set: &Set, link: &Link) -> Option<u32> {
         if taken {
             let asleep = set.sleepers.load(Ordering::Acquire);
             door.sleepers.store(asleep, Ordering::Release);
-            door.naps.fetch_add(1, Ordering::AcqRel);
+            door.epoch.fetch_add(1, Ordering::AcqRel);
             link.enter_set(number, Some(set.index()));
         }
         taken
@@ -171,7 +171,7 @@ pub(super) fn is_at_one_door(socket: &Locked) -> bool {
         };
         let takes_part = set.with(|state| {
             let item = state.items.get(item as usize);
-            let takes_part = item.is_some_and(|item| item.moved && !item.dormant && !item.outside);
+            let takes_part = item.is_some_and(|item| item.moved && !item.inactive && !item.outside);
             stands &= !takes_part || state.door(pair.link, set).is_some();
             takes_part
         });

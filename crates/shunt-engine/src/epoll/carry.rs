@@ -43,8 +43,8 @@ pub(crate) fn obstacle(socket: &Locked, pair: &Pair, known: Known) -> Option<Rea
     let mut only = None;
     socket.places().iter().find_map(|&(set, item)| {
         let of = SETS.get(set)?;
-        let dormant = |s: &mut State| s.items.get(item as usize).is_none_or(|i| i.dormant);
-        if of.with(dormant) == Some(true) {
+        let inactive = |s: &mut State| s.items.get(item as usize).is_none_or(|i| i.inactive);
+        if of.with(inactive) == Some(true) {
             return None;
         }
         if !of.is_own() || *only.get_or_insert(set) != set {
@@ -243,7 +243,7 @@ pub(crate) fn give_back() {
         let moved = |state: &mut State| -> Vec<(&'static Socket, u32)> {
             let items = state.items.iter().zip(0..);
             items
-                .filter(|(item, _)| item.live && item.moved && !item.dormant)
+                .filter(|(item, _)| item.live && item.moved && !item.inactive)
                 .map(|(item, index)| (item.socket, index))
                 .collect()
         };
@@ -286,10 +286,10 @@ fn give_back_item(set: &'static Set, socket: &Locked, index: u32) {
     let moved = here
         && set.with(|state| {
             let item = &mut state.items[index as usize];
-            let moved = item.moved && !item.dormant;
+            let moved = item.moved && !item.inactive;
             if moved {
-                (item.near, item.queued, item.listed) = (false, false, false);
-                state.near.retain(|&near| near != index);
+                (item.polled, item.queued, item.listed) = (false, false, false);
+                state.polled.retain(|&polled| polled != index);
                 state.queue.retain(|&queued| queued != index);
             }
             moved

@@ -9,7 +9,7 @@ use super::inner::{hear_inner, take_foreign, take_inner, take_inner_with};
 use super::limit::Limit;
 use super::set::Set;
 use super::state::{Follow, State};
-use super::{FLAGS, near, outside, wanted};
+use super::{FLAGS, polled, outside, wanted};
 use crate::stream::{self, Conn};
 use crate::sys;
 
@@ -42,7 +42,7 @@ fn is_told(state: &State) -> bool {
         let mut head = follow.head;
         follow.log.next(&mut head) != LogEntry::Empty
     };
-    !state.queue.is_empty() || near::has_news(state) || state.follows.iter().any(has_news)
+    !state.queue.is_empty() || polled::has_news(state) || state.follows.iter().any(has_news)
 }
 
 /// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where
@@ -96,7 +96,7 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
             found = deliver(state, room);
         }
         state.awake += u32::from(found > 0);
-        if near::is_due(state) || !state.busy.is_empty() {
+        if polled::is_due(state) || !state.busy.is_empty() {
             set.chores.store(true, Ordering::Relaxed);
         }
         // Level-triggered items stay queued: with others asleep, one of them may
@@ -168,7 +168,7 @@ fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) ->
 
 /// Follows the logs of all links.
 fn harvest(state: &mut State) {
-    near::harvest(state);
+    polled::harvest(state);
     for f in 0..state.follows.len() {
         harvest_one(state, f);
     }
@@ -214,14 +214,14 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
             continue; // It has been removed, perhaps for another one.
         }
         let one_shot = item.events & libc::EPOLLONESHOT as u32 != 0;
-        if item.dormant || wanted(item.events) == 0 {
+        if item.inactive || wanted(item.events) == 0 {
             continue;
         }
         let look = std::mem::take(&mut item.look);
         let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
             continue;
         };
-        if (item.near || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
+        if (item.polled || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
             // Before the look at what is there: better an edge too many than one too few.
             item.end = conn.consumer().end();
         }
@@ -274,7 +274,7 @@ pub(crate) fn has_some(set: &'static Set) -> bool {
 fn is_any_ready(state: &State) -> bool {
     state.queue.iter().any(|&index| {
         let item = &state.items[index as usize];
-        let is_due = item.queued && !item.dormant;
+        let is_due = item.queued && !item.inactive;
         let conn = Conn::new(item.socket, item.socket.fd()).filter(|_| is_due);
         let Some(conn) = conn else {
             return false;

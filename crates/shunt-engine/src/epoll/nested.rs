@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::collect::has_ready;
-use super::near;
+use super::polled;
 use super::outside;
 use super::set::Set;
 use super::sleep::{leave_doors, stand_at_doors};
@@ -94,7 +94,7 @@ pub(crate) fn expose(set: &'static Set) {
     if set.inner.load(Ordering::Acquire) < 0 && !set.looks_in_turns() {
         return;
     }
-    near::leave(set);
+    polled::leave(set);
     let kick = set.kick.load(Ordering::Relaxed);
     let mut count = 1u64;
     if has_ready(set) {

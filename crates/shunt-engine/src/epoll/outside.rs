@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 use shunt_shm::slot::Way;
 
-use super::near;
+use super::polled;
 use super::set::Set;
 use super::state::{Item, State};
 use super::wanted;
@@ -59,7 +59,7 @@ pub(super) fn enter(
 pub(super) fn make_flat(set: &'static Set) -> bool {
     let mut any = false;
     set.each_inside(|nested| any |= make_flat(nested));
-    near::leave(set);
+    polled::leave(set);
     any | set.with(|state| take_all_out(set, state)).unwrap_or(false)
 }
 
@@ -69,10 +69,10 @@ fn take_all_out(set: &'static Set, state: &mut State) -> bool {
     if inner < 0 || set.is_flat.swap(true, Ordering::Relaxed) {
         return false;
     }
-    let is_in = |item: &&mut Item| item.live && item.moved && !item.outside && !item.dormant;
+    let is_in = |item: &&mut Item| item.live && item.moved && !item.outside && !item.inactive;
     for item in state.items.iter_mut().filter(is_in) {
         // In this order: it wakes threads asleep on the set, which are to look from time to time.
-        (item.outside, item.near) = (true, false);
+        (item.outside, item.polled) = (true, false);
         set.outside.fetch_add(1, Ordering::AcqRel);
         item.told_at = tcp::mark(item.fd);
         // One whose number names another socket by now is only looked at.
@@ -81,7 +81,7 @@ fn take_all_out(set: &'static Set, state: &mut State) -> bool {
             let _ = set.change_outside(libc::EPOLL_CTL_ADD, item.fd);
         }
     }
-    state.near.clear();
+    state.polled.clear();
     let is_out = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, inner, std::ptr::null_mut()).is_ok();
     // What wakes a thread of this process, and shows the set as ready, is no set itself.
     let mut kick = epoll_event {

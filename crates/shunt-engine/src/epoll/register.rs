@@ -6,7 +6,7 @@ use libc::{c_int, epoll_event};
 
 use super::carry::move_in;
 use super::inner::hear_inner;
-use super::near;
+use super::polled;
 use super::outside;
 use super::set::{SETS, Set};
 use super::state::State;
@@ -48,7 +48,7 @@ pub(crate) fn register(
     drop(locked);
     if leaves {
         call::leave_ring(socket);
-        near::leave(set);
+        polled::leave(set);
     }
     match result {
         Some(Ok(())) => Outcome::Done(0),
@@ -90,12 +90,12 @@ fn add(
         (item.events, item.data, item.armed) = (event.events, event.u64, true);
         return Ok(());
     }
-    if let Some(index) = state.find_dormant(socket.socket, fd) {
+    if let Some(index) = state.find_inactive(socket.socket, fd) {
         // Nobody hears of the inner set of one that is flat.
         let stays = !set.is_flat.load(Ordering::Relaxed);
         if stays && event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
             let item = &mut state.items[index as usize];
-            (item.dormant, item.idle_news) = (false, 0);
+            (item.inactive, item.idle_news) = (false, 0);
             (item.events, item.data) = (event.events, event.u64);
             return Ok(());
         }
@@ -159,7 +159,7 @@ fn delete(set: &'static Set, state: &mut State, socket: &mut Locked, fd: c_int) 
     }
     if item.moved {
         // Programs that take interest in turns (Redis) come back at once.
-        state.items[index as usize].dormant = true;
+        state.items[index as usize].inactive = true;
         return Ok(());
     }
     sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut())?;
@@ -188,7 +188,7 @@ fn remove(set: &'static Set, state: &mut State, socket: &mut Locked, index: u32)
     unlist(set, state, socket, index);
 }
 
-/// Takes a socket's dormant registrations out of every set but `keep`.
+/// Takes a socket's inactive registrations out of every set but `keep`.
 fn retire(socket: &mut Locked, keep: Option<&'static Set>) {
     if socket.places().len() <= usize::from(keep.is_some()) {
         return;
@@ -202,7 +202,7 @@ fn retire(socket: &mut Locked, keep: Option<&'static Set>) {
         }
         set.with(|state| {
             let item = state.items.get(index as usize);
-            if item.is_some_and(|item| item.dormant) {
+            if item.is_some_and(|item| item.inactive) {
                 remove(set, state, socket, index);
             }
         });
@@ -214,10 +214,10 @@ fn retire(socket: &mut Locked, keep: Option<&'static Set>) {
 pub(crate) fn see_to_chores(set: &'static Set) {
     set.chores.store(false, Ordering::Relaxed);
     retire_busy(set);
-    near::review(set);
+    polled::review(set);
 }
 
-/// Sockets that somebody else uses while their registration in `set` is dormant:
+/// Sockets that somebody else uses while their registration in `set` is inactive:
 /// it would only wake the set for nothing.
 fn retire_busy(set: &'static Set) {
     let busy = set

@@ -6,7 +6,7 @@ use shunt_shm::atomic::full;
 use shunt_shm::wake::Door;
 
 use super::call;
-use super::near;
+use super::polled;
 use super::set::Set;
 use super::state::State;
 use super::within::Inside;
@@ -43,13 +43,13 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
         }
         at_doors(set, state, |door| {
             door.sleepers.fetch_add(threads, Ordering::AcqRel);
-            door.naps.fetch_add(1, Ordering::AcqRel);
+            door.epoch.fetch_add(1, Ordering::AcqRel);
         });
         !state.follows.is_empty()
     });
     let mut any = false;
     Inside::each(inside, |nested| any |= stand_at_doors(nested, threads));
-    near::leave(set);
+    polled::leave(set);
     if !stands {
         call::leave_rings(set);
     }
@@ -85,7 +85,7 @@ pub(super) fn leave_doors(set: &'static Set, threads: u32) {
         at_doors(set, state, |door| {
             door.sleepers.fetch_sub(threads, Ordering::AcqRel);
             // Those still asleep need a call of their own.
-            door.naps.fetch_add(1, Ordering::AcqRel);
+            door.epoch.fetch_add(1, Ordering::AcqRel);
         });
     });
     Inside::each(inside, |nested| leave_doors(nested, threads));
@@ -96,7 +96,7 @@ pub(super) fn leave_doors(set: &'static Set, threads: u32) {
 pub(super) fn call_again(set: &'static Set, state: &State) {
     if set.sleepers.load(Ordering::Acquire) != 0 {
         at_doors(set, state, |door| {
-            door.naps.fetch_add(1, Ordering::AcqRel);
+            door.epoch.fetch_add(1, Ordering::AcqRel);
         });
         // Pairs with the one before a waker's look at the door.
         full();

@@ -9,7 +9,7 @@ use crate::link::Link;
 use crate::socket::Socket;
 use crate::tcp::Mark;
 
-/// A dormant registration goes after this many events.
+/// A inactive registration goes after this many events.
 const BUSY: u32 = 16;
 
 /// One registration of a TCP socket.
@@ -29,14 +29,14 @@ pub(super) struct Item {
     pub(super) listed: bool,
     /// Taken out by the program, but still in the inner set: programs that take
     /// interest in turns put it back at once, which then costs nothing.
-    pub(super) dormant: bool,
-    /// Looked at directly; its peer need not log ([`super::near`]).
-    pub(super) near: bool,
-    /// The end of the stream when it was last looked at, if it is near or outside and wants edges.
+    pub(super) inactive: bool,
+    /// Looked at directly; its peer need not log ([`super::polled`]).
+    pub(super) polled: bool,
+    /// The end of the stream when it was last looked at, if it is polled or outside and wants edges.
     pub(super) end: u64,
-    /// It was near and is not as usual any more.
+    /// It was polled and is not as usual any more.
     pub(super) odd: bool,
-    /// What happened to the socket while dormant.
+    /// What happened to the socket while inactive.
     pub(super) idle_news: u32,
     /// The kernel has news about its socket.
     pub(super) look: bool,
@@ -93,13 +93,13 @@ pub(super) struct State {
     pub(super) queue: VecDeque<u32>,
     pub(super) follows: Vec<Follow>,
     /// Items that are looked at directly, and the waits in a row without sleep.
-    pub(super) near: Vec<u32>,
+    pub(super) polled: Vec<u32>,
     pub(super) awake: u32,
     /// Sets of the program inside this one, by their numbers.
     pub(super) nested: Vec<u32>,
     /// A log has told of something since the set was last exposed.
     pub(super) fresh: bool,
-    /// Sockets that are used although their registration is dormant.
+    /// Sockets that are used although their registration is inactive.
     pub(super) busy: Vec<&'static Socket>,
     /// Whose turn it is when only one event fits.
     pub(super) kernel_first: bool,
@@ -112,7 +112,7 @@ impl State {
     pub(super) fn enqueue(&mut self, index: u32, look: bool) {
         let item = &mut self.items[index as usize];
         item.look |= look;
-        if item.live && item.moved && !item.queued && !item.dormant {
+        if item.live && item.moved && !item.queued && !item.inactive {
             item.queued = true;
             if !std::mem::replace(&mut item.listed, true) {
                 self.queue.push_back(index);
@@ -126,7 +126,7 @@ impl State {
         while let Some(index) = next.checked_sub(1) {
             let item = &mut self.items[index as usize];
             next = item.next;
-            if item.dormant {
+            if item.inactive {
                 item.idle_news += 1;
                 if item.idle_news == BUSY {
                     self.busy.push(item.socket);
@@ -169,12 +169,12 @@ impl State {
 
     pub(super) fn find(&self, socket: &Socket, fd: c_int) -> Option<u32> {
         self.of_socket(socket.index())
-            .find(|&i| self.items[i as usize].fd == fd && !self.items[i as usize].dormant)
+            .find(|&i| self.items[i as usize].fd == fd && !self.items[i as usize].inactive)
     }
 
-    pub(super) fn find_dormant(&self, socket: &Socket, fd: c_int) -> Option<u32> {
+    pub(super) fn find_inactive(&self, socket: &Socket, fd: c_int) -> Option<u32> {
         self.of_socket(socket.index())
-            .find(|&i| self.items[i as usize].fd == fd && self.items[i as usize].dormant)
+            .find(|&i| self.items[i as usize].fd == fd && self.items[i as usize].inactive)
     }
 
     pub(super) fn insert(&mut self, socket: &'static Socket, fd: c_int, event: epoll_event) -> u32 {
@@ -192,8 +192,8 @@ impl State {
             told_at: None,
             queued: false,
             listed: false,
-            dormant: false,
-            near: false,
+            inactive: false,
+            polled: false,
             end: 0,
             odd: false,
             idle_news: 0,
@@ -228,7 +228,7 @@ impl State {
             (item.live, item.queued) = (false, false);
             (item.socket.index() as usize, item.next)
         };
-        self.near.retain(|&i| i != index);
+        self.polled.retain(|&i| i != index);
         if self.by_socket[socket] == index + 1 {
             self.by_socket[socket] = next;
         } else {
@@ -297,10 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn a_dormant_registration_of_a_busy_socket_is_to_go() {
+    fn an_inactive_registration_of_a_busy_socket_is_to_go() {
         let (mut state, socket, index) = with_member(303_030);
-        state.items[index as usize].dormant = true;
-        assert_eq!(state.find_dormant(socket, 303_030), Some(index));
+        state.items[index as usize].inactive = true;
+        assert_eq!(state.find_inactive(socket, 303_030), Some(index));
         assert_eq!(state.find(socket, 303_030), None);
         for _ in 1..BUSY {
             state.enqueue_socket(socket.index());

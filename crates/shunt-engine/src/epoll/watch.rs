@@ -12,7 +12,7 @@ use crate::socket::Locked;
 /// Tells the peer, by our wait word, in which group to log what happens to a
 /// socket.
 ///
-/// A socket whose registrations are all dormant stays as it is. `true`: the
+/// A socket whose registrations are all inactive stays as it is. `true`: the
 /// peer has been told something new.
 pub(super) fn watch(socket: &Locked) -> bool {
     let told = say_watched(socket);
@@ -33,7 +33,7 @@ pub(super) fn say_watched(socket: &Locked) -> bool {
     // Who waits for several says no more where that is.
     pair.own.face.forget_core();
     let mut group = None;
-    let mut dormant = false;
+    let mut inactive = false;
     for &(set, item) in socket.places() {
         let Some(set) = SETS.get(set) else {
             continue;
@@ -42,17 +42,17 @@ pub(super) fn say_watched(socket: &Locked) -> bool {
             let watched = s
                 .items
                 .get(item as usize)
-                // One that is near is looked at directly.
-                .filter(|item| item.moved && !item.near);
+                // One that is polled is looked at directly.
+                .filter(|item| item.moved && !item.polled);
             match watched {
-                Some(item) if item.dormant => dormant = true,
+                Some(item) if item.inactive => inactive = true,
                 // One that is in several is on its way to TCP.
                 Some(_) => group = s.door(pair.link, set).or(group),
                 None => {}
             }
         });
     }
-    if group.is_none() && dormant {
+    if group.is_none() && inactive {
         return false;
     }
     let bits = group.map_or(0, said);

@@ -110,22 +110,22 @@ impl Conn<'_> {
             full();
             let door = link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
-                let naps = door.naps.load(Ordering::Acquire);
+                let epoch = door.epoch.load(Ordering::Acquire);
                 note(call_once(
                     &link.own().tail(group).called,
-                    naps,
+                    epoch,
                     &door.address,
                 ));
             }
         }
         if sleeping {
             let (face, sending) = (&self.pair.peer.face, &self.pair.own.sending);
-            let naps = face.naps.load(Ordering::Acquire);
+            let epoch = face.epoch.load(Ordering::Acquire);
             let (called, at) = match news {
                 News::Data => (&sending.called, &face.data),
                 News::Room => (&sending.called_for_room, &face.room),
             };
-            note(call_once(called, naps, at));
+            note(call_once(called, epoch, at));
         }
         if overdue {
             self.look_at_sleeper();
@@ -187,21 +187,21 @@ impl Conn<'_> {
 enum Call {
     /// Whoever sleeps has been called just now, or nobody does.
     Done,
-    /// They were called for this nap before, and have not come.
+    /// They were called in this epoch before, and have not come.
     Overdue,
     /// They cannot be called.
     Failed,
 }
 
-/// Calls who sleeps at that address, unless it has been done for this nap.
-fn call_once(called: &AtomicU32, naps: u32, at: &Address) -> Call {
-    if called.load(Ordering::Relaxed) == naps {
+/// Calls who sleeps at that address, unless it has been done in this epoch.
+fn call_once(called: &AtomicU32, epoch: u32, at: &Address) -> Call {
+    if called.load(Ordering::Relaxed) == epoch {
         return Call::Overdue;
     }
     if !wake::call(at) {
         return Call::Failed;
     }
-    called.store(naps, Ordering::Relaxed);
+    called.store(epoch, Ordering::Relaxed);
     Call::Done
 }
 

@@ -236,7 +236,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     if want == Want::Room {
         conn.ask_at();
     }
-    own.face.naps.fetch_add(1, Ordering::AcqRel);
+    own.face.epoch.fetch_add(1, Ordering::AcqRel);
     match want {
         Want::Data => {
             if own.face.say_asleep(!has_streamed(conn)) {
@@ -289,7 +289,7 @@ pub(crate) fn say_again(conn: &Conn) -> bool {
     }
     // Relatives may have died asleep.
     sleepers.store(asleep, Ordering::Release);
-    conn.pair.own.face.naps.fetch_add(1, Ordering::AcqRel);
+    conn.pair.own.face.epoch.fetch_add(1, Ordering::AcqRel);
     true
 }
 
@@ -333,7 +333,7 @@ pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
         }
         if let Some(next) = next {
             next.tell(at);
-            own.face.naps.fetch_add(1, Ordering::AcqRel);
+            own.face.epoch.fetch_add(1, Ordering::AcqRel);
             // As if it had just gone to sleep.
             heavy();
         }

@@ -183,7 +183,7 @@ fn look_at_kernel(socket: &Socket, fd: c_int, own: &Slot) -> Result<(), Obstacle
     own.receiving.kernel_bytes.store(consumed, o);
     let most = stream::bound(fd, socket.settings.sndbuf.load(o));
     own.options.most.store(most, o);
-    own.face.naps.store(1, o);
+    own.face.epoch.store(1, o);
     Ok(())
 }
 

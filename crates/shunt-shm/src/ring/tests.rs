@@ -8,7 +8,7 @@ use super::{Consumer, Fault, Found, Memory, Producer, begin};
 use crate::atomic::AtomicU64;
 use crate::slot::{Output, Progress, Receiving, Sending};
 
-mod kin;
+mod relatives;
 
 /// Both ends of one ring in plain memory.
 struct Pair {

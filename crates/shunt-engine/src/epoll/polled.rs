@@ -1,7 +1,7 @@
 //! Members that are looked at directly, as long as nobody sleeps.
 //!
 //! ```text
-//!                                     watched                 near
+//!                                     watched                 polled
 //!  what the peer of a member does     log entry, barrier,     nothing
 //!  after a message                    look at the door
 //!  where a wait looks                 the log, then the ring  the ring
@@ -9,7 +9,7 @@
 //!
 //! A wait that finds a message by the log gets two cache lines from the sender's core,
 //! one after the other. In a set of few members that has not slept for a while all are
-//! near: their wait words say nothing, and each look is at every one of them. Before a
+//! polled: their wait words say nothing, and each look is at every one of them. Before a
 //! thread sleeps, here or on something that contains the set, they are watched again.
 //!
 //! An edge is whatever has come behind the end that the stream had at the last report.
@@ -26,14 +26,14 @@ use super::watch::say_watched;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 
-/// After so many waits in a row without sleep it is seen who may be near.
+/// After so many waits in a row without sleep it is seen who may be polled.
 const WAITS: u32 = 32;
 /// With more members the looks would cost more than the logs.
 const MOST: usize = 4;
 /// A set that has had many has places for many, and would be long to look through.
 const PLACES: usize = 64;
 
-/// Sockets whose peers are to be told that they are near, or not any more.
+/// Sockets whose peers are to be told that they are polled, or not any more.
 type Moved = [Option<&'static Socket>; 2 * MOST];
 
 /// Whether it is time to [`review`].
@@ -41,7 +41,7 @@ pub(super) fn is_due(state: &State) -> bool {
     state.awake >= WAITS
 }
 
-/// Chooses who is near. With no lock.
+/// Chooses who is polled. With no lock.
 pub(super) fn review(set: &'static Set) {
     choose(set, |state| {
         let few = set.moved.load(Ordering::Relaxed) as usize <= MOST;
@@ -51,7 +51,7 @@ pub(super) fn review(set: &'static Set) {
     });
 }
 
-/// Nobody is near any more: a thread is about to sleep, which is counted already, or
+/// Nobody is polled any more: a thread is about to sleep, which is counted already, or
 /// something contains the set. The caller looks at the set after this. With no lock.
 pub(super) fn leave(set: &'static Set) {
     choose(set, |_| false);
@@ -61,7 +61,7 @@ fn choose(set: &'static Set, may: impl FnOnce(&State) -> bool) {
     let mut moved = Moved::default();
     let mark = |state: &mut State| {
         let may = may(state);
-        mark_near(state, may, &mut moved)
+        mark_polled(state, may, &mut moved)
     };
     if set.with(mark) != Some(true) {
         return;
@@ -81,9 +81,9 @@ fn choose(set: &'static Set, may: impl FnOnce(&State) -> bool) {
     set.with(let_go);
 }
 
-/// Marks which members are near from now on (none if it `may` not be any), and notes the sockets of those for which that
+/// Marks which members are polled from now on (none if it `may` not be any), and notes the sockets of those for which that
 /// changes; whether there are any.
-fn mark_near(state: &mut State, may: bool, moved: &mut Moved) -> bool {
+fn mark_polled(state: &mut State, may: bool, moved: &mut Moved) -> bool {
     let mut places = moved.iter_mut();
     let mut any = false;
     let mut note = |socket| {
@@ -93,37 +93,37 @@ fn mark_near(state: &mut State, may: bool, moved: &mut Moved) -> bool {
         }
     };
     state.awake = 0;
-    for &index in &state.near {
+    for &index in &state.polled {
         let item = &mut state.items[index as usize];
-        let stays = may && item.near && !item.odd && (item.dormant || may_be_near(item));
+        let stays = may && item.polled && !item.odd && (item.inactive || may_be_polled(item));
         // Also where another thread is just about to do the rest: this one may not
         // sleep before it is done.
         if !stays {
-            item.near = false;
+            item.polled = false;
             note(item.socket);
         }
     }
     let candidates = if may { &mut state.items[..] } else { &mut [] };
     for (index, item) in candidates.iter_mut().enumerate() {
-        if !item.near && !item.odd && may_be_near(item) {
-            item.near = true;
+        if !item.polled && !item.odd && may_be_polled(item) {
+            item.polled = true;
             item.end = item.socket.pair().map_or(0, |p| p.consumer().position());
             note(item.socket);
-            state.near.push(index as u32);
+            state.polled.push(index as u32);
         }
     }
     any
 }
 
-/// Takes members that are not near any more out of the list, and queues those that have something.
+/// Takes members that are not polled any more out of the list, and queues those that have something.
 fn let_go(state: &mut State) {
-    for i in (0..state.near.len()).rev() {
-        let index = state.near[i];
+    for i in (0..state.polled.len()).rev() {
+        let index = state.polled[i];
         let item = &mut state.items[index as usize];
-        if item.near {
+        if item.polled {
             continue;
         }
-        state.near.swap_remove(i);
+        state.polled.swap_remove(i);
         item.odd = false;
         if has_some(item) {
             state.fresh = true;
@@ -132,25 +132,25 @@ fn let_go(state: &mut State) {
     }
 }
 
-fn may_be_near(item: &Item) -> bool {
-    if !item.live || !item.moved || item.dormant || item.outside {
+fn may_be_polled(item: &Item) -> bool {
+    if !item.live || !item.moved || item.inactive || item.outside {
         return false;
     }
     let edge = item.events & libc::EPOLLET as u32 != 0;
     Conn::new(item.socket, item.socket.fd()).is_some_and(|conn| {
         stream::is_as_usual(&conn)
             // What is there has been reported, or has not.
-            && (item.near || !edge || conn.consumer().at_hand() == 0)
+            && (item.polled || !edge || conn.consumer().at_hand() == 0)
             // Relatives share the wait word, but not the set.
             && conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::UNFORKED
     })
 }
 
-/// Whether a member that is near may have something to report.
+/// Whether a member that is polled may have something to report.
 #[inline]
 pub(super) fn has_news(state: &State) -> bool {
     state
-        .near
+        .polled
         .iter()
         .any(|&index| news(&state.items[index as usize]) != News::None)
 }
@@ -158,8 +158,8 @@ pub(super) fn has_news(state: &State) -> bool {
 /// Queues those that may.
 #[inline]
 pub(super) fn harvest(state: &mut State) {
-    for i in 0..state.near.len() {
-        let index = state.near[i];
+    for i in 0..state.polled.len() {
+        let index = state.polled[i];
         let item = &mut state.items[index as usize];
         match news(item) {
             News::None => {}
@@ -186,7 +186,7 @@ enum News {
 
 #[inline]
 fn news(item: &Item) -> News {
-    if item.queued || item.dormant || item.odd {
+    if item.queued || item.inactive || item.odd {
         return News::None;
     }
     let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
