@@ -1,5 +1,6 @@
 //! The tables of `ARCHITECTURE.md` under "Where to look": a row asks a question, names files, and names what stands there.
 //! Every file must be there; each name must occur in a file of its row, and each source of a row must have one of its names.
+//! So in `docs/glossary.md`, where a row is a word, what it means, and a file that uses it.
 
 use crate::build::root;
 use anyhow::{Context, Result, bail};
@@ -12,16 +13,29 @@ const HEADING: &str = "\n## Where to look\n";
 /// Where the path of a file may begin.
 const BASES: [&str; 3] = ["", "crates", "crates/shunt-engine/src"];
 
+/// A stranger learns no more private words than this.
+const MOST_WORDS: usize = 25;
+
 /// The step.
 pub(crate) fn step() -> Result<String> {
     let root = root();
     let text = fs::read_to_string(root.join("ARCHITECTURE.md"))?;
-    let rows = rows_in(&text)?;
-    let wrong: Vec<_> = rows.iter().flat_map(|row| row.check(&root)).collect();
-    if !wrong.is_empty() {
-        bail!("ARCHITECTURE.md: {}", wrong.join("\n"));
+    let questions = rows_in(&text)?;
+    let mut wrong: Vec<_> = questions.iter().flat_map(|row| row.check(&root)).collect();
+    let glossary = fs::read_to_string(root.join("docs/glossary.md"))?;
+    let words = words_in(&glossary)?;
+    wrong.extend(words.iter().flat_map(|row| row.check(&root)));
+    if words.len() > MOST_WORDS {
+        wrong.push(format!("the glossary has more than {MOST_WORDS} words"));
     }
-    Ok(format!("{} questions", rows.len()))
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    Ok(format!(
+        "{} questions, {} words",
+        questions.len(),
+        words.len()
+    ))
 }
 
 struct Row<'a> {
@@ -42,14 +56,36 @@ fn rows_in(text: &str) -> Result<Vec<Row<'_>>> {
     tables.lines().filter(is_row).map(Row::read).collect()
 }
 
+fn words_in(text: &str) -> Result<Vec<Row<'_>>> {
+    let is_row = |line: &&str| {
+        line.starts_with('|') && !line.starts_with("|--") && !line.starts_with("| word ")
+    };
+    let rows = text.lines().filter(is_row);
+    rows.map(|line| {
+        let [word, _, place] = cells_of(line)?;
+        Ok(Row {
+            question: word,
+            files: between(place, "`", "`"),
+            links: Vec::new(),
+            names: vec![word],
+        })
+    })
+    .collect()
+}
+
+fn cells_of(line: &str) -> Result<[&str; 3]> {
+    let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
+    let [one, other, last] = cells[..] else {
+        bail!("three cells are expected in {line}");
+    };
+    Ok([one, other, last].map(str::trim))
+}
+
 impl<'a> Row<'a> {
     fn read(line: &'a str) -> Result<Self> {
-        let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
-        let [question, places, names] = cells[..] else {
-            bail!("three cells are expected in {line}");
-        };
+        let [question, places, names] = cells_of(line)?;
         Ok(Self {
-            question: question.trim(),
+            question,
             files: between(places, "`", "`"),
             links: between(places, "](", ")"),
             names: between(names, "`", "`"),

@@ -1,7 +1,7 @@
-//! What a peer that has ended left in its ring, for a program that cannot read it there.
+//! A stand-in for a peer that has ended: what that left in its ring goes to a program that needs TCP.
 //!
-//! The peer's socket is gone, so nothing can be sent by it any more. This side's is disconnected, and
-//! connected anew to one of this process's own, which sends what is left and closes, as the peer has done.
+//! Nothing can be sent any more by the socket of the peer. So this side disconnects its own socket and connects it anew, to another
+//! socket of this process: the stand-in. That one sends what is left, and closes as the peer has done.
 //!
 //! ```text
 //! peer (ended) ──ring──┐
