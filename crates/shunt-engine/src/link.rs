@@ -11,8 +11,8 @@ use crate::pool::{Links, Pool, Pooled};
 use crate::sys;
 use crate::thread::is_alone;
 
-mod relatives;
 mod late;
+mod relatives;
 mod slots;
 
 pub(crate) use relatives::{
@@ -225,20 +225,29 @@ impl Link {
         if since == 0 || now - since < grace {
             return false;
         }
-        self.end();
+        // SAFETY: nobody has held it for that long; who still looks finds its control lines empty.
+        unsafe { self.end() };
         true
     }
 
-    /// Takes the memory away. Nobody uses the link any more.
-    fn end(&'static self) {
+    /// Takes the memory away.
+    ///
+    /// # Safety
+    /// No connection uses the link any more, and no call that began while one did looks into its rings.
+    unsafe fn end(&'static self) {
         self.in_use.store(false, Ordering::Release);
         let arenas = [self.own(), self.peer()];
-        arenas.iter().for_each(late::leave);
+        // SAFETY: the caller's promise.
+        arenas
+            .iter()
+            .for_each(|arena| unsafe { late::leave(arena) });
         if self.foreign.load(Ordering::Relaxed) {
-            self.unmap_rings();
+            // SAFETY: as above.
+            unsafe { self.unmap_rings() };
         } else {
             for arena in &arenas {
-                arena.unmap_part(&Part::Rings(0..arena.slots()));
+                // SAFETY: as above.
+                unsafe { arena.unmap_part(&Part::Rings(0..arena.slots())) };
             }
         }
         arenas.into_iter().for_each(Arena::forget);

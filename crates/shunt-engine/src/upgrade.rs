@@ -137,8 +137,7 @@ fn know_cookie(socket: &Socket, fd: c_int) -> bool {
     }
 }
 
-/// A data call on a socket, which stays what it is: counted, if it is, and there is no
-/// more to do.
+/// Counts a data call on a socket that is not attached. `true`: the socket stays in its stage, and nothing else is due.
 #[inline(always)]
 pub(crate) fn stays(socket: &Socket) -> bool {
     match socket.stage() {

@@ -72,7 +72,8 @@ impl Arena {
             let seals = SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE | SEAL_SEAL;
             // SAFETY: integers only; seals forbid what nobody does.
             if let Err(errno) = unsafe { syscall!(Sysno::fcntl, fd, F_ADD_SEALS, seals) } {
-                arena.unmap();
+                // SAFETY: nobody else has it yet.
+                unsafe { arena.unmap() };
                 return Err(errno);
             }
             Ok(arena)
@@ -179,9 +180,12 @@ impl Arena {
     }
 
     /// Takes the mapping away.
-    pub fn unmap(self) {
+    ///
+    /// # Safety
+    /// Nobody uses an address in it any more.
+    pub unsafe fn unmap(self) {
         let bytes = layout::arena_bytes(self.slots);
-        // SAFETY: the caller has no address in it any more.
+        // SAFETY: the caller's promise.
         let _ = unsafe { syscall!(Sysno::munmap, self.base, bytes) };
         self.forget();
     }
@@ -192,9 +196,12 @@ impl Arena {
     }
 
     /// Takes the mapping of a part away: for good, since nobody can map it again for writing.
-    pub fn unmap_part(&self, part: &Part) {
+    ///
+    /// # Safety
+    /// Nobody uses an address in this part any more.
+    pub unsafe fn unmap_part(&self, part: &Part) {
         let (base, bytes) = self.place(part);
-        // SAFETY: the caller has no address in this part any more.
+        // SAFETY: the caller's promise.
         let _ = unsafe { syscall!(Sysno::munmap, base, bytes) };
     }
 

@@ -73,8 +73,8 @@ pub const WAIT_TX: u32 = 2;
 pub const WATCHED: u32 = 4;
 /// `Face::wait`: an epoll set wants to know when the ring has room again.
 pub const WANT_TX: u32 = 8;
-/// `Face::wait`: who sleeps until something arrives issues no heavy barrier any more
-/// (it did when it set this): a peer passes a full one after each publication.
+/// `Face::wait`: the receiver sleeps without a heavy barrier. It issued one when it set this bit; since then its peer passes a
+/// full barrier after each publication.
 pub const FENCED: u32 = 16;
 /// Shift of the group in `Face::wait`.
 pub const GROUP_SHIFT: u32 = 8;
@@ -107,7 +107,8 @@ pub struct Face {
 }
 
 impl Face {
-    /// What a peer that has published makes of this word, which it has looked at.
+    /// The wait word for a sender that has published, and that has read `wait` in it since. If [`FENCED`] is set there, the
+    /// sender passes a full barrier and reads the word once more.
     #[inline]
     #[must_use]
     pub fn look_again(&self, wait: u32) -> u32 {
@@ -128,10 +129,9 @@ impl Face {
         }
     }
 
-    /// Says that a thread sleeps until something arrives. The caller looks at the
-    /// ring after this, and holds the receiving token. `soon`: it will sleep again
-    /// before long, so that the peer had better pass a barrier with each publication
-    /// than both the heavy one with each sleep. `true`: the heavy one it was.
+    /// Says that a thread sleeps until something arrives. The caller holds the receiving token, and looks at the ring
+    /// after this. `soon`: the thread will sleep again before long, so a full barrier of the peer's with each publication costs less
+    /// than a heavy one of ours with each sleep ([`FENCED`]). `true`: this issued a heavy barrier.
     pub fn say_asleep(&self, soon: bool) -> bool {
         let fenced = if soon {
             // What a peer publishes after the heavy barrier it looks at with `FENCED`.

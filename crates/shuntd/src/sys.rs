@@ -10,12 +10,20 @@ use std::sync::atomic::AtomicU32;
 use rustix::mm::{MapFlags, ProtFlags};
 use zerocopy::FromBytes;
 
-/// Reads a socket option that is a plain integer or a struct of integers.
-fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
-    option_of(socket, libc::SOL_SOCKET, name)
+/// Reads a socket option.
+///
+/// # Safety
+/// Every bit pattern is a `T`.
+unsafe fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
+    // SAFETY: the caller's promise.
+    unsafe { option_of(socket, libc::SOL_SOCKET, name) }
 }
 
-fn option_of<T: Copy>(
+/// The same of any level.
+///
+/// # Safety
+/// Every bit pattern is a `T`.
+unsafe fn option_of<T: Copy>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     name: libc::c_int,
@@ -38,8 +46,7 @@ fn option_of<T: Copy>(
     if len as usize != size_of::<T>() {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    // SAFETY: the kernel wrote every byte, and callers (this module only) pass
-    // types for which every bit pattern is valid.
+    // SAFETY: the kernel wrote every byte; and the caller's promise.
     Ok(unsafe { value.assume_init() })
 }
 
@@ -65,7 +72,8 @@ const _: () = assert!(
 
 /// What the kernel has carried on a TCP connection: (sent, received).
 pub(crate) fn carried(socket: impl AsFd) -> io::Result<(u64, u64)> {
-    let info: TcpInfo = option_of(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    // SAFETY: integers.
+    let info: TcpInfo = unsafe { option_of(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO) }?;
     Ok(info.carried())
 }
 
@@ -80,26 +88,30 @@ impl TcpInfo {
 
 /// `SO_NETNS_COOKIE`: the network namespace a socket lives in.
 pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
-    option(socket.as_fd(), libc::SO_NETNS_COOKIE)
+    // SAFETY: integers.
+    unsafe { option(socket.as_fd(), libc::SO_NETNS_COOKIE) }
 }
 
 /// `SO_PEERCRED` as (pid, uid). The pid is 0 for a process of a pid namespace
 /// that we cannot see, which is why rustix's non-zero type does not fit.
 pub(crate) fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
-    let cred: libc::ucred = option(socket.as_fd(), libc::SO_PEERCRED)?;
+    // SAFETY: integers.
+    let cred: libc::ucred = unsafe { option(socket.as_fd(), libc::SO_PEERCRED) }?;
     Ok((cred.pid.cast_unsigned(), cred.uid))
 }
 
 /// The group that a process acted with when it connected (`SO_PEERCRED`).
 pub(crate) fn peer_group(socket: impl AsFd) -> io::Result<u32> {
-    let cred: libc::ucred = option(socket.as_fd(), libc::SO_PEERCRED)?;
+    // SAFETY: integers.
+    let cred: libc::ucred = unsafe { option(socket.as_fd(), libc::SO_PEERCRED) }?;
     Ok(cred.gid)
 }
 
 /// `SO_PEERPIDFD` (Linux 6.5): a pidfd for the process that connected, without
 /// the race of opening it by number.
 pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
-    let fd: libc::c_int = option(socket.as_fd(), libc::SO_PEERPIDFD)?;
+    // SAFETY: integers.
+    let fd: libc::c_int = unsafe { option(socket.as_fd(), libc::SO_PEERPIDFD) }?;
     // SAFETY: the kernel has just made this descriptor for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

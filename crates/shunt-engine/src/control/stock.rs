@@ -67,7 +67,8 @@ pub(super) fn add(slots: u32) {
         place.base.store(arena.address() as *mut u8, o);
         place.number.store(m.arena, o);
     } else {
-        arena.unmap();
+        // SAFETY: nobody else has it, and shuntd has not got it.
+        unsafe { arena.unmap() };
     }
     sys::close(fd);
     if sent == Sent::Full {

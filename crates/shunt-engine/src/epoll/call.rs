@@ -1,13 +1,13 @@
-//! A set has a wake channel of its own, by which peers call it while threads sleep on it. The set
-//! keeps it as long as it lives, but has it in it only while a shunted connection is there: a call
-//! that comes later would make it look ready to whatever contains it.
+//! Each set has a wake channel, by which peers wake the threads that sleep on the set.
 //!
-//! Its address lies at the doors where the set's threads stand. A call says nothing but that a log
-//! has news. So whoever takes one out of the channel reads the logs after that.
-//!
-//! A door is one set's of one process, of all those that have a link since a fork: the address
-//! says whose. Who died has left it to whoever comes next. A connection that is in several sets,
-//! in one that a parent has made, or in one that found no door is waited for by TCP.
+//! * The channel lives as long as the set, but is a member of the set only while a shunted connection is: a late call would
+//!   make the set look ready to a set around it.
+//! * The channel's address lies at the set's door in each link. A call says only that a log has news, so a thread that takes
+//!   a call out of the channel reads the logs after that.
+//! * A door belongs to one set of one process, among all processes that have the link since a fork; the address says to which. A
+//!   dead process's door goes to the next set that needs one.
+//! * A connection goes to TCP to be waited for if it is in several sets, in a set that a parent has made, or in a set
+//!   that found no door.
 
 use std::sync::atomic::Ordering;
 

@@ -9,7 +9,7 @@ use super::inner::{hear_inner, take_foreign, take_inner, take_inner_with};
 use super::limit::Limit;
 use super::set::Set;
 use super::state::{Follow, State};
-use super::{FLAGS, polled, outside, wanted};
+use super::{FLAGS, outside, polled, wanted};
 use crate::stream::{self, Conn};
 use crate::sys;
 

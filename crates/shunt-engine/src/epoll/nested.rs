@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::collect::has_ready;
-use super::polled;
 use super::outside;
+use super::polled;
 use super::set::Set;
 use super::sleep::{leave_doors, stand_at_doors};
 use crate::{Outcome, sys};

@@ -6,8 +6,8 @@ use libc::{c_int, epoll_event};
 
 use super::carry::move_in;
 use super::inner::hear_inner;
-use super::polled;
 use super::outside;
+use super::polled;
 use super::set::{SETS, Set};
 use super::state::State;
 use super::watch::watch;

@@ -1,4 +1,4 @@
-//! How senders learn that a thread sleeps on a set: it stands at the doors of its links.
+//! How senders learn that a thread sleeps on a set: the thread is counted at the set's door in each link.
 
 use std::sync::atomic::Ordering;
 
@@ -63,8 +63,8 @@ pub(crate) fn end_sleep(set: &'static Set) {
 }
 
 impl Set {
-    /// A thread is about to sleep on the set while that is plain, and so stands at no door. One of the two
-    /// sees the other: this thread a change, or the changer this sleeper.
+    /// A thread is about to sleep on a set that holds nothing shunted, and so is counted at no door. If another thread
+    /// changes the set meanwhile, this thread sees the change, or the other one sees this sleeper.
     pub(crate) fn begin_plain_sleep(&self) {
         self.plain_sleepers.fetch_add(1, Ordering::SeqCst);
     }
@@ -91,8 +91,8 @@ pub(super) fn leave_doors(set: &'static Set, threads: u32) {
     Inside::each(inside, |nested| leave_doors(nested, threads));
 }
 
-/// Somebody has taken a call out of the channel, perhaps not who sleeps: for what comes after this
-/// there is another one. The caller reads the logs next. With the set's lock.
+/// A thread has taken a call out of the channel, which may have been for another thread that still sleeps. Begins a
+/// new epoch, so that senders call again for what they log from now on. The caller reads the logs next. With the set's lock.
 pub(super) fn call_again(set: &'static Set, state: &State) {
     if set.sleepers.load(Ordering::Acquire) != 0 {
         at_doors(set, state, |door| {

@@ -175,7 +175,7 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
 }
 
 /// Takes note of a listener that came through exec or in a message, as after a
-/// reload, from a supervisor, or by socket activation. `false`: it is none of TCP.
+/// reload, from a supervisor, or by socket activation. `false`: it is none of TCP, or this process upgrades nothing.
 #[cold]
 fn adopt(listener: c_int) -> bool {
     /// The number of one that is not, so that it need not be looked at each time.

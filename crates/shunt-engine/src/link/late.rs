@@ -18,12 +18,16 @@ const MOST: usize = 128;
 static PLACES: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// The control lines of an arena that nobody uses any more go; where other threads are, empty
-/// ones take their place. With the control lock, or in a process with one thread.
-pub(super) fn leave(arena: &Arena) {
+/// The control lines of an arena go; where other threads are, empty ones take their place. With the
+/// control lock, or in a process with one thread.
+///
+/// # Safety
+/// No connection uses the arena any more. A thread that still looks, late, may have taken the address only while one did.
+pub(super) unsafe fn leave(arena: &Arena) {
     let control = Part::Control;
     if thread::is_alone() || Arena::are_addresses_scarce() || !arena.blank(&control) {
-        arena.unmap_part(&control);
+        // SAFETY: the caller's promise.
+        unsafe { arena.unmap_part(&control) };
         return;
     }
     let o = Ordering::Relaxed;
@@ -61,8 +65,11 @@ mod tests {
         for _ in 0..MOST {
             let (arena, fd) = Arena::create(1).unwrap();
             sys::close(fd);
-            leave(&arena);
-            arena.unmap_part(&Part::Rings(0..1));
+            // SAFETY: this test alone has its addresses, and is done with them.
+            unsafe {
+                leave(&arena);
+                arena.unmap_part(&Part::Rings(0..1));
+            }
             arena.forget();
         }
         assert!(!sys::is_readable(std::ptr::from_ref(slot)));

@@ -9,7 +9,7 @@
 //!                   child changes its user or gives up system calls
 //! ```
 //!
-//! A link without a connection is not handed on, and stays what it is.
+//! A link without a connection is not handed on and not retired.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -132,13 +132,20 @@ impl Link {
     }
 
     /// Takes away the rings that are mapped here.
-    pub(super) fn unmap_rings(&self) {
-        self.each_mapped(|run| self.unmap_run(run));
+    ///
+    /// # Safety
+    /// Nobody uses them any more.
+    pub(super) unsafe fn unmap_rings(&self) {
+        // SAFETY: the caller's promise.
+        self.each_mapped(|run| unsafe { self.unmap_run(run) });
     }
 
-    fn unmap_run(&self, run: std::ops::Range<u32>) {
+    /// # Safety
+    /// Nobody uses these rings any more.
+    unsafe fn unmap_run(&self, run: std::ops::Range<u32>) {
         for arena in [self.own(), self.peer()] {
-            arena.unmap_part(&Part::Rings(run.clone()));
+            // SAFETY: the caller's promise.
+            unsafe { arena.unmap_part(&Part::Rings(run.clone())) };
         }
     }
 }
@@ -189,11 +196,13 @@ pub(crate) fn drop_all_but(each_used: impl Fn(&mut dyn FnMut(Pair))) {
     let foreign = |link: &&Link| link.is_open() && link.foreign.load(Ordering::Relaxed);
     for link in LINKS.each().filter(foreign) {
         if link.used.is_empty() && link.users.load(Ordering::Acquire) == 0 {
-            link.end();
+            // SAFETY: no socket has it, and this is the only thread.
+            unsafe { link.end() };
             continue;
         }
         link.mapped.each_run_without(&link.used, |run| {
-            link.unmap_run(run);
+            // SAFETY: no connection uses these rings, and this is the only thread.
+            unsafe { link.unmap_run(run) };
         });
         link.mapped.keep(&link.used);
         link.handed_on.keep(&link.used);

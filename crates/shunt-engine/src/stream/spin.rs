@@ -47,17 +47,15 @@ const LOOK_FIRST: u32 = 64;
 /// … for as long as an answer takes from another core, by a peer that yields, too (ticks,
 /// about 1.5 µs).
 const ANSWER: u64 = 4_000;
-/// So many are remembered: few answers without a yield refute them.
+/// At most so many yields are remembered, so that a few answers without a yield refute them.
 const MOST_YIELDED: u32 = 16;
-/// Other threads have run while this process yielded last: its cores are wanted.
+/// Whether other threads ran while this process yielded last: then others want its cores.
 static OTHERS: AtomicBool = AtomicBool::new(false);
 /// When this process yielded last (ticks).
 static YIELDED_AT: AtomicU64 = AtomicU64::new(0);
-/// Then a peer that is known to wait on another core is looked for so long (ticks, about
-/// 0.8 µs), …
+/// While others want the cores, a wait for a peer that waits on another core looks for so long (ticks, about 0.8 µs).
 const GLANCE: u64 = 2_000;
-/// … and two ends that run at the same time on two cores keep
-/// these for no longer (ticks, about 10 µs).
+/// While others want the cores, two ends that run at the same time keep two cores for no longer than this (ticks, about 10 µs).
 const BURST: u64 = 26_000;
 /// Waits since it is believed.
 static AT_ONCE: AtomicU32 = AtomicU32::new(0);

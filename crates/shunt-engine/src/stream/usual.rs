@@ -11,8 +11,8 @@ pub(super) const READABLE: u32 = (POLLIN | POLLRDNORM) as u32;
 
 pub(super) const WRITABLE: u32 = (POLLOUT | POLLWRNORM) as u32;
 
-/// Whether there is something of what was `wanted` and not there before, while all is
-/// as usual; `since`: not even what was there at that end of the stream.
+/// Whether a `wanted` event may have occurred on a connection that [is as usual](is_as_usual). With `since`: bytes count
+/// only if they lie behind that end of the stream.
 #[inline]
 pub(crate) fn may_be(conn: &Conn, wanted: u32, since: Option<u64>) -> bool {
     let is_there = || match since {

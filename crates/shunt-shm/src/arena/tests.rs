@@ -60,7 +60,8 @@ fn a_peer_maps_as_many_slots_as_it_wants_of_a_file_of_the_right_size() {
     let odd = syscall_memfd(layout::arena_bytes(3) + 4096);
     assert!(matches!(Arena::open(odd, 9), Err(Errno::EPERM)));
     for arena in [own, two, three] {
-        arena.unmap();
+        // SAFETY: this test alone has its addresses, and is done with them.
+        unsafe { arena.unmap() };
     }
 }
 
@@ -95,7 +96,8 @@ fn a_ring_takes_memory_when_it_is_used_and_is_empty_in_its_next_life() {
     assert!(blocks() >= before + 8 && ring.word(0).load(Ordering::Relaxed) != 0);
     slot.begin(3, ring);
     assert_eq!(ring.word(0).load(Ordering::Relaxed), 0);
-    arena.unmap();
+    // SAFETY: as in the test above.
+    unsafe { arena.unmap() };
 }
 
 /// Whether the kernel can read there.
@@ -122,7 +124,8 @@ fn a_forked_child_has_only_the_parts_that_are_handed_on() {
     };
     let huge = libc::RLIM_INFINITY;
     assert_eq!(limited(libc::RLIMIT_CORE, huge, has), 0);
-    arena.unmap_part(&Part::Rings(3..4));
+    // SAFETY: nobody looks into that ring but the kernel.
+    unsafe { arena.unmap_part(&Part::Rings(3..4)) };
     assert!(!is_mapped(arena.ring(3)) && is_mapped(arena.ring(2)));
 }
 

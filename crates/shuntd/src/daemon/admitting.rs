@@ -109,7 +109,7 @@ impl Daemon {
     /// daemon's own namespace, and no other one gets more than another part.
     fn has_place_for(&self, pid: u32, uid: u32, netns: u64) -> bool {
         let part = (self.config.limits.clients_per_user / 4).max(1);
-        let kept = self.config.limits.clients_per_user.saturating_sub(part);
+        let for_others = self.config.limits.clients_per_user.saturating_sub(part);
         let [mut of_process, mut of_namespace, mut of_others] = [0; 3];
         for client in self.clients.values().filter(|client| client.uid == uid) {
             let is_there = client.netns == netns;
@@ -119,7 +119,7 @@ impl Daemon {
             of_others += usize::from(client.netns != self.address.0);
         }
         let is_ours = netns == self.address.0;
-        of_process < PER_PROCESS && (is_ours || of_namespace < part && of_others < kept)
+        of_process < PER_PROCESS && (is_ours || of_namespace < part && of_others < for_others)
     }
 
     /// Makes a client of a new connection, or turns it away.

@@ -1,5 +1,5 @@
-//! What the peer has not read in our ring is withdrawn, without its doing: it finds it
-//! on TCP. Both sides of it.
+//! The sender's way back to TCP: it resends, over TCP, what its peer has not read in the ring ([`withdraw`]). The peer need
+//! not act; its next receive finds that out ([`follow_withdrawal`]).
 
 use shunt_shm::path::withdrawal::Look;
 pub(in crate::stream) use shunt_shm::path::withdrawal::Withdrawal;
