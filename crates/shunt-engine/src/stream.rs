@@ -17,6 +17,7 @@
 //! also *recall* the stream ([`downgrade`](mod@downgrade)): then what it has not read of the ring
 //! is sent again over TCP ([`owed`]), before what follows.
 
+mod attempt;
 mod bound;
 mod close;
 mod conn;

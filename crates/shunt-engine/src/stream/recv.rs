@@ -4,6 +4,7 @@ use libc::{c_int, iovec};
 use shunt_shm::slot::Way;
 
 use super::Conn;
+use super::attempt::Next;
 use super::errors::keep_error;
 use super::wait::{Stay, out_of_patience, wait};
 use super::want::Want;
@@ -24,7 +25,7 @@ mod tcp;
 mod unread;
 
 use back::{after_ring, by_kernel, from_kernel};
-use next::{Call, Next};
+use next::Call;
 use ring::from_ring;
 use step::Step;
 use tcp::from_tcp;
@@ -64,8 +65,8 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
         conn.socket.may_return(conn.fd);
     }
     loop {
-        if !call.take_token(conn) {
-            return call.cursor.done_or(out_of_patience(call.seen));
+        if !call.attempts.take_token(conn, Want::Data) {
+            return call.cursor.done_or(out_of_patience(call.attempts.seen));
         }
         let here = &stay.at(conn);
         let there = if call.peeks() { unread(here) } else { 0 };

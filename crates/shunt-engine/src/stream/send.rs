@@ -9,9 +9,11 @@ use shunt_shm::copy::is_readable;
 use shunt_shm::ring::{STEP, Stopped};
 use shunt_shm::slot::{self, Way};
 
+use super::attempt::Next;
 use super::errors::is_over;
 use super::leave::leave_ring;
 use super::wait::{Stay, out_of_patience};
+use super::want::Want;
 use super::{Conn, owed};
 use crate::iov::Cursor;
 use crate::socket::bump;
@@ -24,7 +26,7 @@ mod next;
 
 pub(crate) use ask::ask_for_room;
 pub(super) use kernel::by_kernel;
-use next::{Call, Next, Step};
+use next::{Call, Step};
 
 /// Sends the bytes of `iov` like `sendmsg`.
 ///
@@ -52,8 +54,8 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
     let mut call = Call::new(iov, flags);
     loop {
         leave_half_closed(conn);
-        if !call.take_token(conn) {
-            return call.cursor.done_or(out_of_patience(call.seen));
+        if !call.attempts.take_token(conn, Want::Room) {
+            return call.cursor.done_or(out_of_patience(call.attempts.seen));
         }
         let here = &stay.at(conn);
         // SAFETY: the caller's promise.

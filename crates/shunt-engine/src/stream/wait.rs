@@ -24,7 +24,7 @@ mod in_kernel;
 mod stay;
 
 pub(crate) use in_kernel::{TURN, must_look};
-use in_kernel::{Woken, sleep_in_kernel};
+use in_kernel::{Woken, sleep_in_kernel, until};
 pub(super) use in_kernel::{timeout, wait_for_kernel};
 pub(crate) use stay::{Stay, interrupted};
 
@@ -135,7 +135,7 @@ fn sleep(
     if want == Want::Room && leave_if_ending(here) {
         return Ok(());
     }
-    let until = *deadline.get_or_insert_with(|| timeout(here, want).map(|t| sys::now() + t));
+    let until = until(here, want, deadline);
     let place = wake::enter();
     if place.is_none() && must_be_called(here, want) {
         downgrade(here, Reason::Blocked);
@@ -203,7 +203,7 @@ pub(super) fn is_patient(
     deadline: &mut Deadline,
     seen: Seen,
 ) -> bool {
-    let until = *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t));
+    let until = until(conn, want, deadline);
     waits && !is_interrupted(until, seen) && until.is_none_or(|until| sys::now() < until)
 }
 

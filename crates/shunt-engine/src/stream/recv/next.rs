@@ -11,37 +11,24 @@ use super::step::Step;
 use super::unread::unread;
 use crate::iov::Cursor;
 use crate::socket::RECEIVER;
+use crate::stream::attempt::{Attempts, Next};
 use crate::stream::errors::{abort, keep_error};
-use crate::stream::wait::{Stay, is_patient, timeout, wait};
-use crate::stream::want::{Deadline, Want};
+use crate::stream::wait::{Stay, timeout};
+use crate::stream::want::Want;
 use crate::stream::{Conn, downgrade, owed, short};
 use crate::sys;
-use crate::thread::signals::{self, Seen};
+use crate::thread::signals;
 use crate::{Outcome, real};
 
 /// See the module.
 pub(super) struct Call<'a> {
     parts: &'a [iovec],
     pub(super) cursor: Cursor<'a>,
-    pub(super) flags: c_int,
     /// Bytes in all buffers.
     pub(super) total: usize,
     /// Fewer bytes are waited for, if the call may wait.
     least: usize,
-    /// Which signal handlers had run when it began.
-    pub(super) seen: Seen,
-    deadline: Deadline,
-    has_slept: bool,
-}
-
-/// What follows an attempt.
-pub(super) enum Next {
-    /// The call ends.
-    End(Outcome),
-    /// Another attempt, at once.
-    Attempt,
-    /// Another attempt when something may have come.
-    Wait,
+    pub(super) attempts: Attempts,
 }
 
 impl<'a> Call<'a> {
@@ -53,18 +40,15 @@ impl<'a> Call<'a> {
         Self {
             parts,
             cursor,
-            flags,
             total,
             least: if wants_all { total } else { total.min(1) },
-            seen: signals::now(),
-            deadline: None,
-            has_slept: false,
+            attempts: Attempts::begin(flags),
         }
     }
 
     #[inline(always)]
     pub(super) fn peeks(&self) -> bool {
-        self.flags & libc::MSG_PEEK != 0
+        self.attempts.flags & libc::MSG_PEEK != 0
     }
 
     #[inline(always)]
@@ -76,19 +60,6 @@ impl<'a> Call<'a> {
     #[inline(always)]
     fn done(&self) -> Outcome {
         Outcome::Done(self.cursor.done() as isize)
-    }
-
-    /// Takes the receiving token; `false`: it cannot be had.
-    #[inline(always)]
-    pub(super) fn take_token(&mut self, conn: &Conn) -> bool {
-        let Self {
-            flags,
-            seen,
-            deadline,
-            ..
-        } = self;
-        let patient = || is_patient(conn, Want::Data, conn.may_wait(*flags), deadline, *seen);
-        conn.take_while(&conn.pair.own.receiving.token, patient)
     }
 
     /// Answers what the peer has asked for, before the call sleeps, perhaps in the kernel's own call. `true`: the kernel has
@@ -147,8 +118,8 @@ impl<'a> Call<'a> {
 
     fn after_peek(&mut self, (program, conn): (&Conn, &Conn), there: u64, stay: &Stay) -> Next {
         let has_enough = self.has_enough() || there >= self.least as u64;
-        let waits = !has_enough && conn.may_wait(self.flags);
-        if !waits || !stay.enter(program) || !wait_for_more(conn, there, self.seen) {
+        let waits = !has_enough && conn.may_wait(self.attempts.flags);
+        if !waits || !stay.enter(program) || !wait_for_more(conn, there, self.attempts.seen) {
             return Next::End(self.done());
         }
         // It sees the same bytes again: it cannot add up.
@@ -195,13 +166,14 @@ impl<'a> Call<'a> {
                 Outcome::Kernel
             };
         }
-        let may_wait = conn.may_wait(self.flags);
+        let flags = self.attempts.flags;
+        let may_wait = conn.may_wait(flags);
         let least = if may_wait { self.least } else { 0 };
         let life = conn.pair.life();
         conn.socket.go_in_attached(RECEIVER);
         if conn.is_plain_in(life) {
             // SAFETY: the caller's promise.
-            unsafe { rest_from_tcp(conn, &mut self.cursor, least, self.flags) };
+            unsafe { rest_from_tcp(conn, &mut self.cursor, least, flags) };
         }
         conn.socket.go_out(RECEIVER);
         self.done()
@@ -213,22 +185,17 @@ impl<'a> Call<'a> {
     /// The buffers are writable.
     #[inline(always)]
     pub(super) unsafe fn wait(&mut self, program: &Conn, stay: &Stay) -> Option<Outcome> {
-        // A call that sleeps goes on so, whatever other threads set.
-        if !self.has_slept && !program.may_wait(self.flags) {
+        if !self.attempts.may_wait(program) {
             return Some(self.cursor.done_or(libc::EAGAIN));
         }
-        // The kernel's own call, which has taken something, is in it already.
-        if self.cursor.done() > 0 && !stay.enter(program) {
-            return Some(self.cursor.done_or(libc::EBADF));
-        }
-        if let Err(errno) = wait(program, Want::Data, &mut self.deadline, stay, self.seen) {
+        let done = self.cursor.done();
+        if let Err(errno) = self.attempts.wait(program, Want::Data, done, stay) {
             return Some(self.cursor.done_or(errno));
         }
-        self.has_slept = true;
         // What has come is mostly one message.
         let (target, length) = self.cursor.single()?;
         // SAFETY: the caller's promise.
-        unsafe { short::receive(*program, target, length, self.flags) }
+        unsafe { short::receive(*program, target, length, self.attempts.flags) }
     }
 }
 

@@ -10,14 +10,14 @@ use super::kernel::{enter_kernel, error_before_kernel, through_kernel};
 use crate::Outcome;
 use crate::config::hesitate;
 use crate::iov::Cursor;
+use crate::stream::attempt::{Attempts, Next};
 use crate::stream::errors::is_over;
 use crate::stream::leave::leave_ring;
 use crate::stream::owed::{self, Debt};
-use crate::stream::wait::{Stay, is_patient, wait, wait_for_kernel};
-use crate::stream::want::{Deadline, Want};
+use crate::stream::wait::{Stay, wait_for_kernel};
+use crate::stream::want::Want;
 use crate::stream::{Conn, spin};
 use crate::thread::give;
-use crate::thread::signals::{self, Seen};
 
 /// What one attempt came to, where the kernel need not do it.
 pub(super) enum Step {
@@ -38,21 +38,7 @@ pub(super) enum Step {
 /// See the module.
 pub(super) struct Call<'a> {
     pub(super) cursor: Cursor<'a>,
-    flags: c_int,
-    /// Which signal handlers had run when it began.
-    pub(super) seen: Seen,
-    deadline: Deadline,
-    has_slept: bool,
-}
-
-/// What follows an attempt.
-pub(super) enum Next {
-    /// The call ends.
-    End(Outcome),
-    /// Another attempt, at once.
-    Attempt,
-    /// Another attempt when there may be room.
-    Wait,
+    pub(super) attempts: Attempts,
 }
 
 impl<'a> Call<'a> {
@@ -60,10 +46,7 @@ impl<'a> Call<'a> {
     pub(super) fn new(parts: &'a [iovec], flags: c_int) -> Self {
         Self {
             cursor: Cursor::new(parts),
-            flags,
-            seen: signals::now(),
-            deadline: None,
-            has_slept: false,
+            attempts: Attempts::begin(flags),
         }
     }
 
@@ -74,19 +57,6 @@ impl<'a> Call<'a> {
 
     fn done_or(&self, errno: c_int) -> Next {
         Next::End(self.cursor.done_or(errno))
-    }
-
-    /// Takes the sending token; `false`: it cannot be had.
-    #[inline]
-    pub(super) fn take_token(&mut self, conn: &Conn) -> bool {
-        let Self {
-            flags,
-            seen,
-            deadline,
-            ..
-        } = self;
-        let patient = || is_patient(conn, Want::Room, conn.may_wait(*flags), deadline, *seen);
-        conn.take_while(&conn.pair.own.sending.token, patient)
     }
 
     /// What follows an attempt that needed no kernel.
@@ -140,13 +110,14 @@ impl<'a> Call<'a> {
         hesitate();
         give(token);
         // SAFETY: the caller's promise.
-        Next::End(unsafe { through_kernel(conn, &mut self.cursor, self.flags) })
+        Next::End(unsafe { through_kernel(conn, &mut self.cursor, self.attempts.flags) })
     }
 
     /// What comes before this call's bytes must be sent again, and the kernel has no room for that.
     fn await_kernel(&mut self, program: &Conn, stay: &Stay) -> Next {
-        let waited = if program.may_wait(self.flags) {
-            wait_for_kernel(program, &mut self.deadline, stay, self.seen)
+        let (flags, seen) = (self.attempts.flags, self.attempts.seen);
+        let waited = if program.may_wait(flags) {
+            wait_for_kernel(program, self.attempts.deadline(), stay, seen)
         } else {
             Err(libc::EAGAIN)
         };
@@ -182,19 +153,13 @@ impl<'a> Call<'a> {
 
     /// Waits until there may be room. An outcome: the call ends.
     pub(super) fn wait(&mut self, (program, conn): (&Conn, &Conn), stay: &Stay) -> Option<Outcome> {
-        // A call that sleeps goes on so, whatever other threads set.
-        if !self.has_slept && !conn.may_wait(self.flags) {
+        if !self.attempts.may_wait(conn) {
             let has_room = ask_for_room(conn);
             return (!has_room).then(|| self.cursor.done_or(libc::EAGAIN));
         }
-        // The kernel's own call, which has sent something, is in it already.
-        if self.cursor.done() > 0 && !stay.enter(program) {
-            return Some(self.cursor.done_or(libc::EBADF));
-        }
-        if let Err(errno) = wait(program, Want::Room, &mut self.deadline, stay, self.seen) {
-            return Some(self.cursor.done_or(errno));
-        }
-        self.has_slept = true;
-        None
+        let waited = self
+            .attempts
+            .wait(program, Want::Room, self.cursor.done(), stay);
+        waited.err().map(|errno| self.cursor.done_or(errno))
     }
 }

@@ -146,7 +146,7 @@ pub(in crate::stream) fn wait_for_kernel(
     let Some(base) = conn.base() else {
         return Err(libc::EBADF);
     };
-    let until = *deadline.get_or_insert_with(|| timeout(conn, Want::Room).map(|t| sys::now() + t));
+    let until = until(conn, Want::Room, deadline);
     if is_interrupted(until, seen) {
         return Err(libc::EINTR);
     }
@@ -196,6 +196,11 @@ fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Resul
         }
         Ok(_) => Ok(()),
     }
+}
+
+/// When the call is to end by the socket's own timeout, which counts from the first wait; `None`: there is none.
+pub(super) fn until(conn: &Conn, want: Want, deadline: &mut Deadline) -> Option<u64> {
+    *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t))
 }
 
 /// The socket's own timeout for this direction, in nanoseconds.

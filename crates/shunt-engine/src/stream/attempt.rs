@@ -1,0 +1,87 @@
+//! A receive or a send goes by attempts: what both know of the call from one to the next.
+
+use libc::c_int;
+
+use super::Conn;
+use super::wait::{Stay, is_patient, wait};
+use super::want::{Deadline, Want, token};
+use crate::Outcome;
+use crate::sys::Errno;
+use crate::thread::signals::{self, Seen};
+
+/// See the module.
+pub(super) struct Attempts {
+    pub(super) flags: c_int,
+    /// Which signal handlers had run when the call began.
+    pub(super) seen: Seen,
+    deadline: Deadline,
+    has_slept: bool,
+}
+
+/// What follows an attempt.
+pub(super) enum Next {
+    /// The call ends.
+    End(Outcome),
+    /// Another attempt, at once.
+    Attempt,
+    /// Another attempt, when what the call waits for may have come.
+    Wait,
+}
+
+impl Attempts {
+    /// A call begins; `flags` as for `recv` and `send`.
+    #[inline(always)]
+    pub(super) fn begin(flags: c_int) -> Self {
+        Self {
+            flags,
+            seen: signals::now(),
+            deadline: None,
+            has_slept: false,
+        }
+    }
+
+    /// Takes the token of the direction; `false`: it cannot be had.
+    #[inline(always)]
+    pub(super) fn take_token(&mut self, conn: &Conn, want: Want) -> bool {
+        let Self {
+            flags,
+            seen,
+            deadline,
+            ..
+        } = self;
+        let patient = || is_patient(conn, want, conn.may_wait(*flags), deadline, *seen);
+        conn.take_while(token(conn, want), patient)
+    }
+
+    /// Whether the call may sleep. One that has slept goes on so, whatever other threads set.
+    #[inline(always)]
+    pub(super) fn may_wait(&self, conn: &Conn) -> bool {
+        self.has_slept || conn.may_wait(self.flags)
+    }
+
+    /// Waits; `done`: so many bytes have been moved. `program` is the connection by the program's number.
+    ///
+    /// # Errors
+    /// As for [`wait`]; `EBADF` if the connection was closed after the call had moved something.
+    #[inline]
+    pub(super) fn wait(
+        &mut self,
+        program: &Conn,
+        want: Want,
+        done: usize,
+        stay: &Stay,
+    ) -> Result<(), Errno> {
+        // The kernel's own call, which has moved something, is in it already.
+        if done > 0 && !stay.enter(program) {
+            return Err(libc::EBADF);
+        }
+        wait(program, want, &mut self.deadline, stay, self.seen)?;
+        self.has_slept = true;
+        Ok(())
+    }
+
+    /// The deadline of waits that do not go by [`wait`](Self::wait).
+    pub(super) fn deadline(&mut self) -> &mut Deadline {
+        &mut self.deadline
+    }
+}
