@@ -10,12 +10,17 @@ use shunt_identity::{Identities, Unavailable};
 use common::socket::{connection, cookie};
 use common::{Namespace, PLENTY, assert_ends, attach_or_skip, identity, mirror};
 
+/// The program is attached, and somebody listens.
+fn begin(test: &str) -> Option<(Identities, TcpListener)> {
+    let identities = attach_or_skip(test, PLENTY)?;
+    Some((identities, TcpListener::bind("127.0.0.1:0").unwrap()))
+}
+
 #[test]
 fn ends_mirror_each_other() {
-    let Some(identities) = attach_or_skip("ends_mirror_each_other", PLENTY) else {
+    let Some((identities, listener)) = begin("ends_mirror_each_other") else {
         return;
     };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (connector, acceptor) = connection(&listener);
     assert_ends(&identities, &connector, &acceptor);
     let (one, other) = (
@@ -45,10 +50,9 @@ fn ends_of_two_families_mirror_each_other() {
 
 #[test]
 fn each_of_many_finds_its_own() {
-    let Some(identities) = attach_or_skip("each_of_many_finds_its_own", PLENTY) else {
+    let Some((identities, listener)) = begin("each_of_many_finds_its_own") else {
         return;
     };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let many: Vec<_> = (0..200).map(|_| connection(&listener)).collect();
     for (connector, acceptor) in &many {
         assert_ends(&identities, connector, acceptor);
@@ -70,10 +74,9 @@ fn a_connection_that_began_before_is_unknown() {
 #[test]
 fn a_connection_is_forgotten_with_both_ends() {
     let name = "a_connection_is_forgotten_with_both_ends";
-    let Some(identities) = attach_or_skip(name, PLENTY) else {
+    let Some((identities, listener)) = begin(name) else {
         return;
     };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (kept, kept_acceptor) = connection(&listener);
     for by_acceptor in [false, true] {
         let (connector, acceptor) = connection(&listener);
@@ -90,10 +93,9 @@ fn a_connection_is_forgotten_with_both_ends() {
 fn a_socket_that_connects_anew_is_its_new_connection() {
     use rustix::net;
     let name = "a_socket_that_connects_anew_is_its_new_connection";
-    let Some(identities) = attach_or_skip(name, PLENTY) else {
+    let Some((identities, listener)) = begin(name) else {
         return;
     };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (connector, former) = connection(&listener);
     let before = identity(&identities, &connector);
     net::connect_unspec(&connector).unwrap();

@@ -55,16 +55,45 @@ fn connection([near, far]: &[Namespace; 2]) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
+/// Two network namespaces, and a daemon of the host that serves both.
+struct Scene {
+    _daemon: Fixture,
+    file: PathBuf,
+    places: [Namespace; 2],
+}
+
+impl Scene {
+    /// `None`: it cannot be had here, which is said.
+    fn of(test: &str, config: &str) -> Option<Self> {
+        let places = two(test)?;
+        let (daemon, file) = crossing(test, config)?;
+        Some(Self {
+            _daemon: daemon,
+            file,
+            places,
+        })
+    }
+
+    /// A client in the first namespace, where connections begin.
+    fn connector(&self) -> Client {
+        self.places[0].within(|| Client::at(&self.file))
+    }
+
+    /// A client in the second one, where they are accepted.
+    fn acceptor(&self) -> Client {
+        self.places[1].within(|| Client::at(&self.file))
+    }
+}
+
 #[test]
 fn the_board_of_the_connectors_namespace_learns_the_port_from_the_acceptors_claim() {
     let test = "the_board_of_the_connectors_namespace_learns_the_port";
-    let Some(places) = two(test) else { return };
-    let Some((_daemon, file)) = crossing(test, "") else {
+    let Some(scene) = Scene::of(test, "") else {
         return;
     };
-    let (near, far) = connection(&places);
-    let connector = places[0].within(|| Client::at(&file));
-    let acceptor = places[1].within(|| Client::at(&file));
+    let (near, far) = connection(&scene.places);
+    let connector = scene.connector();
+    let acceptor = scene.acceptor();
     acceptor.listen(1, 7000);
     acceptor.sync();
     assert!(acceptor.port_is_set(7000) && !connector.port_is_set(7000));
@@ -75,7 +104,7 @@ fn the_board_of_the_connectors_namespace_learns_the_port_from_the_acceptors_clai
         "the claim tells where it is reached"
     );
     // One that comes later finds it there, too.
-    let later = places[0].within(|| Client::at(&file));
+    let later = scene.connector();
     assert!(later.port_is_set(7000));
     let _memory = [connector.spare(1), acceptor.spare(2)];
     acceptor.sync();
@@ -100,27 +129,25 @@ fn the_board_of_the_connectors_namespace_learns_the_port_from_the_acceptors_clai
 #[test]
 fn a_board_that_comes_after_the_claim_knows_the_port() {
     let test = "a_board_that_comes_after_the_claim";
-    let Some(places) = two(test) else { return };
-    let Some((_daemon, file)) = crossing(test, "") else {
+    let Some(scene) = Scene::of(test, "") else {
         return;
     };
-    let (_near, far) = connection(&places);
-    let acceptor = places[1].within(|| Client::at(&file));
+    let (_near, far) = connection(&scene.places);
+    let acceptor = scene.acceptor();
     acceptor.claim(&far, Role::Acceptor, 0);
     acceptor.sync();
-    assert!(places[0].within(|| Client::at(&file)).port_is_set(7000));
+    assert!(scene.connector().port_is_set(7000));
 }
 
 #[test]
 fn a_namespace_that_all_have_left_is_told_anew() {
     let test = "a_namespace_that_all_have_left";
-    let Some(places) = two(test) else { return };
-    let Some((_daemon, file)) = crossing(test, "") else {
+    let Some(scene) = Scene::of(test, "") else {
         return;
     };
-    let acceptor = places[1].within(|| Client::at(&file));
-    let (_near, far) = connection(&places);
-    let connector = || places[0].within(|| Client::at(&file));
+    let acceptor = scene.acceptor();
+    let (_near, far) = connection(&scene.places);
+    let connector = || scene.connector();
     let first = connector();
     acceptor.claim(&far, Role::Acceptor, 0);
     acceptor.sync();
@@ -130,7 +157,7 @@ fn a_namespace_that_all_have_left_is_told_anew() {
         std::thread::yield_now();
     }
     let later = connector();
-    let (_near, far) = connection(&places);
+    let (_near, far) = connection(&scene.places);
     acceptor.claim(&far, Role::Acceptor, 0);
     acceptor.sync();
     assert!(later.port_is_set(7000));
@@ -140,19 +167,18 @@ fn a_namespace_that_all_have_left_is_told_anew() {
 fn many_ports_of_one_namespace_keep_no_other_from_being_told() {
     const MOST: usize = 64;
     let test = "many_ports_of_one_namespace";
-    let Some(places) = two(test) else { return };
     // It had room for no more than these.
     let config = format!("[limits]\nconnections_per_client = {}", MOST + 2);
-    let Some((_daemon, file)) = crossing(test, &config) else {
+    let Some(scene) = Scene::of(test, &config) else {
         return;
     };
-    let acceptor = places[1].within(|| Client::at(&file));
-    let connector = places[0].within(|| Client::at(&file));
+    let acceptor = scene.acceptor();
+    let connector = scene.connector();
     let bind = |_| TcpListener::bind("10.77.0.2:0").unwrap();
-    let listeners: Vec<_> = places[1].within(|| (0..=MOST).map(bind).collect());
+    let listeners: Vec<_> = scene.places[1].within(|| (0..=MOST).map(bind).collect());
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
     let connect = |listener| TcpStream::connect(("10.77.0.2", port(listener))).unwrap();
-    let _near: Vec<_> = places[0].within(|| listeners.iter().map(connect).collect());
+    let _near: Vec<_> = scene.places[0].within(|| listeners.iter().map(connect).collect());
     let accept = |listener: &TcpListener| listener.accept().unwrap().0;
     let far: Vec<_> = listeners.iter().map(accept).collect();
     for accepted in &far {
@@ -181,16 +207,15 @@ fn connections_that_leave_the_namespace_and_have_no_mirror_are_answered_at_once(
 #[test]
 fn a_claim_before_the_acceptors_handshake_is_done_waits_for_that() {
     let test = "a_claim_before_the_acceptors_handshake";
-    let Some(places) = two(test) else { return };
-    let Some((_daemon, file)) = crossing(test, "") else {
+    let Some(scene) = Scene::of(test, "") else {
         return;
     };
-    let listener = places[1].within(|| TcpListener::bind("10.77.0.2:7000").unwrap());
+    let listener = scene.places[1].within(|| TcpListener::bind("10.77.0.2:7000").unwrap());
     defer_accept(&listener);
     let connect = || TcpStream::connect("10.77.0.2:7000").unwrap();
-    let (early, mut near) = places[0].within(|| (connect(), connect()));
-    let connector = places[0].within(|| Client::at(&file));
-    let acceptor = places[1].within(|| Client::at(&file));
+    let (early, mut near) = scene.places[0].within(|| (connect(), connect()));
+    let connector = scene.connector();
+    let acceptor = scene.acceptor();
     let _memory = [connector.spare(1), acceptor.spare(2)];
     acceptor.sync();
     connector.claim(&near, Role::Connector, 0);
@@ -302,13 +327,12 @@ fn policy_keeps_namespaces_apart() {
 #[test]
 fn a_claim_of_anothers_socket_is_not_believed_though_its_mirror_is_known() {
     let test = "a_claim_of_anothers_socket";
-    let Some(places) = two(test) else { return };
-    let Some((_daemon, file)) = crossing(test, "") else {
+    let Some(scene) = Scene::of(test, "") else {
         return;
     };
-    let (near, far) = connection(&places);
-    let acceptor = places[1].within(|| Client::at(&file));
-    let liar = places[0].within(|| Client::at(&file));
+    let (near, far) = connection(&scene.places);
+    let acceptor = scene.acceptor();
+    let liar = scene.connector();
     let cookie = acceptor.claim(&far, Role::Acceptor, 0);
     acceptor.sync();
     // It names the cookie of a socket, and a descriptor of another one.
