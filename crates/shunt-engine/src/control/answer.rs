@@ -91,11 +91,10 @@ fn link_of(m: &Message, passed: Option<c_int>) -> Option<&'static Link> {
         let peer = passed.and_then(|passed| Arena::open(passed, own.slots()).ok());
         let link = peer.and_then(|peer| Link::open(m.link, m.arena, own, peer));
         if link.is_none() {
-            // Nobody has looked at them.
-            [Some(own), peer]
-                .into_iter()
-                .flatten()
-                .for_each(Arena::unmap);
+            for arena in [Some(own), peer].into_iter().flatten() {
+                // SAFETY: nobody has looked at it.
+                unsafe { arena.unmap() };
+            }
         }
         link
     } else {

@@ -136,7 +136,7 @@ enum Carried {
 
 /// Moves one registration, with its set's lock.
 fn carry_one(
-    set: &Set,
+    set: &'static Set,
     s: &mut State,
     item: u32,
     (fd, pair): (c_int, &Pair),

@@ -123,7 +123,7 @@ pub(super) fn after_fork_child() {
         let _ = shunt_shm::atomic::register();
     }
     for socket in SOCKETS.each().filter(|s| s.is_live()) {
-        socket.lock.reset();
+        socket.reset_lock();
         socket.inside.after_fork_child();
         socket.places.iter().for_each(wake::Places::clear);
         socket.dealings.told.store(false, Ordering::Relaxed);

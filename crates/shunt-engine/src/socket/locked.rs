@@ -26,6 +26,11 @@ impl Socket {
     pub(crate) fn try_lock(&'static self) -> Option<Locked> {
         self.lock.try_take().then(|| Locked::of(self))
     }
+
+    /// Frees the lock in a forked child, whose other threads do not exist.
+    pub(crate) fn reset_lock(&self) {
+        self.lock.reset();
+    }
 }
 
 impl Locked {

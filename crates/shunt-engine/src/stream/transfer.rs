@@ -2,12 +2,10 @@
 //! kernel copies from and to the ring itself; where a buffer is needed it is
 //! small, since threads have small stacks.
 
-use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering;
-
 use libc::{c_int, c_uint, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
+use std::mem::MaybeUninit;
 
 use super::errors::keep_error;
 use super::send::{allowed, by_kernel, goes_by_ring};

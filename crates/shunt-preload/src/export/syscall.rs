@@ -267,6 +267,7 @@ unsafe fn uring_setup(parameters: c_long, kernel: &impl Fn() -> c_long) -> c_lon
         Outcome::Kernel => {
             let ring = kernel() as c_int;
             if ring >= 0 {
+                // SAFETY: as above.
                 quietly(|| unsafe { uring::after_setup(ring, pointer(parameters)) });
             }
             ring.into()
