@@ -314,3 +314,92 @@ fn a_number_that_names_something_else_is_no_base_of_the_connection() {
     assert!(one.is_by_number() && !elsewhere.is_by_number());
     assert!(one.is_named() && !elsewhere.is_named());
 }
+
+/// Runs a call of the second end in a thread; `meanwhile` begins when that sleeps until something arrives, or has ended.
+fn beside(
+    ends: &BothEnds,
+    call: impl FnOnce(Conn) -> Outcome + Send,
+    meanwhile: impl FnOnce(&Conn),
+) -> Outcome {
+    let [one, other] = ends.conns();
+    let fd = ends.fds[1];
+    let sleepers = &other.pair.own.receiving.sleepers;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || call(Conn::of(fd).unwrap()));
+        while sleepers.load(Ordering::Acquire) == 0 && !thread.is_finished() {
+            std::thread::yield_now();
+        }
+        meanwhile(&one);
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn a_receive_that_may_wait_sleeps_until_its_peer_sends() {
+    let ends = BothEnds::attached();
+    let receive = |conn: Conn| {
+        let mut buffer = [0u8; 64];
+        let parts = [part(buffer.as_mut_ptr(), buffer.len())];
+        // SAFETY: there is room for so many bytes.
+        unsafe { stream::receive(&conn, &parts, 0) }
+    };
+    let received = beside(&ends, receive, |one| {
+        assert_eq!(send(one, b"late"), Outcome::Done(4));
+    });
+    assert_eq!(received, Outcome::Done(4));
+}
+
+#[test]
+fn a_receive_of_everything_waits_for_the_rest() {
+    let ends = BothEnds::attached();
+    send(&ends.conns()[0], b"half");
+    let receive = |conn: Conn| {
+        let mut buffer = [0u8; 8];
+        let parts = [part(buffer.as_mut_ptr(), buffer.len())];
+        // SAFETY: there is room for so many bytes.
+        let received = unsafe { stream::receive(&conn, &parts, libc::MSG_WAITALL) };
+        assert_eq!(&buffer, b"half+all");
+        received
+    };
+    let received = beside(&ends, receive, |one| {
+        assert_eq!(send(one, b"+all"), Outcome::Done(4));
+    });
+    assert_eq!(received, Outcome::Done(8));
+}
+
+#[test]
+fn a_receive_that_sleeps_ends_with_its_peers_half() {
+    let ends = BothEnds::attached();
+    let receive = |conn: Conn| {
+        let mut buffer = [0u8; 8];
+        let parts = [part(buffer.as_mut_ptr(), buffer.len())];
+        // SAFETY: there is room for so many bytes.
+        unsafe { stream::receive(&conn, &parts, 0) }
+    };
+    let received = beside(&ends, receive, |one| {
+        assert_eq!(stream::shutdown(one, libc::SHUT_WR), Outcome::Done(0));
+    });
+    assert_eq!(received, Outcome::Done(0));
+}
+
+#[test]
+fn a_send_that_may_wait_goes_on_as_its_peer_reads() {
+    const BYTES: usize = 12 << 20;
+    let ends = BothEnds::attached();
+    let [_, other] = ends.conns();
+    let fd = ends.fds[0];
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || {
+            let block = vec![7u8; BYTES];
+            let parts = [part(block.as_ptr(), block.len())];
+            // SAFETY: the bytes are there.
+            unsafe { stream::send(&Conn::of(fd).unwrap(), &parts, libc::MSG_NOSIGNAL) }
+        });
+        let mut received = 0;
+        while received < BYTES && !(sender.is_finished() && stream::unread(&other) == 0) {
+            received += receive(&other, 0).map_or(0, |bytes| bytes.len());
+        }
+        let sent = sender.join().unwrap();
+        assert_eq!((sent, received), (Outcome::Done(BYTES as isize), BYTES));
+    });
+}
