@@ -220,6 +220,7 @@ fn begin(fds: &mut [pollfd]) -> bool {
 ///
 /// # Safety
 /// `sigmask` is null or a signal set.
+#[inline(never)]
 unsafe fn sleep(
     fds: &mut [pollfd],
     scratch: &mut Scratch,

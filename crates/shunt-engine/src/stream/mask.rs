@@ -79,7 +79,6 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
 const ENDED: i16 = POLLRDHUP | POLLHUP | POLLERR;
 
 /// Follows what the peer did to the way of the bytes.
-#[inline]
 fn follow(conn: &Conn) {
     if conn.way_in() != Way::Ring || conn.consumer().has_ended() || owed::is_withdrawn(conn) {
         pump(conn);
@@ -90,7 +89,6 @@ fn follow(conn: &Conn) {
 }
 
 /// Whether the kernel may know what the rings do not say.
-#[inline]
 fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
     let peer = conn.pair.peer_state();
     let own = conn.pair.own.face.state.load(Ordering::Relaxed);
@@ -104,7 +102,6 @@ fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
 }
 
 /// Asks it, and notes what it says of an end.
-#[inline]
 fn ask_kernel(conn: &Conn) -> i16 {
     let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
     let ended = (kernel & ENDED) as u32;
@@ -115,7 +112,6 @@ fn ask_kernel(conn: &Conn) -> i16 {
     honest(conn, kernel)
 }
 
-#[inline]
 fn is_readable(conn: &Conn, inward: Way, kernel: i16) -> bool {
     match inward {
         Way::Ring => {
@@ -133,7 +129,6 @@ fn is_readable(conn: &Conn, inward: Way, kernel: i16) -> bool {
     }
 }
 
-#[inline]
 fn is_writable(conn: &Conn, out: Way, kernel: i16, wanted: u32, asks: bool) -> bool {
     match out {
         Way::Ring => {
