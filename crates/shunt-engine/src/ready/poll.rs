@@ -220,7 +220,6 @@ fn begin(fds: &mut [pollfd]) -> bool {
 ///
 /// # Safety
 /// `sigmask` is null or a signal set.
-#[inline(never)]
 unsafe fn sleep(
     fds: &mut [pollfd],
     scratch: &mut Scratch,
