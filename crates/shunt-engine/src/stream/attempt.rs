@@ -3,7 +3,7 @@
 use libc::c_int;
 
 use super::Conn;
-use super::wait::{Stay, is_patient, wait};
+use super::wait::{Stay, Waited, is_patient, wait};
 use super::want::{Deadline, Want, token};
 use crate::Outcome;
 use crate::sys::Errno;
@@ -53,7 +53,7 @@ impl Attempts {
         conn.take_while(token(conn, want), patient)
     }
 
-    /// Whether the call may sleep. One that has slept goes on so, whatever other threads set.
+    /// Whether the call may sleep. One that has slept goes on so, whatever other threads set, unless a handler has run.
     #[inline(always)]
     pub(super) fn may_wait(&self, conn: &Conn) -> bool {
         self.has_slept || conn.may_wait(self.flags)
@@ -62,7 +62,8 @@ impl Attempts {
     /// Waits; `done`: so many bytes have been moved. `program` is the connection by the program's number.
     ///
     /// # Errors
-    /// As for [`wait`]; `EBADF` if the connection was closed after the call had moved something.
+    /// As for [`wait`]; once the call has moved something, `EBADF` if the connection was closed, and `EINTR` after any signal
+    /// handler.
     #[inline]
     pub(super) fn wait(
         &mut self,
@@ -75,8 +76,11 @@ impl Attempts {
         if done > 0 && !stay.enter(program) {
             return Err(libc::EBADF);
         }
-        wait(program, want, &mut self.deadline, stay, self.seen)?;
-        self.has_slept = true;
+        let waited = wait(program, want, &mut self.deadline, stay, self.seen)?;
+        if waited == Waited::Anew && done > 0 {
+            return Err(libc::EINTR);
+        }
+        self.has_slept = waited == Waited::Enough;
         Ok(())
     }
 
