@@ -1,7 +1,7 @@
-// Signals at every moment of a call that sleeps: a handler that runs once the call has begun ends it.
+// Signals just before a call sleeps: a handler that runs once the call has begun ends it.
 //
-// A thread goes through the call step by step, by the processor's trap flag. At one of the steps inside the library,
-// each time a later one, it gets a signal. The kernel's own calls have no such moments, so natively there are none.
+// A thread goes through the call step by step, by the processor's trap flag. It gets a signal at one of the last
+// steps before the kernel's call, each time at another one. Natively there are no such steps of the library's.
 // path: shunted 1%
 // timeout: 120
 #include "diff.h"
@@ -9,7 +9,13 @@
 #include <sys/ucontext.h>
 
 static volatile uintptr_t library_from, library_to;
-static volatile long steps, chosen;
+// Where it was at each step since it has come to the library, and how many there were until it slept.
+enum { STEPS = 1 << 16 };
+static uintptr_t trace[STEPS];
+static volatile long steps, slept_at;
+// At which step it gets its signal: when it has been there so often.
+static volatile uintptr_t there;
+static volatile long times;
 static volatile int is_inside, has_come, is_late;
 
 // A timer for this thread alone.
@@ -24,7 +30,7 @@ static void within(int ms)
 }
 
 // How long a call sleeps that got no signal, and one that got it.
-enum { QUIET_MS = 20, LOST_MS = 5000 };
+enum { QUIET_MS = 100, LOST_MS = 5000 };
 
 static void on_signal(int sig)
 {
@@ -37,6 +43,8 @@ static void on_signal(int sig)
 static void on_time(int sig)
 {
     (void)sig;
+    if (!slept_at)
+        slept_at = steps;
     is_late = 1;
 }
 
@@ -77,7 +85,10 @@ static void on_step(int sig, siginfo_t *info, void *context)
     (void)sig;
     (void)info;
     is_inside |= at >= library_from && at < library_to;
-    if (!is_inside || ++steps != chosen)
+    if (!is_inside || steps == STEPS)
+        return;
+    trace[steps++] = at;
+    if (at != there || --times != 0)
         return;
     registers[REG_EFL] &= ~TRAP_FLAG;
     // It comes when this handler has returned.
@@ -105,11 +116,9 @@ static void trap(void) {}
 #define STEPS_END() (void)0
 #endif
 
-// The call with a signal at that step; how many steps it had.
-static long interrupted_at(struct end *e, int (*call)(int), int fd, long step, int *lost)
+static void go_through(struct end *e, int (*call)(int), int fd, int *lost)
 {
-    steps = is_inside = has_come = is_late = 0;
-    chosen = step;
+    steps = slept_at = is_inside = has_come = is_late = 0;
     within(QUIET_MS);
     STEPS_BEGIN();
     int r = call(fd);
@@ -119,33 +128,38 @@ static long interrupted_at(struct end *e, int (*call)(int), int fd, long step, i
     if (r != -1 || error != EINTR)
         say(e, "%d %s", r, errname(error));
     *lost += has_come && is_late;
-    return steps;
 }
 
-// What comes before the library has looked which handlers have run so far comes before the call, as in
-// libc's own first steps: in so much of all steps.
-enum { FIRST = 3 };
-// Each of so many is tried.
-enum { LAST = 150 };
+enum { LAST = 80 };
 
-static void at_each_step(struct end *e, const char *name, int (*call)(int), int fd)
+static void at_last_steps(struct end *e, const char *name, int (*call)(int), int fd)
 {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGALRM};
     struct sigaction signal = {.sa_handler = on_signal}, time = {.sa_handler = on_time};
-    int lost = 0;
+    static uintptr_t last[LAST];
+    static long often[LAST];
+    int lost = 0, count = 0;
     event._sigev_un._tid = syscall(SYS_gettid);
     MUST(syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer_id));
     MUST(sigaction(SIGUSR1, &signal, NULL));
     MUST(sigaction(SIGALRM, &time, NULL));
     dl_iterate_phdr(find_library, NULL);
     trap();
-    // They are not as many each time, and fewer once it has shown that nothing comes while the library looks.
-    long all = 0;
-    for (int i = 0; i < 10; i++)
-        all = interrupted_at(e, call, fd, 0, &lost);
-    int vain = 0;
-    for (long step = all / FIRST; vain < 20 && !lost; step += step + LAST < all ? all / 8 : 1)
-        vain += interrupted_at(e, call, fd, step, &lost) < step;
+    there = 0;
+    // Once it has shown that nothing comes while the library looks, it looks no more.
+    for (int i = 0; i < 4; i++)
+        go_through(e, call, fd, &lost);
+    for (long step = slept_at - 1; step >= 0 && count < LAST; step--, count++) {
+        last[count] = trace[step];
+        often[count] = 0;
+        for (long i = 0; i <= step; i++)
+            often[count] += trace[i] == trace[step];
+    }
+    for (int i = 0; i < count && !lost; i++) {
+        there = last[i];
+        times = often[i];
+        go_through(e, call, fd, &lost);
+    }
     syscall(SYS_timer_delete, timer_id);
     say(e, "%s: %d lost", name, lost);
 }
@@ -215,10 +229,10 @@ static int by_send(int fd)
 static void polls(struct end *e)
 {
     AT(S) {
-        at_each_step(e, "poll", by_poll, FD);
-        at_each_step(e, "poll for an end", by_poll_for_end, FD);
-        at_each_step(e, "ppoll", by_ppoll, FD);
-        at_each_step(e, "select", by_select, FD);
+        at_last_steps(e, "poll", by_poll, FD);
+        at_last_steps(e, "poll for an end", by_poll_for_end, FD);
+        at_last_steps(e, "ppoll", by_ppoll, FD);
+        at_last_steps(e, "select", by_select, FD);
     }
 }
 
@@ -228,11 +242,11 @@ static void sets(struct end *e)
         struct epoll_event event = {.events = EPOLLIN};
         int set = MUST(epoll_create1(EPOLL_CLOEXEC)), outer = MUST(epoll_create1(EPOLL_CLOEXEC));
         T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
-        at_each_step(e, "epoll_wait", by_wait, set);
-        at_each_step(e, "epoll_pwait", by_pwait, set);
-        at_each_step(e, "poll of a set", by_poll, set);
+        at_last_steps(e, "epoll_wait", by_wait, set);
+        at_last_steps(e, "epoll_pwait", by_pwait, set);
+        at_last_steps(e, "poll of a set", by_poll, set);
         T(epoll_ctl(outer, EPOLL_CTL_ADD, set, &event));
-        at_each_step(e, "a set in a set", by_wait, outer);
+        at_last_steps(e, "a set in a set", by_wait, outer);
         close(outer);
         close(set);
     }
@@ -241,8 +255,8 @@ static void sets(struct end *e)
 static void receives(struct end *e)
 {
     AT(S) {
-        at_each_step(e, "recv", by_recv, FD);
-        at_each_step(e, "recvmsg", by_recvmsg, FD);
+        at_last_steps(e, "recv", by_recv, FD);
+        at_last_steps(e, "recvmsg", by_recvmsg, FD);
     }
 }
 
@@ -250,7 +264,7 @@ static void sends(struct end *e)
 {
     AT(S) {
         stuff(e, FD, 1);
-        at_each_step(e, "send", by_send, FD);
+        at_last_steps(e, "send", by_send, FD);
     }
 }
 
