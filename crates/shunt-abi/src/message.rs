@@ -20,7 +20,7 @@
 //!   Retire ───────────────────────────>         "a forked child of mine has this link's memory"
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
 //!          <─────────────────────────── Lent (+ that descriptor)
-//!          <─────────────────────────── Downgrade (`shunt downgrade` wishes it)
+//!          <─────────────────────────── Downgrade (`shunt downgrade` or a changed policy wishes it)
 //!   Where ────────────────────────────>         "where is the other end?", for the statistics
 //!          <─────────────────────────── Where
 //! ```
@@ -147,7 +147,7 @@ pub enum Role {
 /// | Lend | `cookie`, `fd`: the client's own end |
 /// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason |
 /// | Alone | to the daemon: `cookie`, `fd`, `index` of its descriptors name it, `generation` (the question's number); from it: `cookie`, `fd`, `generation`, `status`: 0, or a reason |
-/// | Downgrade | from the daemon: `cookie`, `fd`; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
+/// | Downgrade | from the daemon: `cookie`, `fd`, `status`: 0, or the reason of a changed policy; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
 /// | Where | `cookie`, `fd`, `status`: the reason so far, `family`, `ports` and `addresses`; from the daemon: `cookie`, `fd`, `index`: the reason so far, `status`: 0 or the reason in its place |
 /// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted, `bytes` |
 /// | Listener | the first of `family`, `addresses`, `ports` and `pids`; `name` |

@@ -43,7 +43,7 @@ reasons! {
     ShortLived = 4, "SHORT_LIVED", "The connection ended before it had shown that it would live.";
     Disabled = 5, "DISABLED", "Upgrades are switched off (--upgrade=off).";
     NoDaemon = 6, "NO_DAEMON", "No compatible shuntd answers: start one with `shunt run` or `shuntd`.";
-    Policy = 7, "POLICY", "The daemon's policy denies this pair.";
+    Policy = 7, "POLICY", "The daemon's policy (shunt.toml(5)) denies this pair, or has since it was changed.";
     NoResources = 8, "NO_RESOURCES", "Memory, descriptors or slots ran out.";
     Forked = 9, "FORKED", "The socket was shared by fork before it could be upgraded.";
     Inherited = 10, "INHERITED", "The socket came through exec from a program that opened it.";

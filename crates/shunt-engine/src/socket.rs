@@ -80,8 +80,8 @@ pub(crate) struct Socket {
     links: Links,
     cookie: AtomicU64,
     port: AtomicU32,
-    /// `shunt downgrade` wishes it back to TCP.
-    pub(crate) wished: AtomicBool,
+    /// Why it is wished back to TCP (`shunt downgrade`, a changed policy), or 0.
+    pub(crate) wished: AtomicU8,
     /// Another program or process made it: nobody here knows who else has it.
     pub(crate) adopted: AtomicBool,
     /// Both ends have been waited for until they were attached, or as long as one may (sync).
@@ -199,7 +199,7 @@ impl Socket {
         socket.calls.store(0, o);
         socket.claim_after.store(0, o);
         socket.adopted.store(false, o);
-        socket.wished.store(false, o);
+        socket.wished.store(0, o);
         socket.completed.store(false, o);
         socket.watcher.store(0, o);
         socket.told.store(false, o);

@@ -1,5 +1,6 @@
 //! What the daemon holds for one client.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use shunt_abi::message::{Kind, Message, comm_text};
 use crate::account::Account;
 use crate::board::Board;
 use crate::foreign::{Foreign, Lane};
+use crate::profile::Profile;
 use crate::reached::Reached;
 use crate::{process, wire};
 
@@ -97,6 +99,8 @@ pub(crate) struct Client {
     pub(crate) reached: Reached,
     /// What it counts.
     pub(crate) account: Option<Account>,
+    /// See [`Self::profile`].
+    profile: OnceCell<Profile>,
     /// Messages that did not fit its socket.
     outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
@@ -137,6 +141,7 @@ impl Client {
             listeners: HashMap::new(),
             reached: Reached::default(),
             account: None,
+            profile: OnceCell::new(),
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
             counted: Counted::default(),
@@ -150,6 +155,12 @@ impl Client {
             return None; // It lives in a PID namespace that we cannot see.
         }
         process::status(self.pid).map(|status| status.owner)
+    }
+
+    /// What the kernel says of its process.
+    pub(crate) fn profile(&self) -> &Profile {
+        let look = || Profile::look(&self.socket, &self.pidfd, self.pid);
+        self.profile.get_or_init(look)
     }
 
     /// For the log: which process. A name is whatever a program calls itself.

@@ -14,6 +14,7 @@ mod listing;
 mod looking;
 mod pairing;
 mod parking;
+mod policing;
 mod recalling;
 mod seeing;
 mod viewing;
@@ -39,7 +40,7 @@ use lending::{LeftBehind, Lending};
 use crate::between::Between;
 use crate::board::Boards;
 use crate::client::{Client, Counted, Passed};
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::end::{EndId, Ends, State};
 use crate::foreign::Lanes;
 use crate::link::{Links, Lost};
@@ -66,6 +67,8 @@ const STOP: u64 = 3;
 const ROOM: u64 = 1 << 2 | LISTENER;
 /// The data of "the processes have been looked through".
 const LOOKED: u64 = 2 << 2 | LISTENER;
+/// The data of "the configuration is to be read again".
+const RELOAD: u64 = 3 << 2 | LISTENER;
 
 /// Messages taken from one client before the others get their turn.
 const BURST: usize = 64;
@@ -95,6 +98,10 @@ pub struct Daemon {
     /// Where clients find it: `SO_NETNS_COOKIE` and the abstract name.
     address: (u64, Vec<u8>),
     config: Config,
+    /// Where that came from.
+    source: Option<Source>,
+    /// Readable when it is to be read again.
+    signal: Option<OwnedFd>,
     linger: Option<Duration>,
     /// When the last client left.
     alone_since: Instant,
@@ -168,6 +175,8 @@ impl Daemon {
             scope,
             address,
             config,
+            source: None,
+            signal: None,
             linger: None,
             alone_since: Instant::now(),
             log: Log { verbose },
@@ -286,6 +295,7 @@ impl Daemon {
                         self.found_elsewhere();
                         self.loans_found();
                     }
+                    LISTENER if data == RELOAD => self.hear_signal(),
                     LISTENER => self.accept(),
                     PIDFD => {
                         // It may have said what it counts just before.

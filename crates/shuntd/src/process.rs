@@ -67,6 +67,21 @@ fn parse(text: &str) -> Option<Status> {
     })
 }
 
+/// The paths of its control groups, one for each hierarchy (`cgroups(7)`).
+pub(crate) fn cgroups(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read(format!("/proc/{pid}/cgroup")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // hierarchy:controllers:path
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    Some(paths.map(str::to_owned).collect())
+}
+
+/// The path of its program.
+pub(crate) fn program(pid: u32) -> Option<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(path.to_string_lossy().into_owned())
+}
+
 /// Whether a process has all the capabilities that this one has, in the same user namespace.
 pub(crate) fn has_our_rights(pid: u32) -> bool {
     let own = std::process::id();
@@ -124,6 +139,15 @@ mod tests {
         .unwrap();
         assert_eq!(found, [number]);
         assert_eq!(descriptors(u32::MAX, |_, _| ()), None);
+        assert!(
+            cgroups(pid)
+                .unwrap()
+                .iter()
+                .all(|path| path.starts_with('/'))
+        );
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(super::program(pid).unwrap(), program.to_str().unwrap());
+        assert_eq!((cgroups(u32::MAX), super::program(u32::MAX)), (None, None));
         assert_eq!(status(u32::MAX), None);
     }
 

@@ -45,7 +45,8 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         }
         Some(Kind::Downgrade) => {
             if let Some(socket) = find(m) {
-                socket.wished.store(true, Ordering::Relaxed);
+                let reason = Reason::from_number(m.status).unwrap_or(Reason::Requested);
+                socket.wished.store(reason as u8, Ordering::Relaxed);
                 wish_again();
             }
         }

@@ -13,7 +13,6 @@ use shunt_abi::message::{
 
 use super::Daemon;
 use crate::client::Passed;
-use crate::config::Party;
 use crate::end::{End, EndId, State};
 use crate::foreign::Foreign;
 use crate::inspect::Look;
@@ -362,30 +361,6 @@ impl Daemon {
             (left.link, left.slot, left.generation) = (seat.link, seat.slot, seat.generation);
             self.post(other.client, left, None);
         }
-    }
-
-    /// Why two ends may not be paired, if they may not.
-    fn against(&self, a: EndId, b: EndId) -> Option<Reason> {
-        let party = |id: EndId| {
-            let client = self.clients.get(&id.client)?;
-            Some(Party {
-                uid: client.uid,
-                comm: client.comm,
-            })
-        };
-        let tuple = |id: EndId| self.ends.get(id).and_then(End::tuple);
-        let (Some(one), Some(other)) = (party(a), party(b)) else {
-            return Some(Reason::Policy);
-        };
-        let (Some(near), Some(far)) = (tuple(a), tuple(b)) else {
-            return Some(Reason::Policy);
-        };
-        let policy = &self.config.policy;
-        if near.netns != far.netns && !policy.cross_namespace {
-            return Some(Reason::OtherNamespace);
-        }
-        let ports = [near.local.1, near.peer.1, far.local.1, far.peer.1];
-        policy.against([one, other], &ports)
     }
 
     pub(super) fn refuse(&mut self, id: EndId, reason: Reason) {
