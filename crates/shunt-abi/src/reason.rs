@@ -76,6 +76,7 @@ reasons! {
     Unused = 37, "UNUSED", "This end was ready for shared memory, but nothing was sent through it.";
     UnknownSet = 38, "UNKNOWN_SET", "It is in an epoll set that Shunt does not know: another program made that, or memory had run out.";
     Older = 39, "OLDER", "Its addresses are of two network namespaces or hosts, and it was made before the shuntd that could tell which.";
+    Quota = 40, "QUOTA", "The user or the container of an end, or the host, has as many links, connections or as much memory of Shunt as it may (limits in shunt.toml(5)).";
 }
 
 impl Reason {

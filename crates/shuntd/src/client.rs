@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use shunt_abi::board::NO_MAIL;
 use shunt_abi::layout::{FIRST_SLOTS, MOST_SLOTS, SPARES};
@@ -15,6 +16,7 @@ use crate::account::Account;
 use crate::board::Board;
 use crate::foreign::{Foreign, Lane};
 use crate::profile::Profile;
+use crate::quota::{Charge, Tenant};
 use crate::reached::Reached;
 use crate::{process, wire};
 
@@ -101,14 +103,20 @@ pub(crate) struct Client {
     pub(crate) account: Option<Account>,
     /// See [`Self::profile`].
     profile: OnceCell<Profile>,
+    /// See [`Self::tenant`].
+    tenant: OnceCell<Tenant>,
+    /// What it was charged with.
+    pub(crate) charge: Charge,
+    /// It is not read before its tenant may be heard again.
+    pub(crate) is_put_off: bool,
     /// Messages that did not fit its socket.
     outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
     pub(crate) rows: VecDeque<Message>,
     /// What its user's share has been charged for it.
     pub(crate) counted: Counted,
-    /// We watch for room in its socket.
-    pub(crate) watched: bool,
+    /// What we watch for at its socket.
+    pub(crate) watched: EventFlags,
 }
 
 impl Client {
@@ -142,10 +150,13 @@ impl Client {
             reached: Reached::default(),
             account: None,
             profile: OnceCell::new(),
+            tenant: OnceCell::new(),
+            charge: Charge::default(),
+            is_put_off: false,
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
             counted: Counted::default(),
-            watched: false,
+            watched: EventFlags::IN | EventFlags::RDHUP,
         }
     }
 
@@ -161,6 +172,14 @@ impl Client {
     pub(crate) fn profile(&self) -> &Profile {
         let look = || Profile::look(&self.socket, &self.pidfd, self.pid);
         self.profile.get_or_init(look)
+    }
+
+    /// Whom what it holds is charged to.
+    pub(crate) fn tenant(&self) -> &Tenant {
+        self.tenant.get_or_init(|| Tenant {
+            user: self.uid,
+            container: self.profile().container().map(str::to_owned),
+        })
     }
 
     /// For the log: which process. A name is whatever a program calls itself.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::policy::{Names, Policy, Rule, Table};
+use crate::quota::Quota;
 use crate::sys;
 
 /// The whole file. Every part may be left out.
@@ -61,6 +62,12 @@ pub struct Limits {
     pub connections_per_user: usize,
     /// Messages that all clients of one user may leave unread.
     pub unread_per_user: usize,
+    /// What the processes of one user may have together.
+    pub user: Quota,
+    /// What the processes in one container may have together.
+    pub container: Quota,
+    /// What all processes may have together.
+    pub host: Quota,
 }
 
 impl Default for Limits {
@@ -70,6 +77,9 @@ impl Default for Limits {
             connections_per_client: 32_768,
             connections_per_user: 131_072,
             unread_per_user: 65_536,
+            user: Quota::default(),
+            container: Quota::default(),
+            host: Quota::default(),
         }
     }
 }
@@ -218,6 +228,7 @@ mod tests {
             assert_eq!((line, at), (3, column), "{condition}: {text}");
             assert!(text.contains(says), "{condition}: {text}");
         }
+        assert_eq!(mistake("[limits.user]\nmessages = 0").0, 2);
         let (line, _, text) = mistake("[[policy.rule]]\nport = 1");
         assert_eq!((line, text.contains("action")), (1, true), "{text}");
     }

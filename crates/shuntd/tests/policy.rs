@@ -106,7 +106,9 @@ fn a_rule_may_keep_what_crosses_namespaces_on_tcp_by_the_number_of_one() {
     let number = place.within(|| {
         let link = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
         let link = link.to_str().unwrap().to_owned();
-        link.trim_start_matches("net:[").trim_end_matches(']').to_owned()
+        link.trim_start_matches("net:[")
+            .trim_end_matches(']')
+            .to_owned()
     });
     let file = file(test);
     let daemon = Fixture::crossing(&deny(&format!("namespace = {number}")), &file);
@@ -192,7 +194,10 @@ fn check_says_whether_a_file_is_valid_and_where_it_is_not() {
     let path = written("check_says", &deny("port = 5432"));
     let name = path.to_str().unwrap();
     let (status, said, _) = shuntd(&["--check", name]);
-    assert_eq!((status, said), (Some(0), format!("{name}: valid, 1 rules\n")));
+    assert_eq!(
+        (status, said),
+        (Some(0), format!("{name}: valid, 1 rules\n"))
+    );
     std::fs::write(&path, deny("user = \"nobody at all\"")).unwrap();
     let (status, _, error) = shuntd(&["--check", name]);
     assert_eq!(status, Some(1));
@@ -204,7 +209,8 @@ fn check_says_whether_a_file_is_valid_and_where_it_is_not() {
 
 #[test]
 fn the_program_reads_a_users_configuration_again_at_a_sighup() {
-    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{}", std::process::id()));
+    let home =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{}", std::process::id()));
     let path = home.join("shunt/shunt.toml");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, "").unwrap();
@@ -220,7 +226,10 @@ fn the_program_reads_a_users_configuration_again_at_a_sighup() {
     let pid = Pid::from_child(&child);
     kill_process(pid, Signal::HUP).unwrap();
     for client in &clients {
-        assert_eq!(client.expect(Kind::Downgrade).0.status, Reason::Policy as u8);
+        assert_eq!(
+            client.expect(Kind::Downgrade).0.status,
+            Reason::Policy as u8
+        );
     }
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -232,7 +241,11 @@ fn ready(command: Command) -> std::process::Child {
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec \"$@\" 7>&1 >/dev/null", "sh"]);
     shell.arg(command.get_program()).args(command.get_args());
-    shell.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    shell.envs(
+        command
+            .get_envs()
+            .filter_map(|(key, value)| Some((key, value?))),
+    );
     shell.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = shell.spawn().unwrap();
     let mut said = Vec::new();
