@@ -49,6 +49,7 @@ use crate::foreign::Lanes;
 use crate::link::{Links, Lost};
 use crate::log::Log;
 use crate::mirror::Mirrors;
+use crate::process::Rights;
 use crate::quota::{Charge, Quotas};
 use crate::{sys, wire};
 
@@ -99,6 +100,8 @@ const LISTS: usize = 16;
 #[derive(Debug)]
 pub struct Daemon {
     scope: Scope,
+    /// What it might do when it started, of which it may have given up some.
+    rights: Option<Rights>,
     /// Where clients find it: `SO_NETNS_COOKIE` and the abstract name.
     address: (u64, Vec<u8>),
     config: Config,
@@ -180,6 +183,7 @@ impl Daemon {
         let address = (netns, wire::name_of(&listener)?);
         Ok(Self {
             scope,
+            rights: Rights::own(),
             address,
             config,
             source: None,

@@ -150,6 +150,7 @@ fn serve(options: &Options) -> Result<ExitCode> {
         .context("cannot set up the daemon")?;
     if options.system {
         cross_namespaces(&mut daemon, options)?;
+        shuntd::give_up().context("cannot give up what is not needed of root's rights")?;
     }
     let linger = Duration::from_secs(options.linger.into());
     daemon.set_linger(Some(linger).filter(|linger| !linger.is_zero()));
