@@ -19,6 +19,19 @@ pub(crate) fn of(cgroups: &[String]) -> Option<&str> {
         .find_map(|path| path.rsplit('/').find_map(name))
 }
 
+/// A container as lists show it, zero padded: the first twelve digits of a number, as Docker and podman
+/// have it.
+pub(crate) fn shown(container: &str) -> [u8; 16] {
+    let most = if is_number(container) { 12 } else { 16 };
+    let mut shown = [0; 16];
+    let bytes = container.bytes().take(most);
+    shown
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = from);
+    shown
+}
+
 /// The container that a part of a path names.
 fn name(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
@@ -64,6 +77,13 @@ mod tests {
             of_path("/machine.slice/machine-web.scope").as_deref(),
             Some("web")
         );
+    }
+
+    #[test]
+    fn a_number_is_shown_short() {
+        assert_eq!(&shown(ID), b"0123456789ab\0\0\0\0");
+        assert_eq!(&shown("a-long-name-of-a-machine"), b"a-long-name-of-a");
+        assert_eq!(&shown("web")[..4], b"web\0");
     }
 
     #[test]

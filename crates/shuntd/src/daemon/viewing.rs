@@ -13,7 +13,7 @@ use crate::process::has_ended;
 pub(super) struct Viewer {
     pub(super) uid: u32,
     netns: u64,
-    sees_all: bool,
+    pub(super) sees_all: bool,
 }
 
 impl Viewer {
