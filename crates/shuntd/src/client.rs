@@ -14,6 +14,7 @@ use shunt_abi::message::{Kind, Message, comm_text};
 
 use crate::account::Account;
 use crate::board::Board;
+use crate::config::Limits;
 use crate::foreign::{Foreign, Lane};
 use crate::profile::Profile;
 use crate::quota::{Charge, Tenant};
@@ -174,11 +175,16 @@ impl Client {
         self.profile.get_or_init(look)
     }
 
-    /// Whom what it holds is charged to.
-    pub(crate) fn tenant(&self) -> &Tenant {
+    /// Whom what it holds is charged to. Its container is looked for the first time only, and if these limits bound
+    /// what one may have.
+    pub(crate) fn tenant(&self, limits: &Limits) -> &Tenant {
+        let container = || {
+            let is_bounded = limits.container.is_any();
+            is_bounded.then(|| self.profile().container().map(str::to_owned))
+        };
         self.tenant.get_or_init(|| Tenant {
             user: self.uid,
-            container: self.profile().container().map(str::to_owned),
+            container: container().flatten(),
         })
     }
 

@@ -44,7 +44,7 @@ use crate::between::Between;
 use crate::board::Boards;
 use crate::client::{Client, Counted, Passed};
 use crate::config::{Config, Source};
-use crate::end::{EndId, Ends, State};
+use crate::end::{EndId, Ends};
 use crate::foreign::Lanes;
 use crate::link::{Links, Lost};
 use crate::log::Log;

@@ -26,6 +26,14 @@ pub struct Quota {
     pub messages: Option<NonZeroU32>,
 }
 
+impl Quota {
+    /// Whether anything is bounded.
+    pub(crate) fn is_any(&self) -> bool {
+        let bounds = [self.links, self.slots, self.memory];
+        bounds.iter().any(Option::is_some) || self.messages.is_some()
+    }
+}
+
 /// Something that is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
@@ -244,7 +252,7 @@ mod tests {
     }
 
     fn may_have_slot(quotas: &Quotas, limits: &Limits, tenants: [&Tenant; 2]) -> bool {
-        quotas.have_room(bounds, tenants, Charge::SLOT)
+        quotas.have_room(limits, tenants, Charge::SLOT)
     }
 
     #[test]

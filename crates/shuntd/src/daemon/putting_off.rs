@@ -35,18 +35,17 @@ fn now() -> Duration {
 impl Daemon {
     /// Whether two clients may each hold so much more.
     pub(super) fn have_room(&self, clients: [u64; 2], more: Charge) -> bool {
-        let [one, other] = clients.map(|id| self.clients.get(&id).map(Client::tenant));
-        one.zip(other).is_some_and(|(one, other)| {
-            self.quotas
-                .have_room(&self.config.limits, [one, other], more)
-        })
+        let limits = &self.config.limits;
+        let [one, other] = clients.map(|id| self.clients.get(&id).map(|c| c.tenant(limits)));
+        one.zip(other)
+            .is_some_and(|(one, other)| self.quotas.have_room(limits, [one, other], more))
     }
 
     /// A client holds so much more.
     pub(super) fn charge(&mut self, id: u64, more: Charge) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.charge = client.charge.plus(more);
-            self.quotas.charge(client.tenant(), more);
+            self.quotas.charge(client.tenant(&self.config.limits), more);
         }
     }
 
@@ -54,14 +53,15 @@ impl Daemon {
     pub(super) fn refund(&mut self, id: u64, less: Charge) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.charge = client.charge.minus(less);
-            self.quotas.refund(client.tenant(), less);
+            self.quotas.refund(client.tenant(&self.config.limits), less);
         }
     }
 
     /// A client that has gone holds nothing any more.
     pub(super) fn forget_charge(&mut self, client: &Client) {
         if client.charge != Charge::default() {
-            self.quotas.refund(client.tenant(), client.charge);
+            self.quotas
+                .refund(client.tenant(&self.config.limits), client.charge);
         }
         self.quotas.leave(now());
     }
@@ -76,7 +76,7 @@ impl Daemon {
         else {
             return true;
         };
-        let until = self.quotas.heard_at(limits, client.tenant());
+        let until = self.quotas.heard_at(limits, client.tenant(limits));
         if until <= now() {
             return true;
         }
@@ -90,7 +90,7 @@ impl Daemon {
     pub(super) fn note_heard(&mut self, id: u64) {
         let limits = &self.config.limits;
         if let Some(client) = self.clients.get(&id).filter(|_| counts_messages(limits)) {
-            self.quotas.hear(limits, client.tenant(), now());
+            self.quotas.hear(limits, client.tenant(limits), now());
         }
     }
 
