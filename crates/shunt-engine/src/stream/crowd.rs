@@ -27,6 +27,47 @@ const TIMES: u64 = 16;
 /// … and twice as long as the last time if it was no better then, up to this (about 1.3 s).
 const LONG: u64 = SHORT << 7;
 
+/// So many cores are told apart; others share their places.
+const CORES: usize = 64;
+
+/// When a thread of this process last began or ended a yield on each core: what its own threads do in
+/// turn while one of them yields is no stranger's time.
+pub(super) struct Seen {
+    at: [CoreLine; CORES],
+}
+
+/// A line of its own, as only threads on one core write it.
+#[repr(align(64))]
+struct CoreLine(AtomicU64);
+
+impl Seen {
+    pub(super) const fn new() -> Self {
+        Self {
+            at: [const { CoreLine(AtomicU64::new(0)) }; CORES],
+        }
+    }
+
+    fn of(&self, core: u32) -> &AtomicU64 {
+        &self.at[core as usize % CORES].0
+    }
+
+    /// A thread on this core yields now.
+    #[inline]
+    pub(super) fn note(&self, core: u32, now: u64) {
+        self.of(core).store(now, Ordering::Relaxed);
+    }
+
+    /// For how long nobody of this process was seen on the core (ticks) on which a yield from `began`
+    /// has just ended.
+    #[inline]
+    pub(super) fn absence(&self, core: u32, began: u64, now: u64) -> u64 {
+        let whole = now.wrapping_sub(began);
+        let seen = self.of(core).load(Ordering::Relaxed);
+        self.note(core, now);
+        whole.min(now.wrapping_sub(seen))
+    }
+}
+
 /// What is known of strangers. Its words are hints: threads that change them at the same time
 /// may lose what one of them has seen.
 pub(super) struct Crowd {
@@ -102,9 +143,7 @@ impl Crowd {
         }
         self.taken.store(0, Ordering::Relaxed);
         let lasted = self.lasted.load(Ordering::Relaxed);
-        let since = now.wrapping_sub(self.until.load(Ordering::Relaxed));
-        let again = if since <= 4 * lasted { 2 * lasted } else { 0 };
-        let longer = again
+        let longer = once_more(now, self.until.load(Ordering::Relaxed), lasted)
             .max(SHORT + TIMES * took.min(LONG).saturating_sub(ENOUGH))
             .min(LONG);
         self.lasted.store(longer, Ordering::Relaxed);
@@ -113,21 +152,25 @@ impl Crowd {
     }
 }
 
-/// So long a peer does not take with one message, mostly (about 0.3 ms).
-const ONE_MESSAGE: u64 = 780_000;
+/// So long others do not take in turn, mostly: what yields to so long an absence has given a stranger
+/// a time slice (about 1.15 ms; a slice is 1.4 ms on two cores, and more where there are more).
+const SLICE: u64 = 3_000_000;
 
 /// Who yields to a peer that is on another core gives its own to a stranger, if there is one: a
 /// slice each time (1.4 ms on two cores, Linux 6.18, which is no crowd yet), and it queues
 /// behind that one when it is woken next.
 pub(super) struct Stranger {
-    /// Until when such a yield is not tried again.
+    /// Until when such a yield is not tried again, …
     until: AtomicU64,
+    /// … and for how long that was; 0: never yet.
+    lasted: AtomicU64,
 }
 
 impl Stranger {
     pub(super) const fn new() -> Self {
         Self {
             until: AtomicU64::new(0),
+            lasted: AtomicU64::new(0),
         }
     }
 
@@ -137,13 +180,30 @@ impl Stranger {
         (1..=LONG).contains(&self.until.load(Ordering::Relaxed).wrapping_sub(now))
     }
 
-    /// A yield to a peer that may be elsewhere ended now, and took so long.
+    /// A yield to a peer that may be elsewhere ended now, after others than this process have had the
+    /// core for so long.
     #[inline]
-    pub(super) fn note_yield(&self, took: u64, now: u64) {
-        if took > ONE_MESSAGE {
-            self.until.store(now.wrapping_add(LONG), Ordering::Relaxed);
+    pub(super) fn note_yield(&self, absent: u64, now: u64) {
+        if absent > SLICE {
+            self.note_slice(now);
         }
     }
+
+    #[cold]
+    fn note_slice(&self, now: u64) {
+        let until = self.until.load(Ordering::Relaxed);
+        let longer = once_more(now, until, self.lasted.load(Ordering::Relaxed));
+        self.lasted.store(longer, Ordering::Relaxed);
+        self.until
+            .store(now.wrapping_add(longer), Ordering::Relaxed);
+    }
+}
+
+/// For how long something is not tried again that has failed now, and before that until then: twice as
+/// long as the last time if that is not long ago.
+fn once_more(now: u64, until: u64, lasted: u64) -> u64 {
+    let again = now.wrapping_sub(until) <= 4 * lasted;
+    if again { 2 * lasted } else { 0 }.clamp(SHORT, LONG)
 }
 
 #[cfg(test)]
@@ -172,11 +232,10 @@ mod tests {
         None
     }
 
-    #[test]
-    fn a_stranger_is_given_one_slice_a_second() {
-        let stranger = Stranger::new();
-        let (mut now, mut slices) = (MS, 0);
-        while now < 13_000 * MS {
+    /// How many slices a loop gets in this time (ms).
+    fn slices(stranger: &Stranger, from: u64, lasts: u64) -> u32 {
+        let (mut now, mut slices) = (from, 0);
+        while now < from + lasts * MS {
             if stranger.is_there(now) {
                 now += MS / 10; // Asleep.
             } else {
@@ -185,16 +244,60 @@ mod tests {
                 stranger.note_yield(7 * MS / 5, now);
             }
         }
-        assert_eq!(slices, 11);
+        slices
     }
 
     #[test]
-    fn a_peer_that_answers_in_its_turn_is_no_stranger() {
+    fn a_stranger_that_stays_is_given_a_slice_less_and_less_often() {
+        let stranger = Stranger::new();
+        assert_eq!(slices(&stranger, MS, 10 + 20 + 40 + 80 + 160), 5);
+        let later = 10_000 * MS;
+        assert!(slices(&stranger, later, 13_000) < 20);
+        assert_eq!(slices(&stranger, later + 13_000 * MS, 13_000), 10);
+    }
+
+    #[test]
+    fn one_accident_stops_no_yield_for_long() {
+        let stranger = Stranger::new();
+        stranger.note_yield(7 * MS / 5, 100 * MS);
+        assert!(stranger.is_there(105 * MS));
+        assert!(!stranger.is_there(111 * MS));
+    }
+
+    #[test]
+    fn peers_that_answer_in_their_turns_are_no_strangers() {
         let stranger = Stranger::new();
         for n in 1..1000 {
-            stranger.note_yield(MS / 5, n * MS);
+            stranger.note_yield(MS, n * MS);
             assert!(!stranger.is_there(n * MS));
         }
+    }
+
+    /// Fifty threads on a core that yield to one another, each after a twentieth of a millisecond.
+    #[test]
+    fn the_process_s_own_threads_are_no_strangers() {
+        let (seen, core) = (Seen::new(), 3);
+        let mut now = MS;
+        let mut began = [now; 50];
+        for turn in 0..500 {
+            let thread = turn % 50;
+            now += MS / 20;
+            let absent = seen.absence(core, began[thread], now);
+            assert!(turn < 50 || absent <= MS / 20, "{turn}: {absent}");
+            began[thread] = now;
+            seen.note(core, now);
+        }
+    }
+
+    #[test]
+    fn a_stranger_among_the_process_s_threads_is_seen_by_the_next_one() {
+        let seen = Seen::new();
+        seen.note(1, MS); // One yields, …
+        seen.note(1, 2 * MS); // … another one, too, and a stranger has the core.
+        assert_eq!(seen.absence(1, 2 * MS, 5 * MS), 3 * MS);
+        assert_eq!(seen.absence(1, MS, 6 * MS), MS);
+        // What is seen on another core says nothing of this one.
+        assert_eq!(seen.absence(2, MS, 6 * MS), 5 * MS);
     }
 
     #[test]

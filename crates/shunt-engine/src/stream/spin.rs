@@ -17,7 +17,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::crowd::{AWAY, Crowd, Stranger};
+use super::crowd::{AWAY, Crowd, Seen, Stranger};
 use crate::link::Link;
 use crate::sys;
 
@@ -70,6 +70,8 @@ const YIELD: u64 = 3_000;
 const PATIENCE: u64 = 5_000_000;
 /// Whether strangers want this process's cores.
 static CROWD: Crowd = Crowd::new();
+/// When this process was last seen on each core.
+static HERE: Seen = Seen::new();
 /// Whether one has had what was meant for a peer.
 static STRANGER: Stranger = Stranger::new();
 
@@ -84,8 +86,17 @@ fn is_probe(failed: u32) -> bool {
     failed.is_multiple_of(every)
 }
 
-/// Yields the processor; for how long (ticks).
-fn yield_now(now: u64) -> u64 {
+/// What a yield has given to others (ticks).
+struct Yielded {
+    /// In all.
+    took: u64,
+    /// To others than this process without a break.
+    absent: u64,
+}
+
+/// Yields the processor.
+fn yield_now(now: u64) -> Yielded {
+    HERE.note(sys::core(), now);
     sys::sched_yield();
     let back = sys::ticks();
     let took = back.wrapping_sub(now);
@@ -94,8 +105,9 @@ fn yield_now(now: u64) -> u64 {
     if OTHERS.load(Ordering::Relaxed) != others {
         OTHERS.store(others, Ordering::Relaxed);
     }
-    CROWD.note_yield(took, back);
-    took
+    let absent = HERE.absence(sys::core(), now, back);
+    CROWD.note_yield(absent, back);
+    Yielded { took, absent }
 }
 
 /// Lets others have the processor for a turn, unless strangers want it.
@@ -266,9 +278,9 @@ impl Spin {
             }
             self.yielded = true;
             self.turns |= 7;
-            let took = yield_now(now);
+            let Yielded { took, absent } = yield_now(now);
             if !is_known {
-                STRANGER.note_yield(took, now.wrapping_add(took));
+                STRANGER.note_yield(absent, now.wrapping_add(took));
             }
             if self.peer == Peer::Here && took <= YIELD {
                 // Nobody else is here: neither is the peer.
