@@ -92,10 +92,12 @@ fn check(options: &Options, file: Option<&Path>) -> Result<ExitCode> {
 /// Where the configuration is.
 fn source(system: bool, file: Option<&Path>) -> Source {
     let users = || {
-        let set = |name| std::env::var_os(name).map(PathBuf::from);
+        // What is not absolute is to be ignored (XDG Base Directory Specification).
+        let path = |name| std::env::var_os(name).map(PathBuf::from);
+        let set = |name| path(name).filter(|path| path.is_absolute());
         let home = || Some(set("HOME")?.join(".config"));
-        let directory = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
-        Some(directory.or_else(home)?.join("shunt/shunt.toml"))
+        let directory = set("XDG_CONFIG_HOME").or_else(home)?;
+        Some(directory.join("shunt/shunt.toml"))
     };
     let own = || users().filter(|path| !system && path.exists());
     Source {

@@ -209,6 +209,8 @@ mod tests {
         assert_eq!(again.stage(), STAYS);
         again.clear();
         assert_eq!(again.stage(), COUNTS);
+        again.begin(Reason::Policy);
+        assert_eq!(again.stage(), STAYS);
     }
 
     #[test]
