@@ -6,8 +6,8 @@
 //!          127.0.0.1      <─ masqueraded ─ 10.79.0.1   10.79.0.1 as the server sees it
 //! ```
 //!
-//! IPv6 knows no such way to an address of the host's own, and a client finds no listener of its own there: such cases fail
-//! natively, too, and are skipped.
+//! IPv6 knows no such way to an address of the host's own, so there is none. A client finds no listener of its own there: such
+//! cases fail natively, too, and are skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -27,7 +27,9 @@ for side in \"$client 10.79.0.1\" \"$server 10.79.0.2\"; do
     ip -n $1 link set lo up
     ip -n $1 addr add $2/24 dev eth0
     ip -n $1 link set eth0 up
-    nsenter --net=/run/netns/$1 sh -c 'echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet'
+    nsenter --net=/run/netns/$1 sh -e -c '
+        echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet
+        echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6'
 done
 nsenter --net=/run/netns/$client nft -f - <<'END'
 table ip apart {
