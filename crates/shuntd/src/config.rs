@@ -147,7 +147,11 @@ impl Config {
     fn parse_with(text: &str, names: Names) -> Result<Self, Mistake> {
         let file: File = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            Mistake::new(text, at, error.message())
+            let says = match error.message() {
+                "" => "this is not TOML: is a value missing?",
+                says => says,
+            };
+            Mistake::new(text, at, says)
         })?;
         let mut rules = Vec::new();
         for table in file.policy.rule {
@@ -228,6 +232,7 @@ mod tests {
             assert_eq!((line, at), (3, column), "{condition}: {text}");
             assert!(text.contains(says), "{condition}: {text}");
         }
+        assert_eq!(mistake("0=").1, 3);
         assert_eq!(mistake("[limits.user]\nmessages = 0").0, 2);
         let (line, _, text) = mistake("[[policy.rule]]\nport = 1");
         assert_eq!((line, text.contains("action")), (1, true), "{text}");
