@@ -95,6 +95,8 @@ pub(crate) struct Socket {
     port: AtomicU32,
     /// Another program or process made it: nobody here knows who else has it.
     pub(crate) adopted: AtomicBool,
+    /// Its addresses leave its network namespace.
+    pub(crate) afar: AtomicBool,
     /// Both ends have been waited for until they were attached, or as long as one may (sync).
     pub(crate) completed: AtomicBool,
     /// A call was told of a reset before which no FIN had come.
@@ -154,8 +156,7 @@ impl Socket {
         table::look(fd).is(self)
     }
 
-    /// A new socket object for `fd`, entered in the table. Others see its record if this process has begun to
-    /// count ([`region::ensure`]).
+    /// A new socket object for `fd`, in the table. Others see its record if this process counts ([`region::ensure`]).
     pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
         let socket = SOCKETS.take()?;
         let o = Ordering::Relaxed;
@@ -167,8 +168,9 @@ impl Socket {
         socket.port.store(0, o);
         socket.calls.store(0, o);
         socket.claim_after.store(0, o);
-        socket.adopted.store(false, o);
-        socket.completed.store(false, o);
+        for flag in [&socket.adopted, &socket.afar, &socket.completed] {
+            flag.store(false, o);
+        }
         socket.was_reset.store(false, o);
         socket.watcher.store(0, o);
         socket.inside.clear();

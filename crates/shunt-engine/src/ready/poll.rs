@@ -11,33 +11,34 @@ use crate::region::count;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn, Spin};
 use crate::thread::signals::{self, Seen};
-use crate::{Outcome, control, real, signal, sys, upgrade};
+use crate::thread::sleep::Sleep;
+use crate::{Outcome, control, signal, sys, upgrade};
 
-/// The program's array, if it names anything that is shunted, or may become so
-/// while the call waits (unless it is not to: `now`).
+/// The program's array; `None`: there is none, or it is the kernel's to refuse.
 ///
 /// # Safety
 /// `fds` has `count` entries, and nobody else uses them meanwhile.
-pub(super) unsafe fn shunted<'a>(
-    fds: *mut pollfd,
-    count: nfds_t,
-    now: bool,
-) -> Option<&'a mut [pollfd]> {
+pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let bad = (fds as usize) < 4096 || !signal::may_read(fds, count as usize);
     if count == 0 || count > 1 << 20 || bad {
         return None;
     }
     // SAFETY: the caller's promise.
-    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    Some(unsafe { std::slice::from_raw_parts_mut(fds, count as usize) })
+}
+
+/// Whether a call names anything that is shunted, or may become so while it waits (unless it is
+/// not to: `now`); or must end, as a handler has run since it began, of which the kernel's own would not know.
+pub(super) fn is_ours(fds: &[pollfd], now: bool, seen: Seen) -> bool {
     let mut any = false;
-    for one in fds.iter() {
+    for one in fds {
         any |= match entry::look(one.fd) {
             Entry::Socket(socket) => may_be_shunted(socket, one.fd, now),
             Entry::Set(set) => set.must_be_exposed() || !now && !set.is_plain(),
             Entry::Ours | Entry::Other => false,
         };
     }
-    any.then_some(fds)
+    any || !now && seen.any_since()
 }
 
 /// Whether a socket is shunted, or may become so while a call waits (unless it is not to: `now`).
@@ -228,19 +229,17 @@ unsafe fn sleep(
     seen: Seen,
 ) -> Outcome {
     control::look();
-    let mut crowded = false;
+    let (mut crowded, mut interrupted) = (false, false);
     loop {
         let ready = get_in(fds, scratch, crowded);
         let placed = scratch.told[fds.len()].events == PLACE;
         let count = fds.len() + usize::from(placed);
-        let n = if ready {
-            sys::poll_now(&mut scratch.fds[..count]).map(|n| n as isize)
-        } else if seen.any_since() && !limit.is_now() {
-            get_out(scratch.told, scratch.held);
-            return Outcome::Fail(libc::EINTR);
+        interrupted |= seen.any_since() && !limit.is_now();
+        let n = if ready || interrupted {
+            sys::poll_now(&mut scratch.fds[..count])
         } else {
             // SAFETY: the caller's promise.
-            unsafe { sleep_once(scratch, count, limit, sigmask) }
+            unsafe { sleep_once(scratch, count, limit, sigmask, seen) }
         };
         if placed && scratch.fds[fds.len()].revents != 0 {
             scratch.told[fds.len()].events |= HEARD;
@@ -252,23 +251,26 @@ unsafe fn sleep(
             continue;
         }
         count::ready_call(true);
-        if let (Err(errno), false) = (n, ready) {
+        match n {
             // A signal gives way to news that came with it, as in the kernel.
-            let found = look_at_shunted(fds, &[]);
-            return if errno == libc::EINTR && found > 0 {
-                Outcome::Done(found as isize)
-            } else {
-                Outcome::Fail(errno)
-            };
+            Err(libc::EINTR) if !interrupted => {
+                interrupted = true;
+                continue;
+            }
+            Err(errno) if !ready => return Outcome::Fail(errno),
+            _ => {}
         }
         let found = take_others(fds, scratch.fds) + look_at_shunted(fds, scratch.fds);
+        if found == 0 && interrupted {
+            return Outcome::Fail(libc::EINTR);
+        }
         if found > 0 || limit.is_up() {
             return Outcome::Done(found as isize);
         }
     }
 }
 
-/// One sleep in the real call, on the first `count` entries of the array.
+/// The real call, of so many entries.
 ///
 /// # Safety
 /// `sigmask` is null or a signal set.
@@ -277,23 +279,26 @@ unsafe fn sleep_once(
     count: usize,
     limit: Limit,
     sigmask: *const sigset_t,
-) -> Result<isize, i32> {
+    seen: Seen,
+) -> Result<usize, i32> {
     count::ready_sleep();
     let left = if scratch.must_look {
         Some(limit.left_of(stream::TURN))
     } else {
         limit.left()
     };
-    let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let array = scratch.fds.as_mut_ptr();
+    // A call that does not wait tells what there is, whatever has run.
+    let seen = if limit.is_now() { signals::now() } else { seen };
+    let Scratch {
+        fds, told, memory, ..
+    } = scratch;
+    let (held, memory) = (scratch.held, *memory);
     let undo = || {
-        get_out(scratch.told, scratch.held);
-        scratch.memory.give_back();
+        get_out(told, held);
+        memory.give_back();
     };
-    // SAFETY: our own array; the program's mask.
-    real::sleeping(&undo, || unsafe {
-        real::ppoll()(array, count as nfds_t, time, sigmask) as isize
-    })
+    // SAFETY: the caller's promise.
+    unsafe { Sleep::poll(&mut fds[..count], left, sigmask, seen, &undo) }
 }
 
 /// Takes over what the kernel has reported of all but shunted sockets; how many are ready.

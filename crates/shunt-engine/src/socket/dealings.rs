@@ -2,7 +2,7 @@
 //! ([`crate::control`]); `told` and what is [due](Due) also by who has something to report without it, and a wish is taken back
 //! by the thread that sees to it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use super::due::Due;
 
@@ -17,8 +17,8 @@ pub(crate) struct Dealings {
     pub(crate) inquired: AtomicBool,
     /// It was given a slot whose memory a relative has, and wants another one.
     pub(crate) passed_over: AtomicBool,
-    /// `shunt downgrade` wishes it back to TCP.
-    pub(crate) wished: AtomicBool,
+    /// Why it is wished back to TCP (`shunt downgrade`, a changed policy), or 0.
+    pub(crate) wished: AtomicU8,
     /// Generation of the pair whose other end was let go before it was used, or 0.
     pub(crate) left: AtomicU32,
     /// What it has still to tell.
@@ -33,7 +33,7 @@ impl Dealings {
         self.answered.store(false, o);
         self.inquired.store(false, o);
         self.passed_over.store(false, o);
-        self.wished.store(false, o);
+        self.wished.store(0, o);
         self.left.store(0, o);
     }
 }
