@@ -32,6 +32,7 @@ mod link;
 mod log;
 mod mirror;
 mod namespaces;
+mod notify;
 mod process;
 mod reached;
 mod scan;
@@ -42,5 +43,6 @@ mod wire;
 
 pub use config::{Config, Limits, Policy, Rule};
 pub use daemon::{Daemon, Scope};
+pub use notify::notify_ready;
 pub use sys::{adopt_descriptor, stop_signals};
 pub use wire::{listen, listen_at, listener_of};

@@ -113,8 +113,12 @@ fn serve(options: &Options) -> Result<ExitCode> {
     let linger = Duration::from_secs(options.linger.into());
     daemon.set_linger(Some(linger).filter(|linger| !linger.is_zero()));
     daemon.stop_by(&stop).context("cannot set up the daemon")?;
-    if let Some(ready) = ready {
-        let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
+    match ready {
+        Some(ready) => {
+            let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
+        }
+        // Who is started by `shunt run` is not the service whose environment that has.
+        None => shuntd::notify_ready(),
     }
     daemon.run().context("epoll failed")?;
     // What clients passed is closed by the end of the process, which waits for

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use shunt_abi::detail::FLAG_DETAILS;
 use shunt_abi::layout::{FIRST_SLOTS, SPARES};
 use shunt_abi::message::{FLAG_ANSWER, FLAG_CROSSES, FLAG_USED, Kind, Message, Role};
 use shunt_abi::{PROTOCOL, Reason};
@@ -170,7 +171,7 @@ impl Daemon {
                 self.give_more_sockets(id);
                 Ok(())
             }
-            Kind::List => self.list(id),
+            Kind::List => self.list(id, message.flags & FLAG_DETAILS != 0),
             Kind::Where => {
                 self.ask_where(end, &message);
                 Ok(())
@@ -185,6 +186,7 @@ impl Daemon {
             | Kind::Gone
             | Kind::Lent
             | Kind::Row
+            | Kind::Detail
             | Kind::Listener
             | Kind::End => Err(Malformed),
         }
