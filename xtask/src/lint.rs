@@ -1,5 +1,6 @@
-//! Formatting, clippy, and the order of the engine's rooms.
+//! Formatting, clippy, the order of the engine's rooms, and the links of the documents.
 
+use crate::book;
 use crate::build::cargo;
 use crate::process::check;
 use crate::report::Report;
@@ -35,6 +36,7 @@ pub(crate) fn steps(report: &mut Report) {
         Ok(String::new())
     });
     report.step("rooms", rooms::step);
+    report.step("book", book::step);
 }
 
 /// Adds what is missing while there is a network; the steps say if it could not be.
