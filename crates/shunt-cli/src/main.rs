@@ -85,7 +85,13 @@ enum Command {
         json: Json,
     },
     /// Explain why a connection may stay on TCP
-    Reasons(Json),
+    Reasons {
+        #[command(flatten)]
+        json: Json,
+        /// Only these, with what to do
+        #[arg(value_name = "NAME", value_parser = reasons::named)]
+        names: Vec<shunt_abi::Reason>,
+    },
     /// Check that Shunt can work here, and for a program
     ///
     /// Exit status: 1 if something keeps it from working.
@@ -196,7 +202,7 @@ fn main() -> ExitCode {
         Command::Metrics { listen } => metrics::metrics(listen.as_ref()),
         Command::Why { which, json } => why::why(which, json.json),
         Command::Downgrade { which, json } => downgrade::downgrade(&which, json.json),
-        Command::Reasons(json) => reasons::reasons(json.json),
+        Command::Reasons { json, names } => reasons::reasons(&names, json.json),
         Command::Doctor { json, program } => doctor::doctor(&program, json.json),
         Command::Container { what } => match what {
             Container::Print { tool } => container::print(tool),

@@ -1,6 +1,6 @@
 //! `shunt why`: what has become of a connection, or of all of a process, and what to do.
 
-mod advice;
+pub(crate) mod advice;
 mod sockets;
 mod story;
 

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use shunt_abi::Reason;
 
 use super::connection::{Connection, Listener};
-use crate::user;
+use crate::{reasons, user};
 
 /// What a filter is asked about.
 #[derive(Clone, Copy)]
@@ -363,10 +363,8 @@ fn condition(field: &str, how: Comparison, value: &str) -> Result<Expression, St
         "program" | "comm" => Expression::Program(value.to_owned()),
         "user" | "uid" => Expression::User(user::number(value).ok_or_else(|| wrong("a user"))?),
         "reason" => {
-            let known = |reason: &&Reason| reason.name().eq_ignore_ascii_case(value);
-            let found = Reason::ALL.iter().find(known).copied();
-            let advice = || wrong("a reason: `shunt reasons` lists all");
-            Expression::Reason(found.ok_or_else(advice)?)
+            let advice = |_| wrong("a reason: `shunt reasons` lists all");
+            Expression::Reason(reasons::named(value).map_err(advice)?)
         }
         "path" => match value {
             "shm" | "tcp" => Expression::Path(value.to_owned()),

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use clap::ValueEnum;
 use shunt_abi::Reason;
 
+use crate::reasons;
+
 use super::connection::{Connection, Listener};
 use super::expression::Expression;
 pub(crate) use super::expression::Item;
@@ -25,7 +27,7 @@ pub(crate) struct Filter {
     #[arg(long, value_enum)]
     path: Option<Path>,
     /// Only those with one of these reasons (may be several, with commas)
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = reason)]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = reasons::named)]
     reason: Vec<Reason>,
     /// Only those of this process
     #[arg(long)]
@@ -63,12 +65,6 @@ pub(crate) struct Filter {
 pub(crate) struct Compiled<'a> {
     options: &'a Filter,
     expression: Expression,
-}
-
-fn reason(name: &str) -> Result<Reason, String> {
-    let known = |reason: &&Reason| reason.name().eq_ignore_ascii_case(name);
-    let found = Reason::ALL.iter().find(known).copied();
-    found.ok_or_else(|| "no such reason: `shunt reasons` lists all".into())
 }
 
 impl Compiled<'_> {

@@ -3,7 +3,7 @@
 use shunt_abi::Reason;
 
 /// What brings such a connection into shared memory; `None`: nothing that a user could do.
-pub(super) fn of(reason: Reason) -> Option<&'static str> {
+pub(crate) fn of(reason: Reason) -> Option<&'static str> {
     Some(match reason {
         Reason::Pending => {
             "wait: a connection is moved once a few calls have shown that it lives (--upgrade=eager does it at once)"
