@@ -101,6 +101,11 @@ static void call(const char *ip, const char *port, const char *how) {
         lines(fd, 50);
     puts("ready");
     fflush(stdout);
+    /* A connection is moved by the calls on it once shuntd has answered. */
+    while (!strcmp(how, "lines")) {
+        lines(fd, 1);
+        usleep(10000);
+    }
     pause();
 }
 

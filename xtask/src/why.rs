@@ -92,7 +92,7 @@ impl Room {
         let mut server = place.command(true, self.words(case.server));
         let address = place.address();
         let server = Started::new("why-server", &self.0, server.args(["listen", address]))?;
-        let port = server.line(|text| text.lines().next()?.parse::<u16>().ok())?;
+        let port = server.line(|text| text.lines().find_map(|line| line.parse::<u16>().ok()))?;
         let mut client = place.command(false, self.words(case.client));
         client.args(["connect", address, &port.to_string(), case.how]);
         let client = Started::new("why-client", &self.0, &mut client)?;
