@@ -152,6 +152,10 @@ pub struct Record {
     pub downgraded: AtomicU8,
     /// When the process got the connection, in seconds of the monotonic clock, or 0.
     pub since: AtomicU32,
+    /// The slot's generation, …
+    pub generation: AtomicU32,
+    /// … and its link, or 0: it has had none. Both ends say the same.
+    pub link: AtomicU64,
     /// Sent.
     pub tx: Counts,
     /// Received.
@@ -165,6 +169,8 @@ impl Record {
         self.fd.store(0, RELAXED);
         self.port.store(0, RELAXED);
         self.since.store(0, RELAXED);
+        self.generation.store(0, RELAXED);
+        self.link.store(0, RELAXED);
         for byte in [
             &self.stage,
             &self.reason,

@@ -18,6 +18,8 @@ pub(crate) struct Listener {
     pub(crate) comm: String,
     /// Its user, where the process is seen.
     pub(crate) uid: Option<u32>,
+    /// As of a [`Process`].
+    pub(crate) container: Option<String>,
 }
 
 /// Payload by direction.
@@ -89,6 +91,8 @@ pub(crate) struct Process {
     /// What this end says itself; `None`: its bytes move through shared memory.
     pub(crate) reason: Option<String>,
     pub(crate) counts: Option<Counts>,
+    /// The container that it is in, if the asker may know that.
+    pub(crate) container: Option<String>,
 }
 
 fn end(row: &Message, i: usize) -> SocketAddr {
@@ -113,6 +117,7 @@ pub(crate) fn listener(row: &Message) -> Listener {
         pid,
         comm: comm_text(&row.name),
         uid: pid.and_then(user::of_process),
+        container: row.containers()[0].take(),
     }
 }
 
@@ -131,14 +136,11 @@ pub(crate) fn connection(row: &Message, detail: Option<&Detail>) -> Connection {
         kernel: row.bytes[i][1],
     };
     let shunted = row.flags & FLAG_SHUNTED != 0;
+    let [of_server, of_client] = row.containers();
+    let ends = [0, 1].map(|i| detail.map(|detail| detail.ends[i]));
     let processes = [
-        process(row.pids[0], &row.name, "server", detail.map(|d| d.ends[0])),
-        process(
-            row.pids[1],
-            &row.peer_name,
-            "client",
-            detail.map(|d| d.ends[1]),
-        ),
+        process(row.pids[0], &row.name, "server", ends[0], of_server),
+        process(row.pids[1], &row.peer_name, "client", ends[1], of_client),
     ];
     let reason = Reason::from_number(row.status).filter(|_| !shunted);
     let counted = |detail: &&Detail| detail.ends.iter().all(|end| end.counted != 0);
@@ -172,6 +174,7 @@ fn process(
     comm: &[u8; 16],
     end: &'static str,
     detail: Option<detail::End>,
+    container: Option<String>,
 ) -> Option<Process> {
     // Who has introduced itself has a name, also where its process is not seen.
     (pid != 0 || comm[0] != 0).then(|| Process {
@@ -181,6 +184,7 @@ fn process(
         uid: detail.and_then(|detail| given(detail.uid)),
         reason: detail.and_then(|detail| name(detail.status)),
         counts: detail.filter(|detail| detail.counted != 0).map(counts),
+        container,
     })
 }
 

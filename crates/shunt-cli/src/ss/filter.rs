@@ -155,6 +155,7 @@ mod tests {
                 pid: Some(7),
                 comm: "redis".into(),
                 uid: None,
+                container: None,
             })
         };
         assert!(shown("") && shown("-l -4 --pid 7 --program redis --port 6379 --sport 6379"));
@@ -182,6 +183,7 @@ mod tests {
                 uid: None,
                 reason: None,
                 counts: None,
+                container: None,
             }],
             path: "tcp",
             reason: Some("PEER_PLAIN".into()),

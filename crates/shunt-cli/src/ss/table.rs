@@ -106,6 +106,12 @@ pub(crate) fn who(comm: &str, pid: Option<u32>) -> String {
     format!("{}/{pid}", printable(comm))
 }
 
+/// The same with its container.
+fn who_where(comm: &str, pid: Option<u32>, container: Option<&str>) -> String {
+    let container = container.map_or(String::new(), |name| format!("@{}", printable(name)));
+    who(comm, pid) + &container
+}
+
 fn none() -> String {
     "-".to_owned()
 }
@@ -113,7 +119,7 @@ fn none() -> String {
 fn cells(c: &Connection) -> [String; 8] {
     let process = |end| {
         let found = c.processes.iter().find(|process| process.end == end);
-        found.map_or_else(none, |p| who(&p.comm, p.pid))
+        found.map_or_else(none, |p| who_where(&p.comm, p.pid, p.container.as_deref()))
     };
     // Through rings + through the kernel.
     let bytes = |way: Way| format!("{}+{}", way.ring, way.kernel);
@@ -133,7 +139,7 @@ fn listener_cells(l: &Listener) -> [String; 8] {
     [
         l.local.to_string(),
         "*".to_owned(),
-        who(&l.comm, l.pid),
+        who_where(&l.comm, l.pid, l.container.as_deref()),
         none(),
         "listen".to_owned(),
         none(),
@@ -236,6 +242,12 @@ mod tests {
             "127.0.0.1:6379  127.0.0.1:40000  re?is/7  -       tcp     7+1        0+0        PEER_PLAIN"
         );
         assert!(lines[2].ends_with("REASON_200"));
+        newer.set_container(0, b"0123456789ab\0\0\0\0");
+        let contained = table(&[connection(&newer, None)], &[], Style::default());
+        assert!(
+            contained.contains("  re?is/7@0123456789ab  "),
+            "{contained}"
+        );
         assert_eq!(
             lines[3],
             "127.0.0.1:6379  *                re?is/7  -       listen  -          -"

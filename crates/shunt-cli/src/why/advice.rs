@@ -21,6 +21,7 @@ pub(crate) fn of(reason: Reason) -> Option<&'static str> {
         Reason::NoResources => {
             "raise the limits of memory and descriptors (`ulimit -a`), or the container's"
         }
+        Reason::Quota => "raise the limits in shunt.toml(5), or close connections",
         Reason::Forked => {
             "start the program with --upgrade=eager, so that it is moved before the fork"
         }

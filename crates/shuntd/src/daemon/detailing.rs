@@ -64,6 +64,7 @@ mod tests {
             client: 1,
             accepts: true,
             status: 0,
+            seat: (0, 0),
             sent: [0; 2],
             received: [0; 2],
             calls: [[sent, 1], [2, 3]],
