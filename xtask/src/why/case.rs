@@ -39,8 +39,17 @@ enum World {
     Apart,
     /// No daemon answers.
     Alone,
+    /// A network namespace whose daemon denies everything.
+    Denied,
     /// A network namespace in which only a daemon of another version answers.
     Older,
+}
+
+impl World {
+    /// Whether it has a network namespace of its own.
+    fn has_namespace(self) -> bool {
+        matches!(self, Self::Apart | Self::Denied | Self::Older)
+    }
 }
 
 const RUN: &[&str] = &["shunt", "run", "--", "peer"];
@@ -103,6 +112,13 @@ pub(super) const CASES: &[Case] = &[
         client: &["setpriv", "--reuid=65534", "--clear-groups", "peer-setuid"],
         said: &["which has the other end, was started with more rights than its user has"],
         needs: ROOT,
+        ..BOTH
+    },
+    Case {
+        name: "policy",
+        world: World::Denied,
+        said: &["POLICY: ", "-> see shunt.toml(5)"],
+        needs: NETNS,
         ..BOTH
     },
     Case {
@@ -169,6 +185,8 @@ pub(super) struct Place {
     holder: Option<Job>,
     /// The daemon of another version.
     _older: Option<Job>,
+    /// Where a user's own configuration is.
+    configuration: PathBuf,
 }
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -188,8 +206,15 @@ impl Place {
             world: case.world,
             holder: None,
             _older: None,
+            configuration: directory.join("config"),
         };
-        if matches!(case.world, World::Apart | World::Older) {
+        if case.world == World::Denied {
+            let directory = place.configuration.join("shunt");
+            fs::create_dir_all(&directory)?;
+            let rule = "[[policy.rule]]\naction = \"deny\"\n";
+            fs::write(directory.join("shunt.toml"), rule)?;
+        }
+        if case.world.has_namespace() {
             place.holder = Some(namespace(directory)?);
         }
         if case.world == World::Apart {
@@ -227,13 +252,16 @@ impl Place {
     /// What starts a program where an end is.
     fn enter(&self, server: bool) -> Command {
         let mut command = match &self.holder {
-            Some(holder) if server || self.world == World::Older => {
+            Some(holder) if server || self.world != World::Apart => {
                 let mut command = Command::new("nsenter");
                 command.arg(format!("--net=/proc/{}/ns/net", holder.pid()));
                 command
             }
             _ => Command::new("env"),
         };
+        if self.world == World::Denied {
+            command.env("XDG_CONFIG_HOME", &self.configuration);
+        }
         if self.world == World::Alone {
             command.env("SHUNT_SOCKET", "/nonexistent/shunt");
         }
