@@ -1,5 +1,6 @@
-//! Formatting, clippy, the order of the engine's rooms, and the tables that say where to look.
+//! Formatting, clippy, the order of the engine's rooms, the tables that say where to look, and the links of the documents.
 
+use crate::book;
 use crate::build::cargo;
 use crate::map;
 use crate::process::check;
@@ -37,6 +38,7 @@ pub(crate) fn steps(report: &mut Report) {
     });
     report.step("rooms", rooms::step);
     report.step("map", map::step);
+    report.step("book", book::step);
 }
 
 /// Adds what is missing while there is a network; the steps say if it could not be.

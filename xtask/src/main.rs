@@ -8,6 +8,7 @@
 
 mod answers;
 mod bench;
+mod book;
 mod build;
 mod capability;
 mod containers;
@@ -15,6 +16,7 @@ mod cpython;
 mod demo;
 mod faults;
 mod fuzz;
+mod guide;
 mod image;
 mod instructions;
 mod lab;
@@ -33,6 +35,7 @@ mod soak;
 mod stats;
 mod strace;
 mod test;
+mod why;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -95,6 +98,10 @@ enum Task {
     Faults(faults::Options),
     /// Run `shunt bench`: every side and real servers in turn, and the goals
     Bench(bench::Options),
+    /// Run the commands of docs/getting-started.md and compare what they print
+    Guide,
+    /// Whether `shunt why` names the true reason for connections that cannot be shunted
+    Why,
     /// How many of redis-server's socket calls make a system call
     Strace,
     /// How many instructions a call takes, against recorded bounds
@@ -185,6 +192,14 @@ fn run(task: Task) -> Result<bool> {
         Task::Bench(options) => {
             prepare()?;
             bench::run(&options)
+        }
+        Task::Guide => {
+            prepare()?;
+            guide::run()
+        }
+        Task::Why => {
+            prepare()?;
+            why::run()
         }
         Task::Strace => {
             prepare()?;

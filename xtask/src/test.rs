@@ -7,6 +7,7 @@ use crate::containers;
 use crate::cpython;
 use crate::faults;
 use crate::fuzz;
+use crate::guide;
 use crate::instructions;
 use crate::lint;
 use crate::process::{Job, check, reap_leftovers};
@@ -14,6 +15,7 @@ use crate::program;
 use crate::report::Report;
 use crate::setup;
 use crate::soak;
+use crate::why;
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::Duration;
@@ -55,8 +57,10 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         report.step("differential, random", fuzz::fixed);
         report.step("refused calls", faults::short);
         containers::steps(&mut report)?;
+        why::steps(&mut report)?;
         skips(&mut report, &here);
         answers::steps(&mut report);
+        report.step("getting started", guide::step);
         if !quick {
             program::steps(&mut report, &[], &[])?;
             cpython::steps(&mut report, &cpython::Options::default())?;

@@ -150,6 +150,8 @@ pub struct Record {
     pub connected: AtomicU8,
     /// 1: a direction went back to TCP.
     pub downgraded: AtomicU8,
+    /// When the process got the connection, in seconds of the monotonic clock, or 0.
+    pub since: AtomicU32,
     /// The slot's generation, …
     pub generation: AtomicU32,
     /// … and its link, or 0: it has had none. Both ends say the same.
@@ -166,6 +168,7 @@ impl Record {
         self.cookie.store(0, RELAXED);
         self.fd.store(0, RELAXED);
         self.port.store(0, RELAXED);
+        self.since.store(0, RELAXED);
         self.generation.store(0, RELAXED);
         self.link.store(0, RELAXED);
         for byte in [

@@ -10,6 +10,7 @@
 
 pub mod board;
 pub mod counters;
+pub mod detail;
 pub mod layout;
 pub mod message;
 pub mod note;

@@ -78,6 +78,8 @@ pub enum Kind {
     /// A datagram socket of the network namespace in which clients of different ones call each other; or
     /// the wish for more.
     Abroad = 25,
+    /// Counters of the connection of the row before, see [`crate::detail`].
+    Detail = 26,
 }
 
 impl Kind {
@@ -110,6 +112,7 @@ impl Kind {
             23 => Self::Listener,
             24 => Self::Retire,
             25 => Self::Abroad,
+            26 => Self::Detail,
             _ => return None,
         })
     }
@@ -143,7 +146,8 @@ pub enum Role {
 /// | Report | `cookie`, `fd`, `role`, `family`, `ports`, `addresses`, `status`: 0 (shunted) or a reason; `flags` bit 7: it has been shunted. That a connection is shunted for the first time is said by the counters region; without one, by this |
 /// | Release | `cookie`; `flags` bit 7: both ends have been attached, so the other one waits for nobody |
 /// | NeedSpare | `slot`: how many slots the arena is to have |
-/// | List, End | – |
+/// | List | `flags`: [`crate::detail::FLAG_DETAILS`] |
+/// | End | – |
 /// | Lend | `cookie`, `fd`: the client's own end |
 /// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason |
 /// | Alone | to the daemon: `cookie`, `fd`, `index` of its descriptors name it, `generation` (the question's number); from it: `cookie`, `fd`, `generation`, `status`: 0, or a reason |

@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
+use shunt_abi::detail::{Detail, FLAG_DETAILS};
 use shunt_abi::message::{FLAG_CROSSES, Kind, Message};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
@@ -23,6 +24,13 @@ use crate::sys;
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a daemon knows.
+#[derive(Debug, Default)]
+pub(crate) struct Details {
+    pub(crate) connections: Vec<(Message, Option<Detail>)>,
+    pub(crate) listeners: Vec<Message>,
+}
 
 /// A connection to a daemon that may be trusted.
 #[derive(Debug)]
@@ -94,17 +102,17 @@ impl Control {
         is_trusted(owner).then_some(Self { socket, pid, host })
     }
 
-    /// Who has the address of the user's own daemon without being it: user and
+    /// Who has the address of the host's daemon, or of the user's own, without being it: user and
     /// process, where that can be seen. Any user may take any abstract name.
-    pub(crate) fn usurper() -> Option<(u32, Option<NonZeroU32>)> {
+    pub(crate) fn usurper(host: bool) -> Option<(u32, Option<NonZeroU32>)> {
         let user = rustix::process::geteuid();
-        let address = abstract_address(Some(user.as_raw()))?;
+        let address = abstract_address((!host).then(|| user.as_raw()))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let kind = SocketType::SEQPACKET;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).ok()?;
         rustix::net::connect(&socket, &address).ok()?;
         let (pid, owner) = sys::peer_credentials(&socket).ok()?;
-        let trusted = owner == 0 || owner == user.as_raw();
+        let trusted = owner == 0 || !host && owner == user.as_raw();
         (!trusted).then_some((owner, pid))
     }
 
@@ -171,6 +179,28 @@ impl Control {
             match message.kind() {
                 Some(Kind::Row | Kind::Listener) => rows.push(message),
                 Some(Kind::End) => return Ok(rows),
+                _ => {}
+            }
+        }
+    }
+
+    /// The same with the counters of each connection, if the daemon is new enough to tell them.
+    pub(crate) fn list_details(&self) -> Result<Details> {
+        let mut list = Message::new(Kind::List);
+        list.flags = FLAG_DETAILS;
+        self.send(&list)?;
+        let mut found = Details::default();
+        loop {
+            let message = self.next()?;
+            match message.kind() {
+                Some(Kind::Row) => found.connections.push((message, None)),
+                Some(Kind::Detail) => {
+                    if let Some((_, detail)) = found.connections.last_mut() {
+                        *detail = Detail::of(&message);
+                    }
+                }
+                Some(Kind::Listener) => found.listeners.push(message),
+                Some(Kind::End) => return Ok(found),
                 _ => {}
             }
         }

@@ -1,8 +1,10 @@
 //! `shunt doctor`: whether Shunt can work here and, if not, what to do.
 
-mod daemon;
+pub(crate) mod daemon;
+mod program;
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
@@ -38,34 +40,41 @@ struct Check {
     advice: Option<Cow<'static, str>>,
 }
 
-/// Runs every check; the exit status is 1 if one failed.
-pub(crate) fn doctor(json: bool) -> Result<ExitCode> {
+impl Check {
+    fn of(name: &'static str, found: Found) -> Self {
+        let (ok, detail, advice) = match found {
+            Ok(detail) => (true, detail, None),
+            Err(fault) => (false, fault.what, Some(fault.advice)),
+        };
+        Self {
+            name,
+            ok,
+            detail,
+            advice,
+        }
+    }
+}
+
+/// Runs every check, also those of a program if one is named; the exit status is 1 if one failed.
+pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
     // A limit that is too small is an error to report, not the end.
     sys::ignore_file_size_signal();
-    let checks: Vec<_> = [
+    let checks = [
         ("shuntd", daemon::check as fn() -> Found),
         ("library", library),
+        ("kernel", kernel),
         ("membarrier", membarrier),
         ("sealed memory", seals),
         ("pidfd_getfd", pidfd_getfd),
         ("limits", limits),
-    ]
-    .into_iter()
-    .map(|(name, check)| match check() {
-        Ok(detail) => Check {
-            name,
-            ok: true,
-            detail,
-            advice: None,
-        },
-        Err(fault) => Check {
-            name,
-            ok: false,
-            detail: fault.what,
-            advice: Some(fault.advice),
-        },
-    })
-    .collect();
+        ("namespace", namespace),
+    ];
+    let mut checks: Vec<_> = checks
+        .into_iter()
+        .map(|(name, check)| Check::of(name, check()))
+        .collect();
+    let of_program = program::check(program).into_iter();
+    checks.extend(of_program.map(|found| Check::of("program", found)));
     let report = Report {
         ok: checks.iter().all(|check| check.ok),
         checks,
@@ -113,6 +122,31 @@ fn library() -> Found {
         "{name} needs {needed}{}",
         reduced.unwrap_or_default()
     ))
+}
+
+/// What the other checks try is what counts; the release helps whoever reads a report.
+fn kernel() -> Found {
+    let about = rustix::system::uname();
+    let release = about.release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0_u32);
+    let version = (next(), next());
+    if version < (5, 6) {
+        return Err(Fault::new(
+            format!("Linux {release}"),
+            "use Linux 5.6 or later",
+        ));
+    }
+    Ok(format!("Linux {release}"))
+}
+
+/// Programs of two network namespaces meet only through root's daemon.
+fn namespace() -> Found {
+    let own = std::fs::read_link("/proc/self/ns/net").map(|name| name.display().to_string());
+    own.map_err(|error| {
+        let what = format!("/proc/self/ns/net: {error}");
+        Fault::new(what, "mount proc(5) at /proc")
+    })
 }
 
 fn membarrier() -> Found {

@@ -11,7 +11,9 @@ use anyhow::{Result, bail};
 use shunt_abi::message::Message;
 
 use crate::control::Control;
-use crate::ss::{Connection, connection, table};
+use crate::ss::Connection;
+use crate::ss::connection::connection;
+use crate::ss::table::{Style, table};
 
 /// Ends that make calls have followed within this time.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -37,7 +39,7 @@ impl FromStr for Which {
 }
 
 impl Which {
-    fn names(self, connection: &Connection) -> bool {
+    pub(crate) fn names(self, connection: &Connection) -> bool {
         match self {
             Self::Process(pid) => connection.processes.iter().any(|p| p.pid == Some(pid)),
             Self::End(end) => end == connection.local || end == connection.peer,
@@ -51,7 +53,7 @@ pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
     for daemon in Control::all() {
         daemon.greet("shunt-downgrade")?;
         for row in daemon.list()? {
-            let known = connection(&row);
+            let known = connection(&row, None);
             if known.path == "shm" && which.iter().any(|which| which.names(&known)) {
                 if daemon.downgrade(&row)? == 0 {
                     bail!(
@@ -77,7 +79,7 @@ pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
     if json {
         crate::print_json(&BTreeMap::from([("connections", connections)]))?;
     } else {
-        crate::print(&table(&connections, &[]))?;
+        crate::print(&table(&connections, &[], Style::default()))?;
         if later > 0 {
             eprintln!("shunt: {later} of them follow at the next call of one of their ends");
         }
@@ -95,7 +97,7 @@ fn look(rows: &[Message]) -> Result<Vec<Connection>> {
         daemon.greet("shunt-downgrade")?;
         for row in daemon.list()? {
             if rows.iter().any(|known| same(known, &row)) {
-                found.push(connection(&row));
+                found.push(connection(&row, None));
             }
         }
     }

@@ -15,11 +15,15 @@ mod downgrade;
 mod elf;
 mod library;
 mod locate;
+mod metrics;
+mod process;
 mod reasons;
 mod run;
 mod ss;
 mod stats;
 mod sys;
+mod user;
+mod why;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -50,10 +54,22 @@ enum Command {
     Run(RunOptions),
     /// List the connections of programs that run under Shunt
     ///
-    /// With options, those for which all of them hold.
+    /// With options and a filter, those for which all of them hold.
     Ss {
         #[command(flatten)]
+        display: ss::Display,
+        #[command(flatten)]
         filter: ss::Filter,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Tell the history of a connection, or of all of a process, and what to do
+    ///
+    /// Exit status: 1 if there is no such process or connection.
+    Why {
+        /// A process id, or one end's ADDRESS:PORT as `shunt ss` shows it
+        #[arg(value_name = "PID|CONN")]
+        which: downgrade::Which,
         #[command(flatten)]
         json: Json,
     },
@@ -69,9 +85,29 @@ enum Command {
         json: Json,
     },
     /// Explain why a connection may stay on TCP
-    Reasons(Json),
-    /// Check that Shunt can work here
-    Doctor(Json),
+    Reasons {
+        #[command(flatten)]
+        json: Json,
+        /// Only these, with what to do
+        #[arg(value_name = "NAME", value_parser = reasons::named)]
+        names: Vec<shunt_abi::Reason>,
+    },
+    /// Check that Shunt can work here, and for a program
+    ///
+    /// Exit status: 1 if something keeps it from working.
+    Doctor {
+        #[command(flatten)]
+        json: Json,
+        /// A process id, or a program and its arguments as they would follow `shunt run`
+        #[arg(trailing_var_arg = true, value_name = "PID|CMD")]
+        program: Vec<OsString>,
+    },
+    /// Add up what `shunt ss` knows, for Prometheus
+    Metrics {
+        /// Serve it at ADDRESS:PORT or at a socket file, by HTTP, instead of printing it once
+        #[arg(long, value_name = "ADDRESS|FILE")]
+        listen: Option<metrics::Place>,
+    },
     /// Add up a file that `shunt run --stats FILE` wrote
     Stats {
         /// The file, one line per process
@@ -158,10 +194,16 @@ enum IoUring {
 fn main() -> ExitCode {
     let done = match Options::parse().command {
         Command::Run(options) => return run::run(&options),
-        Command::Ss { filter, json } => ss::ss(&filter, json.json),
+        Command::Ss {
+            display,
+            filter,
+            json,
+        } => ss::ss(&filter, display, json.json),
+        Command::Metrics { listen } => metrics::metrics(listen.as_ref()),
+        Command::Why { which, json } => why::why(which, json.json),
         Command::Downgrade { which, json } => downgrade::downgrade(&which, json.json),
-        Command::Reasons(json) => reasons::reasons(json.json),
-        Command::Doctor(json) => doctor::doctor(json.json),
+        Command::Reasons { json, names } => reasons::reasons(&names, json.json),
+        Command::Doctor { json, program } => doctor::doctor(&program, json.json),
         Command::Container { what } => match what {
             Container::Print { tool } => container::print(tool),
         },

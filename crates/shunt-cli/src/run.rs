@@ -1,9 +1,9 @@
 //! `shunt run`: becomes the program, with libshunt in its environment.
 
-mod chain;
+pub(crate) mod chain;
 mod environment;
 mod filter;
-mod program;
+pub(crate) mod program;
 mod start;
 
 use std::ffi::{CString, OsStr};

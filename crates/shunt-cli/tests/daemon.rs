@@ -132,6 +132,46 @@ fn doctor_is_content_on_a_fresh_machine() {
     assert_advice(&out, "shuntd", "from one version");
 }
 
+#[test]
+fn doctor_looks_at_a_program_or_a_process() {
+    let Some(out) = stdout(
+        "$SHUNT doctor sh -c true | tail -n 1; $SHUNT doctor env -i sh >/dev/null; echo $?
+         $SHUNT doctor $$ | grep -c 'does not run under Shunt'; $SHUNT doctor $$ >/dev/null; echo $?
+         SHUNT_UPGRADE= LD_PRELOAD=$SHUNT_LIB sh -c '$SHUNT doctor $$ | tail -n 1'",
+    ) else {
+        return;
+    };
+    let lines: Vec<_> = out.lines().collect();
+    assert!(
+        lines[0].starts_with("ok    program") && lines[0].ends_with(" will load libshunt.so"),
+        "{out}"
+    );
+    assert_eq!(lines[1..4], ["1", "1", "1"], "{out}");
+    assert!(lines[4].ends_with(") runs under Shunt"), "{out}");
+}
+
+#[test]
+fn why_looks_at_processes_without_a_daemon() {
+    let Some(out) = isolated("$SHUNT why $$; $SHUNT why 999999; $SHUNT why 127.0.0.1:1") else {
+        return;
+    };
+    let (text, error) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    assert!(
+        text.contains(" does not run under Shunt.\n  -> start it by"),
+        "{text}"
+    );
+    assert!(text.contains("no shuntd answers"), "{text}");
+    assert_eq!(
+        error.matches("no such process or connection").count(),
+        2,
+        "{error}"
+    );
+    assert_eq!(out.status.code(), Some(1));
+}
+
 /// One check failed, and one thing is to be done.
 fn assert_advice(report: &str, check: &str, advice: &str) {
     assert_eq!(report.matches("FAIL ").count(), 1, "{report}");
@@ -369,4 +409,21 @@ fn filters_that_do_not_exist_are_named() {
     assert_eq!(out.status.code(), Some(2));
     let error = String::from_utf8_lossy(&out.stderr);
     assert!(error.contains("`shunt reasons` lists all"), "{error}");
+    let out = isolated("$SHUNT run true; $SHUNT ss -tlnpi sport = http").unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(error.contains("\"http\" is not a port"), "{error}");
+}
+
+#[test]
+fn ss_is_watched_until_its_reader_has_enough() {
+    let Some(out) = stdout(
+        "$SHUNT run true; $SHUNT ss --watch=0.01 | head -n 5; $SHUNT ss -H --watch=0.01 | head -n 2 | wc -w",
+    ) else {
+        return;
+    };
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), 6, "{out}");
+    assert!(lines[0] == lines[2] && lines[2] == lines[4], "{out}");
+    assert_eq!((lines[1], lines[5].trim()), ("", "0"), "{out}");
 }

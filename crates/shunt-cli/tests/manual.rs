@@ -49,6 +49,8 @@ fn every_command_and_option_is_in_the_manual() {
             let name = word
                 .trim_start_matches('[')
                 .trim_end_matches([',', ']', '.']);
+            // `--watch[=<SECONDS>]`
+            let name = name.split(['[', '=']).next().unwrap_or_default();
             if let Some(option) = name
                 .strip_prefix("--")
                 .filter(|o| !o.is_empty() && *o != "help")
@@ -59,5 +61,47 @@ fn every_command_and_option_is_in_the_manual() {
                 );
             }
         }
+    }
+}
+
+/// The names of variables in a file, but its tests: `SHUNT_` and what follows.
+fn variables(text: &str) -> Vec<String> {
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let behind = text.split("\"SHUNT_").skip(1);
+    let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+    let names = behind.map(|rest| rest.split(|c| !is_part(c)).next().unwrap_or_default());
+    names.map(|name| format!("SHUNT_{name}")).collect()
+}
+
+/// Every file with sources in a directory.
+fn sources(directory: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let files = paths.flat_map(|path| match path.is_dir() {
+        true => sources(&path),
+        false => vec![path],
+    });
+    files.collect()
+}
+
+#[test]
+fn every_variable_is_in_the_manual() {
+    let manual = ["shunt.1", "shuntd.8"].map(page).concat();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let products = [
+        "shunt-abi",
+        "shunt-cli",
+        "shunt-engine",
+        "shunt-preload",
+        "shuntd",
+    ];
+    let files = products.map(|name| sources(&crates.join(name).join("src")));
+    let texts = files.iter().flatten().map(std::fs::read_to_string);
+    let mut found: Vec<_> = texts.flat_map(|text| variables(&text.unwrap())).collect();
+    found.sort();
+    found.dedup();
+    assert!(found.contains(&"SHUNT_UPGRADE".to_owned()), "{found:?}");
+    for name in found {
+        assert!(manual.contains(&name), "the manual lacks {name}");
     }
 }

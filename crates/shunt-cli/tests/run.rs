@@ -124,7 +124,7 @@ fn an_option_that_does_not_exist_is_no_program() {
         &["run", "--upgrade=often", "echo"],
         &["run", "--stats", "file"],
         &["ss", "--jsn"],
-        &["doctor", "now"],
+        &["reasons", "now"],
         &["stats", "--jsn", "file"],
         &["downgrade", "--all"],
     ];

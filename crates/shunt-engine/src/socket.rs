@@ -24,6 +24,7 @@ use crate::link::Pair;
 use crate::pool::{Links, Pool, Pooled};
 use crate::region::{self, Shown};
 use crate::share::Share;
+use crate::sys;
 use crate::table::{self, Object, Word};
 use crate::thread::Lock;
 use crate::wake::Places;
@@ -253,6 +254,10 @@ impl Socket {
         self.record
             .connected
             .store(u8::from(connected), Ordering::Relaxed);
+        if connected && self.record.since.load(Ordering::Relaxed) == 0 {
+            let seconds = sys::now() / 1_000_000_000;
+            self.record.since.store(seconds as u32, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn is_connected(&self) -> bool {

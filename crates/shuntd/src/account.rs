@@ -52,6 +52,7 @@ impl Region {
             pid: header.pid.load(relaxed),
             comm: header.comm.each_ref().map(|byte| byte.load(relaxed)),
             lines: header.served.lines.load(relaxed),
+            wakeups: header.calls.each_ref().map(|calls| calls.load(relaxed)),
             served: header.served,
         })
     }
@@ -78,6 +79,8 @@ pub(crate) struct Owner {
     pub(crate) comm: [u8; 16],
     /// The descriptor of its statistics file, or -1.
     pub(crate) lines: i32,
+    /// Wake-ups that it has sent and received.
+    pub(crate) wakeups: [u64; 2],
     /// By whom it is served.
     pub(crate) served: Served,
 }

@@ -5,6 +5,7 @@ mod accounting;
 mod admitting;
 mod adopting;
 mod crossing;
+mod detailing;
 mod dispatch;
 mod dropping;
 mod early;

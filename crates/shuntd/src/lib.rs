@@ -33,6 +33,7 @@ mod link;
 mod log;
 mod mirror;
 mod namespaces;
+mod notify;
 mod policy;
 mod process;
 mod profile;
@@ -47,6 +48,7 @@ mod wire;
 
 pub use config::{Config, Limits, Mistake, Source};
 pub use daemon::{Daemon, Scope};
+pub use notify::notify_ready;
 pub use policy::{Policy, Rule};
 pub use quota::Quota;
 pub use rights::give_up;

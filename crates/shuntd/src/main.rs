@@ -160,8 +160,12 @@ fn serve(options: &Options) -> Result<ExitCode> {
         .stop_by(&signals.stop)
         .and_then(|()| daemon.reload_by(signals.reload, source))
         .context("cannot set up the daemon")?;
-    if let Some(ready) = ready {
-        let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
+    match ready {
+        Some(ready) => {
+            let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
+        }
+        // Who is started by `shunt run` is not the service whose environment that has.
+        None => shuntd::notify_ready(),
     }
     daemon.run().context("epoll failed")?;
     // What clients passed is closed by the end of the process, which waits for

@@ -263,3 +263,26 @@ impl Greeted for Client {
                 .is_some_and(|(welcome, _)| welcome.status == 0)
     }
 }
+
+#[test]
+fn a_service_manager_hears_that_the_daemon_is_ready() {
+    let path = format!(
+        "{}/notify-{}",
+        env!("CARGO_TARGET_TMPDIR"),
+        std::process::id()
+    );
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(common::WATCHDOG)).unwrap();
+    let name = format!("shuntd-notify-{}", std::process::id());
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_shuntd"))
+        .args(["--name", &name, "--config", "/dev/null"])
+        .env("NOTIFY_SOCKET", &path)
+        .spawn()
+        .unwrap();
+    let mut text = [0; 16];
+    let heard = socket.recv(&mut text);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    std::fs::remove_file(path).unwrap();
+    assert_eq!(&text[..heard.unwrap()], b"READY=1");
+}

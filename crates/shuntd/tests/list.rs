@@ -5,6 +5,7 @@ mod common;
 use common::region::{region_with, show_region};
 use common::{Client, Fixture, connection, linked, may_copy_descriptors, named};
 use shunt_abi::Reason;
+use shunt_abi::detail::{Detail, FLAG_DETAILS, UNKNOWN};
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
 #[test]
@@ -92,4 +93,42 @@ fn one_end_alone_cannot_say_that_a_connection_is_shunted() {
     // Both ends do after the daemon that paired them has been replaced.
     report(&b, &far);
     assert_eq!(a.rows()[0].flags & FLAG_SHUNTED, FLAG_SHUNTED);
+}
+
+#[test]
+fn counters_follow_the_rows_for_whoever_asks_for_them() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    a.spare(1);
+    b.spare(1);
+    let (near, far) = connection();
+    a.claim(&near, Role::Connector, 0);
+    let of_b = b.claim(&far, Role::Acceptor, 0);
+    a.expect(Kind::Paired);
+    a.expect(Kind::NeedSpare);
+    let details = || {
+        let mut list = Message::new(Kind::List);
+        list.flags = FLAG_DETAILS;
+        a.send(&list, None);
+        let next = || a.receive().expect("the daemon has closed").0;
+        let all = std::iter::from_fn(|| Some(next()).filter(|m| m.kind() != Some(Kind::End)));
+        all.collect::<Vec<_>>()
+    };
+    b.sync();
+    let rows = details();
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let detail = Detail::of(&rows[1]).expect("a detail follows its row");
+    let user = rustix::process::geteuid().as_raw();
+    assert_eq!(detail.ends.map(|end| end.uid), [user; 2]);
+    // Nobody has shown a region.
+    assert_eq!(detail.ends.map(|end| end.counted), [0; 2]);
+    assert_eq!(detail.age, UNKNOWN);
+    if !may_copy_descriptors("counters of a region") {
+        return;
+    }
+    show_region(&b, &region_with(&far, of_b, Role::Acceptor));
+    b.sync();
+    let detail = Detail::of(&details()[1]).unwrap();
+    assert_eq!(detail.ends.map(|end| end.counted), [1, 0]);
+    assert_eq!(a.rows().len(), 1, "who does not ask gets none");
 }

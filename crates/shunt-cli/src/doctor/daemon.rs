@@ -14,6 +14,15 @@ use crate::locate;
 /// Every daemon that answers must work: a program takes the first.
 pub(super) fn check() -> Found {
     let daemons = Control::all();
+    if let Some((user, pid)) = Control::usurper(true) {
+        return Err(Fault::new(
+            format!(
+                "user {user} has taken the address of root's shuntd ({})",
+                process(pid)
+            ),
+            "that process must end before root can start `shuntd --system`",
+        ));
+    }
     if daemons.is_empty() {
         return startable().map(|text| text + &others());
     }
@@ -69,7 +78,7 @@ fn startable() -> Found {
             "start `shuntd --system` on the host, or unset SHUNT_SOCKET",
         ));
     }
-    if let Some((user, pid)) = Control::usurper() {
+    if let Some((user, pid)) = Control::usurper(false) {
         return Err(Fault::new(
             format!(
                 "user {user} has taken the address of your shuntd ({})",
@@ -108,7 +117,7 @@ fn startable() -> Found {
 
 /// Daemons of other versions have other addresses, so nothing keeps them from running
 /// beside ours.
-fn others() -> String {
+pub(crate) fn others() -> String {
     // Names may be no text.
     let names = std::fs::read("/proc/net/unix").unwrap_or_default();
     let names = String::from_utf8_lossy(&names);

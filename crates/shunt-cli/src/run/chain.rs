@@ -10,16 +10,16 @@ use crate::{library, locate};
 
 /// What its user should know of a command line.
 #[derive(Debug, Default)]
-pub(super) struct Outlook {
+pub(crate) struct Outlook {
     /// Why Shunt can do nothing, or not for all.
-    pub(super) warning: Option<String>,
+    pub(crate) warning: Option<String>,
     /// A program of it would not start with libshunt.
-    pub(super) refuses: bool,
+    pub(crate) refuses: bool,
 }
 
 /// Looks at each program of a command line, up to the first for which Shunt can do
 /// nothing.
-pub(super) fn outlook(command: &[OsString], library: &Path) -> Outlook {
+pub(crate) fn outlook(command: &[OsString], library: &Path) -> Outlook {
     let mut outlook = Outlook::default();
     let mut rest = Some(command);
     while let Some(words) = rest

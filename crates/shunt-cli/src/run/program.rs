@@ -14,7 +14,7 @@ use crate::{elf, locate};
 
 /// Why Shunt can do nothing for a program (see `ld.so(8)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Obstacle {
+pub(crate) enum Obstacle {
     /// It takes its owner's or group's rights.
     SetId,
     /// It takes capabilities.
@@ -46,7 +46,7 @@ impl fmt::Display for Obstacle {
 const SCRIPTS: usize = 5;
 
 /// The obstacle in a program's file, or in its interpreter's if it is a script.
-pub(super) fn obstacle(file: &Path) -> Option<Obstacle> {
+pub(crate) fn obstacle(file: &Path) -> Option<Obstacle> {
     let mut file = file.to_owned();
     for _ in 0..SCRIPTS {
         let mut head = Vec::new();

@@ -29,7 +29,7 @@ pub(super) fn ensure_daemon() -> Result<()> {
             path.display()
         );
     }
-    if let Some((uid, pid)) = Control::usurper() {
+    if let Some((uid, pid)) = Control::usurper(false) {
         let process = match pid {
             Some(pid) => format!("process {pid}"),
             None => "a process of another PID namespace".into(),

@@ -1,9 +1,15 @@
-//! Which connections `shunt ss` shows: those for which every option given holds.
+//! Which connections `shunt ss` shows: those for which every option given and the expression hold.
+
+use std::net::SocketAddr;
 
 use clap::ValueEnum;
 use shunt_abi::Reason;
 
-use super::{Connection, Listener};
+use crate::reasons;
+
+use super::connection::{Connection, Listener};
+use super::expression::Expression;
+pub(crate) use super::expression::Item;
 
 /// How a connection's bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -21,7 +27,7 @@ pub(crate) struct Filter {
     #[arg(long, value_enum)]
     path: Option<Path>,
     /// Only those with one of these reasons (may be several, with commas)
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = reason)]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = reasons::named)]
     reason: Vec<Reason>,
     /// Only those of this process
     #[arg(long)]
@@ -38,24 +44,66 @@ pub(crate) struct Filter {
     /// Only those with this port at the connecting end
     #[arg(long, value_name = "PORT")]
     dport: Option<u16>,
+    /// Only listeners
+    #[arg(long, short)]
+    listening: bool,
+    /// Only addresses of IPv4
+    #[arg(long, short = '4', conflicts_with = "ipv6")]
+    ipv4: bool,
+    /// Only addresses of IPv6
+    #[arg(long, short = '6')]
+    ipv6: bool,
+    /// A filter in the words of ss(8), such as: state established '( sport = :80 or dst 10.0.0.0/8 )'
+    ///
+    /// Fields: state, sport, dport, src, dst, pid, program, user, reason, path. Comparisons:
+    /// = != < > <= >= and their names. Joined by and, or, not and parentheses.
+    #[arg(value_name = "FILTER")]
+    words: Vec<String>,
 }
 
-fn reason(name: &str) -> Result<Reason, String> {
-    let known = |reason: &&Reason| reason.name().eq_ignore_ascii_case(name);
-    let found = Reason::ALL.iter().find(known).copied();
-    found.ok_or_else(|| "no such reason: `shunt reasons` lists all".into())
+/// A filter whose expression has been understood.
+pub(crate) struct Compiled<'a> {
+    options: &'a Filter,
+    expression: Expression,
+}
+
+impl Compiled<'_> {
+    /// Whether a connection or listener is to be shown.
+    pub(crate) fn shows(&self, item: Item<'_>) -> bool {
+        let by_options = match item {
+            Item::Connection(c) => self.options.shows(c),
+            Item::Listener(l) => self.options.shows_listener(l),
+        };
+        by_options && self.expression.shows(item)
+    }
 }
 
 impl Filter {
-    /// Whether a connection is to be shown.
-    pub(super) fn shows(&self, c: &Connection) -> bool {
+    /// What is wrong with the expression, if anything is.
+    pub(super) fn compile(&self) -> Result<Compiled<'_>, String> {
+        let expression = Expression::parse(&self.words)?;
+        let options = self;
+        Ok(Compiled {
+            options,
+            expression,
+        })
+    }
+
+    fn has_family(&self, local: SocketAddr) -> bool {
+        !(self.ipv4 && local.is_ipv6() || self.ipv6 && local.is_ipv4())
+    }
+
+    /// Whether the options show a connection.
+    fn shows(&self, c: &Connection) -> bool {
         let path = match c.path {
             "shm" => Path::Shm,
             _ => Path::Tcp,
         };
         let has_reason = |r: &Reason| c.reason.as_deref() == Some(r.name());
         let [local, peer] = [c.local.port(), c.peer.port()];
-        self.path.is_none_or(|wanted| wanted == path)
+        !self.listening
+            && self.has_family(c.local)
+            && self.path.is_none_or(|wanted| wanted == path)
             && (self.reason.is_empty() || self.reason.iter().any(has_reason))
             && self
                 .pid
@@ -69,9 +117,10 @@ impl Filter {
             && self.dport.is_none_or(|port| port == peer)
     }
 
-    /// Whether a listener is to be shown, which has no path, reason or connecting end.
-    pub(super) fn shows_listener(&self, l: &Listener) -> bool {
-        self.path.is_none()
+    /// Whether they show a listener, which has no path, reason or connecting end.
+    fn shows_listener(&self, l: &Listener) -> bool {
+        self.has_family(l.local)
+            && self.path.is_none()
             && self.reason.is_empty()
             && self.dport.is_none()
             && self.pid.is_none_or(|pid| l.pid == Some(pid))
@@ -85,7 +134,7 @@ impl Filter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Bytes, Process, Way};
+    use super::super::connection::{Bytes, Process, Way};
     use super::*;
     use clap::Parser;
 
@@ -105,11 +154,18 @@ mod tests {
                 local: ([127, 0, 0, 1], 6379).into(),
                 pid: Some(7),
                 comm: "redis".into(),
+                uid: None,
                 container: None,
             })
         };
-        assert!(shown("") && shown("--pid 7 --program redis --port 6379 --sport 6379"));
-        for hidden in ["--path tcp", "--reason PENDING", "--dport 6379", "--pid 8"] {
+        assert!(shown("") && shown("-l -4 --pid 7 --program redis --port 6379 --sport 6379"));
+        for hidden in [
+            "--path tcp",
+            "--reason PENDING",
+            "--dport 6379",
+            "--pid 8",
+            "-6",
+        ] {
             assert!(!shown(hidden), "{hidden}");
         }
     }
@@ -124,10 +180,16 @@ mod tests {
                 pid: Some(7),
                 comm: "redis".into(),
                 end: "server",
+                uid: None,
+                reason: None,
+                counts: None,
                 container: None,
             }],
             path: "tcp",
             reason: Some("PEER_PLAIN".into()),
+            why: None,
+            queue: None,
+            age_seconds: None,
             bytes: Bytes {
                 to_client: NONE,
                 to_server: NONE,
@@ -144,6 +206,7 @@ mod tests {
             "--reason peer_plain",
             "--reason PENDING,PEER_PLAIN",
             "--pid 7 --program redis",
+            "-4",
             "--port 6379",
             "--port 40000",
             "--sport 6379 --dport 40000",
@@ -158,6 +221,8 @@ mod tests {
             "--pid 7 --port 80",
             "--sport 40000",
             "--dport 6379",
+            "-l",
+            "-6",
         ] {
             assert!(!shows(hidden), "{hidden}");
         }

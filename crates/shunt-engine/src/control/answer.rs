@@ -26,7 +26,10 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Downgrade) => {
             if let Some(socket) = find(m) {
                 let reason = Reason::from_number(m.status).unwrap_or(Reason::Requested);
-                socket.dealings.wished.store(reason as u8, Ordering::Relaxed);
+                socket
+                    .dealings
+                    .wished
+                    .store(reason as u8, Ordering::Relaxed);
                 wish_again();
             }
         }

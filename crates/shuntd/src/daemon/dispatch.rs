@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use shunt_abi::detail::FLAG_DETAILS;
 use shunt_abi::layout::{FIRST_SLOTS, SPARES};
 use shunt_abi::message::{FLAG_ANSWER, FLAG_CROSSES, FLAG_USED, Kind, Message, Role};
 use shunt_abi::{PROTOCOL, Reason};
@@ -129,7 +130,7 @@ impl Daemon {
             Kind::Statistics => self.statistics(id, datagram),
             Kind::Spare => self.spare(id, &message, datagram),
             Kind::Listen => self.listen(id, &message),
-            Kind::List => self.list(id),
+            Kind::List => self.list(id, message.flags & FLAG_DETAILS != 0),
             Kind::Downgrade => self.downgrade(id, &message),
             Kind::Claim => {
                 let role = role(message.role).ok_or(Malformed)?;
@@ -158,8 +159,26 @@ impl Daemon {
             }
             Kind::Abroad => self.give_more_sockets(end.client),
             Kind::Where => self.ask_where(end, message),
-            // A second Hello, or what only a daemon says.
-            _ => return Err(Malformed),
+            // A second Hello, or what only a daemon says, …
+            Kind::Hello
+            | Kind::Welcome
+            | Kind::Paired
+            | Kind::Unpaired
+            | Kind::NeedSpare
+            | Kind::Gone
+            | Kind::Lent
+            | Kind::Row
+            | Kind::Detail
+            | Kind::Listener
+            | Kind::End
+            // … or what `handle` has seen to.
+            | Kind::Counters
+            | Kind::Statistics
+            | Kind::Spare
+            | Kind::Listen
+            | Kind::List
+            | Kind::Downgrade
+            | Kind::Claim => return Err(Malformed),
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use crate::tuple::{FAMILIES, Tuple, bytes};
 
 impl Daemon {
     /// Makes a row per connection. They are sent when nothing more can be found out about them.
-    pub(super) fn list(&mut self, id: u64) -> Result<(), Malformed> {
+    pub(super) fn list(&mut self, id: u64, details: bool) -> Result<(), Malformed> {
         let (Some(client), Some(viewer)) = (self.clients.get(&id), self.viewer(id)) else {
             return Ok(());
         };
@@ -37,7 +37,7 @@ impl Daemon {
         self.resolve_reported();
         self.find_plain();
         let view = self.see(viewer);
-        let (mut rows, open) = self.rows(viewer, &view);
+        let (mut rows, open) = self.rows(viewer, &view, details);
         rows.extend(view.listeners);
         rows.push(Message::new(Kind::End));
         self.await_rows(id, rows, open);
@@ -116,7 +116,7 @@ impl Daemon {
 
     /// Both ends of a connection make one row. The accepting end comes first. Also those of
     /// which a look may tell more.
-    fn rows(&self, viewer: Viewer, view: &View) -> (Vec<Message>, Vec<Open>) {
+    fn rows(&self, viewer: Viewer, view: &View, details: bool) -> (Vec<Message>, Vec<Open>) {
         let mut seen = HashSet::new();
         let (mut rows, mut open) = (Vec::new(), Vec::new());
         let sights = &view.sights;
@@ -154,6 +154,9 @@ impl Daemon {
                 row.bytes = [one_way(near, far), one_way(far, near)];
                 open.extend(self.open(rows.len(), &row, tuple, holders));
                 rows.push(row);
+                if details {
+                    rows.push(self.detail([near, far], holders).message());
+                }
             }
         }
         (rows, open)
@@ -303,11 +306,11 @@ fn joined(sights: &Sights) -> Vec<(Tuple, Tuple)> {
 
 /// Who has one end of a connection.
 #[derive(Clone, Copy, Debug)]
-struct Holder {
-    client: u64,
+pub(super) struct Holder {
+    pub(super) client: u64,
     accepts: bool,
     /// What it says of the connection: 0 (shunted) or a reason.
-    status: Option<u8>,
+    pub(super) status: Option<u8>,
     /// It has a slot.
     paired: bool,
 }
@@ -362,6 +365,9 @@ mod tests {
             seat: (link, 5),
             sent: [0, 0],
             received: [0, 0],
+            calls: [[0; 2]; 2],
+            sleeps: 0,
+            since: 0,
         }
     }
 

@@ -32,6 +32,12 @@ pub(super) struct Sight {
     pub(super) sent: [u64; 2],
     /// Payload received, likewise.
     pub(super) received: [u64; 2],
+    /// Calls that sent, and that received: [without a system call, by one].
+    pub(super) calls: [[u64; 2]; 2],
+    /// Waits that went to sleep.
+    pub(super) sleeps: u64,
+    /// As in [`Record::since`].
+    pub(super) since: u32,
 }
 
 /// A process whose region is known.
@@ -169,6 +175,15 @@ impl Daemon {
         clients.chain(orphans)
     }
 
+    /// Wake-ups that a process has sent and received, as its region says.
+    pub(super) fn wakeups(&self, id: u64) -> Option<[u64; 2]> {
+        let account = match self.clients.get(&id) {
+            Some(client) => client.account.as_ref()?,
+            None => &self.orphans.get(&id)?.account,
+        };
+        Some(account.region.owner()?.wakeups)
+    }
+
     /// A process that is known by this number.
     pub(super) fn face(&self, id: u64) -> Option<Face> {
         if let Some(client) = self.clients.get(&id) {
@@ -223,6 +238,10 @@ fn is_listed(record: &Record) -> bool {
 
 fn sight(client: u64, record: &Record, carried: (u64, u64)) -> Sight {
     let ring = |count: &shunt_abi::counters::Counts| count.ring_bytes.load(Ordering::Relaxed);
+    let calls = |count: &shunt_abi::counters::Counts| {
+        [&count.user_calls, &count.kernel_calls].map(|calls| calls.load(Ordering::Relaxed))
+    };
+    let sleeps = |count: &shunt_abi::counters::Counts| count.sleeps.load(Ordering::Relaxed);
     let reason = record.reason.load(Ordering::Relaxed);
     let downgraded = record.downgraded.load(Ordering::Relaxed) != 0;
     let status = match record.stage() {
@@ -241,6 +260,9 @@ fn sight(client: u64, record: &Record, carried: (u64, u64)) -> Sight {
         ),
         sent: [ring(&record.tx), record.tx.payload(carried.0)],
         received: [ring(&record.rx), record.rx.payload(carried.1)],
+        calls: [calls(&record.tx), calls(&record.rx)],
+        sleeps: sleeps(&record.tx).saturating_add(sleeps(&record.rx)),
+        since: record.since.load(Ordering::Relaxed),
     }
 }
 

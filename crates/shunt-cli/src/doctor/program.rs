@@ -1,0 +1,113 @@
+//! Whether Shunt can do anything for one program, or for a process that runs.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read as _;
+
+use super::Found;
+use crate::library::{self, Fault};
+use crate::process::Process;
+use crate::run::chain;
+use crate::{elf, locate};
+
+/// What is found of what the command line names; nothing if it names nothing.
+pub(super) fn check(words: &[OsString]) -> Vec<Found> {
+    match words {
+        [] => Vec::new(),
+        [pid] if number(pid).is_some() => number(pid).map(process).unwrap_or_default(),
+        command => self::command(command),
+    }
+}
+
+fn number(word: &OsStr) -> Option<u32> {
+    word.to_str()?.parse().ok()
+}
+
+/// A process that runs.
+fn process(pid: u32) -> Vec<Found> {
+    let Some(process) = Process::look(pid) else {
+        let advice = "`pgrep -l NAME` finds a process by its name";
+        return vec![Err(Fault::new(
+            format!("there is no process {pid}"),
+            advice,
+        ))];
+    };
+    let name = format!("{} (pid {pid})", process.comm);
+    let finding = process.finding();
+    let text = format!("{name} {}", finding.what);
+    if !process.is_under_shunt() {
+        let advice = finding.advice.unwrap_or_else(|| NOTHING.to_owned());
+        return vec![Err(Fault::new(text, advice))];
+    }
+    let remark = process.remark();
+    let reduced = remark.map_or(String::new(), |remark| {
+        format!("; reduced: it {}", remark.what)
+    });
+    vec![Ok(text + &reduced)]
+}
+
+const NOTHING: &str = "nothing can be done without another build of the program";
+
+/// A program that is to be started.
+fn command(command: &[OsString]) -> Vec<Found> {
+    let name = command[0].display();
+    let Some(file) = locate::program(&command[0]).filter(|file| file.exists()) else {
+        let advice = "give its path, or have its directory in PATH";
+        return vec![Err(Fault::new(format!("{name} is not found"), advice))];
+    };
+    // Without a library its own check has failed; what the programs are does not depend on it.
+    let library = library::find().unwrap_or_default();
+    if let Some(warning) = chain::outlook(command, &library).warning {
+        let (what, advice) = warning.split_once("; ").unwrap_or((&warning, NOTHING));
+        return vec![Err(Fault::new(what, advice.to_owned()))];
+    }
+    let ring = uses_rings(&file).then_some(
+        "; reduced: it is linked to liburing, and connections that it uses by io_uring stay on TCP \
+         (`shunt run --io-uring=deny` if it can do without)",
+    );
+    let ring = ring.unwrap_or_default();
+    vec![Ok(format!(
+        "{} will load libshunt.so{ring}",
+        file.display()
+    ))]
+}
+
+/// Whether a program says that it uses io_uring. One that makes the calls itself does not.
+fn uses_rings(file: &std::path::Path) -> bool {
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
+    let elf = read.ok().and_then(|_| elf::parse(&bytes));
+    elf.is_some_and(|elf| elf.needed.iter().any(|name| name.starts_with("liburing")))
+}
+
+/// The names of libraries are at the beginning of a file.
+const MOST: u64 = 16 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(words: &[&str]) -> Found {
+        let words: Vec<_> = words.iter().map(OsString::from).collect();
+        check(&words).pop().unwrap()
+    }
+
+    #[test]
+    fn ordinary_programs_will_be_shunted_and_those_that_clean_their_environment_not() {
+        assert!(check(&[]).is_empty());
+        let good = one(&["sh", "-c", "true"]).unwrap();
+        assert!(good.ends_with("/sh will load libshunt.so"), "{good}");
+        let fault = one(&["env", "-i", "sh"]).unwrap_err();
+        assert!(fault.what.contains("cleans its environment"), "{fault}");
+        assert!(fault.advice.contains("start the program itself"), "{fault}");
+        assert!(one(&["no-such-program"]).is_err());
+    }
+
+    #[test]
+    fn a_process_is_named_by_its_number() {
+        let own = std::process::id().to_string();
+        let fault = one(&[&own]).unwrap_err();
+        assert!(fault.what.ends_with("does not run under Shunt"), "{fault}");
+        assert!(one(&["0"]).unwrap_err().what.contains("no process 0"));
+    }
+}

@@ -1,0 +1,282 @@
+//! What can be seen of a process that tells whether its connections can be shunted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use shunt_abi::{PROTOCOL, note};
+
+use crate::elf;
+use crate::run::program::{self, Obstacle};
+
+/// One thing that is so, and what to do if it should be otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    pub(crate) what: String,
+    pub(crate) advice: Option<String>,
+}
+
+impl Finding {
+    fn new(what: impl Into<String>, advice: Option<&str>) -> Self {
+        Self {
+            what: what.into(),
+            advice: advice.map(str::to_owned),
+        }
+    }
+}
+
+/// Whether a process has libshunt.so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Library {
+    /// With the version of the protocol that it speaks, if its file is still there.
+    Loaded(Option<u32>),
+    Missing,
+    /// We may not look.
+    Unknown,
+}
+
+/// A running process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) comm: String,
+    library: Library,
+    /// The kernel has told its loader to preload nothing (`AT_SECURE`, `getauxval(3)`).
+    is_secure: bool,
+    obstacle: Option<Obstacle>,
+    /// It was started with libshunt.so in `LD_PRELOAD`.
+    was_told: bool,
+    /// It was started with `--upgrade=off`.
+    is_off: bool,
+    /// It has an io_uring.
+    has_ring: bool,
+}
+
+impl Process {
+    /// What can be seen of this process, if there is one.
+    pub(crate) fn look(pid: u32) -> Option<Self> {
+        let directory = PathBuf::from(format!("/proc/{pid}"));
+        let comm = fs::read(directory.join("comm")).ok()?;
+        let environment = fs::read(directory.join("environ")).unwrap_or_default();
+        let variables = || environment.split(|byte| *byte == 0);
+        let preloads = |variable: &[u8]| {
+            variable.starts_with(b"LD_PRELOAD=") && contains(variable, b"libshunt")
+        };
+        Some(Self {
+            pid,
+            comm: String::from_utf8_lossy(&comm).trim_end().to_owned(),
+            library: library(&directory),
+            is_secure: fs::read(directory.join("auxv")).is_ok_and(|auxv| is_secure(&auxv)),
+            obstacle: program::obstacle(&directory.join("exe")),
+            was_told: variables().any(preloads),
+            is_off: variables().any(|variable| variable == b"SHUNT_UPGRADE=off"),
+            has_ring: has_ring(&directory.join("fd")),
+        })
+    }
+
+    /// Whether it can have connections in shared memory.
+    pub(crate) fn is_under_shunt(&self) -> bool {
+        let version = u32::from(PROTOCOL);
+        matches!(self.library, Library::Loaded(found) if found.is_none_or(|v| v == version))
+            && self.obstacle != Some(Obstacle::Go)
+            && !self.is_off
+    }
+
+    /// What decides about all its connections.
+    pub(crate) fn finding(&self) -> Finding {
+        let obstacle = self.obstacle.filter(|obstacle| {
+            // The rights that count are those with which it was started.
+            !matches!(obstacle, Obstacle::SetId | Obstacle::Capable)
+        });
+        match (self.library, obstacle) {
+            (_, Some(Obstacle::Go)) => Finding::new(
+                "is a Go program, which calls the kernel past libc, so it uses plain TCP",
+                None,
+            ),
+            (Library::Unknown, _) => Finding::new(
+                "cannot be looked at from here",
+                Some("ask as its user, or as root"),
+            ),
+            (Library::Loaded(Some(version)), _) if version != u32::from(PROTOCOL) => Finding::new(
+                format!("speaks version {version} of Shunt's protocol, and this is {PROTOCOL}"),
+                Some("start it again, so that it loads the libshunt.so that is installed now"),
+            ),
+            (Library::Loaded(_), _) if self.is_off => Finding::new(
+                "runs under Shunt with upgrades switched off",
+                Some("start it again without --upgrade=off (SHUNT_UPGRADE)"),
+            ),
+            (Library::Loaded(_), _) => Finding::new("runs under Shunt", None),
+            (Library::Missing, Some(obstacle)) => {
+                let text = obstacle.to_string();
+                let what = text.split_once(':').map_or(&*text, |(what, _)| what);
+                Finding::new(format!("{what}, so it uses plain TCP"), None)
+            }
+            (Library::Missing, None) if self.is_secure => Finding::new(
+                "was started with more rights than its user has (setuid, setgid or file capabilities), \
+                 so it uses plain TCP",
+                Some("start it as the user whose rights it takes"),
+            ),
+            (Library::Missing, None) if self.was_told => Finding::new(
+                "was to load libshunt.so and has not: it could not read the file",
+                Some("install Shunt where its user can read it, and start the program again"),
+            ),
+            (Library::Missing, None) => Finding::new(
+                "does not run under Shunt",
+                Some(
+                    "start it by `shunt run`; whatever cleans its environment, such as sudo or a service \
+                     manager, comes before that",
+                ),
+            ),
+        }
+    }
+
+    /// What decides about some of its connections.
+    pub(crate) fn remark(&self) -> Option<Finding> {
+        let text = "has an io_uring: connections that it uses there stay on TCP";
+        self.has_ring.then(|| {
+            Finding::new(
+                text,
+                Some("`shunt run --io-uring=deny`, if it can do without"),
+            )
+        })
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// Whether one of its files in memory is libshunt.so, and of which version.
+fn library(directory: &Path) -> Library {
+    let Ok(maps) = fs::read(directory.join("maps")) else {
+        return Library::Unknown;
+    };
+    let maps = String::from_utf8_lossy(&maps);
+    let file = |line: &str| line.find('/').map(|at| line[at..].to_owned());
+    let is_it = |path: &String| {
+        let name = path.trim_end_matches(" (deleted)");
+        name.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("libshunt"))
+    };
+    let Some(path) = maps.lines().filter_map(file).find(is_it) else {
+        return Library::Missing;
+    };
+    let root = directory.join("root").join(path.trim_start_matches('/'));
+    Library::Loaded(version(&root))
+}
+
+/// The version that a libshunt.so speaks.
+fn version(path: &Path) -> Option<u32> {
+    use std::io::Read;
+    let file = fs::File::open(path).ok()?;
+    let mut head = Vec::new();
+    (&file).take(elf::HEAD).read_to_end(&mut head).ok()?;
+    let found = elf::parse(&head)?.note(&file, note::OWNER, note::KIND, |value| {
+        value.try_into().map(u32::from_le_bytes).ok()
+    });
+    found.flatten()
+}
+
+/// Pairs of words, up to a zero type (`elf(5)`, `Elf64_auxv_t`).
+fn is_secure(auxv: &[u8]) -> bool {
+    const AT_SECURE: u64 = 23;
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+    let mut pairs = auxv.chunks_exact(16);
+    pairs.any(|pair| word(&pair[..8]) == AT_SECURE && word(&pair[8..]) != 0)
+}
+
+fn has_ring(descriptors: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(descriptors) else {
+        return false;
+    };
+    let mut targets = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    targets.any(|target| target == Path::new("anon_inode:[io_uring]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(library: Library) -> Process {
+        Process {
+            pid: 7,
+            comm: "redis".into(),
+            library,
+            is_secure: false,
+            obstacle: None,
+            was_told: false,
+            is_off: false,
+            has_ring: false,
+        }
+    }
+
+    #[test]
+    fn this_process_does_not_run_under_shunt() {
+        let found = Process::look(std::process::id()).unwrap();
+        assert!(!found.is_under_shunt(), "{found:?}");
+        assert_eq!(found.finding().what, "does not run under Shunt");
+        assert_eq!(found.remark(), None);
+        assert!(Process::look(0).is_none());
+    }
+
+    /// A process, whether it can be shunted, and what is said of it.
+    type Case = (Library, fn(&mut Process), bool, &'static str);
+
+    #[test]
+    fn each_obstacle_has_its_sentence() {
+        let loaded = Library::Loaded(Some(PROTOCOL.into()));
+        let with = |library, change: fn(&mut Process)| {
+            let mut process = process(library);
+            change(&mut process);
+            (process.is_under_shunt(), process.finding().what)
+        };
+        let cases: [Case; 9] = [
+            (loaded, |_| (), true, "runs under Shunt"),
+            (Library::Loaded(None), |_| (), true, "runs under Shunt"),
+            (Library::Loaded(Some(1)), |_| (), false, "speaks version 1"),
+            (loaded, |p| p.is_off = true, false, "switched off"),
+            (
+                loaded,
+                |p| p.obstacle = Some(Obstacle::Go),
+                false,
+                "Go program",
+            ),
+            (
+                Library::Missing,
+                |p| p.obstacle = Some(Obstacle::Static),
+                false,
+                "statically linked",
+            ),
+            (
+                Library::Missing,
+                |p| p.is_secure = true,
+                false,
+                "more rights",
+            ),
+            (
+                Library::Missing,
+                |p| p.was_told = true,
+                false,
+                "could not read the file",
+            ),
+            (Library::Unknown, |_| (), false, "cannot be looked at"),
+        ];
+        for (library, change, shunted, text) in cases {
+            let (is_under_shunt, what) = with(library, change);
+            assert!(what.contains(text), "{what}: {text}");
+            assert_eq!(is_under_shunt, shunted, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_loader_is_told_by_the_auxiliary_vector() {
+        let vector = |pairs: &[[u64; 2]]| -> Vec<u8> {
+            let words = pairs.iter().flatten();
+            words.flat_map(|word| word.to_ne_bytes()).collect()
+        };
+        assert!(is_secure(&vector(&[[3, 23], [23, 1], [0, 0]])));
+        assert!(!is_secure(&vector(&[[3, 23], [23, 0], [0, 0]])));
+        assert!(!is_secure(&[1, 2, 3]));
+    }
+}

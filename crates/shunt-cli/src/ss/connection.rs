@@ -1,0 +1,265 @@
+//! Connections and listeners, as shuntd tells of them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+use shunt_abi::Reason;
+use shunt_abi::detail::{self, Detail};
+use shunt_abi::message::{FLAG_SHUNTED, Message, comm_text};
+
+use crate::user;
+
+/// A socket that a program under Shunt listens on.
+#[derive(Serialize)]
+pub(crate) struct Listener {
+    pub(crate) local: SocketAddr,
+    /// `None`: it lives in a PID namespace that shuntd cannot see.
+    pub(crate) pid: Option<u32>,
+    pub(crate) comm: String,
+    /// Its user, where the process is seen.
+    pub(crate) uid: Option<u32>,
+    /// As of a [`Process`].
+    pub(crate) container: Option<String>,
+}
+
+/// Payload by direction.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct Bytes {
+    /// From the server's end.
+    pub(crate) to_client: Way,
+    pub(crate) to_server: Way,
+}
+
+/// Payload by path.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct Way {
+    pub(crate) ring: u64,
+    pub(crate) kernel: u64,
+}
+
+/// Bytes in rings that their receiver has not taken.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct Queue {
+    pub(crate) to_client: u64,
+    pub(crate) to_server: u64,
+}
+
+/// Calls by who answered them.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct Calls {
+    pub(crate) user: u64,
+    pub(crate) kernel: u64,
+}
+
+/// What one end counts.
+#[derive(Clone, Serialize)]
+pub(crate) struct Counts {
+    /// Calls that sent.
+    pub(crate) sent: Calls,
+    pub(crate) received: Calls,
+    /// Waits that went to sleep.
+    pub(crate) sleeps: u64,
+    /// Of the whole process: sleepers that it woke, and how often it was woken.
+    pub(crate) wakeups_sent: u64,
+    pub(crate) wakeups_received: u64,
+}
+
+/// One connection, seen from the accepting end.
+#[derive(Serialize)]
+pub(crate) struct Connection {
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    /// Those known to Shunt, the accepting end's first.
+    pub(crate) processes: Vec<Process>,
+    pub(crate) path: &'static str,
+    pub(crate) reason: Option<String>,
+    /// The reason as a sentence.
+    pub(crate) why: Option<&'static str>,
+    pub(crate) bytes: Bytes,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) age_seconds: Option<u32>,
+}
+
+#[derive(Clone, Serialize)]
+pub(crate) struct Process {
+    /// `None`: it lives in a PID namespace that shuntd cannot see.
+    pub(crate) pid: Option<u32>,
+    pub(crate) comm: String,
+    /// "server" (it accepted) or "client" (it connected).
+    pub(crate) end: &'static str,
+    pub(crate) uid: Option<u32>,
+    /// What this end says itself; `None`: its bytes move through shared memory.
+    pub(crate) reason: Option<String>,
+    pub(crate) counts: Option<Counts>,
+    /// The container that it is in, if the asker may know that.
+    pub(crate) container: Option<String>,
+}
+
+fn end(row: &Message, i: usize) -> SocketAddr {
+    let bytes = row.addresses[i];
+    let ip = if row.family == libc::AF_INET as u16 {
+        IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]])
+    } else {
+        IpAddr::from(bytes)
+    };
+    SocketAddr::new(ip, row.ports[i])
+}
+
+/// A process id, if the daemon sees the process.
+fn known(pid: u32) -> Option<u32> {
+    (pid != 0).then_some(pid)
+}
+
+pub(crate) fn listener(row: &Message) -> Listener {
+    let pid = known(row.pids[0]);
+    Listener {
+        local: end(row, 0),
+        pid,
+        comm: comm_text(&row.name),
+        uid: pid.and_then(user::of_process),
+        container: row.containers()[0].take(),
+    }
+}
+
+/// The name of a reason, also of one that this version does not know; `None`: shunted.
+fn name(status: u8) -> Option<String> {
+    let text = || match Reason::from_number(status) {
+        Some(reason) => reason.name().to_owned(),
+        None => format!("REASON_{status}"),
+    };
+    (status != 0).then(text)
+}
+
+pub(crate) fn connection(row: &Message, detail: Option<&Detail>) -> Connection {
+    let way = |i: usize| Way {
+        ring: row.bytes[i][0],
+        kernel: row.bytes[i][1],
+    };
+    let shunted = row.flags & FLAG_SHUNTED != 0;
+    let [of_server, of_client] = row.containers();
+    let ends = [0, 1].map(|i| detail.map(|detail| detail.ends[i]));
+    let processes = [
+        process(row.pids[0], &row.name, "server", ends[0], of_server),
+        process(row.pids[1], &row.peer_name, "client", ends[1], of_client),
+    ];
+    let reason = Reason::from_number(row.status).filter(|_| !shunted);
+    let counted = |detail: &&Detail| detail.ends.iter().all(|end| end.counted != 0);
+    let queue = detail.filter(counted).map(|detail| Queue {
+        to_client: detail.ends[1].queued,
+        to_server: detail.ends[0].queued,
+    });
+    Connection {
+        local: end(row, 0),
+        peer: end(row, 1),
+        processes: processes.into_iter().flatten().collect(),
+        path: if shunted { "shm" } else { "tcp" },
+        reason: name(row.status).filter(|_| !shunted),
+        why: reason.map(Reason::text),
+        bytes: Bytes {
+            to_client: way(0),
+            to_server: way(1),
+        },
+        // What has gone back to TCP was sent again there.
+        queue: queue.filter(|_| shunted),
+        age_seconds: detail.and_then(|detail| given(detail.age)),
+    }
+}
+
+fn given(number: u32) -> Option<u32> {
+    (number != detail::UNKNOWN).then_some(number)
+}
+
+fn process(
+    pid: u32,
+    comm: &[u8; 16],
+    end: &'static str,
+    detail: Option<detail::End>,
+    container: Option<String>,
+) -> Option<Process> {
+    // Who has introduced itself has a name, also where its process is not seen.
+    (pid != 0 || comm[0] != 0).then(|| Process {
+        pid: known(pid),
+        comm: comm_text(comm),
+        end,
+        uid: detail.and_then(|detail| given(detail.uid)),
+        reason: detail.and_then(|detail| name(detail.status)),
+        counts: detail.filter(|detail| detail.counted != 0).map(counts),
+        container,
+    })
+}
+
+fn counts(end: detail::End) -> Counts {
+    let calls = |[user, kernel]: [u64; 2]| Calls { user, kernel };
+    Counts {
+        sent: calls(end.sent),
+        received: calls(end.received),
+        sleeps: end.sleeps,
+        wakeups_sent: end.wakeups[0],
+        wakeups_received: end.wakeups[1],
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use shunt_abi::message::Kind;
+
+    /// A connection of redis (pid 7), which has sent 7 bytes through a ring and one by TCP.
+    pub(crate) fn row() -> Message {
+        let mut row = Message::new(Kind::Row);
+        row.family = libc::AF_INET as u16;
+        row.addresses[0][..4].copy_from_slice(&[127, 0, 0, 1]);
+        row.addresses[1][..4].copy_from_slice(&[127, 0, 0, 1]);
+        row.ports = [6379, 40_000];
+        row.pids = [7, 0];
+        row.bytes[0] = [7, 1];
+        row.name[..5].copy_from_slice(b"re\x1bis");
+        row
+    }
+
+    /// Counters of both ends, root's and another user's.
+    pub(crate) fn detail() -> Detail {
+        let mut detail = Detail::unknown();
+        detail.age = 3661;
+        for (end, uid) in detail.ends.iter_mut().zip([0, 4_000_000]) {
+            (end.uid, end.counted, end.sleeps) = (uid, 1, 4);
+            (end.sent, end.received, end.wakeups) = ([3, 1], [2, 0], [5, 6]);
+        }
+        detail.ends[1].queued = 9;
+        detail
+    }
+
+    #[test]
+    fn a_shunted_connection_has_no_reason() {
+        let mut row = row();
+        row.flags = FLAG_SHUNTED;
+        let json = serde_json::to_value(connection(&row, None)).unwrap();
+        assert_eq!(json["local"], "127.0.0.1:6379");
+        assert_eq!(json["peer"], "127.0.0.1:40000");
+        assert_eq!(json["path"], "shm");
+        assert!(json["reason"].is_null() && json["why"].is_null());
+        assert_eq!(json["bytes"]["to_client"]["ring"], 7);
+        assert_eq!(json["bytes"]["to_server"]["kernel"], 0);
+        assert_eq!(json["processes"].as_array().unwrap().len(), 1);
+        assert!(json["queue"].is_null() && json["age_seconds"].is_null());
+    }
+
+    #[test]
+    fn a_detail_tells_of_both_ends() {
+        let mut row = row();
+        (row.flags, row.pids) = (FLAG_SHUNTED, [7, 8]);
+        let json = serde_json::to_value(connection(&row, Some(&detail()))).unwrap();
+        assert_eq!(json["age_seconds"], 3661);
+        assert_eq!(json["queue"]["to_client"], 9);
+        let [server, client] = [0, 1].map(|i| &json["processes"][i]);
+        assert_eq!(server["uid"], 0);
+        assert_eq!(client["uid"], 4_000_000);
+        assert_eq!(client["counts"]["sent"]["user"], 3);
+        assert_eq!(client["counts"]["wakeups_received"], 6);
+        // Bytes that were in a ring have been sent again by TCP.
+        (row.flags, row.status) = (0, Reason::Requested as u8);
+        let json = serde_json::to_value(connection(&row, Some(&detail()))).unwrap();
+        assert!(json["queue"].is_null());
+        assert_eq!(json["why"], Reason::Requested.text());
+    }
+}

@@ -1,0 +1,63 @@
+//! What to do about each reason.
+
+use shunt_abi::Reason;
+
+/// What brings such a connection into shared memory; `None`: nothing that a user could do.
+pub(crate) fn of(reason: Reason) -> Option<&'static str> {
+    Some(match reason {
+        Reason::Pending => {
+            "wait: a connection is moved once a few calls have shown that it lives (--upgrade=eager does it at once)"
+        }
+        Reason::PeerPlain => "run the program at the other end by `shunt run`, too",
+        Reason::NotLocal => {
+            "if the other end is on this host, let root run `shuntd --system`, which finds ends in all network namespaces"
+        }
+        Reason::ShortLived => "keep connections open in a pool, or use --upgrade=eager",
+        Reason::Disabled => "start the program without --upgrade=off (SHUNT_UPGRADE)",
+        Reason::NoDaemon | Reason::DaemonLost => {
+            "start a shuntd: `shunt run -- true` does, or root's `shuntd --system`"
+        }
+        Reason::Policy => "see shunt.toml(5) for the rules of this host",
+        Reason::NoResources => {
+            "raise the limits of memory and descriptors (`ulimit -a`), or the container's"
+        }
+        Reason::Quota => "raise the limits in shunt.toml(5), or close connections",
+        Reason::Forked => {
+            "start the program with --upgrade=eager, so that it is moved before the fork"
+        }
+        Reason::Held => "close the copy of the socket in the other process",
+        Reason::IoUring => "`shunt run --io-uring=deny`, if the program can do without",
+        Reason::Confined => "allow what Shunt needs in the program's seccomp filter",
+        Reason::Requested => "nothing: after some more calls it is moved again",
+        Reason::NoProof => {
+            "allow pidfd_getfd(2) to shuntd, or let root run `shuntd --system`; see `shunt doctor`"
+        }
+        Reason::OtherUser => "run both as one user, or set cross_user in shunt.toml(5)",
+        Reason::OtherNamespace => {
+            "let root run `shuntd --system` on the host; `shunt container print` tells what the container needs"
+        }
+        Reason::Version => {
+            "restart the daemon, and programs that were started before the last upgrade"
+        }
+        Reason::Older => "open the connection again",
+        Reason::Protocol => "the other end is damaged or hostile: look at that program",
+        Reason::Unused => "nothing: it is moved with the next bytes",
+        Reason::PeerRefused | Reason::PeerLeft => "look at what the other end says",
+        Reason::Inherited
+        | Reason::Passed
+        | Reason::Stdio
+        | Reason::Urgent
+        | Reason::SocketOption
+        | Reason::AsyncIo
+        | Reason::OneShot
+        | Reason::Busy
+        | Reason::HalfClosed
+        | Reason::NotEstablished
+        | Reason::SelfConnected
+        | Reason::Blocked
+        | Reason::Edge
+        | Reason::HolderDied
+        | Reason::Ended
+        | Reason::UnknownSet => return None,
+    })
+}

@@ -1,0 +1,167 @@
+//! One connection's history, from what its ends count and who has them.
+
+use shunt_abi::Reason;
+
+use super::sockets::{self, Side};
+use super::{Story, advice};
+use crate::process::Process;
+use crate::ss::Connection;
+use crate::ss::connection::Way;
+use crate::ss::table::{age, who};
+
+pub(super) fn of(connection: Connection) -> Story {
+    let mut history = vec![ends(&connection)];
+    history.extend(connection.age_seconds.map(|seconds| {
+        let age = age(seconds);
+        format!("One of them has had it for {age} or longer.")
+    }));
+    history.push(way(&connection));
+    let mut todo = None;
+    if let (Some(name), Some(why)) = (&connection.reason, connection.why) {
+        history.push(format!("{name}: {why}"));
+        todo = known(name).and_then(advice::of).map(str::to_owned);
+    }
+    if connection.path != "shm" {
+        history.extend(own_reasons(&connection));
+        if let Some(other) = unknown_end(&connection) {
+            let finding = other.finding();
+            let who = who(&other.comm, Some(other.pid));
+            history.push(format!("{who}, which has the other end, {}.", finding.what));
+            todo = finding.advice.or(todo.filter(|_| other.is_under_shunt()));
+        }
+        let remarks = connection.processes.iter().filter_map(|process| {
+            let process = Process::look(process.pid?)?;
+            Some(format!(
+                "{} {}.",
+                who(&process.comm, Some(process.pid)),
+                process.remark()?.what
+            ))
+        });
+        history.extend(remarks);
+    }
+    Story {
+        connection,
+        history,
+        advice: todo,
+    }
+}
+
+fn known(name: &str) -> Option<Reason> {
+    Reason::ALL
+        .iter()
+        .copied()
+        .find(|reason| reason.name() == name)
+}
+
+fn ends(c: &Connection) -> String {
+    let end = |name| {
+        let found = c.processes.iter().find(|process| process.end == name);
+        found.map_or("a program that shuntd does not know".to_owned(), |p| {
+            who(&p.comm, p.pid)
+        })
+    };
+    format!("Accepted by {}, made by {}.", end("server"), end("client"))
+}
+
+/// Which way the bytes have gone, in the order in which that must have been.
+fn way(c: &Connection) -> String {
+    let sum =
+        |part: fn(Way) -> u64| part(c.bytes.to_client).saturating_add(part(c.bytes.to_server));
+    let (ring, kernel) = (sum(|way| way.ring), sum(|way| way.kernel));
+    match (c.path, ring) {
+        ("shm", _) => {
+            format!("Its bytes move through shared memory: {ring} so far, and {kernel} by TCP.")
+        }
+        (_, 0) => format!("Its bytes have moved by TCP only: {kernel} so far."),
+        _ => format!(
+            "It was in shared memory for {ring} bytes and went back to TCP, which has moved {kernel}."
+        ),
+    }
+}
+
+/// What each end says, where that is another reason than the connection's.
+fn own_reasons(c: &Connection) -> Vec<String> {
+    let others = c.processes.iter().filter(|p| p.reason != c.reason);
+    let said = others.filter_map(|process| {
+        let reason = known(process.reason.as_deref()?).filter(|r| !r.is_provisional())?;
+        let who = who(&process.comm, process.pid);
+        Some(format!("{who} says {}: {}", reason.name(), reason.text()))
+    });
+    said.collect()
+}
+
+/// Who has the end that shuntd knows nobody of, if we find that out.
+fn unknown_end(c: &Connection) -> Option<Process> {
+    let [known] = &c.processes[..] else {
+        return None;
+    };
+    let wanted = match known.end {
+        "server" => Side {
+            local: c.peer,
+            peer: c.local,
+        },
+        _ => Side {
+            local: c.local,
+            peer: c.peer,
+        },
+    };
+    let holders = sockets::holders(known.pid, |side| *side == wanted);
+    Process::look(*holders.first()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ss::connection::connection;
+    use crate::ss::connection::tests::{detail, row};
+    use shunt_abi::message::FLAG_SHUNTED;
+
+    #[test]
+    fn a_connection_in_shared_memory_needs_nothing() {
+        let mut row = row();
+        row.flags = FLAG_SHUNTED;
+        let story = of(connection(&row, Some(&detail())));
+        assert_eq!(
+            story.history,
+            [
+                "Accepted by re?is/7, made by a program that shuntd does not know.",
+                "One of them has had it for 1h01m or longer.",
+                "Its bytes move through shared memory: 7 so far, and 1 by TCP.",
+            ]
+        );
+        assert_eq!(story.advice, None);
+    }
+
+    #[test]
+    fn a_connection_that_went_back_says_so_and_why() {
+        let mut row = row();
+        row.pids = [0, 0];
+        row.status = Reason::Requested as u8;
+        let story = of(connection(&row, None));
+        assert!(story.history[1].starts_with("It was in shared memory for 7 bytes"));
+        assert!(
+            story.history[2].starts_with("REQUESTED: "),
+            "{:?}",
+            story.history
+        );
+        row.bytes[0][0] = 0;
+        let story = of(connection(&row, None));
+        assert_eq!(
+            story.history[1],
+            "Its bytes have moved by TCP only: 1 so far."
+        );
+    }
+
+    #[test]
+    fn what_an_end_says_itself_is_told_if_it_is_something_else() {
+        let mut row = row();
+        row.pids = [7, 8];
+        row.status = Reason::Stdio as u8;
+        let mut detail = detail();
+        detail.ends[0].status = Reason::PeerRefused as u8;
+        detail.ends[1].status = Reason::Stdio as u8;
+        let said = own_reasons(&connection(&row, Some(&detail)));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].starts_with("re?is/7 says PEER_REFUSED: "));
+    }
+}
