@@ -15,21 +15,7 @@ use crate::{Outcome, control, signal, sys, upgrade};
 
 mod told;
 
-use told::{HEARD, PLACE, get_in, get_out};
-
-/// The work of one call: the array for the real one, and who was told that a
-/// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
-/// entry of our own.
-struct Scratch<'a> {
-    fds: &'a mut [pollfd],
-    told: &'a mut [pollfd],
-    /// When the objects in `told` were held.
-    held: Taken,
-    /// Nobody tells of everything that is waited for.
-    must_look: bool,
-    /// What a call that is cancelled leaves to give back.
-    memory: Memory,
-}
+use told::{HEARD, PLACE, Scratch, get_in, get_out};
 
 /// The program's array; `None`: there is none, or it is the kernel's to refuse.
 ///

@@ -5,12 +5,26 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, pollfd};
 use shunt_abi::Reason;
 
-use super::Scratch;
+use super::super::array::Memory;
 use crate::epoll::{self, SETS, Set};
 use crate::hold::{self, Held, Taken};
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Want};
 use crate::wake::{self, Place};
+
+/// The work of one call: the array for the real one, and who was told that a
+/// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
+/// entry of our own.
+pub(super) struct Scratch<'a> {
+    pub(super) fds: &'a mut [pollfd],
+    pub(super) told: &'a mut [pollfd],
+    /// When the objects in `told` were held.
+    pub(super) held: Taken,
+    /// Nobody tells of everything that is waited for.
+    pub(super) must_look: bool,
+    /// What a call that is cancelled leaves to give back.
+    pub(super) memory: Memory,
+}
 
 /// What was told, in `events` of an entry of [`Scratch::told`]. `fd` is the
 /// object's index, `revents` what the program waits for. The object is held.
