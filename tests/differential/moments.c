@@ -130,7 +130,7 @@ static void go_through(struct end *e, int (*call)(int), int fd, int *lost)
     *lost += has_come && is_late;
 }
 
-enum { LAST = 80 };
+enum { LAST = 40 };
 
 static void at_last_steps(struct end *e, const char *name, int (*call)(int), int fd)
 {
