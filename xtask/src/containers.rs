@@ -9,6 +9,7 @@
 //!           client           server
 //! ```
 
+mod change;
 mod place;
 
 use crate::build::artifact;
@@ -105,10 +106,16 @@ pub(crate) fn steps(report: &mut Report) -> Result<()> {
             [client, server],
         ])
     });
+    report.step("namespaces / a new policy", || {
+        lab.after_a_new_policy(&daemon, &net)
+    });
     report.step(
         "namespaces / a server that had another shuntd before",
         || lab.after_a_restart(daemon, &net),
     );
+    report.step("namespaces / the list of another shuntd", || {
+        lab.list_after_a_restart(&net)
+    });
     Ok(())
 }
 
@@ -275,11 +282,18 @@ impl Lab {
         let library = directory.join("libshunt.so");
         fs::copy(artifact("libshunt.so"), &library)?;
         let socket = directory.join("run/socket");
-        Ok(Self {
+        let lab = Self {
             directory,
             library,
             socket,
-        })
+        };
+        fs::write(lab.config(), "")?;
+        Ok(lab)
+    }
+
+    /// The configuration of its daemons.
+    fn config(&self) -> PathBuf {
+        self.directory.join("shunt.toml")
     }
 
     /// Starts shuntd, and waits until it listens.
@@ -287,7 +301,9 @@ impl Lab {
         command
             .arg(artifact("shuntd"))
             .args(["--system", "--verbose", "--socket"])
-            .arg(&self.socket);
+            .arg(&self.socket)
+            .arg("--config")
+            .arg(self.config());
         let daemon = Job::spawn("shuntd", &self.directory, &mut command)?;
         let says_how = || daemon.output().contains("ends are paired by");
         ensure!(

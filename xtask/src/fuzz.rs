@@ -1,5 +1,5 @@
 //! Random input for everything that reads what others wrote: rings, credits,
-//! the daemon's messages, records of eBPF. And random sequences of calls, natively and under Shunt.
+//! the daemon's messages and configuration, records of eBPF. And random sequences of calls, natively and under Shunt.
 
 use crate::build::{artifact, cargo, root};
 use crate::process::{Job, reap_leftovers};
@@ -41,6 +41,9 @@ const TESTS: &[(&str, &str, u32)] = &[
     ("shunt-shm", "survives_any", 10_000),
     ("shunt-shm", "behaves_like_a_byte_stream", 1_000),
     ("shuntd", "random_messages_never_hurt_the_daemon", 500),
+    ("shuntd", "any_text_is_a_configuration_or_a_mistake", 20_000),
+    ("shuntd", "lists_of_rules_are_read_from_the_top", 10_000),
+    ("shuntd", "it_matches_what_its_definition_does", 100_000),
     (
         "shunt-identity",
         "any_bytes_are_an_identity_or_none",

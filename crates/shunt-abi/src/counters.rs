@@ -150,6 +150,10 @@ pub struct Record {
     pub connected: AtomicU8,
     /// 1: a direction went back to TCP.
     pub downgraded: AtomicU8,
+    /// The slot's generation, …
+    pub generation: AtomicU32,
+    /// … and its link, or 0: it has had none. Both ends say the same.
+    pub link: AtomicU64,
     /// Sent.
     pub tx: Counts,
     /// Received.
@@ -162,6 +166,8 @@ impl Record {
         self.cookie.store(0, RELAXED);
         self.fd.store(0, RELAXED);
         self.port.store(0, RELAXED);
+        self.generation.store(0, RELAXED);
+        self.link.store(0, RELAXED);
         for byte in [
             &self.stage,
             &self.reason,

@@ -20,7 +20,7 @@
 //!   Retire ───────────────────────────>         "a forked child of mine has this link's memory"
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
 //!          <─────────────────────────── Lent (+ that descriptor)
-//!          <─────────────────────────── Downgrade (`shunt downgrade` wishes it)
+//!          <─────────────────────────── Downgrade (`shunt downgrade` or a changed policy wishes it)
 //!   Where ────────────────────────────>         "where is the other end?", for the statistics
 //!          <─────────────────────────── Where
 //! ```
@@ -147,10 +147,10 @@ pub enum Role {
 /// | Lend | `cookie`, `fd`: the client's own end |
 /// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason |
 /// | Alone | to the daemon: `cookie`, `fd`, `index` of its descriptors name it, `generation` (the question's number); from it: `cookie`, `fd`, `generation`, `status`: 0, or a reason |
-/// | Downgrade | from the daemon: `cookie`, `fd`; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
+/// | Downgrade | from the daemon: `cookie`, `fd`, `status`: 0, or the reason of a changed policy; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
 /// | Where | `cookie`, `fd`, `status`: the reason so far, `family`, `ports` and `addresses`; from the daemon: `cookie`, `fd`, `index`: the reason so far, `status`: 0 or the reason in its place |
-/// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted, `bytes` |
-/// | Listener | the first of `family`, `addresses`, `ports` and `pids`; `name` |
+/// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted, `bytes`; [`Message::containers`] |
+/// | Listener | the first of `family`, `addresses`, `ports`, `pids` and [`Message::containers`]; `name` |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Message {
@@ -232,6 +232,11 @@ pub const SOCKETS: u32 = 8;
 pub const MESSAGE_BYTES: usize = size_of::<Message>();
 
 const _: () = assert!(MESSAGE_BYTES == 160);
+// Sixteen bytes for each.
+const _: () = assert!(
+    Message::CONTAINERS_AT[1] - Message::CONTAINERS_AT[0] == 16
+        && std::mem::offset_of!(Message, port) - Message::CONTAINERS_AT[1] == 16
+);
 
 impl Message {
     /// A message of this kind with all other fields zero.
@@ -249,6 +254,28 @@ impl Message {
         Self::read_from_bytes(bytes).ok()
     }
 
+    /// Where a row has the containers of its processes, zero padded: in the place of what names sockets,
+    /// slots and arenas.
+    const CONTAINERS_AT: [usize; 2] = [
+        std::mem::offset_of!(Self, cookie),
+        std::mem::offset_of!(Self, slot),
+    ];
+
+    /// The containers of a row's [first, second] process, if they are in one and the asker may know that.
+    #[must_use]
+    pub fn containers(&self) -> [Option<String>; 2] {
+        Self::CONTAINERS_AT.map(|at| {
+            let name = self.as_bytes()[at..].first_chunk();
+            name.map(comm_text).filter(|name| !name.is_empty())
+        })
+    }
+
+    /// Names the container of the first (0) or second (1) process of a row.
+    pub fn set_container(&mut self, process: usize, name: &[u8; 16]) {
+        let at = Self::CONTAINERS_AT[process];
+        self.as_mut_bytes()[at..at + name.len()].copy_from_slice(name);
+    }
+
     /// What it is, if known.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
@@ -261,4 +288,22 @@ impl Message {
 pub fn comm_text(name: &[u8; 16]) -> String {
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
     String::from_utf8_lossy(&name[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_names_the_containers_of_its_processes_and_nothing_else_changes() {
+        let mut row = Message::new(Kind::Row);
+        assert_eq!(row.containers(), [None, None]);
+        row.set_container(1, b"0123456789ab\0\0\0\0");
+        assert_eq!(row.containers(), [None, Some("0123456789ab".to_owned())]);
+        row.set_container(0, b"sixteen-letters!");
+        assert_eq!(row.containers()[0].as_deref(), Some("sixteen-letters!"));
+        let before = Message::new(Kind::Row);
+        assert_eq!((row.fd, row.port), (before.fd, before.port));
+        assert_eq!((row.kind, row.protocol), (before.kind, before.protocol));
+    }
 }

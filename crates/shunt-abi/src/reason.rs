@@ -43,7 +43,7 @@ reasons! {
     ShortLived = 4, "SHORT_LIVED", "The connection ended before it had shown that it would live.";
     Disabled = 5, "DISABLED", "Upgrades are switched off (--upgrade=off).";
     NoDaemon = 6, "NO_DAEMON", "No compatible shuntd answers: start one with `shunt run` or `shuntd`.";
-    Policy = 7, "POLICY", "The daemon's policy denies this pair.";
+    Policy = 7, "POLICY", "The daemon's policy (shunt.toml(5)) denies this pair, or has since it was changed.";
     NoResources = 8, "NO_RESOURCES", "Memory, descriptors or slots ran out.";
     Forked = 9, "FORKED", "The socket was shared by fork before it could be upgraded.";
     Inherited = 10, "INHERITED", "The socket came through exec from a program that opened it.";
@@ -76,6 +76,7 @@ reasons! {
     Unused = 37, "UNUSED", "This end was ready for shared memory, but nothing was sent through it.";
     UnknownSet = 38, "UNKNOWN_SET", "It is in an epoll set that Shunt does not know: another program made that, or memory had run out.";
     Older = 39, "OLDER", "Its addresses are of two network namespaces or hosts, and it was made before the shuntd that could tell which.";
+    Quota = 40, "QUOTA", "The user or the container of an end, or the host, has as many links, connections or as much memory of Shunt as it may (limits in shunt.toml(5)).";
 }
 
 impl Reason {

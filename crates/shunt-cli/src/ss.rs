@@ -27,6 +27,8 @@ pub(crate) struct Listener {
     /// `None`: it lives in a PID namespace that shuntd cannot see.
     pid: Option<u32>,
     comm: String,
+    /// As of a [`Process`].
+    container: Option<String>,
 }
 
 /// Payload by direction.
@@ -63,6 +65,8 @@ pub(crate) struct Process {
     comm: String,
     /// "server" (it accepted) or "client" (it connected).
     end: &'static str,
+    /// The container that it is in, if the asker may know that.
+    container: Option<String>,
 }
 
 /// Prints the connections of every daemon that serves this user, as far as `filter` shows them.
@@ -125,6 +129,7 @@ fn listener(row: &Message) -> Listener {
         local: end(row, 0),
         pid: known(row.pids[0]),
         comm: comm_text(&row.name),
+        container: row.containers()[0].take(),
     }
 }
 
@@ -133,12 +138,14 @@ pub(crate) fn connection(row: &Message) -> Connection {
         ring: row.bytes[i][0],
         kernel: row.bytes[i][1],
     };
-    let process = |pid: u32, comm: &[u8; 16], end| {
+    let [of_server, of_client] = row.containers();
+    let process = |pid: u32, comm: &[u8; 16], end, container| {
         // Who has introduced itself has a name, also where its process is not seen.
         (pid != 0 || comm[0] != 0).then(|| Process {
             pid: known(pid),
             comm: comm_text(comm),
             end,
+            container,
         })
     };
     let shunted = row.flags & FLAG_SHUNTED != 0;
@@ -150,8 +157,8 @@ pub(crate) fn connection(row: &Message) -> Connection {
         local: end(row, 0),
         peer: end(row, 1),
         processes: [
-            process(row.pids[0], &row.name, "server"),
-            process(row.pids[1], &row.peer_name, "client"),
+            process(row.pids[0], &row.name, "server", of_server),
+            process(row.pids[1], &row.peer_name, "client", of_client),
         ]
         .into_iter()
         .flatten()
@@ -179,12 +186,16 @@ pub(crate) fn table(connections: &[Connection], listeners: &[Listener]) -> Strin
     ];
     // A name is whatever a program calls itself.
     let printable = |comm: &str| comm.replace(|ch: char| ch.is_control(), "?");
+    let who = |comm: &str, pid, container: Option<&str>| {
+        let container = container.map_or(String::new(), |name| format!("@{}", printable(name)));
+        format!("{}/{}{container}", printable(comm), shown(pid))
+    };
     let none = || "-".to_owned();
     let mut rows = vec![heads.map(str::to_owned)];
     for c in connections {
         let process = |end| {
             let found = c.processes.iter().find(|process| process.end == end);
-            found.map_or_else(none, |p| format!("{}/{}", printable(&p.comm), shown(p.pid)))
+            found.map_or_else(none, |p| who(&p.comm, p.pid, p.container.as_deref()))
         };
         // Through rings + through the kernel.
         let bytes = |way: Way| format!("{}+{}", way.ring, way.kernel);
@@ -200,7 +211,7 @@ pub(crate) fn table(connections: &[Connection], listeners: &[Listener]) -> Strin
         ]);
     }
     for l in listeners {
-        let holder = format!("{}/{}", printable(&l.comm), shown(l.pid));
+        let holder = who(&l.comm, l.pid, l.container.as_deref());
         let (local, path) = (l.local.to_string(), "listen".to_owned());
         rows.push([
             local,
@@ -274,6 +285,9 @@ mod tests {
             "127.0.0.1:6379  127.0.0.1:40000  re?is/7  -       tcp     7+1        0+0        PEER_PLAIN"
         );
         assert!(lines[2].ends_with("REASON_200"));
+        newer.set_container(0, b"0123456789ab\0\0\0\0");
+        let text = table(&[connection(&newer)], &[]);
+        assert!(text.contains("  re?is/7@0123456789ab  "), "{text}");
         assert_eq!(
             lines[3],
             "127.0.0.1:6379  *                re?is/7  -       listen  -          -"

@@ -24,6 +24,7 @@ mod request;
 mod sending;
 mod state;
 mod stock;
+mod vain;
 mod wire;
 
 pub(crate) use board::{accelerates, await_listed, crosses, has_mail};
@@ -34,7 +35,8 @@ pub(crate) use mail::{check_mail, take_wishes};
 pub(crate) use news::{bury, listen, refuse, release, report, report_shunted, unlisten};
 pub(crate) use reply::nap;
 pub(crate) use request::{ask_alone, claim, claim_again, claim_now, claim_patiently};
-pub(crate) use state::{is_fresh, why_not, wish_again};
+pub(crate) use state::{AFAR, is_fresh, why_not, wish_again};
+pub(crate) use vain::Vain;
 
 use mail::{drain, read_all};
 use state::{GREETED, GUEST, LOCK, RETRY_AT, SOCKET};

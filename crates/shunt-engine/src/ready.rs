@@ -53,18 +53,15 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Outcome {
     }
     let seen = signals::now();
     // SAFETY: the caller's promise.
-    match unsafe { poll::shunted(fds, count, timeout == 0) } {
-        // SAFETY: as above.
-        Some(fds) => unsafe {
-            poll::poll(
-                fds,
-                Limit::new(milliseconds(timeout)),
-                std::ptr::null(),
-                seen,
-            )
-        },
-        None => Outcome::Kernel,
+    let Some(fds) = (unsafe { poll::array(fds, count) }) else {
+        return Outcome::Kernel;
+    };
+    if !poll::is_ours(fds, timeout == 0, seen) {
+        return Outcome::Kernel;
     }
+    let limit = Limit::new(milliseconds(timeout));
+    // SAFETY: no mask.
+    unsafe { poll::poll(fds, limit, std::ptr::null(), seen) }
 }
 
 /// `ppoll(2)`. The kernel's own call would write back what is left of the time;
@@ -84,9 +81,12 @@ pub unsafe fn ppoll(
         return Outcome::Kernel;
     };
     // SAFETY: as above.
-    let Some(fds) = (unsafe { poll::shunted(fds, count, time == Some(0)) }) else {
+    let Some(fds) = (unsafe { poll::array(fds, count) }) else {
         return Outcome::Kernel;
     };
+    if !poll::is_ours(fds, time == Some(0), seen) {
+        return Outcome::Kernel;
+    }
     // SAFETY: as above.
     unsafe { poll::poll(fds, Limit::new(time), mask, seen) }
 }

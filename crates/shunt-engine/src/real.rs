@@ -44,9 +44,10 @@ real_functions! {
     send(libc::c_int, *const libc::c_void, usize, libc::c_int) -> isize;
     ppoll(*mut libc::pollfd, libc::nfds_t, *const libc::timespec, *const libc::sigset_t) -> libc::c_int;
     pselect(libc::c_int, *mut libc::fd_set, *mut libc::fd_set, *mut libc::fd_set, *const libc::timespec, *const libc::sigset_t) -> libc::c_int;
-    epoll_pwait(libc::c_int, *mut libc::epoll_event, libc::c_int, libc::c_int, *const libc::sigset_t) -> libc::c_int;
     sendmsg(libc::c_int, *const libc::msghdr, libc::c_int) -> isize;
     recvmsg(libc::c_int, *mut libc::msghdr, libc::c_int) -> isize;
+    pthread_testcancel() -> ();
+    pthread_setcanceltype(libc::c_int, *mut libc::c_int) -> libc::c_int;
     sigaction(libc::c_int, *const libc::sigaction, *mut libc::sigaction) -> libc::c_int;
     recvfrom(libc::c_int, *mut libc::c_void, usize, libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> isize;
     recvmmsg(libc::c_int, *mut libc::mmsghdr, libc::c_uint, libc::c_int, *mut libc::timespec) -> libc::c_int;
@@ -96,10 +97,10 @@ impl CleanUp {
     }
 }
 
-/// Makes a real call like [`quietly`] in which the thread sleeps; should it be
-/// cancelled there, `undo` runs (`pthread_cleanup_push(3)`). A `Drop` would not
-/// do: cancellation unwinds with libc's own copy of the unwinder.
-pub(crate) fn sleeping<U: Fn()>(undo: &U, call: impl FnOnce() -> isize) -> Result<isize, i32> {
+/// Makes a call in which the thread may be cancelled; should that be, `undo` runs
+/// (`pthread_cleanup_push(3)`). A `Drop` would not do: cancellation unwinds with libc's own copy of
+/// the unwinder.
+pub(crate) fn cancellable<U: Fn(), R>(undo: &U, call: impl FnOnce() -> R) -> R {
     unsafe extern "C-unwind" fn run<U: Fn()>(undo: *mut c_void) {
         // SAFETY: the closure below; its frame is still there while it is unwound.
         unsafe { (*undo.cast::<U>())() }
@@ -108,10 +109,16 @@ pub(crate) fn sleeping<U: Fn()>(undo: &U, call: impl FnOnce() -> isize) -> Resul
     let argument = std::ptr::from_ref(undo).cast_mut().cast();
     // SAFETY: the buffer lives until it is taken out, or until it has been run.
     unsafe { CleanUp::push(&raw mut buffer, run::<U>, argument) };
-    let result = quietly(call);
+    let result = call();
     // SAFETY: pushed last.
     unsafe { CleanUp::pop(&raw mut buffer) };
     result
+}
+
+/// Makes a real call like [`quietly`] in which the thread sleeps; should it be cancelled there, `undo`
+/// runs.
+pub(crate) fn sleeping<U: Fn()>(undo: &U, call: impl FnOnce() -> isize) -> Result<isize, i32> {
+    cancellable(undo, || quietly(call))
 }
 
 /// The calling thread's `errno`, as a real function left it.

@@ -1,17 +1,18 @@
 //! Signal handlers, counted.
 //!
 //! A call that spins before it sleeps must not sleep through a signal that came
-//! while it spun: the kernel's call would have returned `EINTR`. So the kernel
+//! while it spun, or was about to sleep: the kernel's call would have returned `EINTR`. So the kernel
 //! gets [`trampoline::counting`] in place of each of the program's handlers; it
-//! counts ([`note`](mod@note)) and jumps on to the program's.
+//! counts ([`note`](mod@note)), sends a thread that is about to sleep past that
+//! ([`thread::sleep`](crate::thread::sleep)), and jumps on to the program's.
 //!
 //! The program never sees that: flags and mask are its own, and where the
 //! kernel answers with our trampoline we answer with the program's handler. The
 //! kernel stays the only truth about which disposition a signal has; the table
 //! here says only what our trampoline stands for.
 //!
-//! Not counted, and so woken up to a spin (50 µs) late at worst if the signal
-//! comes in it: handlers set with a bare `rt_sigaction` (also by `syscall`), as
+//! Not counted, so that a signal which comes in the spin (50 µs at most) does not end
+//! the call: handlers set with a bare `rt_sigaction` (also by `syscall`), as
 //! some language runtimes do, and those set in a `vfork` child, which must not
 //! write to its parent's table.
 //!

@@ -80,10 +80,12 @@ pub(crate) struct Socket {
     links: Links,
     cookie: AtomicU64,
     port: AtomicU32,
-    /// `shunt downgrade` wishes it back to TCP.
-    pub(crate) wished: AtomicBool,
+    /// Why it is wished back to TCP (`shunt downgrade`, a changed policy), or 0.
+    pub(crate) wished: AtomicU8,
     /// Another program or process made it: nobody here knows who else has it.
     pub(crate) adopted: AtomicBool,
+    /// Its addresses leave its network namespace.
+    pub(crate) afar: AtomicBool,
     /// Both ends have been waited for until they were attached, or as long as one may (sync).
     pub(crate) completed: AtomicBool,
     /// This process has told the daemon of it.
@@ -184,8 +186,7 @@ impl Socket {
         table::look(fd).is(self)
     }
 
-    /// A new socket object for `fd`, entered in the table. Others see its record if this process has begun to
-    /// count ([`region::ensure`]).
+    /// A new socket object for `fd`, in the table. Others see its record if this process counts ([`region::ensure`]).
     pub(crate) fn enter(fd: c_int, stage: Stage) -> Option<&'static Self> {
         let socket = SOCKETS.take()?;
         let o = Ordering::Relaxed;
@@ -198,14 +199,15 @@ impl Socket {
         socket.port.store(0, o);
         socket.calls.store(0, o);
         socket.claim_after.store(0, o);
-        socket.adopted.store(false, o);
-        socket.wished.store(false, o);
-        socket.completed.store(false, o);
+        socket.wished.store(0, o);
+        for flag in [&socket.adopted, &socket.afar, &socket.completed] {
+            flag.store(false, o);
+        }
+        for flag in [&socket.told, &socket.inquired, &socket.passed_over] {
+            flag.store(false, o);
+        }
         socket.watcher.store(0, o);
-        socket.told.store(false, o);
-        socket.inquired.store(false, o);
         socket.left.store(0, o);
-        socket.passed_over.store(false, o);
         socket.inside.clear();
         socket.looked_at.store(0, o);
         socket.awake.store(0, o);

@@ -40,7 +40,9 @@ pub(crate) use memory::{
     wipe_on_fork,
 };
 pub(crate) use pair::Listener;
-pub(crate) use proc::{comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run};
+pub(crate) use proc::{
+    comm, core, exit, getpid, has_threads, is_dead, is_stopped, open_descriptors, refuses_to_run,
+};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
     ready, sched_yield,

@@ -2,13 +2,14 @@
 //!
 //! * [`identity`], [`owner`], [`alone`]: the process, whose its memory is, and how many threads it has.
 //! * [`token`], [`lock`]: what a thread holds.
-//! * [`words`], [`signals`], [`undisturbed`], [`under_way`]: what signal handlers find of a thread.
+//! * [`words`], [`signals`], [`undisturbed`], [`under_way`], [`sleep`]: what signal handlers find of a thread.
 
 pub(crate) mod alone;
 mod identity;
 mod lock;
 mod owner;
 pub(crate) mod signals;
+pub(crate) mod sleep;
 mod token;
 pub(crate) mod under_way;
 pub(crate) mod undisturbed;

@@ -24,6 +24,8 @@ use attach::attach_paired;
 use ends::{Ends, ends};
 use vain::is_eager;
 pub(crate) use vain::note_end;
+/// After so many calls a connection is claimed although those from afar come to nothing.
+const AFAR_AFTER: u32 = 64 * LIVES_AFTER;
 /// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
 const LOOK_EVERY: u32 = 16;
 
@@ -98,6 +100,7 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
     match ends(fd) {
         // The next call on it attaches it: a server that only hands it over to another
         // program gives that a socket which has never been but the kernel's.
+        Ok(ends) if is_put_off(socket, &ends) => {}
         Ok(Ends { names, is_local }) if know_cookie(socket, fd) => {
             if is_local {
                 claim_and_wait(socket, fd, names);
@@ -111,6 +114,17 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
             socket.set_plain(Stage::Candidate, reason);
         }
     }
+}
+
+/// The other end is most likely on another host, as those of many connections before were: the daemon is
+/// asked only if it goes on for long.
+fn is_put_off(socket: &Socket, ends: &Ends) -> bool {
+    socket.afar.store(!ends.is_local, Ordering::Relaxed);
+    let is_put_off = !ends.is_local && !control::AFAR.pays();
+    if is_put_off {
+        socket.claim_after.store(AFAR_AFTER, Ordering::Relaxed);
+    }
+    is_put_off
 }
 
 /// Asks for a pairing, and waits for the daemon's word as long as the mode has it.
@@ -263,6 +277,7 @@ fn move_candidate(socket: &'static Socket, fd: c_int, calls: u32) {
     }
     socket.set_reason(Reason::Pending);
     match ends(fd) {
+        Ok(ends) if calls < AFAR_AFTER && is_put_off(socket, &ends) => {}
         Ok(Ends { names, .. }) if know_cookie(socket, fd) => {
             control::claim(socket, fd, Some(names));
         }

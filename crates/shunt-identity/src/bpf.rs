@@ -17,6 +17,7 @@ use crate::assembly::Instruction;
 
 const MAP_CREATE: libc::c_long = 0;
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
+#[cfg(test)]
 const MAP_DELETE_ELEM: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
 const LINK_CREATE: libc::c_long = 28;
@@ -154,6 +155,7 @@ impl<K: IntoBytes + Immutable, V: FromBytes> Map<K, V> {
     }
 
     /// It is no error if there is none.
+    #[cfg(test)]
     pub(crate) fn delete(&self, key: &K) -> io::Result<()> {
         // SAFETY: `new` has made the map for keys of this size.
         match unsafe { bpf(MAP_DELETE_ELEM, &mut self.element(key, 0)) } {

@@ -90,7 +90,9 @@ pub enum Side {
 
 impl Identities {
     /// Begins to record connections: the last `capacity` sockets or so, of all namespaces. One
-    /// takes about 240 bytes of the kernel's memory, all of them reserved at once.
+    /// takes about 240 bytes of the kernel's memory, all of them reserved at once. Records stay until newer ones
+    /// need the room, also when their sockets are closed: a connection may go to another process, which asks for it
+    /// anew.
     ///
     /// Several processes may do so beside each other. What is attached goes with the last descriptor of it,
     /// so also when the process is killed; a child that was forked and has executed nothing has a copy.
@@ -135,24 +137,6 @@ impl Identities {
         let identity = self.of(other)?.filter(is_end);
         let identity = identity.filter(|other| is_one_handshake(of, other));
         Ok(identity.map(|identity| (other, identity)))
-    }
-
-    /// Makes room: nobody will ask for this connection any more, neither for the socket with this cookie nor for the other
-    /// end. (Records would otherwise stay until newer ones need the room, whether or not the sockets are closed.)
-    pub fn forget(&self, cookie: u64) {
-        // What cannot be removed now goes later, as what nobody forgets.
-        let Ok(Some(identity)) = self.of(cookie) else {
-            return;
-        };
-        if let Ok(Some((other, _))) = self.mirror(&identity) {
-            let _ = self.attachment.ends.delete(&other);
-        }
-        if let Ok(Some([own, _])) = self.entry(&identity)
-            && own == cookie
-        {
-            let _ = self.attachment.pairs.delete(&Numbers::of(&identity));
-        }
-        let _ = self.attachment.ends.delete(&cookie);
     }
 
     /// The cookies of the one socket with these numbers on this side, and of the one on the other. (Nobody has that of

@@ -67,24 +67,6 @@ fn a_connection_that_began_before_is_unknown() {
     assert_eq!(identities.of(cookie(&acceptor)).unwrap(), None);
 }
 
-#[test]
-fn a_connection_is_forgotten_with_both_ends() {
-    let name = "a_connection_is_forgotten_with_both_ends";
-    let Some(identities) = attach_or_skip(name, PLENTY) else {
-        return;
-    };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (kept, kept_acceptor) = connection(&listener);
-    for by_acceptor in [false, true] {
-        let (connector, acceptor) = connection(&listener);
-        let ends = [cookie(&connector), cookie(&acceptor)];
-        identities.forget(ends[usize::from(by_acceptor)]);
-        assert_eq!(ends.map(|end| identities.of(end).unwrap()), [None, None]);
-        identities.forget(ends[0]); // once more: nothing happens
-    }
-    assert_ends(&identities, &kept, &kept_acceptor);
-}
-
 /// A socket may connect again; only its last connection counts.
 #[test]
 fn a_socket_that_connects_anew_is_its_new_connection() {
@@ -170,8 +152,6 @@ fn records_can_be_read_without_capabilities() {
     assert!(matches!(refused, Unavailable::NotPermitted), "{refused}");
     let (connector, acceptor) = connection(&TcpListener::bind("127.0.0.1:0").unwrap());
     assert_ends(&identities, &connector, &acceptor);
-    identities.forget(cookie(&connector));
-    assert_eq!(identities.of(cookie(&acceptor)).unwrap(), None);
 }
 
 /// Its kind of list is exact to within what each processor has in stock.

@@ -263,7 +263,8 @@ pub(crate) fn before_bare_fork() {
     // The engine's own.
     shunt_engine::real::recv();
     shunt_engine::real::ppoll();
-    shunt_engine::real::epoll_pwait();
+    shunt_engine::real::pthread_setcanceltype();
+    shunt_engine::real::pthread_testcancel();
     shunt_engine::real::sendmsg();
     shunt_engine::real::recvmsg();
     shunt_engine::real::sigaction();

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apart;
 mod build;
 mod diff;
 mod faults;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
+use crate::apart::Apart;
 use crate::program::Program;
 use crate::restless::Restless;
 use crate::run::{Job, Mode, Runner, Verdict};
@@ -68,6 +70,10 @@ struct Args {
     #[arg(long, value_name = "STEPS", requires = "restless",
           value_parser = clap::value_parser!(u32).range(1..))]
     hesitant: Option<u32>,
+    /// Client and server in two network namespaces, with address translation between (root only). Cases that
+    /// fail there natively, too, are skipped.
+    #[arg(long, requires = "each")]
+    apart: bool,
     /// Programs run at the same time.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -149,10 +155,12 @@ fn start(args: &Args) -> Result<usize> {
     };
     let out = std::path::absolute(&args.out)?;
     std::fs::create_dir_all(&out)?;
+    let apart = args.apart.then(|| Apart::new(&shunt)).transpose()?;
     let runner = Runner {
         shunt,
         out,
         timeout: args.timeout,
+        apart,
         restless: args.restless.map(|waits| Restless {
             waits,
             steps: args.hesitant,
@@ -278,6 +286,7 @@ fn one_run<'a>(
         known: case.known,
     };
     match runner.reference(&job) {
+        Err(_) if args.apart => Box::new(std::iter::once(Verdict::impossible(&job))),
         Err(error) => Box::new(std::iter::once(Verdict::broken(program, &error))),
         Ok(reference) => Box::new(
             (0..args.repeat.max(1))

@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde_json::json;
 
+use crate::apart::Apart;
 use crate::diff;
 use crate::process::{Ended, Running, finish_all};
 use crate::program::{PathKind, Program};
@@ -93,6 +94,8 @@ pub(crate) struct Runner {
     /// Seconds; overrides what programs declare.
     pub(crate) timeout: Option<u64>,
     pub(crate) restless: Option<Restless>,
+    /// Where the roles run, if not here.
+    pub(crate) apart: Option<Apart>,
 }
 
 /// Whether the kernel lets one process copy another's descriptors: the seccomp filters of
@@ -155,6 +158,18 @@ impl Verdict {
         }
     }
 
+    /// It cannot be run natively where it was to be run.
+    pub(crate) fn impossible(job: &Job<'_>) -> Self {
+        Self {
+            program: job.name(),
+            mode: "reference".into(),
+            wall: Duration::ZERO,
+            note: "fails there natively, too".into(),
+            failure: None,
+            skipped: true,
+        }
+    }
+
     pub(crate) fn json(&self) -> String {
         json!({
             "program": self.program,
@@ -202,8 +217,13 @@ impl Runner {
             failure: None,
             skipped: false,
         };
-        let lacks = (job.program.needs_lending && !can_lend())
-            .then(|| "pidfd_getfd is refused: nobody lends the other end's descriptor".to_owned());
+        let nobody_lends = match &self.apart {
+            Some(_) => Some("nobody lends a descriptor across network namespaces"),
+            None if can_lend() => None,
+            None => Some("pidfd_getfd is refused: nobody lends the other end's descriptor"),
+        };
+        let lacks = nobody_lends.filter(|_| job.program.needs_lending);
+        let lacks = lacks.map(str::to_owned);
         let why = job.known.as_ref().or(lacks.as_ref());
         if let (Some(why), Mode::Both | Mode::Adaptive | Mode::Sync) = (why, mode) {
             verdict.note.clone_from(why);
@@ -213,8 +233,7 @@ impl Runner {
         match self.run(job, mode) {
             Err(error) => verdict.failure = Some(format!("{error:#}")),
             Ok(outcome) => {
-                let restless = self.restless.is_some();
-                verdict.failure = judge(job, mode, restless, reference, &outcome);
+                verdict.failure = self.judge(job, mode, reference, &outcome);
                 if mode != Mode::Native {
                     verdict.note = outcome.stats.brief();
                 }
@@ -279,6 +298,9 @@ impl Runner {
                     restless.apply(&mut command);
                 }
             }
+            if let Some(apart) = &self.apart {
+                command = apart.within(role, &command);
+            }
             Running::start(command, role, folder)
         };
         let (mut ended, mut hung) = finish_all(vec![start("server")?, start("client")?], limit);
@@ -294,86 +316,89 @@ impl Runner {
             stats: Stats::read(&stats_file),
         })
     }
-}
 
-/// What is wrong with this run, if anything.
-fn judge(
-    job: &Job<'_>,
-    mode: Mode,
-    restless: bool,
-    reference: &Outcome,
-    outcome: &Outcome,
-) -> Option<String> {
-    let mut problems = Vec::new();
-    for ended in &outcome.ended {
-        let Some(native) = reference.ended.iter().find(|n| n.role == ended.role) else {
-            continue;
+    /// What is wrong with this run, if anything.
+    fn judge(
+        &self,
+        job: &Job<'_>,
+        mode: Mode,
+        reference: &Outcome,
+        outcome: &Outcome,
+    ) -> Option<String> {
+        let mut problems = Vec::new();
+        for ended in &outcome.ended {
+            let Some(native) = reference.ended.iter().find(|n| n.role == ended.role) else {
+                continue;
+            };
+            if ended.exit != native.exit {
+                let got = format!("{}: {}, natively {}", ended.role, ended.exit, native.exit);
+                problems.push(format!("{got}\n{}", tail(&ended.stderr)));
+            }
+            let (old, new) = (
+                format!("{} native", ended.role),
+                format!("{} {mode}", ended.role),
+            );
+            let cut = outcome.hung.is_some() || ended.exit.starts_with("signal");
+            let most = if cut { diff::FEW } else { diff::MANY };
+            problems.extend(diff::unified(
+                &old,
+                &new,
+                &native.stdout,
+                &ended.stdout,
+                most,
+            ));
+        }
+        problems.extend(outcome.hung.clone());
+        if mode != Mode::Native && problems.is_empty() {
+            problems.extend(self.judge_path(job, mode, &outcome.stats));
+        }
+        if problems.is_empty() {
+            None
+        } else {
+            Some(problems.join("\n"))
+        }
+    }
+
+    /// Whether the bytes went the way that this mode and program promise.
+    fn judge_path(&self, job: &Job<'_>, mode: Mode, stats: &Stats) -> Option<String> {
+        if stats.malformed > 0 {
+            return Some(format!(
+                "{} malformed lines in the statistics",
+                stats.malformed
+            ));
+        }
+        if stats.processes == 0 {
+            return Some("no statistics: the library was not loaded".into());
+        }
+        // Who is elsewhere is found by the first claim, and shunted later.
+        let promises = mode.pairs_at_once() && self.apart.is_none();
+        let is_free = mode == Mode::Sync && job.program.not_for_sync;
+        if promises && (job.case.is_some() || is_free) {
+            return None; // what a program declares holds for all its cases together
+        }
+        let plain = match job.program.path_kind {
+            PathKind::Tcp(_) if mode.pairs_at_once() => true,
+            _ => matches!(mode, Mode::Client | Mode::Server),
         };
-        if ended.exit != native.exit {
-            let got = format!("{}: {}, natively {}", ended.role, ended.exit, native.exit);
-            problems.push(format!("{got}\n{}", tail(&ended.stderr)));
+        match job.program.path_kind {
+            _ if plain && stats.tx_ring > 0 => Some(format!(
+                "{} bytes went through rings; all should have used TCP",
+                stats.tx_ring
+            )),
+            PathKind::Shunted(_) if promises && stats.tx_ring == 0 => {
+                Some("no byte went through a ring".into())
+            }
+            // Connections that change their way all the time send little by either.
+            PathKind::Shunted(share)
+                if promises && self.restless.is_none() && stats.share() < share =>
+            {
+                Some(format!(
+                    "only {:.1}% of the bytes went through rings, {share}% expected",
+                    stats.share()
+                ))
+            }
+            _ => None,
         }
-        let (old, new) = (
-            format!("{} native", ended.role),
-            format!("{} {mode}", ended.role),
-        );
-        let cut = outcome.hung.is_some() || ended.exit.starts_with("signal");
-        let most = if cut { diff::FEW } else { diff::MANY };
-        problems.extend(diff::unified(
-            &old,
-            &new,
-            &native.stdout,
-            &ended.stdout,
-            most,
-        ));
-    }
-    problems.extend(outcome.hung.clone());
-    if mode != Mode::Native && problems.is_empty() {
-        problems.extend(judge_path(job, mode, restless, &outcome.stats));
-    }
-    if problems.is_empty() {
-        None
-    } else {
-        Some(problems.join("\n"))
-    }
-}
-
-/// Whether the bytes went the way that this mode and program promise.
-fn judge_path(job: &Job<'_>, mode: Mode, restless: bool, stats: &Stats) -> Option<String> {
-    if stats.malformed > 0 {
-        return Some(format!(
-            "{} malformed lines in the statistics",
-            stats.malformed
-        ));
-    }
-    if stats.processes == 0 {
-        return Some("no statistics: the library was not loaded".into());
-    }
-    let promises = mode.pairs_at_once();
-    let is_free = mode == Mode::Sync && job.program.not_for_sync;
-    if promises && (job.case.is_some() || is_free) {
-        return None; // what a program declares holds for all its cases together
-    }
-    let plain = match job.program.path_kind {
-        PathKind::Tcp(_) if promises => true,
-        _ => matches!(mode, Mode::Client | Mode::Server),
-    };
-    match job.program.path_kind {
-        _ if plain && stats.tx_ring > 0 => Some(format!(
-            "{} bytes went through rings; all should have used TCP",
-            stats.tx_ring
-        )),
-        PathKind::Shunted(_) if promises && stats.tx_ring == 0 => {
-            Some("no byte went through a ring".into())
-        }
-        // Connections that change their way all the time send little by either.
-        PathKind::Shunted(share) if promises && !restless && stats.share() < share => {
-            Some(format!(
-                "only {:.1}% of the bytes went through rings, {share}% expected",
-                stats.share()
-            ))
-        }
-        _ => None,
     }
 }
 

@@ -5,65 +5,86 @@
 //! makes sockets in a namespace of its own, in which there is nothing else, and passes them to its
 //! clients. One that was made in the peer's namespace would do, too, but its holder could send to all
 //! abstract names there, and ask for the interfaces.
+//!
+//! A thread lives there and makes them: to go there again would take `CAP_SYS_ADMIN` for all the daemon's
+//! life.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::sys;
+use crate::{rights, sys};
 
 /// So many are made at once.
 const BATCH: usize = 16;
 
+/// What the thread has made.
+type Sockets = io::Result<Vec<OwnedFd>>;
+
 /// That namespace, and sockets that were made there and have no holder yet.
 #[derive(Debug)]
 pub(crate) struct Between {
-    namespace: OwnedFd,
+    /// A word for each batch.
+    wanted: SyncSender<()>,
+    made: Receiver<Sockets>,
     ready: Vec<OwnedFd>,
 }
 
 impl Between {
-    /// Makes it.
+    /// Makes it, with some sockets.
     pub(crate) fn new() -> io::Result<Self> {
-        let make = || {
-            sys::leave_network_namespace()?;
-            Ok(File::open("/proc/thread-self/ns/net")?.into())
-        };
-        let namespace = aside(make)?;
-        Ok(Self {
-            namespace,
+        let (wanted, orders) = sync_channel(1);
+        let (delivery, made) = sync_channel(1);
+        let thread = std::thread::Builder::new().name("shuntd-between".to_owned());
+        thread.spawn(move || live(&orders, &delivery))?;
+        let mut between = Self {
+            wanted,
+            made,
             ready: Vec::new(),
-        })
+        };
+        between.ready = between.batch()?;
+        Ok(between)
     }
 
     /// A datagram socket for one client alone.
     pub(crate) fn socket(&mut self) -> io::Result<OwnedFd> {
         if self.ready.is_empty() {
-            let namespace = self.namespace.as_fd();
-            let make = || {
-                move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
-                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-                let kind = SocketType::DGRAM;
-                let socket = |_| rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
-                Ok((0..BATCH).map(socket).collect::<Result<_, _>>()?)
-            };
-            self.ready = aside(make)?;
+            self.ready = self.batch()?;
         }
         self.ready.pop().ok_or(io::ErrorKind::OutOfMemory.into())
     }
+
+    fn batch(&self) -> Sockets {
+        // The thread lives as long as both.
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        self.wanted.send(()).map_err(gone)?;
+        self.made
+            .recv()
+            .unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+    }
 }
 
-/// Does something in a thread that ends then: the daemon's own stays in its namespace.
-fn aside<R: Send>(work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().spawn_scoped(scope, work)?;
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-    })
+/// The thread's life: it ends when nobody can want anything any more.
+fn live(orders: &Receiver<()>, delivery: &SyncSender<Sockets>) {
+    let moved = sys::leave_network_namespace().and_then(|()| Ok(rights::give_up_all()?));
+    while orders.recv().is_ok() {
+        let made = match &moved {
+            Ok(()) => sockets(),
+            Err(error) => Err(error.kind().into()),
+        };
+        if delivery.send(made).is_err() {
+            return;
+        }
+    }
+}
+
+fn sockets() -> Sockets {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = SocketType::DGRAM;
+    let socket = |_| rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
+    Ok((0..BATCH).map(socket).collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! What the daemon holds for one client.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use shunt_abi::board::NO_MAIL;
 use shunt_abi::layout::{FIRST_SLOTS, MOST_SLOTS, SPARES};
@@ -12,7 +14,10 @@ use shunt_abi::message::{Kind, Message, comm_text};
 
 use crate::account::Account;
 use crate::board::Board;
+use crate::config::Limits;
 use crate::foreign::{Foreign, Lane};
+use crate::profile::Profile;
+use crate::quota::{Charge, Tenant};
 use crate::reached::Reached;
 use crate::{process, wire};
 
@@ -97,14 +102,22 @@ pub(crate) struct Client {
     pub(crate) reached: Reached,
     /// What it counts.
     pub(crate) account: Option<Account>,
+    /// See [`Self::profile`].
+    profile: OnceCell<Profile>,
+    /// See [`Self::tenant`].
+    tenant: OnceCell<Tenant>,
+    /// What it was charged with.
+    pub(crate) charge: Charge,
+    /// It is not read before its tenant may be heard again.
+    pub(crate) is_put_off: bool,
     /// Messages that did not fit its socket.
     outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
     pub(crate) rows: VecDeque<Message>,
     /// What its user's share has been charged for it.
     pub(crate) counted: Counted,
-    /// We watch for room in its socket.
-    pub(crate) watched: bool,
+    /// What we watch for at its socket.
+    pub(crate) watched: EventFlags,
 }
 
 impl Client {
@@ -137,10 +150,14 @@ impl Client {
             listeners: HashMap::new(),
             reached: Reached::default(),
             account: None,
+            profile: OnceCell::new(),
+            tenant: OnceCell::new(),
+            charge: Charge::default(),
+            is_put_off: false,
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
             counted: Counted::default(),
-            watched: false,
+            watched: EventFlags::IN | EventFlags::RDHUP,
         }
     }
 
@@ -150,6 +167,25 @@ impl Client {
             return None; // It lives in a PID namespace that we cannot see.
         }
         process::status(self.pid).map(|status| status.owner)
+    }
+
+    /// What the kernel says of its process.
+    pub(crate) fn profile(&self) -> &Profile {
+        let look = || Profile::look(&self.socket, &self.pidfd, self.pid);
+        self.profile.get_or_init(look)
+    }
+
+    /// Whom what it holds is charged to. Its container is looked for the first time only, and if these limits bound
+    /// what one may have.
+    pub(crate) fn tenant(&self, limits: &Limits) -> &Tenant {
+        let container = || {
+            let is_bounded = limits.container.is_any();
+            is_bounded.then(|| self.profile().container().map(str::to_owned))
+        };
+        self.tenant.get_or_init(|| Tenant {
+            user: self.uid,
+            container: container().flatten(),
+        })
     }
 
     /// For the log: which process. A name is whatever a program calls itself.

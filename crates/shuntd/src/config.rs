@@ -1,15 +1,17 @@
 //! The configuration file: policy and limits.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
-use shunt_abi::Reason;
-use shunt_abi::message::comm_text;
+use toml::Spanned;
+
+use crate::policy::{Names, Policy, Rule, Table};
+use crate::quota::Quota;
+use crate::sys;
 
 /// The whole file. Every part may be left out.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Who may be shunted with whom.
     pub policy: Policy,
@@ -17,38 +19,35 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// Who may be shunted with whom. What is denied stays on TCP.
-#[derive(Clone, Debug, Deserialize)]
+/// The file as it is written.
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Policy {
-    /// Pair processes of different users (a host daemon only).
-    pub cross_user: bool,
-    /// Pair processes of different network namespaces (a host daemon only).
-    pub cross_namespace: bool,
-    /// Connections that match any of these are not paired.
-    pub deny: Vec<Rule>,
+struct File {
+    policy: PolicyTable,
+    limits: Limits,
 }
 
-impl Default for Policy {
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PolicyTable {
+    cross_user: bool,
+    cross_namespace: bool,
+    rule: Vec<Spanned<Table>>,
+}
+
+impl Default for PolicyTable {
     fn default() -> Self {
+        let Policy {
+            cross_user,
+            cross_namespace,
+            ..
+        } = Policy::default();
         Self {
-            cross_user: false,
-            cross_namespace: true,
-            deny: Vec::new(),
+            cross_user,
+            cross_namespace,
+            rule: Vec::new(),
         }
     }
-}
-
-/// A rule matches when everything it names matches.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Rule {
-    /// The port of either end, as either of them sees it.
-    pub port: Option<u16>,
-    /// The user of either process.
-    pub uid: Option<u32>,
-    /// The name (`comm`, at most 15 bytes) of either process.
-    pub comm: Option<String>,
 }
 
 /// Bounds on memory and descriptors.
@@ -63,6 +62,12 @@ pub struct Limits {
     pub connections_per_user: usize,
     /// Messages that all clients of one user may leave unread.
     pub unread_per_user: usize,
+    /// What the processes of one user may have together.
+    pub user: Quota,
+    /// What the processes in one container may have together.
+    pub container: Quota,
+    /// What all processes may have together.
+    pub host: Quota,
 }
 
 impl Default for Limits {
@@ -72,24 +77,48 @@ impl Default for Limits {
             connections_per_client: 32_768,
             connections_per_user: 131_072,
             unread_per_user: 65_536,
+            user: Quota::default(),
+            container: Quota::default(),
+            host: Quota::default(),
         }
     }
 }
 
-/// What policy needs to know about one end's process.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Party {
-    /// Its user.
-    pub(crate) uid: u32,
-    /// Its `comm`.
-    pub(crate) comm: [u8; 16],
+/// What is wrong with a file, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1, in characters.
+    pub column: usize,
+    /// What, and what to do.
+    pub text: String,
+}
+
+/// Where the configuration is, and whether it must be there.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file.
+    pub path: PathBuf,
+    /// Without the file nothing goes on; otherwise none means an empty one.
+    pub required: bool,
+}
+
+impl Source {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not valid; the message says where.
+    pub fn load(&self) -> Result<Config> {
+        Config::load(&self.path, self.required)
+    }
 }
 
 impl Config {
     /// Reads a file; one that does not exist is an empty one unless `required`.
     ///
     /// # Errors
-    /// When it cannot be read or is not valid; the message names the line.
+    /// When it cannot be read or is not valid; the message says where.
     pub fn load(path: &Path, required: bool) -> Result<Self> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -100,105 +129,148 @@ impl Config {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
             }
         };
-        Self::parse(&text).with_context(|| format!("{} is not valid", path.display()))
+        Self::parse(&text).map_err(|mistake| anyhow!("{}:{mistake}", path.display()))
     }
 
-    /// Parses the text of a file.
+    /// Parses the text of a file. Users and groups are named as this host knows them.
     ///
     /// # Errors
-    /// When it is not valid TOML, names something unknown, or has an empty rule.
-    pub fn parse(text: &str) -> Result<Self> {
-        let config: Self = toml::from_str(text)?;
-        for rule in &config.policy.deny {
-            ensure!(
-                rule.port.is_some() || rule.uid.is_some() || rule.comm.is_some(),
-                "a [[policy.deny]] rule names none of port, uid, comm and would deny everything"
-            );
+    /// When it is not valid TOML, or names something unknown.
+    pub fn parse(text: &str) -> Result<Self, Mistake> {
+        let names = Names {
+            user: sys::user_named,
+            group: sys::group_named,
+        };
+        Self::parse_with(text, names)
+    }
+
+    fn parse_with(text: &str, names: Names) -> Result<Self, Mistake> {
+        let file: File = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let says = match error.message() {
+                "" => "this is not TOML: is a value missing?",
+                says => says,
+            };
+            Mistake::new(text, at, says)
+        })?;
+        let mut rules = Vec::new();
+        for table in file.policy.rule {
+            let (line, _) = place(text, table.span().start);
+            let rule = Rule::new(table.into_inner(), line, names);
+            rules.push(rule.map_err(|(at, wrong)| Mistake::new(text, at, &wrong))?);
         }
-        Ok(config)
+        Ok(Self {
+            policy: Policy {
+                cross_user: file.policy.cross_user,
+                cross_namespace: file.policy.cross_namespace,
+                rules,
+            },
+            limits: file.limits,
+        })
     }
 }
 
-impl Policy {
-    /// Why two processes may not share memory for a connection on these ports, if they may not.
-    pub(crate) fn against(&self, parties: [Party; 2], ports: &[u16]) -> Option<Reason> {
-        let denies = |rule: &Rule| rule.matches(parties, ports);
-        if !self.cross_user && parties[0].uid != parties[1].uid {
-            Some(Reason::OtherUser)
-        } else {
-            self.deny.iter().any(denies).then_some(Reason::Policy)
+impl Mistake {
+    fn new(text: &str, at: usize, wrong: &str) -> Self {
+        let (line, column) = place(text, at);
+        Self {
+            line,
+            column,
+            text: wrong.trim_end().replace('\n', "; "),
         }
     }
 }
 
-impl Rule {
-    fn matches(&self, parties: [Party; 2], ports: &[u16]) -> bool {
-        self.port.is_none_or(|port| ports.contains(&port))
-            && self
-                .uid
-                .is_none_or(|uid| parties.iter().any(|p| p.uid == uid))
-            && self
-                .comm
-                .as_ref()
-                .is_none_or(|c| parties.iter().any(|p| comm_text(&p.comm) == *c))
+impl std::fmt::Display for Mistake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { line, column, text } = self;
+        write!(f, "{line}:{column}: {text} (see shunt.toml(5))")
     }
+}
+
+impl std::error::Error for Mistake {}
+
+/// Line and column, from 1, of what is at this offset.
+fn place(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let start = before.rfind('\n').map_or(0, |end| end + 1);
+    (line, before[start..].chars().count() + 1)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
-    fn party(uid: u32, name: &str) -> Party {
-        let mut comm = [0; 16];
-        comm[..name.len()].copy_from_slice(name.as_bytes());
-        Party { uid, comm }
+    fn mistake(text: &str) -> (usize, usize, String) {
+        let Mistake { line, column, text } = Config::parse(text).unwrap_err();
+        (line, column, text)
     }
 
     #[test]
-    fn an_empty_file_pairs_processes_of_one_user_only() {
-        let policy = Config::parse("").unwrap().policy;
-        assert_eq!(
-            policy.against([party(1, "a"), party(1, "b")], &[80, 4000]),
-            None
-        );
-        assert_eq!(
-            policy.against([party(1, "a"), party(2, "b")], &[80, 4000]),
-            Some(Reason::OtherUser)
-        );
-        let policy = Config::parse("[policy]\ncross_user = true").unwrap().policy;
-        assert_eq!(
-            policy.against([party(1, "a"), party(2, "b")], &[80, 4000]),
-            None
-        );
+    fn mistakes_are_refused_with_their_place() {
+        let (line, column, text) = mistake("[policy]\ncross_users = true");
+        assert_eq!((line, column), (2, 1));
+        assert!(text.contains("cross_user`"), "{text}");
+        let rule = "[[policy.rule]]\naction = \"deny\"\n";
+        for (condition, column, says) in [
+            ("user = \"nobody at all\"", 8, "no user `nobody at all`"),
+            ("group = -1", 9, "no group has the number -1"),
+            ("port = [80, 70000]", 8, "`70000` is no port"),
+            ("port = \"9-8\"", 8, "`9-8` is no port"),
+            ("address = \"10.0.0.1/8\"", 11, "must be 0"),
+            ("namespace = \"elsewhere\"", 13, "lsns"),
+            ("program = 7", 11, "write \"7\""),
+            ("program = \"\"", 11, "leave the key out"),
+            ("container = []", 13, "leave the key out"),
+            ("across = \"host\"", 10, "`user`"),
+            ("user = 1.5", 8, "a list of these"),
+        ] {
+            let (line, at, text) = mistake(&format!("{rule}{condition}"));
+            assert_eq!((line, at), (3, column), "{condition}: {text}");
+            assert!(text.contains(says), "{condition}: {text}");
+        }
+        assert_eq!(mistake("0=").1, 3);
+        assert_eq!(mistake("[limits.user]\nmessages = 0").0, 2);
+        let (line, _, text) = mistake("[[policy.rule]]\nport = 1");
+        assert_eq!((line, text.contains("action")), (1, true), "{text}");
     }
 
     #[test]
-    fn a_rule_denies_when_everything_it_names_matches() {
-        let text = "[[policy.deny]]\nport = 80\ncomm = \"nginx\"\n[[policy.deny]]\nuid = 7\n";
-        let policy = Config::parse(text).unwrap().policy;
-        assert_eq!(
-            policy.against([party(1, "a"), party(1, "nginx")], &[80, 4000]),
-            Some(Reason::Policy)
-        );
-        assert_eq!(
-            policy.against([party(1, "a"), party(1, "nginx")], &[81, 4000]),
-            None
-        );
-        assert_eq!(
-            policy.against([party(1, "a"), party(1, "apache")], &[80, 4000]),
-            None
-        );
-        assert_eq!(
-            policy.against([party(7, "a"), party(7, "b")], &[1, 2]),
-            Some(Reason::Policy)
-        );
-    }
-
-    #[test]
-    fn mistakes_are_refused() {
-        assert!(Config::parse("[policy]\ncross_users = true").is_err());
-        assert!(Config::parse("[[policy.deny]]").is_err());
+    fn a_file_that_is_named_must_be_there() {
         assert!(Config::load(Path::new("/nonexistent"), true).is_err());
         assert!(Config::load(Path::new("/nonexistent"), false).is_ok());
+    }
+
+    #[test]
+    fn columns_count_characters() {
+        assert_eq!(place("a\n\u{e4}b", 4), (2, 2));
+        assert_eq!(place("", 0), (1, 1));
+    }
+
+    /// What files are made of.
+    fn lines() -> impl Strategy<Value = String> {
+        let line = prop_oneof![
+            Just("[policy]".to_owned()),
+            Just("[[policy.rule]]".to_owned()),
+            Just("[limits]".to_owned()),
+            "(action|user|group|container|program|address|port|namespace|across|cross_user) = (\"(allow|deny|host|user|10\\.0\\.0\\.0/[0-9]{1,3}|[0-9]{1,5}-[0-9]{1,5})\"|-?[0-9]{1,20}|\\[[0-9, ]{0,6}\\]|true)",
+            "[ -~\u{e4}]{0,12}",
+        ];
+        proptest::collection::vec(line, 0..8).prop_map(|lines| lines.join("\n"))
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_configuration_or_a_mistake_in_one_of_its_lines(text in lines()) {
+            let known = |name: &str| (name == "root").then_some(0);
+            let names = Names { user: known, group: known };
+            if let Err(mistake) = Config::parse_with(&text, names) {
+                prop_assert!((1..=text.matches('\n').count() + 1).contains(&mistake.line));
+                prop_assert!(mistake.column >= 1 && !mistake.text.is_empty());
+            }
+        }
     }
 }

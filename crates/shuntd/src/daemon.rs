@@ -6,6 +6,7 @@ mod admitting;
 mod adopting;
 mod crossing;
 mod dispatch;
+mod dropping;
 mod early;
 mod elsewhere;
 mod inheriting;
@@ -14,6 +15,8 @@ mod listing;
 mod looking;
 mod pairing;
 mod parking;
+mod policing;
+mod putting_off;
 mod recalling;
 mod seeing;
 mod viewing;
@@ -35,16 +38,19 @@ use early::Early;
 use elsewhere::Elsewhere;
 use inheriting::Inheriting;
 use lending::{LeftBehind, Lending};
+use putting_off::PutOff;
 
 use crate::between::Between;
 use crate::board::Boards;
 use crate::client::{Client, Counted, Passed};
-use crate::config::Config;
-use crate::end::{EndId, Ends, State};
+use crate::config::{Config, Source};
+use crate::end::{EndId, Ends};
 use crate::foreign::Lanes;
 use crate::link::{Links, Lost};
 use crate::log::Log;
 use crate::mirror::Mirrors;
+use crate::process::Rights;
+use crate::quota::{Charge, Quotas};
 use crate::{sys, wire};
 
 /// Whom a daemon serves.
@@ -66,6 +72,8 @@ const STOP: u64 = 3;
 const ROOM: u64 = 1 << 2 | LISTENER;
 /// The data of "the processes have been looked through".
 const LOOKED: u64 = 2 << 2 | LISTENER;
+/// The data of "the configuration is to be read again".
+const RELOAD: u64 = 3 << 2 | LISTENER;
 
 /// Messages taken from one client before the others get their turn.
 const BURST: usize = 64;
@@ -92,9 +100,15 @@ const LISTS: usize = 16;
 #[derive(Debug)]
 pub struct Daemon {
     scope: Scope,
+    /// What it might do when it started, of which it may have given up some.
+    rights: Option<Rights>,
     /// Where clients find it: `SO_NETNS_COOKIE` and the abstract name.
     address: (u64, Vec<u8>),
     config: Config,
+    /// Where that came from.
+    source: Option<Source>,
+    /// Readable when it is to be read again.
+    signal: Option<OwnedFd>,
     linger: Option<Duration>,
     /// When the last client left.
     alone_since: Instant,
@@ -120,6 +134,9 @@ pub struct Daemon {
     last_client: u64,
     ends: Ends,
     links: Links,
+    /// What each tenant holds.
+    quotas: Quotas,
+    put_off: PutOff,
     /// Pairs that wait for memory.
     parked: Vec<[EndId; 2]>,
     /// Claims of sockets that came from other processes.
@@ -166,8 +183,11 @@ impl Daemon {
         let address = (netns, wire::name_of(&listener)?);
         Ok(Self {
             scope,
+            rights: Rights::own(),
             address,
             config,
+            source: None,
+            signal: None,
             linger: None,
             alone_since: Instant::now(),
             log: Log { verbose },
@@ -186,6 +206,8 @@ impl Daemon {
             last_client: 0,
             ends: Ends::default(),
             links: Links::new(),
+            quotas: Quotas::default(),
+            put_off: PutOff::default(),
             parked: Vec::new(),
             adopting: Adopting::new(&looked),
             early: Early::default(),
@@ -258,6 +280,7 @@ impl Daemon {
                 self.lending.left(),
                 self.early.left(),
                 self.links.left(),
+                self.put_off.left(),
             ];
             let next = left.into_iter().chain(looks.into_iter().flatten()).min();
             let rest = next.and_then(|next| Timespec::try_from(next).ok());
@@ -286,6 +309,7 @@ impl Daemon {
                         self.found_elsewhere();
                         self.loans_found();
                     }
+                    LISTENER if data == RELOAD => self.hear_signal(),
                     LISTENER => self.accept(),
                     PIDFD => {
                         // It may have said what it counts just before.
@@ -302,6 +326,7 @@ impl Daemon {
             self.look_for_loans();
             self.take_links_back();
             self.settle_early();
+            self.hear_put_off();
             self.bury();
             if left == Some(Duration::ZERO) && events.is_empty() {
                 // Whoever knocked before this look is let in. Later ones see the
@@ -330,6 +355,7 @@ impl Daemon {
     }
 
     fn say_gone(&mut self, lost: Lost, flags: u32) {
+        self.refund(lost.client, Charge::link(lost.memory));
         let mut gone = Message::new(Kind::Gone);
         (gone.link, gone.flags) = (lost.link, flags);
         self.post(lost.client, gone, None);
@@ -386,7 +412,8 @@ impl Daemon {
         self.config.limits.connections_per_client.saturating_add(64)
     }
 
-    /// Watches for room in a client's socket exactly while something is unsent.
+    /// Watches for room in a client's socket exactly while something is unsent, and for messages unless it
+    /// is put off.
     fn watch(&mut self, id: u64) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -410,73 +437,19 @@ impl Daemon {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        let wanted = client.has_unsent();
+        let wanted = interest(client.has_unsent(), !client.is_put_off);
         if wanted != client.watched {
             client.watched = wanted;
             let data = epoll::EventData::new_u64(id << 2 | SOCKET);
-            let _ = epoll::modify(&self.epoll, &client.socket, data, interest(wanted));
+            let _ = epoll::modify(&self.epoll, &client.socket, data, wanted);
         }
-    }
-
-    /// Drops the clients that failed while a message was handled.
-    fn bury(&mut self) {
-        while let Some(id) = self.doomed.pop() {
-            self.drop_client(id, "it broke the protocol or does not read");
-        }
-    }
-
-    /// Forgets a client and everything that hangs on it. What it mapped stays
-    /// mapped in its peers until they are done with it.
-    fn drop_client(&mut self, id: u64, why: &str) {
-        let Some(client) = self.clients.remove(&id) else {
-            return;
-        };
-        self.log
-            .event(|| format!("{} dropped: {why}", client.label()));
-        // Not left to the close: a fork child may hold the socket open, and
-        // then the set would go on reporting it.
-        let _ = epoll::delete(&self.epoll, &client.socket);
-        let _ = epoll::delete(&self.epoll, &client.pidfd);
-        for &port in client.listeners.values() {
-            client.board.remove_listener(port);
-        }
-        self.forget_reached(&client);
-        client.board.free_mail(client.mail);
-        let ends = self.ends.of(id);
-        if let Some(share) = self.per_user.get_mut(&client.uid) {
-            share.clients -= 1;
-            share.ends -= ends.len();
-            share.listeners -= client.listeners.len();
-            share.unread -= client.counted.unread;
-            share.lists -= usize::from(client.counted.list);
-            if share.clients == 0 {
-                self.per_user.remove(&client.uid);
-            }
-        }
-        for end in ends {
-            let state = self.ends.get(end).map(|end| end.state);
-            if let Some(State::Paired(_)) = state {
-                self.left_behind.add(client.uid, end.cookie);
-            }
-            self.forget_end(end);
-        }
-        self.elsewhere.forget(id);
-        for lost in self.links.drop_client(id) {
-            self.say_gone(lost, 0); // To nobody, for a link with itself.
-        }
-        self.part_with(client);
-        self.forget_boards();
-        self.alone_since = Instant::now();
-        self.hear(true);
     }
 }
 
-/// What is watched on a client's socket.
-fn interest(room: bool) -> epoll::EventFlags {
-    let always = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-    if room {
-        always | epoll::EventFlags::OUT
-    } else {
-        always
-    }
+/// What is watched on a client's socket: whether there is room in it, and whether it says something.
+fn interest(room: bool, ear: bool) -> epoll::EventFlags {
+    let mut flags = epoll::EventFlags::RDHUP;
+    flags.set(epoll::EventFlags::OUT, room);
+    flags.set(epoll::EventFlags::IN, ear);
+    flags
 }

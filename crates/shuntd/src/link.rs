@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use shunt_abi::layout::slots_beside;
+use shunt_abi::layout::{arena_bytes, slots_beside};
 
 /// So many links may two clients have: where memory allows, for 60,000 connections.
 const MOST_LINKS: usize = 64;
@@ -72,13 +72,15 @@ pub(crate) struct Links {
     last_generation: u32,
 }
 
-/// A link that was taken back or whose client has gone, and who is to be told.
+/// A client of a link that was opened, or was taken back, or whose other client has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     /// Its id.
     pub(crate) link: u64,
     /// The client.
     pub(crate) client: u64,
+    /// Bytes of the arenas that this client has made for it.
+    pub(crate) memory: usize,
 }
 
 impl Links {
@@ -98,8 +100,8 @@ impl Links {
     }
 
     /// Opens a link with so many slots between two clients (in either order, or one with
-    /// itself).
-    pub(crate) fn open(&mut self, clients: [u64; 2], arenas: [u32; 2], slots: u32) {
+    /// itself). Returns whom it belongs to.
+    pub(crate) fn open(&mut self, clients: [u64; 2], arenas: [u32; 2], slots: u32) -> Vec<Lost> {
         self.last_link += 1;
         let id = self.last_link;
         let link = Link {
@@ -119,6 +121,7 @@ impl Links {
         let [a, b] = clients;
         self.of.entry(a).or_default().insert(b);
         self.of.entry(b).or_default().insert(a);
+        told(id, clients, slots)
     }
 
     /// Whether two clients have as many links as two may: each costs both some work at every
@@ -231,9 +234,9 @@ impl Links {
                 self.unused.push_back((now, id));
                 continue;
             }
-            let clients = link.clients;
+            let (clients, slots) = (link.clients, link.slots);
             self.close(id);
-            lost.extend(told(id, clients));
+            lost.extend(told(id, clients, slots));
         }
         lost
     }
@@ -245,12 +248,12 @@ impl Links {
         let Some(link) = self.links.get(&id) else {
             return Vec::new(); // Taken back, or its other client has gone.
         };
-        let clients = link.clients;
+        let (clients, slots) = (link.clients, link.slots);
         if !clients.contains(&client) {
             return Vec::new();
         }
         self.close(id);
-        told(id, clients)
+        told(id, clients, slots)
     }
 
     /// Forgets a link.
@@ -286,11 +289,9 @@ impl Links {
         for other in self.of.remove(&client).unwrap_or_default() {
             let pair = self.pairs.remove(&sorted([client, other]));
             for link in pair.unwrap_or_default().links {
-                self.links.remove(&link);
-                lost.push(Lost {
-                    link,
-                    client: other,
-                });
+                let slots = self.links.remove(&link).map_or(0, |link| link.slots);
+                let of_other = told(link, [client, other], slots);
+                lost.extend(of_other.into_iter().filter(|lost| lost.client == other));
             }
             if let Some(of_other) = self.of.get_mut(&other) {
                 of_other.remove(&client);
@@ -310,9 +311,14 @@ impl Links {
 }
 
 /// Both clients of a link, or the one that has it with itself.
-fn told(link: u64, clients: [u64; 2]) -> Vec<Lost> {
+fn told(link: u64, clients: [u64; 2], slots: u32) -> Vec<Lost> {
     let both = if clients[0] == clients[1] { 1 } else { 2 };
-    let lost = |&client: &u64| Lost { link, client };
+    let memory = arena_bytes(slots) * clients.len() / both;
+    let lost = |&client: &u64| Lost {
+        link,
+        client,
+        memory,
+    };
     clients[..both].iter().map(lost).collect()
 }
 
@@ -321,170 +327,4 @@ fn sorted([a, b]: [u64; 2]) -> [u64; 2] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn opened(clients: [u64; 2]) -> Links {
-        let mut links = Links::default();
-        links.open(clients, [10, 20], 16);
-        links
-    }
-
-    #[test]
-    fn the_slot_freed_last_is_used_first_with_a_new_generation() {
-        let mut links = opened([1, 2]);
-        let a = links.take([1, 2]).unwrap();
-        let b = links.take([2, 1]).unwrap();
-        assert_eq!((a[0].slot, b[0].slot), (0, 1));
-        for seat in [a[0], a[1], b[1], b[0]] {
-            links.release(seat);
-        }
-        let c = links.take([1, 2]).unwrap();
-        assert_eq!(c[0].slot, 1);
-        assert_ne!(c[0].generation, b[0].generation);
-        assert_eq!(links.take([1, 2]).unwrap()[0].slot, 0);
-    }
-
-    #[test]
-    fn a_slot_is_held_until_both_sides_release_it() {
-        let mut links = opened([1, 2]);
-        let a = links.take([1, 2]).unwrap();
-        links.release(a[0]);
-        links.release(a[0]);
-        assert_eq!(links.take([1, 2]).unwrap()[0].slot, 1);
-    }
-
-    #[test]
-    fn a_late_release_does_not_touch_the_slots_next_user() {
-        let mut links = opened([1, 2]);
-        let old = links.take([1, 2]).unwrap();
-        links.release(old[0]);
-        links.release(old[1]);
-        let new = links.take([1, 2]).unwrap();
-        links.release(old[0]);
-        links.release(old[1]);
-        assert_eq!(new[0].slot, old[0].slot);
-        assert_ne!(links.take([1, 2]).unwrap()[0].slot, new[0].slot);
-    }
-
-    #[test]
-    fn seats_follow_the_order_in_which_clients_are_named() {
-        let mut links = opened([1, 2]);
-        let [two, one] = links.take([2, 1]).unwrap();
-        assert_eq!((links.arena(one), links.arena(two)), (Some(10), Some(20)));
-        let mut own = opened([7, 7]);
-        let [first, second] = own.take([7, 7]).unwrap();
-        assert_eq!((own.arena(first), own.arena(second)), (Some(10), Some(20)));
-    }
-
-    #[test]
-    fn a_full_link_asks_for_another() {
-        let mut links = opened([1, 2]);
-        assert_eq!(Links::default().next_slots([1, 2]), 16);
-        for _ in 0..16 {
-            assert!(links.take([1, 2]).is_some());
-        }
-        assert!(links.take([1, 2]).is_none());
-        assert_eq!(links.next_slots([2, 1]), 32);
-        links.open([1, 2], [11, 21], 32);
-        assert_eq!(links.take([1, 2]).unwrap()[0].slot, 0);
-        assert_eq!(links.next_slots([1, 2]), 64);
-        assert_eq!(links.next_slots([1, 3]), 16);
-    }
-
-    #[test]
-    fn a_pair_is_short_of_slots_before_it_has_none() {
-        let mut links = opened([1, 2]);
-        let seats: Vec<_> = (0..12)
-            .map(|_| {
-                assert!(!links.is_short([1, 2]));
-                links.take([1, 2]).unwrap()
-            })
-            .collect();
-        assert!(links.is_short([2, 1]) && !links.is_short([1, 3]));
-        links.release(seats[0][0]);
-        assert!(links.is_short([1, 2]));
-        links.release(seats[0][1]);
-        assert!(!links.is_short([1, 2]));
-    }
-
-    #[test]
-    fn a_link_without_connections_is_taken_back_after_a_while() {
-        let mut links = opened([1, 2]);
-        links.open([3, 3], [7, 8], 16);
-        let kept = links.take([1, 2]).unwrap();
-        let own = links.take([3, 3]).unwrap();
-        assert_eq!(links.left(), None);
-        for seat in own {
-            links.release(seat);
-        }
-        assert!(links.left().unwrap() <= UNUSED);
-        let start = Instant::now();
-        assert_eq!(links.take_back(start), []);
-        // Used again meanwhile.
-        let own = links.take([3, 3]).unwrap();
-        assert_eq!(links.take_back(start + UNUSED), []);
-        assert_eq!(links.left(), None);
-        for seat in own.into_iter().chain(kept) {
-            links.release(seat);
-        }
-        let lost = |link, client| Lost { link, client };
-        let (three, both) = ([lost(2, 3)], [lost(1, 1), lost(1, 2)]);
-        assert_eq!(
-            links.take_back(Instant::now() + UNUSED),
-            [&three[..], &both[..]].concat()
-        );
-        assert_eq!((links.len(), links.left()), (0, None));
-        assert!(links.of.is_empty() && links.pairs.is_empty());
-        assert!(links.take([1, 2]).is_none());
-        links.release(kept[0]);
-    }
-
-    #[test]
-    fn a_link_whose_memory_a_relative_has_gets_no_new_connection() {
-        let mut links = opened([1, 2]);
-        let seats = links.take([1, 2]).unwrap();
-        assert_eq!(links.retire(3, 1), [], "not one of its links");
-        let lost = |client| Lost { link: 1, client };
-        assert_eq!(links.retire(2, 1), [lost(1), lost(2)]);
-        assert_eq!(links.retire(1, 1), []);
-        assert!(links.take([1, 2]).is_none());
-        assert_eq!(links.next_slots([1, 2]), 16);
-        // The connection that is there ends later.
-        links.open([1, 2], [11, 21], 16);
-        links.release(seats[0]);
-        links.release(seats[1]);
-        assert!(!links.is_short([1, 2]));
-        assert_eq!(links.take([1, 2]).unwrap()[0].link, 2);
-    }
-
-    #[test]
-    fn a_link_that_is_used_now_and_then_stays() {
-        let mut links = opened([1, 2]);
-        let mut now = Instant::now();
-        for _ in 0..100 {
-            let seats = links.take([1, 2]).unwrap();
-            links.release(seats[0]);
-            links.release(seats[1]);
-        }
-        assert_eq!(links.unused.len(), 1);
-        now += UNUSED;
-        links.links.get_mut(&1).unwrap().unused_since = now - UNUSED / 2;
-        assert_eq!(links.take_back(now), []);
-        assert_eq!(links.take_back(now + UNUSED).len(), 2);
-    }
-
-    #[test]
-    fn a_dead_clients_links_go_and_late_releases_are_ignored() {
-        let mut links = opened([1, 2]);
-        links.open([3, 2], [0, 0], 16);
-        links.open([1, 1], [0, 0], 16);
-        let seat = links.take([1, 2]).unwrap()[1];
-        let lost = |link, client| Lost { link, client };
-        assert_eq!(links.drop_client(1), [lost(3, 1), lost(1, 2)]);
-        assert_eq!(links.len(), 1);
-        links.release(seat);
-        assert!(links.take([2, 1]).is_none());
-        assert!(links.take([2, 3]).is_some());
-    }
-}
+mod tests;

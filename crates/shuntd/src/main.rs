@@ -9,9 +9,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Parser;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
-use shuntd::{Config, Daemon, Scope};
+use shuntd::{Daemon, Scope, Signals, Source};
 
-/// Where the configuration is unless the command line says otherwise.
+/// Where the configuration is unless the command line or a user says otherwise.
 const CONFIG: &str = "/etc/shunt/shunt.toml";
 /// Another daemon has the address.
 const ALREADY: u8 = 2;
@@ -33,9 +33,13 @@ struct Options {
     /// Stay in the foreground (always the case)
     #[arg(long)]
     foreground: bool,
-    /// Read this configuration [default: /etc/shunt/shunt.toml, if it exists]
+    /// Read this configuration [default: if they exist, the user's shunt/shunt.toml in
+    /// $XDG_CONFIG_HOME (not with --system), or /etc/shunt/shunt.toml]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Say whether the configuration, or this file, is valid, and end
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "config")]
+    check: Option<Option<PathBuf>>,
     /// Write one byte to this descriptor and close it once clients can connect
     #[arg(long, value_name = "N")]
     ready_fd: Option<i32>,
@@ -57,7 +61,12 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match serve(&Options::parse()) {
+    let options = Options::parse();
+    let done = match &options.check {
+        Some(file) => check(&options, file.as_deref()),
+        None => serve(&options),
+    };
+    match done {
         Ok(code) => code,
         Err(error) => {
             eprintln!("shuntd: {error:#}");
@@ -66,10 +75,44 @@ fn main() -> ExitCode {
     }
 }
 
+/// Reads the configuration and says what is there.
+fn check(options: &Options, file: Option<&Path>) -> Result<ExitCode> {
+    let source = source(options.system, file);
+    let config = source.load()?;
+    let path = source.path.display();
+    if source.path.exists() {
+        let rules = config.policy.rules.len();
+        println!("{path}: valid, {rules} rules");
+    } else {
+        println!("{path} does not exist: the defaults hold");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the configuration is.
+fn source(system: bool, file: Option<&Path>) -> Source {
+    let users = || {
+        // What is not absolute is to be ignored (XDG Base Directory Specification).
+        let path = |name| std::env::var_os(name).map(PathBuf::from);
+        let set = |name| path(name).filter(|path| path.is_absolute());
+        let home = || Some(set("HOME")?.join(".config"));
+        let directory = set("XDG_CONFIG_HOME").or_else(home)?;
+        Some(directory.join("shunt/shunt.toml"))
+    };
+    let own = || users().filter(|path| !system && path.exists());
+    Source {
+        path: file
+            .map(Path::to_owned)
+            .or_else(own)
+            .unwrap_or_else(|| CONFIG.into()),
+        required: file.is_some(),
+    }
+}
+
 fn serve(options: &Options) -> Result<ExitCode> {
     let ready = options.ready_fd.map(shuntd::adopt_descriptor).transpose();
     let ready = ready.context("--ready-fd does not name an open descriptor above 2")?;
-    let stop = shuntd::stop_signals().context("cannot receive signals")?;
+    let signals = Signals::new().context("cannot receive signals")?;
     let uid = rustix::process::geteuid();
     ensure!(!options.system || uid.is_root(), "--system needs root");
     let (scope, number) = if options.system {
@@ -77,8 +120,8 @@ fn serve(options: &Options) -> Result<ExitCode> {
     } else {
         (Scope::User(uid.as_raw()), Some(uid.as_raw()))
     };
-    let path = options.config.as_deref();
-    let config = Config::load(path.unwrap_or(Path::new(CONFIG)), path.is_some())?;
+    let source = source(options.system, options.config.as_deref());
+    let config = source.load()?;
     raise_descriptor_limit();
 
     let name = options
@@ -109,10 +152,14 @@ fn serve(options: &Options) -> Result<ExitCode> {
         .context("cannot set up the daemon")?;
     if options.system {
         cross_namespaces(&mut daemon, options)?;
+        shuntd::give_up().context("cannot give up what is not needed of root's rights")?;
     }
     let linger = Duration::from_secs(options.linger.into());
     daemon.set_linger(Some(linger).filter(|linger| !linger.is_zero()));
-    daemon.stop_by(&stop).context("cannot set up the daemon")?;
+    daemon
+        .stop_by(&signals.stop)
+        .and_then(|()| daemon.reload_by(signals.reload, source))
+        .context("cannot set up the daemon")?;
     if let Some(ready) = ready {
         let _ = rustix::io::write(&ready, b"1"); // Nobody may be waiting any more.
     }

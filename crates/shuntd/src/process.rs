@@ -67,12 +67,38 @@ fn parse(text: &str) -> Option<Status> {
     })
 }
 
-/// Whether a process has all the capabilities that this one has, in the same user namespace.
-pub(crate) fn has_our_rights(pid: u32) -> bool {
-    let own = std::process::id();
-    let may = |pid| status(pid).map(|status| status.capabilities);
-    let is_same_place = namespace(pid, "user").is_some_and(|n| Some(n) == namespace(own, "user"));
-    is_same_place && may(own).is_some_and(|own| may(pid).is_some_and(|may| may & own == own))
+/// The paths of its control groups, one for each hierarchy (`cgroups(7)`).
+pub(crate) fn cgroups(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read(format!("/proc/{pid}/cgroup")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // hierarchy:controllers:path
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    Some(paths.map(str::to_owned).collect())
+}
+
+/// The path of its program.
+pub(crate) fn program(pid: u32) -> Option<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(path.to_string_lossy().into_owned())
+}
+
+/// What a process may do in its user namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rights(u64);
+
+impl Rights {
+    /// What this process may do now.
+    pub(crate) fn own() -> Option<Self> {
+        status(std::process::id()).map(|status| Self(status.capabilities))
+    }
+
+    /// Whether a process has all of these, in the user namespace of this one.
+    pub(crate) fn has(self, pid: u32) -> bool {
+        let own = namespace(std::process::id(), "user");
+        own.is_some()
+            && namespace(pid, "user") == own
+            && status(pid).is_some_and(|status| status.capabilities & self.0 == self.0)
+    }
 }
 
 /// Whether a process lives in the network namespace of this one.
@@ -124,14 +150,24 @@ mod tests {
         .unwrap();
         assert_eq!(found, [number]);
         assert_eq!(descriptors(u32::MAX, |_, _| ()), None);
+        assert!(
+            cgroups(pid)
+                .unwrap()
+                .iter()
+                .all(|path| path.starts_with('/'))
+        );
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(super::program(pid).unwrap(), program.to_str().unwrap());
+        assert_eq!((cgroups(u32::MAX), super::program(u32::MAX)), (None, None));
         assert_eq!(status(u32::MAX), None);
     }
 
     #[test]
     fn root_without_capabilities_has_not_our_rights() {
         let own = std::process::id();
-        assert!(has_our_rights(own) && has_our_network(own));
-        assert!(!has_our_rights(u32::MAX) && !has_our_network(u32::MAX));
+        let rights = Rights::own().unwrap();
+        assert!(rights.has(own) && has_our_network(own));
+        assert!(!rights.has(u32::MAX) && !has_our_network(u32::MAX));
         if status(own).unwrap().capabilities == 0 {
             return; // There is less than that only in another user namespace.
         }
@@ -143,7 +179,7 @@ mod tests {
             Command::new("sleep").arg("60").spawn().unwrap()
         };
         let mut child = std::thread::scope(|scope| scope.spawn(begin).join().unwrap());
-        let seen = (has_our_rights(child.id()), has_our_network(child.id()));
+        let seen = (rights.has(child.id()), has_our_network(child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(seen, (false, true));

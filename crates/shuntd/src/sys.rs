@@ -2,6 +2,7 @@
 //! daemon is here.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -96,6 +97,110 @@ pub(crate) fn peer_group(socket: impl AsFd) -> io::Result<u32> {
     Ok(cred.gid)
 }
 
+/// The groups that a process belonged to when it connected: the one that it acted with, and the others
+/// (`SO_PEERGROUPS`).
+pub(crate) fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 64];
+    loop {
+        let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: `groups` has room for `len` bytes and the kernel writes no more.
+        let rc = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        let count = len as usize / size_of::<u32>();
+        if rc == 0 {
+            groups.truncate(count);
+            groups.push(peer_group(&socket)?);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+/// The network namespace of a socket (`SIOCGSKNS`), as a file.
+pub(crate) fn namespace_of(socket: impl AsFd) -> io::Result<OwnedFd> {
+    // SAFETY: the request takes no argument, and the new descriptor belongs to nobody else.
+    unsafe {
+        let fd = libc::ioctl(socket.as_fd().as_raw_fd(), SIOCGSKNS);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// `linux/sockios.h`; not in libc's crate.
+const SIOCGSKNS: libc::Ioctl = 0x894c;
+
+/// The number of a user, by name (`getpwnam_r(3)`).
+pub(crate) fn user_named(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let found = look_up(|buffer, found| {
+        // SAFETY: all are ours, the buffer as long as said, and `found` is `entry` or null afterwards.
+        unsafe {
+            libc::getpwnam_r(
+                name.as_ptr(),
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                found,
+            )
+        }
+    })?;
+    // SAFETY: the call has filled in what it has found.
+    Some(unsafe { (*found).pw_uid })
+}
+
+/// The number of a group, by name (`getgrnam_r(3)`).
+pub(crate) fn group_named(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut entry = MaybeUninit::<libc::group>::uninit();
+    let found = look_up(|buffer, found| {
+        // SAFETY: as above.
+        unsafe {
+            libc::getgrnam_r(
+                name.as_ptr(),
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                found,
+            )
+        }
+    })?;
+    // SAFETY: the call has filled in what it has found.
+    Some(unsafe { (*found).gr_gid })
+}
+
+/// Calls `ask` with more and more room, as long as that says that it is too little.
+fn look_up<T>(
+    mut ask: impl FnMut(&mut [libc::c_char], *mut *mut T) -> libc::c_int,
+) -> Option<*mut T> {
+    /// No entry is longer.
+    const MOST: usize = 1 << 20;
+    let mut room = 1 << 10;
+    while room <= MOST {
+        let mut buffer = vec![0; room];
+        let mut found = std::ptr::null_mut();
+        match ask(&mut buffer, &raw mut found) {
+            0 => return (!found.is_null()).then_some(found),
+            libc::ERANGE => room *= 2,
+            _ => return None,
+        }
+    }
+    None
+}
+
 /// `SO_PEERPIDFD` (Linux 6.5): a pidfd for the process that connected, without
 /// the race of opening it by number.
 pub(crate) fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
@@ -157,28 +262,51 @@ pub(crate) fn leave_network_namespace() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }?)
 }
 
-/// Blocks SIGTERM and SIGINT and returns a descriptor that becomes readable
-/// when one arrives.
-///
-/// # Errors
-/// When the kernel refuses, which it does only for want of descriptors.
-pub fn stop_signals() -> io::Result<OwnedFd> {
+/// Descriptors that become readable when a signal arrives.
+#[derive(Debug)]
+pub struct Signals {
+    /// SIGTERM or SIGINT: the daemon is to end.
+    pub stop: OwnedFd,
+    /// SIGHUP: it is to read its configuration again.
+    pub reload: OwnedFd,
+}
+
+impl Signals {
+    /// From now on these signals do nothing else. SIGXFSZ does nothing: a file that may grow no more must
+    /// not end us.
+    ///
+    /// # Errors
+    /// When the kernel refuses, which it does only for want of descriptors.
+    pub fn new() -> io::Result<Self> {
+        block(&[libc::SIGXFSZ])?;
+        Ok(Self {
+            stop: signals(&[libc::SIGTERM, libc::SIGINT])?,
+            reload: signals(&[libc::SIGHUP])?,
+        })
+    }
+}
+
+fn block(numbers: &[libc::c_int]) -> io::Result<libc::sigset_t> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigemptyset` initialises the set that the other calls read; the
-    // new descriptor belongs to nobody else.
+    // SAFETY: `sigemptyset` initialises the set that the other calls read.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
-        // A file that may grow no more must not end us.
-        let mut large = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigemptyset(large.as_mut_ptr());
-        libc::sigaddset(large.as_mut_ptr(), libc::SIGXFSZ);
-        libc::sigprocmask(libc::SIG_BLOCK, large.as_ptr(), std::ptr::null_mut());
+        for &number in numbers {
+            libc::sigaddset(set.as_mut_ptr(), number);
+        }
         if libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) != 0 {
             return Err(io::Error::last_os_error());
         }
-        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        Ok(set.assume_init())
+    }
+}
+
+/// Blocks signals; readable when one of them has come.
+fn signals(numbers: &[libc::c_int]) -> io::Result<OwnedFd> {
+    let set = block(numbers)?;
+    // SAFETY: the set is initialised, and the new descriptor belongs to nobody else.
+    unsafe {
+        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }

@@ -357,19 +357,6 @@ fn a_socket_connected_to_itself_is_told_so() {
 }
 
 #[test]
-fn policy_keeps_a_denied_program_on_tcp() {
-    let daemon = Fixture::with("[[policy.deny]]\ncomm = \"secret\"");
-    let (a, b) = (daemon.client(), Client::hello(&daemon.name, "secret"));
-    let (near, far) = connection();
-    a.claim(&near, Role::Connector, 0);
-    b.claim(&far, Role::Acceptor, ANSWER);
-    assert_eq!(a.expect(Kind::Unpaired).0.status, Reason::Policy as u8);
-    assert_eq!(b.expect(Kind::Unpaired).0.status, Reason::Policy as u8);
-    let rows = a.rows();
-    assert_eq!((rows.len(), rows[0].status), (1, Reason::Policy as u8));
-}
-
-#[test]
 fn survivors_are_told_which_link_is_gone() {
     let daemon = Fixture::start();
     let (a, b) = (daemon.client(), daemon.client());

@@ -105,6 +105,7 @@ mod tests {
                 local: ([127, 0, 0, 1], 6379).into(),
                 pid: Some(7),
                 comm: "redis".into(),
+                container: None,
             })
         };
         assert!(shown("") && shown("--pid 7 --program redis --port 6379 --sport 6379"));
@@ -123,6 +124,7 @@ mod tests {
                 pid: Some(7),
                 comm: "redis".into(),
                 end: "server",
+                container: None,
             }],
             path: "tcp",
             reason: Some("PEER_PLAIN".into()),

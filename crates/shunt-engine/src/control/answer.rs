@@ -8,7 +8,7 @@ use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 use shunt_shm::{publish, slot};
 
-use super::state::{OPEN_QUESTIONS, wish_again};
+use super::state::{AFAR, OPEN_QUESTIONS, wish_again};
 use super::{news, stock};
 use crate::link::{Link, Pair};
 use crate::region::count;
@@ -37,6 +37,9 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                     Some(Reason::PeerLeft) => left(socket, m),
                     Some(Reason::Held) => socket.ask_later(),
                     Some(reason) => {
+                        if reason == Reason::NotLocal {
+                            AFAR.note();
+                        }
                         socket.give_up(reason);
                     }
                     None => socket.note_answer(m.flags & message::FLAG_MATCHED != 0),
@@ -45,7 +48,8 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         }
         Some(Kind::Downgrade) => {
             if let Some(socket) = find(m) {
-                socket.wished.store(true, Ordering::Relaxed);
+                let reason = Reason::from_number(m.status).unwrap_or(Reason::Requested);
+                socket.wished.store(reason as u8, Ordering::Relaxed);
                 wish_again();
             }
         }
@@ -120,6 +124,9 @@ fn pass_over(socket: &'static Socket, m: &Message, link: &'static Link) {
 fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<()> {
     let pair = Pair::new(link, m.slot, m.generation)?;
     pair.own.begin(slot::first_life(m.generation), pair.out);
+    if socket.afar.load(Ordering::Relaxed) {
+        AFAR.reset();
+    }
     socket.set_pair(pair).then_some(())
 }
 

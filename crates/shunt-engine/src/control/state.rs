@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::c_int;
 use shunt_abi::Reason;
 
+use super::vain::Vain;
 use crate::kept::Kept;
 use crate::thread::Lock;
 use crate::{link, sys, wake};
@@ -36,6 +37,10 @@ pub(super) static OPEN_QUESTIONS: AtomicU32 = AtomicU32::new(0);
 pub(super) static READS_UNTIL: AtomicU64 = AtomicU64::new(0);
 /// Some connection is wished back to TCP ([`Socket::wished`](crate::socket::Socket)).
 pub(super) static WISHES: AtomicBool = AtomicBool::new(false);
+
+/// Claims of connections whose addresses leave their network namespace: in vain if nobody on this host has
+/// the other end.
+pub(crate) static AFAR: Vain = Vain::new();
 
 /// Why nothing can be paired now.
 pub(crate) fn why_not() -> Reason {

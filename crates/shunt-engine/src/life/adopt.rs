@@ -14,8 +14,12 @@ use crate::hold::Held;
 use crate::socket::{SOCKETS, Stage};
 use crate::{sys, upgrade};
 
-/// Inherited descriptors are looked for up to this number.
+/// Inherited descriptors are looked for up to this number, …
 const INHERITED: usize = 1024;
+/// … so many at once, …
+const AT_ONCE: usize = 128;
+/// … or so few in a process that may not have that many (`poll` refuses to look at more).
+const FEW: usize = 16;
 
 /// At the start of a program: takes note of the connections among its descriptors.
 /// Those below 3 are the kernel's until no such number names them.
@@ -23,25 +27,61 @@ pub(super) fn look_around() {
     if config::upgrade() == Upgrade::Off {
         return;
     }
-    let mut open = [pollfd {
-        fd: 0,
-        events: 0,
-        revents: 0,
-    }; INHERITED];
-    for (fd, one) in open.iter_mut().enumerate() {
-        one.fd = fd as c_int;
-    }
-    // More than the process may have open is an error; then a few must do.
-    let looked = sys::poll_now(&mut open).or_else(|_| sys::poll_now(&mut open[..16]));
-    let is_open = |one: &&pollfd| one.revents & libc::POLLNVAL == 0;
-    let any = looked.is_ok() && open.iter().filter(is_open).any(|one| is_connection(one.fd));
+    let open = Open::find();
     // What an inherited set watches must stay with the kernel, and nobody can say what
     // that is.
-    if !any || open.iter().filter(is_open).any(|one| is_set(one.fd)) {
+    if !open.each().any(is_connection) || open.each().any(is_set) {
         return;
     }
-    for one in open.iter().filter(is_open) {
-        adopt(one.fd);
+    for fd in open.each() {
+        adopt(fd);
+    }
+}
+
+/// The descriptors that are open, a bit each.
+struct Open([u64; INHERITED / 64]);
+
+impl Open {
+    /// Looks no further than there are any, where the kernel says how many there are.
+    fn find() -> Self {
+        let mut open = Self([0; INHERITED / 64]);
+        let all = sys::open_descriptors().unwrap_or(usize::MAX);
+        let (mut looked, mut found, mut at_once) = (0, 0, AT_ONCE);
+        while looked < INHERITED && found < all {
+            if let Some(some) = open.look(looked, at_once) {
+                looked += at_once;
+                found += some;
+            } else if at_once > FEW {
+                at_once = FEW;
+            } else {
+                break;
+            }
+        }
+        open
+    }
+
+    /// Looks at some from `first` on; how many of them are open. `None`: the kernel refuses.
+    fn look(&mut self, first: usize, count: usize) -> Option<usize> {
+        let mut some = [pollfd {
+            fd: 0,
+            events: 0,
+            revents: 0,
+        }; AT_ONCE];
+        let some = &mut some[..count];
+        for (fd, one) in (first..).zip(some.iter_mut()) {
+            one.fd = fd as c_int;
+        }
+        sys::poll_now(some).ok()?;
+        let is_open = |one: &&pollfd| one.revents & libc::POLLNVAL == 0;
+        for one in some.iter().filter(is_open) {
+            self.0[one.fd as usize / 64] |= 1 << (one.fd % 64);
+        }
+        Some(some.iter().filter(is_open).count())
+    }
+
+    fn each(&self) -> impl Iterator<Item = c_int> {
+        let is_open = |fd: &usize| self.0[fd / 64] >> (fd % 64) & 1 != 0;
+        (0..INHERITED).filter(is_open).map(|fd| fd as c_int)
     }
 }
 
@@ -85,4 +125,26 @@ fn is_set(fd: c_int) -> bool {
     let answer = sys::epoll_ctl(fd, libc::EPOLL_CTL_DEL, stranger, std::ptr::null_mut());
     sys::close(stranger);
     answer == Err(libc::ENOENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_open_is_found_however_many_are_looked_at_once() {
+        let one = sys::eventfd().expect("a descriptor");
+        let far = sys::copy_high(one).expect("another one");
+        for at_once in [FEW, AT_ONCE] {
+            let mut open = Open([0; INHERITED / 64]);
+            for first in (0..INHERITED).step_by(at_once) {
+                open.look(first, at_once).expect("a look");
+            }
+            let found: Vec<c_int> = open.each().collect();
+            assert!(found.contains(&one) && found.contains(&far), "{found:?}");
+            assert!(!found.contains(&900), "{found:?}");
+        }
+        sys::close(one);
+        sys::close(far);
+    }
 }

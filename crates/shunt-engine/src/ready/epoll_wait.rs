@@ -12,7 +12,8 @@ use crate::hold::Taken;
 use crate::region::count;
 use crate::stream::{self, Spin, shares_core};
 use crate::thread::signals::{self, Seen};
-use crate::{Outcome, control, real, sys};
+use crate::thread::sleep::Sleep;
+use crate::{Outcome, control, sys};
 
 /// A wait looks so often at once, for about as long as a peer that is awake takes to answer.
 const LOOKS: u32 = 64;
@@ -52,13 +53,13 @@ pub(super) unsafe fn wait(
     }
     // SAFETY: the caller's promise.
     let room = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
+    let seen = signals::now();
     if set.is_plain() {
         // SAFETY: the caller's promise.
-        if let Some(outcome) = unsafe { wait_plain(user, room, limit, mask) } {
+        if let Some(outcome) = unsafe { wait_plain(user, room, limit, mask, seen) } {
             return outcome;
         }
     }
-    let seen = signals::now();
     stream::see_to_wishes();
     let told = bring_forward(set, room);
     if told > 0 {
@@ -221,7 +222,7 @@ unsafe fn sleep_once(
             limit
         };
         // SAFETY: the slice is the program's own.
-        unsafe { real_wait(Some(set), slept_on, room, limit, mask, &undo) }
+        unsafe { real_wait(Some(set), slept_on, room, limit, mask, seen, &undo) }
     };
     get_up();
     Slept::On(slept_on, slept)
@@ -276,7 +277,7 @@ pub(super) unsafe fn wait_unknown(
             Ok(kept) => return Outcome::Done(kept as isize),
         }
         // SAFETY: the caller's promise.
-        found = unsafe { real_wait(None, fd, room, limit, mask, &|| ()) };
+        found = unsafe { real_wait(None, fd, room, limit, mask, seen, &|| ()) };
     }
 }
 
@@ -290,6 +291,7 @@ unsafe fn wait_plain(
     room: &mut [epoll_event],
     limit: Limit,
     mask: *const sigset_t,
+    seen: Seen,
 ) -> Option<Outcome> {
     let set = user.set();
     let began = Taken::now();
@@ -308,7 +310,7 @@ unsafe fn wait_plain(
         Ok(0)
     } else {
         // SAFETY: the caller's promise.
-        unsafe { real_wait(Some(set), slept_on, room, limit, mask, &undo) }
+        unsafe { real_wait(Some(set), slept_on, room, limit, mask, seen, &undo) }
     };
     awake();
     match n {
@@ -334,22 +336,47 @@ unsafe fn real_wait(
     room: &mut [epoll_event],
     limit: Limit,
     mask: *const sigset_t,
+    seen: Seen,
     undo: &impl Fn(),
 ) -> Result<isize, i32> {
+    // A call that does not wait tells what there is, whatever has run.
+    let seen = if limit.is_now() { signals::now() } else { seen };
+    // SAFETY: the caller's promise.
+    let found = match unsafe { sleep_on(set, fd, room, limit, mask, seen, undo) } {
+        // A signal gives way to news that came with it, as in the kernel.
+        Err(libc::EINTR) => {
+            let found = sys::epoll_now(fd, room.as_mut_ptr(), room.len());
+            found.ok().filter(|&n| n > 0).ok_or(libc::EINTR)
+        }
+        found => found,
+    };
+    found.map(|n| n as isize)
+}
+
+/// Sleeps until the kernel's set has something, and takes that.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+unsafe fn sleep_on(
+    set: Option<&'static Set>,
+    fd: c_int,
+    room: &mut [epoll_event],
+    limit: Limit,
+    mask: *const sigset_t,
+    seen: Seen,
+    undo: &impl Fn(),
+) -> Result<usize, i32> {
     let outer = set.filter(|set| set.has_nested());
     let left = limit.left();
     if outer.is_some() || limit.fine && left.is_some() {
-        // The latter would be `epoll_pwait2`, which not every libc has.
-        let mut one = libc::pollfd {
+        // The latter would be `epoll_pwait2`, which not every kernel has.
+        let mut one = [libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
-        };
-        let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: one valid pollfd; the caller's promise.
-        let n = real::sleeping(undo, || unsafe {
-            real::ppoll()(&raw mut one, 1, left, mask) as isize
-        })?;
+        }];
+        // SAFETY: the caller's promise.
+        let n = unsafe { Sleep::poll(&mut one, left, mask, seen, undo) }?;
         if n == 0 {
             return Ok(0);
         }
@@ -357,20 +384,12 @@ unsafe fn real_wait(
         if let Some(set) = outer {
             set.expose_nested();
         }
-        return sys::epoll_now(fd, room.as_mut_ptr(), room.len()).map(|n| n as isize);
+        return sys::epoll_now(fd, room.as_mut_ptr(), room.len());
     }
     // Milliseconds, rounded up: a wait is never shorter than asked for.
     let ms = left.map_or(-1, |t| {
         (t.tv_sec * 1000 + (t.tv_nsec + 999_999) / 1_000_000).min(i32::MAX as i64)
     });
     // SAFETY: the caller's promise.
-    real::sleeping(undo, || unsafe {
-        real::epoll_pwait()(
-            fd,
-            room.as_mut_ptr(),
-            room.len() as c_int,
-            ms as c_int,
-            mask,
-        ) as isize
-    })
+    unsafe { Sleep::epoll_wait(fd, room, ms as c_int, mask, seen, undo) }
 }

@@ -1,20 +1,21 @@
 //! `poll`.
 
-use std::sync::atomic::Ordering;
-
 use libc::{c_int, nfds_t, pollfd, sigset_t};
-use shunt_abi::Reason;
 
 use super::array::{Memory, with_array};
 use crate::entry::{self, Entry};
-use crate::epoll::{self, Known, Limit, SETS, Set};
-use crate::hold::{Held, Taken};
+use crate::epoll::{self, Known, Limit, Set};
+use crate::hold::Taken;
 use crate::region::count;
-use crate::socket::{SOCKETS, Socket, Stage};
-use crate::stream::{self, Conn, Spin, Want};
+use crate::socket::Stage;
+use crate::stream::{self, Conn, Spin};
 use crate::thread::signals::{self, Seen};
-use crate::wake::{self, Place};
-use crate::{Outcome, control, hold, real, signal, sys, upgrade};
+use crate::thread::sleep::Sleep;
+use crate::{Outcome, control, signal, sys, upgrade};
+
+mod told;
+
+use told::{HEARD, PLACE, get_in, get_out};
 
 /// The work of one call: the array for the real one, and who was told that a
 /// thread sleeps, whatever becomes of the descriptors meanwhile. Both end with an
@@ -30,35 +31,24 @@ struct Scratch<'a> {
     memory: Memory,
 }
 
-/// What was told, in `events` of an entry of [`Scratch::told`]. `fd` is the
-/// object's index, `revents` what the program waits for. The object is held.
-const NOBODY: i16 = 0;
-const CONNECTION: i16 = 1;
-const CANDIDATE: i16 = 2;
-const SET: i16 = 3;
-/// Not for one of the program's descriptors: the thread has a place to be woken at.
-const PLACE: i16 = 4;
-/// Beside `PLACE`: the thread was called there.
-const HEARD: i16 = 8;
-
-/// The program's array, if it names anything that is shunted, or may become so
-/// while the call waits (unless it is not to: `now`).
+/// The program's array; `None`: there is none, or it is the kernel's to refuse.
 ///
 /// # Safety
 /// `fds` has `count` entries, and nobody else uses them meanwhile.
-pub(super) unsafe fn shunted<'a>(
-    fds: *mut pollfd,
-    count: nfds_t,
-    now: bool,
-) -> Option<&'a mut [pollfd]> {
+pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
     let bad = (fds as usize) < 4096 || !signal::may_read(fds, count as usize);
     if count == 0 || count > 1 << 20 || bad {
         return None;
     }
     // SAFETY: the caller's promise.
-    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    Some(unsafe { std::slice::from_raw_parts_mut(fds, count as usize) })
+}
+
+/// Whether a call names anything that is shunted, or may become so while it waits (unless it is
+/// not to: `now`); or must end, as a handler has run since it began, of which the kernel's own would not know.
+pub(super) fn is_ours(fds: &[pollfd], now: bool, seen: Seen) -> bool {
     let mut any = false;
-    for one in fds.iter() {
+    for one in fds {
         match entry::look(one.fd) {
             Entry::Socket(socket) => {
                 any |= match socket.stage() {
@@ -79,7 +69,7 @@ pub(super) unsafe fn shunted<'a>(
             Entry::Ours | Entry::Other => {}
         }
     }
-    any.then_some(fds)
+    any || !now && seen.any_since()
 }
 
 /// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
@@ -246,33 +236,17 @@ unsafe fn sleep(
     seen: Seen,
 ) -> Outcome {
     control::look();
-    let mut crowded = false;
+    let (mut crowded, mut interrupted) = (false, false);
     loop {
         let ready = get_in(fds, scratch, crowded);
         let placed = scratch.told[fds.len()].events == PLACE;
         let count = fds.len() + usize::from(placed);
-        let n = if ready {
-            sys::poll_now(&mut scratch.fds[..count]).map(|n| n as isize)
-        } else if seen.any_since() && !limit.is_now() {
-            get_out(scratch.told, scratch.held);
-            return Outcome::Fail(libc::EINTR);
+        interrupted |= seen.any_since() && !limit.is_now();
+        let n = if ready || interrupted {
+            sys::poll_now(&mut scratch.fds[..count])
         } else {
-            count::ready_sleep();
-            let left = if scratch.must_look {
-                Some(limit.left_of(stream::TURN))
-            } else {
-                limit.left()
-            };
-            let time = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            let undo = || {
-                get_out(scratch.told, scratch.held);
-                scratch.memory.give_back();
-            };
-            let array = scratch.fds.as_mut_ptr();
-            // SAFETY: our own array; the program's mask.
-            real::sleeping(&undo, || unsafe {
-                real::ppoll()(array, count as nfds_t, time, sigmask) as isize
-            })
+            // SAFETY: the caller's promise.
+            unsafe { sleep_once(scratch, count, limit, sigmask, seen) }
         };
         if placed && scratch.fds[fds.len()].revents != 0 {
             scratch.told[fds.len()].events |= HEARD;
@@ -284,14 +258,14 @@ unsafe fn sleep(
             continue;
         }
         count::ready_call(true);
-        if let (Err(errno), false) = (n, ready) {
+        match n {
             // A signal gives way to news that came with it, as in the kernel.
-            let found = look_at_shunted(fds, &[]);
-            return if errno == libc::EINTR && found > 0 {
-                Outcome::Done(found as isize)
-            } else {
-                Outcome::Fail(errno)
-            };
+            Err(libc::EINTR) if !interrupted => {
+                interrupted = true;
+                continue;
+            }
+            Err(errno) if !ready => return Outcome::Fail(errno),
+            _ => {}
         }
         let mut found = 0;
         for (to, from) in fds.iter_mut().zip(scratch.fds.iter()) {
@@ -308,187 +282,42 @@ unsafe fn sleep(
             }
         }
         found += look_at_shunted(fds, scratch.fds);
+        if found == 0 && interrupted {
+            return Outcome::Fail(libc::EINTR);
+        }
         if found > 0 || limit.is_up() {
             return Outcome::Done(found as isize);
         }
     }
 }
 
-fn reads(events: i16) -> bool {
-    events & (libc::POLLIN | libc::POLLRDNORM) != 0
-}
-
-fn writes(events: i16) -> bool {
-    events & (libc::POLLOUT | libc::POLLWRNORM) != 0
-}
-
-/// Says at every socket and set that is shunted, or may become so, that a thread
-/// sleeps on it, and fills the array for the real call. `true`: something has
-/// come; do not sleep. `crowded`: there is no room for an entry beside the program's.
-fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
-    scratch.held = Taken::now();
-    scratch.must_look = false;
-    let mut ready = false;
-    let place = take_place(fds, scratch, crowded);
-    for (i, from) in fds.iter().enumerate() {
-        let (to, told) = (&mut scratch.fds[i], &mut scratch.told[i]);
-        *to = pollfd {
-            revents: 0,
-            ..*from
-        };
-        told.events = NOBODY;
-        told.revents = from.events;
-        if let Some(set) = hold::get::<Set>(from.fd) {
-            epoll::begin_sleep(set);
-            epoll::expose(set);
-            scratch.must_look |= set.must_look();
-            (told.fd, told.events) = (set.index() as c_int, SET);
-            continue;
-        }
-        let Some(socket) = hold::get::<Socket>(from.fd) else {
-            continue;
-        };
-        // Who waits for nothing but an end need not be called.
-        let candidate = (reads(from.events) || writes(from.events))
-            && matches!(
-                socket.stage(),
-                Stage::Candidate | Stage::Claimed | Stage::Paired
-            );
-        told.fd = socket.index() as c_int;
-        if candidate && socket.inside.begin_poll(place.is_some()) {
-            told.events = CANDIDATE;
-        } else if socket.stage() == Stage::Attached
-            && let Some(conn) = Conn::new(socket, from.fd)
-        {
-            told.events = CONNECTION;
-            ready |= get_in_connection(&conn, from.events, to, place);
-            // By TCP the kernel tells.
-            scratch.must_look |= writes(from.events)
-                && conn.is_on_ring()
-                && stream::must_look(&conn, place.is_some());
-        } else {
-            socket.unhold();
-        }
-    }
-    ready
-}
-
-/// Where this thread is called, if it waits for connections.
-fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Place> {
-    let (to, told) = (&mut scratch.fds[fds.len()], &mut scratch.told[fds.len()]);
-    to.fd = -1;
-    told.events = NOBODY;
-    let waits = |one: &&pollfd| reads(one.events) || writes(one.events);
-    let may_be_shunted = |one: &pollfd| {
-        Socket::of(one.fd).is_some_and(|socket| {
-            matches!(
-                socket.stage(),
-                Stage::Attached | Stage::Candidate | Stage::Claimed | Stage::Paired
-            )
-        })
+/// The real call, of so many entries.
+///
+/// # Safety
+/// `sigmask` is null or a signal set.
+unsafe fn sleep_once(
+    scratch: &mut Scratch,
+    count: usize,
+    limit: Limit,
+    sigmask: *const sigset_t,
+    seen: Seen,
+) -> Result<usize, i32> {
+    count::ready_sleep();
+    let left = if scratch.must_look {
+        Some(limit.left_of(stream::TURN))
+    } else {
+        limit.left()
     };
-    let waited_for = fds.iter().filter(waits);
-    let wanted = !crowded && waited_for.clone().any(may_be_shunted);
-    let Some(place) = wanted.then(wake::enter).flatten() else {
-        // Only the kernel can wake this thread.
-        waited_for.for_each(|one| {
-            if let Some(conn) = Conn::of(one.fd)
-                && must_be_called(&conn, one.events)
-            {
-                stream::downgrade(&conn, Reason::Blocked);
-            }
-        });
-        return None;
+    // A call that does not wait tells what there is, whatever has run.
+    let seen = if limit.is_now() { signals::now() } else { seen };
+    let Scratch {
+        fds, told, memory, ..
+    } = scratch;
+    let (held, memory) = (scratch.held, *memory);
+    let undo = || {
+        get_out(told, held);
+        memory.give_back();
     };
-    *to = place.watch();
-    (told.fd, told.events) = (place.number(), PLACE);
-    Some(place)
-}
-
-/// Whether only a peer's call can wake who waits for these events.
-fn must_be_called(conn: &Conn, events: i16) -> bool {
-    reads(events) && stream::must_be_called(conn, Want::Data)
-        || writes(events) && stream::must_be_called(conn, Want::Room)
-}
-
-fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Place>) -> bool {
-    // What a peer leaves unread that has shut down its half resets the connection only by TCP.
-    let waits_for_end = events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) == 0;
-    let mut ready = waits_for_end && stream::leave_to_half_closed(conn);
-    stream::share_crowd(conn.pair.link);
-    // What came by TCP, FIN and RST.
-    to.events = events & (libc::POLLPRI | libc::POLLRDHUP | libc::POLLIN | libc::POLLRDNORM);
-    if reads(events) {
-        ready |= stream::asleep(conn, Want::Data, place);
-        to.events |= libc::POLLIN;
-    }
-    if writes(events) {
-        let come = stream::asleep(conn, Want::Room, place);
-        // The kernel's idea of writable only where the kernel writes.
-        if conn.way_out() == shunt_shm::slot::Way::Ring {
-            ready |= come;
-        } else {
-            to.events |= libc::POLLOUT;
-        }
-    }
-    if stream::recall_is_owing(conn) {
-        // There is more to send again when the kernel has room.
-        to.events |= libc::POLLOUT;
-    }
-    // A peer that was killed shows itself by the end of its stream only: what it
-    // left unread, the kernel does not know of.
-    if conn.socket.kernel_state.load(Ordering::Relaxed) == 0 {
-        to.events |= libc::POLLRDHUP;
-    }
-    ready
-}
-
-/// The reverse of [`get_in`], whatever the program's descriptors name by now. Not in a child
-/// that a signal handler has forked meanwhile: it is the parent who sleeps.
-fn get_out(told: &[pollfd], held: Taken) {
-    if !held.lasts() {
-        return;
-    }
-    let place = told.last().filter(|told| told.events & PLACE != 0);
-    let place = place.map(|told| Place::numbered(told.fd));
-    for told in told {
-        match told.events & !HEARD {
-            SET => {
-                if let Some(set) = SETS.get(told.fd as u32) {
-                    epoll::end_sleep(set);
-                    set.unhold();
-                }
-            }
-            CONNECTION | CANDIDATE => {
-                if let Some(socket) = SOCKETS.get(told.fd as u32) {
-                    get_out_of(socket, told, place);
-                    socket.unhold();
-                }
-            }
-            PLACE => {
-                let place = Place::numbered(told.fd);
-                if told.events & HEARD != 0 {
-                    place.hear(false);
-                }
-                place.leave();
-            }
-            _ => {}
-        }
-    }
-}
-
-fn get_out_of(socket: &'static Socket, told: &pollfd, place: Option<Place>) {
-    if told.events == CANDIDATE {
-        socket.inside.end_poll(place.is_some());
-        return;
-    }
-    let Some(conn) = Conn::new(socket, socket.fd()) else {
-        return;
-    };
-    if reads(told.revents) {
-        stream::awake(&conn, Want::Data, place);
-    }
-    if writes(told.revents) {
-        stream::awake(&conn, Want::Room, place);
-    }
+    // SAFETY: the caller's promise.
+    unsafe { Sleep::poll(&mut fds[..count], left, sigmask, seen, &undo) }
 }

@@ -7,7 +7,7 @@ use super::poll;
 use crate::entry::{self, Entry};
 use crate::epoll::{self, Limit, Set};
 use crate::stream::{self, Conn};
-use crate::thread::signals;
+use crate::thread::signals::{self, Seen};
 use crate::{Outcome, real, signal, sys, upgrade};
 
 /// What makes a descriptor readable, writable, exceptional for `select`
@@ -105,23 +105,26 @@ pub(super) unsafe fn select(
                 revents: 0,
             };
         }
+        if !poll::is_ours(fds, limit.is_now(), seen) {
+            return Outcome::Kernel;
+        }
         // SAFETY: the caller's promise.
         let poll = |fds: &mut [pollfd]| unsafe {
             match poll::poll_with(fds, scratch, memory, limit, mask, seen) {
                 Outcome::Fail(libc::EINVAL) if sys::descriptor_limit() < n as u64 => {
-                    select_in_turns(fds, memory, limit, mask)
+                    select_in_turns(fds, memory, limit, mask, seen)
                 }
                 outcome => outcome,
             }
         };
         // SAFETY: as above.
-        unsafe { with(fds, &sets, count, limit, poll) }
+        unsafe { with(fds, &sets, count, poll) }
     };
     with_array(n + poll::scratch_for(n), run).unwrap_or(Outcome::Kernel)
 }
 
 /// Where `ppoll` takes fewer descriptors than there are (`RLIMIT_NOFILE`): the real call, and
-/// a look from time to time at sockets that are shunted, or may become so meanwhile.
+/// a look from time to time at sockets that are shunted, or may become so meanwhile, and for signals.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -131,6 +134,7 @@ unsafe fn select_in_turns(
     memory: Memory,
     limit: Limit,
     mask: *const sigset_t,
+    seen: Seen,
 ) -> Outcome {
     let words = fds.last().map_or(0, |last| last.fd as usize / WORD + 1);
     // Entries are as large as words, but may lie at half of one.
@@ -142,7 +146,7 @@ unsafe fn select_in_turns(
         let bits = [0, 1, 2].map(|i| Bits(at.wrapping_add(i * words)));
         let memories = [memory, sets];
         // SAFETY: the caller's promise; each set covers the last descriptor, in the array.
-        unsafe { select_with(fds, bits, words, &memories, limit, mask) }
+        unsafe { select_with(fds, bits, words, &memories, limit, mask, seen) }
     };
     with_array(3 * words + 1, run).unwrap_or(Outcome::Fail(libc::ENOMEM))
 }
@@ -168,6 +172,7 @@ unsafe fn select_with(
     memories: &[Memory; 2],
     limit: Limit,
     mask: *const sigset_t,
+    seen: Seen,
 ) -> Outcome {
     loop {
         let mut found = poll::look_at_shunted(fds, &[]);
@@ -186,19 +191,17 @@ unsafe fn select_with(
                 unsafe { set.put(one.fd as usize, one.events & asks != 0) };
             }
         }
-        let is_known = |one: &pollfd| !matches!(entry::look(one.fd), Entry::Other);
-        let time = match fds.iter().any(is_known) {
-            _ if found > 0 => Some(limit.left_of(0)),
-            true => Some(limit.left_of(stream::TURN)),
-            false => limit.left(),
-        };
-        let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let interrupted = seen.any_since() && !limit.is_now();
+        let time = limit.left_of(match found > 0 || interrupted {
+            true => 0,
+            false => stream::TURN,
+        });
         let [read, write, except] = sets.map(|set| set.0.cast());
         let most = (words * WORD) as c_int;
         let give_back = || memories.iter().for_each(|memory| memory.give_back());
         // SAFETY: our own sets; the program's mask.
         let n = real::sleeping(&give_back, || unsafe {
-            real::pselect()(most, read, write, except, time, mask) as isize
+            real::pselect()(most, read, write, except, &raw const time, mask) as isize
         });
         match n {
             Err(errno) if found == 0 => return Outcome::Fail(errno),
@@ -217,6 +220,9 @@ unsafe fn select_with(
             }
             found += usize::from(one.revents != 0);
         }
+        if found == 0 && interrupted {
+            return Outcome::Fail(libc::EINTR);
+        }
         if found > 0 || limit.is_up() {
             return Outcome::Done(found as isize);
         }
@@ -229,13 +235,8 @@ unsafe fn with(
     fds: &mut [pollfd],
     sets: &[Bits; 3],
     count: usize,
-    limit: Limit,
     poll: impl FnOnce(&mut [pollfd]) -> Outcome,
 ) -> Outcome {
-    // SAFETY: a slice.
-    if unsafe { poll::shunted(fds.as_mut_ptr(), fds.len() as u64, limit.is_now()) }.is_none() {
-        return Outcome::Kernel;
-    }
     let outcome = poll(fds);
     let Outcome::Done(_) = outcome else {
         return outcome;

@@ -48,7 +48,8 @@ unsafe extern "C" fn chosen(signal: c_int, info: *mut siginfo_t, context: *mut c
             nothing as *const () as usize
         }
         handler => {
-            note(now & RESTARTS != 0);
+            // SAFETY: the kernel's own context.
+            unsafe { note(now & RESTARTS != 0, context) };
             handler
         }
     }

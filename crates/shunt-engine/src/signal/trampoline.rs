@@ -89,7 +89,8 @@ unsafe extern "C" fn chosen(signal: c_int, info: *const siginfo_t, context: *mut
         unsafe { undisturbed::put_off(signal, info, context) };
         return nothing as *const () as usize;
     }
-    note(entry & RESTARTS != 0);
+    // SAFETY: the kernel's own context.
+    unsafe { note(entry & RESTARTS != 0, context) };
     match entry & ADDRESS {
         0 => nothing as *const () as usize,
         handler => handler,

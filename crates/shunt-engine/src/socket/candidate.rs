@@ -49,6 +49,9 @@ impl Socket {
             former.link.enter(former.number, None);
         }
         pair.link.hold();
+        self.record.link.store(pair.link.id(), Ordering::Relaxed);
+        let generation = &self.record.generation;
+        generation.store(pair.generation, Ordering::Relaxed);
         pair.link.enter(pair.number, Some(self.index()));
         if matches!(self.reason(), Reason::PeerPlain | Reason::OtherUser) {
             self.write_reason(Reason::Pending); // Its peer has claimed it after all.

@@ -159,6 +159,14 @@ fn passes(reason: Reason) -> bool {
     )
 }
 
+/// Whether a connection goes back to TCP because that is wished, and nothing needs it: both ends are told so.
+pub(crate) fn is_wish(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Requested | Reason::Policy | Reason::OtherUser | Reason::OtherNamespace
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,6 +209,8 @@ mod tests {
         assert_eq!(again.stage(), STAYS);
         again.clear();
         assert_eq!(again.stage(), COUNTS);
+        again.begin(Reason::Policy);
+        assert_eq!(again.stage(), STAYS);
     }
 
     #[test]

@@ -29,6 +29,7 @@ use super::want::any_waits_for_room;
 use super::{Conn, owed};
 use crate::config::hesitate;
 use crate::control::{self, Loan};
+use crate::socket::returning::is_wish;
 use crate::socket::{Socket, Stage};
 use crate::thread::{self, give};
 use crate::{hold, sys, wake};
@@ -57,7 +58,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     conn.socket.set_reason(reason);
     // Who only is to be woken by the kernel from here on takes what comes, whenever that is.
     let blocked = matches!(reason, Reason::Blocked | Reason::Held);
-    let insists = reason != Reason::Requested && !blocked;
+    let insists = !is_wish(reason) && !blocked;
     if insists {
         conn.socket.insists.store(true, Ordering::Relaxed);
     }

@@ -8,6 +8,7 @@ use super::Conn;
 use super::owed::{self, Withdrawal};
 use super::ring_end::end_ring;
 use crate::config::hesitate;
+use crate::socket::returning::is_wish;
 use crate::thread::{self, give};
 use crate::{sys, tcp};
 
@@ -116,7 +117,7 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
         owed::pay(conn);
     }
     // What is unread there could not overtake what followed by TCP, if the peer needed that.
-    let can_stay = reason == Reason::Requested;
+    let can_stay = is_wish(reason);
     match conn.way_out() {
         Way::Ring if can_stay && is_too_much_for_tcp(conn) => {}
         Way::Ring => {

@@ -7,7 +7,7 @@ use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
 use super::errors::{abort, keep_error};
-use super::wait::{Stay, is_patient, out_of_patience, timeout, wait};
+use super::wait::{Stay, Waited, is_patient, out_of_patience, timeout, wait};
 use super::want::Want;
 use super::{Conn, downgrade, owed, short};
 use crate::iov::Cursor;
@@ -190,10 +190,12 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
         if done > 0 && !stay.enter(program) {
             return cursor.done_or(libc::EBADF);
         }
-        if let Err(errno) = wait(program, Want::Data, &mut deadline, stay, seen) {
-            return cursor.done_or(errno);
+        match wait(program, Want::Data, &mut deadline, stay, seen) {
+            // Any handler ends a call that has moved something.
+            Ok(Waited::Anew) if cursor.done() > 0 => return Outcome::Done(cursor.done() as isize),
+            Ok(waited) => has_slept = waited == Waited::Enough,
+            Err(errno) => return cursor.done_or(errno),
         }
-        has_slept = true;
         // What has come is mostly one message.
         if let Some((target, length)) = cursor.single()
             // SAFETY: the caller's promise.

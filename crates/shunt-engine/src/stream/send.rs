@@ -14,7 +14,7 @@ use shunt_shm::slot::{self, Way};
 use super::errors::is_over;
 use super::leave::{leave_if_ending, leave_ring};
 use super::owed::{self, Debt};
-use super::wait::{Stay, is_patient, out_of_patience, wait, wait_for_kernel};
+use super::wait::{Stay, Waited, is_patient, out_of_patience, wait, wait_for_kernel};
 use super::want::Want;
 use super::{Conn, spin};
 use crate::config::hesitate;
@@ -170,10 +170,12 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
         if cursor.done() > 0 && !stay.enter(program) {
             return cursor.done_or(libc::EBADF);
         }
-        if let Err(errno) = wait(program, Want::Room, &mut deadline, stay, seen) {
-            return cursor.done_or(errno);
+        match wait(program, Want::Room, &mut deadline, stay, seen) {
+            // Any handler ends a call that has moved something.
+            Ok(Waited::Anew) if cursor.done() > 0 => return Outcome::Done(cursor.done() as isize),
+            Ok(waited) => has_slept = waited == Waited::Enough,
+            Err(errno) => return cursor.done_or(errno),
         }
-        has_slept = true;
     }
 }
 

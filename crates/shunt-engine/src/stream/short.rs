@@ -176,27 +176,24 @@ fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
     if !waits || consumer.is_ready() {
         return Looked::InVain;
     }
+    let seen = signals::now();
     let told = own.face.core.load(Ordering::Relaxed);
     let comes = match spin::compare(told, pair.peer.face.core.load(Ordering::Relaxed)) {
         // Another thread might end the connection meanwhile, or this one have moved: for
         // a real wait.
         Peer::Here if !is_alone() || told != sys::core() => false,
-        Peer::Here => {
-            let seen = signals::now();
-            let yielded = spin::give_turn();
-            if seen.any_since() {
-                return after_signal(socket, pair, fd, seen);
-            }
-            yielded && consumer.is_ready()
-        }
+        Peer::Here => spin::give_turn() && consumer.is_ready(),
         Peer::Elsewhere if spin::is_wanted() && spin::is_burst_over(sys::ticks()) => false,
         Peer::Somewhere if shares_core() => false,
         _ => (0..LOOKS).any(|_| consumer.is_ready()),
     };
+    if seen.any_since() {
+        return after_signal(socket, pair, fd, seen);
+    }
     if comes { Looked::Come } else { Looked::InVain }
 }
 
-/// A handler ran while this thread made way, so that it may have waited already: what has
+/// A handler ran while this thread looked or made way, so that it may have waited already: what has
 /// come goes first, as in the kernel. The handler may have ended the connection.
 #[cold]
 fn after_signal(socket: &'static Socket, pair: &Pair, fd: c_int, seen: Seen) -> Looked {

@@ -28,6 +28,16 @@ use in_kernel::{Woken, sleep_in_kernel};
 pub(super) use in_kernel::{timeout, wait_for_kernel};
 pub(crate) use stay::{Stay, interrupted};
 
+/// How a wait has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// What is waited for may have come.
+    Enough,
+    /// A signal handler has run, and the kernel's call would begin anew, with what other threads have
+    /// set since (`O_NONBLOCK`).
+    Anew,
+}
+
 /// Waits until `want` may have come. The caller holds no token, and looks again: where `stay`
 /// says that the connection is by then.
 ///
@@ -40,12 +50,12 @@ pub(crate) fn wait(
     deadline: &mut Deadline,
     stay: &Stay,
     seen: Seen,
-) -> Result<(), Errno> {
+) -> Result<Waited, Errno> {
     let way = conn.way_in();
     see_to_wishes();
     // It has gone back to TCP: the receive goes on there.
     if want == Want::Data && conn.way_in() != way {
-        return Ok(());
+        return Ok(Waited::Enough);
     }
     spin::share_crowd(conn.pair.link);
     let mut spin = Spin::for_peer(where_peer(conn, want));
@@ -63,7 +73,7 @@ pub(crate) fn wait(
     if want == Want::Data && conn.pair.own.face.wait.load(Ordering::Relaxed) & slot::FENCED != 0 {
         stay_awake(conn);
     }
-    Ok(())
+    Ok(Waited::Enough)
 }
 
 /// Where the peer is that this thread is about to wait for; says where this thread is. Of
@@ -122,7 +132,7 @@ fn sleep(
     deadline: &mut Deadline,
     stay: &Stay,
     seen: Seen,
-) -> Result<(), Errno> {
+) -> Result<Waited, Errno> {
     // Closed under a call that was awake: nothing is left to sleep on.
     if !stay.enter(conn) {
         return Err(lost(seen));
@@ -133,13 +143,13 @@ fn sleep(
         ..*conn
     };
     if want == Want::Room && leave_if_ending(here) {
-        return Ok(());
+        return Ok(Waited::Enough);
     }
     let until = *deadline.get_or_insert_with(|| timeout(here, want).map(|t| sys::now() + t));
     let place = wake::enter();
     if place.is_none() && must_be_called(here, want) {
         downgrade(here, Reason::Blocked);
-        return Ok(());
+        return Ok(Waited::Enough);
     }
     let held = Taken::now();
     // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
@@ -154,7 +164,7 @@ fn sleep(
     };
     if asleep(here, want, place) {
         get_up();
-        return Ok(());
+        return Ok(Waited::Enough);
     }
     // Once more: who closes it from here on sees the call, and wakes it.
     let Ok(fd) = base() else {
@@ -183,7 +193,10 @@ fn sleep(
     if !stay.enter(conn) || woken == Woken::Restarted && stay.has_lost_number() {
         return Err(lost(seen));
     }
-    Ok(())
+    Ok(match woken {
+        Woken::Restarted => Waited::Anew,
+        Woken::Called | Woken::Otherwise => Waited::Enough,
+    })
 }
 
 /// Whether a call that finds its direction held by a process that is stopped waits until that goes on: as it

@@ -1,4 +1,5 @@
-//! What `shunt downgrade` wishes, and restless tests do: seen to where a call is about to wait.
+//! What `shunt downgrade` or a changed policy wishes, and restless tests do: seen to where a call is about
+//! to wait.
 
 use std::sync::atomic::Ordering;
 
@@ -27,18 +28,18 @@ fn go_back(all: bool) {
         let Some(socket) = word.get::<Socket>() else {
             return;
         };
-        let wished = socket.wished.load(Ordering::Relaxed);
-        if !(wished || all && socket.stage() == Stage::Attached) {
+        let wished = Reason::from_number(socket.wished.load(Ordering::Relaxed));
+        if !(wished.is_some() || all && socket.stage() == Stage::Attached) {
             return;
         }
         // Nothing needs TCP: the peer may read some of it first.
         if Conn::attached(socket, fd).is_some_and(|conn| is_too_much_for_tcp(&conn)) {
-            if wished {
+            if wished.is_some() {
                 control::wish_again();
             }
             return;
         }
-        socket.wished.store(false, Ordering::Relaxed);
-        give_up(socket, fd, Reason::Requested, |_| ());
+        socket.wished.store(0, Ordering::Relaxed);
+        give_up(socket, fd, wished.unwrap_or(Reason::Requested), |_| ());
     });
 }

@@ -1,5 +1,7 @@
 //! This process, and whether another is there.
 
+use std::ffi::CStr;
+
 use libc::c_int;
 
 use super::{Errno, close, ready};
@@ -11,11 +13,22 @@ pub(crate) fn getpid() -> u32 {
 /// Whether the process has other threads (`/proc/self/task` has a link for each,
 /// and two more); if in doubt, it has.
 pub(crate) fn has_threads() -> bool {
+    stat_path(c"/proc/self/task").is_none_or(|status| status.st_nlink > 3)
+}
+
+/// How many descriptors the process has open; `None` where the kernel does not say
+/// (`proc_pid_fd(5)`: it does so since Linux 6.2, as the size of the directory).
+pub(crate) fn open_descriptors() -> Option<usize> {
+    let size = stat_path(c"/proc/self/fd")?.st_size;
+    usize::try_from(size).ok().filter(|&size| size > 0)
+}
+
+fn stat_path(path: &CStr) -> Option<libc::stat> {
     // SAFETY: a C struct of integers, for which zero is a value.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    let path = c"/proc/self/task".as_ptr();
-    let found = call!(newfstatat, libc::AT_FDCWD, path, &raw mut status, 0).is_ok();
-    !found || status.st_nlink > 3
+    let path = path.as_ptr();
+    call!(newfstatat, libc::AT_FDCWD, path, &raw mut status, 0).ok()?;
+    Some(status)
 }
 
 /// Whether the kernel would refuse to execute the file that a path in a directory names, and

@@ -21,10 +21,16 @@ impl Seen {
     pub(crate) fn interrupting_since(self) -> bool {
         self.0 >> 32 != now().0 >> 32
     }
+
+    /// The count, as it is in the thread's words.
+    pub(super) fn count(self) -> u64 {
+        self.0
+    }
 }
 
+/// Where they are counted.
 #[inline(always)]
-fn count() -> *mut u64 {
+pub(super) fn count() -> *mut u64 {
     // SAFETY: this thread's own words.
     unsafe { &raw mut (*here()).seen }
 }

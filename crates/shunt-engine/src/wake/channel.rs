@@ -25,7 +25,7 @@ pub(crate) struct Channel {
     watched: AtomicI32,
 }
 
-/// A handler has run in the thread that polled it, and has called it.
+/// A handler has run in the thread that polled it.
 const INTERRUPTED: i32 = -1;
 
 impl Channel {
@@ -189,7 +189,6 @@ impl Channel {
     /// In a handler of the thread that polls it: that does so no more, nor begins to.
     pub(super) fn interrupt(&self) {
         self.watched.store(INTERRUPTED, Ordering::Release);
-        self.wake();
     }
 
     /// Whether a handler has run in the thread that polled it, and that has not gone on.
@@ -197,12 +196,9 @@ impl Channel {
         self.watched.load(Ordering::Acquire) == INTERRUPTED
     }
 
-    /// Nobody polls it any more. What a handler has sent is taken out: the next poll is none that was
-    /// interrupted.
+    /// Nobody polls it any more.
     pub(super) fn unwatch(&self) {
-        if self.watched.swap(0, Ordering::AcqRel) == INTERRUPTED {
-            self.hear();
-        }
+        self.watched.store(0, Ordering::Release);
     }
 
     /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the

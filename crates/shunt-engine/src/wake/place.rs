@@ -71,7 +71,7 @@ impl Place {
         self.channel().is_told(at)
     }
 
-    /// What to poll: readable when called, and when a signal handler has run since.
+    /// What to poll: readable when called.
     pub(crate) fn watch(self) -> pollfd {
         under_way::set_place(Some(self.number()));
         pollfd {
@@ -81,7 +81,7 @@ impl Place {
         }
     }
 
-    /// A handler runs in its thread: that sleeps no more, and does not begin to, if it was about to.
+    /// A handler runs in its thread, which sleeps no more.
     #[cold]
     pub(crate) fn interrupted(self) {
         self.channel().interrupt();

@@ -157,7 +157,7 @@ impl Daemon {
         self.last_client += 1;
         let id = self.last_client;
         let data = |kind| epoll::EventData::new_u64(id << 2 | kind);
-        let watched = epoll::add(&self.epoll, &socket, data(SOCKET), interest(false))
+        let watched = epoll::add(&self.epoll, &socket, data(SOCKET), interest(false, true))
             .and_then(|()| epoll::add(&self.epoll, &pidfd, data(PIDFD), epoll::EventFlags::IN));
         if watched.is_ok() {
             self.per_user.entry(uid).or_default().clients += 1;

@@ -161,8 +161,10 @@ impl Daemon {
         };
         if let Some(question) = claim.question {
             end.asks = None;
-            let fd = end.fd;
-            return self.say_alone(id, fd, question, alone);
+            let (fd, mate) = (end.fd, end.mate);
+            // What is not allowed any more stays on TCP.
+            let is_denied = mate.is_some_and(|mate| self.denies(id, mate));
+            return self.say_alone(id, fd, question, alone && !is_denied);
         }
         if alone {
             end.state = State::Waiting;

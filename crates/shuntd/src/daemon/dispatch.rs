@@ -24,6 +24,9 @@ impl Daemon {
     /// Handles one queued message of a client; false when there is none left,
     /// or no client.
     pub(super) fn take_message(&mut self, id: u64) -> bool {
+        if !self.may_hear(id) {
+            return false;
+        }
         let Some(client) = self.clients.get(&id) else {
             return false;
         };
@@ -44,6 +47,7 @@ impl Daemon {
             return false;
         }
         let greeted = client.greeted;
+        self.note_heard(id);
         // Before the message is handled: a claim in it is looked at anyway.
         self.retry_of(id);
         let done = if greeted {

@@ -7,7 +7,7 @@ use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
 use super::dispatch::Malformed;
 use super::elsewhere::Open;
-use super::seeing::{View, one_way};
+use super::seeing::{Sights, View, one_way};
 use super::viewing::Viewer;
 use super::{Daemon, LISTS};
 use crate::client::Client;
@@ -120,7 +120,7 @@ impl Daemon {
         let mut seen = HashSet::new();
         let (mut rows, mut open) = (Vec::new(), Vec::new());
         let sights = &view.sights;
-        let others = self.others();
+        let others = self.others(sights);
         let other_end = |tuple: Tuple| others.get(&tuple).copied().unwrap_or(tuple.flipped());
         let living = self.ends.iter().filter(|(id, _)| !view.closed.contains(id));
         let known = living.filter_map(|(_, end)| end.tuple());
@@ -144,6 +144,11 @@ impl Daemon {
                 .any(|face| viewer.may_see(face.uid, face.netns))
             {
                 let mut row = self.row(tuple, holders);
+                for (process, holder) in holders.into_iter().enumerate() {
+                    if let Some(holder) = holder {
+                        self.name_container(viewer, &mut row, process, holder.client);
+                    }
+                }
                 let [near, far] =
                     [tuple, flipped].map(|t| sights.get(&t).map_or(&[][..], Vec::as_slice));
                 row.bytes = [one_way(near, far), one_way(far, near)];
@@ -156,15 +161,15 @@ impl Daemon {
 
     /// The addresses of the other end of each connection that crosses network namespaces or whose
     /// addresses are translated: those are not the same with their order changed.
-    fn others(&self) -> HashMap<Tuple, Tuple> {
+    fn others(&self, sights: &Sights) -> HashMap<Tuple, Tuple> {
         let paired = self.ends.iter();
         let paired = paired.filter(|(_, end)| matches!(end.state, State::Paired(_)));
-        paired
-            .filter_map(|(_, end)| {
-                let (own, other) = (end.tuple()?, self.ends.get(end.mate?)?.tuple()?);
-                (other != own.flipped()).then_some((own, other))
-            })
-            .collect()
+        let known = paired.filter_map(|(_, end)| {
+            let (own, other) = (end.tuple()?, self.ends.get(end.mate?)?.tuple()?);
+            (other != own.flipped()).then_some((own, other))
+        });
+        // What this daemon knows itself counts more than what others have written.
+        joined(sights).into_iter().chain(known).collect()
     }
 
     /// A row whose reason is provisional, as nobody is known who has the other end.
@@ -274,6 +279,28 @@ impl Daemon {
     }
 }
 
+/// The same of connections that a daemon before this one has paired: their ends say that they have the
+/// same slot. Where more than two say so, one of them lies.
+fn joined(sights: &Sights) -> Vec<(Tuple, Tuple)> {
+    let mut seats: HashMap<(u64, u32), Vec<(Tuple, bool)>> = HashMap::new();
+    for (&tuple, of_end) in sights {
+        // Relatives have the same end.
+        let Some(sight) = of_end.iter().find(|sight| sight.seat.0 != 0) else {
+            continue;
+        };
+        if !sights.contains_key(&tuple.flipped()) {
+            let ends = seats.entry(sight.seat).or_default();
+            ends.push((tuple, sight.accepts));
+        }
+    }
+    let both = seats.into_values().filter_map(|ends| match ends[..] {
+        [(one, accepts), (other, other_accepts)] if accepts != other_accepts => Some([one, other]),
+        _ => None,
+    });
+    both.flat_map(|[one, other]| [(one, other), (other, one)])
+        .collect()
+}
+
 /// Who has one end of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
@@ -324,7 +351,43 @@ fn overall(reports: [Option<u8>; 2]) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::seeing::Sight;
     use super::*;
+
+    fn sight(link: u64, accepts: bool) -> Sight {
+        Sight {
+            client: 1,
+            accepts,
+            status: 0,
+            seat: (link, 5),
+            sent: [0, 0],
+            received: [0, 0],
+        }
+    }
+
+    fn tuple(netns: u64, local: u16, peer: u16) -> Tuple {
+        let address = |port| ([10, 0, 0, 1], port).into();
+        Tuple::new(netns, address(local), address(peer))
+    }
+
+    #[test]
+    fn ends_of_two_namespaces_with_the_same_slot_are_one_connection() {
+        let (near, far) = (tuple(1, 4000, 8080), tuple(2, 7000, 4000));
+        let mut sights = Sights::new();
+        sights.insert(near, vec![sight(9, false)]);
+        sights.insert(far, vec![sight(9, true)]);
+        // Within one namespace addresses tell.
+        sights.insert(tuple(1, 80, 81), vec![sight(8, true)]);
+        sights.insert(tuple(1, 81, 80), vec![sight(8, false)]);
+        // These have had no slot.
+        sights.insert(tuple(1, 90, 91), vec![sight(0, true)]);
+        sights.insert(tuple(2, 92, 93), vec![sight(0, false)]);
+        let found: HashMap<_, _> = joined(&sights).into_iter().collect();
+        assert_eq!(found, HashMap::from([(near, far), (far, near)]));
+        // One more says that it has it, too.
+        sights.insert(tuple(3, 1, 2), vec![sight(9, true)]);
+        assert_eq!(joined(&sights), []);
+    }
 
     #[test]
     fn the_telling_reason_wins() {

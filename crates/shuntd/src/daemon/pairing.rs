@@ -6,18 +6,18 @@
 //!      └──────────────────┴─────────────────┴───> Refused
 //! ```
 
-use shunt_abi::Reason;
 use shunt_abi::message::{
     FLAG_ADOPTED, FLAG_AGAIN, FLAG_MATCHED, FLAG_NEW_LINK, Kind, Message, Role,
 };
+use shunt_abi::{Reason, layout};
 
 use super::Daemon;
 use crate::client::Passed;
-use crate::config::Party;
 use crate::end::{End, EndId, State};
 use crate::foreign::Foreign;
 use crate::inspect::Look;
 use crate::link::Seat;
+use crate::quota::Charge;
 use crate::tuple::named;
 
 /// Unresolved claims looked at again for a claim without a match.
@@ -228,9 +228,7 @@ impl Daemon {
     /// Gives two matching ends a slot, or parks them until there is memory.
     pub(super) fn pair(&mut self, a: EndId, b: EndId) {
         if let Some(reason) = self.against(a, b) {
-            self.refuse(a, reason);
-            self.refuse(b, reason);
-            return;
+            return self.refuse_both([a, b], reason);
         }
         // The connector first, so that the ends of a link of a client with
         // itself take the same sides each time.
@@ -245,30 +243,33 @@ impl Daemon {
             [a, b]
         };
         let clients = [a.client, b.client];
+        if !self.have_room(clients, Charge::SLOT) {
+            return self.refuse_both([a, b], Reason::Quota);
+        }
         if let Some(seats) = self.links.take(clients) {
             self.seat([a, b], seats, [None, None]);
             return self.provide(clients);
         }
         if self.links.is_full(clients) {
-            for id in [a, b] {
-                self.refuse(id, Reason::NoResources);
-            }
-            return;
+            return self.refuse_both([a, b], Reason::NoResources);
+        }
+        let next = layout::arena_bytes(self.links.next_slots(clients));
+        if !self.have_room(clients, Charge::link(next)) {
+            return self.refuse_both([a, b], Reason::Quota);
         }
         // Of one namespace, although a process has left it: what it cannot be told by a call, it hears
         // by TCP.
         if self.introduce(clients).is_err() && self.crosses([a, b]) {
-            for id in [a, b] {
-                self.refuse(id, Reason::OtherNamespace);
-            }
-            return;
+            return self.refuse_both([a, b], Reason::OtherNamespace);
         }
         let Some([spare_a, spare_b]) = self.take_spares(clients) else {
             return self.park(a, b);
         };
         let slots = spare_a.slots.min(spare_b.slots);
         let arenas = [spare_a.arena, spare_b.arena];
-        self.links.open(clients, arenas, slots);
+        for lost in self.links.open(clients, arenas, slots) {
+            self.charge(lost.client, Charge::link(lost.memory));
+        }
         if let Some(seats) = self.links.take(clients) {
             // Each gets the memory that the other writes.
             self.seat([a, b], seats, [Some(spare_b.file), Some(spare_a.file)]);
@@ -288,6 +289,7 @@ impl Daemon {
                 end.status = end.status.filter(|&s| s != Reason::PeerPlain as u8);
                 end.answer = false;
             }
+            self.charge(id.client, Charge::SLOT);
             self.send_paired(id, seat, file);
         }
         let Seat { link, slot, .. } = seats[0];
@@ -309,6 +311,8 @@ impl Daemon {
             State::Parked(other) => self.unpark_pair(id, other),
             _ => {}
         }
+        let slots = end.former.len() + usize::from(matches!(end.state, State::Paired(_)));
+        self.refund(id.client, Charge::SLOT.times(slots as u64));
     }
 
     /// Answers a claim of which nothing becomes now. An end that has slots still, which its
@@ -364,28 +368,10 @@ impl Daemon {
         }
     }
 
-    /// Why two ends may not be paired, if they may not.
-    fn against(&self, a: EndId, b: EndId) -> Option<Reason> {
-        let party = |id: EndId| {
-            let client = self.clients.get(&id.client)?;
-            Some(Party {
-                uid: client.uid,
-                comm: client.comm,
-            })
-        };
-        let tuple = |id: EndId| self.ends.get(id).and_then(End::tuple);
-        let (Some(one), Some(other)) = (party(a), party(b)) else {
-            return Some(Reason::Policy);
-        };
-        let (Some(near), Some(far)) = (tuple(a), tuple(b)) else {
-            return Some(Reason::Policy);
-        };
-        let policy = &self.config.policy;
-        if near.netns != far.netns && !policy.cross_namespace {
-            return Some(Reason::OtherNamespace);
+    fn refuse_both(&mut self, ends: [EndId; 2], reason: Reason) {
+        for id in ends {
+            self.refuse(id, reason);
         }
-        let ports = [near.local.1, near.peer.1, far.local.1, far.peer.1];
-        policy.against([one, other], &ports)
     }
 
     pub(super) fn refuse(&mut self, id: EndId, reason: Reason) {

@@ -18,6 +18,7 @@ use crate::end::EndId;
 use crate::foreign::Lane;
 use crate::inspect::{self, Look, Seen};
 use crate::tuple::{FAMILIES, Tuple, bytes};
+use crate::{container, process};
 
 /// One end of a connection in one process.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,8 @@ pub(super) struct Sight {
     pub(super) client: u64,
     pub(super) accepts: bool,
     pub(super) status: u8,
+    /// The link and the generation of its slot: the same at the other end.
+    pub(super) seat: (u64, u32),
     /// Payload sent: [through rings, through the kernel].
     pub(super) sent: [u64; 2],
     /// Payload received, likewise.
@@ -105,7 +108,9 @@ impl Daemon {
                 match seen {
                     Some(seen) if record.stage() == Stage::Listener => {
                         let comm = self.face(id).unwrap_or_default().comm;
-                        view.listeners.push(listener(holder.pid, comm, &seen));
+                        let mut row = listener(holder.pid, comm, &seen);
+                        self.name_container(viewer, &mut row, 0, id);
+                        view.listeners.push(row);
                     }
                     Some(Seen {
                         tuple: Some(tuple),
@@ -182,6 +187,34 @@ impl Daemon {
             comm: orphan.account.region.owner().map_or([0; 16], |o| o.comm),
         })
     }
+
+    /// Names the container of a row's process, to who sees all of the host.
+    pub(super) fn name_container(
+        &self,
+        viewer: Viewer,
+        row: &mut Message,
+        process: usize,
+        id: u64,
+    ) {
+        if viewer.sees_all
+            && let Some(name) = self.container(id)
+        {
+            row.set_container(process, &name);
+        }
+    }
+
+    /// The container of a process that is known by this number, as lists show it.
+    fn container(&self, id: u64) -> Option<[u8; 16]> {
+        if let Some(client) = self.clients.get(&id) {
+            return client.profile().container().map(container::shown);
+        }
+        let orphan = self.orphans.get(&id)?;
+        let cgroups = process::cgroups(orphan.pid)?;
+        let lives = orphan.pid != 0 && !process::has_ended(&orphan.pidfd);
+        container::of(&cgroups)
+            .filter(|_| lives)
+            .map(container::shown)
+    }
 }
 
 fn is_listed(record: &Record) -> bool {
@@ -202,6 +235,10 @@ fn sight(client: u64, record: &Record, carried: (u64, u64)) -> Sight {
         client,
         accepts: record.role.load(Ordering::Relaxed) == Role::Acceptor as u8,
         status,
+        seat: (
+            record.link.load(Ordering::Relaxed),
+            record.generation.load(Ordering::Relaxed),
+        ),
         sent: [ring(&record.tx), record.tx.payload(carried.0)],
         received: [ring(&record.rx), record.rx.payload(carried.1)],
     }

@@ -6,14 +6,14 @@
 
 use super::{Daemon, Scope};
 use crate::client::Client;
-use crate::process::{has_ended, has_our_rights};
+use crate::process::has_ended;
 
 /// A client that asks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Viewer {
     pub(super) uid: u32,
     netns: u64,
-    sees_all: bool,
+    pub(super) sees_all: bool,
 }
 
 impl Viewer {
@@ -34,11 +34,12 @@ impl Daemon {
         })
     }
 
-    /// Whether a client could do anything to this daemon without asking it.
+    /// Whether a client could do anything to this daemon without asking it: it may do all that this one might when
+    /// it started.
     fn is_administrator(&self, client: &Client) -> bool {
         client.uid == 0
             && client.netns == self.address.0
-            && has_our_rights(client.pid)
+            && self.rights.is_some_and(|rights| rights.has(client.pid))
             // The number may have become another process's before that look, but then this has ended.
             && !has_ended(&client.pidfd)
     }

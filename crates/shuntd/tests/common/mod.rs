@@ -17,7 +17,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::sockopt;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Uid};
 use shunt_abi::message::{FLAG_ANSWER, Kind, Message, Role};
-use shuntd::{Config, Daemon, Scope};
+use shuntd::{Config, Daemon, Scope, Source};
 
 pub use client::Client;
 
@@ -28,6 +28,7 @@ pub const WATCHDOG: Duration = Duration::from_secs(20);
 pub struct Fixture {
     pub name: String,
     stop: OwnedFd,
+    reload: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -105,6 +106,36 @@ impl Fixture {
         )
     }
 
+    /// Its configuration is in this file.
+    pub fn reading(path: &Path) -> Self {
+        let text = std::fs::read_to_string(path).unwrap();
+        let reload = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let (signal, source) = (reload.try_clone().unwrap(), path.to_owned());
+        let mut fixture = Self::set_up(
+            new_name(),
+            &text,
+            own_user(),
+            || (),
+            |daemon| {
+                let source = Source {
+                    path: source,
+                    required: true,
+                };
+                daemon.reload_by(signal, source).unwrap();
+            },
+        );
+        fixture.reload = Some(reload);
+        fixture
+    }
+
+    /// Has it read its file again.
+    pub fn reload(&self) {
+        let reload = self.reload.as_ref().unwrap();
+        rustix::io::write(reload, &1_u64.to_ne_bytes()).unwrap();
+        // It has been read when what was seen together with it has been handled.
+        self.client().sync();
+    }
+
     /// `last`: what is done with the daemon before it runs.
     fn set_up(
         name: String,
@@ -126,6 +157,7 @@ impl Fixture {
         Self {
             name,
             stop,
+            reload: None,
             thread: Some(thread),
         }
     }

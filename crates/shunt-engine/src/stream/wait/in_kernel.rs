@@ -6,12 +6,12 @@ use libc::pollfd;
 use shunt_shm::slot::{self, Slot};
 
 use super::Stay;
-use crate::real;
 use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, SETS_TIMEOUTS};
 use crate::stream::want::{Deadline, Want, is_interrupted, is_ready, lost};
 use crate::stream::{Conn, owed};
 use crate::sys::{self, Errno};
-use crate::thread::signals::Seen;
+use crate::thread::signals::{self, Seen};
+use crate::thread::sleep::Sleep;
 use crate::wake::{self, Place};
 
 /// What has ended a sleep.
@@ -65,14 +65,15 @@ pub(super) fn sleep_in_kernel(
     let nobody = pollfd { fd: -1, ..base };
     let mut both = [base, place.map_or(nobody, Place::watch)];
     let watched = 1 + usize::from(place.is_some());
-    // From here on a handler calls this thread. One that has run before has had the call rest.
+    // A handler that runs from here on ends the sleep. One that has run before has had the call rest.
+    let looked = signals::now();
     if !stay.is_counted() {
         return Ok(Woken::Restarted);
     }
     let turn = (want == Want::Room && must_look(conn, place.is_some()))
         .then(|| sys::now() + TURN)
         .filter(|turn| until.is_none_or(|until| until > *turn));
-    let result = poll_until(&mut both[..watched], turn.or(until), undo);
+    let result = poll_until(&mut both[..watched], turn.or(until), looked, undo);
     let called = both[1].revents != 0;
     if called && let Some(place) = place {
         place.hear(is_ready(conn, want));
@@ -83,10 +84,10 @@ pub(super) fn sleep_in_kernel(
             Ok(Woken::Otherwise)
         }
         Err(libc::EINVAL) if base.events == libc::POLLIN && turn.is_none() => {
-            sleep_in_receive(conn, undo)
+            sleep_in_receive(conn, looked, undo)
         }
         Err(libc::EINVAL) => {
-            pause(undo);
+            pause(looked, undo);
             Ok(Woken::Otherwise)
         }
         Err(libc::EAGAIN) if turn.is_some() => Ok(Woken::Otherwise),
@@ -105,12 +106,8 @@ pub(super) fn sleep_in_kernel(
 
 /// The same where the process may poll nothing (`RLIMIT_NOFILE` is 0).
 #[cold]
-fn sleep_in_receive(conn: &Conn, undo: &impl Fn()) -> Result<Woken, Errno> {
-    let mut byte = 0u8;
-    // SAFETY: one byte of our own.
-    match real::sleeping(undo, || unsafe {
-        real::recv()(conn.fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK)
-    }) {
+fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<Woken, Errno> {
+    match Sleep::peek(conn.fd, looked, undo) {
         Err(errno @ (libc::EINTR | libc::EAGAIN)) => Err(errno),
         Err(errno) => {
             conn.error().store(errno, Ordering::Relaxed);
@@ -122,9 +119,9 @@ fn sleep_in_receive(conn: &Conn, undo: &impl Fn()) -> Result<Woken, Errno> {
 
 /// The same for who waits for room: looks from time to time.
 #[cold]
-fn pause(undo: &impl Fn()) {
+fn pause(looked: Seen, undo: &impl Fn()) {
     // Whoever waits looks again whether a signal ends that.
-    let _ = poll_until(&mut [], Some(sys::now() + TURN), undo);
+    let _ = poll_until(&mut [], Some(sys::now() + TURN), looked, undo);
 }
 
 /// Waits until the kernel's socket takes more bytes. The caller holds no token.
@@ -144,6 +141,7 @@ pub(in crate::stream) fn wait_for_kernel(
         return Err(libc::EBADF);
     };
     let until = *deadline.get_or_insert_with(|| timeout(conn, Want::Room).map(|t| sys::now() + t));
+    let looked = signals::now();
     if is_interrupted(until, seen) {
         return Err(libc::EINTR);
     }
@@ -152,9 +150,9 @@ pub(in crate::stream) fn wait_for_kernel(
         events: libc::POLLOUT,
         revents: 0,
     };
-    let result = match poll_until(&mut [room], until, &|| ()) {
+    let result = match poll_until(&mut [room], until, looked, &|| ()) {
         Err(libc::EINVAL) => {
-            pause(&|| ());
+            pause(looked, &|| ());
             Ok(())
         }
         result => result,
@@ -166,7 +164,13 @@ pub(in crate::stream) fn wait_for_kernel(
     }
 }
 
-fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Result<(), Errno> {
+/// `looked`: the handlers that had run when the caller looked whether one ends its call.
+fn poll_until(
+    fds: &mut [pollfd],
+    until: Option<u64>,
+    looked: Seen,
+    undo: &impl Fn(),
+) -> Result<(), Errno> {
     let left = until.map(|until| until.saturating_sub(sys::now()));
     if left == Some(0) {
         return Err(libc::EAGAIN);
@@ -175,12 +179,8 @@ fn poll_until(fds: &mut [pollfd], until: Option<u64>, undo: &impl Fn()) -> Resul
         tv_sec: (left / 1_000_000_000) as i64,
         tv_nsec: (left % 1_000_000_000) as i64,
     });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let (array, count) = (fds.as_mut_ptr(), fds.len() as libc::nfds_t);
-    // SAFETY: our own array.
-    match real::sleeping(undo, || unsafe {
-        real::ppoll()(array, count, time, std::ptr::null()) as isize
-    }) {
+    // SAFETY: no mask.
+    match unsafe { Sleep::poll(fds, time, std::ptr::null(), looked, undo) } {
         Err(errno) => Err(errno),
         Ok(0) => Err(libc::EAGAIN),
         // Closed meanwhile, which the kernel sees as the time is over: it looks the
