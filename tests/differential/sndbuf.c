@@ -1,6 +1,6 @@
 // A send buffer that the program has made small, or larger again: beside it the receive buffer of
 // the peer takes what nobody has read (tcp(7)).
-// path: shunted 50%
+// path: shunted 25%
 // timeout: 60
 #include "diff.h"
 
@@ -81,10 +81,10 @@ static void *await_room(void *of)
 }
 
 // A larger buffer wakes who waits for room.
-static void grown_under(struct end *e, void *(*waits)(void *))
+static void grown(struct end *e, int from, int to, void *(*waits)(void *))
 {
     if (e->role == S) {
-        bound(e, 20000);
+        bound(e, from);
         size_t n = stuff(e, FD, 1);
         struct writer w = {FD, 0, -2};
         pthread_t thread;
@@ -92,7 +92,7 @@ static void grown_under(struct end *e, void *(*waits)(void *))
         while (!w.tid)
             nap();
         await_sleep(e, getpid(), w.tid);
-        bound(e, 100000);
+        bound(e, to);
         for (long long end = now_ms() + PATIENCE_MS; w.written == -2 && now_ms() < end;)
             nap();
         say(e, "written %zd", w.written);
@@ -106,8 +106,22 @@ static void grown_under(struct end *e, void *(*waits)(void *))
         T(recv(FD, &c, 1, 0));
     }
 }
-static void grown_under_writer(struct end *e) { grown_under(e, write_one); }
-static void grown_under_set(struct end *e) { grown_under(e, await_room); }
+static void grown_under_writer(struct end *e) { grown(e, 20000, 100000, write_one); }
+static void grown_under_set(struct end *e) { grown(e, 20000, 100000, await_room); }
+
+// Larger than any ring, if the system allows it (net.core.wmem_max).
+static void grown_beyond_ring(struct end *e, void *(*waits)(void *))
+{
+    int has;
+    socklen_t length = sizeof has;
+    bound(e, 4 << 20);
+    MUST(getsockopt(FD, SOL_SOCKET, SO_SNDBUF, &has, &length));
+    if (has == 8 << 20)
+        grown(e, 2 << 20, 4 << 20, waits);
+}
+static void grown_beyond_writer(struct end *e) { grown_beyond_ring(e, write_one); }
+static void grown_beyond_set(struct end *e) { grown_beyond_ring(e, await_room); }
 
 DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
-          CASE(bound_before, BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD))
+          CASE(bound_before, BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD),
+          CASE(grown_beyond_writer, TWO | COLD), CASE(grown_beyond_set, TWO | COLD))

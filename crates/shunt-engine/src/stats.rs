@@ -11,10 +11,17 @@ use crate::socket::{SOCKETS, Socket, Stage};
 use crate::{control, region, sys, tcp, thread};
 
 /// Makes this process known to the daemon, which writes its line should it be killed.
-/// At start and in each forked child, so that none is missed.
+/// At start, so that none is missed.
 pub(crate) fn announce() {
     if line_file::is_on() && !config::is_confined() {
         control::ensure();
+    }
+}
+
+/// The same in each forked child, which does not sleep for that.
+pub(crate) fn announce_child() {
+    if line_file::is_on() && !config::is_confined() {
+        control::introduce_only();
     }
 }
 

@@ -22,9 +22,21 @@ const NOBODY: u32 = u32::MAX;
 static BY_HOST: AtomicBool = AtomicBool::new(false);
 /// In which network namespace (`SO_NETNS_COOKIE`) its name is; 0: it was found by a file.
 static NETNS: AtomicU64 = AtomicU64::new(0);
+/// Whether a daemon has been greeted whose welcome nobody has waited for yet.
+static UNAWAITED: AtomicBool = AtomicBool::new(false);
 
 /// Connects if need be and the time has come. `true` if there is a daemon.
 pub(crate) fn ensure() -> bool {
+    ensure_within(PATIENCE_MS)
+}
+
+/// The same without waiting for the welcome, which the next one awaits who needs the daemon. For a
+/// forked child: its parent may look in `/proc` whether it sleeps yet.
+pub(crate) fn introduce_only() {
+    ensure_within(0);
+}
+
+fn ensure_within(patience: i64) -> bool {
     if SOCKET.number() >= 0 {
         return true;
     }
@@ -33,7 +45,8 @@ pub(crate) fn ensure() -> bool {
         return false;
     }
     // Another thread may have connected while we waited for the lock.
-    let done = SOCKET.number() >= 0 || sys::now() >= RETRY_AT.load(Ordering::Relaxed) && open();
+    let done =
+        SOCKET.number() >= 0 || sys::now() >= RETRY_AT.load(Ordering::Relaxed) && open(patience);
     LOCK.give();
     done
 }
@@ -50,8 +63,9 @@ pub(crate) fn show_region() {
     }
 }
 
-/// Connects, introduces itself, and waits a little for the welcome. With the lock.
-fn open() -> bool {
+/// Connects, introduces itself, and waits a little for the welcome, `most` milliseconds at most.
+/// With the lock.
+fn open(most: i64) -> bool {
     RETRY_AT.store(sys::now() + RETRY_NS, Ordering::Relaxed);
     // SAFETY: takes nothing and cannot fail.
     let uid = unsafe { libc::geteuid() };
@@ -60,15 +74,21 @@ fn open() -> bool {
         WHY_NOT.store(Reason::Confined as u32, Ordering::Relaxed);
         return false;
     }
-    let greeted = GREETED.take().map(|fd| (fd, 0));
-    let Some((fd, patience)) = greeted.or_else(|| connect(uid)) else {
+    let greeted = match GREETED.take() {
+        Some(fd) if UNAWAITED.load(Ordering::Relaxed) => Some((fd, most)),
+        Some(fd) => Some((fd, 0)),
+        None => connect(uid).map(|fd| (fd, most)),
+    };
+    let Some((fd, patience)) = greeted else {
         return false;
     };
     show_counters(fd);
     if sys::poll_ms(fd, libc::POLLIN, patience) == 0 {
         // Overloaded or stopped: looked at again soon, without waiting.
         GREETED.keep(fd);
-        RETRY_AT.store(sys::now() + RETRY_NS / 100, Ordering::Relaxed);
+        UNAWAITED.store(most == 0, Ordering::Relaxed);
+        let pause = if most == 0 { 0 } else { RETRY_NS / 100 };
+        RETRY_AT.store(sys::now() + pause, Ordering::Relaxed);
         return false;
     }
     if !take_welcome(fd) {
@@ -84,15 +104,14 @@ fn open() -> bool {
     true
 }
 
-/// A new connection, and how long its daemon may take for the welcome, in milliseconds. `None`: there is no daemon, or it
-/// serves somebody else; this process is its guest then.
-fn connect(uid: u32) -> Option<(c_int, i64)> {
+/// A new connection. `None`: there is no daemon, or it serves somebody else; this process is its guest then.
+fn connect(uid: u32) -> Option<c_int> {
     match greet(uid) {
         Ok((fd, home)) => {
             note_served(fd, uid, home);
             SHOWN.store(false, Ordering::Relaxed);
             leave_as_guest();
-            Some((fd, PATIENCE_MS))
+            Some(fd)
         }
         Err(why) => {
             let served = SERVED.load(Ordering::Relaxed);

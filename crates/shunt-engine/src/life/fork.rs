@@ -141,7 +141,7 @@ pub(super) fn after_fork_child() {
     }
     recount_holds();
     uring_map::after_fork_child();
-    stats::announce();
+    stats::announce_child();
 }
 
 /// In a forked child: connections whose memory has not come are the kernel's.

@@ -3,8 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use shunt_abi::Reason;
 
 use super::conn::Conn;
+use super::leave::leave_ring;
 use super::want::any_waits_for_room;
 use crate::{sys, tcp, thread, wake};
 
@@ -31,9 +33,12 @@ pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
 /// The program has set `SO_SNDBUF`: threads that wait for room may have some now.
 pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
     let own = conn.pair.own;
-    own.options
-        .most
-        .store(bound(conn.fd, sndbuf), Ordering::Relaxed);
+    let bound = bound(conn.fd, sndbuf);
+    own.options.most.store(bound, Ordering::Relaxed);
+    if conn.most() < bound.into() && conn.is_on_ring() && !conn.has_room() {
+        // Only TCP has the room that the program has made.
+        leave_ring(conn, Reason::Blocked);
+    }
     // With the token a thread either has counted itself among the sleepers, or sees the bound.
     let token = &own.sending.token;
     let asleep = conn.take(token) && {

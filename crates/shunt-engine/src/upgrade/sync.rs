@@ -81,9 +81,15 @@ pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
         }
         control::nap();
     }
-    if socket.stage() == Stage::Attached {
+    if socket.stage() == Stage::Attached && has_come(socket) {
         VAIN.store(0, Ordering::Relaxed);
     }
+}
+
+/// Whether somebody has come for whom to wait: not if this process accepts its own connection,
+/// for which the connector may have waited in vain.
+fn has_come(socket: &Socket) -> bool {
+    socket.role() != Role::Acceptor || other_end(socket).is_none()
 }
 
 /// The longest that a call waits just now, in nanoseconds.
@@ -130,14 +136,7 @@ fn is_attached_there(socket: &'static Socket) -> bool {
     if pair.peer_state() & (slot::READY | slot::REFUSED) != 0 {
         return true;
     }
-    let is_other = |other: &&Socket| {
-        !std::ptr::eq(*other, socket)
-            && other.stage() == Stage::Paired
-            && other
-                .pair()
-                .is_some_and(|its| (its.link.id(), its.number) == (pair.link.id(), pair.number))
-    };
-    let Some(other) = SOCKETS.each().find(is_other) else {
+    let Some(other) = other_end(socket).filter(|other| other.stage() == Stage::Paired) else {
         return false;
     };
     if attach_paired(other, other.fd(), Known::Nothing) {
@@ -145,6 +144,19 @@ fn is_attached_there(socket: &'static Socket) -> bool {
     }
     // What another thread is just busy with may be done in a moment.
     is_alone() || !matches!(other.reason(), Reason::Busy | Reason::Pending)
+}
+
+/// The other end of a paired connection, if this process has it.
+fn other_end(socket: &Socket) -> Option<&'static Socket> {
+    let pair = socket.pair()?;
+    let is_other = |other: &&Socket| {
+        !std::ptr::eq(*other, socket)
+            && matches!(other.stage(), Stage::Paired | Stage::Attached)
+            && other
+                .pair()
+                .is_some_and(|its| (its.link.id(), its.number) == (pair.link.id(), pair.number))
+    };
+    SOCKETS.each().find(is_other)
 }
 
 /// This process's listener there.
