@@ -41,8 +41,7 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
         return Step::Bytes;
     }
     // SAFETY: the caller's promise.
-    let read = || unsafe { conn.consumer().read_parts(cursor.rest().map(place), peek) };
-    let mut found = read();
+    let mut found = unsafe { conn.consumer().read_parts(cursor.rest().map(place), peek) };
     if let Ok(Found::Empty) = found {
         bump(&conn.socket.rx.user_calls, 1);
         match look(conn) {
@@ -51,7 +50,8 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
                 if let Step::Failed(errno) = step {
                     conn.error().store(errno, Ordering::Relaxed);
                 }
-                found = read();
+                // SAFETY: the caller's promise.
+                found = unsafe { read_behind_end(conn, cursor, flags) };
             }
             Some(step) => return step,
             None => return Step::Empty,
@@ -76,6 +76,21 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
             abort(conn);
             Step::Failed(libc::ECONNRESET)
         }
+    }
+}
+
+/// What was published before an end that has just been seen.
+///
+/// # Safety
+/// The cursor's parts are writable.
+#[cold]
+unsafe fn read_behind_end(conn: &Conn, cursor: &Cursor, flags: c_int) -> Result<Found, Stopped> {
+    let discard = flags & libc::MSG_TRUNC != 0;
+    let rest = cursor.rest().map(|part| place(part, discard));
+    // SAFETY: the caller's promise.
+    unsafe {
+        conn.consumer()
+            .read_parts(rest, flags & libc::MSG_PEEK != 0)
     }
 }
 
