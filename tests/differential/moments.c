@@ -2,7 +2,8 @@
 //
 // A thread goes through the call step by step, by the processor's trap flag. It gets a signal at one of the last
 // steps before the kernel's call, each time at another one. Natively there are no such steps of the library's.
-// A send is not among the calls: docs/known-defects.md says what it may miss.
+// A send is not among the calls: docs/known-defects.md says what it may miss. Nor is a receive: on a connection that stays on TCP
+// a signal in the library's steps before the kernel's call comes before the call, for all that the program can tell.
 // path: shunted 1%
 // timeout: 120
 #include "diff.h"
@@ -145,6 +146,14 @@ static void at_last_steps(struct end *e, const char *name, int (*call)(int), int
     MUST(sigaction(SIGUSR1, &signal, NULL));
     MUST(sigaction(SIGALRM, &time, NULL));
     dl_iterate_phdr(find_library, NULL);
+    // What the library does once, it does without steps: it blocks signals meanwhile, and the kernel ends a process that
+    // is trapped then.
+    is_inside = 1;
+    for (int i = 0; i < 4; i++) {
+        within(QUIET_MS / 4);
+        call(fd);
+        within(0);
+    }
     trap();
     there = 0;
     // Once it has shown that nothing comes while the library looks, it looks no more.
@@ -207,20 +216,6 @@ static int by_pwait(int set)
     return epoll_pwait(set, &event, 1, 60000, &none);
 }
 
-static int by_recv(int fd)
-{
-    char buf[8];
-    return recv(fd, buf, sizeof buf, 0);
-}
-
-static int by_recvmsg(int fd)
-{
-    char buf[8];
-    struct iovec part = {buf, sizeof buf};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-    return recvmsg(fd, &message, MSG_WAITALL);
-}
-
 static void polls(struct end *e)
 {
     AT(S) {
@@ -247,12 +242,4 @@ static void sets(struct end *e)
     }
 }
 
-static void receives(struct end *e)
-{
-    AT(S) {
-        at_last_steps(e, "recv", by_recv, FD);
-        at_last_steps(e, "recvmsg", by_recvmsg, FD);
-    }
-}
-
-DIFF_MAIN(CASE(polls, STEADY | BUSY), CASE(sets, STEADY | BUSY), CASE(receives, STEADY | BUSY))
+DIFF_MAIN(CASE(polls, STEADY | BUSY), CASE(sets, STEADY | BUSY))
