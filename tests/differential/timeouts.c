@@ -3,6 +3,7 @@
 // timeout: 60
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
+#include <sys/resource.h>
 #include "pest.h"
 #include <setjmp.h>
 #include <sys/time.h>
@@ -402,6 +403,30 @@ static void send_one(int sig)
     else
         handler_failed++;
     errno = saved;
+}
+
+// `poll` looks at no more descriptors than the process may have; here it may have none.
+static void restarted_without_poll(struct end *e)
+{
+    char buf[8];
+    if (e->role == S) {
+        struct rlimit before, none;
+        MUST(getrlimit(RLIMIT_NOFILE, &before));
+        none = (struct rlimit){0, before.rlim_max};
+        talker = e, handler_sent = handler_failed = 0;
+        handle(SIGUSR1, send_one, SA_RESTART);
+        MUST(setrlimit(RLIMIT_NOFILE, &none));
+        will_block(e);
+        T(recv(FD, buf, 8, 0));
+        MUST(setrlimit(RLIMIT_NOFILE, &before));
+        handle(SIGUSR1, SIG_IGN, 0);
+        say(e, "handler sent %ld", handler_sent);
+    } else {
+        await_blocked(e);
+        MUST(kill(e->peer_pid, SIGUSR1));
+        T(recv(FD, buf, 8, 0));
+        T(send(FD, "abc", 3, 0));
+    }
 }
 
 // A handler that sends while the thread that it interrupts is sending.
@@ -867,7 +892,7 @@ static void closed_under_send_limit(struct end *e) { closed_under_limit(e, SO_SN
 
 DIFF_MAIN(CASE(receive_limit, COLD), CASE(generous_limit, TWO | COLD), CASE(limit_by_dup, 0), CASE(closed_under_receive_limit, SPLIT),
           CASE(closed_under_send_limit, SPLIT),
-          CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(send_without_patience, STEADY), CASE(interrupted, COLD), CASE(restarted, TWO | COLD),
+          CASE(bad_limits, 0), CASE(send_limit, COLD), CASE(send_without_patience, STEADY), CASE(interrupted, COLD), CASE(restarted, TWO | COLD), CASE(restarted_without_poll, SPLIT | COLD),
           CASE(ignored, TWO), CASE(stopped, SPLIT),
           KNOWN(stopped_with_limit, SPLIT, "signal(7) leaves open whether SIGCONT ends such a call"), CASE(send_interrupted, 0), CASE(full_send_interrupted, STEADY),
           CASE(waiting_interrupted, COLD), CASE(handler_talks, TWO), CASE(handler_jumps, 0),

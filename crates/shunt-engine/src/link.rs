@@ -237,10 +237,10 @@ impl Link {
     unsafe fn end(&'static self) {
         self.in_use.store(false, Ordering::Release);
         let arenas = [self.own(), self.peer()];
-        // SAFETY: the caller's promise.
-        arenas
-            .iter()
-            .for_each(|arena| unsafe { late::leave(arena) });
+        for arena in &arenas {
+            // SAFETY: the caller's promise.
+            unsafe { late::leave(arena) };
+        }
         if self.foreign.load(Ordering::Relaxed) {
             // SAFETY: as above.
             unsafe { self.unmap_rings() };

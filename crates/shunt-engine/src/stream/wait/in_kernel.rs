@@ -69,13 +69,15 @@ pub(super) fn sleep_in_kernel(
     if called && let Some(place) = place {
         place.hear(is_ready(conn, want));
     }
+    let may_receive = base.events == libc::POLLIN && turn.is_none() && place.is_none();
+    let result = match result {
+        Err(libc::EINVAL) if may_receive => sleep_in_receive(conn, looked, undo),
+        result => result,
+    };
     match result {
         Err(libc::EINVAL) if place.is_some() => {
             wake::do_without();
             Ok(Woken::Otherwise)
-        }
-        Err(libc::EINVAL) if base.events == libc::POLLIN && turn.is_none() => {
-            sleep_in_receive(conn, looked, undo)
         }
         Err(libc::EINVAL) => {
             pause(looked, undo);
@@ -109,14 +111,14 @@ fn news_of_base(conn: &Conn, want: Want) -> i16 {
 
 /// The same where the process may poll nothing (`RLIMIT_NOFILE` is 0).
 #[cold]
-fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<Woken, Errno> {
+fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<(), Errno> {
     match Sleep::peek(conn.fd, looked, undo) {
         Err(errno @ (libc::EINTR | libc::EAGAIN)) => Err(errno),
         Err(errno) => {
             conn.error().store(errno, Ordering::Relaxed);
-            Ok(Woken::Otherwise)
+            Ok(())
         }
-        Ok(_) => Ok(Woken::Otherwise),
+        Ok(_) => Ok(()),
     }
 }
 
