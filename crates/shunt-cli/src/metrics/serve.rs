@@ -7,7 +7,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -104,11 +104,13 @@ fn answer(mut stream: impl Read + Write) -> io::Result<()> {
 
 /// A request up to the empty line that ends its head.
 fn request(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    let until = Instant::now() + PATIENCE;
     let mut request = Vec::new();
     let mut some = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let got = stream.read(&mut some)?;
-        if got == 0 || request.len() + got > LONGEST {
+        // Also of who sends a byte now and then.
+        if got == 0 || request.len() + got > LONGEST || Instant::now() >= until {
             return Err(io::ErrorKind::InvalidData.into());
         }
         request.extend_from_slice(&some[..got]);
@@ -142,6 +144,19 @@ mod tests {
         assert!(wrong.starts_with("HTTP/1.1 405 "), "{wrong}");
         assert!(answered("GET /metrics").is_err());
         assert!(answered(&"x".repeat(LONGEST + 1)).is_err());
+    }
+
+    #[test]
+    fn who_asks_byte_by_byte_is_given_up() {
+        struct Slow;
+        impl Read for Slow {
+            fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+                std::thread::sleep(PATIENCE / 4);
+                to[0] = b'x';
+                Ok(1)
+            }
+        }
+        assert!(request(&mut Slow).is_err());
     }
 
     #[test]
