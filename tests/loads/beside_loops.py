@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Rates of real servers, natively and under Shunt in turn, beside busy loops.
 
-    beside_loops.py [--loops 0,2,4,8] [--rounds 5] [--seconds 1] [--only NAME,...] [--shunt PATH]
+    beside_loops.py [--loops 0,2,4,8] [--rounds 5] [--seconds 1] [--only NAME,...] [--control] [--shunt PATH]
 
 Every server runs twice, once without Shunt and once under it, and every round asks both, in an order that changes. A
-line per load and number of loops tells the medians, their ratio, and all rates in order. Root is needed: MariaDB and
+line per load and number of loops tells the medians, their ratio, and all rates in order. With --control every server
+runs a third time, without Shunt again: the ratio of these two tells how much of a ratio is chance. Root is needed: MariaDB and
 PostgreSQL run as their own users, and so do their clients (ends of two users are not paired).
 Packages: gcc redis-server redis-tools memcached nginx wrk varnish haproxy python3-zmq mariadb-server sysbench postgresql.
 """
@@ -22,6 +23,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = "/usr/bin/python3"
 FIRST_PORT = 23000
+NATIVE, SHUNTED, CONTROL = range(3)
 
 
 class Bench:
@@ -43,11 +45,15 @@ class Bench:
         return os.path.join(self.directory, *parts)
 
     def port(self, name, side):
-        first = self.ports.setdefault(name, FIRST_PORT + 2 * len(self.ports))
+        first = self.ports.setdefault(name, FIRST_PORT + 3 * len(self.ports))
         return str(first + side)
 
+    @property
+    def sides(self):
+        return (NATIVE, SHUNTED, CONTROL) if self.options.control else (NATIVE, SHUNTED)
+
     def wrap(self, side, command, user=None):
-        under = [self.options.shunt, "run", "--"] if side else []
+        under = [self.options.shunt, "run", "--"] if side == SHUNTED else []
         become = ["setpriv", "--reuid", user, "--regid", user, "--init-groups"] if user else []
         return become + under + command
 
@@ -256,7 +262,7 @@ def measure(b, names, loops):
     try:
         for turn in range(b.options.rounds):
             for name in names:
-                for side in (0, 1) if turn % 2 == 0 else (1, 0):
+                for side in b.sides if turn % 2 == 0 else reversed(b.sides):
                     rate = LOADS[name][1](b, side, b.options.seconds)
                     rates.setdefault((name, side), []).append(rate)
     finally:
@@ -264,11 +270,19 @@ def measure(b, names, loops):
             process.kill()
             process.wait()
     for name in names:
-        native, shunted = sorted(rates[name, 0]), sorted(rates[name, 1])
-        middle = [statistics.median(native), statistics.median(shunted)]
-        ratio = f"{middle[1] / middle[0]:5.2f}" if middle[0] else "    -"
-        every = " ".join(f"{r:.0f}" for r in native) + " | " + " ".join(f"{r:.0f}" for r in shunted)
-        print(f"{loops} loops  {name:28} native {middle[0]:8.0f}  shunted {middle[1]:8.0f}  ratio {ratio}   {every}", flush=True)
+        report(name, loops, [sorted(rates[name, side]) for side in b.sides])
+
+
+def report(name, loops, rates):
+    native, shunted, *control = [statistics.median(side) for side in rates]
+    words = [f"{loops} loops  {name:28} native {native:8.0f}  shunted {shunted:8.0f}  ratio {ratio(shunted, native)}"]
+    words += [f"control {ratio(again, native)}" for again in control]
+    every = " | ".join(" ".join(f"{rate:.0f}" for rate in side) for side in rates)
+    print("  ".join([*words, " " + every]), flush=True)
+
+
+def ratio(rate, native):
+    return f"{rate / native:5.2f}" if native else "    -"
 
 
 def main():
@@ -277,6 +291,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="medians of so many (5)")
     parser.add_argument("--seconds", type=int, default=1, help="how long each client asks (1)")
     parser.add_argument("--only", default="", help="loads whose names begin so, separated by commas (all)")
+    parser.add_argument("--control", action="store_true", help="run a third time, without Shunt again")
     parser.add_argument("--shunt", default=os.path.join(HERE, "../../target/release/shunt"), help="the program shunt")
     options = parser.parse_args()
     options.shunt = os.path.realpath(options.shunt)
@@ -288,9 +303,9 @@ def main():
         for start in [server for name in names for server in LOADS[name][0]]:
             if start not in started:
                 started.append(start)
-                start(b, 0)
-                start(b, 1)
-        for port in [int(port) + side for port in b.ports.values() for side in (0, 1)]:
+                for side in b.sides:
+                    start(b, side)
+        for port in [int(port) + side for port in b.ports.values() for side in b.sides]:
             wait_for(port)
         for loops in options.loops.split(","):
             measure(b, names, int(loops))
