@@ -95,6 +95,9 @@ const TESTS: &[Package] = &[
 /// The command that installs packages, without their names.
 pub(crate) const INSTALL: &str = "apt-get install --no-install-recommends";
 
+/// How long to wait for somebody else who installs packages just now (seconds), as a fresh machine's updates do.
+const LOCKED: &str = "DPkg::Lock::Timeout=300";
+
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Installs what is missing; says nothing when nothing is.
@@ -153,7 +156,7 @@ fn apt(packages: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
     command
         .args(INSTALL.split(' ').skip(1))
-        .args(["-y", "-q"])
+        .args(["-y", "-q", "-o", LOCKED])
         .args(packages)
         .env("DEBIAN_FRONTEND", "noninteractive");
     progress::run(&mut command)
