@@ -9,12 +9,11 @@
 //!   ready queue (here) ── items whose connection may have news
 //! ```
 //!
-//! The kernel's idea of a shunted socket's readiness is wrong (always
-//! writable), so its registration lives here. A sleeper sleeps in the real
-//! `epoll_wait` on the program's own set; news of shunted sockets stand in the
-//! logs of the links, and a call wakes who sleeps to read these. As in the kernel (`fs/eventpoll.c`) an item enters the
-//! ready queue when something happens to its socket; a wait takes items from
-//! the queue, asks each socket what is ready, and puts level-triggered ones back.
+//! The kernel's idea of a shunted socket's readiness is wrong (always writable), so its registration lives here. A
+//! sleeper sleeps in the real `epoll_wait` on the program's own set; news of shunted sockets stand in the logs of the
+//! links, and a call wakes a sleeper to read these. As in the kernel (`fs/eventpoll.c`) an item enters the ready
+//! queue when something happens to its socket; a wait takes items from the queue, asks each socket what is ready, and
+//! puts level-triggered ones back.
 
 mod call;
 mod carry;
@@ -59,7 +58,7 @@ const FLAGS: u32 =
 /// kernel's: nobody can refuse it.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// The events that a registration asks for; none: it was told of one, and that was its only one.
+/// The events that a registration asks for; none: it is one-shot, and used up.
 #[inline]
 fn wanted(events: u32) -> u32 {
     events & !FLAGS

@@ -46,7 +46,7 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     // Until it has shown that it will live, nobody need be asked for it.
     let alone = eager.then(|| alone(socket)).flatten();
     match alone {
-        // Who accepts it may be elsewhere: when that one has claimed it, the board says so.
+        // Its acceptor may be in another network namespace: when that one has claimed it, the board says so.
         Some(Reason::PeerPlain) if control::crosses() => socket.set_reason(Reason::PeerPlain),
         Some(reason) => {
             socket.set_plain(Stage::Fresh, reason);
@@ -228,8 +228,7 @@ fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
     true
 }
 
-/// Before a fork: leaves it to whoever will have the connection alone. `false`:
-/// it cannot be.
+/// Before a fork: leaves it to the process that will have the connection alone. `false`: it cannot be.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(socket) = socket.lock() else {
         return false;
@@ -259,7 +258,7 @@ fn share_pair(socket: &Socket) -> bool {
 fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
     let socket = locked.socket;
     if !socket.share.is_shared() {
-        // Not before: who shares it may be confined to few system calls.
+        // Not before: a process that shares it may be confined to few system calls.
         if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {
             return;
         }

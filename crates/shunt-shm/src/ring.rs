@@ -25,6 +25,7 @@ use crate::slot::Sending;
 mod consumer;
 mod memory;
 mod producer;
+
 #[cfg(all(test, not(model)))]
 mod tests;
 

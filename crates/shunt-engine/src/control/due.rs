@@ -124,7 +124,7 @@ fn message(socket: &Socket, news: u8) -> Message {
     m
 }
 
-/// There is nobody any more who knew anything.
+/// There is no daemon any more that knew anything.
 pub(super) fn forget() {
     ANY_DUE.store(false, Ordering::Release);
     for socket in SOCKETS.each() {

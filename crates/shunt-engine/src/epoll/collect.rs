@@ -109,8 +109,8 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
     .unwrap_or((0, false))
 }
 
-/// What the program gets of `n` events of the kernel's, and what is ready of ours: whoever takes a
-/// call out of the channel reads the logs after that.
+/// What the program gets of `n` events of the kernel's, and what is ready of ours: a thread that takes a call out of
+/// the channel reads the logs after that.
 pub(crate) fn take_events(
     set: &'static Set,
     slept_on: c_int,

@@ -48,7 +48,7 @@ pub(super) fn before_fork() {
     if !(has_memory && has_table) {
         keep_from_child(has_table);
     }
-    // Who sleeps until there is room has to look from time to time from now on.
+    // A thread that sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
 }
 

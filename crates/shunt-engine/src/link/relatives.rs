@@ -70,7 +70,8 @@ impl Link {
         self.mapped.is_empty()
     }
 
-    /// A child has the rings of the slots in use, and what is before them; or, `false`, nothing.
+    /// Hands on to a child the rings of the slots in use, and the control lines before them. `false`: the kernel
+    /// refuses, and a child gets nothing.
     fn hand_on(&self) -> bool {
         if !self.retired.swap(true, Ordering::AcqRel) {
             self.retire_due.store(true, Ordering::Release);

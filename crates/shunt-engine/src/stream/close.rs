@@ -49,7 +49,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
         say_end(conn, slot::SHUT_WR);
     }
     hesitate();
-    // With the token: who finds the ring shut asks the kernel, which must know.
+    // With the token: a call that finds the ring shut asks the kernel, which must know.
     let result = sys::shutdown(conn.fd, how);
     if sending {
         // A connection that has ended by a reset is not shut down any more: an error says so later.
@@ -81,8 +81,8 @@ fn will_be_deaf(state: u32, how: c_int) -> bool {
 
 /// More than this the peer of a closed connection reads in the ring, or gets by a [stand-in](super::stand_in).
 const MOST_WITHDRAWN: u64 = 1 << 20;
-/// How long who ends the stream waits for a peer that is in the middle of a receive, in
-/// nanoseconds: long enough for one that waits for a crowded core.
+/// How long a side that ends the stream waits for a peer that is in the middle of a receive, in nanoseconds: long
+/// enough for one that waits for a crowded core.
 const ENDING_PATIENCE: u64 = 1_000_000_000;
 
 /// Nothing can be sent after this: what the peer has recalled goes now. And a peer

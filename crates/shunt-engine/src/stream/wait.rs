@@ -76,8 +76,8 @@ pub(crate) fn wait(
     Ok(Waited::Enough)
 }
 
-/// Where the peer is that this thread is about to wait for; says where this thread is. Of
-/// several threads, or of who waits for other things too, that would say little.
+/// Where the peer is that this thread is about to wait for. Also says where this thread is, unless that would say
+/// little: the process has several threads, or waits for the connection by a set, too.
 fn where_peer(conn: &Conn, want: Want) -> Peer {
     if want == Want::Room {
         return Peer::Somewhere;
@@ -166,7 +166,7 @@ fn sleep(
         get_up();
         return Ok(Waited::Enough);
     }
-    // Once more: who closes it from here on sees the call, and wakes it.
+    // Once more: a `close` from here on sees the call, and wakes it.
     let Ok(fd) = base() else {
         get_up();
         return Err(libc::EBADF);
@@ -273,7 +273,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
         conn.reach();
         return true;
     }
-    // Nobody here can have those called who sleep on it in another process.
+    // This process cannot say at which address a thread of another process is called.
     let apart = others && own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
     // It may have come back to its rings since this thread did without a place.
     let deaf = apart || place.is_none();
@@ -284,9 +284,9 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     come
 }
 
-/// Before the connection comes back to its rings: says again where those are called who sleep on
-/// it, as a relative may have said so since. With both tokens; no other process has it. `false`:
-/// one of them cannot be called.
+/// Before the connection comes back to its rings: says anew where its sleepers are called, as a relative may have
+/// written other addresses since. With both tokens; no other process has the connection. `false`: one of the sleepers
+/// cannot be called.
 pub(crate) fn say_again(conn: &Conn) -> bool {
     let sleepers = &conn.pair.own.receiving.sleepers;
     let mut asleep = 0;
@@ -316,7 +316,7 @@ fn has_come(conn: &Conn, want: Want) -> bool {
             && conn.consumer().is_ready())
 }
 
-/// Where who waits for that is called.
+/// The address at which a thread that waits for this is called.
 fn called_at<'a>(conn: &Conn<'a>, want: Want) -> &'a Address {
     match want {
         Want::Data => &conn.pair.own.face.data,

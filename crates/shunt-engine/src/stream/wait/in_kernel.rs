@@ -25,14 +25,13 @@ pub(super) enum Woken {
     Otherwise,
 }
 
-/// How long who waits for room sleeps between two looks, where it [`must_look`]; nanoseconds.
+/// How long a thread that waits for room sleeps between two looks if it [`must_look`], in nanoseconds.
 pub(crate) const TURN: u64 = 20_000_000;
 
-/// Whether who waits for room in the ring must look from time to time: its own process cannot
-/// call it (it has no place), or others that share the connection by fork, which cannot call
-/// here, may shut it down, or take it back to TCP.
+/// Whether a thread that waits for room in the ring must look from time to time. Its own process cannot call it if it
+/// has no place. Nor can processes that share the connection by fork, which may shut it down or take it back to TCP.
 pub(crate) fn must_look(conn: &Conn, is_placed: bool) -> bool {
-    // And of a family that reads, whoever makes room may be killed before it tells.
+    // And if several processes read, the one that makes room may be killed before it tells.
     let shared = |side: &Slot| side.options.forked.load(Ordering::Relaxed) == slot::SHARED;
     !is_placed || shared(conn.pair.own) || shared(conn.pair.peer)
 }
@@ -97,10 +96,10 @@ pub(super) fn sleep_in_kernel(
     }
 }
 
-/// What the base socket may have to tell who waits.
+/// What the base socket may have to tell a thread that waits.
 fn news_of_base(conn: &Conn, want: Want) -> i16 {
     match want {
-        // Who waits for room has no use for what there is to read.
+        // A thread that waits for room has no use for what there is to read.
         Want::Room if conn.is_on_ring() => libc::POLLRDHUP,
         Want::Room => libc::POLLIN,
         // What the kernel has room for is sent by the attempt after this.
@@ -122,10 +121,10 @@ fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<(), E
     }
 }
 
-/// The same for who waits for room: looks from time to time.
+/// The same for a thread that waits for room: it looks from time to time.
 #[cold]
 fn pause(looked: Seen, undo: &impl Fn()) {
-    // Whoever waits looks again whether a signal ends that.
+    // The caller looks again whether a signal ends its wait.
     let _ = poll_until(&mut [], Some(sys::now() + TURN), looked, undo);
 }
 
