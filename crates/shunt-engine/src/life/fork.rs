@@ -186,3 +186,41 @@ fn each_count(visit: impl Fn(&AtomicU64)) {
         Entry::Ours | Entry::Other => {}
     });
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::{BothEnds, in_child};
+
+    #[test]
+    fn parent_and_child_share_a_connection_on_its_rings() {
+        let ends = BothEnds::attached();
+        ends.send(b"before");
+        let [one, other] = ends.conns();
+        before_fork();
+        assert!(one.is_shared() && other.is_shared() && one.pair.link.is_retired());
+        // The child receives what the parent has had sent.
+        let receives = || {
+            thread::learn_pid();
+            after_fork_child();
+            let mut bytes = [0u8; 8];
+            let part = libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: bytes.len(),
+            };
+            // SAFETY: there is room for so many bytes.
+            let received = unsafe { crate::stream::receive(&other, &[part], libc::MSG_DONTWAIT) };
+            received == crate::Outcome::Done(6) && &bytes[..6] == b"before"
+        };
+        assert!(in_child(receives));
+        after_fork_parent();
+        assert_eq!(crate::stream::unread(&other), 0);
+        ends.send(b"after");
+        assert!(one.is_on_ring());
+        assert_eq!(ends.receive::<8>(), b"after");
+        for socket in SOCKETS.each() {
+            socket.share.settle();
+        }
+    }
+}

@@ -251,6 +251,34 @@ pub(crate) fn let_go(conn: &Conn) {
 mod tests {
     use super::*;
 
+    use crate::both_ends::BothEnds;
+
+    /// How the connecting end says that it has closed, and what the kernel does then.
+    fn closed(ends: &BothEnds) -> (u32, bool) {
+        let conn = &ends.conns()[1];
+        before_close(conn);
+        let state = conn.pair.own.face.state.load(Ordering::Relaxed);
+        let linger: libc::linger =
+            sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER).unwrap();
+        let resets = linger.l_onoff != 0 && linger.l_linger == 0;
+        (state & (slot::CLOSED | slot::UNREAD), resets)
+    }
+
+    #[test]
+    fn a_side_that_closes_with_something_unread_resets_the_connection() {
+        let ends = BothEnds::attached();
+        ends.send(b"unread");
+        assert_eq!(closed(&ends), (slot::CLOSED | slot::UNREAD, true));
+    }
+
+    #[test]
+    fn a_side_that_has_read_everything_ends_the_connection() {
+        let ends = BothEnds::attached();
+        ends.send(b"read");
+        ends.receive::<8>();
+        assert_eq!(closed(&ends), (slot::CLOSED, false));
+    }
+
     #[test]
     fn a_side_is_deaf_when_it_has_ended_both_halves() {
         assert!(will_be_deaf(0, libc::SHUT_RDWR));

@@ -216,3 +216,26 @@ fn tell_data_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) 
 fn tell_room_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) {
     Conn { socket, pair, fd }.tell_room_slowly(wait);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn a_direction_that_relatives_share_stays_on_tcp() {
+        let ends = BothEnds::attached();
+        let conn = &ends.conns()[0];
+        let forked = &conn.pair.own.options.forked;
+        forked.store(slot::SHARED, Ordering::Relaxed);
+        assert!(conn.socket.share.before_fork());
+        ends.send(b"by tcp");
+        assert!(!conn.is_on_ring());
+        conn.socket.share.settle();
+        forked.store(slot::INHERITED, Ordering::Relaxed);
+        ends.send(b"by the ring");
+        assert!(conn.is_on_ring());
+        assert_eq!(ends.receive::<32>(), b"by tcpby the ring");
+    }
+}

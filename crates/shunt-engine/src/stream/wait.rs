@@ -357,3 +357,47 @@ pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
         next.wake();
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn when_the_thread_that_is_called_wakes_another_sleeper_is_called() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        ends.receive::<1>();
+        let conn = &ends.conns()[1];
+        let face = &conn.pair.own.face;
+        let [first, last] = [(); 2].map(|()| wake::enter().unwrap());
+        for place in [first, last] {
+            assert!(!asleep(conn, Want::Data, Some(place)));
+        }
+        assert!(last.is_told(&face.data));
+        let epoch = face.epoch.load(Ordering::Relaxed);
+        awake(conn, Want::Data, Some(last));
+        assert!(first.is_told(&face.data));
+        assert_ne!(face.epoch.load(Ordering::Relaxed), epoch);
+        let waits = || face.wait.load(Ordering::Relaxed) & slot::WAIT_RX != 0;
+        assert!(waits());
+        awake(conn, Want::Data, Some(first));
+        assert!(!waits());
+        last.leave();
+        first.leave();
+    }
+
+    #[test]
+    fn nobody_sleeps_on_what_has_come() {
+        let ends = BothEnds::attached();
+        ends.send(b"xy");
+        ends.receive::<1>();
+        let (conn, place) = (&ends.conns()[1], wake::enter());
+        assert!(asleep(conn, Want::Data, place));
+        awake(conn, Want::Data, place);
+        if let Some(place) = place {
+            place.leave();
+        }
+    }
+}

@@ -277,6 +277,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_has_a_channel_of_its_own_and_is_called_there() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         let (one, other) = (enter().unwrap(), enter().unwrap());
         assert_ne!(one.number(), other.number());
