@@ -364,21 +364,31 @@ mod tests {
 
     use crate::both_ends::BothEnds;
 
+    /// Two threads would sleep at these places until the connecting end has something to receive.
+    fn two_sleepers(conn: &Conn) -> [Place; 2] {
+        let places = [(); 2].map(|()| wake::enter().unwrap());
+        for place in places {
+            assert!(!asleep(conn, Want::Data, Some(place)));
+        }
+        places
+    }
+
+    fn is_called(place: Place) -> bool {
+        sys::poll_now(&mut [place.watch()]) == Ok(1)
+    }
+
     #[test]
-    fn when_the_thread_that_is_called_wakes_another_sleeper_is_called() {
+    fn when_the_thread_that_is_called_wakes_another_sleeper_is_named_in_its_place() {
         let ends = BothEnds::attached();
         ends.send(b"x");
         ends.receive::<1>();
         let conn = &ends.conns()[1];
         let face = &conn.pair.own.face;
-        let [first, last] = [(); 2].map(|()| wake::enter().unwrap());
-        for place in [first, last] {
-            assert!(!asleep(conn, Want::Data, Some(place)));
-        }
+        let [first, last] = two_sleepers(conn);
         assert!(last.is_told(&face.data));
         let epoch = face.epoch.load(Ordering::Relaxed);
         awake(conn, Want::Data, Some(last));
-        assert!(first.is_told(&face.data));
+        assert!(first.is_told(&face.data) && !is_called(first));
         assert_ne!(face.epoch.load(Ordering::Relaxed), epoch);
         let waits = || face.wait.load(Ordering::Relaxed) & slot::WAIT_RX != 0;
         assert!(waits());
@@ -386,6 +396,24 @@ mod tests {
         assert!(!waits());
         last.leave();
         first.leave();
+    }
+
+    #[test]
+    fn a_thread_that_leaves_something_unread_wakes_another_sleeper() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        ends.receive::<1>();
+        let conn = &ends.conns()[1];
+        let [first, last] = two_sleepers(conn);
+        ends.send(b"y");
+        assert!(is_called(last) && !is_called(first));
+        awake(conn, Want::Data, Some(last));
+        assert!(is_called(first));
+        awake(conn, Want::Data, Some(first));
+        for place in [last, first] {
+            place.hear(false);
+            place.leave();
+        }
     }
 
     #[test]

@@ -219,6 +219,7 @@ mod tests {
 
     #[test]
     fn a_channel_is_renewed_where_peers_elsewhere_can_call_it() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         let (channel, at) = (Channel::new(), Address::default());
         assert!(channel.open() && !channel.is_outdated());

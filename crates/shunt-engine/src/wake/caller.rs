@@ -123,6 +123,7 @@ mod tests {
 
     #[test]
     fn a_number_goes_to_the_program_when_nobody_sends_by_it_any_more() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         static STEP: AtomicU64 = AtomicU64::new(0);
         let number = sender().unwrap();

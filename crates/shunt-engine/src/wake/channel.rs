@@ -223,6 +223,7 @@ mod tests {
 
     #[test]
     fn a_number_that_names_something_else_is_neither_heard_nor_kept() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         let (channel, at) = (Channel::new(), Address::default());
         assert!(channel.open());
@@ -245,6 +246,7 @@ mod tests {
 
     #[test]
     fn a_number_goes_to_the_program_when_nobody_polls_it_any_more() {
+        let _alone = crate::both_ends::one_at_a_time();
         use std::sync::atomic::AtomicBool;
         thread::learn_pid();
         static CHANNEL: Channel = Channel::new();
@@ -272,6 +274,7 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_from_a_stream_at_its_number() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         let channel = Channel::new();
         assert!(channel.open());
