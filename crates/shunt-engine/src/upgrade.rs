@@ -46,7 +46,7 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     // Until it has shown that it will live, nobody need be asked for it.
     let alone = eager.then(|| alone(socket)).flatten();
     match alone {
-        // Its acceptor may be in another network namespace: when that one has claimed it, the board says so.
+        // Who accepts it may be elsewhere: when that one has claimed it, the board says so.
         Some(Reason::PeerPlain) if control::crosses() => socket.set_reason(Reason::PeerPlain),
         Some(reason) => {
             socket.set_plain(Stage::Fresh, reason);

@@ -7,8 +7,8 @@
 //! 2     output     the sender                          by its receiver, where a direction changes its way
 //! 3, 4  sending    the sender (shared by fork)         `token` and `way` alone, where a direction goes back to TCP
 //! 5     receiving  the receiver (shared by fork)       `token` and `way` alone, likewise
-//! 6     options    setsockopt, fork, who meets an      `forked` alone, by who waits for room
-//!                  error
+//! 6     options    setsockopt, fork, a call that       `forked` alone, by a sender that waits for room
+//!                  meets an error
 //! 7     recall     the receiver (its recall), the      when this side has recalled the stream, or is asked to
 //!                  sender (its answer)                 send again
 //! ```

@@ -25,13 +25,14 @@ pub(super) enum Woken {
     Otherwise,
 }
 
-/// How long a thread that waits for room sleeps between two looks if it [`must_look`], in nanoseconds.
+/// How long who waits for room sleeps between two looks, where it [`must_look`]; nanoseconds.
 pub(crate) const TURN: u64 = 20_000_000;
 
-/// Whether a thread that waits for room in the ring must look from time to time. Its own process cannot call it if it
-/// has no place. Nor can processes that share the connection by fork, which may shut it down or take it back to TCP.
+/// Whether who waits for room in the ring must look from time to time: its own process cannot
+/// call it (it has no place), or others that share the connection by fork, which cannot call
+/// here, may shut it down, or take it back to TCP.
 pub(crate) fn must_look(conn: &Conn, is_placed: bool) -> bool {
-    // And if several processes read, the one that makes room may be killed before it tells.
+    // And of a family that reads, whoever makes room may be killed before it tells.
     let shared = |side: &Slot| side.options.forked.load(Ordering::Relaxed) == slot::SHARED;
     !is_placed || shared(conn.pair.own) || shared(conn.pair.peer)
 }
