@@ -32,7 +32,7 @@ const ORDER: &[(&str, &str)] = &[
     ("share", "who has a socket since a fork"),
     ("uring_map", "submission queues of io_uring"),
     ("tcp", "what the kernel says of a connection"),
-    ("wake", "how who sleeps is called"),
+    ("wake", "how a sleeper is called"),
     ("link", "memory that two processes share"),
     ("socket", "one TCP socket, and what is noted there"),
     ("control", "what is said to shuntd"),

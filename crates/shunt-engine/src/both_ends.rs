@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use libc::{c_int, sockaddr_storage};
+use libc::{c_int, iovec, sockaddr_storage};
 use shunt_abi::message::Role;
 use shunt_shm::arena::Arena;
 use shunt_shm::slot;
@@ -10,9 +10,9 @@ use shunt_shm::slot;
 use crate::epoll::Known;
 use crate::link::{Link, Pair};
 use crate::socket::{Socket, Stage};
-use crate::stream::Conn;
+use crate::stream::{self, Conn};
 use crate::table::{self, Word};
-use crate::{sys, thread, upgrade};
+use crate::{Outcome, sys, thread, upgrade};
 
 mod tests;
 
@@ -74,6 +74,31 @@ impl BothEnds {
     pub(crate) fn conns(&self) -> [Conn<'static>; 2] {
         self.fds.map(|fd| Conn::of(fd).unwrap())
     }
+
+    /// The accepted end sends these bytes, all of which have room.
+    pub(crate) fn send(&self, bytes: &[u8]) {
+        let parts = [iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        }];
+        // SAFETY: the bytes are there.
+        let sent = unsafe { stream::send(&self.conns()[0], &parts, libc::MSG_DONTWAIT) };
+        assert_eq!(sent, Outcome::Done(bytes.len() as isize));
+    }
+
+    /// What the connecting end has to receive, up to so many bytes.
+    pub(crate) fn receive<const MOST: usize>(&self) -> Vec<u8> {
+        let mut bytes = [0u8; MOST];
+        let parts = [iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: MOST,
+        }];
+        // SAFETY: there is room for so many bytes.
+        match unsafe { stream::receive(&self.conns()[1], &parts, libc::MSG_DONTWAIT) } {
+            Outcome::Done(n) => bytes[..n as usize].to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 impl Drop for BothEnds {
@@ -84,6 +109,21 @@ impl Drop for BothEnds {
             socket.lose_memory();
             sys::close(fd);
         }
+    }
+}
+
+/// What a forked child of this process sees: runs `look` there. Other threads may hold any lock just now, so it allocates nothing.
+pub(crate) fn in_child(look: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child makes `look`'s system calls, and ends.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(c_int::from(look()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert!(libc::WIFEXITED(status), "{status:x}");
+        libc::WEXITSTATUS(status) == 1
     }
 }
 

@@ -46,10 +46,10 @@ static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static CONFINED: AtomicBool = AtomicBool::new(false);
 /// In so many waits of the process all its connections go back to TCP once; 0: never.
 static RESTLESS: AtomicU32 = AtomicU32::new(0);
+/// Waits of the process so far, while there is such a number.
+static WAITS: AtomicU32 = AtomicU32::new(0);
 /// One in so many steps of a change of way pauses; 0: none.
 static HESITANT: AtomicU32 = AtomicU32::new(0);
-/// Waits since then.
-static WAITS: AtomicU32 = AtomicU32::new(0);
 /// What `SHUNT_SOCKET` says. Copied, since a program may write its title over its environment.
 static SOCKET: OnceLock<([u8; SOCKET_BYTES], usize)> = OnceLock::new();
 /// As long as the path in a socket's address may be (`unix(7)`), with the zero at its end.
@@ -123,8 +123,8 @@ pub(crate) fn read(environment: Environment) {
     }
 }
 
-/// The file at which the host's daemon listens, if `SHUNT_SOCKET` names one. A path that fits no
-/// address stays one that no daemon has: who names a file trusts nothing else.
+/// The file at which the host's daemon listens, if `SHUNT_SOCKET` names one. A path that fits no address is kept, as
+/// one that no daemon has: a user who names a file trusts no other daemon.
 pub(crate) fn socket() -> Option<&'static [u8]> {
     let (path, length) = SOCKET.get()?;
     Some(path.get(..*length).unwrap_or(path))
@@ -209,7 +209,7 @@ pub(crate) fn confine() {
     UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
 }
 
-/// Whether it has: then a system call that it would not make may end it.
+/// Whether it has. Then a system call of the library's that the program would not make itself may end the process.
 pub(crate) fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed)
 }

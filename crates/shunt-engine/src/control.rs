@@ -45,8 +45,8 @@ use state::{GREETED, GUEST, LOCK, RETRY_AT, SOCKET};
 const LOOK_TICKS: u64 = 1 << 28;
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// A look, now and then, whether the daemon went away or came back: by servers, and by who waits for
-/// an answer.
+/// Looks now and then whether the daemon went away or came back. Servers call this, and threads that wait for an
+/// answer.
 pub(crate) fn look() {
     let now = sys::ticks();
     if now.wrapping_sub(LOOKED_AT.load(Ordering::Relaxed)) < LOOK_TICKS {

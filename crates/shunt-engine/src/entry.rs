@@ -1,4 +1,4 @@
-//! What a descriptor is to this library, for who treats sockets and sets alike.
+//! What a descriptor is to this library, for callers that treat sockets and sets alike.
 
 use libc::c_int;
 

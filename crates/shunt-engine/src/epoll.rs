@@ -9,12 +9,11 @@
 //!   ready queue (here) ── items whose connection may have news
 //! ```
 //!
-//! The kernel's idea of a shunted socket's readiness is wrong (always
-//! writable), so its registration lives here. A sleeper sleeps in the real
-//! `epoll_wait` on the program's own set; news of shunted sockets stand in the
-//! logs of the links, and a call wakes who sleeps to read these. As in the kernel (`fs/eventpoll.c`) an item enters the
-//! ready queue when something happens to its socket; a wait takes items from
-//! the queue, asks each socket what is ready, and puts level-triggered ones back.
+//! The kernel's idea of a shunted socket's readiness is wrong (always writable), so its registration lives here. A
+//! sleeper sleeps in the real `epoll_wait` on the program's own set; news of shunted sockets stand in the logs of the
+//! links, and a call wakes a sleeper to read these. As in the kernel (`fs/eventpoll.c`) an item enters the ready
+//! queue when something happens to its socket; a wait takes items from the queue, asks each socket what is ready, and
+//! puts level-triggered ones back.
 
 mod call;
 mod carry;
@@ -23,9 +22,9 @@ mod end;
 mod follow;
 mod inner;
 mod limit;
+mod membership;
 mod nested;
 mod outside;
-mod place;
 mod polled;
 mod register;
 mod set;
@@ -44,8 +43,8 @@ pub(crate) use collect::{
 pub(crate) use end::{after_fork_child, close_all as close_channels, forget_links};
 pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;
+pub(crate) use membership::{forget, part};
 pub(crate) use nested::{expose, nest};
-pub(crate) use place::{forget, part};
 pub(crate) use register::{register, see_to_chores};
 pub(crate) use set::{SETS, Set};
 pub(crate) use sleep::{begin_sleep, end_sleep};
@@ -59,7 +58,7 @@ const FLAGS: u32 =
 /// kernel's: nobody can refuse it.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// The events that a registration asks for; none: it was told of one, and that was its only one.
+/// The events that a registration asks for; none: it is one-shot, and used up.
 #[inline]
 fn wanted(events: u32) -> u32 {
     events & !FLAGS

@@ -1,5 +1,5 @@
-//! What keeps an object alive that descriptors name: these, and calls under way, which
-//! outlive a `close` by another thread.
+//! What keeps an object alive: the descriptors that name it, and the calls on it that are under way, which go on
+//! after a `close` by another thread.
 //!
 //! In a forked child there are no such calls: the other threads are gone, and a call below
 //! the signal handler that forked goes on without a hold, like one of a process with a

@@ -225,7 +225,7 @@ impl Link {
         if since == 0 || now - since < grace {
             return false;
         }
-        // SAFETY: nobody has held it for that long; who still looks finds its control lines empty.
+        // SAFETY: nobody has held it for that long; a thread that still looks finds its control lines empty.
         unsafe { self.end() };
         true
     }

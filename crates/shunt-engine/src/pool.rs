@@ -1,14 +1,15 @@
 //! Objects that are reused and never freed.
 //!
-//! A pool grows by chunks that are never given back, so an address, once seen, stays valid: a look-up needs no
-//! lock, and a reader that loses a race against the end of an object finds it free, or in its next life. Who must
-//! not take the one for the other holds the object ([`crate::hold`]), or looks once more where it has found it.
+//! A pool grows by chunks that are never given back, so an address, once seen, stays valid: a look-up needs no lock,
+//! and a reader that loses a race against the end of an object finds it free, or in its next life. A reader that must
+//! tell the two apart holds the object ([`crate::hold`]), or looks once more at the place where it found it.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::sys;
 
 const CHUNKS: usize = 1024;
+
 /// Something a [`Pool`] holds. All-zero bytes must be a valid free object.
 pub(crate) trait Pooled: 'static {
     /// Where its own index and the next free one are kept.

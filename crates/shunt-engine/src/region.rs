@@ -24,7 +24,7 @@ static OWN: Header = unsafe { std::mem::zeroed() };
 static STEPS: [AtomicPtr<u8>; counters::STEPS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; counters::STEPS];
 static FILE: Kept = Kept::nothing();
-/// Held by who maps something.
+/// Held while something is mapped.
 static LOCK: Lock = Lock::new();
 
 /// Something in the region, or in the place of it, found by one load.
@@ -90,8 +90,8 @@ pub(crate) fn after_fork_child() {
     begin(file, STEPS[0].load(Ordering::Relaxed));
 }
 
-/// A new file, which nobody can resize. (`F_SEAL_FUTURE_WRITE` would forbid this process to map
-/// later steps. Who can open the file to write can write to the process's memory as well.)
+/// A new file, which nobody can resize. (`F_SEAL_FUTURE_WRITE` would forbid this process to map later steps. A
+/// process that can open the file to write can write to this process's memory as well.)
 fn make_file() -> Option<c_int> {
     // A program that has confined itself may not be allowed to make files.
     if config::is_confined() || !sys::may_grow_to(counters::SIZE as u64) {

@@ -70,7 +70,7 @@ impl Share {
         !alone
     }
 
-    /// Whether nobody counts.
+    /// Whether nobody counts who has the socket: it has no word.
     pub(crate) fn is_unknown(&self) -> bool {
         self.word().is_none()
     }

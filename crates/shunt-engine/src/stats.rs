@@ -50,8 +50,8 @@ pub(crate) fn look(socket: &Socket) {
     }
 }
 
-/// A peer under Shunt claims its end once it has made a handful of calls. Who has sent more
-/// messages, and has not, stays on TCP; should its claim come after all, the pairing says so.
+/// A peer under Shunt claims its end once it has made a handful of calls. A peer that has sent more messages, and has
+/// not, stays on TCP; should its claim come after all, the pairing says so.
 fn note_plain_peer(socket: &Socket) {
     const SURELY: u32 = 2 * LIVES_AFTER;
     if socket.stage() == Stage::Claimed
@@ -135,7 +135,7 @@ pub(crate) fn write_if_any() {
     if any || header.total.load(Ordering::Relaxed) > 0 {
         write();
     }
-    // Nobody need write a line for a process that has none until it is another program.
+    // No line is due any more: it is written, or there was no connection. The next program writes its own.
     header.written.store(1, Ordering::Release);
 }
 
@@ -163,7 +163,7 @@ fn write() -> bool {
     let Some(header) = region::header().filter(|_| is_own()) else {
         return true;
     };
-    // Not in between: shuntd writes the line of who is killed meanwhile.
+    // Before the line counts as written: until then shuntd writes it, if the process is killed.
     if header.written.load(Ordering::Acquire) == 0 {
         control::await_answers();
     }

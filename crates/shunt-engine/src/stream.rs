@@ -11,11 +11,10 @@
 //! Once both directions are on TCP again, and what sent them there is over, the slot may begin
 //! another life, with both on `Tcp` ([`crate::upgrade`]).
 //!
-//! While a direction is on the ring, nothing comes by TCP in that direction but its end; who
-//! sleeps is called beside it ([`crate::wake`]).
-//! The sender decides both moves; the receiver follows at the exact offset. It may
-//! also *recall* the stream ([`downgrade`](mod@downgrade)): then what it has not read of the ring
-//! is sent again over TCP ([`owed`]), before what follows.
+//! While a direction is on the ring, nothing comes by TCP in that direction but its end; sleepers are called beside
+//! it ([`crate::wake`]). The sender decides both moves; the receiver follows at the exact offset. It may also
+//! *recall* the stream ([`downgrade`](mod@downgrade)): then what it has not read of the ring is sent again over TCP
+//! ([`owed`]), before what follows.
 
 mod attempt;
 mod bound;

@@ -173,6 +173,7 @@ pub(crate) fn each(mut visit: impl FnMut(c_int, Word)) {
 mod tests {
     use super::*;
 
+    use crate::both_ends::{in_child, one_at_a_time};
     use crate::socket::{SOCKETS, Socket};
 
     /// Numbers that no descriptor has.
@@ -223,5 +224,18 @@ mod tests {
         for fd in numbers {
             enter(fd, Word::NOTHING);
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_child_finds_what_is_entered_only_where_the_table_is_handed_on() {
+        let _alone = one_at_a_time();
+        const FD: c_int = AWAY + 9;
+        enter(FD, Word::OURS);
+        let finds = || in_child(|| look(FD) == Word::OURS);
+        assert!(!finds());
+        assert!(hand_on(true) && finds());
+        assert!(hand_on(false) && !finds());
+        enter(FD, Word::NOTHING);
     }
 }

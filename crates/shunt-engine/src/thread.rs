@@ -1,4 +1,4 @@
-//! Who we are: names of threads for tokens, the process id, and signals seen.
+//! What a thread and its process know of themselves: names for tokens, the process id, and signals seen.
 //!
 //! * [`identity`], [`owner`], [`alone`]: the process, whose its memory is, and how many threads it has.
 //! * [`token`], [`lock`]: what a thread holds.

@@ -228,8 +228,7 @@ fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
     true
 }
 
-/// Before a fork: leaves it to whoever will have the connection alone. `false`:
-/// it cannot be.
+/// Before a fork: leaves it to the process that will have the connection alone. `false`: it cannot be.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(socket) = socket.lock() else {
         return false;
@@ -259,7 +258,7 @@ fn share_pair(socket: &Socket) -> bool {
 fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
     let socket = locked.socket;
     if !socket.share.is_shared() {
-        // Not before: who shares it may be confined to few system calls.
+        // Not before: a process that shares it may be confined to few system calls.
         if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {
             return;
         }

@@ -1,10 +1,10 @@
-//! Wake channels: how who sleeps here is called by a peer, beside the stream.
+//! Wake channels: how a peer calls a thread that sleeps here, beside the stream.
 //!
-//! A channel is a datagram socket. Its address lies in the arena where the sleeper says
-//! that it sleeps (a connection's wait word, an epoll set's door), with a word that each
-//! call must say: the names of such sockets are no secret (`/proc/net/unix`), and the kernel
-//! drops what does not say it. A full queue is a call that is pending. A connection that somebody
-//! is about to wait for who cannot be called goes to TCP before, and is waited for there.
+//! A channel is a datagram socket. Its address lies in the arena where the sleeper says that it sleeps (a
+//! connection's wait word, an epoll set's door), with a word that each call must say: the names of such sockets are
+//! no secret (`/proc/net/unix`), and the kernel drops what does not say it. A full queue is a call that is pending.
+//! Some threads cannot be called. Before such a thread waits for a connection, the connection goes to TCP, and the
+//! thread waits for it there.
 //!
 //! * [`channel`]: the receiving end. An epoll set has one of its own.
 //! * [`place`]: the channels of threads that sleep in other calls.
@@ -29,16 +29,15 @@ pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 
 use crate::sys;
 
-/// In a forked child: what other threads were about is done by nobody, and the channels are
-/// its parent's.
+/// In a forked child: the parent's other threads finish nothing here, and the channels are the parent's.
 pub(crate) fn after_fork_child() {
     caller::after_fork_child();
     abroad::after_fork_child();
     place::after_fork_child();
 }
 
-/// A copy of a descriptor where the process can have no more: in the place of one of ours that can be done
-/// without. Who would need that goes to TCP.
+/// A copy of a descriptor where the process can have no more: in the place of one of ours that can be done without.
+/// What would have needed that one goes to TCP.
 #[cold]
 pub(crate) fn copy_to_spare(fd: libc::c_int) -> Option<libc::c_int> {
     let spare = place::spare().or_else(caller::give_up)?;

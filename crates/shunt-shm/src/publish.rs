@@ -7,8 +7,7 @@
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Publishes a word: everything written before is visible to who reads it with
-/// acquire order.
+/// Publishes a word: everything written before is visible to a reader of it with acquire order.
 #[inline(always)]
 pub fn word(at: &AtomicU64, value: u64) {
     at.store(value, Ordering::Release);

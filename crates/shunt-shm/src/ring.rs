@@ -109,7 +109,7 @@ pub fn begin(memory: Memory, sending: &Sending) {
     begin_untouched(memory, sending);
 }
 
-/// The same of one that has never had memory, and so is empty: it stays without until somebody sends.
+/// The same of one that has never had memory, and so is empty: it stays without until something is sent.
 pub fn begin_untouched(memory: Memory, sending: &Sending) {
     let whole = Position {
         lap: 0,

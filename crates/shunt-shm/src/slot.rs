@@ -7,14 +7,14 @@
 //! 2     output     the sender                          by its receiver, where a direction changes its way
 //! 3, 4  sending    the sender (shared by fork)         `token` and `way` alone, where a direction goes back to TCP
 //! 5     receiving  the receiver (shared by fork)       `token` and `way` alone, likewise
-//! 6     options    setsockopt, fork, who meets an      `forked` alone, by who waits for room
-//!                  error
+//! 6     options    setsockopt, fork, a call that       `forked` alone, by a sender that waits for room
+//!                  meets an error
 //! 7     recall     the receiver (its recall), the      when this side has recalled the stream, or is asked to
 //!                  sender (its answer)                 send again
 //! ```
 //!
-//! *The sender* and *the receiver* are who holds the token of that direction. All of a slot is written by one side only: a peer
-//! maps it read-only and checks everything it reads.
+//! *The sender* and *the receiver* are the threads that hold the token of that direction. All of a slot is written by
+//! one side only: a peer maps it read-only and checks everything it reads.
 //!
 //! Bits are plain constants, and no type of flags: every word is an atomic that is changed by `fetch_or` and read, on the
 //! peer's side, by one load whose other bits may be anything; so a type would be made and taken apart at each of these places,
@@ -100,9 +100,9 @@ pub struct Face {
     /// The life for which this side is ready: in the one before it both directions are the
     /// kernel's, and it does nothing there any more.
     pub again: AtomicU32,
-    /// Where who sleeps until something arrives is called.
+    /// The address at which a thread is called that sleeps until something arrives.
     pub data: Address,
-    /// Where who sleeps until the ring has room is called.
+    /// The address at which a thread is called that sleeps until the ring has room.
     pub room: Address,
 }
 
@@ -197,9 +197,9 @@ pub struct Sending {
     /// Offset up to which the write position may move without a look at anything:
     /// free, backed by memory, and below `check`. 0: not known.
     pub clear: AtomicU32,
-    /// The peer's `epoch` for which we have called who waits for data.
+    /// The peer's `epoch` in which we have called its thread that waits for data.
     pub called: AtomicU32,
-    /// The same of who waits for room.
+    /// The same for its thread that waits for room.
     pub called_for_room: AtomicU32,
     /// Threads of this side's processes inside real calls that send on the attached
     /// connection. One that is killed there counts for ever.
@@ -230,7 +230,7 @@ pub struct Receiving {
     /// 1 while bytes are handed on from where they lie in the ring: if the process
     /// dies then, nobody knows how many were taken.
     pub unsure: AtomicU32,
-    /// `left` and `read` in one word, moved first, for who repairs them after a death.
+    /// `left` and `read` in one word, moved first: a process that repairs them after a death goes by it.
     pub mark: AtomicU64,
     /// `Progress::bytes` there, said before `mark` moves.
     pub total: AtomicU64,
@@ -267,9 +267,8 @@ pub struct Recall {
     pub answered: AtomicU32,
     /// This side's own: payload bytes left in the frame at `owed_read`.
     pub owed_left: AtomicU32,
-    /// This side's own, while its way is [`Way::Owing`]: where in its own ring begins
-    /// what is sent again over TCP. How much of it has been sent the kernel knows,
-    /// also when who sent it was killed.
+    /// This side's own, while its way is [`Way::Owing`]: where in its own ring begins what is sent again over TCP.
+    /// How much of it has been sent the kernel knows, also when its sender was killed.
     pub owed_read: AtomicU64,
     /// This side's own: the TCP stream offset of the first of those bytes.
     pub owed_from: AtomicU64,

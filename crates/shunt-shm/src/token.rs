@@ -1,4 +1,4 @@
-//! A token: whoever holds it may send (or receive) on a connection.
+//! A token: the thread that holds it may send (or receive) on a connection.
 //!
 //! It lives in the slot, so threads and forked processes of one side share it.
 //! It is taken for one operation and never held asleep. Taking a free token is
@@ -40,7 +40,7 @@ impl Token {
     /// Takes the token if it is free.
     ///
     /// # Errors
-    /// [`Taken`] says who holds it.
+    /// [`Taken`] names the holder.
     #[inline]
     pub fn try_take(&self, me: Holder) -> Result<(), Taken> {
         match self
@@ -100,7 +100,7 @@ impl Token {
             .is_ok()
     }
 
-    /// Frees it whoever holds it; for a slot that starts a new life.
+    /// Frees it, whatever thread holds it; for a slot that starts a new life.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Release);
     }

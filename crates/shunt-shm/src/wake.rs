@@ -8,11 +8,10 @@
 //!   sleep in the kernel             set: call the sleeper, by its address
 //! ```
 //!
-//! The barriers make one of the two looks see the other's store. The heavy one
-//! interrupts every processor that runs one of our processes, so that the waker
-//! needs no fence: the bargain while sleep is rare. A side that does sleep says so
-//! ([`FENCED`](crate::slot::FENCED)) with a last heavy barrier; from then on both
-//! pass a full one. At a door it is always both: who comes there has written a log.
+//! The barriers make one of the two looks see the other's store. The heavy one interrupts every processor that runs
+//! one of our processes, so that the waker needs no fence: the bargain while sleep is rare. A side that does sleep
+//! says so ([`FENCED`](crate::slot::FENCED)) with a last heavy barrier; from then on both pass a full one. At a door
+//! both always pass one: a sender that comes there has written a log.
 //!
 //! For epoll sets of thousands of connections a waker *logs* what it touched in
 //! the log of the set's group, so that the sleeper finds it without looking at
@@ -28,14 +27,14 @@ use crate::publish;
 pub struct Door {
     /// Number of threads asleep (or about to be).
     pub sleepers: AtomicU32,
-    /// Counts changes of who sleeps: a waker calls once for each.
+    /// Counts changes of the sleepers: a waker calls once for each.
     pub epoch: AtomicU32,
     /// Where they are called, and so whose door it is: one set's of one process. Written before
     /// they are counted.
     pub address: Address,
 }
 
-/// Where a datagram wakes who sleeps: the channel beside the stream.
+/// Where a datagram wakes a sleeper: the channel beside the stream.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Address {
@@ -47,8 +46,8 @@ impl Address {
     /// Nobody sleeps there.
     pub const NOWHERE: u64 = 0;
 
-    /// Says the name of a channel, and the word that each call there must say to be heard.
-    /// Published before who sleeps says so.
+    /// Says the name of a channel, and the word that each call there must say to be heard. Published before the
+    /// sleeper says that it sleeps.
     pub fn say(&self, name: u64, secret: u64) {
         publish::word(&self.secret, secret);
         publish::word(&self.name, name);
@@ -57,8 +56,8 @@ impl Address {
     /// Takes the address over, if the name there is `former` until now: [`Self::NOWHERE`], or a
     /// dead holder's. Who does so is not asleep yet.
     ///
-    /// A holder writes the secret after it has the name and before it gives that up by
-    /// [`Self::leave`], and nobody else writes it: so the secret of who has the name is the last.
+    /// A holder writes the secret after it has the name and before it gives that up by [`Self::leave`], and nobody
+    /// else writes it: so the secret of the set that has the name is the last.
     #[must_use]
     pub fn take(&self, former: u64, name: u64, secret: u64) -> bool {
         let exchanged =
@@ -85,8 +84,7 @@ impl Address {
         self.name.load(Ordering::Relaxed) == name
     }
 
-    /// The name and the word, after a look at who sleeps (acquire). The peer's words: not
-    /// trusted.
+    /// The name and the word, after a look whether anybody sleeps (acquire). The peer's words: not trusted.
     #[must_use]
     pub fn look(&self) -> (u64, u64) {
         let name = self.name.load(Ordering::Acquire);
@@ -144,9 +142,8 @@ impl<'a> Log<'a> {
     /// Reads at `head` and moves it on. Acquire: pairs with `append`, so what
     /// the writer published before is visible.
     ///
-    /// An entry ahead of its place counts only if its writer has reserved past
-    /// `head`, and then the reader goes on from there: a log that is nonsense
-    /// tells of nothing until somebody works at it.
+    /// An entry ahead of its place counts only if its writer has reserved past `head`, and then the reader goes on
+    /// from there: a log that is nonsense tells of nothing until a thread works at it.
     #[inline]
     pub fn next(&self, head: &mut u64) -> Entry {
         let entry = self.entries[*head as usize & (self.entries.len() - 1)].load(Ordering::Acquire);

@@ -1,6 +1,7 @@
 //! The `shuntd` program: command line, signals, exit codes.
 #![forbid(unsafe_code)]
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -130,22 +131,7 @@ fn serve(options: &Options) -> Result<ExitCode> {
         .unwrap_or_else(|| shunt_abi::control_name(number));
     let listener = match shuntd::listen(&name) {
         Ok(listener) => listener,
-        Err(Errno::ADDRINUSE) => {
-            let own = |user: u32| user == 0 || user == uid.as_raw();
-            if let Some((pid, user)) = shuntd::listener_of(&name).filter(|(_, u)| !own(*u)) {
-                eprintln!(
-                    "shuntd: process {pid} of user {user} has taken the address @{name}: \
-                     it must end before a shuntd can start"
-                );
-                return Ok(ExitCode::FAILURE);
-            }
-            let whom = number.map_or("this host".to_owned(), |uid| format!("user {uid}"));
-            eprintln!("shuntd: another shuntd already serves {whom}");
-            // The end of the process closes it: who started this one goes on
-            // when it is gone, not while it still seems to serve.
-            std::mem::forget(ready);
-            return Ok(ExitCode::from(ALREADY));
-        }
+        Err(Errno::ADDRINUSE) => return Ok(is_taken(&name, number, ready)),
         Err(error) => return Err(error).context("cannot listen for clients"),
     };
     let mut daemon = Daemon::new(listener, scope, config, options.verbose)
@@ -172,6 +158,24 @@ fn serve(options: &Options) -> Result<ExitCode> {
     // nothing.
     std::mem::forget(daemon);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says who has the address at which this daemon was to listen, and how the process ends.
+fn is_taken(name: &str, user: Option<u32>, ready: Option<OwnedFd>) -> ExitCode {
+    let is_own = |user: u32| user == 0 || user == rustix::process::geteuid().as_raw();
+    let stranger = shuntd::listener_of(name).filter(|(_, user)| !is_own(*user));
+    if let Some((pid, user)) = stranger {
+        eprintln!(
+            "shuntd: process {pid} of user {user} has taken the address @{name}: \
+             it must end before a shuntd can start"
+        );
+        return ExitCode::FAILURE;
+    }
+    let whom = user.map_or("this host".to_owned(), |user| format!("user {user}"));
+    eprintln!("shuntd: another shuntd already serves {whom}");
+    // The end of the process closes it. Whoever started this process goes on when it is gone, not while it still seems to serve.
+    std::mem::forget(ready);
+    ExitCode::from(ALREADY)
 }
 
 /// Serves programs of other network namespaces, too, as far as can be.

@@ -155,56 +155,43 @@ const SIOCGSKNS: libc::Ioctl = 0x894c;
 
 /// The number of a user, by name (`getpwnam_r(3)`).
 pub(crate) fn user_named(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let mut entry = MaybeUninit::<libc::passwd>::uninit();
-    let found = look_up(|buffer, found| {
-        // SAFETY: all are ours, the buffer as long as said, and `found` is `entry` or null afterwards.
-        unsafe {
-            libc::getpwnam_r(
-                name.as_ptr(),
-                entry.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                found,
-            )
-        }
-    })?;
-    // SAFETY: the call has filled in what it has found.
-    Some(unsafe { (*found).pw_uid })
+    // SAFETY: it is such a function.
+    unsafe { number_of(name, libc::getpwnam_r, |entry| entry.pw_uid) }
 }
 
 /// The number of a group, by name (`getgrnam_r(3)`).
 pub(crate) fn group_named(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let mut entry = MaybeUninit::<libc::group>::uninit();
-    let found = look_up(|buffer, found| {
-        // SAFETY: as above.
-        unsafe {
-            libc::getgrnam_r(
-                name.as_ptr(),
-                entry.as_mut_ptr(),
-                buffer.as_mut_ptr(),
-                buffer.len(),
-                found,
-            )
-        }
-    })?;
-    // SAFETY: the call has filled in what it has found.
-    Some(unsafe { (*found).gr_gid })
+    // SAFETY: as above.
+    unsafe { number_of(name, libc::getgrnam_r, |entry| entry.gr_gid) }
 }
 
-/// Calls `ask` with more and more room, as long as that says that it is too little.
-fn look_up<T>(
-    mut ask: impl FnMut(&mut [libc::c_char], *mut *mut T) -> libc::c_int,
-) -> Option<*mut T> {
+/// Fills in the entry of that name, with strings in the buffer; the last argument becomes its address, or null.
+type LookUp<T> = unsafe extern "C" fn(
+    *const libc::c_char,
+    *mut T,
+    *mut libc::c_char,
+    usize,
+    *mut *mut T,
+) -> libc::c_int;
+
+/// The number in the entry of that name. Gives `look_up` more and more room, as long as it says that there is too little.
+///
+/// # Safety
+/// `look_up` is `getpwnam_r`, or a function like it (`getgrnam_r`).
+unsafe fn number_of<T>(name: &str, look_up: LookUp<T>, number: fn(&T) -> u32) -> Option<u32> {
     /// No entry is longer.
     const MOST: usize = 1 << 20;
+    let name = CString::new(name).ok()?;
     let mut room = 1 << 10;
     while room <= MOST {
-        let mut buffer = vec![0; room];
+        let mut buffer: Vec<libc::c_char> = vec![0; room];
+        let mut entry = MaybeUninit::uninit();
         let mut found = std::ptr::null_mut();
-        match ask(&mut buffer, &raw mut found) {
-            0 => return (!found.is_null()).then_some(found),
+        let (to, strings) = (entry.as_mut_ptr(), buffer.as_mut_ptr());
+        // SAFETY: all are ours, the buffer as long as said.
+        match unsafe { look_up(name.as_ptr(), to, strings, room, &raw mut found) } {
+            // SAFETY: null, or the entry, which the function has filled in.
+            0 => return unsafe { found.as_ref() }.map(number),
             libc::ERANGE => room *= 2,
             _ => return None,
         }

@@ -109,8 +109,8 @@ fn link_of(m: &Message, passed: Option<c_int>) -> Option<&'static Link> {
     }
 }
 
-/// Who held the other end has let go of it before it was used: another process may have
-/// it. The next call on the connection sees to that.
+/// The process that held the other end has let go of it before it was used; another process may have it. The next
+/// call on the connection sees to that.
 fn left(socket: &Socket, m: &Message) {
     if let Some(pair) = socket.pair()
         && (pair.link.id(), pair.number, pair.generation) == (m.link, m.slot, m.generation)
@@ -119,8 +119,8 @@ fn left(socket: &Socket, m: &Message) {
     }
 }
 
-/// The daemon has taken a slot before it heard that a relative has the memory: the next call on
-/// the connection asks for another one, as its peer does who finds that this one is handed on.
+/// The daemon has taken a slot before it heard that a relative has the memory: the next call on the connection asks
+/// for another one, as its peer does when it finds that this one is handed on.
 fn pass_over(socket: &'static Socket, m: &Message, link: &'static Link) {
     if let Some(pair) = Pair::new(link, m.slot, m.generation) {
         pair.own.begin(slot::first_life(m.generation), pair.out);

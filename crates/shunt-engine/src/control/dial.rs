@@ -30,8 +30,8 @@ pub(crate) fn ensure() -> bool {
     ensure_within(PATIENCE_MS)
 }
 
-/// The same without waiting for the welcome, which the next one awaits who needs the daemon. For a
-/// forked child: its parent may look in `/proc` whether it sleeps yet.
+/// The same without waiting for the welcome: the next call that needs the daemon awaits it. For a forked child: its
+/// parent may look in `/proc` whether it sleeps yet.
 pub(crate) fn introduce_only() {
     ensure_within(0);
 }

@@ -124,7 +124,7 @@ fn message(socket: &Socket, news: u8) -> Message {
     m
 }
 
-/// There is nobody any more who knew anything.
+/// There is no daemon any more that knew anything.
 pub(super) fn forget() {
     ANY_DUE.store(false, Ordering::Release);
     for socket in SOCKETS.each() {
@@ -155,4 +155,59 @@ pub(super) fn tell_everything() {
     }
     note_due();
     catch_up();
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use libc::c_int;
+
+    use super::super::wire;
+    use crate::both_ends::one_at_a_time;
+    use crate::sys;
+
+    const COOKIE: u64 = 0x5ee;
+
+    /// The daemon's end of the connection to it.
+    fn daemon() -> c_int {
+        let mut ends = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors.
+        let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
+        assert!(made == 0 && SOCKET.keep(ends[0]));
+        ends[1]
+    }
+
+    /// What the daemon is told of a socket of which there is this news, all at once: as when its queue was full.
+    fn told(news: &[u8]) -> Vec<Kind> {
+        let _alone = one_at_a_time();
+        let daemon = daemon();
+        let socket = Socket::enter(304_000, Stage::Listener).unwrap();
+        socket.set_cookie(COOKIE);
+        news.iter().for_each(|&news| socket.dealings.due.add(news));
+        note_due();
+        assert!(LOCK.take());
+        catch_up();
+        LOCK.give();
+        assert_eq!(socket.dealings.due.what(), 0);
+        let messages = std::iter::from_fn(|| wire::receive(daemon).unwrap());
+        let of_it = messages.filter(|(m, _)| m.cookie == COOKIE);
+        let told = of_it.map(|(m, _)| m.kind().unwrap()).collect();
+        sys::close(SOCKET.take().unwrap());
+        sys::close(daemon);
+        told
+    }
+
+    #[test]
+    fn news_are_told_in_their_order() {
+        assert_eq!(told(&[RELEASED, LISTENED]), [Kind::Unlisten, Kind::Release]);
+        assert_eq!(told(&[STATUS, LISTENS]), [Kind::Listen, Kind::Report]);
+    }
+
+    #[test]
+    fn what_has_become_needless_is_not_told() {
+        assert_eq!(told(&[LISTENS, LISTENED]), [Kind::Unlisten]);
+        assert_eq!(told(&[STATUS, RELEASED]), [Kind::Release]);
+    }
 }

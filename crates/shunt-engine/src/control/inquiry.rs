@@ -1,5 +1,5 @@
-//! "Where is the other end?": asked by a process that writes statistics, once for each of its
-//! connections that has shown that it lives. Nobody waits for the answer but who ends.
+//! "Where is the other end?": asked by a process that writes statistics, once for each of its connections that has
+//! shown that it lives. Only a process that ends waits for the answer.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::config::LIVES_AFTER;
 use crate::socket::{Socket, Stage};
 use crate::sys;
 
-/// Data calls after which who waits for a pairing asks as well.
+/// Data calls after which a connection that still waits for a pairing is asked about as well.
 const SURELY: u64 = 2 * LIVES_AFTER as u64;
 
 /// After so many data calls on a connection: asks where its other end is, if nobody has and this

@@ -8,8 +8,8 @@ use crate::sys;
 use shunt_abi::Reason;
 use std::sync::atomic::Ordering;
 
-/// Whether there are such wishes that nobody has seen to; also looks what the daemon has
-/// sent. Two loads if there is nothing.
+/// Whether some connection is wished back to TCP and nobody has seen to it. Also handles what the daemon has sent.
+/// Two loads if there is nothing.
 #[inline]
 pub(crate) fn take_wishes() -> bool {
     check_mail();
@@ -27,8 +27,7 @@ pub(crate) fn check_mail() {
 /// Reads and handles messages, unless another thread is about to.
 #[cold]
 pub(super) fn drain(read: fn()) {
-    // Whoever has the lock may do something else: then the mail stays unseen,
-    // and the next look finds it.
+    // The thread that has the lock may do something else: then the mail stays unseen, and the next look finds it.
     if !LOCK.try_take() {
         return;
     }

@@ -1,9 +1,9 @@
-//! For how long who accepts eagerly waits for the daemon's word.
+//! How long an eager `accept` waits for the daemon's word.
 //!
-//! Where the cores are crowded the answer takes time slices, not microseconds, and a server that
-//! waited for each would accept a few hundred connections a second. So what it waits beyond the
-//! usual is a debt, which passes with time; who has too much of it does not wait for a while. Its
-//! connections are paired all the same, by a later call.
+//! Where the cores are crowded the answer takes time slices, not microseconds, and a server that waited for each
+//! would accept a few hundred connections a second. So what it waits beyond the usual is a debt, which passes with
+//! time; a process with too much of it does not wait for a while. Its connections are paired all the same, by a later
+//! call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,7 @@
 //! Waiting for the daemon's word.
 //!
-//! Of the threads that wait, one reads for all: it sleeps at the socket, and the
-//! others sleep until it has read something or leaves. While there is a reader
-//! nobody else takes mail, which would leave it asleep.
+//! Of the threads that wait, one reads for all. It sleeps at the socket; the others sleep until it has read something
+//! or leaves. While there is a reader nobody else takes mail, which would leave it asleep.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -80,7 +80,7 @@ pub(super) fn has_reader() -> bool {
     until != 0 && sys::now() < until
 }
 
-/// One of them is put off to the next wait.
+/// Some connection is wished back to TCP: the next wait sees to it.
 pub(crate) fn wish_again() {
     WISHES.store(true, Ordering::Release);
 }

@@ -91,7 +91,7 @@ fn holder(link: &Link, number: u32) -> u64 {
     link.own().door(number).address.look().0
 }
 
-/// Who stood at a door and died.
+/// The name at a door whose process has died.
 #[cold]
 fn is_left(link: &Link, number: u32) -> Option<u64> {
     let name = holder(link, number);
@@ -116,7 +116,7 @@ pub(super) fn is_relatives(pair: &Pair, wait: u32) -> bool {
     wait & slot::WATCHED != 0 && is_anothers(pair.link, group)
 }
 
-/// The set has nothing of that link any more, or is gone. With its lock, or by who ends it.
+/// The set has nothing of that link any more, or is gone. With its lock, or where the set ends.
 pub(super) fn leave_door(set: &Set, follow: &Follow) {
     if let Some(number) = door(set, follow) {
         follow.link.enter_set(number, None);

@@ -170,7 +170,7 @@ fn queue_carried(set: &Set, s: &mut State, item: u32, known: Known) {
         s.enqueue(item, true);
         return;
     }
-    // Whoever modifies it queues it. The kernel has disarmed it, or may have.
+    // The call that modifies it queues it. The kernel has disarmed it, or may have.
     s.items[index].look = true;
     if s.items[index].events & libc::EPOLLONESHOT as u32 != 0 {
         s.items[index].events &= FLAGS;

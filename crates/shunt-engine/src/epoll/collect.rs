@@ -109,8 +109,8 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
     .unwrap_or((0, false))
 }
 
-/// What the program gets of `n` events of the kernel's, and what is ready of ours: whoever takes a
-/// call out of the channel reads the logs after that.
+/// What the program gets of `n` events of the kernel's, and what is ready of ours: a thread that takes a call out of
+/// the channel reads the logs after that.
 pub(crate) fn take_events(
     set: &'static Set,
     slept_on: c_int,
@@ -281,4 +281,111 @@ fn is_any_ready(state: &State) -> bool {
         };
         stream::mask(&conn, wanted(item.events), item.look) & wanted(item.events) != 0
     })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use super::super::register;
+    use crate::Outcome;
+    use crate::both_ends::BothEnds;
+    use crate::hold::Held;
+    use crate::table::{self, Word};
+
+    const IN: u32 = libc::EPOLLIN as u32;
+
+    /// A connection, and a set of the program's with the end that receives.
+    struct Watched {
+        set: &'static Set,
+        ends: BothEnds,
+    }
+
+    impl Watched {
+        fn with(events: c_int) -> Self {
+            let ends = BothEnds::attached();
+            let fd = sys::epoll_create().unwrap();
+            Set::enter(fd);
+            let set = Set::of(fd).unwrap();
+            let watched = Self { set, ends };
+            let added = watched.change(libc::EPOLL_CTL_ADD, events);
+            assert_eq!(added, Outcome::Done(0));
+            assert!(watched.wait().is_empty());
+            watched
+        }
+
+        fn change(&self, operation: c_int, events: c_int) -> Outcome {
+            let event = epoll_event {
+                events: events as u32,
+                u64: 7,
+            };
+            let (socket, fd) = (self.ends.sockets[1], self.ends.fds[1]);
+            register(self.set, operation, socket, fd, event)
+        }
+
+        /// What a wait that does not sleep tells.
+        fn wait(&self) -> Vec<(u32, u64)> {
+            let mut room = [epoll_event { events: 0, u64: 0 }; 4];
+            let found = collect(self.set, &mut room, true, 0);
+            room[..found].iter().map(|e| (e.events, e.u64)).collect()
+        }
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            let fd = self.set.fd();
+            table::enter(fd, Word::NOTHING);
+            self.set.unhold();
+            sys::close(fd);
+        }
+    }
+
+    #[test]
+    fn a_level_is_told_as_long_as_it_lasts() {
+        let watched = Watched::with(libc::EPOLLIN);
+        watched.ends.send(b"bytes");
+        assert_eq!(watched.wait(), [(IN, 7)]);
+        assert_eq!(watched.wait(), [(IN, 7)]);
+        assert_eq!(watched.ends.receive::<8>(), b"bytes");
+        assert!(watched.wait().is_empty());
+    }
+
+    #[test]
+    fn an_edge_is_told_once_and_again_when_more_comes() {
+        let watched = Watched::with(libc::EPOLLIN | libc::EPOLLET);
+        watched.ends.send(b"bytes");
+        assert_eq!(watched.wait(), [(IN, 7)]);
+        assert!(watched.wait().is_empty());
+        watched.ends.send(b"more");
+        assert_eq!(watched.wait(), [(IN, 7)]);
+        assert!(watched.wait().is_empty());
+    }
+
+    #[test]
+    fn a_one_shot_registration_tells_nothing_until_it_is_armed_anew() {
+        let watched = Watched::with(libc::EPOLLIN | libc::EPOLLONESHOT);
+        watched.ends.send(b"bytes");
+        assert_eq!(watched.wait(), [(IN, 7)]);
+        watched.ends.send(b"more");
+        assert!(watched.wait().is_empty());
+        let events = libc::EPOLLIN | libc::EPOLLONESHOT;
+        assert_eq!(
+            watched.change(libc::EPOLL_CTL_MOD, events),
+            Outcome::Done(0)
+        );
+        assert_eq!(watched.wait(), [(IN, 7)]);
+    }
+
+    #[test]
+    fn what_the_program_takes_out_tells_nothing_and_comes_back_at_once() {
+        let watched = Watched::with(libc::EPOLLIN);
+        watched.ends.send(b"bytes");
+        let changed = |operation| watched.change(operation, libc::EPOLLIN);
+        assert_eq!(changed(libc::EPOLL_CTL_DEL), Outcome::Done(0));
+        assert!(watched.wait().is_empty());
+        assert_eq!(changed(libc::EPOLL_CTL_DEL), Outcome::Fail(libc::ENOENT));
+        assert_eq!(changed(libc::EPOLL_CTL_ADD), Outcome::Done(0));
+        assert_eq!(watched.wait(), [(IN, 7)]);
+        assert_eq!(changed(libc::EPOLL_CTL_ADD), Outcome::Fail(libc::EEXIST));
+    }
 }

@@ -192,7 +192,7 @@ pub(super) fn hear_inner(
 /// Hears what the inner set has to say of all but one item.
 pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
     hear_inner(set, state, true, Some(item));
-    // A call may have been for who sleeps.
+    // A call may have been for a thread that sleeps.
     set.kick();
 }
 

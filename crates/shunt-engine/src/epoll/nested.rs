@@ -57,7 +57,7 @@ fn holds(outer: &'static Set, inner: &'static Set) -> bool {
     found
 }
 
-/// Whoever sleeps on the set sleeps on the child as well from now on, and learns to look into it.
+/// A thread that sleeps on the set sleeps on the child as well from now on, and is woken to look into it.
 fn put_in(set: &'static Set, child: &'static Set) {
     let counted = set.with(|state| {
         state.nested.push(child.index());
@@ -86,8 +86,7 @@ fn take_out(set: &'static Set, child: &'static Set) {
     }
 }
 
-/// Makes the kernel see the set as ready exactly if it is: for whoever waits
-/// on something that contains it.
+/// Makes the kernel see the set as ready exactly if it is: for threads that wait on something that contains it.
 pub(crate) fn expose(set: &'static Set) {
     set.expose_nested();
     // Also where nothing is shunted any more: what was ready may have gone.

@@ -26,7 +26,7 @@ use super::watch::say_watched;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 
-/// After so many waits in a row without sleep it is seen who may be polled.
+/// After so many waits in a row without sleep the members are chosen that may be polled.
 const WAITS: u32 = 32;
 /// With more members the looks would cost more than the logs.
 const MOST: usize = 4;
@@ -41,7 +41,7 @@ pub(super) fn is_due(state: &State) -> bool {
     state.awake >= WAITS
 }
 
-/// Chooses who is polled. With no lock.
+/// Chooses the members that are polled. With no lock.
 pub(super) fn review(set: &'static Set) {
     choose(set, |state| {
         let few = set.moved.load(Ordering::Relaxed) as usize <= MOST;

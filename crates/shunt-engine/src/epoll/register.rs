@@ -101,8 +101,8 @@ fn add(
         }
         remove(set, state, socket, index);
     }
-    // One that moves at once is never here: whatever its events, the kernel would
-    // report EPOLLHUP and EPOLLERR to whoever sleeps.
+    // A registration that moves at once never enters the program's set: whatever its events, the kernel would report
+    // EPOLLHUP and EPOLLERR there to threads that sleep.
     let shunted = Conn::attached(socket.socket, fd).filter(|conn| !stream::is_plain(conn));
     let moves = shunted.is_some() && event.events & libc::EPOLLEXCLUSIVE as u32 == 0;
     if !moves {

@@ -34,7 +34,7 @@ pub(crate) struct Set {
     pub(super) moved: AtomicU32,
     /// Those for which there is no inner set.
     pub(super) outside: AtomicU32,
-    /// It is to have none: sets are nested too deep.
+    /// It is to have no inner set: sets are nested too deep.
     pub(super) is_flat: AtomicBool,
     /// Sets inside it.
     pub(super) nested: AtomicU32,
@@ -198,8 +198,8 @@ impl Set {
             .then(|| state.insert(Box::default()))
     }
 
-    /// Ends the set for everybody who comes by [`Self::with`], and returns what it had.
-    /// `Err`: a signal handler has interrupted who works on it, and so leaves it to nobody.
+    /// Ends the set for all that come by [`Self::with`], and returns what it had. `Err`: this is a signal handler
+    /// that has interrupted work on the set. Nobody ends the set then.
     pub(super) fn retire(&self) -> Result<Option<Box<State>>, ()> {
         if !self.lock.take() {
             self.live.store(false, Ordering::Release);

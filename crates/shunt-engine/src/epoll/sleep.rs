@@ -75,8 +75,8 @@ impl Set {
     }
 }
 
-/// The reverse of [`stand_at_doors`], with what is inside by now: whoever changes that counts those
-/// who sleep meanwhile ([`super::nested`]).
+/// The reverse of [`stand_at_doors`], with what is inside by now: a call that changes that counts the threads that
+/// sleep meanwhile ([`super::nested`]).
 pub(super) fn leave_doors(set: &'static Set, threads: u32) {
     let mut inside = None;
     set.with(|state| {

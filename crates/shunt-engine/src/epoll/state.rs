@@ -9,7 +9,7 @@ use crate::link::Link;
 use crate::socket::Socket;
 use crate::tcp::Mark;
 
-/// A inactive registration goes after this many events.
+/// An inactive registration goes after this many events.
 const BUSY: u32 = 16;
 
 /// One registration of a TCP socket.
@@ -22,7 +22,7 @@ pub(super) struct Item {
     pub(super) moved: bool,
     /// In the program's set under our data: there is no inner set for it ([`super::outside`]).
     pub(super) outside: bool,
-    /// Then: where its base socket was when the kernel last told of it.
+    /// If it is outside: where its base socket was when the kernel last told of it.
     pub(super) told_at: Option<Mark>,
     pub(super) queued: bool,
     /// The queue has its number, perhaps for one that had the place before and was removed.

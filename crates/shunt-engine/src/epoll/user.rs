@@ -6,8 +6,8 @@ use super::set::Set;
 use crate::hold::{self, Held, Taken};
 use crate::thread::is_alone;
 
-/// A call on a set under way: the set outlives it, whoever closes the last descriptor
-/// meanwhile. A process with one thread, which does not, is spared the count.
+/// A call on a set under way: the set outlives it, whoever closes the last descriptor meanwhile. In a process with
+/// one thread nobody does, and nothing is counted.
 #[derive(Clone, Copy)]
 pub(crate) struct User {
     set: &'static Set,

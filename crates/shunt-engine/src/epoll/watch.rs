@@ -30,7 +30,7 @@ pub(super) fn say_watched(socket: &Locked) -> bool {
     let Some(pair) = socket.pair() else {
         return false;
     };
-    // Who waits for several says no more where that is.
+    // A thread that waits for several connections does not say on which core.
     pair.own.face.forget_core();
     let mut group = None;
     let mut inactive = false;

@@ -38,8 +38,8 @@ impl Inside {
 }
 
 impl Set {
-    /// Whether who sleeps on it has to look now and then, since nobody tells of all that is in it
-    /// and in the sets inside.
+    /// Whether a thread that sleeps on it has to look now and then: nobody tells of everything that is in it and in
+    /// the sets inside.
     pub(crate) fn must_look(&'static self) -> bool {
         let mut must = self.looks_in_turns();
         self.each_inside(|nested| must |= nested.must_look());

@@ -58,7 +58,7 @@ unsafe fn send_file(
     let position = || sys::position(input);
     // SAFETY: readable, as we have just seen.
     let at = unsafe { offset.as_ref() }.copied().or_else(position);
-    // What has no position cannot be sent, and the kernel says how it minds.
+    // What has no position cannot be sent, and the kernel says by which error.
     let Some(at @ 0..) = at else {
         return Outcome::Kernel;
     };

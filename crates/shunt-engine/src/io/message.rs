@@ -485,3 +485,43 @@ unsafe fn send_each(
     }
     Outcome::Done(count as isize)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts two numbers into a buffer for control data of so many bytes: what of it is used, how long the first message is said
+    /// to be, and whether something was cut off.
+    fn told(room: usize) -> (usize, usize, bool) {
+        let mut buffer = [0u64; 16];
+        let mut header = buffer::header(&[]);
+        header.msg_control = buffer.as_mut_ptr().cast();
+        header.msg_controllen = room;
+        // SAFETY: the buffer is longer.
+        let mut control = unsafe { Control::new(&mut header) };
+        control.put(libc::IPPROTO_TCP, libc::TCP_INQ, 5i32);
+        control.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, [1i64, 2]);
+        control.end();
+        let is_cut = header.msg_flags & libc::MSG_CTRUNC != 0;
+        (header.msg_controllen, buffer[0] as usize, is_cut)
+    }
+
+    #[test]
+    fn control_data_that_has_no_room_is_said_to_be_cut_off() {
+        // SAFETY: only computes.
+        let [first, both, length] = unsafe {
+            let first = libc::CMSG_SPACE(4);
+            [first, first + libc::CMSG_SPACE(16), libc::CMSG_LEN(4)].map(|n| n as usize)
+        };
+        assert_eq!(told(both), (both, length, false));
+        assert_eq!(told(both - 1), (first, length, true));
+        assert_eq!(told(length - 1), (0, 0, true));
+    }
+
+    #[test]
+    fn the_last_message_may_go_without_its_padding() {
+        // SAFETY: only computes.
+        let length = unsafe { libc::CMSG_LEN(4) } as usize;
+        assert_eq!(told(length), (length, length, true));
+    }
+}

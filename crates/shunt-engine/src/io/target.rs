@@ -1,4 +1,4 @@
-//! Who serves a call.
+//! Which serves a call: shared memory, or the kernel?
 
 use std::sync::atomic::Ordering;
 

@@ -130,7 +130,7 @@ fn see_to(entry: &Submission, linked: bool) -> bool {
             }
             true
         }
-        // Whoever waits for a set by the kernel alone hears nothing of rings.
+        // A wait for a set by the kernel alone hears nothing of rings.
         (_, Entry::Set(set)) => set.is_plain(),
         _ => {
             make_plain(entry.fd());

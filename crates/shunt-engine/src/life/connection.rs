@@ -37,7 +37,7 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
     let Some(socket) = Socket::of(fd) else {
         return;
     };
-    // Only who pairs at once has anything to say before.
+    // Only a process that claims at once has anything to say before.
     let fresh = socket.stage() == Stage::Fresh;
     if fresh && !config::claims_at_once() || !thread::owns_memory() {
         return;

@@ -48,7 +48,7 @@ pub(super) fn before_fork() {
     if !(has_memory && has_table) {
         keep_from_child(has_table);
     }
-    // Who sleeps until there is room has to look from time to time from now on.
+    // A thread that sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
 }
 
@@ -185,4 +185,42 @@ fn each_count(visit: impl Fn(&AtomicU64)) {
         Entry::Set(set) => visit(set.count()),
         Entry::Ours | Entry::Other => {}
     });
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::{BothEnds, in_child};
+
+    #[test]
+    fn parent_and_child_share_a_connection_on_its_rings() {
+        let ends = BothEnds::attached();
+        ends.send(b"before");
+        let [one, other] = ends.conns();
+        before_fork();
+        assert!(one.is_shared() && other.is_shared() && one.pair.link.is_retired());
+        // The child receives what the parent has had sent.
+        let receives = || {
+            thread::learn_pid();
+            after_fork_child();
+            let mut bytes = [0u8; 8];
+            let part = libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: bytes.len(),
+            };
+            // SAFETY: there is room for so many bytes.
+            let received = unsafe { crate::stream::receive(&other, &[part], libc::MSG_DONTWAIT) };
+            received == crate::Outcome::Done(6) && &bytes[..6] == b"before"
+        };
+        assert!(in_child(receives));
+        after_fork_parent();
+        assert_eq!(crate::stream::unread(&other), 0);
+        ends.send(b"after");
+        assert!(one.is_on_ring());
+        assert_eq!(ends.receive::<8>(), b"after");
+        for socket in SOCKETS.each() {
+            socket.share.settle();
+        }
+    }
 }

@@ -165,9 +165,9 @@ pub fn before_confinement() {
 
 /// Before the process gets another `RLIMIT_NOFILE` (`getrlimit(2)`).
 ///
-/// With less than three descriptors it can open none to ask shuntd, or to wake a peer. Who
-/// sets such a limit mostly gives up system calls next, and a connection that several processes
-/// have cannot go back to the kernel then: so it goes now.
+/// With less than three descriptors it can open none to ask shuntd, or to wake a peer. A process that sets such a
+/// limit mostly gives up system calls next, and a connection that several processes have cannot go back to the kernel
+/// then: so it goes now.
 ///
 /// # Safety
 /// As for `setrlimit`.

@@ -1,4 +1,4 @@
-//! Where the memory of links was, and somebody comes too late for it.
+//! The place where a link's memory was, for threads that come too late for it.
 //!
 //! A thread that has looked a descriptor up just before another one closes it may be about to take a
 //! token there, however long it is kept from that. It finds empty memory: there no connection is in

@@ -70,7 +70,8 @@ impl Link {
         self.mapped.is_empty()
     }
 
-    /// A child has the rings of the slots in use, and what is before them; or, `false`, nothing.
+    /// Hands on to a child the rings of the slots in use, and the control lines before them. `false`: the kernel
+    /// refuses, and a child gets nothing.
     fn hand_on(&self) -> bool {
         if !self.retired.swap(true, Ordering::AcqRel) {
             self.retire_due.store(true, Ordering::Release);
@@ -229,4 +230,36 @@ pub(crate) fn retire_all(say: impl Fn(u64) -> bool) -> bool {
         link.retire_due.store(false, Ordering::Release);
     }
     true
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::{BothEnds, in_child};
+    use crate::socket::Socket;
+    use crate::sys;
+
+    #[test]
+    fn a_child_has_the_rings_of_connections_and_the_link_serves_no_new_one() {
+        let ends = BothEnds::attached();
+        let pair = ends.conns()[0].pair;
+        let reads = |slot| in_child(|| sys::is_readable(pair.link.own().ring(slot)));
+        assert!(!is_handed_on(pair) && !pair.link.is_retired() && !reads(0));
+        assert!(before_fork(|visit| Socket::each_used(|_| true, visit)));
+        assert!(is_handed_on(pair) && pair.link.is_retired());
+        assert!(reads(0) && !reads(1));
+    }
+
+    #[test]
+    fn what_is_used_no_more_is_withheld_from_the_next_child() {
+        let ends = BothEnds::attached();
+        let pair = ends.conns()[0].pair;
+        let reads = || in_child(|| sys::is_readable(pair.link.own().ring(0)));
+        assert!(before_fork(|visit| visit(*pair)));
+        assert!(is_handed_on(pair) && reads());
+        assert!(before_fork(|_| ()));
+        assert!(!is_handed_on(pair) && !reads());
+        assert!(pair.link.is_retired());
+    }
 }

@@ -27,8 +27,9 @@ pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mu
     Some(unsafe { std::slice::from_raw_parts_mut(fds, count as usize) })
 }
 
-/// Whether a call names anything that is shunted, or may become so while it waits (unless it is
-/// not to: `now`); or must end, as a handler has run since it began, of which the kernel's own would not know.
+/// Whether the library makes a call, and not the kernel: it names something that is shunted, or that may become so
+/// while the call waits (`now`: it does not wait). Or it must end, as a signal handler has run since it began, of
+/// which the kernel's call would not know.
 pub(super) fn is_ours(fds: &[pollfd], now: bool, seen: Seen) -> bool {
     let mut any = false;
     for one in fds {

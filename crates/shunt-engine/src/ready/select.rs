@@ -282,6 +282,8 @@ unsafe fn with(
 mod tests {
     use super::*;
 
+    use crate::both_ends::BothEnds;
+
     #[test]
     fn a_set_of_any_length_is_read_and_written_bit_by_bit() {
         let mut words = [0u64; 40];
@@ -298,5 +300,48 @@ mod tests {
             assert!(!none.get(1));
         }
         assert_eq!(words[39], 1 << (2500 % 64));
+    }
+
+    /// Asks at once for all numbers of a set, once for reading and once for writing; what the sets are then.
+    fn ask(numbers: &[c_int]) -> (Outcome, [Vec<c_int>; 2]) {
+        const MOST: c_int = 1024;
+        let mut words = [[0u64; MOST as usize / WORD]; 2];
+        let [read, write] = words.each_mut().map(|set| set.as_mut_ptr());
+        for &fd in numbers {
+            // SAFETY: such numbers are in the sets, which are this test's.
+            unsafe {
+                Bits(read).put(fd as usize, true);
+                Bits(write).put(fd as usize, true);
+            }
+        }
+        let sets = [read.cast(), write.cast(), std::ptr::null_mut()];
+        // SAFETY: the sets hold so many bits; no mask.
+        let outcome = unsafe { select(MOST, sets, Limit::new(Some(0)), std::ptr::null()) };
+        // SAFETY: as above.
+        let is_in = |set, fd| unsafe { Bits(set).get(fd as usize) };
+        let all = |set| (0..MOST).filter(|&fd| is_in(set, fd)).collect();
+        (outcome, [all(read), all(write)])
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn what_is_ready_is_left_in_its_set_and_counted_in_each() {
+        let ends = BothEnds::attached();
+        let [one, other] = ends.fds;
+        ends.send(b"x");
+        let (outcome, [read, write]) = ask(&ends.fds);
+        assert_eq!((outcome, read), (Outcome::Done(3), vec![other]));
+        assert!(write.len() == 2 && write.contains(&one) && write.contains(&other));
+        ends.receive::<1>();
+        assert_eq!(ask(&[other]), (Outcome::Done(1), [vec![], vec![other]]));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_closed_number_is_an_error() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        let (outcome, _) = ask(&[ends.fds[1], 901]);
+        assert_eq!(outcome, Outcome::Fail(libc::EBADF));
     }
 }

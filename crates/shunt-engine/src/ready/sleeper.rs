@@ -71,7 +71,7 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
         let Some(socket) = hold::get::<Socket>(from.fd) else {
             continue;
         };
-        // Who waits for nothing but an end need not be called.
+        // A thread that waits for nothing but an end need not be called.
         let candidate = (reads(from.events) || writes(from.events))
             && matches!(
                 socket.stage(),
@@ -128,7 +128,7 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
     Some(place)
 }
 
-/// Whether only a peer's call can wake who waits for these events.
+/// Whether only a peer's call can wake a thread that waits for these events.
 fn must_be_called(conn: &Conn, events: i16) -> bool {
     reads(events) && stream::must_be_called(conn, Want::Data)
         || writes(events) && stream::must_be_called(conn, Want::Room)

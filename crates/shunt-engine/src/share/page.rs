@@ -71,7 +71,7 @@ fn begin_page() -> Option<u32> {
         AREA.store(sys::map(PAGES * PAGE), Ordering::Release);
         place(page)
     })?;
-    // Who is just looking at a word that its socket has given up finds zero there.
+    // A thread that is just looking at a word which its socket has given up finds zero there.
     sys::map_shared_at(at, PAGE).then_some(page)
 }
 

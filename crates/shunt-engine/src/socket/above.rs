@@ -1,5 +1,5 @@
-//! What happens to a socket by the rooms above this one, when something comes about below them. They say how with
-//! each socket that they make: a program without sockets writes nothing here.
+//! What the rooms above this one do to a socket when something comes about below them. They register these functions
+//! with each socket that they make, so a program without sockets writes nothing here.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,8 +14,8 @@ pub(crate) struct Above {
     pub(crate) end: fn(&'static Socket),
     /// The last of the calls ends that went on by a copy of a closed descriptor ([`super::Handed`]).
     pub(crate) close_copy: fn(&'static Socket, c_int),
-    /// This process has changed the way of its bytes, of which neither a log nor the kernel may tell: who
-    /// watches it looks once more. Without locks and tokens.
+    /// This process has changed the way of its bytes, of which neither a log nor the kernel may tell: the sets that
+    /// watch it look once more. Without locks and tokens.
     pub(crate) look_again: fn(&'static Socket),
     /// A call on it, by this descriptor, finds a direction back with the kernel, which may be over. Without a
     /// token.
@@ -26,7 +26,7 @@ pub(crate) struct Above {
 
 static ABOVE: AtomicPtr<Above> = AtomicPtr::new(ptr::null_mut());
 
-/// Says how.
+/// Registers these functions.
 pub(crate) fn set(above: &'static Above) {
     ABOVE.store(ptr::from_ref(above).cast_mut(), Ordering::Release);
 }
@@ -70,7 +70,7 @@ impl Socket {
     }
 }
 
-/// Who does it; nobody before there is a socket.
+/// The registered functions; none before there is a socket.
 fn get() -> Option<&'static Above> {
     // SAFETY: null, or what `set` was given, which stays.
     unsafe { ABOVE.load(Ordering::Acquire).as_ref() }

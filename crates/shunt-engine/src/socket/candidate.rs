@@ -20,7 +20,7 @@ impl Socket {
         }
     }
 
-    /// Some process still has a copy of a connection that came here.
+    /// Another process still has a copy of this connection, which came from elsewhere: it is claimed later.
     pub(crate) fn ask_later(&self) {
         self.set_reason(Reason::Held);
         self.put_off();
@@ -84,8 +84,7 @@ impl Socket {
     }
 }
 
-/// What a peer is told of a connection that is refused: whether to wait for the one
-/// who has it next.
+/// What a peer is told of a connection that is refused: whether to wait for the process that has it next.
 fn refusal(reason: Reason) -> u32 {
     match reason {
         Reason::Passed | Reason::Inherited | Reason::Stdio => slot::REFUSED | slot::HANDED_ON,

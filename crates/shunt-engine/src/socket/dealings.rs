@@ -1,6 +1,6 @@
-//! What the daemon knows of a socket, and what it has said of it. Written with the lock of the connection to the daemon
-//! ([`crate::control`]); `told` and what is [due](Due) also by who has something to report without it, and a wish is taken back
-//! by the thread that sees to it.
+//! What the daemon knows of a socket, and what it has said of it. Written with the lock of the connection to the
+//! daemon ([`crate::control`]); `told` and what is [due](Due) also by a call that has something to report without it,
+//! and a wish is taken back by the thread that sees to it.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 

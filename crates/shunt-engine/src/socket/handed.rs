@@ -81,8 +81,7 @@ impl Handed {
             .is_some()
     }
 
-    /// One call less of a kind, and perhaps one more of another. Who goes on by the copy are those that do not
-    /// rest.
+    /// One call less of a kind, and perhaps one more of another. Calls that do not rest go on by the copy.
     fn lose(&self, one: u64, other: u64) -> Left {
         let goes_without = |now: u64| (now - one + other) & CALLS == 0;
         let less = |now: u64| {

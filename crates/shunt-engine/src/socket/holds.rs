@@ -54,8 +54,8 @@ impl Socket {
         }
     }
 
-    /// That has been closed, under calls on the socket: where no other has taken its place, a copy
-    /// that they go on by does, or none. The number may name another file by now.
+    /// This descriptor has been closed under calls on the socket, and its number may name another file by now. If no
+    /// other descriptor has taken its place, the copy does by which those calls go on, or none.
     pub(crate) fn lose_fd(&self, fd: c_int) {
         let instead = self.handed.copy().unwrap_or(-1);
         let o = Ordering::Relaxed;
@@ -68,7 +68,7 @@ impl Socket {
         }
     }
 
-    /// The slots that it has had are nobody's.
+    /// Nobody here uses its slots any more.
     pub(crate) fn leave_slots(&self) {
         self.pairs.each(|pair| {
             if pair.link.socket(pair.number) == Some(self.index()) {

@@ -1,4 +1,4 @@
-//! Who is inside real calls on a socket.
+//! Which threads are inside real calls on a socket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -122,8 +122,7 @@ impl Inside {
         self.0.load(Ordering::SeqCst) & !FLAGS == 0
     }
 
-    /// For the next socket. Who came too late for the last one may still be about to
-    /// leave.
+    /// For the next socket. A thread that came too late for the last one may still be about to leave.
     pub(crate) fn clear(&self) {
         self.0.fetch_and(!FLAGS, Ordering::SeqCst);
     }

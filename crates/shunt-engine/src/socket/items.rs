@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct ItemList {
     /// Guarded by the socket's lock.
     places: UnsafeCell<Option<Box<Places>>>,
-    /// How many there are, for who has no lock.
+    /// How many there are, for readers without the lock.
     count: AtomicU32,
 }
 

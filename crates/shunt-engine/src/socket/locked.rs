@@ -44,7 +44,7 @@ impl Locked {
 
     /// The registrations: set and item of each.
     pub(crate) fn places(&self) -> &Places {
-        // SAFETY: nobody else has the lock, and who changes them borrows this.
+        // SAFETY: nobody else has the lock, and a change borrows this.
         unsafe { self.socket.items.list() }
     }
 

@@ -35,8 +35,8 @@ pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Calls `visit` with each of the first so many sockets that waits to be attached, beginning behind the one of
-/// this index, as long as it says so. `find` says whether one does, and gives it.
+/// Calls `visit` with each of the first `used` sockets that waits to be attached, beginning behind the index
+/// `behind`, as long as `visit` says so. `find` gives the socket of an index, if it waits.
 pub(super) fn each<T>(
     behind: u32,
     used: u32,

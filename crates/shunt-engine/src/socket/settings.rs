@@ -1,5 +1,5 @@
-//! What the program has set on a socket (`setsockopt`), as far as rings must know it. Written by whichever thread calls
-//! `setsockopt`, and relaxed: who sleeps or sends beside that call may see either, as in the kernel.
+//! What the program has set on a socket (`setsockopt`), as far as rings must know it. Written by whichever thread
+//! calls `setsockopt`, and relaxed: a thread that sleeps or sends beside that call may see either, as in the kernel.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 
@@ -20,7 +20,7 @@ pub(crate) struct Settings {
     pub(crate) impatient_receiver: AtomicBool,
     /// `SO_SNDTIMEO` is negative, likewise.
     pub(crate) impatient_sender: AtomicBool,
-    /// What is known of its timeouts: [`NO_RCVTIMEO`] and its like. Also written by who has asked the kernel.
+    /// What is known of its timeouts: [`NO_RCVTIMEO`] and its like. Also written by a call that has asked the kernel.
     pub(crate) timeouts: AtomicU8,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,

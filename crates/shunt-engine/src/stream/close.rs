@@ -49,7 +49,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
         say_end(conn, slot::SHUT_WR);
     }
     hesitate();
-    // With the token: who finds the ring shut asks the kernel, which must know.
+    // With the token: a call that finds the ring shut asks the kernel, which must know.
     let result = sys::shutdown(conn.fd, how);
     if sending {
         // A connection that has ended by a reset is not shut down any more: an error says so later.
@@ -81,8 +81,8 @@ fn will_be_deaf(state: u32, how: c_int) -> bool {
 
 /// More than this the peer of a closed connection reads in the ring, or gets by a [stand-in](super::stand_in).
 const MOST_WITHDRAWN: u64 = 1 << 20;
-/// How long who ends the stream waits for a peer that is in the middle of a receive, in
-/// nanoseconds: long enough for one that waits for a crowded core.
+/// How long a side that ends the stream waits for a peer that is in the middle of a receive, in nanoseconds: long
+/// enough for one that waits for a crowded core.
 const ENDING_PATIENCE: u64 = 1_000_000_000;
 
 /// Nothing can be sent after this: what the peer has recalled goes now. And a peer
@@ -250,6 +250,34 @@ pub(crate) fn let_go(conn: &Conn) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::both_ends::BothEnds;
+
+    /// How the connecting end says that it has closed, and what the kernel does then.
+    fn closed(ends: &BothEnds) -> (u32, bool) {
+        let conn = &ends.conns()[1];
+        before_close(conn);
+        let state = conn.pair.own.face.state.load(Ordering::Relaxed);
+        let linger: libc::linger =
+            sys::getsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_LINGER).unwrap();
+        let resets = linger.l_onoff != 0 && linger.l_linger == 0;
+        (state & (slot::CLOSED | slot::UNREAD), resets)
+    }
+
+    #[test]
+    fn a_side_that_closes_with_something_unread_resets_the_connection() {
+        let ends = BothEnds::attached();
+        ends.send(b"unread");
+        assert_eq!(closed(&ends), (slot::CLOSED | slot::UNREAD, true));
+    }
+
+    #[test]
+    fn a_side_that_has_read_everything_ends_the_connection() {
+        let ends = BothEnds::attached();
+        ends.send(b"read");
+        ends.receive::<8>();
+        assert_eq!(closed(&ends), (slot::CLOSED, false));
+    }
 
     #[test]
     fn a_side_is_deaf_when_it_has_ended_both_halves() {

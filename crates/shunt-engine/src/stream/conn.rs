@@ -61,9 +61,8 @@ impl<'a> Conn<'a> {
         self.pair.consumer()
     }
 
-    /// The base socket, with a token: a descriptor that names it. Another thread
-    /// may have closed ours, and its number may name anything by now; who closes
-    /// it waits for the tokens ([`let_go`](super::let_go)). `None`: all are closed.
+    /// The base socket, with a token: a descriptor that names it. Another thread may have closed ours, and its number
+    /// may name anything by now; a `close` waits for the tokens ([`let_go`](super::let_go)). `None`: all are closed.
     pub(crate) fn base(&self) -> Option<c_int> {
         if self.is_at(self.fd) {
             return Some(self.fd);

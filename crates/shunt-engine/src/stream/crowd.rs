@@ -1,11 +1,10 @@
 //! Do strangers want the cores? Told by how long yields take.
 //!
-//! A yield that does not come back soon has given the core to somebody who uses up a time
-//! slice: not to the peer, nor to others that wait in turn. One may be an accident, such
-//! as a process that starts; where strangers take more than their share of the time, the
-//! machine is *crowded*, and a wait sleeps at once: who sleeps is preferred by
-//! the scheduler when it wakes, who has yielded must queue, and who looks takes the core from
-//! the peer. After a while it is tried again, less and less often.
+//! A yield that does not come back soon has given the core to a thread that uses up a time slice: not to the peer,
+//! nor to others that wait in turn. One may be an accident, such as a process that starts; where strangers take more
+//! than their share of the time, the machine is *crowded*, and a wait sleeps at once: the scheduler prefers a thread
+//! that has slept, one that has yielded must queue, and one that looks takes the core from the peer. After a while it
+//! is tried again, less and less often.
 //!
 //! How many yields come back at once in between says nothing: the scheduler lets a thread
 //! that has slept go on before one that is owed less time.
@@ -156,9 +155,8 @@ impl Crowd {
 /// a time slice (about 1.15 ms; a slice is 1.4 ms on two cores, and more where there are more).
 const SLICE: u64 = 3_000_000;
 
-/// Who yields to a peer that is on another core gives its own to a stranger, if there is one: a
-/// slice each time (1.4 ms on two cores, Linux 6.18, which is no crowd yet), and it queues
-/// behind that one when it is woken next.
+/// A thread that yields to a peer on another core gives its own to a stranger, if there is one: a slice each time
+/// (1.4 ms on two cores, Linux 6.18, which is no crowd yet), and it queues behind that one when it is woken next.
 pub(super) struct Stranger {
     /// Until when such a yield is not tried again, …
     until: AtomicU64,

@@ -56,7 +56,8 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         return true;
     }
     conn.socket.set_reason(reason);
-    // Who only is to be woken by the kernel from here on takes what comes, whenever that is.
+    // A connection that goes to TCP only so that the kernel wakes its sleepers does not insist: its bytes may come
+    // whenever they do.
     let blocked = matches!(reason, Reason::Blocked | Reason::Held);
     let insists = !is_wish(reason) && !blocked;
     if insists {
@@ -65,8 +66,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     hesitate();
     let recalled = recall(conn, insists);
     hesitate();
-    // Of a connection that the kernel has ended nothing can be sent, and the error is
-    // for who uses it next.
+    // Of a connection that the kernel has ended nothing can be sent, and the error is for the call that uses it next.
     let goes_on = sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0;
     if goes_on {
         wake(conn);
@@ -76,7 +76,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     if goes_on {
         leave_ring_within(conn, reason, PATIENCE);
     }
-    // Who goes on to read here need not wait.
+    // A program that goes on to read here need not wait.
     let waits = conn.way_in() == Way::TcpAgain && (insists || recalled);
     let patience = if insists { PATIENCE } else { AGAIN };
     let home = waits && await_answer(conn, patience, blocked);

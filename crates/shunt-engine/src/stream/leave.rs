@@ -32,8 +32,7 @@ pub(crate) fn leave_to_half_closed(conn: &Conn) -> bool {
         && leave_if_ending(conn)
 }
 
-/// How long who leaves the ring waits for a peer that is in the middle of a receive,
-/// in nanoseconds.
+/// How long a sender that leaves its ring waits for a peer that is in the middle of a receive, in nanoseconds.
 const LEAVING_PATIENCE: u64 = 5_000_000;
 
 /// Moves the outgoing direction back to TCP: what follows is the kernel's.
@@ -83,7 +82,7 @@ pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> 
     true
 }
 
-/// A look now and then whether who is waited for is stopped.
+/// Looks now and then whether a process that is waited for is stopped.
 pub(super) struct Stopped {
     look_at: u64,
 }
@@ -100,7 +99,7 @@ impl Stopped {
         }
     }
 
-    /// Whether who holds a token is, as far as this one has looked.
+    /// Whether the process that holds a token is stopped, as far as this has looked.
     pub(super) fn is_holder_of(&mut self, token: &Token) -> bool {
         let due = sys::now() >= self.look_at;
         if due {

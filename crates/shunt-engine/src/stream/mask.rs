@@ -39,8 +39,8 @@ fn mask_asking(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     any_mask(conn, wanted, look, asks)
 }
 
-/// Whether the program waits for room, or has: then the peer may be told that it need
-/// not any more, once there is some.
+/// Whether the program waits for room, or has waited: the peer may still believe so ([`slot::WANT_TX`]), and is told
+/// otherwise once there is room.
 #[inline]
 fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
     let wait = &conn.pair.own.face.wait;

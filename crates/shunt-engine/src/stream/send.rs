@@ -101,8 +101,9 @@ pub(super) fn goes_by_ring(conn: &Conn, flags: c_int) -> bool {
     goes
 }
 
-/// A ring that is recalled is left by who answers that. Where it is not, a relative has written nonsense,
-/// and the connection ends: a sender would look again and again for which way to go.
+/// A sender leaves a recalled ring as it answers the recall. If this side has answered and the ring is still
+/// recalled, a relative has written nonsense. The connection ends then: a sender would look for its way again and
+/// again.
 #[cold]
 fn check_recall(conn: &Conn) {
     // This side's own word, with the token: the recall may be taken back at any moment.

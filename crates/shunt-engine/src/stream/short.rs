@@ -101,8 +101,8 @@ pub(crate) unsafe fn receive(
     }
 }
 
-/// Who has just read, and may not wait, asks whether that is all: the peer was there a
-/// moment ago, so nobody else need be asked.
+/// A caller that has just read, and may not wait, asks whether that is all: the peer was there a moment ago, so the
+/// kernel need not be asked.
 #[inline(never)]
 fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
     let read = socket.rx.ring_bytes.load(Ordering::Relaxed);

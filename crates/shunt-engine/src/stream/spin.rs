@@ -8,9 +8,9 @@
 //! have paid, or the peer needed the processor on which this thread was spinning.
 //! The longest spin tells which: where it fails, short ones stay short for a while.
 //!
-//! What others do while this thread yields is not time that it spins: with several
-//! pairs on a core each yield lets all of them have a turn, and to sleep instead would
-//! cost this thread, and whoever must wake it, far more than the yields do.
+//! What others do while this thread yields is not time that it spins: with several pairs on a core each yield lets
+//! all of them have a turn, and to sleep instead would cost this thread, and the one that must wake it, far more than
+//! the yields do.
 //!
 //! While strangers want the cores ([`Crowd`]) a wait sleeps at once. And where nobody knows that the
 //! peer is on this core, a yield is a try: if a [`Stranger`] has it, there is no other for a while.
@@ -40,7 +40,7 @@ static FAILED: AtomicU32 = AtomicU32::new(0);
 static SPARED: AtomicU32 = AtomicU32::new(0);
 /// Spins that ended only after yielding, in a row or nearly: both ends share a core.
 static YIELDED: AtomicU32 = AtomicU32::new(0);
-/// From so many on that is believed: who waits yields at once. …
+/// From so many on that is believed: a wait yields at once. …
 const SHARING: u32 = 4;
 /// … But every so many waits it looks first, as these show when it is so no more, …
 const LOOK_FIRST: u32 = 64;
@@ -57,7 +57,7 @@ static YIELDED_AT: AtomicU64 = AtomicU64::new(0);
 const GLANCE: u64 = 2_000;
 /// While others want the cores, two ends that run at the same time keep two cores for no longer than this (ticks, about 10 µs).
 const BURST: u64 = 26_000;
-/// Waits since it is believed.
+/// Waits since it is believed that both ends share a core.
 static AT_ONCE: AtomicU32 = AtomicU32::new(0);
 /// Waits during which a short sleep is no reason to spin longer.
 static REFUTED: AtomicU32 = AtomicU32::new(0);
@@ -70,7 +70,7 @@ const PATIENCE: u64 = 5_000_000;
 static CROWD: Crowd = Crowd::new();
 /// When this process was last seen on each core.
 static HERE: Seen = Seen::new();
-/// Whether one has had what was meant for a peer.
+/// Whether a stranger has had a yield that was meant for a peer.
 static STRANGER: Stranger = Stranger::new();
 
 /// Whether a full spin is tried after so many that failed in a row.

@@ -21,7 +21,8 @@ impl Conn<'_> {
         self.take_while(token, || true)
     }
 
-    /// The same for who is patient only so long with a relative that is stopped in the middle of a call.
+    /// The same for a caller that waits only as long as it is `patient` for a relative that is stopped in the middle
+    /// of a call.
     #[inline(always)]
     pub(super) fn take_while(&self, token: &Token, patient: impl FnMut() -> bool) -> bool {
         match thread::take_while(token, patient) {

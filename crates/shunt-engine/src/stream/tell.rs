@@ -84,7 +84,7 @@ impl Conn<'_> {
         self.tell(self.pair.peer.face.wait.load(Ordering::Relaxed), news);
     }
 
-    /// With the sending token. `false`: somebody sleeps who cannot be called.
+    /// With the sending token. `false`: a thread sleeps that cannot be called.
     #[cold]
     fn tell(&self, wait: u32, news: News) -> bool {
         let wait = self.pair.peer.face.look_again(wait);
@@ -133,8 +133,8 @@ impl Conn<'_> {
         !failed
     }
 
-    /// Who has been called and has not come may have been killed. The kernel knows, and is
-    /// asked now and then: with what it says the next call is the kernel's.
+    /// A thread that was called and has not come may have been killed. The kernel knows, and is asked now and then:
+    /// with what it says the next call is the kernel's.
     fn look_at_sleeper(&self) {
         /// Ticks, about 1 ms.
         const SELDOM: u64 = 2_600_000;
@@ -185,7 +185,7 @@ impl Conn<'_> {
 
 /// What has become of a call.
 enum Call {
-    /// Whoever sleeps has been called just now, or nobody does.
+    /// The sleepers have been called just now, or there are none.
     Done,
     /// They were called in this epoch before, and have not come.
     Overdue,
@@ -193,7 +193,7 @@ enum Call {
     Failed,
 }
 
-/// Calls who sleeps at that address, unless it has been done in this epoch.
+/// Calls the threads that sleep at that address, unless that was done in this epoch.
 fn call_once(called: &AtomicU32, epoch: u32, at: &Address) -> Call {
     if called.load(Ordering::Relaxed) == epoch {
         return Call::Overdue;
@@ -215,4 +215,27 @@ fn tell_data_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) 
 #[cold]
 fn tell_room_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) {
     Conn { socket, pair, fd }.tell_room_slowly(wait);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn a_direction_that_relatives_share_stays_on_tcp() {
+        let ends = BothEnds::attached();
+        let conn = &ends.conns()[0];
+        let forked = &conn.pair.own.options.forked;
+        forked.store(slot::SHARED, Ordering::Relaxed);
+        assert!(conn.socket.share.before_fork());
+        ends.send(b"by tcp");
+        assert!(!conn.is_on_ring());
+        conn.socket.share.settle();
+        forked.store(slot::INHERITED, Ordering::Relaxed);
+        ends.send(b"by the ring");
+        assert!(conn.is_on_ring());
+        assert_eq!(ends.receive::<32>(), b"by tcpby the ring");
+    }
 }

@@ -76,8 +76,8 @@ pub(crate) fn wait(
     Ok(Waited::Enough)
 }
 
-/// Where the peer is that this thread is about to wait for; says where this thread is. Of
-/// several threads, or of who waits for other things too, that would say little.
+/// Where the peer is that this thread is about to wait for. Also says where this thread is, unless that would say
+/// little: the process has several threads, or waits for the connection by a set, too.
 fn where_peer(conn: &Conn, want: Want) -> Peer {
     if want == Want::Room {
         return Peer::Somewhere;
@@ -166,7 +166,7 @@ fn sleep(
         get_up();
         return Ok(Waited::Enough);
     }
-    // Once more: who closes it from here on sees the call, and wakes it.
+    // Once more: a `close` from here on sees the call, and wakes it.
     let Ok(fd) = base() else {
         get_up();
         return Err(libc::EBADF);
@@ -273,7 +273,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
         conn.reach();
         return true;
     }
-    // Nobody here can have those called who sleep on it in another process.
+    // This process cannot say at which address a thread of another process is called.
     let apart = others && own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
     // It may have come back to its rings since this thread did without a place.
     let deaf = apart || place.is_none();
@@ -284,9 +284,9 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     come
 }
 
-/// Before the connection comes back to its rings: says again where those are called who sleep on
-/// it, as a relative may have said so since. With both tokens; no other process has it. `false`:
-/// one of them cannot be called.
+/// Before the connection comes back to its rings: says anew where its sleepers are called, as a relative may have
+/// written other addresses since. With both tokens; no other process has the connection. `false`: one of the sleepers
+/// cannot be called.
 pub(crate) fn say_again(conn: &Conn) -> bool {
     let sleepers = &conn.pair.own.receiving.sleepers;
     let mut asleep = 0;
@@ -316,7 +316,7 @@ fn has_come(conn: &Conn, want: Want) -> bool {
             && conn.consumer().is_ready())
 }
 
-/// Where who waits for that is called.
+/// The address at which a thread that waits for this is called.
 fn called_at<'a>(conn: &Conn<'a>, want: Want) -> &'a Address {
     match want {
         Want::Data => &conn.pair.own.face.data,
@@ -355,5 +355,77 @@ pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
     give(token(conn, want));
     if let Some(next) = next {
         next.wake();
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::BothEnds;
+
+    /// Two threads would sleep at these places until the connecting end has something to receive.
+    fn two_sleepers(conn: &Conn) -> [Place; 2] {
+        let places = [(); 2].map(|()| wake::enter().unwrap());
+        for place in places {
+            assert!(!asleep(conn, Want::Data, Some(place)));
+        }
+        places
+    }
+
+    fn is_called(place: Place) -> bool {
+        sys::poll_now(&mut [place.watch()]) == Ok(1)
+    }
+
+    #[test]
+    fn when_the_thread_that_is_called_wakes_another_sleeper_is_named_in_its_place() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        ends.receive::<1>();
+        let conn = &ends.conns()[1];
+        let face = &conn.pair.own.face;
+        let [first, last] = two_sleepers(conn);
+        assert!(last.is_told(&face.data));
+        let epoch = face.epoch.load(Ordering::Relaxed);
+        awake(conn, Want::Data, Some(last));
+        assert!(first.is_told(&face.data) && !is_called(first));
+        assert_ne!(face.epoch.load(Ordering::Relaxed), epoch);
+        let waits = || face.wait.load(Ordering::Relaxed) & slot::WAIT_RX != 0;
+        assert!(waits());
+        awake(conn, Want::Data, Some(first));
+        assert!(!waits());
+        last.leave();
+        first.leave();
+    }
+
+    #[test]
+    fn a_thread_that_leaves_something_unread_wakes_another_sleeper() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        ends.receive::<1>();
+        let conn = &ends.conns()[1];
+        let [first, last] = two_sleepers(conn);
+        ends.send(b"y");
+        assert!(is_called(last) && !is_called(first));
+        awake(conn, Want::Data, Some(last));
+        assert!(is_called(first));
+        awake(conn, Want::Data, Some(first));
+        for place in [last, first] {
+            place.hear(false);
+            place.leave();
+        }
+    }
+
+    #[test]
+    fn nobody_sleeps_on_what_has_come() {
+        let ends = BothEnds::attached();
+        ends.send(b"xy");
+        ends.receive::<1>();
+        let (conn, place) = (&ends.conns()[1], wake::enter());
+        assert!(asleep(conn, Want::Data, place));
+        awake(conn, Want::Data, place);
+        if let Some(place) = place {
+            place.leave();
+        }
     }
 }

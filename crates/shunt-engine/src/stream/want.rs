@@ -93,8 +93,8 @@ pub(super) fn any_waits_for_room(conn: &Conn) -> bool {
     conn.pair.own.receiving.sleepers.load(Ordering::Acquire) >= Want::Room.unit()
 }
 
-/// Whether only a peer's call can wake who waits for that: the kernel does not know of it, or
-/// will not once the peer has moved to its ring.
+/// Whether only a peer's call can wake a thread that waits for this: the kernel does not know of it, or will not once
+/// the peer has moved to its ring.
 pub(crate) fn must_be_called(conn: &Conn, want: Want) -> bool {
     match want {
         Want::Data => {
@@ -104,7 +104,7 @@ pub(crate) fn must_be_called(conn: &Conn, want: Want) -> bool {
     }
 }
 
-/// Whether a peer's call may be needed to wake who waits for the connection.
+/// Whether a peer's call may be needed to wake a thread that waits for the connection.
 pub(crate) fn is_on_rings(conn: &Conn) -> bool {
     must_be_called(conn, Want::Data) || must_be_called(conn, Want::Room)
 }

@@ -37,12 +37,12 @@ impl Lock {
     }
 }
 
-/// Held by who changes the table of signal handlers. Each forked child frees it, so it lies with what that
+/// Held while the table of signal handlers changes. Each forked child frees it, so it lies in a page that the child
 /// writes anyway ([`super::identity`]).
 #[unsafe(link_section = ".data")]
 static SIGNALS: Lock = Lock::new();
 
-/// Held by who changes the table of signal handlers.
+/// The lock that is held while the table of signal handlers changes.
 #[inline]
 pub(crate) fn signals_lock() -> &'static Lock {
     &SIGNALS

@@ -1,4 +1,4 @@
-//! Whose the state in memory is, mostly without a system call.
+//! Which process the state in memory belongs to, mostly found out without a system call.
 //!
 //! A child may find itself in its parent's state in two ways. In a copy of it, if it was
 //! made by a system call that nobody saw: then its *mark* is gone, a word in a page
@@ -53,7 +53,7 @@ pub(crate) fn lend_memory() {
     PROCESS.lent.store(true, Ordering::Relaxed);
 }
 
-/// From here on there is something to know.
+/// This process has its first descriptor of interest, or is to leave statistics.
 pub(crate) fn set_used() {
     if !is_used() {
         make_mark();

@@ -68,7 +68,7 @@ pub(crate) fn take(token: &Token) -> Got {
     take_while(token, || true)
 }
 
-/// The same for who waits only as long as it is `patient` for a process that is stopped in the middle of an
+/// The same for a caller that waits only as long as it is `patient` for a process that is stopped in the middle of an
 /// operation: there is no saying when that goes on.
 #[inline]
 pub(crate) fn take_while(token: &Token, mut patient: impl FnMut() -> bool) -> Got {

@@ -10,10 +10,9 @@
 //!                    and from here on as after a first upgrade
 //! ```
 //!
-//! Who says that it is ready for a life does nothing more in the one before: it looks at
-//! no ring, and all bytes are the kernel's. So when both have said so, each may begin its own
-//! slot anew whenever it likes; until both have, neither is honoured by the other
-//! (`Slot::state`), and TCP carries the stream.
+//! A side that says it is ready for a life does nothing more in the life before: it looks at no ring, and all bytes
+//! are the kernel's. So when both have said so, each may begin its own slot anew whenever it likes; until both have,
+//! neither is honoured by the other (`Slot::state`), and TCP carries the stream.
 
 use std::sync::atomic::Ordering;
 
@@ -138,8 +137,8 @@ fn try_again(conn: &Conn) {
     }
 }
 
-/// Registrations that were made while it was the kernel's come to our sets. Without
-/// tokens, for which who holds a set's lock may wait.
+/// Registrations that were made while it was the kernel's come to our sets. The caller holds no token: a thread that
+/// holds a set's lock may wait for one.
 fn carry(conn: &Conn, locked: &Locked) -> bool {
     epoll::obstacle(locked, conn.pair, Known::Nothing).is_none()
         && epoll::carry(locked, conn.fd, conn.pair, Known::Nothing) == Some(true)
@@ -193,7 +192,7 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
             own.options.forked.store(slot::INHERITED, Ordering::Release);
         }
         socket.again.insists.store(false, Ordering::Relaxed);
-        // Who had it meanwhile may have set one.
+        // Another process that had it meanwhile may have set one.
         let unknown = !(NO_RCVTIMEO | NO_SNDTIMEO);
         socket
             .settings

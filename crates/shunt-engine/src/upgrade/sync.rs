@@ -32,8 +32,8 @@ const LONGEST: u64 = 150_000_000;
 /// to.
 const SHORT: u64 = 5_000_000;
 
-/// Who has waited so often in a row in vain waits no longer than [`SHORT`] until somebody has come:
-/// a program that first makes many connections and then accepts them would take minutes.
+/// A process that has waited so often in a row in vain waits no longer than [`SHORT`] until somebody has come: a
+/// program that first makes many connections and then accepts them would take minutes.
 const MANY_VAIN: u32 = 4;
 static VAIN: AtomicU32 = AtomicU32::new(0);
 

@@ -1,12 +1,12 @@
 //! Wake channels that peers in other network namespaces can call.
 //!
-//! The names of channels are those of a network namespace, and a socket looks them up in the one that
-//! it was made in, whoever has it. So shuntd has a namespace in which there is nothing else, and passes
-//! sockets that it has made there: one by which this process calls, and some for its channels. (One
-//! from the peer's own namespace would do, too, but whoever has it could look around there.)
+//! The names of channels are those of a network namespace, and a socket looks them up in the one that it was made in,
+//! whichever process has it. So shuntd has a namespace in which there is nothing else, and passes sockets that it has
+//! made there: one by which this process calls, and some for its channels. (One from the peer's own namespace would
+//! do, too, but its holder could look around there.)
 //!
-//! Who has peers elsewhere opens all channels so from then on, as far as there are sockets: whoever is
-//! called there has one by which it calls.
+//! A process with peers elsewhere opens all of its channels there from then on, as long as it has such sockets. Each
+//! process that is called there also has a socket by which it calls.
 //!
 //! Each shuntd has another such namespace. What is left from that of one before is replaced as soon as
 //! this one has passed a socket.
@@ -35,7 +35,7 @@ static STOCK: [Spare; MOST] = [const { Spare::nothing() }; MOST];
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 /// This process has been given sockets to be called at.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
-/// Somebody changes these.
+/// A thread is changing these.
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
 /// A socket for a channel, and the namespace that it was made in.
@@ -164,7 +164,8 @@ fn change<R>(change: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-/// Not for this thread, in a handler that is not put off.
+/// Waits for threads that may be sending; not in a handler that has interrupted this thread in the middle of an
+/// operation.
 fn await_none_sends() {
     if !undisturbed::has_begun() {
         await_sent(0);
@@ -218,6 +219,7 @@ mod tests {
 
     #[test]
     fn a_channel_is_renewed_where_peers_elsewhere_can_call_it() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         let (channel, at) = (Channel::new(), Address::default());
         assert!(channel.open() && !channel.is_outdated());

@@ -6,9 +6,9 @@ use shunt_shm::wake::Address;
 use super::sending::sending;
 use super::{abroad, caller, datagram};
 
-/// Calls who sleeps at a peer's address. A full queue is a call that is pending. `false`: nobody
-/// has heard it, as there is no such channel in the network namespace of the name, or the
-/// kernel does not let this process send there.
+/// Calls the threads that sleep at a peer's address. A full queue is a call that is pending. `false`: nobody has
+/// heard it, as there is no such channel in the network namespace of the name, or the kernel does not let this
+/// process send there.
 pub(crate) fn call(at: &Address) -> bool {
     let (name, secret) = at.look();
     if name == Address::NOWHERE {
@@ -21,7 +21,7 @@ pub(crate) fn call(at: &Address) -> bool {
     }
 }
 
-/// Whether somebody has the channel of that name; whoever it is hears nothing of it.
+/// Whether there is a channel of that name, whose owner hears nothing of the question.
 pub(crate) fn is_there(name: u64) -> bool {
     const NO_SECRET: u64 = 0;
     sending(|| {

@@ -15,9 +15,9 @@ static SENDER: Kept = Kept::nothing();
 /// … made by one thread at a time.
 static MAKING: AtomicBool = AtomicBool::new(false);
 
-/// Calls who sleeps at the channel of that name. A full queue is a call that is pending. `false`: nobody
-/// has heard it, as there is no such channel in this process's network namespace, or the
-/// kernel does not let this process send there.
+/// Calls the threads that sleep at the channel of that name. A full queue is a call that is pending. `false`: nobody
+/// has heard it, as there is no such channel in this process's network namespace, or the kernel does not let this
+/// process send there.
 pub(super) fn call(name: u64, secret: u64) -> bool {
     let heard = sending(|| {
         // A number that the program has made something else of is not sent to; that it has closed it
@@ -56,7 +56,7 @@ fn call_anew(name: u64, secret: u64) -> bool {
         let former = SENDER.take();
         SENDER.keep(sys::move_high(fd));
         if let Some(former) = former {
-            // Not for this one; nor does another one wait here meanwhile.
+            // This thread is itself one that sends, and no other one waits here meanwhile (`MAKING`).
             await_sent(1);
             sys::close(former);
         }
@@ -72,7 +72,7 @@ pub(crate) fn is_able() -> Option<bool> {
     if SENDER.number() >= 0 || sender().is_some() {
         return Some(true);
     }
-    // In this order: who opens it keeps it before it says that it is done.
+    // In this order: the thread that opens it keeps it before it says that it is done.
     let is_busy = MAKING.load(Ordering::Acquire);
     (!is_busy).then(|| SENDER.number() >= 0)
 }
@@ -123,6 +123,7 @@ mod tests {
 
     #[test]
     fn a_number_goes_to_the_program_when_nobody_sends_by_it_any_more() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         static STEP: AtomicU64 = AtomicU64::new(0);
         let number = sender().unwrap();

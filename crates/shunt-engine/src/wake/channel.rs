@@ -122,14 +122,13 @@ impl Channel {
         self.name.load(Ordering::Relaxed)
     }
 
-    /// Whether that says so still.
+    /// Whether an address names this channel still.
     pub(crate) fn is_told(&self, at: &Address) -> bool {
         at.says(self.name.load(Ordering::Relaxed))
     }
 
-    /// Takes a call out; if there are more, the kernel says so again. `false`: there is none.
-    /// If the program has closed the number behind our back, the channel is closed, and
-    /// whoever needs one opens another.
+    /// Takes a call out; if there are more, the kernel says so again. `false`: there is none. If the program has
+    /// closed the number behind our back, the channel is closed, and a thread that needs one opens another.
     pub(crate) fn hear(&self) -> bool {
         let Some(fd) = self.socket.get() else {
             if self.is_open() {
@@ -140,15 +139,15 @@ impl Channel {
         take(fd)
     }
 
-    /// The same where the number is the channel's without doubt, as the kernel's set says so, or
-    /// most likely, as who was called finds what it waited for.
+    /// The same without asking first what the number names. The caller knows that it names the channel, as the
+    /// kernel's set has said so; or expects it, as the thread that was called has found what it waited for.
     pub(crate) fn hear_sure(&self) -> bool {
         self.is_open() && (take(self.fd()) || self.hear())
     }
 
     /// Calls from within this process. What peers have sent uses up no room for this.
     pub(super) fn wake(&self) {
-        // Who sleeps has the socket also where the number names it no more.
+        // A thread that sleeps has the socket also where the number names it no more.
         let o = Ordering::Relaxed;
         let sender = || {
             let name = self.is_open().then(|| self.name.load(o));
@@ -178,7 +177,7 @@ impl Channel {
     pub(super) fn watch(&self) -> c_int {
         loop {
             let fd = self.fd();
-            // In this order: who has the number changed either sees that, or its change is seen.
+            // In this order: a thread that changes the number either sees that, or its change is seen.
             self.watched.store(fd + 1, Ordering::SeqCst);
             if self.fd() == fd {
                 return fd;
@@ -201,10 +200,10 @@ impl Channel {
         self.watched.store(0, Ordering::Release);
     }
 
-    /// If `fd` is its number and the program wants that: moves elsewhere. Who sleeps on the
-    /// old number sleeps on the same socket until something wakes it: then the kernel looks the
-    /// number up anew (`ppoll`). So it is woken now, as long as that names the socket, and waited for, if that
-    /// may be; not where there is no other number, by which it could be called.
+    /// If `fd` is its number and the program wants that: moves to another number. A thread that polls the old number
+    /// sleeps on the same socket until something wakes it; then the kernel looks the number up anew (`ppoll`). So
+    /// this wakes that thread while the old number still names the socket, and waits until it polls no more, if the
+    /// caller `may_wait`. It does not wait where there is no other number: the thread cannot be called then.
     pub(crate) fn make_way(&self, fd: c_int, may_wait: bool) {
         if self.fd() != fd {
             return;
@@ -224,6 +223,7 @@ mod tests {
 
     #[test]
     fn a_number_that_names_something_else_is_neither_heard_nor_kept() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         let (channel, at) = (Channel::new(), Address::default());
         assert!(channel.open());
@@ -246,6 +246,7 @@ mod tests {
 
     #[test]
     fn a_number_goes_to_the_program_when_nobody_polls_it_any_more() {
+        let _alone = crate::both_ends::one_at_a_time();
         use std::sync::atomic::AtomicBool;
         thread::learn_pid();
         static CHANNEL: Channel = Channel::new();
@@ -273,6 +274,7 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_from_a_stream_at_its_number() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         let channel = Channel::new();
         assert!(channel.open());

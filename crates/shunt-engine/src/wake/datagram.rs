@@ -29,8 +29,8 @@ pub(super) fn listen_for(fd: c_int, secret: u64) -> Result<usize, Errno> {
     sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// A datagram goes also if there is no room for it, and says how long it was; from a connection
-/// that has the number by now nothing is taken.
+/// Takes a call out. A datagram goes although there is no room for it, and says how long it was (`MSG_TRUNC`). If a
+/// stream has the number by now, nothing is taken from it.
 pub(super) fn take(fd: c_int) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     let called = sys::recv(fd, std::ptr::null_mut(), 0, flags).is_ok_and(|n| n > 0);
@@ -53,7 +53,7 @@ pub(super) fn address(name: u64) -> (sockaddr_un, usize) {
     // SAFETY: all-zero is a valid address.
     let mut address: sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
-    // Text, as whoever lists such sockets expects.
+    // Text, as tools that list such sockets expect.
     let digit = |i| b"0123456789abcdef"[(name >> (4 * i)) as usize & 15];
     let bytes = PREFIX.iter().copied().chain((0..DIGITS).map(digit));
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {

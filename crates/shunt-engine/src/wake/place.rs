@@ -66,7 +66,7 @@ impl Place {
         self.channel().tell(at);
     }
 
-    /// Whether that says so still.
+    /// Whether an address names its channel still.
     pub(crate) fn is_told(self, at: &Address) -> bool {
         self.channel().is_told(at)
     }
@@ -110,8 +110,8 @@ impl Place {
         Self(number as usize)
     }
 
-    /// Gives the place back. A call may still be there, or come: whoever is next looks once
-    /// more than it need have.
+    /// Gives the place back. A call may still be there, or come: the next thread here looks once more than it need
+    /// have.
     pub(crate) fn leave(self) {
         self.channel().unwatch();
         under_way::set_place(None);
@@ -160,8 +160,8 @@ impl Places {
         (self.without.load(Ordering::Relaxed) == 0).then(|| self.taken.iter().map(ones).sum())
     }
 
-    /// Calls `visit` with each of them whose thread no signal handler has interrupted: that looks again when
-    /// it goes on, if it ever does.
+    /// Calls `visit` with each of them whose thread no signal handler has interrupted. An interrupted thread looks
+    /// again when it goes on, if it ever does.
     pub(crate) fn each_that_hears(&self, mut visit: impl FnMut(Place)) {
         self.each(|place| {
             if !place.channel().is_interrupted() {
@@ -253,7 +253,7 @@ pub(super) fn make_way(fd: c_int) {
     }
 }
 
-/// A number of ours that is not needed just now, for whoever needs one more than its next sleeper will.
+/// The number of a channel in which no thread sleeps now: the caller needs it more than the next sleeper will.
 #[cold]
 pub(super) fn spare() -> Option<c_int> {
     let limit = sys::descriptor_limit();
@@ -277,6 +277,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_has_a_channel_of_its_own_and_is_called_there() {
+        let _alone = crate::both_ends::one_at_a_time();
         thread::learn_pid();
         let (one, other) = (enter().unwrap(), enter().unwrap());
         assert_ne!(one.number(), other.number());

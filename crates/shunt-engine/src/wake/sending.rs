@@ -12,7 +12,7 @@ use crate::thread::undisturbed;
 /// Threads that may be sending by the socket's number, whatever it was when they looked.
 static SENDING: AtomicU64 = AtomicU64::new(0);
 
-/// Sends by the socket's number: no handler of this thread comes in between, and who gives the number to
+/// Sends by the socket's number: no handler of this thread comes in between, and a thread that gives the number to
 /// something else waits ([`await_sent`]).
 #[inline]
 pub(super) fn sending<R>(send: impl FnOnce() -> R) -> R {

@@ -1,4 +1,4 @@
-//! From the ring to TCP, by the receiver's doing: who sends again what it has not read?
+//! From the ring to TCP, by the receiver's doing: which side sends again what it has not read?
 //!
 //! ```text
 //! receiver                                  sender, with its token
@@ -131,7 +131,7 @@ impl Receiver<'_> {
     /// recall: so it never answers.
     #[must_use]
     pub fn has_ended_unasked(&self) -> bool {
-        // In this order: the token, free behind the word, says that who wrote that has looked.
+        // In this order: the token, free behind the word, says that the side which wrote the word has looked.
         self.peer_state() & (SHUT_WR | CLOSED) != 0
             && !self.is_in_operation()
             && self.is_unanswered()
@@ -226,9 +226,9 @@ impl Sender<'_> {
         }
     }
 
-    /// Answers, once the receiver has said who sends what is unread: this side, if `asked`. `written`:
-    /// bytes of the direction that the kernel has; `None`: that does not know, or the connection has
-    /// no socket any more. `unread`: whether there is any in this side's ring.
+    /// Answers, once the receiver has said which side sends what is unread: this side, if `asked`. `written`: bytes
+    /// of the direction that the kernel has; `None`: that does not know, or the connection has no socket any more.
+    /// `unread`: whether there is any in this side's ring.
     pub fn accept(
         &self,
         asked: bool,
@@ -240,7 +240,7 @@ impl Sender<'_> {
         if way == Way::Tcp || way == Way::TcpAgain && left_at.is_none() {
             return self.agree();
         }
-        // First: who is out of the kernel by then has written what it writes.
+        // First: a thread that is out of the kernel by then has written what it writes.
         let sends = self.own.sending.in_kernel.load(Ordering::Acquire) > 0;
         let written = written();
         // What has been sent behind the ring by TCP already cannot be overtaken.

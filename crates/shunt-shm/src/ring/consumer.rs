@@ -1,7 +1,7 @@
 //! The receiving half.
 //!
-//! Its private state lies in this side's arena, where relatives write it who share the connection
-//! since a fork. So it is checked like what the peer writes: a wrong word ends the connection.
+//! Its private state lies in this side's arena, where relatives that share the connection since a fork write it, too.
+//! So it is checked like what the peer writes: a wrong word ends the connection.
 
 use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, Stopped, WORTHWHILE, header};
 use crate::atomic::{Ordering, light};
@@ -84,44 +84,23 @@ impl Consumer<'_> {
         let before = self.progress.bytes.load(Ordering::Relaxed);
         let mut advanced = (at, left);
         let mut done = 0;
-        let mut jumps = 0;
         let mut parts = parts.into_iter();
         let (mut target, mut length) = (std::ptr::null_mut::<u8>(), 0);
         // Up to here all frames are whole: where a bad buffer takes us back to.
         let mut whole = (at, left, 0);
         loop {
             if length == 0 {
-                let Some((base, size)) = parts.next() else {
+                let Some(part) = parts.next() else {
                     break;
                 };
-                (target, length) = (base, size);
+                (target, length) = part;
                 continue;
             }
             if left == 0 {
-                match self.frame(at)? {
-                    Frame::None => break,
-                    Frame::Data(n) => {
-                        left = n;
-                        jumps = 0;
-                        at.offset += HEADER;
-                    }
-                    Frame::Jump(offset) => {
-                        jumps += 1;
-                        if jumps > MOST_JUMPS {
-                            return Err(Stopped::Fault);
-                        }
-                        at = Position {
-                            lap: at.lap.wrapping_add(1),
-                            offset,
-                        };
-                        continue;
-                    }
-                    Frame::Back(offset) => {
-                        if done == 0 {
-                            return Ok(Found::Back(offset));
-                        }
-                        break;
-                    }
+                match self.next(&mut at)? {
+                    Next::Data(n) => left = n,
+                    Next::Back(offset) if done == 0 => return Ok(Found::Back(offset)),
+                    Next::None | Next::Back(_) => break,
                 }
             }
             let n = (left as usize).min(length);
@@ -233,23 +212,11 @@ impl Consumer<'_> {
     ) -> Result<Result<usize, E>, Fault> {
         let r = self.receiving;
         let (mut at, mut left) = self.at()?;
-        let mut jumps = 0;
-        while left == 0 {
-            match self.frame(at)? {
-                Frame::None | Frame::Back(_) => return Ok(Ok(0)),
-                Frame::Data(n) => {
-                    left = n;
-                    at.offset += HEADER;
-                }
-                Frame::Jump(_) if jumps == MOST_JUMPS => return Err(Fault),
-                Frame::Jump(offset) => {
-                    jumps += 1;
-                    at = Position {
-                        lap: at.lap.wrapping_add(1),
-                        offset,
-                    };
-                }
-            }
+        if left == 0 {
+            let Next::Data(n) = self.next(&mut at)? else {
+                return Ok(Ok(0));
+            };
+            left = n;
         }
         let offered = most.min(left as usize);
         r.unsure.store(1, Ordering::Relaxed);
@@ -412,6 +379,26 @@ impl Consumer<'_> {
         (0, 0)
     }
 
+    /// The frame at `at` that is no jump. `at` moves past jumps, and past the header of a payload.
+    #[inline(always)]
+    fn next(&self, at: &mut Position) -> Result<Next, Fault> {
+        for _ in 0..=MOST_JUMPS {
+            match self.frame(*at)? {
+                Frame::None => return Ok(Next::None),
+                Frame::Data(n) => {
+                    at.offset += HEADER;
+                    return Ok(Next::Data(n));
+                }
+                Frame::Back(offset) => return Ok(Next::Back(offset)),
+                Frame::Jump(offset) => {
+                    at.lap = at.lap.wrapping_add(1);
+                    at.offset = offset;
+                }
+            }
+        }
+        Err(Fault)
+    }
+
     /// Reads and checks the header at `at`; the acquire pairs with the
     /// producer's publication of it.
     #[inline]
@@ -438,6 +425,13 @@ enum Frame {
     None,
     Data(u32),
     Jump(u32),
+    Back(u64),
+}
+
+/// A frame that is no jump.
+enum Next {
+    None,
+    Data(u32),
     Back(u64),
 }
 

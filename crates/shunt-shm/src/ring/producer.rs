@@ -1,8 +1,8 @@
 //! The sending half.
 //!
-//! Its private state lies in its arena, where relatives write it who share the connection since a
-//! fork. So each word is checked that says where to write or how often to look: a wrong one ends
-//! the connection, and does no harm outside of the ring.
+//! Its private state lies in its arena, where relatives write it, too, that share the connection since a fork. So
+//! each word is checked that says where to write or how often to look: a wrong one ends the connection, and does no
+//! harm outside of the ring.
 
 use super::{BadBuffer, Fault, HEADER, Kind, Memory, Position, SMALL, Stopped, WORTHWHILE, header};
 use crate::atomic::{AtomicU64, Ordering};
@@ -188,7 +188,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         let total = self.output.bytes.load(Ordering::Relaxed) + u64::from(n);
         self.sending.total.store(total, Ordering::Relaxed);
         publish::word(here, header(Kind::Data, n));
-        // After the frame: who believes the count finds the bytes.
+        // After the frame: a reader that believes the count finds the bytes.
         publish::word(&self.output.bytes, total);
         self.sending.write.store(next.pack(), Ordering::Release);
     }

@@ -83,55 +83,56 @@ impl Daemon {
         let mut view = View::default();
         let most = self.config.limits.connections_per_client;
         let mut left = LOOKS;
-        // Where no socket can be looked at, the kernel's list of all.
-        let mut sockets: Option<Sockets> = None;
+        let mut sockets = None;
         for (id, holder) in self.counting() {
             if !viewer.may_see(holder.uid, holder.netns) {
                 continue;
             }
-            let left = &mut left[usize::from(!self.serves(holder.uid))];
             let records = holder.account.region.sockets(most);
             view.closed.extend(self.closed(id, &records));
-            // A region says whatever its owner likes: each descriptor is looked at once.
-            let mut numbers = HashSet::new();
-            for record in records.into_iter().filter(is_listed) {
-                let number = record.fd.load(Ordering::Relaxed);
-                if *left == 0 || !numbers.insert(number) {
+            let left = &mut left[usize::from(!self.serves(holder.uid))];
+            for record in looked_at(records, left) {
+                let Some(seen) = self.see_socket(&holder, &record, &mut sockets) else {
                     continue;
-                }
-                *left -= 1;
-                let cookie = record.cookie.load(Ordering::Relaxed);
-                let seen = inspect::see(holder.pidfd, number, cookie, holder.lane);
-                let seen = match seen {
-                    Err(Look::Denied) => {
-                        self.socket_at(holder.pid, number).and_then(|(inode, _)| {
-                            let sockets = sockets.get_or_insert_with(dump::all);
-                            sockets.get(&inode).copied()
-                        })
-                    }
-                    other => other.ok(),
                 };
-                match seen {
-                    Some(seen) if record.stage() == Stage::Listener => {
-                        let comm = self.face(id).unwrap_or_default().comm;
-                        let mut row = listener(holder.pid, comm, &seen);
-                        self.name_container(viewer, &mut row, 0, id);
-                        view.listeners.push(row);
-                    }
-                    Some(Seen {
-                        tuple: Some(tuple),
-                        carried,
-                        ..
-                    }) => view
-                        .sights
-                        .entry(tuple)
-                        .or_default()
-                        .push(sight(id, &record, carried)),
-                    _ => {}
+                if record.stage() == Stage::Listener {
+                    view.listeners
+                        .push(self.listener(viewer, id, &holder, &seen));
+                } else if let Some(tuple) = seen.tuple {
+                    let sights = view.sights.entry(tuple).or_default();
+                    sights.push(sight(id, &record, seen.carried));
                 }
             }
         }
         view
+    }
+
+    /// The socket that a record names. Where the kernel lets nobody look at it, the kernel's list of all `sockets` has it,
+    /// which is made once.
+    fn see_socket(
+        &self,
+        holder: &Counting<'_>,
+        record: &Record,
+        sockets: &mut Option<Sockets>,
+    ) -> Option<Seen> {
+        let number = record.fd.load(Ordering::Relaxed);
+        let cookie = record.cookie.load(Ordering::Relaxed);
+        match inspect::see(holder.pidfd, number, cookie, holder.lane) {
+            Err(Look::Denied) => {
+                let (inode, _) = self.socket_at(holder.pid, number)?;
+                let sockets = sockets.get_or_insert_with(dump::all);
+                sockets.get(&inode).copied()
+            }
+            seen => seen.ok(),
+        }
+    }
+
+    /// The row of a listener of a process that is known by this number.
+    fn listener(&self, viewer: Viewer, id: u64, holder: &Counting<'_>, seen: &Seen) -> Message {
+        let comm = self.face(id).unwrap_or_default().comm;
+        let mut row = listener(holder.pid, comm, seen);
+        self.name_container(viewer, &mut row, 0, id);
+        row
     }
 
     /// Ends of a client that none of its records names, and that cannot be found: the
@@ -232,8 +233,16 @@ impl Daemon {
     }
 }
 
-fn is_listed(record: &Record) -> bool {
-    !matches!(record.stage(), Stage::Free | Stage::Fresh)
+/// The records of a region whose descriptors are looked at, `left` at most. A region says whatever its owner likes, so
+/// each descriptor is looked at once.
+fn looked_at(records: Vec<Record>, left: &mut usize) -> Vec<Record> {
+    let mut numbers = HashSet::new();
+    let is_listed = |record: &Record| !matches!(record.stage(), Stage::Free | Stage::Fresh);
+    let is_new = |record: &Record| numbers.insert(record.fd.load(Ordering::Relaxed));
+    let records = records.into_iter().filter(is_listed).filter(is_new);
+    let records: Vec<_> = records.take(*left).collect();
+    *left -= records.len();
+    records
 }
 
 fn sight(client: u64, record: &Record, carried: (u64, u64)) -> Sight {

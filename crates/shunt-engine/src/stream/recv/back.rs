@@ -34,7 +34,7 @@ pub(in crate::stream) fn follow_back(conn: &Conn) {
 /// is payload, and all of it is sent or will be.
 pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
     let settled = conn.receiver().is_settled() || has_answered(conn);
-    // An error that the kernel has is for who asks for it.
+    // An error that the kernel has is for the call that asks for it.
     const OVER: i16 = libc::POLLERR | libc::POLLHUP;
     if sys::ready(conn.fd, 0) & OVER != 0 && is_empty(conn) {
         return true;
@@ -53,7 +53,7 @@ fn has_answered(conn: &Conn) -> bool {
 
 /// Having recalled the stream, learns that TCP carries it on. `false`: not yet.
 fn learn(conn: &Conn) -> bool {
-    // In this order: who has ended begins with its ring no more.
+    // In this order: a peer that has ended begins with its ring no more.
     let only_tcp = || has_passed_the_end(conn) && conn.receiver().switch_offset().is_none();
     if !has_answered(conn) && !only_tcp() {
         return false;
@@ -150,7 +150,7 @@ fn header(parts: &[iovec]) -> libc::msghdr {
 /// The cursor's parts are writable.
 pub(super) unsafe fn rest_from_tcp(conn: &Conn, cursor: &mut Cursor, least: usize, flags: c_int) {
     let discards = flags & libc::MSG_TRUNC;
-    // The kernel tells an error once, and not to who has bytes to return.
+    // The kernel tells an error once, and not to a call that has bytes to return.
     let has_failed = || sys::ready(conn.fd, 0) & libc::POLLERR != 0 && is_empty(conn);
     while cursor.remaining() > 0 && !at_mark(conn) && !has_failed() {
         let mut rest = [iovec {

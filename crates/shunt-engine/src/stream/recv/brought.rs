@@ -35,7 +35,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         return Step::Kernel;
     }
     let receiving = &conn.pair.own.receiving;
-    // Who had the connection meanwhile may have taken some.
+    // Another program that had the connection meanwhile may have taken some.
     let counted = receiving.kernel_bytes.load(Ordering::Relaxed);
     let (taken, error) = tcp::consumed_since(base, counted, was_reset(conn));
     receiving.kernel_bytes.store(taken, Ordering::Relaxed);

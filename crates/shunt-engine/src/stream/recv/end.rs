@@ -23,8 +23,7 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
         || conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0
         || socket.hints.kernel_state.load(Ordering::Relaxed) != 0;
     let pending = conn.error().load(Ordering::Relaxed);
-    // Who has just read from the ring and asks whether there is more: the peer was
-    // there a moment ago.
+    // A caller that has just read from the ring asks whether there is more: the peer was there a moment ago.
     let read = socket.rx.ring_bytes.load(Ordering::Relaxed);
     if !ending && pending == 0 && socket.hints.read_at.swap(read, Ordering::Relaxed) != read {
         return None;

@@ -129,7 +129,7 @@ impl<'a> Call<'a> {
 
     #[inline(always)]
     fn after_nothing(&self, conn: &Conn) -> Next {
-        // Who has taken the last byte may have been killed before it told.
+        // The process that has taken the last byte may have been killed before it told of the room.
         if conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
             conn.tell_room();
         }

@@ -77,7 +77,7 @@ unsafe fn take_some(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Taken {
     let rest = &mut rest[..count];
     let wanted = iov::total(rest);
     let peek = flags & libc::MSG_PEEK != 0;
-    // A look cannot be had in parts.
+    // A peek sees the same bytes again, so it cannot be made in parts.
     let whole = (peek && count == PARTS).then(|| cursor.all());
     bump(&conn.socket.rx.kernel_calls, 1);
     hesitate();
@@ -111,8 +111,8 @@ unsafe fn take_some(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Taken {
     Taken::Step(Step::Bytes)
 }
 
-/// Receives into these parts, or the `whole` of the program's, and nothing that follows the ring: the peer may
-/// switch to that and leave it again before this takes anything; not one that has refused to.
+/// Receives into these parts (or into all of the program's: `whole`), and nothing that follows the ring: the peer may
+/// switch to its ring and leave it again before this takes anything, unless it has refused the ring.
 fn receive(
     conn: &Conn,
     rest: &mut [iovec],

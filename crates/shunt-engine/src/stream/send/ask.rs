@@ -1,4 +1,4 @@
-//! Who waits for room asks the peer to tell when there is some.
+//! A thread that waits for room asks the peer to tell when there is some.
 
 use std::sync::atomic::Ordering;
 

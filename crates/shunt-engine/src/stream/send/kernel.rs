@@ -89,7 +89,7 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = rest.as_mut_ptr();
         message.msg_iovlen = count;
-        // Who has sent something hears of an end by the next call, without a signal.
+        // A call that has sent something hears of an end by the next call, without a signal.
         let silent = if cursor.done() > 0 {
             libc::MSG_NOSIGNAL
         } else {

@@ -97,10 +97,10 @@ pub(super) fn sleep_in_kernel(
     }
 }
 
-/// What the base socket may have to tell who waits.
+/// What the base socket may have to tell a thread that waits.
 fn news_of_base(conn: &Conn, want: Want) -> i16 {
     match want {
-        // Who waits for room has no use for what there is to read.
+        // A thread that waits for room has no use for what there is to read.
         Want::Room if conn.is_on_ring() => libc::POLLRDHUP,
         Want::Room => libc::POLLIN,
         // What the kernel has room for is sent by the attempt after this.
@@ -122,10 +122,10 @@ fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<(), E
     }
 }
 
-/// The same for who waits for room: looks from time to time.
+/// The same for a thread that waits for room: it looks from time to time.
 #[cold]
 fn pause(looked: Seen, undo: &impl Fn()) {
-    // Whoever waits looks again whether a signal ends that.
+    // The caller looks again whether a signal ends its wait.
     let _ = poll_until(&mut [], Some(sys::now() + TURN), looked, undo);
 }
 

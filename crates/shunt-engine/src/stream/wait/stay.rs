@@ -1,5 +1,5 @@
-//! A call that has slept on a connection is counted there until it ends, so that who closes the
-//! connection leaves it a descriptor to go on by ([`Handed`](crate::socket::Handed)).
+//! A call that has slept on a connection is counted there until it ends, so that a `close` leaves it a descriptor to
+//! go on by ([`Handed`](crate::socket::Handed)).
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
