@@ -42,6 +42,34 @@ static void bad_messages(struct end *e)
     release(hole);
 }
 
+// What options and numbers of bytes are stored in, or taken from, which is not there.
+static void bad_numbers(struct end *e)
+{
+    char *hole = edge(), buf[8];
+    int number;
+    socklen_t length = sizeof number;
+    AT(C) T(send(FD, "numbers", 7, 0));
+    AT(S) {
+        await_bytes(e, FD, 7);
+        T(ioctl(FD, FIONREAD, hole));
+        T(ioctl(FD, FIONREAD, hole - 2));
+        T(ioctl(FD, FIONREAD, hole - sizeof number));
+        memcpy(&number, hole - sizeof number, sizeof number);
+        say(e, "%d", number);
+        T(ioctl(FD, TIOCOUTQ, hole));
+        T(ioctl(FD, FIONBIO, hole));
+        T(ioctl(FD, FIOASYNC, hole));
+        T(setsockopt(FD, SOL_SOCKET, SO_KEEPALIVE, hole, sizeof number));
+        T(setsockopt(FD, SOL_SOCKET, SO_SNDBUF, hole - 2, sizeof number));
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVTIMEO, hole - 8, sizeof(struct timeval)));
+        T(getsockopt(FD, SOL_SOCKET, SO_ERROR, hole, &length));
+        T(getsockopt(FD, SOL_SOCKET, SO_ERROR, &number, (socklen_t *)hole));
+        T(recvfrom(FD, buf, 2, 0, (struct sockaddr *)buf, (socklen_t *)hole));
+        T(recv(FD, buf, 8, 0));
+    }
+    release(hole);
+}
+
 static void half_buffers(struct end *e)
 {
     char *hole = edge(), buf[64];
@@ -539,5 +567,5 @@ static void restarts(struct end *e)
     meet(e);
 }
 
-DIFF_MAIN(CASE(bad_messages, BARE), CASE(half_buffers, COLD), CASE(half_sends, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
+DIFF_MAIN(CASE(bad_messages, BARE), CASE(bad_numbers, COLD), CASE(half_buffers, COLD), CASE(half_sends, COLD), CASE(structures_by_number, TWO | COLD), CASE(large_half_buffers, TWO), CASE(forbidden, COLD), CASE(handlers, COLD),
           CASE(deaths, 0), CASE(any_moment, COLD), CASE(restarts, TWO | COLD))

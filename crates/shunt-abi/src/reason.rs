@@ -51,7 +51,7 @@ reasons! {
     Stdio = 12, "STDIO", "The socket is a standard stream or has a stdio stream on it.";
     Urgent = 13, "URGENT", "The program uses urgent (out-of-band) data.";
     SocketOption = 14, "SOCKET_OPTION", "A socket option in use needs the kernel's TCP.";
-    AsyncIo = 15, "ASYNC_IO", "The program asked for SIGIO (O_ASYNC, F_SETOWN, F_SETSIG).";
+    AsyncIo = 15, "ASYNC_IO", "The program asked for SIGIO (O_ASYNC, F_SETOWN, F_SETSIG), or has others read and write for it (aio(7), io_submit(2)).";
     OneShot = 16, "ONE_SHOT", "A one-shot registration must be re-armed before the upgrade.";
     Busy = 17, "BUSY", "A thread was inside a kernel call on the socket whenever an upgrade was tried.";
     HalfClosed = 18, "HALF_CLOSED", "One direction was shut down, so the other finishes on TCP.";

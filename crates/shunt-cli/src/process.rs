@@ -1,6 +1,7 @@
 //! What can be seen of a process that tells whether its connections can be shunted.
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -169,13 +170,28 @@ fn library(directory: &Path) -> Library {
 /// The version that a libshunt.so speaks.
 fn version(path: &Path) -> Option<u32> {
     use std::io::Read;
-    let file = fs::File::open(path).ok()?;
+    let file = open_plain(path).ok()?;
     let mut head = Vec::new();
     (&file).take(elf::HEAD).read_to_end(&mut head).ok()?;
     let found = elf::parse(&head)?.note(&file, note::OWNER, note::KIND, |value| {
         value.try_into().map(u32::from_le_bytes).ok()
     });
     found.flatten()
+}
+
+/// Opens a file whose name another user may have given since to something else, which to open alone has effects: a
+/// device, a pipe, a link to one.
+fn open_plain(path: &Path) -> std::io::Result<fs::File> {
+    use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+    let named = open(
+        path,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    if FileType::from_raw_mode(fstat(&named)?.st_mode) != FileType::RegularFile {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    fs::File::open(format!("/proc/self/fd/{}", named.as_raw_fd()))
 }
 
 /// Pairs of words, up to a zero type (`elf(5)`, `Elf64_auxv_t`).
@@ -267,6 +283,21 @@ mod tests {
             assert!(what.contains(text), "{what}: {text}");
             assert_eq!(is_under_shunt, shunted, "{text}");
         }
+    }
+
+    #[test]
+    fn only_a_plain_file_is_opened() {
+        let directory = std::env::temp_dir().join(format!("shunt-plain-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let [plain, link, pipe] = ["plain", "link", "pipe"].map(|name| directory.join(name));
+        fs::write(&plain, "text").unwrap();
+        std::os::unix::fs::symlink(&plain, &link).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let opened = [plain, link, pipe].map(|path| open_plain(&path).is_ok());
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(opened, [true, false, false]);
+        assert!(open_plain(Path::new("/dev/null")).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! man page of the call demands.
 #![allow(clippy::missing_safety_doc)]
 
+pub mod aio;
 mod buffer;
 mod file;
 mod message;

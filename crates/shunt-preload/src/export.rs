@@ -6,6 +6,7 @@
 //! engine and the next definition are called with the same arguments under the
 //! same contract.
 
+mod aio;
 mod data;
 mod fd;
 mod fortify;

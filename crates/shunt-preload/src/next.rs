@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cell::Cell;
 pub(crate) use cell::Function;
 use libc::{
-    FILE, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, rlimit, rlimit64, sigaction as Action,
+    FILE, aiocb, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
+    posix_spawn_file_actions_t, posix_spawnattr_t, rlimit, rlimit64, sigaction as Action, sigevent,
     sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use raw::SIGSET_SIZE;
@@ -171,6 +171,14 @@ next! {
         = sys!(Sysno::fcntl, fd, command, argument);
     #[variadic] ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
         = sys!(Sysno::ioctl, fd, request, argument);
+
+    // Requests.
+    #[absent] aio_read(request: *mut aiocb) -> c_int;
+    #[absent] aio_read64(request: *mut aiocb) -> c_int;
+    #[absent] aio_write(request: *mut aiocb) -> c_int;
+    #[absent] aio_write64(request: *mut aiocb) -> c_int;
+    #[absent] lio_listio(mode: c_int, requests: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    #[absent] lio_listio64(mode: c_int, requests: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
 
     // Signals.
     sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int;

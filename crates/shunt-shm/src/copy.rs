@@ -55,6 +55,17 @@ pub fn is_readable(at: *const u8, n: usize) -> bool {
     n == 0 || one(at) && one(at.wrapping_add(n - 1))
 }
 
+/// Stores bytes there; `false`: not all of them can be. Only where a handler honours [`fix_up`]
+/// is a bad address not the end of the process.
+///
+/// # Safety
+/// What is mapped there may be written.
+#[must_use]
+pub unsafe fn put(at: *mut u8, bytes: &[u8]) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { copy(at, bytes.as_ptr(), bytes.len()) == 0 }
+}
+
 /// Where a thread goes on whose fault at instruction `pc` was one of a copy.
 #[must_use]
 pub fn fix_up(pc: usize) -> Option<usize> {

@@ -1,5 +1,7 @@
 //! Which container a process is in, as the paths of its control groups show: those that start
 //! containers make a group for each, named after it.
+//!
+//! Of several on a path the outermost is the one. Who is in it may make groups inside, and name them as he likes.
 
 /// What the names of containers' control groups begin with, by who starts them.
 const PREFIXES: &[&str] = &[
@@ -16,7 +18,7 @@ const PREFIXES: &[&str] = &[
 pub(crate) fn of(cgroups: &[String]) -> Option<&str> {
     cgroups
         .iter()
-        .find_map(|path| path.rsplit('/').find_map(name))
+        .find_map(|path| path.split('/').find_map(name))
 }
 
 /// A container as lists show it, zero padded: the first twelve digits of a number, as Docker and podman
@@ -77,6 +79,17 @@ mod tests {
             of_path("/machine.slice/machine-web.scope").as_deref(),
             Some("web")
         );
+    }
+
+    #[test]
+    fn nobody_leaves_a_container_by_a_group_that_he_has_made_inside() {
+        assert_eq!(
+            of_path("/lxc.payload.web/docker/ID").as_deref(),
+            Some("web")
+        );
+        let other = "f".repeat(64);
+        let inside = format!("/system.slice/docker-ID.scope/docker-{other}.scope");
+        assert_eq!(of_path(&inside).as_deref(), Some(ID));
     }
 
     #[test]

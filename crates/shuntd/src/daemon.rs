@@ -20,6 +20,7 @@ mod policing;
 mod putting_off;
 mod recalling;
 mod seeing;
+mod turns;
 mod viewing;
 
 use std::collections::HashMap;
@@ -40,6 +41,7 @@ use elsewhere::Elsewhere;
 use inheriting::Inheriting;
 use lending::{LeftBehind, Lending};
 use putting_off::PutOff;
+use turns::Turns;
 
 use crate::between::Between;
 use crate::board::Boards;
@@ -146,6 +148,7 @@ pub struct Daemon {
     early: Early,
     inheriting: Inheriting,
     elsewhere: Elsewhere,
+    turns: Turns,
     lending: Lending,
     /// Where sockets were found that were lent: process and descriptor, by inode number.
     lent: HashMap<u64, (u32, i32)>,
@@ -214,6 +217,7 @@ impl Daemon {
             early: Early::default(),
             inheriting: Inheriting::new(&looked),
             elsewhere: Elsewhere::new(&looked),
+            turns: Turns::default(),
             lending: Lending::new(&looked),
             lent: HashMap::new(),
             left_behind: LeftBehind::default(),
@@ -294,6 +298,7 @@ impl Daemon {
                 self.bury();
             }
             self.adopt();
+            self.list_waiting();
             self.look_elsewhere();
             self.look_for_loans();
             self.take_links_back();
@@ -325,6 +330,7 @@ impl Daemon {
             left,
             self.adopting.left(),
             self.elsewhere.left(),
+            self.turns.left(),
             self.lending.left(),
             self.early.left(),
             self.links.left(),
@@ -427,13 +433,14 @@ impl Daemon {
     /// Watches for room in a client's socket exactly while something is unsent, and for messages unless it
     /// is put off.
     fn watch(&mut self, id: u64) {
+        let has_list = self.has_list_of(id);
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         if let Some(share) = self.per_user.get_mut(&client.uid) {
             let now = Counted {
                 unread: client.unread(),
-                list: !client.rows.is_empty() || self.elsewhere.has_list_of(id),
+                list: !client.rows.is_empty() || has_list,
             };
             let before = std::mem::replace(&mut client.counted, now);
             share.unread = share.unread + now.unread - before.unread;

@@ -79,7 +79,9 @@ pub(crate) fn cgroups(pid: u32) -> Option<Vec<String>> {
 /// The path of its program.
 pub(crate) fn program(pid: u32) -> Option<String> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    Some(path.to_string_lossy().into_owned())
+    let path = path.to_string_lossy();
+    // So the kernel shows one whose file is another by now, as after an upgrade of its package.
+    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
 }
 
 /// What a process may do in its user namespace.
@@ -160,6 +162,18 @@ mod tests {
         assert_eq!(super::program(pid).unwrap(), program.to_str().unwrap());
         assert_eq!((cgroups(u32::MAX), super::program(u32::MAX)), (None, None));
         assert_eq!(status(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_program_whose_file_was_replaced_goes_by_its_path_still() {
+        let path = std::env::temp_dir().join(format!("shuntd-replaced-{}", std::process::id()));
+        fs::copy("/bin/sleep", &path).unwrap();
+        let mut child = Command::new(&path).arg("60").spawn().unwrap();
+        fs::remove_file(&path).unwrap();
+        let seen = program(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(seen.as_deref(), path.to_str());
     }
 
     #[test]

@@ -93,6 +93,31 @@ pub(crate) struct Tenant {
     pub(crate) container: Option<String>,
 }
 
+/// For whom messages are counted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Whom {
+    User(u32),
+    Container(String),
+    Host,
+}
+
+impl Whom {
+    /// So many messages of its may be heard in a second.
+    fn rate(&self, limits: &Limits) -> Option<NonZeroU32> {
+        match self {
+            Self::User(_) => limits.user.messages,
+            Self::Container(_) => limits.container.messages,
+            Self::Host => limits.host.messages,
+        }
+    }
+
+    /// How long after one message the next one may be heard.
+    pub(crate) fn pause(&self, limits: &Limits) -> Duration {
+        let pause = |rate: NonZeroU32| Duration::from_secs(1) / rate.get();
+        self.rate(limits).map_or(Duration::ZERO, pause)
+    }
+}
+
 /// What somebody holds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
@@ -174,17 +199,21 @@ impl Quotas {
         self.change(tenant, |used| used.charge = used.charge.minus(less));
     }
 
-    /// When the next message of a process may be heard.
-    pub(crate) fn heard_at(&self, limits: &Limits, tenant: &Tenant) -> Duration {
+    /// When the next message of a process may be heard, and whose bound says so.
+    pub(crate) fn heard_at(&self, limits: &Limits, tenant: &Tenant) -> (Duration, Whom) {
         let [user, container, host] = self.used(tenant);
-        let is_bounded = |quota: &Quota, used: Used| quota.messages.map(|_| used.heard);
-        let all = [
-            is_bounded(&limits.user, user),
-            is_bounded(&limits.container, container),
-            is_bounded(&limits.host, host),
+        let whom = [
+            Some(Whom::User(tenant.user)),
+            tenant.container.clone().map(Whom::Container),
+            Some(Whom::Host),
         ];
-        let latest = all.into_iter().flatten().max().unwrap_or_default();
-        latest.saturating_sub(BURST)
+        let all = whom.into_iter().zip([user, container, host]);
+        let bounded = all.filter_map(|(whom, used)| {
+            let whom = whom?;
+            whom.rate(limits)?;
+            Some((used.heard.saturating_sub(BURST), whom))
+        });
+        bounded.max().unwrap_or((Duration::ZERO, Whom::Host))
     }
 
     /// A message of a process has been heard.
@@ -332,14 +361,17 @@ mod tests {
         let mut quotas = Quotas::default();
         let now = Duration::from_secs(100);
         let mut heard = 0;
-        while quotas.heard_at(&bounds, &loud) <= now {
+        while quotas.heard_at(&bounds, &loud).0 <= now {
             quotas.hear(&bounds, &loud, now);
             heard += 1;
         }
         assert_eq!(heard, 11, "a second's, and the one that is one too many");
-        assert!(quotas.heard_at(&bounds, &quiet) <= now);
+        assert!(quotas.heard_at(&bounds, &quiet).0 <= now);
+        let (_, whom) = quotas.heard_at(&bounds, &loud);
+        assert_eq!(whom, Whom::Container("loud".into()));
+        assert_eq!(whom.pause(&bounds), Duration::from_millis(100));
         let later = now + Duration::from_millis(100);
-        assert!(quotas.heard_at(&bounds, &loud) <= later);
+        assert!(quotas.heard_at(&bounds, &loud).0 <= later);
         assert!(counts_messages(&bounds) && !counts_messages(&Limits::default()));
     }
 

@@ -8,6 +8,7 @@ use super::Found;
 use crate::library::{self, Fault};
 use crate::process::Process;
 use crate::run::chain;
+use crate::ss::table::printable;
 use crate::{elf, locate};
 
 /// What is found of what the command line names; nothing if it names nothing.
@@ -32,7 +33,7 @@ fn process(pid: u32) -> Vec<Found> {
             advice,
         ))];
     };
-    let name = format!("{} (pid {pid})", process.comm);
+    let name = format!("{} (pid {pid})", printable(&process.comm));
     let finding = process.finding();
     let text = format!("{name} {}", finding.what);
     if !process.is_under_shunt() {

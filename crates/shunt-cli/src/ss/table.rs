@@ -96,7 +96,7 @@ fn line(cells: &[String; 8], widths: &[usize; 8], shown: Option<&[usize]>) -> St
 }
 
 /// A name is whatever a program calls itself.
-fn printable(comm: &str) -> String {
+pub(crate) fn printable(comm: &str) -> String {
     comm.replace(|ch: char| ch.is_control(), "?")
 }
 

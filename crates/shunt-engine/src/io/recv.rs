@@ -6,7 +6,7 @@ use super::buffer::{MOST, flags_at, header, is_bad, vectored};
 use super::short;
 use super::target::{Target, serve, target};
 use crate::socket::RECEIVER;
-use crate::{Outcome, real, stream};
+use crate::{Outcome, real, signal, stream};
 
 /// `read(2)`, beyond what [`short::recv`] does.
 pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> Outcome {
@@ -87,16 +87,19 @@ pub unsafe fn recvfrom(
                 return outcome;
             }
             // The kernel copies the address out last: the data is gone by then.
-            if is_bad(address_length.cast(), 4) {
+            if is_bad(address_length.cast(), 4) || !signal::may_read(address_length, 1) {
                 return Outcome::Fail(libc::EFAULT);
             }
-            // SAFETY: the caller's promise.
-            if unsafe { *address_length } as i32 <= -1 {
+            // SAFETY: it can be read; alignment is the program's choice.
+            if unsafe { address_length.read_unaligned() } as i32 <= -1 {
                 return Outcome::Fail(libc::EINVAL);
             }
-            // SAFETY: as above.
-            unsafe { *address_length = 0 };
-            outcome
+            // SAFETY: the caller's promise.
+            if unsafe { signal::put(address_length.cast(), &[0; size_of::<socklen_t>()]) } {
+                outcome
+            } else {
+                Outcome::Fail(libc::EFAULT)
+            }
         },
         // SAFETY: the caller's promise.
         || unsafe { real::recvfrom()(fd, buffer, length, flags, address, address_length) },

@@ -195,7 +195,7 @@ fn register(entry: &Submission, linked: bool) -> bool {
 
 /// From here on entries may name connections unseen: this process makes no more upgrades, and
 /// what it has goes back.
-fn give_way() {
+pub(super) fn give_way() {
     config::use_rings();
     if thread::owns_memory() {
         give_up_all(Reason::IoUring);

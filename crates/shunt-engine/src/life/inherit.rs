@@ -46,7 +46,7 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
 fn goes_on_elsewhere(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::Inherited | Reason::Passed | Reason::Stdio | Reason::IoUring
+        Reason::Inherited | Reason::Passed | Reason::Stdio | Reason::IoUring | Reason::AsyncIo
     )
 }
 

@@ -10,7 +10,7 @@ use super::inherit::give_up;
 use crate::entry::{self, Entry};
 use crate::socket::{SETS_TIMEOUTS, Socket};
 use crate::stream::Conn;
-use crate::{Outcome, control, stream, sys, upgrade};
+use crate::{Outcome, control, signal, stream, sys, upgrade};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -93,20 +93,19 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             Outcome::Done(0)
         }
         libc::FIONREAD => match Conn::of(fd) {
-            Some(_) if (argument as usize) < 4096 => Outcome::Fail(libc::EFAULT),
             // SAFETY: the caller's promise.
             Some(conn) => unsafe { answer(argument, stream::unread(&conn)) },
             None => Outcome::Kernel,
         },
         libc::TIOCOUTQ | SIOCOUTQNSD => match Conn::of(fd) {
-            Some(conn) if conn.is_on_ring() && sys::is_readable(argument) => {
+            Some(conn) if conn.is_on_ring() => {
                 // SAFETY: the caller's promise.
                 unsafe { answer(argument, stream::unsent(&conn)) }
             }
             _ => Outcome::Kernel,
         },
         SIOCATMARK => match Conn::of(fd) {
-            Some(conn) if is_before_mark(&conn) && sys::is_readable(argument) => {
+            Some(conn) if is_before_mark(&conn) => {
                 // SAFETY: the caller's promise.
                 unsafe { answer(argument, 0) }
             }
@@ -114,11 +113,8 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
         },
         // The kernel signals what comes over the base socket.
         libc::FIOASYNC => {
-            let on = sys::is_readable(argument) && {
-                // SAFETY: readable, as we have just seen.
-                unsafe { argument.cast::<c_int>().read_unaligned() != 0 }
-            };
-            if on {
+            // SAFETY: the caller's promise; the kernel reads it again.
+            if unsafe { number(argument, size_of::<c_int>()) }.is_some_and(|on| on != 0) {
                 give_up(fd, Reason::AsyncIo);
             }
             Outcome::Kernel
@@ -130,12 +126,30 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
 /// An `ioctl` that tells a number of bytes, or as many as an `int` can say.
 ///
 /// # Safety
-/// `at` has room for an `int`.
+/// `at` has room for an `int`, or is no address of the program's.
 unsafe fn answer(at: *mut c_void, bytes: u64) -> Outcome {
     let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
     // SAFETY: the caller's promise.
-    unsafe { at.cast::<c_int>().write_unaligned(bytes) };
-    Outcome::Done(0)
+    match unsafe { signal::put(at.cast(), &bytes.to_ne_bytes()) } {
+        true => Outcome::Done(0),
+        false => Outcome::Fail(libc::EFAULT),
+    }
+}
+
+/// The `int` that an option of this length begins with, if the kernel would take it.
+///
+/// # Safety
+/// Nobody unmaps it meanwhile.
+unsafe fn number(value: *const c_void, length: usize) -> Option<c_int> {
+    let value = value.cast::<c_int>();
+    let is_there = length >= size_of::<c_int>() && is_address(value) && signal::may_read(value, 1);
+    // SAFETY: it can be read; alignment is the program's choice.
+    is_there.then(|| unsafe { value.read_unaligned() })
+}
+
+/// Whether anything can be there: nothing is in the first page.
+fn is_address<T>(at: *const T) -> bool {
+    at as usize >= 4096
 }
 
 /// Whether something lies before the mark that the kernel does not know of.
@@ -174,12 +188,8 @@ pub unsafe fn setsockopt(
     let Some(socket) = Socket::of(fd) else {
         return Outcome::Kernel;
     };
-    let number = if length as usize >= size_of::<c_int>() && value as usize >= 4096 {
-        // SAFETY: the caller's promise; the kernel checks it again.
-        Some(unsafe { value.cast::<c_int>().read_unaligned() })
-    } else {
-        None
-    };
+    // SAFETY: the caller's promise; the kernel checks it again.
+    let number = unsafe { number(value, length as usize) };
     if needs_kernel(level, name, number) {
         give_up(fd, Reason::SocketOption);
         return Outcome::Kernel;
@@ -193,9 +203,11 @@ pub unsafe fn setsockopt(
                 .fetch_or(SETS_TIMEOUTS, Ordering::SeqCst);
         }
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, _)
-            if length as usize >= size_of::<libc::timeval>() && value as usize >= 4096 =>
+            if length as usize >= size_of::<libc::timeval>()
+                && is_address(value)
+                && signal::may_read(value.cast::<libc::timeval>(), 1) =>
         {
-            // SAFETY: the caller's promise; the kernel checks it again.
+            // SAFETY: it can be read; the kernel checks it again.
             let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
             note_timeout(socket, name, &time);
         }
@@ -228,6 +240,8 @@ fn needs_kernel(level: c_int, name: c_int, number: Option<c_int>) -> bool {
             | libc::SO_TIMESTAMPING
             | SO_TIMESTAMPING_NEW,
         ) => true,
+        // Where the next look begins.
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => number.is_some_and(|n| n >= 0),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => number.is_some_and(|n| !(0..=1).contains(&n)),
         _ => false,
@@ -268,35 +282,49 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> Outcome {
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some(socket) = Socket::of(fd)
-    {
+    /// `linux/tcp.h`.
+    const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+    match (level, name) {
+        // SAFETY: the caller's promise.
+        (libc::SOL_SOCKET, libc::SO_ERROR) => unsafe { socket_error(fd, value, length) },
+        (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) => {
+            give_up(fd, Reason::SocketOption);
+            Outcome::Kernel
+        }
+        _ => Outcome::Kernel,
+    }
+}
+
+/// `SO_ERROR`.
+///
+/// # Safety
+/// As for `getsockopt`.
+unsafe fn socket_error(fd: c_int, value: *mut c_void, length: *mut socklen_t) -> Outcome {
+    if let Some(socket) = Socket::of(fd) {
         // So a program asks whether a connect that did not block has come through.
         upgrade::sync::complete(socket, fd);
     }
-    let Some(conn) = Conn::of(fd) else {
-        return Outcome::Kernel;
-    };
-    let number = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_ERROR) => stream::socket_error(&conn) as u32,
-        _ => return Outcome::Kernel,
-    };
-    if (length as usize) < 4096 || (value as usize) < 4096 {
-        return Outcome::Kernel;
-    }
     // SAFETY: the caller's promise.
-    unsafe {
-        let n = (*length as usize).min(4);
-        if (*length as i32) < 0 {
-            return Outcome::Kernel;
-        }
-        let bytes = number.to_ne_bytes();
-        value
-            .cast::<u8>()
-            .copy_from_nonoverlapping(bytes.as_ptr(), n);
-        *length = n as socklen_t;
+    let (Some(conn), Some(room)) = (Conn::of(fd), unsafe {
+        number(length.cast(), size_of::<socklen_t>())
+    }) else {
+        return Outcome::Kernel;
+    };
+    let Ok(room) = usize::try_from(room) else {
+        return Outcome::Kernel;
+    };
+    let bytes = stream::socket_error(&conn).to_ne_bytes();
+    let bytes = &bytes[..room.min(bytes.len())];
+    let told = bytes.len() as socklen_t;
+    // SAFETY: the caller's promise.
+    let is_told = unsafe {
+        signal::put(value.cast(), bytes) && signal::put(length.cast(), &told.to_ne_bytes())
+    };
+    if is_told {
+        Outcome::Done(0)
+    } else {
+        Outcome::Fail(libc::EFAULT)
     }
-    Outcome::Done(0)
 }
 
 #[cfg(test)]
@@ -317,6 +345,7 @@ mod tests {
         assert!(needs(libc::SO_OOBINLINE, 1) && !needs(libc::SO_OOBINLINE, 0));
         assert!(needs(libc::SO_RCVLOWAT, 2) && needs(libc::SO_RCVLOWAT, -1));
         assert!(!needs(libc::SO_RCVLOWAT, 1) && !needs(libc::SO_KEEPALIVE, 1));
+        assert!(needs(libc::SO_PEEK_OFF, 0) && !needs(libc::SO_PEEK_OFF, -1));
         assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, None));
         // The same number of another level is another option.
         assert!(!needs_kernel(libc::IPPROTO_TCP, libc::SO_ZEROCOPY, Some(1)));

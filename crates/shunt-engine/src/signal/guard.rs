@@ -64,6 +64,19 @@ pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
     shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))
 }
 
+/// Stores these bytes for the program; `false`: they cannot be stored there.
+///
+/// # Safety
+/// The program's, or no address of its.
+pub(crate) unsafe fn put(at: *mut u8, bytes: &[u8]) -> bool {
+    let is_address = at as usize >= 4096 || bytes.is_empty();
+    if !READY.load(Ordering::Acquire) {
+        guard_copies();
+    }
+    // SAFETY: the caller's promise.
+    is_address && unsafe { shunt_shm::copy::put(at, bytes) }
+}
+
 /// Makes bad buffers harmless, from now on: at the first connection in shared memory, or
 /// the first structure that is read in front of the kernel. A process that has confined
 /// itself makes no call for that.

@@ -10,7 +10,7 @@ use std::mem;
 use std::ptr;
 
 use libc::sigset_t;
-use shunt_engine::io::uring;
+use shunt_engine::io::{aio, uring};
 use shunt_engine::{Outcome, io, is_readable, life, not_alone, ready};
 
 use super::identity::is_this;
@@ -100,6 +100,7 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_io_uring_setup
             | libc::SYS_io_uring_enter
             | libc::SYS_io_uring_register
+            | libc::SYS_io_submit
             | libc::SYS_seccomp
             | libc::SYS_prctl
             | libc::SYS_setrlimit
@@ -392,7 +393,7 @@ unsafe fn descriptors(number: c_long, [a, b, c, d, e, _]: [c_long; 6]) -> Option
     Some(outcome)
 }
 
-/// What is done to the whole process, or to a ring of `io_uring`; or a call that is the kernel's alone.
+/// What is done to the whole process, to a ring of `io_uring`, or by requests; or a call that is the kernel's alone.
 ///
 /// # Safety
 /// The arguments are those of the call.
@@ -419,6 +420,11 @@ unsafe fn process_wide(number: c_long, [a, b, c, ..]: [c_long; 6]) -> Outcome {
         }
         libc::SYS_io_uring_register => {
             quietly(|| uring::before_register(b as c_uint));
+            Outcome::Kernel
+        }
+        libc::SYS_io_submit => {
+            // SAFETY: the caller's: the arguments are those of the call.
+            quietly(|| unsafe { aio::before_submit(b, pointer(c)) });
             Outcome::Kernel
         }
         _ => Outcome::Kernel,

@@ -51,6 +51,7 @@ impl Daemon {
             self.forget_end(end);
         }
         self.elsewhere.forget(id);
+        self.turns.forget(id);
         for lost in self.links.drop_client(id) {
             self.say_gone(lost, 0); // To nobody, for a link with itself.
         }

@@ -8,6 +8,7 @@ use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 use super::dispatch::Malformed;
 use super::elsewhere::Open;
 use super::seeing::{Sights, View, one_way};
+use super::turns::Asked;
 use super::viewing::Viewer;
 use super::{Daemon, LISTS};
 use crate::client::Client;
@@ -19,21 +20,43 @@ use crate::namespaces;
 use crate::tuple::{FAMILIES, Tuple, bytes};
 
 impl Daemon {
-    /// Makes a row per connection. They are sent when nothing more can be found out about them.
+    /// A client asks for a list.
     pub(super) fn list(&mut self, id: u64, details: bool) -> Result<(), Malformed> {
-        let (Some(client), Some(viewer)) = (self.clients.get(&id), self.viewer(id)) else {
+        let Some(client) = self.clients.get(&id) else {
             return Ok(());
         };
-        if client.has_unsent() || self.elsewhere.has_list_of(id) {
+        let user = client.uid;
+        if client.has_unsent() || self.has_list_of(id) {
             return Err(Malformed); // It has not read its last list yet.
         }
-        if self
-            .per_user
-            .get(&viewer.uid)
-            .is_some_and(|s| s.lists >= LISTS)
-        {
+        if self.per_user.get(&user).is_some_and(|s| s.lists >= LISTS) {
             return Err(Malformed); // Nor have others of its user.
         }
+        self.list_in_turn(Asked {
+            client: id,
+            user,
+            details,
+        });
+        Ok(())
+    }
+
+    /// Whether a client waits for a list.
+    pub(super) fn has_list_of(&self, id: u64) -> bool {
+        self.turns.has_list_of(id) || self.elsewhere.has_list_of(id)
+    }
+
+    /// Makes a row per connection. They are sent when nothing more can be found out about them.
+    pub(super) fn make_list(
+        &mut self,
+        Asked {
+            client: id,
+            details,
+            ..
+        }: Asked,
+    ) {
+        let Some(viewer) = self.viewer(id) else {
+            return;
+        };
         self.resolve_reported();
         self.find_plain();
         let view = self.see(viewer);
@@ -41,7 +64,6 @@ impl Daemon {
         rows.extend(view.listeners);
         rows.push(Message::new(Kind::End));
         self.await_rows(id, rows, open);
-        Ok(())
     }
 
     /// Queues a client's rows; they are sent as fast as it reads.
