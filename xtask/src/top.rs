@@ -58,9 +58,10 @@ impl Drop for Screen {
 
 impl Screen {
     /// Runs `shunt top` between two looks at the terminal's settings.
-    fn new(width: u16, prefix: &str) -> Result<Self> {
+    fn new(name: &str, width: u16, prefix: &str) -> Result<Self> {
+        // The server of the screen before may still be about to end.
         let screen = Self {
-            socket: format!("shunt-top.{}", std::process::id()),
+            socket: format!("shunt-top-{name}.{}", std::process::id()),
         };
         let shunt = artifact("shunt");
         let script = format!(
@@ -132,7 +133,7 @@ impl Screen {
 
 /// What it shows of two programs that talk through shared memory, and what keys make of it.
 fn shows_connection(pair: &Pair, width: u16) -> Result<()> {
-    let screen = Screen::new(width, "NO_COLOR=1")?;
+    let screen = Screen::new(&width.to_string(), width, "NO_COLOR=1")?;
     let address = pair.address();
     let row = |shown: &str| {
         let line = shown.lines().find(|line| line.starts_with(&address))?;
@@ -152,9 +153,9 @@ fn shows_connection(pair: &Pair, width: u16) -> Result<()> {
     {
         bail!("it is wider than {width} columns:\n{shown}");
     }
-    let coloured = screen.tmux(&["capture-pane", "-p", "-e"])?;
-    if coloured.contains("\x1b[3") {
-        bail!("NO_COLOR is set, and there are colours");
+    let styled = screen.tmux(&["capture-pane", "-p", "-e"])?;
+    if styled.split("\x1b[").skip(1).any(is_colour) {
+        bail!("NO_COLOR is set, and there are colours:\n{styled}");
     }
     screen.press(&["Tab"])?;
     screen.until("the processes", |shown| {
@@ -168,8 +169,15 @@ fn shows_connection(pair: &Pair, width: u16) -> Result<()> {
     screen.ended("ended with 0")
 }
 
+/// Whether a control sequence selects a colour (ECMA-48, 8.3.117), other than the default one (39, 49).
+fn is_colour(sequence: &str) -> bool {
+    let parameters = sequence.split('m').next().unwrap_or_default().split(';');
+    let mut numbers = parameters.filter_map(|number| number.parse::<u8>().ok());
+    numbers.any(|number| matches!(number, 30..=38 | 40..=48 | 90..=107))
+}
+
 fn without_daemon() -> Result<()> {
-    let screen = Screen::new(80, "SHUNT_SOCKET=/nonexistent/shunt")?;
+    let screen = Screen::new("alone", 80, "SHUNT_SOCKET=/nonexistent/shunt")?;
     screen.until("that there is no daemon", |shown| {
         shown.contains("no shuntd answers at /nonexistent/shunt")
     })?;
@@ -178,7 +186,7 @@ fn without_daemon() -> Result<()> {
 }
 
 fn ended_by_signal() -> Result<()> {
-    let screen = Screen::new(80, "")?;
+    let screen = Screen::new("signal", 80, "")?;
     screen.until("itself", |shown| shown.starts_with("shunt top"))?;
     let pid = screen.tmux(&["display-message", "-p", "#{pane_pid}"])?;
     let shell: u32 = pid.trim().parse()?;
