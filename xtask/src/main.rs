@@ -35,6 +35,7 @@ mod soak;
 mod stats;
 mod strace;
 mod test;
+mod top;
 mod why;
 
 use anyhow::Result;
@@ -100,6 +101,8 @@ enum Task {
     Bench(bench::Options),
     /// Run the commands of docs/getting-started.md and compare what they print
     Guide,
+    /// `shunt top` in terminals of 80 and 200 columns
+    Top,
     /// Whether `shunt why` names the true reason for connections that cannot be shunted
     Why,
     /// How many of redis-server's socket calls make a system call
@@ -196,6 +199,10 @@ fn run(task: Task) -> Result<bool> {
         Task::Guide => {
             prepare()?;
             guide::run()
+        }
+        Task::Top => {
+            prepare()?;
+            top::run()
         }
         Task::Why => {
             prepare()?;

@@ -84,6 +84,7 @@ const TESTS: &[Package] = &[
     ),
     ("/usr/bin/gdb", "gdb"),
     ("/usr/bin/strace", "strace"),
+    ("/usr/bin/tmux", "tmux"),
     ("/usr/include/valgrind/callgrind.h", "valgrind"),
     ("/usr/bin/unshare", "util-linux"),
     ("/bin/ip", "iproute2"),

@@ -15,6 +15,7 @@ use crate::program;
 use crate::report::Report;
 use crate::setup;
 use crate::soak;
+use crate::top;
 use crate::why;
 use anyhow::{Result, bail};
 use std::process::Command;
@@ -58,6 +59,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         report.step("refused calls", faults::short);
         containers::steps(&mut report)?;
         why::steps(&mut report)?;
+        top::steps(&mut report)?;
         skips(&mut report, &here);
         answers::steps(&mut report);
         report.step("getting started", guide::step);

@@ -89,17 +89,11 @@ impl Room {
 
     fn try_case(&self, case: &Case) -> Result<String> {
         let place = Place::new(case, &self.0)?;
-        let mut server = place.command(true, self.words(case.server));
-        let address = place.address();
-        let server = Started::new("why-server", &self.0, server.args(["listen", address]))?;
-        let port = server.line(|text| text.lines().find_map(|line| line.parse::<u16>().ok()))?;
-        let mut client = place.command(false, self.words(case.client));
-        client.args(["connect", address, &port.to_string(), case.how]);
-        let client = Started::new("why-client", &self.0, &mut client)?;
-        client.line(|text| text.contains("ready").then_some(()))?;
+        let ends = self.start(&place, case)?;
+        let (address, port) = (place.address(), ends.port);
         let about = match case.about {
             case::About::Connection => format!("{address}:{port}"),
-            case::About::Server => server.job.pid().to_string(),
+            case::About::Server => ends.server.job.pid().to_string(),
         };
         // What is said may be provisional at first.
         let mut said = String::new();
@@ -112,12 +106,29 @@ impl Room {
             case.said.iter().all(|part| said.contains(part))
         });
         // A client without a server would end by itself.
-        client.stop()?;
-        server.stop()?;
+        ends.client.stop()?;
+        ends.server.stop()?;
         if !is_right {
             bail!("`shunt why {about}` does not say {:?}:\n{said}", case.said);
         }
         Ok(String::new())
+    }
+
+    /// Starts both ends.
+    fn start(&self, place: &Place, case: &Case) -> Result<Ends> {
+        let mut server = place.command(true, self.words(case.server));
+        let address = place.address();
+        let server = Started::new("why-server", &self.0, server.args(["listen", address]))?;
+        let port = server.line(|text| text.lines().find_map(|line| line.parse::<u16>().ok()))?;
+        let mut client = place.command(false, self.words(case.client));
+        client.args(["connect", address, &port.to_string(), case.how]);
+        let client = Started::new("why-client", &self.0, &mut client)?;
+        client.line(|text| text.contains("ready").then_some(()))?;
+        Ok(Ends {
+            client,
+            server,
+            port,
+        })
     }
 
     /// The words that start one end.
@@ -128,6 +139,33 @@ impl Room {
             other => PathBuf::from(other),
         };
         words.iter().map(known).collect()
+    }
+}
+
+/// Two programs with a connection.
+struct Ends {
+    client: Started,
+    server: Started,
+    port: u16,
+}
+
+/// Two programs that talk through shared memory as long as this lives, two minutes at most.
+pub(crate) struct Pair {
+    ends: Ends,
+    _room: Room,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Result<Self> {
+        let room = Room::new()?;
+        let place = Place::new(&case::BOTH, &room.0)?;
+        let ends = room.start(&place, &case::BOTH)?;
+        Ok(Self { ends, _room: room })
+    }
+
+    /// Where the server is.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.ends.port)
     }
 }
 

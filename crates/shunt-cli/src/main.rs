@@ -22,6 +22,7 @@ mod run;
 mod ss;
 mod stats;
 mod sys;
+mod top;
 mod user;
 mod why;
 
@@ -63,6 +64,10 @@ enum Command {
         #[command(flatten)]
         json: Json,
     },
+    /// Show what connections and processes do just now
+    ///
+    /// Until q is pressed; the last line has the other keys.
+    Top(top::Options),
     /// Tell the history of a connection, or of all of a process, and what to do
     ///
     /// Exit status: 1 if there is no such process or connection.
@@ -199,6 +204,7 @@ fn main() -> ExitCode {
             filter,
             json,
         } => ss::ss(&filter, display, json.json),
+        Command::Top(options) => top::top(&options),
         Command::Metrics { listen } => metrics::metrics(listen.as_ref()),
         Command::Why { which, json } => why::why(which, json.json),
         Command::Downgrade { which, json } => downgrade::downgrade(&which, json.json),

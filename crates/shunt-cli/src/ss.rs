@@ -13,6 +13,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 
 pub(crate) use connection::{Connection, Listener};
+pub(crate) use expression::{Expression, Item};
 pub(crate) use filter::Filter;
 use table::{Style, table};
 
@@ -58,7 +59,8 @@ struct Habits {
     _tcp: bool,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+/// A number of seconds.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
     Duration::try_from_secs_f64(seconds)
         .ok()
@@ -106,7 +108,7 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
 }
 
 /// What every daemon that serves this user knows, and `shows` wants.
-pub(crate) fn collect(shows: impl Fn(filter::Item<'_>) -> bool) -> Result<List> {
+pub(crate) fn collect(shows: impl Fn(Item<'_>) -> bool) -> Result<List> {
     let daemons = Control::all();
     if let (true, Some(path)) = (daemons.is_empty(), Control::named()) {
         bail!(
@@ -131,10 +133,9 @@ pub(crate) fn collect(shows: impl Fn(filter::Item<'_>) -> bool) -> Result<List> 
         let listeners = rows.listeners.iter().map(connection::listener);
         list.listeners.extend(listeners);
     }
-    list.connections
-        .retain(|c| shows(filter::Item::Connection(c)));
+    list.connections.retain(|c| shows(Item::Connection(c)));
     list.connections.sort_by_key(|c| (c.local, c.peer));
-    list.listeners.retain(|l| shows(filter::Item::Listener(l)));
+    list.listeners.retain(|l| shows(Item::Listener(l)));
     list.listeners.sort_by_key(|l| (l.local, l.pid));
     Ok(list)
 }

@@ -27,6 +27,7 @@ mod daemon;
 mod diag;
 mod end;
 mod foreign;
+mod given;
 mod holders;
 mod inspect;
 mod link;
@@ -48,6 +49,7 @@ mod wire;
 
 pub use config::{Config, Limits, Mistake, Source};
 pub use daemon::{Daemon, Scope};
+pub use given::Given;
 pub use notify::notify_ready;
 pub use policy::{Policy, Rule};
 pub use quota::Quota;

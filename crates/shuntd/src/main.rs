@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
-use shuntd::{Daemon, Scope, Signals, Source};
+use shuntd::{Daemon, Given, Scope, Signals, Source};
 
 /// Where the configuration is unless the command line or a user says otherwise.
 const CONFIG: &str = "/etc/shunt/shunt.toml";
@@ -113,6 +113,7 @@ fn source(system: bool, file: Option<&Path>) -> Source {
 fn serve(options: &Options) -> Result<ExitCode> {
     let ready = options.ready_fd.map(shuntd::adopt_descriptor).transpose();
     let ready = ready.context("--ready-fd does not name an open descriptor above 2")?;
+    let mut given = Given::new().context("what the service manager hands over cannot be used")?;
     let signals = Signals::new().context("cannot receive signals")?;
     let uid = rustix::process::geteuid();
     ensure!(!options.system || uid.is_root(), "--system needs root");
@@ -129,7 +130,8 @@ fn serve(options: &Options) -> Result<ExitCode> {
         .name
         .clone()
         .unwrap_or_else(|| shunt_abi::control_name(number));
-    let listener = match shuntd::listen(&name) {
+    let listener = given.named(&name).context("cannot listen for clients")?;
+    let listener = match listener.map_or_else(|| shuntd::listen(&name), Ok) {
         Ok(listener) => listener,
         Err(Errno::ADDRINUSE) => return Ok(is_taken(&name, number, ready)),
         Err(error) => return Err(error).context("cannot listen for clients"),
@@ -137,8 +139,11 @@ fn serve(options: &Options) -> Result<ExitCode> {
     let mut daemon = Daemon::new(listener, scope, config, options.verbose)
         .context("cannot set up the daemon")?;
     if options.system {
-        cross_namespaces(&mut daemon, options)?;
+        cross_namespaces(&mut daemon, options, &mut given)?;
         shuntd::give_up().context("cannot give up what is not needed of root's rights")?;
+    }
+    if let Some(address) = given.left() {
+        bail!("the service manager listens at {address}, where no client of this version looks");
     }
     let linger = Duration::from_secs(options.linger.into());
     daemon.set_linger(Some(linger).filter(|linger| !linger.is_zero()));
@@ -179,10 +184,12 @@ fn is_taken(name: &str, user: Option<u32>, ready: Option<OwnedFd>) -> ExitCode {
 }
 
 /// Serves programs of other network namespaces, too, as far as can be.
-fn cross_namespaces(daemon: &mut Daemon, options: &Options) -> Result<()> {
+fn cross_namespaces(daemon: &mut Daemon, options: &Options, given: &mut Given) -> Result<()> {
     let default = PathBuf::from(shunt_abi::host_socket());
     let path = options.socket.as_ref().unwrap_or(&default);
-    let listening = shuntd::listen_at(path)
+    let listening = given
+        .at(path)?
+        .map_or_else(|| shuntd::listen_at(path), Ok)
         .map_err(why_not)
         .with_context(|| format!("cannot listen at {}", path.display()))
         .and_then(|file| Ok(daemon.listen_too(file)?));

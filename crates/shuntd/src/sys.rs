@@ -313,7 +313,7 @@ fn signals(numbers: &[libc::c_int]) -> io::Result<OwnedFd> {
     }
 }
 
-/// Takes over a descriptor that our parent left open for us (`--ready-fd`).
+/// Takes over a descriptor that our parent left open for us (`--ready-fd`, `LISTEN_FDS`).
 ///
 /// # Errors
 /// When the number is not that of an open descriptor, or one of 0, 1, 2.
@@ -322,7 +322,7 @@ pub fn adopt_descriptor(number: i32) -> io::Result<OwnedFd> {
     if number <= 2 || unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: it is open, the command line says that it is ours, and `main`
-    // calls this before it opens anything else.
+    // SAFETY: it is open, the command line or the environment says that it is ours,
+    // and `main` calls this before it opens anything else.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

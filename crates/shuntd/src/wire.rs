@@ -17,6 +17,9 @@ use zerocopy::IntoBytes;
 
 use crate::foreign::{Foreign, Lane};
 
+/// So many clients may wait until they are let in.
+pub(crate) const BACKLOG: i32 = 4096;
+
 /// Opens the socket at an abstract address that clients connect to.
 ///
 /// # Errors
@@ -32,7 +35,7 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
         &socket,
         &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
     )?;
-    rustix::net::listen(&socket, 4096)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
@@ -74,7 +77,7 @@ pub fn listen_at(path: &Path) -> Result<OwnedFd> {
     let socket = socket()?;
     rustix::net::bind(&socket, &address)?;
     rustix::fs::chmod(path, Mode::from(0o666))?;
-    rustix::net::listen(&socket, 4096)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 

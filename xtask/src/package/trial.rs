@@ -90,9 +90,9 @@ fn completions(at: &Container) -> Result<String> {
 /// The units have no mistake that systemd knows, and stay off.
 fn units(at: &Container) -> Result<String> {
     let said = at.shell(
-        "systemd-analyze verify /usr/lib/systemd/system/shuntd.service 2>&1
+        "systemd-analyze verify /usr/lib/systemd/system/shuntd.service /usr/lib/systemd/system/shuntd.socket 2>&1
          export XDG_RUNTIME_DIR=/tmp
-         systemd-analyze --user verify /usr/lib/systemd/user/shuntd.service 2>&1",
+         systemd-analyze --user verify /usr/lib/systemd/user/shuntd.service /usr/lib/systemd/user/shuntd.socket 2>&1",
     )?;
     let ours: Vec<_> = said.lines().filter(|line| line.contains("shunt")).collect();
     ensure!(ours.is_empty(), "{}", ours.join("\n"));

@@ -59,7 +59,7 @@ const RING: &str = "python3 -c 'import ctypes; b = (ctypes.c_uint * 30)(0, 0, 2)
                     raise SystemExit(ctypes.CDLL(None).syscall(425, 8, b) < 0)'";
 
 /// A connection of two programs under Shunt.
-const BOTH: Case = Case {
+pub(super) const BOTH: Case = Case {
     name: "",
     server: RUN,
     client: RUN,

@@ -8,8 +8,7 @@ use shunt_abi::Reason;
 use crate::reasons;
 
 use super::connection::{Connection, Listener};
-use super::expression::Expression;
-pub(crate) use super::expression::Item;
+use super::expression::{Expression, Item};
 
 /// How a connection's bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -107,7 +107,7 @@ pub(crate) fn who(comm: &str, pid: Option<u32>) -> String {
 }
 
 /// The same with its container.
-fn who_where(comm: &str, pid: Option<u32>, container: Option<&str>) -> String {
+pub(crate) fn who_where(comm: &str, pid: Option<u32>, container: Option<&str>) -> String {
     let container = container.map_or(String::new(), |name| format!("@{}", printable(name)));
     who(comm, pid) + &container
 }
@@ -280,8 +280,13 @@ LOCAL           PEER             PATH    REASON
     re?is/7 <- -  - -
 ";
         assert_eq!(written(style), narrow);
-        let wide = written(Style::default());
-        assert_eq!(wide.lines().count(), 4, "{wide}");
+        let wide = "\
+LOCAL           PEER             SERVER   CLIENT  PATH    TO-CLIENT  TO-SERVER  REASON
+127.0.0.1:6379  127.0.0.1:40000  re?is/7  cli/8   shm     7+1        0+0
+127.0.0.1:6379  127.0.0.1:40000  re?is/7  -       tcp     7+1        0+0        PEER_PLAIN
+127.0.0.1:6379  *                re?is/7  -       listen  -          -
+";
+        assert_eq!(written(Style::default()), wide);
         for same in [
             Style {
                 width: Some(200),

@@ -168,7 +168,8 @@ impl Fixture {
     }
 }
 
-fn new_name() -> String {
+/// An address that no other test has.
+pub fn new_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("shuntd-test/{}/{number}", std::process::id())

@@ -1,0 +1,373 @@
+//! The screen: tabs and sums, the table, more of what is selected, and the keys.
+
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Position, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{
+    Block, Cell, Paragraph, RenderDirection, Row, Sparkline, Table, TableState, Wrap,
+};
+
+use super::column::{WIDE, WIDEST, name, sum};
+use super::look::{Flow, Past, Program};
+use super::model::{Model, Tab};
+use super::number::short;
+use super::sheet::{Column, Item, On, Sheet, Value};
+use crate::ss::table::{age, who};
+use crate::user;
+
+/// Lines that tell more of what is selected, and those that a screen has which has room for them.
+const DETAILS: u16 = 10;
+const TALL: u16 = 18;
+
+const KEYS: &str =
+    "Tab processes  < > sort  r reverse  / filter  Enter details  \u{2191} \u{2193} select  q quit";
+
+/// How things are told apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Styles {
+    shared: Style,
+    plain: Style,
+    weak: Style,
+}
+
+impl Styles {
+    /// With colours or, as `NO_COLOR` demands, without.
+    pub(super) fn new(colours: bool) -> Self {
+        let coloured = |colour| match colours {
+            true => Style::new().fg(colour),
+            false => Style::new(),
+        };
+        Self {
+            shared: coloured(Color::Green),
+            plain: coloured(Color::Yellow),
+            weak: coloured(Color::Cyan),
+        }
+    }
+}
+
+const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+/// Draws everything.
+pub(super) fn draw(frame: &mut Frame, model: &mut Model, styles: Styles) {
+    let area = frame.area();
+    let has_details = model.details && area.height >= TALL && model.silence.is_none();
+    let below = if has_details { DETAILS } else { 0 };
+    let [title, state, table, details, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Fill(1),
+        Constraint::Length(below),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    frame.render_widget(tabs(model, styles), title);
+    frame.render_widget(sorting(model), state);
+    if let Some(silence) = &model.silence {
+        frame.render_widget(sentence(silence), table);
+    } else {
+        match model.tab {
+            Tab::Connections => draw_table(frame, table, &mut model.flows, styles),
+            Tab::Processes => draw_table(frame, table, &mut model.programs, styles),
+        }
+    }
+    if has_details {
+        match model.tab {
+            Tab::Connections => draw_flow(frame, details, model.flows.selected(), styles),
+            Tab::Processes => draw_program(frame, details, model.programs.selected(), styles),
+        }
+    }
+    draw_last_line(frame, keys, model, styles);
+}
+
+fn sentence(text: &str) -> Paragraph<'_> {
+    Paragraph::new(text).wrap(Wrap { trim: true })
+}
+
+/// The tabs, and what all connections do together.
+fn tabs(model: &Model, styles: Styles) -> Line<'static> {
+    let tab = |tab, text| {
+        let style = if model.tab == tab {
+            CHOSEN
+        } else {
+            Style::new()
+        };
+        Span::styled(text, style)
+    };
+    let flows = &model.flows.items;
+    let shared = flows.iter().filter(|f| f.connection.path == "shm").count();
+    let rates = flows.iter().filter_map(|flow| flow.rates);
+    let [ring, kernel] = rates.fold([0.0; 2], |[ring, kernel], rates| {
+        let [client, server] = rates.bytes;
+        [ring + client[0] + server[0], kernel + client[1] + server[1]]
+    });
+    Line::from(vec![
+        Span::styled("shunt top", STRONG),
+        Span::raw("  "),
+        tab(Tab::Connections, " Connections "),
+        tab(Tab::Processes, " Processes "),
+        Span::raw("  "),
+        Span::styled(format!("shm {shared}: {}B/s", short(ring)), styles.shared),
+        Span::raw("  "),
+        Span::styled(
+            format!("tcp {}: {}B/s", flows.len() - shared, short(kernel)),
+            styles.plain,
+        ),
+    ])
+}
+
+/// The order, and the filter.
+fn sorting(model: &Model) -> Line<'_> {
+    let flows = &model.flows;
+    let (title, is_descending) = match model.tab {
+        Tab::Connections => (Flow::COLUMNS[flows.column].title, flows.is_descending),
+        Tab::Processes => (
+            Program::COLUMNS[model.programs.column].title,
+            model.programs.is_descending,
+        ),
+    };
+    let order = if is_descending { "most" } else { "least" };
+    let mut text = format!("per second, {order} {title} first");
+    if !model.words.is_empty() {
+        let (shown, all) = (flows.rows.len(), flows.items.len());
+        text += &format!("; {shown} of {all} with {}", model.words);
+    }
+    Line::from(text)
+}
+
+/// The keys; or the filter that is being written, or what is wrong with it.
+fn draw_last_line(frame: &mut Frame, area: Rect, model: &Model, styles: Styles) {
+    let Some(draft) = &model.draft else {
+        frame.render_widget(Line::styled(KEYS, styles.weak), area);
+        return;
+    };
+    let line = format!("/{draft}");
+    let column = Line::from(line.as_str()).width() as u16;
+    let wrong = model.wrong.as_ref().map(|wrong| format!("  {wrong}"));
+    let parts = vec![
+        Span::raw(line),
+        Span::styled(wrong.unwrap_or_default(), STRONG),
+    ];
+    frame.render_widget(Line::from(parts), area);
+    let column = column.min(area.width.saturating_sub(1));
+    frame.set_cursor_position(Position::new(area.x + column, area.y));
+}
+
+fn draw_table<T: Item>(frame: &mut Frame, area: Rect, sheet: &mut Sheet<T>, styles: Styles) {
+    if sheet.rows.is_empty() {
+        let text = match sheet.items.len() {
+            0 => "No program under Shunt has a connection.".to_owned(),
+            all => format!("The filter shows none of {all}."),
+        };
+        frame.render_widget(sentence(&text), area);
+        return;
+    }
+    let other = if area.width < WIDE {
+        On::Wide
+    } else {
+        On::Narrow
+    };
+    let columns: Vec<&Column<T>> = T::COLUMNS.iter().filter(|c| c.on != other).collect();
+    let spacing = if area.width < WIDE { 1 } else { 2 };
+    let widths = widths(&columns, area.width, spacing);
+    let sorted = T::COLUMNS[sheet.column].title;
+    let title = |column: &&Column<T>| {
+        let is_sorted = column.title == sorted;
+        let style = if is_sorted { STRONG } else { Style::new() };
+        Cell::from(aligned(column.title.to_owned(), column.is_right))
+            .style(style.patch(styles.weak))
+    };
+    let row = |item: &T| {
+        let cells = columns.iter().zip(&widths).map(|(column, width)| {
+            let text = shortened(&(column.of)(item), usize::from(*width));
+            let style = match (column.title, text.as_str()) {
+                ("PATH", "shm") => styles.shared,
+                ("PATH", _) => styles.plain,
+                _ => Style::new(),
+            };
+            Cell::from(aligned(text, column.is_right)).style(style)
+        });
+        Row::new(cells.collect::<Vec<_>>())
+    };
+    let room = usize::from(area.height.saturating_sub(1));
+    let (window, selected) = sheet.window(room);
+    let rows = sheet.rows[window].iter().map(|i| row(&sheet.items[*i]));
+    let table = Table::new(rows.collect::<Vec<_>>(), widths.iter().copied())
+        .header(Row::new(columns.iter().map(title).collect::<Vec<_>>()))
+        .column_spacing(spacing)
+        .row_highlight_style(CHOSEN);
+    let mut state = TableState::default().with_selected(selected);
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+/// So wide are columns on a screen of this width: what some leave the others have in equal parts.
+fn widths<T>(columns: &[&Column<T>], width: u16, spacing: u16) -> Vec<u16> {
+    let fixed: u16 = columns.iter().filter_map(|column| column.width).sum();
+    let gaps = spacing * (columns.len() as u16 - 1);
+    let others = columns.iter().filter(|column| column.width.is_none());
+    let part = width.saturating_sub(fixed + gaps) / others.count() as u16;
+    let widths = columns
+        .iter()
+        .map(|column| column.width.unwrap_or(part.min(WIDEST)));
+    widths.collect()
+}
+
+/// As much of a value as there is room for: the end of an address, which tells most, or else the beginning.
+fn shortened(value: &Value, room: usize) -> String {
+    let text = value.text();
+    let excess = text.chars().count().saturating_sub(room);
+    if excess == 0 {
+        return text;
+    }
+    let kept = room.saturating_sub(1);
+    match value {
+        Value::Address(_) => std::iter::once('\u{2026}')
+            .chain(text.chars().skip(excess + 1))
+            .collect(),
+        _ => text.chars().take(kept).chain(['\u{2026}']).collect(),
+    }
+}
+
+fn aligned(text: String, right: bool) -> Line<'static> {
+    let alignment = match right {
+        true => Alignment::Right,
+        false => Alignment::Left,
+    };
+    Line::from(text).alignment(alignment)
+}
+
+/// More of a connection.
+fn draw_flow(frame: &mut Frame, area: Rect, flow: Option<&Flow>, styles: Styles) {
+    let Some(flow) = flow else { return };
+    let c = &flow.connection;
+    let title = format!("{} <- {}", c.local, c.peer);
+    draw_details(frame, area, title, flow_lines(flow), &flow.past, styles);
+}
+
+fn flow_lines(flow: &Flow) -> Vec<String> {
+    let c = &flow.connection;
+    let end = |name, did: &str| {
+        let found = c.processes.iter().find(|process| process.end == name);
+        let who = found.map_or("a program that shuntd does not know".to_owned(), |p| {
+            let user = p.uid.map(|uid| format!(" of {}", user::name(uid)));
+            who(&p.comm, p.pid) + &user.unwrap_or_default()
+        });
+        format!("{did} by {who}")
+    };
+    let mut lines = vec![format!(
+        "{}, {}{}",
+        end("server", "accepted"),
+        end("client", "made"),
+        c.age_seconds
+            .map_or(String::new(), |seconds| format!(", {} old", age(seconds)))
+    )];
+    lines.push(match (&c.reason, c.why) {
+        (Some(name), Some(why)) => format!("on TCP, {name}: {why}"),
+        (Some(name), None) => format!("on TCP, {name}"),
+        (None, _) if c.path == "shm" => "in shared memory".to_owned(),
+        (None, _) => "on TCP".to_owned(),
+    });
+    if let Some(rates) = flow.rates {
+        let [ring, kernel] = [0, 1].map(|path| rates.bytes[0][path] + rates.bytes[1][path]);
+        let [user, system] = rates.calls;
+        let mut line = format!(
+            "{} of the bytes through rings, {} of the calls without a system call",
+            part(ring, kernel),
+            part(user, system)
+        );
+        if let Some(sleeps) = sum(rates.sleeps) {
+            line += &format!(", {} waits that sleep", short(sleeps));
+        }
+        lines.push(line);
+    }
+    if let Some(queue) = c.queue {
+        lines.push(format!(
+            "unread: {} bytes to the client, {} to the server",
+            queue.to_client, queue.to_server
+        ));
+    }
+    lines
+}
+
+/// The first of two as a part of both.
+fn part(one: f64, other: f64) -> String {
+    let both = one + other;
+    if both == 0.0 {
+        return "-".to_owned();
+    }
+    format!("{:.1} %", 100.0 * one / both)
+}
+
+/// More of a process.
+fn draw_program(frame: &mut Frame, area: Rect, program: Option<&Program>, styles: Styles) {
+    let Some(program) = program else { return };
+    draw_details(
+        frame,
+        area,
+        name(program),
+        program_lines(program),
+        &program.past,
+        styles,
+    );
+}
+
+fn program_lines(program: &Program) -> Vec<String> {
+    let [shared, plain] = program.connections;
+    let user = program.uid.map(|uid| format!(" of {}", user::name(uid)));
+    let mut lines = vec![format!(
+        "a process{}; connections: {shared} in shared memory, {plain} on TCP",
+        user.unwrap_or_default()
+    )];
+    if let Some(busy) = program.busy {
+        lines.push(format!(
+            "it keeps {busy:.2} processors busy, with spinning and all else that it does"
+        ));
+    }
+    if let Some(woken) = program.woken {
+        let sleeps = program.sleeps.map_or_else(|| "-".to_owned(), short);
+        lines.push(format!(
+            "{sleeps} waits for one connection sleep; its peers wake it {} times",
+            short(woken)
+        ));
+    }
+    lines
+}
+
+/// Lines, and below them what it did in the last looks.
+fn draw_details(
+    frame: &mut Frame,
+    area: Rect,
+    title: String,
+    lines: Vec<String>,
+    past: &Past,
+    styles: Styles,
+) {
+    let block = Block::bordered()
+        .title(format!(" {title} "))
+        .border_style(styles.weak);
+    let inside = block.inner(area);
+    frame.render_widget(block, area);
+    let [text, label, bars] = Layout::vertical([
+        Constraint::Fill(1),
+        Constraint::Length(1),
+        Constraint::Length(2),
+    ])
+    .areas(inside);
+    frame.render_widget(sentence(&lines.join("\n")), text);
+    let seen = past.iter().take(usize::from(bars.width));
+    let most = seen.clone().max().copied().unwrap_or(0);
+    let label_text = format!(
+        "bytes, both ways, now at the right; most: {}",
+        short(most as f64)
+    );
+    frame.render_widget(Line::styled(label_text, styles.weak), label);
+    let line = Sparkline::default()
+        .data(seen.copied().collect::<Vec<u64>>())
+        .direction(RenderDirection::RightToLeft)
+        .style(styles.shared);
+    frame.render_widget(line, bars);
+}
+
+#[cfg(test)]
+mod tests;
