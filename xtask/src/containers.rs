@@ -16,6 +16,7 @@ use crate::build::artifact;
 use crate::process::{Job, reap_leftovers, wait_until};
 use crate::report::Report;
 use crate::stats::Stats;
+use crate::test;
 use anyhow::{Result, bail, ensure};
 use place::{Namespace, Place};
 use rustix::process::Signal;
@@ -106,6 +107,7 @@ pub(crate) fn steps(report: &mut Report) -> Result<()> {
             [client, server],
         ])
     });
+    report.step("namespaces / handed on, and asleep in crowds", apart);
     report.step("namespaces / a new policy", || {
         lab.after_a_new_policy(&daemon, &net)
     });
@@ -117,6 +119,23 @@ pub(crate) fn steps(report: &mut Report) -> Result<()> {
         lab.list_after_a_restart(&net)
     });
     Ok(())
+}
+
+/// Cases of differential programs where a peer elsewhere must be acted for, or cannot be called.
+fn apart() -> Result<String> {
+    const CASES: [(&str, &str); 5] = [
+        ("journey", "execs"),
+        ("journey", "passes"),
+        ("uring", "moves"),
+        ("fork_ends", "daemonised"),
+        ("poll", "room_for_many"),
+    ];
+    for (program, case) in CASES {
+        let words = ["--each", "--apart", "--modes", "both"];
+        let which = ["--filter", program, "--case", case];
+        test::run_differential(&[words, which].concat())?;
+    }
+    Ok(format!("{} cases", CASES.len()))
 }
 
 /// Pairs in containers.

@@ -156,7 +156,8 @@ fn differential() -> Result<String> {
     run_differential(&["--modes", "both,adaptive,client,server"])
 }
 
-fn run_differential(words: &[&str]) -> Result<String> {
+/// Runs programs of the differential suite.
+pub(crate) fn run_differential(words: &[&str]) -> Result<String> {
     let program = artifact("shunt-differential");
     if !program.exists() {
         bail!("{} has not been built", program.display());

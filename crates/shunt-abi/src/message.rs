@@ -19,7 +19,9 @@
 //!   Abroad ───────────────────────────>         "more of these"
 //!   Retire ───────────────────────────>         "a forked child of mine has this link's memory"
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
-//!          <─────────────────────────── Lent (+ that descriptor)
+//!          <─────────────────────────── Lent (+ that descriptor, or an offer to send by it)
+//!   Resend (+ file of bytes) ─────────>         "send these by the other end"
+//!          <─────────────────────────── Resent
 //!          <─────────────────────────── Downgrade (`shunt downgrade` or a changed policy wishes it)
 //!   Where ────────────────────────────>         "where is the other end?", for the statistics
 //!          <─────────────────────────── Where
@@ -80,6 +82,10 @@ pub enum Kind {
     Abroad = 25,
     /// Counters of the connection of the row before, see [`crate::detail`].
     Detail = 26,
+    /// A client has bytes that are to be sent to it by the other end of its connection, which it is not lent.
+    Resend = 27,
+    /// They are sent, or will not be.
+    Resent = 28,
 }
 
 impl Kind {
@@ -113,6 +119,8 @@ impl Kind {
             24 => Self::Retire,
             25 => Self::Abroad,
             26 => Self::Detail,
+            27 => Self::Resend,
+            28 => Self::Resent,
             _ => return None,
         })
     }
@@ -149,7 +157,9 @@ pub enum Role {
 /// | List | `flags`: [`crate::detail::FLAG_DETAILS`] |
 /// | End | – |
 /// | Lend | `cookie`, `fd`: the client's own end |
-/// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason |
+/// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason; `flags` bit 9: the client may not have it, but the daemon sends by it (Resend) |
+/// | Resend | `cookie`, `fd`: the client's own end; a memory file attached, in which the bytes are. Whoever sets its seal `F_SEAL_SEAL` first decides: the daemon, and sends them, or the client, and they are not sent |
+/// | Resent | `cookie`, `status`: 0, or a reason, and nothing was sent |
 /// | Alone | to the daemon: `cookie`, `fd`, `index` of its descriptors name it, `generation` (the question's number); from it: `cookie`, `fd`, `generation`, `status`: 0, or a reason |
 /// | Downgrade | from the daemon: `cookie`, `fd`, `status`: 0, or the reason of a changed policy; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
 /// | Where | `cookie`, `fd`, `status`: the reason so far, `family`, `ports` and `addresses`; from the daemon: `cookie`, `fd`, `index`: the reason so far, `status`: 0 or the reason in its place |
@@ -228,6 +238,9 @@ pub const FLAG_USED: u32 = 128;
 
 /// [`Message::flags`]: the daemon finds the other end of a connection whatever its addresses.
 pub const FLAG_CROSSES: u32 = 256;
+
+/// [`Message::flags`]: the daemon sends by the other end of a connection, which it does not lend.
+pub const FLAG_RESENDS: u32 = 512;
 
 /// So many sockets to be called at a client is given at a time.
 pub const SOCKETS: u32 = 8;

@@ -59,8 +59,6 @@ pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use stand_in::stand_in_for_ended_peer;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use usual::{is_as_usual, leaves_ring, may_be};
-pub(crate) use wait::{
-    Stay, TURN, asleep, awake, foresee_sleep, interrupted, must_look, say_again,
-};
+pub(crate) use wait::{Stay, TURN, asleep, awake, foresee_sleep, interrupted, say_again, turn};
 pub(crate) use want::{Want, is_on_rings, must_be_called};
 pub(crate) use wish::see_to_wishes;

@@ -191,6 +191,14 @@ pub(crate) fn messages_received(fd: c_int) -> u32 {
     info(fd).map_or(0, |info| info.data_segments_in)
 }
 
+/// Whether it sends segments that are smaller than those of the loopback interface (64 KiB, or half of
+/// that as long as the peer's window is small).
+pub(crate) fn has_small_segments(fd: c_int) -> bool {
+    const LEAST: c_int = 16 << 10;
+    let size = sys::getsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+    size.is_ok_and(|size| size < LEAST)
+}
+
 /// How much the peer's receive buffer takes, as it last said. (Zero before Linux 5.4.)
 pub(crate) fn send_window(fd: c_int) -> u32 {
     info(fd).map_or(0, |info| info.send_window)

@@ -217,13 +217,8 @@ impl Runner {
             failure: None,
             skipped: false,
         };
-        let nobody_lends = match &self.apart {
-            Some(_) => Some("nobody lends a descriptor across network namespaces"),
-            None if can_lend() => None,
-            None => Some("pidfd_getfd is refused: nobody lends the other end's descriptor"),
-        };
-        let lacks = nobody_lends.filter(|_| job.program.needs_lending);
-        let lacks = lacks.map(str::to_owned);
+        let lacks = (job.program.needs_lending && !can_lend())
+            .then(|| "pidfd_getfd is refused: nobody lends the other end's descriptor".to_owned());
         let why = job.known.as_ref().or(lacks.as_ref());
         if let (Some(why), Mode::Both | Mode::Adaptive | Mode::Sync) = (why, mode) {
             verdict.note.clone_from(why);

@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 pub(crate) mod dump;
 pub(crate) mod table;
 
+use crate::inspect::Connected;
 use crate::sys;
 use crate::tuple::{FAMILIES, Tuple, bytes};
 
@@ -83,6 +84,16 @@ pub(crate) struct Found {
     /// `SO_COOKIE`, where the kernel tells it.
     pub(crate) cookie: Option<u64>,
     pub(crate) inode: u64,
+}
+
+impl Found {
+    /// The same as a look at the socket itself shows it.
+    pub(crate) fn connected(&self) -> Connected {
+        Connected {
+            tuple: self.tuple,
+            inode: self.inode,
+        }
+    }
 }
 
 /// The socket with these addresses, if there is one.

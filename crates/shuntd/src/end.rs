@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use shunt_abi::message::Role;
 
+use crate::inspect::Connected;
 use crate::link::Seat;
 use crate::tuple::Tuple;
 
@@ -38,6 +39,17 @@ pub(crate) enum State {
     Refused,
 }
 
+/// The other end of a connection, also when its client has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mate {
+    /// Its name.
+    pub(crate) id: EndId,
+    /// The user of its client.
+    pub(crate) user: u32,
+    /// Its socket.
+    pub(crate) socket: Connected,
+}
+
 /// One end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
@@ -62,10 +74,10 @@ pub(crate) struct End {
     /// Its client has closed it without a word, as relatives may use the slot still.
     pub(crate) kept: bool,
     /// The end that it was paired with last.
-    pub(crate) mate: Option<EndId>,
+    pub(crate) mate: Option<Mate>,
     /// Its own and its peer's address, as its client says.
     pub(crate) named: Option<[SocketAddr; 2]>,
-    tuple: Option<Tuple>,
+    socket: Option<Connected>,
     /// The user of its client.
     user: u32,
     /// Position among the unresolved ends.
@@ -88,7 +100,7 @@ impl End {
             kept: false,
             mate: None,
             named: None,
-            tuple: None,
+            socket: None,
             user: 0,
             turn: 0,
         }
@@ -96,7 +108,7 @@ impl End {
 
     /// Its addresses, if known.
     pub(crate) fn tuple(&self) -> Option<Tuple> {
-        self.tuple
+        self.socket.map(|socket| socket.tuple)
     }
 }
 
@@ -186,7 +198,7 @@ impl Ends {
     pub(crate) fn remove(&mut self, id: EndId) -> Option<End> {
         let end = self.ends.remove(&id)?;
         self.unresolved.remove(end.user, end.turn, id);
-        if let Some(tuple) = end.tuple
+        if let Some(tuple) = end.tuple()
             && let Some(ids) = self.by_tuple.get_mut(&tuple)
         {
             ids.retain(|other| *other != id);
@@ -281,19 +293,19 @@ impl Ends {
     }
 
     /// Notes an end's addresses; an unresolved claim then waits for its match.
-    pub(crate) fn resolve(&mut self, id: EndId, tuple: Tuple) {
+    pub(crate) fn resolve(&mut self, id: EndId, socket: Connected) {
         let Some(end) = self.ends.get_mut(&id) else {
             return;
         };
-        if end.tuple.is_some() {
+        if end.socket.is_some() {
             return;
         }
-        end.tuple = Some(tuple);
+        end.socket = Some(socket);
         if end.state == State::Unresolved {
             end.state = State::Waiting;
             self.unresolved.remove(end.user, end.turn, id);
         }
-        self.by_tuple.entry(tuple).or_default().push(id);
+        self.by_tuple.entry(socket.tuple).or_default().push(id);
     }
 
     /// An end will not be paired; its addresses stay known.
@@ -309,7 +321,7 @@ impl Ends {
     /// more (a socket shared by `fork`). A socket connected to itself is no
     /// match for itself, hence the cookies.
     pub(crate) fn partner(&self, id: EndId) -> Option<EndId> {
-        let tuple = self.ends.get(&id)?.tuple?;
+        let tuple = self.ends.get(&id)?.tuple()?;
         self.by_tuple
             .get(&tuple.flipped())?
             .iter()
@@ -328,6 +340,16 @@ impl Ends {
     pub(crate) fn with_cookie(&self, cookie: u64) -> Vec<EndId> {
         let clients = self.by_cookie.get(&cookie).into_iter().flatten();
         clients.map(|&client| EndId { client, cookie }).collect()
+    }
+
+    /// An end as the other one remembers it, once its socket is known.
+    pub(crate) fn mate(&self, id: EndId) -> Option<Mate> {
+        let end = self.ends.get(&id)?;
+        Some(Mate {
+            id,
+            user: end.user,
+            socket: end.socket?,
+        })
     }
 
     /// All ends with these addresses.
@@ -352,7 +374,7 @@ mod tests {
     fn claim(ends: &mut Ends, id: EndId, tuple: Option<Tuple>) {
         ends.insert(id, 7, End::new(3, Role::Connector, State::Unresolved));
         if let Some(tuple) = tuple {
-            ends.resolve(id, tuple);
+            ends.resolve(id, Connected { tuple, inode: 1 });
         }
     }
 
@@ -397,7 +419,11 @@ mod tests {
         claim(&mut ends, id(2, 200), None);
         assert_eq!(ends.unresolved(7, false, 9), [id(2, 200)]);
         assert_eq!(ends.unresolved_of(1, 9), []);
-        ends.resolve(id(2, 200), tuple(80, 4000));
+        let socket = Connected {
+            tuple: tuple(80, 4000),
+            inode: 1,
+        };
+        ends.resolve(id(2, 200), socket);
         assert!(ends.unresolved(7, false, 9).is_empty());
         ends.refuse(id(2, 200));
         assert_eq!(ends.partner(id(1, 100)), None);

@@ -4,7 +4,8 @@
 //! (`SO_LINGER`), a file whose file system is a program of his, or a control
 //! socket in whose queue such things wait. So the daemon's thread never closes
 //! one: each user has a [`Lane`], whose threads do. One that is stuck delays
-//! nobody but its user. They also write the lines of processes that were killed.
+//! nobody but its user. They also write the lines of processes that were killed, and send by sockets
+//! whose holder may keep them locked.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,12 +19,15 @@ use rustix::process::{Gid, Resource, Uid, geteuid, getrlimit};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::account::LastLine;
+use crate::resend::Resend;
 
 /// Threads of one user's lane at most.
 const THREADS: usize = 4;
 /// Descriptors that wait in a lane before its user's clients may add no more;
 /// a quarter of what the process may hold, within these bounds.
 const WAITING: (u64, u64) = (64, 4096);
+/// Sends that wait in a lane: others than its user may ask for them.
+const RESENDS: usize = 16;
 /// What a thread acts with that only closes: `nogroup` by custom.
 const NOBODYS_GROUP: u32 = 65534;
 /// A thread without work ends after this time.
@@ -81,6 +85,7 @@ impl Drop for Foreign {
 enum Work {
     Close(OwnedFd),
     Write(LastLine),
+    Resend(Resend),
 }
 
 /// Closes one user's descriptors, and writes the last lines of his processes.
@@ -117,6 +122,16 @@ impl Lane {
         self.push(Work::Write(line));
     }
 
+    /// Sends by a socket of its user's; `false`: too much waits for that already.
+    pub(crate) fn resend(self: &Arc<Self>, resend: Resend) -> bool {
+        let is_resend = |work: &&Work| matches!(work, Work::Resend(_));
+        let may = self.lock().queue.iter().filter(is_resend).count() < RESENDS;
+        if may {
+            self.push(Work::Resend(resend));
+        }
+        may
+    }
+
     fn push(self: &Arc<Self>, work: Work) {
         let mut state = self.lock();
         state.queue.push_back(work);
@@ -146,6 +161,7 @@ impl Lane {
                     // What it writes must be no more than its user could.
                     Work::Write(line) if self.is_ours || self.act(line.group) => line.write(),
                     Work::Write(line) => drop(line),
+                    Work::Resend(resend) => resend.send(),
                 }
                 self.room.made();
                 state = self.lock();

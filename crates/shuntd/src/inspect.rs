@@ -18,7 +18,7 @@ use crate::tuple::Tuple;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// A connected TCP socket with the claimed cookie.
-    Found(Tuple),
+    Found(Connected),
     /// The claimed socket, not connected (yet, or any more).
     NotConnected,
     /// The descriptor is closed or names something else.
@@ -31,6 +31,21 @@ pub(crate) enum Look {
     NoRoom,
 }
 
+/// A connected TCP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Connected {
+    pub(crate) tuple: Tuple,
+    /// Its number, as `/proc` shows it among the descriptors of a process.
+    pub(crate) inode: u64,
+}
+
+impl Connected {
+    /// Whether it has been connected to itself.
+    pub(crate) fn is_one_end(&self) -> bool {
+        self.tuple.local == self.tuple.peer
+    }
+}
+
 /// Looks at descriptor `fd` of the process `pidfd`.
 ///
 /// The copy is on its way to be closed when this returns: while we hold it the
@@ -41,16 +56,25 @@ pub(crate) fn look(pidfd: BorrowedFd<'_>, fd: i32, cookie: u64, lane: &Arc<Lane>
         Ok(socket) => socket,
         Err(look) => return look,
     };
-    let Ok(netns) = sys::netns_cookie(&socket) else {
+    let look = look_at(&socket);
+    socket.close_now();
+    look
+}
+
+/// What the kernel says of a socket that is a claimed one.
+pub(crate) fn look_at(socket: impl AsFd) -> Look {
+    let (Ok(netns), Ok(stat)) = (sys::netns_cookie(&socket), rustix::fs::fstat(&socket)) else {
         return Look::Gone;
     };
     let local = rustix::net::getsockname(&socket).ok();
     // ENOTCONN before the handshake is over, and after the connection's end.
     let peer = rustix::net::getpeername(&socket).ok().flatten();
     let plain = |address: Option<_>| address.and_then(|a| SocketAddr::try_from(a).ok());
-    socket.close_now();
     match (plain(local), plain(peer)) {
-        (Some(local), Some(peer)) => Look::Found(Tuple::new(netns, local, peer)),
+        (Some(local), Some(peer)) => Look::Found(Connected {
+            tuple: Tuple::new(netns, local, peer),
+            inode: stat.st_ino,
+        }),
         _ => Look::NotConnected,
     }
 }

@@ -2,8 +2,9 @@
 //! of a local TCP connection and gives them a slot in memory that they share.
 //!
 //! Neighbours: it speaks [`shunt_abi::message`] with libshunt and `shunt` over
-//! a `SOCK_SEQPACKET` socket and publishes [`shunt_abi::board`]. It never
-//! touches payload, never blocks on a client and believes nothing that it can
+//! a `SOCK_SEQPACKET` socket and publishes [`shunt_abi::board`]. It
+//! touches no payload but what a process hands it to be sent by the other end of its connection
+//! ([`resend`]), never blocks on a client and believes nothing that it can
 //! ask the kernel: who is connected (`SO_PEERCRED`), whether a claimant holds
 //! the socket (`pidfd_getfd`), what the socket's ends are, whether a memfd is
 //! sealed.
@@ -40,8 +41,10 @@ mod process;
 mod profile;
 mod quota;
 mod reached;
+mod resend;
 mod rights;
 mod scan;
+mod stretched;
 mod survivors;
 mod sys;
 mod tuple;

@@ -51,6 +51,36 @@ unsafe fn option_of<T: Copy>(
     Ok(unsafe { value.assume_init() })
 }
 
+/// An option that is a number.
+pub(crate) fn integer(socket: impl AsFd, level: libc::c_int, name: libc::c_int) -> io::Result<i32> {
+    // SAFETY: integers.
+    unsafe { option_of(socket.as_fd(), level, name) }
+}
+
+/// Sets such an option.
+pub(crate) fn set_integer(
+    socket: impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: i32,
+) -> io::Result<()> {
+    // SAFETY: the kernel reads as many bytes as `value` has.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// The head of the kernel's `struct tcp_info`, as far as we look.
 #[derive(Clone, Copy, FromBytes)]
 #[repr(C)]

@@ -3,19 +3,20 @@
 
 mod common;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::place::{Namespace, file};
 use common::{Client, Fixture, skip};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 use shunt_abi::Reason;
-use shunt_abi::message::{FLAG_CROSSES, Kind, Message, Role, SOCKETS};
+use shunt_abi::message::{FLAG_CROSSES, FLAG_RESENDS, Kind, Message, Role, SOCKETS};
 
 /// Two namespaces that reach each other: 10.77.0.1 and 10.77.0.2.
 fn two(test: &str) -> Option<[Namespace; 2]> {
@@ -343,6 +344,109 @@ fn a_claim_of_anothers_socket_is_not_believed_though_its_mirror_is_known() {
     assert_eq!(answer.status, Reason::NotEstablished as u8);
     acceptor.expect_nothing();
     assert_ne!(cookie, mirrored);
+}
+
+/// Two clients of two namespaces, and the ends of a connection between them that has been paired.
+fn paired(scene: &Scene) -> ([Client; 2], [TcpStream; 2]) {
+    let clients = [scene.connector(), scene.acceptor()];
+    let (near, far) = connection(&scene.places);
+    for client in &clients {
+        client.spare(1);
+        client.sync();
+    }
+    clients[1].claim(&far, Role::Acceptor, 0);
+    clients[1].sync();
+    clients[0].claim(&near, Role::Connector, 0);
+    for client in &clients {
+        (0..=SOCKETS).for_each(|_| drop(client.expect(Kind::Abroad)));
+        client.expect(Kind::Paired);
+        client.expect(Kind::NeedSpare);
+    }
+    near.set_read_timeout(Some(common::WATCHDOG)).unwrap();
+    (clients, [near, far])
+}
+
+/// What a client asks of the other end of its socket.
+fn of_other_end(kind: Kind, own: &TcpStream) -> Message {
+    let mut message = Message::new(kind);
+    (message.fd, message.cookie) = (own.as_raw_fd(), sockopt::socket_cookie(own).unwrap());
+    message
+}
+
+/// A memory file with these bytes.
+fn memory_file(bytes: &[u8]) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("resend", flags).unwrap();
+    assert_eq!(rustix::io::write(&file, bytes), Ok(bytes.len()));
+    file
+}
+
+#[test]
+fn the_other_end_elsewhere_is_not_lent_but_the_daemon_sends_by_it() {
+    let test = "the_other_end_elsewhere";
+    let Some(scene) = Scene::of(test, "") else {
+        return;
+    };
+    let (clients, [mut near, far]) = paired(&scene);
+    clients[0].send(&of_other_end(Kind::Lend, &near), None);
+    let (lent, socket) = clients[0].expect(Kind::Lent);
+    assert_eq!(lent.status, Reason::NotEstablished as u8);
+    assert_ne!(lent.flags & FLAG_RESENDS, 0);
+    assert!(socket.is_none(), "lent after all");
+    let bytes: Vec<u8> = (0..1_000_000_u32).map(|n| n as u8).collect();
+    let file = memory_file(&bytes);
+    let resend = of_other_end(Kind::Resend, &near);
+    clients[0].send(&resend, Some(file.as_fd()));
+    let mut got = vec![0; bytes.len()];
+    near.read_exact(&mut got).unwrap();
+    assert!(got == bytes);
+    let (resent, _) = clients[0].expect(Kind::Resent);
+    assert_eq!((resent.status, resent.cookie), (0, resend.cookie));
+    drop(far);
+    assert_eq!(near.read(&mut [0]).unwrap(), 0, "a copy holds it open");
+}
+
+#[test]
+fn what_its_process_has_sealed_is_not_sent_any_more() {
+    let test = "what_its_process_has_sealed";
+    let Some(scene) = Scene::of(test, "") else {
+        return;
+    };
+    let (clients, [mut near, far]) = paired(&scene);
+    let file = memory_file(b"late");
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SEAL).unwrap();
+    clients[0].send(&of_other_end(Kind::Resend, &near), Some(file.as_fd()));
+    let (resent, _) = clients[0].expect(Kind::Resent);
+    assert_eq!(resent.status, Reason::NotEstablished as u8);
+    drop(far);
+    assert_eq!(near.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn the_daemon_sends_memory_only_and_for_a_holder_only() {
+    let test = "the_daemon_sends_memory_only";
+    let Some(scene) = Scene::of(test, "") else {
+        return;
+    };
+    let ([asker, peer], [near, mut far]) = paired(&scene);
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let file = memory_file(b"forged");
+    let own = of_other_end(Kind::Resend, &near);
+    let mut unpaired = of_other_end(Kind::Resend, &common::connection().0);
+    let mut anothers = own;
+    anothers.cookie = sockopt::socket_cookie(&far).unwrap();
+    unpaired.fd = near.as_raw_fd();
+    for (request, with) in [(own, &reader), (unpaired, &file), (anothers, &file)] {
+        asker.send(&request, Some(with.as_fd()));
+        let (resent, _) = asker.expect(Kind::Resent);
+        assert_eq!(resent.status, Reason::NotEstablished as u8);
+    }
+    peer.sync();
+    drop(near);
+    far.set_read_timeout(Some(common::WATCHDOG)).unwrap();
+    assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    asker.send(&own, None);
+    asker.expect_closed();
 }
 
 #[test]

@@ -161,7 +161,7 @@ pub(super) unsafe fn poll_with(
         fds: array,
         told,
         held: Taken::now(),
-        must_look: false,
+        turn: None,
         memory,
     };
     if !any {
@@ -283,10 +283,9 @@ unsafe fn sleep_once(
     seen: Seen,
 ) -> Result<usize, i32> {
     count::ready_sleep();
-    let left = if scratch.must_look {
-        Some(limit.left_of(stream::TURN))
-    } else {
-        limit.left()
+    let left = match scratch.turn {
+        Some(turn) => Some(limit.left_of(turn)),
+        None => limit.left(),
     };
     // A call that does not wait tells what there is, whatever has run.
     let seen = if limit.is_now() { signals::now() } else { seen };

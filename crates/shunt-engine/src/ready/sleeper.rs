@@ -20,8 +20,8 @@ pub(super) struct Scratch<'a> {
     pub(super) told: &'a mut [pollfd],
     /// When the objects in `told` were held.
     pub(super) held: Taken,
-    /// Nobody tells of everything that is waited for.
-    pub(super) must_look: bool,
+    /// Nobody tells, for certain, of everything that is waited for: nanoseconds until the next look.
+    pub(super) turn: Option<u64>,
     /// What a call that is cancelled leaves to give back.
     pub(super) memory: Memory,
 }
@@ -50,7 +50,7 @@ fn writes(events: i16) -> bool {
 /// come; do not sleep. `crowded`: there is no room for an entry beside the program's.
 pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
     scratch.held = Taken::now();
-    scratch.must_look = false;
+    scratch.turn = None;
     let mut ready = false;
     let place = take_place(fds, scratch, crowded);
     for (i, from) in fds.iter().enumerate() {
@@ -64,7 +64,9 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
         if let Some(set) = hold::get::<Set>(from.fd) {
             epoll::begin_sleep(set);
             epoll::expose(set);
-            scratch.must_look |= set.must_look();
+            if set.must_look() {
+                look_within(&mut scratch.turn, stream::TURN);
+            }
             (told.fd, told.events) = (set.index() as c_int, SET);
             continue;
         }
@@ -86,14 +88,18 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
             told.events = CONNECTION;
             ready |= get_in_connection(&conn, from.events, to, place);
             // By TCP the kernel tells.
-            scratch.must_look |= writes(from.events)
-                && conn.is_on_ring()
-                && stream::must_look(&conn, place.is_some());
+            if writes(from.events) && conn.is_on_ring() {
+                look_within(&mut scratch.turn, stream::turn(&conn, place.is_some()));
+            }
         } else {
             socket.unhold();
         }
     }
     ready
+}
+
+fn look_within(turn: &mut Option<u64>, most: u64) {
+    *turn = Some(turn.map_or(most, |turn| turn.min(most)));
 }
 
 /// Where this thread is called, if it waits for connections.

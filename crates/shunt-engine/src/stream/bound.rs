@@ -21,12 +21,26 @@ pub(crate) fn unsent(conn: &Conn) -> u64 {
 /// at first (`tcp_rmem`), and a segment more.
 const WINDOW: u32 = 192 << 10;
 
+/// What TCP takes at once where its segments are small (a link between network namespaces), in a send buffer as large as
+/// every program may make one (`owed/room.rs`): over the loopback interface that takes a whole ring. What is in
+/// flight can be sent again at any time.
+const FAR: u32 = 320 << 10;
+
 /// The bound that goes with an `SO_SNDBUF` of so many bytes, 0 if the program set none: beside
-/// the send buffer TCP fills the peer's receive buffer.
+/// the send buffer TCP fills the peer's receive buffer. 0: as much as a ring takes.
 pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
-    match sndbuf {
-        0 => 0,
+    let by_program = match sndbuf {
+        0 => u32::MAX,
         _ => sndbuf.saturating_add(tcp::send_window(fd).max(WINDOW)),
+    };
+    let by_tcp = if tcp::has_small_segments(fd) {
+        FAR
+    } else {
+        u32::MAX
+    };
+    match by_program.min(by_tcp) {
+        u32::MAX => 0,
+        most => most,
     }
 }
 

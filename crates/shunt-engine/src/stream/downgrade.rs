@@ -11,7 +11,8 @@
 //! A peer that is in no operation when it is recalled cannot begin one without
 //! seeing that. So if the ring is empty nobody need answer; and if the peer does not
 //! come by, shuntd lends its descriptor, and this side sends to itself what it has
-//! not read.
+//! not read; or shuntd does, where that peer is in another network namespace, or another
+//! user's.
 
 use std::sync::atomic::Ordering;
 
@@ -21,14 +22,16 @@ use shunt_shm::path;
 use shunt_shm::path::unread::Unread;
 use shunt_shm::slot::Way;
 
+use super::errors::break_off;
 use super::leave::{Stopped, leave_ring_within};
+use super::owed::Written;
 use super::recall::{ENDED, is_never_answered};
 use super::recv::{is_home, recount, settle};
 use super::tell::News;
 use super::want::any_waits_for_room;
 use super::{Conn, owed};
 use crate::config::hesitate;
-use crate::control::{self, Loan};
+use crate::control::{self, Loan, Proxy, Resent};
 use crate::socket::returning::is_wish;
 use crate::socket::{Socket, Stage};
 use crate::thread::{self, give};
@@ -151,7 +154,7 @@ fn recall(conn: &Conn, insists: bool) -> bool {
         && (!is_deaf(conn) || !conn.consumer().is_ready());
     if begins {
         path.recall();
-        send_to_self(conn, None);
+        send_to_self(conn, &Loan::Refused);
     }
     give(&own.receiving.token);
     begins
@@ -159,21 +162,68 @@ fn recall(conn: &Conn, insists: bool) -> bool {
 
 /// Takes the peer's part, if it is in no operation: sends what is unread in its ring
 /// by its descriptor, which is needed if there is any. With the receiving token.
-fn send_to_self(conn: &Conn, lent: Option<c_int>) {
-    let mut unread = false;
+fn send_to_self(conn: &Conn, loan: &Loan) {
+    let mut means = None;
     let can = || {
-        unread = conn.receiver().switch_offset().is_some() && conn.consumer().is_ready();
-        !unread || lent.is_some() && !is_deaf(conn)
+        let unread = conn.receiver().switch_offset().is_some() && conn.consumer().is_ready();
+        means = Means::new(conn, loan, unread);
+        means.is_some()
     };
     if !conn.receiver().take_part(can) {
         return;
     }
-    if let (true, Some(lent)) = (unread, lent) {
-        let there = Unread::of(conn.pair.own);
-        // What TCP does not take now the peer sends when it comes by.
-        let _ = owed::resend(&there, conn.consumer().memory, 0, lent, owed::GROWTH_MS);
+    if means.is_none_or(|means| means.send(conn)) {
+        conn.receiver().done(|| conn.unread_in_ring());
+    } else {
+        conn.receiver().ask_on();
     }
-    conn.receiver().done(|| conn.unread_in_ring());
+}
+
+/// By what the bytes go that this side sends to itself.
+enum Means<'a> {
+    /// There are none.
+    Nothing,
+    /// By the peer's descriptor.
+    Lent(c_int),
+    /// By the daemon's hand.
+    Proxy(&'a Proxy, Written),
+}
+
+impl<'a> Means<'a> {
+    /// `None`: there are some, and no way. When the sender is known to wait.
+    fn new(conn: &Conn, loan: &'a Loan, unread: bool) -> Option<Self> {
+        match loan {
+            _ if !unread => Some(Self::Nothing),
+            _ if is_deaf(conn) => None,
+            Loan::Lent(fd) => Some(Self::Lent(*fd)),
+            Loan::Proxy(proxy) => {
+                let there = Unread::of(conn.pair.own);
+                let written = Written::new(&there, conn.consumer().memory)?;
+                Some(Self::Proxy(proxy, written))
+            }
+            Loan::Refused | Loan::Late => None,
+        }
+    }
+
+    /// `false`: nothing is sent. What TCP does not take now the peer sends when it comes by.
+    fn send(self, conn: &Conn) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Lent(fd) => {
+                let there = Unread::of(conn.pair.own);
+                let _ = owed::resend(&there, conn.consumer().memory, 0, fd, owed::GROWTH_MS);
+                true
+            }
+            Self::Proxy(proxy, written) => {
+                let resent = proxy.send(written.file());
+                if resent == Resent::Unknown {
+                    // It may send them at any time, also behind what the peer sends.
+                    break_off(conn);
+                }
+                resent != Resent::Nothing
+            }
+        }
+    }
 }
 
 /// Whether nothing more can come by TCP.
@@ -241,6 +291,7 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
         if now >= borrow_at {
             match send_by_loan(conn) {
                 Loan::Lent(lent) => sys::close(lent),
+                Loan::Proxy(_) => {}
                 Loan::Refused => nobody_lends = true,
                 // Somebody may, and what lies unread in the ring nobody else would be told of.
                 Loan::Late => patience = PATIENCE,
@@ -251,18 +302,15 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
     }
 }
 
-/// Asks the daemon for the peer's descriptor, and sends by it what is unread in the peer's ring.
+/// Asks the daemon for the peer's descriptor, and sends by it, or has the daemon send, what is unread in the
+/// peer's ring.
 fn send_by_loan(conn: &Conn) -> Loan {
     let token = &conn.pair.own.receiving.token;
     let loan = control::borrow(conn.socket.cookie(), conn.fd);
-    let lent = match loan {
-        Loan::Lent(lent) => Some(lent),
-        _ => None,
-    };
     // The peer may only have been in an operation before: for an empty ring no descriptor is needed.
     if conn.take(token) {
         if conn.receiver().asks() {
-            send_to_self(conn, lent);
+            send_to_self(conn, &loan);
         }
         give(token);
     }

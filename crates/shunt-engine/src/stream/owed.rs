@@ -18,6 +18,7 @@ mod look;
 mod resend;
 mod room;
 mod withdrawal;
+mod written;
 
 pub(super) use look::GROWTH_MS;
 use look::{PATIENCE, has_died_with};
@@ -25,6 +26,7 @@ pub(crate) use look::{is_due, is_owing, is_recalled, is_withdrawn};
 pub(super) use resend::{Debt, resend};
 pub(super) use room::{Roomy, has_room};
 pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw};
+pub(super) use written::Written;
 
 /// How long a `close` or `shutdown` waits for TCP to take what is owed: so many steps of so
 /// many milliseconds.

@@ -23,7 +23,7 @@ use crate::wake::{self, Place};
 mod in_kernel;
 mod stay;
 
-pub(crate) use in_kernel::{TURN, must_look};
+pub(crate) use in_kernel::{TURN, turn};
 use in_kernel::{Woken, sleep_in_kernel, until};
 pub(super) use in_kernel::{timeout, wait_for_kernel};
 pub(crate) use stay::{Stay, interrupted};

@@ -99,6 +99,11 @@ pub(crate) fn seal_size(fd: libc::c_int) -> bool {
     super::fcntl(fd, libc::F_ADD_SEALS, seals as usize).is_ok()
 }
 
+/// Sets the last seal of a memory file. `false`: somebody else has.
+pub(crate) fn seal(fd: libc::c_int) -> bool {
+    super::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SEAL as usize).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

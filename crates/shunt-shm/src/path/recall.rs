@@ -5,6 +5,7 @@
 //!   TRYING, RECALLED ───────────────────────> waits while it is TRYING or TAKEN
 //!   heavy barrier, looks at that token
 //!     free: TAKEN, sends it itself, DONE ───> goes on behind that
+//!       could not send anything: ASKED ─────> (as below)
 //!     taken: ASKED ─────────────────────────> sends it: AGREED; or cannot: REFUSED
 //!     nobody comes: NONE, not RECALLED ─────> goes on in the ring
 //! ```
@@ -94,6 +95,11 @@ impl Receiver<'_> {
         step();
         self.own.receiving.awaits.store(0, Ordering::Relaxed);
         publish::half(&self.own.recall.stage, Recall::DONE);
+    }
+
+    /// Nothing of it could be sent: the sender is asked after all. In the place of [`Self::done`].
+    pub fn ask_on(&self) {
+        publish::half(&self.own.recall.stage, Recall::ASKED);
     }
 
     /// Whether the sender is asked.

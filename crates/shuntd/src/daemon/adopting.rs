@@ -163,7 +163,7 @@ impl Daemon {
             end.asks = None;
             let (fd, mate) = (end.fd, end.mate);
             // What is not allowed any more stays on TCP.
-            let is_denied = mate.is_some_and(|mate| self.denies(id, mate));
+            let is_denied = mate.is_some_and(|mate| self.denies(id, mate.id));
             return self.say_alone(id, fd, question, alone && !is_denied);
         }
         if alone {

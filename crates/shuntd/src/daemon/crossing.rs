@@ -81,8 +81,8 @@ impl Daemon {
                 Some(State::Waiting) => true,
                 Some(State::Unresolved) => {
                     let look = self.look(id);
-                    if let Look::Found(tuple) = look {
-                        self.ends.resolve(id, tuple);
+                    if let Look::Found(found) = look {
+                        self.ends.resolve(id, found);
                     }
                     matches!(look, Look::Found(_))
                 }

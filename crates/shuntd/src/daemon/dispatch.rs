@@ -129,6 +129,7 @@ impl Daemon {
             Kind::Counters => self.counters(id, datagram),
             Kind::Statistics => self.statistics(id, datagram),
             Kind::Spare => self.spare(id, &message, datagram),
+            Kind::Resend => self.resend(end, message.fd, datagram),
             Kind::Listen => self.listen(id, &message),
             Kind::List => self.list(id, message.flags & FLAG_DETAILS != 0),
             Kind::Downgrade => self.downgrade(id, &message),
@@ -167,6 +168,7 @@ impl Daemon {
             | Kind::NeedSpare
             | Kind::Gone
             | Kind::Lent
+            | Kind::Resent
             | Kind::Row
             | Kind::Detail
             | Kind::Listener
@@ -175,6 +177,7 @@ impl Daemon {
             | Kind::Counters
             | Kind::Statistics
             | Kind::Spare
+            | Kind::Resend
             | Kind::Listen
             | Kind::List
             | Kind::Downgrade

@@ -44,9 +44,9 @@ impl Daemon {
             }
         }
         for end in ends {
-            let state = self.ends.get(end).map(|end| end.state);
-            if let Some(State::Paired(_)) = state {
-                self.left_behind.add(client.uid, end.cookie);
+            if let Some(State::Paired(_)) = self.ends.get(end).map(|end| end.state) {
+                let mate = self.ends.get(end).and_then(|end| end.mate);
+                self.left_behind.add(client.uid, end.cookie, mate);
             }
             self.forget_end(end);
         }

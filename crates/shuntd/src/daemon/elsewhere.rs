@@ -199,7 +199,7 @@ impl Daemon {
     fn question(&self, id: EndId, message: &Message) -> Option<Question> {
         let client = self.clients.get(&id.client)?;
         let tuple = match inspect::look(client.pidfd.as_fd(), message.fd, id.cookie, &client.lane) {
-            Look::Found(tuple) => tuple,
+            Look::Found(found) => found.tuple,
             // What a user's own daemon may believe of him: see `looking`.
             Look::Denied if self.scope != Scope::Host => {
                 let [local, peer] = named(message)?;

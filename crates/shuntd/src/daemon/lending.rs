@@ -1,36 +1,58 @@
-//! Lends the descriptor of a connection's other end, so that a process that gives up
-//! shared memory can send to itself what it has not read there, while its peer is
-//! busy elsewhere.
+//! What a process gets of its connection's other end that gives up shared memory, so that it has what it has
+//! not read there sent by TCP while its peer is busy elsewhere.
 //!
-//! Only for a connection that this daemon has paired, to who holds its other end,
-//! and within one user: a copy that is kept would keep the peer's end of file back.
+//! | the other end is | the process |
+//! |---|---|
+//! | its own user's, in its own network namespace | is lent the descriptor, for a moment, and sends by that to itself |
+//! | another user's, or elsewhere | passes the bytes here, and shuntd sends them ([`crate::resend`]) |
+//!
+//! Only for a connection that this daemon has paired, to who holds its other end. A descriptor of another
+//! user's could keep the end of that one's connection back for ever, and one of another network namespace reaches all of
+//! that: the first `connect` leads elsewhere.
 //!
 //! Either end may be a forked child's, of which this daemon knows nothing, when the process
 //! that was paired has gone. Then the processes are looked through for who has the other end.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
-use rustix::process::{Pid, PidfdFlags};
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use shunt_abi::Reason;
-use shunt_abi::message::{Kind, Message};
+use shunt_abi::message::{FLAG_RESENDS, Kind, Message};
 
 use super::Daemon;
-use crate::client::{Client, Passed};
-use crate::end::{EndId, State};
-use crate::foreign::Foreign;
-use crate::inspect::{self, Look};
+use super::dispatch::Malformed;
+use crate::client::Passed;
+use crate::end::{EndId, Mate, State};
+use crate::foreign::{Foreign, Lane};
+use crate::inspect::{self, Connected, Look};
+use crate::mirror::Counterpart;
+use crate::resend::Resend;
 use crate::scan::Scan;
 use crate::tuple::Tuple;
-use crate::{diag, holders, process};
+use crate::wire::Datagram;
+use crate::{holders, process};
 
-/// Who waits for the other end of its connection.
+/// Who wants something of the other end of its connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loan {
     asker: EndId,
-    /// The other end's, as the kernel says.
-    inode: u64,
-    cookie: Option<u64>,
+    /// Its own end is of its own network namespace: it may hold others, which it was passed.
+    is_at_home: bool,
+    /// Its own end.
+    own: Connected,
+    far: Mate,
+}
+
+/// A copy of the other end's descriptor, in the hands of this daemon.
+struct FarEnd {
+    socket: Foreign,
+    /// Which closes it.
+    lane: Arc<Lane>,
+    /// Who asks for it may have it.
+    may_be_lent: bool,
 }
 
 /// A process, and its descriptor of a socket.
@@ -48,43 +70,44 @@ const WAITING: usize = 64;
 /// Ends that were paired when their clients went or let go of them, with their users: forked
 /// children may go on with them.
 #[derive(Debug, Default)]
-pub(super) struct LeftBehind(VecDeque<(u32, u64)>);
+pub(super) struct LeftBehind(VecDeque<(u32, u64, Mate)>);
 
 impl LeftBehind {
     /// So many are remembered.
     const MOST: usize = 16_384;
 
-    pub(super) fn add(&mut self, user: u32, cookie: u64) {
+    pub(super) fn add(&mut self, user: u32, cookie: u64, mate: Option<Mate>) {
+        let Some(mate) = mate else { return };
         if self.0.len() >= Self::MOST {
             self.0.pop_front();
         }
-        self.0.push_back((user, cookie));
+        self.0.push_back((user, cookie, mate));
     }
 
-    fn has(&self, user: u32, cookie: u64) -> bool {
-        self.0.contains(&(user, cookie))
+    /// The other end of one of these.
+    fn mate(&self, user: u32, cookie: u64) -> Option<Mate> {
+        let mut newest = self.0.iter().rev();
+        let found = newest.find(|left| (left.0, left.1) == (user, cookie));
+        found.map(|left| left.2)
     }
 }
 
 impl Daemon {
     /// A paired end was let go by its client, a child of which may go on with it.
-    pub(super) fn leave_behind(&mut self, end: EndId) {
+    pub(super) fn leave_behind(&mut self, end: EndId, mate: Option<Mate>) {
         if let Some(client) = self.clients.get(&end.client) {
-            self.left_behind.add(client.uid, end.cookie);
+            self.left_behind.add(client.uid, end.cookie, mate);
         }
     }
 
     /// A client asks for the other end of the socket `fd`, which `asker` names.
     pub(super) fn lend(&mut self, asker: EndId, fd: i32) {
-        let tuple = self.asked_for(asker, fd);
-        let lent = tuple.and_then(|tuple| self.other_end(asker, tuple));
-        let loan = || self.loan(asker, tuple?);
-        match if lent.is_none() { loan() } else { None } {
-            Some(loan) => match self.copy_of(loan) {
-                None => self.look_for(loan),
-                lent => self.answer_loan(asker, lent),
-            },
-            None => self.answer_loan(asker, lent),
+        let Some(loan) = self.loan(asker, fd) else {
+            return self.answer_loan(asker, None);
+        };
+        match self.far_end(&loan) {
+            None => self.look_for(loan),
+            found => self.answer_loan(asker, found),
         }
     }
 
@@ -101,76 +124,143 @@ impl Daemon {
         }
     }
 
-    fn answer_loan(&mut self, asker: EndId, socket: Option<Foreign>) {
+    fn answer_loan(&mut self, asker: EndId, found: Option<FarEnd>) {
         let mut lent = Message::new(Kind::Lent);
         lent.cookie = asker.cookie;
+        let mut socket = None;
+        match found {
+            Some(far) if far.may_be_lent => socket = Some(Passed::Socket(far.socket)),
+            Some(far) => {
+                lent.flags = FLAG_RESENDS;
+                far.socket.close_now();
+            }
+            None => {}
+        }
         if socket.is_none() {
             lent.status = Reason::NotEstablished as u8;
         }
-        self.post(asker.client, lent, socket.map(Passed::Socket));
+        self.post(asker.client, lent, socket);
     }
 
-    /// The addresses of the other end, in the network namespace of its client: it may hold sockets of
-    /// others, which it was passed, but what it is lent is never one of those.
-    fn asked_for(&self, asker: EndId, fd: i32) -> Option<Tuple> {
+    /// A client has bytes that are to be sent by the other end of the socket `fd`, which `asker` names.
+    pub(super) fn resend(
+        &mut self,
+        asker: EndId,
+        fd: i32,
+        mut datagram: Datagram,
+    ) -> Result<(), Malformed> {
+        let (Some(bytes), true) = (datagram.fds.pop(), datagram.fds.is_empty()) else {
+            return Err(Malformed);
+        };
+        let far = self.loan(asker, fd).and_then(|loan| self.far_end(&loan));
+        let client = self.clients.get(&asker.client);
+        let answer = client.and_then(|client| {
+            let copy = fcntl_dupfd_cloexec(&client.socket, 0).ok()?;
+            Some(Foreign::new(copy, &client.lane))
+        });
+        let begun = far.zip(answer).is_some_and(|(far, answer)| {
+            let resend = Resend::new(asker.cookie, far.socket, bytes, answer);
+            resend.is_some_and(|resend| far.lane.resend(resend))
+        });
+        if !begun {
+            let mut refused = Message::new(Kind::Resent);
+            (refused.cookie, refused.status) = (asker.cookie, Reason::NotEstablished as u8);
+            self.post(asker.client, refused, None);
+        }
+        Ok(())
+    }
+
+    /// What a client wants of the other end of its socket, if it has that, and it has been paired here.
+    fn loan(&self, asker: EndId, fd: i32) -> Option<Loan> {
         let client = self.clients.get(&asker.client)?;
-        match inspect::look(client.pidfd.as_fd(), fd, asker.cookie, &client.lane) {
-            Look::Found(tuple) if tuple.netns == client.netns => Some(tuple.flipped()),
-            _ => None,
-        }
-    }
-
-    /// Clients of this user with a paired end of these addresses.
-    fn paired(&self, user: u32, tuple: Tuple) -> impl Iterator<Item = (EndId, i32, &Client)> {
-        self.ends.with_tuple(tuple).iter().filter_map(move |id| {
-            let (end, holder) = (self.ends.get(*id)?, self.clients.get(&id.client)?);
-            let paired = matches!(end.state, State::Paired(_)) && holder.uid == user;
-            paired.then_some((*id, end.fd, holder))
-        })
-    }
-
-    fn other_end(&self, asker: EndId, tuple: Tuple) -> Option<Foreign> {
-        let user = self.clients.get(&asker.client)?.uid;
-        self.paired(user, tuple).find_map(|(id, fd, holder)| {
-            // Its copy waits in the lane of the user who pays for it.
-            inspect::copy(holder.pidfd.as_fd(), fd, Some(id.cookie), &holder.lane).ok()
-        })
-    }
-
-    /// What to look for in the processes: the connection has been paired here.
-    fn loan(&self, asker: EndId, tuple: Tuple) -> Option<Loan> {
-        let user = self.clients.get(&asker.client)?.uid;
-        let is_paired = |tuple| self.paired(user, tuple).next().is_some();
-        let was_paired = || self.left_behind.has(user, asker.cookie);
-        if !(is_paired(tuple.flipped()) || is_paired(tuple) || was_paired()) {
-            return None;
-        }
-        let found = diag::find(tuple.local.into(), tuple.peer.into())?;
-        (found.tuple == tuple).then_some(Loan {
+        let look = inspect::look(client.pidfd.as_fd(), fd, asker.cookie, &client.lane);
+        let Look::Found(own) = look else { return None };
+        let far = self.paired_with(asker.cookie, client.uid);
+        Some(Loan {
             asker,
-            inode: found.inode,
-            cookie: found.cookie,
+            is_at_home: own.tuple.netns == client.netns,
+            own,
+            far: far.or_else(|| self.far_of(asker.cookie, own))?,
         })
     }
 
-    /// A copy of a descriptor that was found at a process of the asker's user.
-    fn copy_of(&self, loan: Loan) -> Option<Foreign> {
-        let client = self.clients.get(&loan.asker.client)?;
-        let &(pid, fd) = self.lent.get(&loan.inode)?;
-        let pidfd = Pid::from_raw(pid.cast_signed())
-            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())?;
-        // Who acts with the rights of others lends nothing.
+    /// With whom a user's socket is paired, or was.
+    fn paired_with(&self, cookie: u64, user: u32) -> Option<Mate> {
+        let ends = self
+            .paired(cookie)
+            .filter(|(id, ..)| self.user(id.client) == user);
+        let newest = ends.last().and_then(|(_, _, mate)| mate);
+        newest.or_else(|| self.left_behind.mate(user, cookie))
+    }
+
+    /// The paired end that is the other one of a socket of which nothing is known any more.
+    fn far_of(&self, cookie: u64, own: Connected) -> Option<Mate> {
+        let far = match self.mirrors.counterpart(cookie) {
+            Counterpart::Found(mirror) => mirror.cookie,
+            _ => return self.with_addresses(own.tuple.flipped()),
+        };
+        let (id, ..) = self.paired(far).last()?;
+        self.ends.mate(id)
+    }
+
+    fn with_addresses(&self, tuple: Tuple) -> Option<Mate> {
+        let mut paired = self.ends.with_tuple(tuple).iter().rev();
+        let is_paired = |id: &&EndId| self.paired(id.cookie).any(|(other, ..)| other == **id);
+        self.ends.mate(*paired.find(is_paired)?)
+    }
+
+    /// The paired ends that are this socket: the name of each, its descriptor, and its other end.
+    fn paired(&self, cookie: u64) -> impl Iterator<Item = (EndId, i32, Option<Mate>)> {
+        self.ends.with_cookie(cookie).into_iter().filter_map(|id| {
+            let end = self.ends.get(id)?;
+            matches!(end.state, State::Paired(_)).then_some((id, end.fd, end.mate))
+        })
+    }
+
+    /// A copy of the other end, from who was paired with it or was found to have it; as long as that is
+    /// connected as it was.
+    fn far_end(&mut self, loan: &Loan) -> Option<FarEnd> {
+        let found = self.of_paired(loan).or_else(|| self.of_found(loan))?;
+        if inspect::look_at(&found.socket) == Look::Found(loan.far.socket) {
+            return Some(found);
+        }
+        found.socket.close_now();
+        None
+    }
+
+    fn of_paired(&self, loan: &Loan) -> Option<FarEnd> {
+        self.paired(loan.far.id.cookie).find_map(|(id, fd, _)| {
+            let holder = self.clients.get(&id.client)?;
+            let lane = Arc::clone(&holder.lane);
+            let socket = inspect::copy(holder.pidfd.as_fd(), fd, Some(id.cookie), &lane).ok()?;
+            Some(FarEnd {
+                socket,
+                may_be_lent: self.may_have(loan, holder.uid),
+                lane,
+            })
+        })
+    }
+
+    /// From a process that was found to have it.
+    fn of_found(&mut self, loan: &Loan) -> Option<FarEnd> {
+        let &(pid, fd) = self.lent.get(&loan.far.socket.inode)?;
+        let pidfd = pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()?;
         let status = process::status(pid)?;
-        if status.user != client.uid || status.group.is_none() {
-            return None;
-        }
-        let socket = inspect::copy(pidfd.as_fd(), fd, loan.cookie, &client.lane).ok()?;
-        let is_it = rustix::fs::fstat(&socket).is_ok_and(|stat| stat.st_ino == loan.inode);
-        if !is_it {
-            socket.close_now();
-            return None;
-        }
-        Some(socket)
+        let lane = self.lanes.of(status.user);
+        let cookie = Some(loan.far.id.cookie);
+        let socket = inspect::copy(pidfd.as_fd(), fd, cookie, &lane).ok()?;
+        Some(FarEnd {
+            socket,
+            // Who acts with the rights of others lends nothing.
+            may_be_lent: status.group.is_some() && self.may_have(loan, status.user),
+            lane,
+        })
+    }
+
+    /// Whether the asker may have a descriptor that is this user's.
+    fn may_have(&self, loan: &Loan, owner: u32) -> bool {
+        let is_near = loan.far.socket.tuple.netns == loan.own.tuple.netns;
+        is_near && loan.is_at_home && owner == self.user(loan.asker.client)
     }
 
     /// Begins to look who has the sockets that are asked for, if it is time.
@@ -179,7 +269,7 @@ impl Daemon {
         if loans.is_empty() {
             return;
         }
-        let inodes: Vec<_> = loans.iter().map(|loan| loan.inode).collect();
+        let inodes: Vec<_> = loans.iter().map(|loan| loan.far.socket.inode).collect();
         let own = std::process::id();
         let look = move || holders::descriptors_of(&inodes, own);
         if let Err(loans) = self.lending.begin(loans, look) {
@@ -195,16 +285,14 @@ impl Daemon {
             return;
         };
         // Who was too hasty may have asked once more meanwhile.
-        loans.extend(
-            self.lending
-                .take_done(|loan| found.contains_key(&loan.inode)),
-        );
+        let is_found = |loan: &Loan| found.contains_key(&loan.far.socket.inode);
+        loans.extend(self.lending.take_done(is_found));
         if self.lent.len() > KEPT {
             self.lent.clear();
         }
         self.lent.extend(found);
         for loan in loans {
-            let lent = self.copy_of(loan);
+            let lent = self.far_end(&loan);
             self.answer_loan(loan.asker, lent);
         }
     }

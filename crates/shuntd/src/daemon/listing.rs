@@ -85,7 +85,7 @@ impl Daemon {
         let ids: Vec<_> = self.ends.iter().filter(unknown).map(|(id, _)| id).collect();
         for id in ids {
             match self.look(id) {
-                Look::Found(tuple) => self.ends.resolve(id, tuple),
+                Look::Found(found) => self.ends.resolve(id, found),
                 Look::Gone => self.forget_end(id),
                 Look::NotConnected | Look::Denied | Look::Unnamed | Look::NoRoom => {}
             }
@@ -190,7 +190,7 @@ impl Daemon {
         let paired = self.ends.iter();
         let paired = paired.filter(|(_, end)| matches!(end.state, State::Paired(_)));
         let known = paired.filter_map(|(_, end)| {
-            let (own, other) = (end.tuple()?, self.ends.get(end.mate?)?.tuple()?);
+            let (own, other) = (end.tuple()?, self.ends.get(end.mate?.id)?.tuple()?);
             (other != own.flipped()).then_some((own, other))
         });
         // What this daemon knows itself counts more than what others have written.

@@ -10,8 +10,7 @@ use super::{Daemon, Scope};
 use crate::client::Client;
 use crate::diag;
 use crate::end::{EndId, State};
-use crate::inspect::{self, Look};
-use crate::tuple::Tuple;
+use crate::inspect::{self, Connected, Look};
 
 impl Daemon {
     /// Looks at the socket of an end.
@@ -49,7 +48,7 @@ impl Daemon {
         };
         match diag::find(local, peer) {
             Some(found) if self.may_own(id, uid, &found) && self.is_socket(id, &found) => {
-                Look::Found(found.tuple)
+                Look::Found(found.connected())
             }
             _ => Look::Denied,
         }
@@ -91,7 +90,11 @@ impl Daemon {
     /// The other end of `id` among claims of sockets that we may not look at, and whose
     /// addresses were not known when they were made: the kernel is asked for the socket
     /// with the mirrored addresses.
-    pub(super) fn unnamed_partner(&self, id: EndId, claims: &[EndId]) -> Option<(EndId, Tuple)> {
+    pub(super) fn unnamed_partner(
+        &self,
+        id: EndId,
+        claims: &[EndId],
+    ) -> Option<(EndId, Connected)> {
         let Scope::User(uid) = self.scope else {
             return None;
         };
@@ -112,7 +115,8 @@ impl Daemon {
         let found = diag::find(tuple.local.into(), tuple.peer.into())?;
         let is_it = |claim: &EndId| found.tuple == tuple && self.is_socket(*claim, &found);
         let other = unnamed.into_iter().find(is_it)?;
-        self.may_own(other, uid, &found).then_some((other, tuple))
+        self.may_own(other, uid, &found)
+            .then(|| (other, found.connected()))
     }
 }
 

@@ -58,12 +58,10 @@ impl Daemon {
         end.named = named(message);
         self.add_end(id, end);
         match self.look_at_claim(id) {
-            Look::Found(tuple) if tuple.local == tuple.peer => {
-                self.refuse(id, Reason::SelfConnected)
-            }
-            Look::Found(tuple) => {
-                self.ends.resolve(id, tuple);
-                if let Some(reason) = self.is_beyond(id, tuple) {
+            Look::Found(found) if found.is_one_end() => self.refuse(id, Reason::SelfConnected),
+            Look::Found(found) => {
+                self.ends.resolve(id, found);
+                if let Some(reason) = self.is_beyond(id, found.tuple) {
                     self.drop_claim(id, reason);
                 } else if adopted {
                     self.set_state(id, State::Adopting);
@@ -129,11 +127,11 @@ impl Daemon {
     fn resolve_all(&mut self, ids: Vec<EndId>) {
         for id in ids {
             match self.look(id) {
-                Look::Found(tuple) if tuple.local == tuple.peer => {
+                Look::Found(found) if found.is_one_end() => {
                     self.refuse(id, Reason::SelfConnected);
                 }
-                Look::Found(tuple) => {
-                    self.ends.resolve(id, tuple);
+                Look::Found(found) => {
+                    self.ends.resolve(id, found);
                     if let Some(other) = self.counterpart(id) {
                         self.pair(id, other);
                     }
@@ -157,9 +155,9 @@ impl Daemon {
         let ids = self.ends.unresolved(user, everybody, RETRIES);
         self.resolve_all(ids.clone());
         if self.is_in(id, State::Waiting)
-            && let Some((other, tuple)) = self.unnamed_partner(id, &ids)
+            && let Some((other, found)) = self.unnamed_partner(id, &ids)
         {
-            self.ends.resolve(other, tuple);
+            self.ends.resolve(other, found);
             self.pair(id, other);
         }
     }
@@ -281,11 +279,12 @@ impl Daemon {
     }
 
     fn seat(&mut self, ids: [EndId; 2], seats: [Seat; 2], files: [Option<Foreign>; 2]) {
-        let [a, b] = ids;
-        for (((id, mate), seat), file) in [(a, b), (b, a)].into_iter().zip(seats).zip(files) {
+        let mates = ids.map(|id| self.ends.mate(id));
+        let turned = mates.into_iter().rev();
+        for (((id, mate), seat), file) in ids.into_iter().zip(turned).zip(seats).zip(files) {
             if let Some(end) = self.ends.get_mut(id) {
                 end.state = State::Paired(seat);
-                end.mate = Some(mate);
+                end.mate = mate;
                 end.status = end.status.filter(|&s| s != Reason::PeerPlain as u8);
                 end.answer = false;
             }
@@ -343,7 +342,7 @@ impl Daemon {
         let Some((State::Paired(seat), Some(tuple), mate)) = left else {
             return;
         };
-        self.leave_behind(id);
+        self.leave_behind(id, mate);
         if used || !self.links.has(seat.link) {
             return;
         }
@@ -358,7 +357,7 @@ impl Daemon {
                     && !end.used
             })
         };
-        if let Some(other) = others.chain(mate).find(waits) {
+        if let Some(other) = others.chain(mate.map(|mate| mate.id)).find(waits) {
             let mut left = Message::new(Kind::Unpaired);
             left.cookie = other.cookie;
             left.fd = self.ends.get(other).map_or(-1, |end| end.fd);

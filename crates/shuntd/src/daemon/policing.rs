@@ -80,7 +80,7 @@ impl Daemon {
         self.config = config;
         let paired = self.ends.iter().filter_map(|(id, end)| {
             let is_paired = matches!(end.state, State::Paired(_));
-            Some((id, end.mate?, end.fd)).filter(|_| is_paired)
+            Some((id, end.mate?.id, end.fd)).filter(|_| is_paired)
         });
         let denied = paired.filter_map(|(id, mate, fd)| {
             self.ends.get(mate)?; // It may be closed by now.

@@ -26,7 +26,7 @@ impl Daemon {
         };
         // In another network namespace it has other addresses.
         let is_mate = |end: &End| {
-            let mate = end.mate.and_then(|mate| self.ends.get(mate));
+            let mate = end.mate.and_then(|mate| self.ends.get(mate.id));
             mate.is_some_and(is_named)
         };
         let may_see = |id: EndId| {

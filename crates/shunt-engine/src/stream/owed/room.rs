@@ -20,7 +20,7 @@ fn takes(base: c_int, bytes: u64) -> bool {
 /// again had room in the ring, however small the program has made the buffer since.
 pub(super) struct Stretched {
     fd: c_int,
-    /// What it was, if it was small and fixed.
+    /// What it was, if it was small.
     size: Option<c_int>,
     locks: c_int,
     least_unsent: c_int,
@@ -43,7 +43,7 @@ impl Stretched {
         let size = get(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
         let locks = get(fd, libc::SOL_SOCKET, SO_BUF_LOCK)?;
         let least_unsent = get(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT)?;
-        let is_small = locks & SNDBUF_LOCK != 0 && size < SMALL;
+        let is_small = size < SMALL;
         if !is_small && least_unsent == 0 {
             return None;
         }

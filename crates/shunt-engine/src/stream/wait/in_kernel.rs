@@ -25,16 +25,25 @@ pub(super) enum Woken {
     Otherwise,
 }
 
-/// How long who waits for room sleeps between two looks, where it [`must_look`]; nanoseconds.
+/// How long who waits for what nobody tells of sleeps between two looks; nanoseconds.
 pub(crate) const TURN: u64 = 20_000_000;
 
-/// Whether who waits for room in the ring must look from time to time: its own process cannot
-/// call it (it has no place), or others that share the connection by fork, which cannot call
-/// here, may shut it down, or take it back to TCP.
-pub(crate) fn must_look(conn: &Conn, is_placed: bool) -> bool {
-    // And of a family that reads, whoever makes room may be killed before it tells.
+/// How long who waits for room in the ring sleeps between two looks, in nanoseconds.
+///
+/// A peer that makes room and cannot call (it is elsewhere, or may not) goes back to TCP, which tells nothing: in
+/// this direction that has nothing to send. TCP itself asks on for that reason (RFC 9293, 3.8.6.1: a closed window is
+/// probed), and as seldom.
+pub(crate) fn turn(conn: &Conn, is_placed: bool) -> u64 {
+    const SELDOM: u64 = 200_000_000;
+    // Its own process cannot call it (it has no place), or others that share the connection by fork, which
+    // cannot call here, may shut it down or take it back to TCP. And of a family that reads, whoever makes room
+    // may be killed before it tells.
     let shared = |side: &Slot| side.options.forked.load(Ordering::Relaxed) == slot::SHARED;
-    !is_placed || shared(conn.pair.own) || shared(conn.pair.peer)
+    if !is_placed || shared(conn.pair.own) || shared(conn.pair.peer) {
+        TURN
+    } else {
+        SELDOM
+    }
 }
 
 /// Sleeps on the base socket and the place's channel: restarts, is interrupted and is
@@ -61,8 +70,8 @@ pub(super) fn sleep_in_kernel(
     if !stay.is_counted() {
         return Ok(Woken::Restarted);
     }
-    let turn = (want == Want::Room && must_look(conn, place.is_some()))
-        .then(|| sys::now() + TURN)
+    let turn = (want == Want::Room)
+        .then(|| sys::now() + turn(conn, place.is_some()))
         .filter(|turn| until.is_none_or(|until| until > *turn));
     let result = poll_until(&mut both[..watched], turn.or(until), looked, undo);
     let called = both[1].revents != 0;

@@ -5,6 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::World;
+use super::receives::Loan;
 use crate::slot::Way;
 
 /// Runs what the receiver does beside a sender.
@@ -35,7 +36,7 @@ fn two(end: super::End<'_>) {
 #[test]
 fn an_answer_brings_everything() {
     check(3, two, |end| {
-        end.recall(false, false);
+        end.recall(false, Loan::Refused);
         end.receive();
     });
 }
@@ -43,7 +44,15 @@ fn an_answer_brings_everything() {
 #[test]
 fn a_receiver_that_sends_to_itself_gets_everything() {
     check(3, two, |end| {
-        end.recall(true, true);
+        end.recall(true, Loan::Lent);
+        end.receive();
+    });
+}
+
+#[test]
+fn a_sender_is_asked_after_all_whose_part_could_not_be_taken() {
+    check(3, two, |end| {
+        end.recall(true, Loan::InVain);
         end.receive();
     });
 }
@@ -51,7 +60,7 @@ fn a_receiver_that_sends_to_itself_gets_everything() {
 #[test]
 fn a_recall_is_taken_back_beside_an_answer() {
     check(3, two, |end| {
-        end.recall(false, false);
+        end.recall(false, Loan::Refused);
         end.give_up();
         end.receive();
     });
@@ -60,9 +69,9 @@ fn a_recall_is_taken_back_beside_an_answer() {
 #[test]
 fn a_recall_that_was_taken_back_is_begun_again() {
     check(2, two, |end| {
-        end.recall(false, false);
+        end.recall(false, Loan::Refused);
         end.give_up();
-        end.recall(true, true);
+        end.recall(true, Loan::Lent);
         end.receive();
     });
 }
@@ -100,7 +109,7 @@ fn a_withdrawal_beside_a_recall_loses_nothing() {
         end.leave(true);
     };
     check(3, withdraws, |end| {
-        end.recall(true, false);
+        end.recall(true, Loan::Refused);
         end.receive();
     });
 }
@@ -112,7 +121,7 @@ fn an_end_beside_a_recall_loses_nothing() {
         end.shutdown();
     };
     check(3, ends, |end| {
-        end.recall(true, false);
+        end.recall(true, Loan::Refused);
         end.receive();
     });
 }

@@ -5,6 +5,15 @@ use crate::atomic::Ordering;
 use crate::path::withdrawal::Look;
 use crate::slot::Way;
 
+/// Whether a receiver could send to itself what is unread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loan {
+    Refused,
+    /// It seemed so, and it has sent nothing.
+    InVain,
+    Lent,
+}
+
 impl End<'_> {
     /// Receives what there is.
     pub(super) fn receive(&self) {
@@ -181,8 +190,8 @@ impl End<'_> {
         }
     }
 
-    /// Has what it receives come by TCP. `lends`: it could send to itself what is unread.
-    pub(super) fn recall(&self, insists: bool, lends: bool) {
+    /// Has what it receives come by TCP.
+    pub(super) fn recall(&self, insists: bool, loan: Loan) {
         let token = &self.own.slot.receiving.token;
         self.take(token);
         let path = self.receiver();
@@ -197,23 +206,26 @@ impl End<'_> {
             && !path.stays_in_ring();
         if begins {
             path.recall();
-            self.take_part(false);
-            if lends && path.asks() {
-                self.take_part(true);
+            self.take_part(Loan::Refused);
+            if loan != Loan::Refused && path.asks() {
+                self.take_part(loan);
             }
         }
         token.give();
     }
 
-    fn take_part(&self, lends: bool) {
+    fn take_part(&self, loan: Loan) {
         let path = self.receiver();
         let mut unread = false;
         let can = || {
             unread = path.switch_offset().is_some() && self.unread() > 0;
-            !unread || lends
+            !unread || loan != Loan::Refused
         };
         if !path.take_part(can) {
             return;
+        }
+        if unread && loan == Loan::InVain {
+            return path.ask_on();
         }
         let before = self.unread();
         if unread {

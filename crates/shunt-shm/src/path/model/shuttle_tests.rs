@@ -12,6 +12,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::Arc;
 use shuttle::thread;
 
+use super::receives::Loan;
 use super::{End, World};
 use crate::atomic::Ordering;
 
@@ -87,8 +88,9 @@ fn live(end: End<'_>, world: &World, steps: u32, dies: u32) {
                 end.send();
             }
             5..10 => end.receive(),
-            10..12 => end.recall(false, false),
-            12 => end.recall(true, true),
+            10..12 => end.recall(false, Loan::Refused),
+            12 if has_room() => end.recall(true, Loan::Lent),
+            12 => end.recall(true, Loan::InVain),
             13 => end.give_up(),
             14 => end.leave(false),
             15 => end.leave(true),
