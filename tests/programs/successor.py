@@ -2,8 +2,8 @@
 
     successor.py SHUNT
 
-A client under Shunt has a connection to an echo server. shuntd is killed, or stopped and then killed, another
-connection is made and used meanwhile, and a shuntd comes, of whom the server need not have heard when the client makes
+A client under Shunt has a connection to an echo server. shuntd is killed, or stopped and then killed, one or two
+are made and used meanwhile, and a shuntd comes, of whom the server need not have heard when the client makes
 thousands of calls on it. `shunt ss` shows the connections that have been made since in shared memory once they are used,
 without any other being made. Nor is a claim lost that lies unread while the server forks: the child makes it again.
 Prints one line a case.
@@ -64,7 +64,7 @@ def path(port):
     return None
 
 
-def case(mode, stopped=False, forks=False, busy=False):
+def case(mode, stopped=False, forks=False, busy=False, twice=False):
     words = [SHUNT, "run", f"--upgrade={mode}", "--", sys.executable, os.path.abspath(__file__), SHUNT]
     first = start_daemon()
     server = subprocess.Popen([*words, "--fork" if forks else "--serve"], stdout=subprocess.PIPE, text=True)
@@ -84,6 +84,9 @@ def case(mode, stopped=False, forks=False, busy=False):
     else:
         first.kill()
         first.wait()
+        if twice:
+            # Both processes know from here on that shuntd is gone.
+            tell("make")
         made = tell("make")
     if forks:
         second = first
@@ -98,7 +101,7 @@ def case(mode, stopped=False, forks=False, busy=False):
         return path(made) == "shm"
 
     good = until(is_shunted)
-    words = [word for word, there in (("stopped", stopped), ("forks", forks), ("busy", busy)) if there]
+    words = [word for word, there in (("stopped", stopped), ("forks", forks), ("busy", busy), ("twice", twice)) if there]
     print("ok" if good else "FAILED", mode, *words, path(made), flush=True)
     for process in (peer, server, second):
         process.kill()
@@ -112,7 +115,7 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as runtime:
         os.environ["XDG_RUNTIME_DIR"] = runtime
-        cases = ({}, {"stopped": True}, {"stopped": True, "busy": True}, {"stopped": True, "forks": True})
+        cases = ({}, {"twice": True}, {"stopped": True}, {"stopped": True, "busy": True}, {"stopped": True, "forks": True})
         return sum(case(mode, **how) for mode in ("eager", "adaptive") for how in cases)
 
 

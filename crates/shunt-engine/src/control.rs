@@ -29,7 +29,7 @@ mod wire;
 
 pub(crate) use board::{accelerates, await_listed, crosses, has_mail};
 pub(crate) use borrow::{Loan, Proxy, Resent, borrow};
-pub(crate) use dial::{ensure, introduce_only, show_region};
+pub(crate) use dial::{ensure, has_been_served, introduce_only, show_region};
 pub(crate) use inquiry::{await_answers, inquire};
 pub(crate) use mail::{check_mail, take_wishes};
 pub(crate) use news::{bury, listen, refuse, release, report, report_shunted, unlisten};

@@ -28,6 +28,7 @@ mod outside;
 mod polled;
 mod register;
 mod set;
+mod shared;
 mod sleep;
 mod state;
 mod user;
@@ -47,6 +48,7 @@ pub(crate) use membership::{forget, part};
 pub(crate) use nested::{expose, nest};
 pub(crate) use register::{register, see_to_chores};
 pub(crate) use set::{SETS, Set};
+pub(crate) use shared::before_fork;
 pub(crate) use sleep::{begin_sleep, end_sleep};
 pub(crate) use user::User;
 

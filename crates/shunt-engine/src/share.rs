@@ -89,6 +89,53 @@ impl Share {
     }
 }
 
+/// A flag that relatives have in common: down until one of them raises it.
+#[derive(Default)]
+pub(crate) struct Flag(AtomicPtr<AtomicU32>);
+
+impl Flag {
+    fn word(&self) -> Option<&'static AtomicU32> {
+        // SAFETY: null, or a word in a page.
+        unsafe { self.0.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// Another process is about to have it, too.
+    pub(crate) fn before_fork(&self) {
+        if self.is_unknown()
+            && let Some(word) = page::take()
+        {
+            let word = ptr::from_ref(word).cast_mut();
+            self.0.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether no relative has it.
+    #[inline]
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.0.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Raises it. `true`: it was down.
+    pub(crate) fn raise(&self) -> bool {
+        self.word()
+            .is_some_and(|word| word.swap(1, Ordering::AcqRel) == 0)
+    }
+
+    pub(crate) fn is_raised(&self) -> bool {
+        self.word()
+            .is_some_and(|word| word.load(Ordering::Acquire) != 0)
+    }
+
+    /// This process has it no more.
+    pub(crate) fn clear(&self) {
+        let word = self.0.swap(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: as in `word`.
+        if let Some(word) = unsafe { word.as_ref() } {
+            page::give(word);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -46,8 +46,7 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     // Until it has shown that it will live, nobody need be asked for it.
     let alone = eager.then(|| alone(socket)).flatten();
     match alone {
-        // Who accepts it may be elsewhere: when that one has claimed it, the board says so.
-        Some(Reason::PeerPlain) if control::crosses() => socket.set_reason(Reason::PeerPlain),
+        Some(reason) if is_for_now(reason) => socket.set_reason(reason),
         Some(reason) => {
             socket.set_plain(Stage::Fresh, reason);
             return;
@@ -57,6 +56,17 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     socket.move_on(Stage::Fresh, Stage::Candidate);
     if eager && alone.is_none() {
         ask_at_once(socket, fd, role);
+    }
+}
+
+/// Whether somebody may be known soon with whom it could be paired: later calls on it look again.
+fn is_for_now(reason: Reason) -> bool {
+    match reason {
+        // Who accepts it may be elsewhere: when that one has claimed it, the board says so.
+        Reason::PeerPlain => control::crosses() || control::is_fresh(),
+        // One that was killed or is late; its successor.
+        Reason::NoDaemon => control::has_been_served(),
+        _ => false,
     }
 }
 

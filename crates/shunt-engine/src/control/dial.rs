@@ -36,6 +36,11 @@ pub(crate) fn introduce_only() {
     ensure_within(0);
 }
 
+/// Whether a daemon has served this process, or the one that forked it.
+pub(crate) fn has_been_served() -> bool {
+    SERVED.load(Ordering::Relaxed) != NOBODY
+}
+
 fn ensure_within(patience: i64) -> bool {
     if SOCKET.number() >= 0 {
         return true;
@@ -115,7 +120,7 @@ fn connect(uid: u32) -> Option<c_int> {
         }
         Err(why) => {
             let served = SERVED.load(Ordering::Relaxed);
-            let is_other = served != NOBODY && served != uid;
+            let is_other = has_been_served() && served != uid;
             let why = if is_other { Reason::OtherUser } else { why };
             WHY_NOT.store(why as u32, Ordering::Relaxed);
             if is_other {
@@ -213,7 +218,7 @@ fn note_served(fd: c_int, uid: u32, home: Home) {
 /// Says in the counters region, if there is one, who serves this process.
 pub(super) fn show_served() {
     let uid = SERVED.load(Ordering::Relaxed);
-    if let Some(header) = region::header().filter(|_| uid != NOBODY) {
+    if let Some(header) = region::header().filter(|_| has_been_served()) {
         let mut name = [0; 40];
         let by_host = BY_HOST.load(Ordering::Relaxed);
         let home = if by_host { Home::Host } else { Home::User(uid) };

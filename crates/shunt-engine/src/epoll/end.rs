@@ -65,6 +65,7 @@ impl Set {
                 sys::close(fd);
             }
         }
+        self.waited_on.clear();
         SETS.give(self);
     }
 }

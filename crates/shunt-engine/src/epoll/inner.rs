@@ -70,10 +70,17 @@ impl Set {
 
     /// Wakes a thread of this process that sleeps on the set.
     pub(super) fn kick(&self) {
-        let kick = self.kick.load(Ordering::Relaxed);
         let asleep =
             self.sleepers.load(Ordering::Acquire) + self.plain_sleepers.load(Ordering::SeqCst);
-        if kick >= 0 && asleep != 0 {
+        if asleep != 0 && !self.naps() {
+            self.wake_any();
+        }
+    }
+
+    /// Wakes a thread that sleeps in the kernel's set.
+    pub(super) fn wake_any(&self) {
+        let kick = self.kick.load(Ordering::Relaxed);
+        if kick >= 0 {
             let one = 1u64;
             let _ = sys::write(kick, (&raw const one).cast(), 8);
         }
@@ -161,7 +168,8 @@ pub(super) fn hear_inner(
             let (kind, data) = (event.events, event.u64);
             if data == KICK {
                 // A thread in a plain wait knows of nothing else.
-                if leave_kick || set.plain_sleepers.load(Ordering::SeqCst) != 0 {
+                // It may be for the parent.
+                if leave_kick || set.plain_sleepers.load(Ordering::SeqCst) != 0 || set.naps() {
                     continue;
                 }
                 set.exposed.store(false, Ordering::Relaxed);

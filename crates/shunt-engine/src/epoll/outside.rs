@@ -12,6 +12,7 @@ use shunt_shm::slot::Way;
 
 use super::polled;
 use super::set::Set;
+use super::shared;
 use super::state::{Item, State};
 use super::wanted;
 use crate::link::Link;
@@ -106,6 +107,7 @@ pub(super) fn look(set: &Set, state: &mut State, told: bool) {
     if !set.looks_in_turns() {
         return;
     }
+    shared::look(set, state);
     if told {
         set.exposed.store(false, Ordering::Relaxed);
     }

@@ -8,6 +8,7 @@ use libc::c_int;
 use super::state::State;
 use crate::hold::Held;
 use crate::pool::{Links, Pool, Pooled};
+use crate::share::Flag;
 use crate::socket::Socket;
 use crate::sys;
 use crate::table::{self, Object, Word};
@@ -36,6 +37,11 @@ pub(crate) struct Set {
     pub(super) outside: AtomicU32,
     /// It is to have no inner set: sets are nested too deep.
     pub(super) is_flat: AtomicBool,
+    /// A child waits on it, too, and who waits on it here looks in turns for that; when it last did
+    /// ([`super::shared`]).
+    pub(super) waited_on: Flag,
+    pub(super) is_in_turns: AtomicBool,
+    pub(super) turn_at: AtomicU64,
     /// Sets inside it.
     pub(super) nested: AtomicU32,
     /// Threads asleep in the real call.
@@ -97,6 +103,9 @@ impl Set {
         set.moved.store(0, o);
         set.outside.store(0, o);
         set.is_flat.store(false, o);
+        set.waited_on.clear();
+        set.is_in_turns.store(false, o);
+        set.turn_at.store(0, o);
         set.nested.store(0, o);
         set.sleepers.store(0, o);
         set.plain_sleepers.store(0, o);

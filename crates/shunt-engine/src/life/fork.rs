@@ -24,6 +24,7 @@ pub(super) fn before_fork() {
         return;
     }
     share::before_fork();
+    epoll::before_fork();
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && counts(socket, fd)

@@ -204,6 +204,7 @@ unsafe fn sleep_once(
     } else {
         0
     };
+    set.notice_relatives();
     let slept_on = set.fd();
     let slept = if found > 0 {
         get_up();
@@ -368,6 +369,11 @@ unsafe fn sleep_on(
 ) -> Result<usize, i32> {
     let outer = set.filter(|set| set.has_nested());
     let left = limit.left();
+    if set.is_some_and(Set::naps) {
+        // SAFETY: the caller's promise.
+        unsafe { Sleep::poll(&mut [], left, mask, seen, undo) }?;
+        return sys::epoll_now(fd, room.as_mut_ptr(), room.len());
+    }
     if outer.is_some() || limit.fine && left.is_some() {
         // The latter would be `epoll_pwait2`, which not every kernel has.
         let mut one = [libc::pollfd {

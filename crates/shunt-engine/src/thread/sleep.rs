@@ -12,7 +12,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use libc::{c_int, epoll_event, nfds_t, pollfd, sigset_t, timespec};
+use libc::{c_int, epoll_event, msghdr, nfds_t, pollfd, sigset_t, timespec};
 
 use super::alone::is_alone;
 use super::signals::{self, Seen};
@@ -104,6 +104,23 @@ impl Sleep {
         ];
         // SAFETY: a byte of our own.
         unsafe { Self::new(libc::SYS_recvfrom, arguments, seen).make(undo) }
+    }
+
+    /// `sendmsg(2)`, where no handler has run since `seen`. Each handler that runs while it sleeps ends it.
+    ///
+    /// # Safety
+    /// What the message names is readable.
+    pub(crate) unsafe fn send<U: Fn()>(
+        fd: c_int,
+        message: &msghdr,
+        flags: c_int,
+        seen: Seen,
+        undo: &U,
+    ) -> Result<usize, Errno> {
+        let message = ptr::from_ref(message) as usize;
+        let arguments = [fd as usize, message, flags as usize, 0, 0, 0];
+        // SAFETY: the caller's promise.
+        unsafe { Self::new(libc::SYS_sendmsg, arguments, seen).make(undo) }
     }
 
     /// Makes the call; should the thread be cancelled in it, `undo` runs.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::{c_int, iovec};
+use libc::{c_int, iovec, msghdr};
 use shunt_shm::slot::{self, Way};
 
 use crate::config::hesitate;
@@ -11,7 +11,11 @@ use crate::socket::SENDER;
 use crate::stream::Conn;
 use crate::stream::errors::{is_over, keep_error, note_reset, reset_if_died, take_error};
 use crate::stream::owed::{self, Debt};
+use crate::stream::wait::timeout;
+use crate::stream::want::{Want, is_interrupted};
 use crate::thread::give;
+use crate::thread::signals::{self, Seen};
+use crate::thread::sleep::Sleep;
 use crate::{Outcome, real, sys};
 
 /// With the sending token, before the kernel sends: an error of the connection that was taken
@@ -74,11 +78,16 @@ fn leave_kernel(conn: &Conn) {
 }
 
 /// The rest goes the kernel's way, blocking as the kernel blocks. The caller has
-/// entered `inside` as a sender.
+/// entered `inside` as a sender; its call began when `seen` was.
 ///
 /// # Safety
 /// The cursor's parts are readable.
-pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Outcome {
+pub(super) unsafe fn through_kernel(
+    conn: &Conn,
+    cursor: &mut Cursor,
+    flags: c_int,
+    seen: Seen,
+) -> Outcome {
     let outcome = loop {
         let mut rest = [iovec {
             iov_base: std::ptr::null_mut(),
@@ -86,7 +95,7 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
         }; 64];
         let count = cursor.copy_rest(&mut rest);
         // SAFETY: all-zero is a valid header.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        let mut message: msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = rest.as_mut_ptr();
         message.msg_iovlen = count;
         // A call that has sent something hears of an end by the next call, without a signal.
@@ -97,7 +106,7 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
         };
         hesitate();
         // SAFETY: the caller's promise.
-        let sent = real::quietly(|| unsafe { real::sendmsg()(conn.fd, &message, flags | silent) });
+        let sent = unsafe { send_message(conn, &message, flags | silent, seen) };
         conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
         match sent {
             Err(errno) => {
@@ -107,13 +116,82 @@ pub(super) unsafe fn through_kernel(conn: &Conn, cursor: &mut Cursor, flags: c_i
                 note_reset(conn, errno);
                 break cursor.done_or(errno);
             }
-            Ok(n) => cursor.skip(n as usize),
+            Ok(n) => cursor.skip(n),
         }
-        if sent != Ok(crate::iov::total(&rest[..count]) as isize) || cursor.remaining() == 0 {
+        if sent != Ok(crate::iov::total(&rest[..count])) || cursor.remaining() == 0 {
             break Outcome::Done(cursor.done() as isize);
         }
     };
     hesitate();
     leave_kernel(conn);
     outcome
+}
+
+/// `sendmsg(2)` of a call that began when `seen` was. A handler that has run since then ends it where it would
+/// sleep, as one does that runs while it sleeps.
+///
+/// # Safety
+/// What the message names is readable.
+unsafe fn send_message(
+    conn: &Conn,
+    message: &msghdr,
+    flags: c_int,
+    seen: Seen,
+) -> Result<usize, sys::Errno> {
+    let waits = conn.may_wait(flags);
+    let mut looked = if waits { seen } else { signals::now() };
+    let cancelled = || leave_kernel(conn);
+    loop {
+        // SAFETY: the caller's promise.
+        match unsafe { Sleep::send(conn.fd, message, flags, looked, &cancelled) } {
+            Err(libc::EINTR) if looked.any_since() => {}
+            sent => return sent,
+        }
+        if waits && is_interrupted(timeout(conn, Want::Room), seen) {
+            break;
+        }
+        looked = signals::now();
+    }
+    match sys::sendmsg(conn.fd, message, flags | libc::MSG_DONTWAIT) {
+        Err(libc::EAGAIN) => Err(libc::EINTR),
+        sent => sent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn a_handler_that_has_run_since_the_call_began_ends_a_send_that_would_sleep() {
+        const TIME: libc::timeval = libc::timeval {
+            tv_sec: 2,
+            tv_usec: 0,
+        };
+        let ends = BothEnds::attached();
+        let [conn, _] = &ends.conns();
+        sys::setsockopt(conn.fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &TIME).unwrap();
+        let bytes = [0; 1 << 16];
+        let parts = [iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        }];
+        // Bytes go as long as there is room.
+        let until_it_fails = |seen, flags| {
+            loop {
+                enter_kernel(conn);
+                // SAFETY: the bytes are there.
+                match unsafe { through_kernel(conn, &mut Cursor::new(&parts), flags, seen) } {
+                    Outcome::Fail(errno) => return errno,
+                    sent => assert!(matches!(sent, Outcome::Done(1..))),
+                }
+            }
+        };
+        let began = signals::now();
+        signals::count_one(false);
+        assert_eq!(until_it_fails(began, 0), libc::EINTR);
+        assert_eq!(until_it_fails(began, libc::MSG_DONTWAIT), libc::EAGAIN);
+        assert_eq!(until_it_fails(signals::now(), 0), libc::EAGAIN);
+    }
 }

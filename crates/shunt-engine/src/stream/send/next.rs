@@ -109,8 +109,9 @@ impl<'a> Call<'a> {
         enter_kernel(conn);
         hesitate();
         give(token);
+        let Attempts { flags, seen, .. } = self.attempts;
         // SAFETY: the caller's promise.
-        Next::End(unsafe { through_kernel(conn, &mut self.cursor, self.attempts.flags) })
+        Next::End(unsafe { through_kernel(conn, &mut self.cursor, flags, seen) })
     }
 
     /// What comes before this call's bytes must be sent again, and the kernel has no room for that.
