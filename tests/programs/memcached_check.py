@@ -1,16 +1,23 @@
-"""Writes values of 1 byte to 1,000,000 bytes to memcached and reads them back: memcached_check.py PORT
+"""Writes values of 1 byte to 1,000,000 bytes to memcached and reads them back: memcached_check.py PORT [ADDRESS PAUSE]
 
-Exits with 1 on any difference.
+Exits with 1 on any difference. With a pause (in seconds) each connection begins with a hundred requests so far apart:
+it is paired by then, however busy the machine is.
 """
 import random
 import socket
 import sys
+import time
 
 
-def check(port, connection):
+def check(connection):
     rng = random.Random(connection)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+    with socket.create_connection((address, port), timeout=30) as sock:
         stream = sock.makefile("rb")
+        for _ in range(100 if pause else 0):
+            time.sleep(pause)
+            sock.sendall(b"mn\r\n")
+            if stream.readline() != b"MN\r\n":
+                sys.exit("no answer to `mn`")
         sizes = [1 << bit for bit in range(20)] + [1_000_000]
         sizes += [int(2 ** rng.uniform(0, 19)) for _ in range(40)]
         rng.shuffle(sizes)
@@ -41,5 +48,7 @@ def check(port, connection):
         stream.close()
 
 
+port = int(sys.argv[1])
+address, pause = (sys.argv[2], float(sys.argv[3])) if sys.argv[2:] else ("127.0.0.1", 0)
 for connection in range(4):
-    check(int(sys.argv[1]), connection)
+    check(connection)

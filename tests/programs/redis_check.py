@@ -1,11 +1,13 @@
-"""Writes values of 1 byte to 1 MiB to redis and reads them back: redis_check.py PORT
+"""Writes values of 1 byte to 1 MiB to redis and reads them back: redis_check.py PORT [ADDRESS PAUSE]
 
-Blocking, pipelined, on several connections; exits with 1 on any difference.
+Blocking, pipelined, on several connections; exits with 1 on any difference. With a pause (in seconds) each connection
+begins with a hundred requests so far apart: it is paired by then, however busy the machine is.
 """
 import hashlib
 import random
 import socket
 import sys
+import time
 
 
 def command(*words):
@@ -19,9 +21,9 @@ def value(seed, size):
     return random.Random(seed).randbytes(size)
 
 
-def check(port, connection):
+def check(connection):
     rng = random.Random(connection)
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+    with socket.create_connection((address, port), timeout=30) as sock:
         stream = sock.makefile("rb")
 
         def line():
@@ -30,6 +32,11 @@ def check(port, connection):
                 sys.exit(f"redis answered {answer!r}")
             return answer[:-2]
 
+        for _ in range(100 if pause else 0):
+            time.sleep(pause)
+            sock.sendall(command(b"PING"))
+            if line() != b"+PONG":
+                sys.exit("PING failed")
         # Sizes around powers of two, then random ones; each key on its own.
         sizes = [1 << bit for bit in range(21)]
         sizes += [size + rng.choice((-1, 1)) for size in sizes[1:-1]]
@@ -58,5 +65,7 @@ def check(port, connection):
         stream.close()
 
 
+port = int(sys.argv[1])
+address, pause = (sys.argv[2], float(sys.argv[3])) if sys.argv[2:] else ("127.0.0.1", 0)
 for connection in range(4):
-    check(int(sys.argv[1]), connection)
+    check(connection)

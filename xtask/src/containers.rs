@@ -10,7 +10,10 @@
 //! ```
 
 mod change;
+mod docker;
 mod place;
+mod program;
+mod rates;
 
 use crate::build::artifact;
 use crate::process::{Job, reap_leftovers, wait_until};
@@ -41,19 +44,37 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Only in network namespaces, not in containers of Docker's
-    #[arg(long)]
+    #[arg(long, conflicts_with = "rates")]
     namespaces: bool,
+    #[command(flatten)]
+    rates: rates::Rates,
 }
 
 /// The task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.rates.rates {
+        let done = rates::run(&options.rates);
+        reap_leftovers();
+        return done.map(|()| true);
+    }
     let mut report = Report::new();
     steps(&mut report)?;
     if !options.namespaces {
-        docker(&mut report)?;
+        docker::steps(&mut report)?;
     }
     reap_leftovers();
     Ok(report.finish())
+}
+
+/// Runs a command in the network namespace of a host. It is given two processes: in the namespace of the first one are
+/// servers, at 10.77.0.3 and, translated, at 10.77.0.1; and in that of the second one clients.
+pub(crate) fn between<T>(run: impl FnOnce(Command, [u32; 2]) -> Result<T>) -> Result<T> {
+    let lab = Lab::new("between")?;
+    let net = Net::new(&lab.directory)?;
+    net.host.run(
+        "nft add rule ip test arriving ip daddr 10.77.0.1 tcp dport 9000-65535 dnat to 10.77.0.3",
+    )?;
+    run(net.host.command(), [net.server.pid(), net.client.pid()])
 }
 
 /// Pairs in network namespaces.
@@ -136,97 +157,6 @@ fn apart() -> Result<String> {
         test::run_differential(&[words, which].concat())?;
     }
     Ok(format!("{} cases", CASES.len()))
-}
-
-/// Pairs in containers.
-fn docker(report: &mut Report) -> Result<()> {
-    if let Err(error) = place::prepare_image() {
-        report.skip("docker", &format!("{error:#}"));
-        return Ok(());
-    }
-    let lab = Lab::new("docker")?;
-    let daemon = lab.daemon(Command::new("env"))?;
-    if !daemon.output().contains("mirrored sequence numbers") {
-        report.skip("docker", daemon.tail().trim());
-        return Ok(());
-    }
-    let network = Network::new("shunt-containers", "10.78.0.0/24")?;
-    let own = |address: &'static str| -> [&str; 4] { ["--network", network.0, "--ip", address] };
-    let (client, server) = (own("10.78.0.2"), own("10.78.0.3"));
-    let published = [&server[..], &["--publish", "10.78.0.1:8080:7000"]].concat();
-    let read_only = [&server[..], &["--read-only", "--user", "65534"]].concat();
-    let reader = [&client[..], &["--read-only", "--user", "65534"]].concat();
-    let far = ("10.78.0.3", 7000);
-    let port = ("10.78.0.1", 8080);
-    for (name, client, server, to) in [
-        (
-            "docker / one network",
-            Place::Container(&client),
-            &server[..],
-            far,
-        ),
-        (
-            "docker / host to published port",
-            Place::Host,
-            &published,
-            port,
-        ),
-        ("docker / host to container", Place::Host, &server, far),
-        (
-            "docker / read-only, as nobody",
-            Place::Container(&reader),
-            &read_only,
-            far,
-        ),
-    ] {
-        report.step(name, || {
-            lab.pair("pair", client, Place::Container(server), to)
-        });
-    }
-    // From the same bridge Docker translates nothing: its proxy accepts, and connects anew.
-    report.step("docker / published port, relayed", || {
-        let (client, server) = (Place::Container(&client), Place::Container(&published));
-        lab.start("relayed", client, server, port, ANY_PORT)?
-            .finish(0.0)
-    });
-    report.step("docker / redis", || lab.redis(&client, &server, far.0));
-    report.step("docker / one namespace", || {
-        let name = format!("shunt-containers-{}", std::process::id());
-        let server = [&server[..], &["--name", &name]].concat();
-        let shared = format!("container:{name}");
-        let client = ["--network", &shared];
-        let (client, server) = (Place::Container(&client), Place::Container(&server));
-        lab.pair("pair", client, server, ("127.0.0.1", 7000))
-    });
-    daemon.stop(Signal::TERM)?;
-    Ok(())
-}
-
-/// A network of Docker's, as long as this lives.
-struct Network(&'static str);
-
-impl Network {
-    fn new(name: &'static str, subnet: &str) -> Result<Self> {
-        let mut command = Command::new("docker");
-        let output = command
-            .args(["network", "create", "--subnet", subnet, name])
-            .output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        // One that an interrupted run has left serves as well.
-        ensure!(
-            output.status.success() || said.contains("already exists"),
-            "{said}"
-        );
-        Ok(Self(name))
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        let _ = Command::new("docker")
-            .args(["network", "rm", self.0])
-            .output();
-    }
 }
 
 /// Network namespaces, connected.
@@ -333,49 +263,6 @@ impl Lab {
         Ok(daemon)
     }
 
-    /// A load of redis's own between two containers.
-    fn redis(&self, client: &[&str], server: &[&str], address: &str) -> Result<String> {
-        let (server, server_stats) = self.spawn(
-            "redis-server",
-            Place::Container(server),
-            &[
-                "/usr/bin/redis-server",
-                "--protected-mode",
-                "no",
-                "--save",
-                "",
-            ],
-        )?;
-        let listens = || server.output().contains("Ready to accept connections");
-        ensure!(wait_until(LIMIT, listens), "no redis: {}", server.tail());
-        let (mut client, client_stats) = self.spawn(
-            "redis-benchmark",
-            Place::Container(client),
-            &[
-                "/usr/bin/redis-benchmark",
-                "-h",
-                address,
-                "-c",
-                "8",
-                "-n",
-                "50000",
-                "-q",
-                "-t",
-                "set,get",
-            ],
-        )?;
-        let status = client.wait(LIMIT, &[])?;
-        ensure!(status.success(), "{status}\n{}", client.tail());
-        server.stop(Signal::TERM)?;
-        let mut shares = Vec::new();
-        for stats in [client_stats, server_stats] {
-            let stats = Stats::read(&stats)?;
-            ensure!(stats.ring_share() >= MOST, "{}", stats.summary());
-            shares.push(format!("{:.2} %", 100.0 * stats.ring_share()));
-        }
-        Ok(format!("by ring: {}", shares.join(", ")))
-    }
-
     /// A client and a server talk; both must have done so through rings.
     fn pair(&self, name: &str, client: Place, server: Place, to: (&str, u16)) -> Result<String> {
         self.start(name, client, server, to, ANY_PORT)?.finish(MOST)
@@ -390,7 +277,13 @@ impl Lab {
         Ok(format!("{}; {}", one.finish(MOST)?, other.finish(MOST)?))
     }
 
-    /// Starts a program, and says where its statistics will be.
+    /// Starts a program without Shunt.
+    fn spawn_plain(&self, name: &str, place: Place, words: &[&str]) -> Result<Job> {
+        let mut command = place.plain();
+        Job::spawn(name, &self.directory, command.args(words))
+    }
+
+    /// Starts a program under Shunt, and says where its statistics will be.
     fn spawn(&self, name: &str, place: Place, words: &[&str]) -> Result<(Job, PathBuf)> {
         let directory = self.directory.join(format!("{name}.stats"));
         let stats = directory.join("lines");
@@ -506,12 +399,17 @@ impl Pair {
                 job.name,
                 job.tail()
             );
-            let stats = Stats::read(stats)?;
-            if stats.ring_share() < least {
-                bail!("{}: {}", job.name, stats.summary());
-            }
-            shares.push(format!("{:.2} %", 100.0 * stats.ring_share()));
+            shares.push(share(&job.name, stats, least)?);
         }
         Ok(format!("by ring: {}", shares.join(", ")))
     }
+}
+
+/// The share of a program's bytes that have travelled by ring; `Err`: it is less than it should be.
+fn share(name: &str, stats: &Path, least: f64) -> Result<String> {
+    let stats = Stats::read(stats)?;
+    if stats.ring_share() < least {
+        bail!("{name}: {}", stats.summary());
+    }
+    Ok(format!("{:.2} %", 100.0 * stats.ring_share()))
 }

@@ -22,8 +22,8 @@ pub(crate) struct Options {
 }
 
 /// What one run of a load measured.
-struct Sample {
-    rate: f64,
+pub(crate) struct Sample {
+    pub(crate) rate: f64,
     /// Microseconds: median, or mean where the program prints no median.
     latency: f64,
 }
@@ -332,7 +332,7 @@ fn redis_fields(output: &str) -> Option<(f64, f64, f64)> {
     Some((number(1)?, number(2)?, number(4)?))
 }
 
-fn redis_csv(output: &str) -> Option<Sample> {
+pub(crate) fn redis_csv(output: &str) -> Option<Sample> {
     let (rate, mean, median) = redis_fields(output)?;
     // It prints thousandths of a millisecond: below 10 µs the mean says more.
     Some(Sample {
@@ -342,7 +342,7 @@ fn redis_csv(output: &str) -> Option<Sample> {
 }
 
 #[allow(clippy::cast_precision_loss)] // For display only.
-fn memcslap(output: &str, clients: f64) -> Option<Sample> {
+pub(crate) fn memcslap(output: &str, clients: f64) -> Option<Sample> {
     let (keys, seconds) = memcached::served(output)?;
     let keys = keys as f64;
     Some(Sample {
@@ -351,7 +351,7 @@ fn memcslap(output: &str, clients: f64) -> Option<Sample> {
     })
 }
 
-fn wrk(output: &str) -> Option<Sample> {
+pub(crate) fn wrk(output: &str) -> Option<Sample> {
     let rate = output
         .lines()
         .find_map(|line| line.trim().strip_prefix("Requests/sec:"))?;

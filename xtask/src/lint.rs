@@ -1,7 +1,9 @@
-//! Formatting, clippy, the order of the engine's rooms, the tables that say where to look, and the links of the documents.
+//! Formatting, clippy, the order of the engine's rooms, the tables that say where to look, the
+//! tests that `docs/security.md` names, and the links of the documents.
 
 use crate::book;
 use crate::build::cargo;
+use crate::claims;
 use crate::map;
 use crate::process::check;
 use crate::report::Report;
@@ -38,6 +40,7 @@ pub(crate) fn steps(report: &mut Report) {
     });
     report.step("rooms", rooms::step);
     report.step("map", map::step);
+    report.step("claims", claims::step);
     report.step("book", book::step);
 }
 

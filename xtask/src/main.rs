@@ -11,6 +11,7 @@ mod bench;
 mod book;
 mod build;
 mod capability;
+mod claims;
 mod containers;
 mod cpython;
 mod demo;

@@ -1,6 +1,7 @@
 //! Runs shunt-soak.
 
 use crate::build::{artifact, root};
+use crate::containers;
 use crate::process::{Job, reap_leftovers};
 use anyhow::{Result, bail};
 use std::process::{Command, Stdio};
@@ -21,6 +22,12 @@ pub(crate) struct Options {
     /// Connections that families of processes share, instead of many connections of few
     #[arg(long)]
     family: bool,
+    /// One `shuntd --system`, which is killed, too, between two network namespaces with translated addresses (as root)
+    #[arg(long, conflicts_with_all = ["native", "family"])]
+    system: bool,
+    /// End after so many kills, which come faster than else
+    #[arg(long, conflicts_with = "family")]
+    kills: Option<u64>,
     /// Send all connections back to TCP at every so-many-th wait of a process
     #[arg(long, value_name = "WAITS")]
     restless: Option<u32>,
@@ -34,9 +41,22 @@ pub(crate) struct Options {
 
 /// The task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.system {
+        return containers::between(|host, places| {
+            let mut command = system(host, places, options.minutes * 60);
+            run_with(&mut command, options)
+        });
+    }
     let mut command = command(options.family, options.minutes * 60, options.native);
+    run_with(&mut command, options)
+}
+
+fn run_with(command: &mut Command, options: &Options) -> Result<bool> {
     if let Some(seed) = options.seed {
         command.arg("--seed").arg(seed.to_string());
+    }
+    if let Some(kills) = options.kills {
+        command.arg("--kills").arg(kills.to_string());
     }
     if let Some(waits) = options.restless {
         command.env(RESTLESS, waits.to_string());
@@ -75,6 +95,29 @@ fn follow(name: &str, mut command: Command, seconds: u64) -> Result<String> {
         bail!("{status}; see target/{name}.log\n{}", job.tail());
     }
     Ok(job.output().lines().last().unwrap_or_default().to_owned())
+}
+
+/// One in which the host's shuntd is killed, too.
+pub(crate) fn short_system() -> Result<String> {
+    containers::between(|host, places| {
+        let mut command = system(host, places, 60);
+        command.args(["--kills", "50"]);
+        follow("soak-system", command, 240)
+    })
+}
+
+/// A soak of such a host's shuntd, with servers and clients in the network namespaces of two processes.
+fn system(mut host: Command, [servers, clients]: [u32; 2], seconds: u32) -> Command {
+    host.arg(artifact("shunt-soak"))
+        .arg("--seconds")
+        .arg(seconds.to_string())
+        .arg("--shunt")
+        .arg(artifact("shunt"))
+        .arg("--system")
+        .arg(artifact("shuntd"))
+        .arg("--apart")
+        .arg(format!("{servers},{clients},10.77.0.3,10.77.0.1"));
+    host
 }
 
 fn command(family: bool, seconds: u32, native: bool) -> Command {

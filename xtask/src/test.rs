@@ -69,6 +69,9 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
             report.step("soak", soak::short);
             report.step("soak, restless", soak::short_restless);
             report.step("soak family", soak::short_family);
+            if here.ebpf {
+                report.step("soak, shuntd killed", soak::short_system);
+            }
         }
     }
     reap_leftovers();
@@ -122,7 +125,7 @@ fn skips(report: &mut Report, here: &Capabilities) {
         ),
         (
             here.ebpf,
-            "unit tests / identities of connections",
+            "unit tests / identities of connections, soak of shuntd between namespaces",
             "eBPF or the unified cgroup hierarchy is refused",
         ),
     ];

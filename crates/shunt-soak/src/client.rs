@@ -6,26 +6,32 @@ use crate::event::{Loop, Mechanism};
 use crate::process::{ended, say, tick, tick_in_background};
 use crate::random::Random;
 use crate::{system, watch};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::AsRawFd;
 use std::thread;
 
-/// A server as the director names it: `pid:port:port:…`.
+/// A server as the director names it: `pid:port:port:…`, and the addresses at which it can be asked.
 struct Target {
     pid: u32,
+    addresses: Vec<Ipv4Addr>,
     ports: Vec<u16>,
 }
 
-/// `client SEED COUNT TARGET…`.
+/// `client SEED COUNT ADDRESS,… TARGET…`.
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
-    const USAGE: &str = "client SEED COUNT pid:port:port…";
-    let [seed, count, targets @ ..] = arguments else {
+    const USAGE: &str = "client SEED COUNT ADDRESS,… pid:port:port…";
+    let [seed, count, addresses, targets @ ..] = arguments else {
         return Err(USAGE.into());
     };
+    let addresses = addresses
+        .split(',')
+        .map(|word| word.parse().map_err(|_| USAGE))
+        .collect::<Result<Vec<Ipv4Addr>, _>>()?;
     let mut random = Random::new(seed.parse().map_err(|_| USAGE)?);
     let mut left: usize = count.parse().map_err(|_| USAGE)?;
     let targets = targets
         .iter()
-        .map(|text| parse(text).ok_or(USAGE))
+        .map(|text| parse(text, &addresses).ok_or(USAGE))
         .collect::<Result<Vec<_>, _>>()?;
     if targets.is_empty() {
         return Err(USAGE.into());
@@ -54,18 +60,25 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-fn parse(text: &str) -> Option<Target> {
+fn parse(text: &str, addresses: &[Ipv4Addr]) -> Option<Target> {
     let mut words = text.split(':');
     let pid = words.next()?.parse().ok()?;
     let ports = words
         .map(|word| word.parse().ok())
         .collect::<Option<Vec<u16>>>()?;
-    (!ports.is_empty()).then_some(Target { pid, ports })
+    let addresses = addresses.to_vec();
+    (!ports.is_empty()).then_some(Target {
+        pid,
+        addresses,
+        ports,
+    })
 }
 
-fn choose<'a>(targets: &'a [Target], random: &mut Random) -> (&'a Target, u16) {
+fn choose<'a>(targets: &'a [Target], random: &mut Random) -> (&'a Target, SocketAddrV4) {
     let target = &targets[random.below(targets.len())];
-    (target, target.ports[random.below(target.ports.len())])
+    let address = target.addresses[random.below(target.addresses.len())];
+    let port = target.ports[random.below(target.ports.len())];
+    (target, SocketAddrV4::new(address, port))
 }
 
 fn refused(target: &Target, error: &std::io::Error) {
@@ -82,9 +95,9 @@ fn refused(target: &Target, error: &std::io::Error) {
 }
 
 fn blocking(targets: &[Target], mut random: Random) {
-    let (target, port) = choose(targets, &mut random);
+    let (target, to) = choose(targets, &mut random);
     let socket = system::socket(0)
-        .and_then(|socket| system::connect(socket.as_raw_fd(), port).map(|_| socket));
+        .and_then(|socket| system::connect(socket.as_raw_fd(), to).map(|_| socket));
     match socket {
         Ok(socket) => {
             let mut connection =
@@ -105,11 +118,11 @@ fn events(
     let name = format!("client {}", mechanism.name());
     let mut set = Loop::new(mechanism, None, Random::new(random.next()))?;
     for _ in 0..batch {
-        let (target, port) = choose(targets, random);
+        let (target, to) = choose(targets, random);
         // Non-blocking from birth, or made so after a blocking connect.
         let road = random.below(3);
         let socket = system::socket(if road == 0 { libc::SOCK_NONBLOCK } else { 0 })?;
-        let connected = match system::connect(socket.as_raw_fd(), port) {
+        let connected = match system::connect(socket.as_raw_fd(), to) {
             Ok(connected) => connected,
             Err(error) => {
                 refused(target, &error);

@@ -11,12 +11,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+mod daemon;
 mod footprint;
 mod options;
 mod proc;
 mod report;
 mod worker;
 
+use daemon::Daemon;
 use footprint::{Footprint, leaks};
 pub(crate) use options::Options;
 use proc::comm;
@@ -31,11 +33,13 @@ struct Director<'a> {
     options: &'a Options,
     directory: PathBuf,
     random: Random,
+    daemon: Option<Daemon>,
     workers: BTreeMap<u64, Worker>,
     next: u64,
     lines: Receiver<(u64, String)>,
     says: Sender<(u64, String)>,
     killed: BTreeSet<u32>,
+    kills: u64,
     killed_client: bool,
     broken: u64,
     connections: u64,
@@ -57,11 +61,17 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         options,
         directory: directory.clone(),
         random: Random::new(options.common.seed),
+        daemon: options
+            .system
+            .as_ref()
+            .map(|program| Daemon::new(program, &directory))
+            .transpose()?,
         workers: BTreeMap::new(),
         next: 0,
         lines,
         says,
         killed: BTreeSet::new(),
+        kills: 0,
         killed_client: false,
         broken: 0,
         connections: 0,
@@ -75,6 +85,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     for id in workers {
         director.kill(id);
     }
+    drop(director.daemon.take());
     let stats = fs::read_to_string(directory.join("stats")).unwrap_or_default();
     let _ = fs::remove_dir_all(&directory);
     if let Some(pid) = descendants(std::process::id())
@@ -102,13 +113,24 @@ impl Director<'_> {
         let start = Instant::now();
         let mut report = start + Duration::from_secs(10);
         let mut kill = start + Duration::from_secs(2);
-        while start.elapsed() < self.options.common.time && self.failures.is_empty() {
+        let (shortest, longest) = if self.options.kills.is_some() {
+            (50, 1500)
+        } else {
+            (100, 4000)
+        };
+        while start.elapsed() < self.options.common.time
+            && self.options.kills.is_none_or(|kills| self.kills < kills)
+            && self.failures.is_empty()
+        {
+            if let Some(daemon) = &mut self.daemon {
+                daemon.start_if_due()?;
+            }
             self.look()?;
             self.replace()?;
             let now = Instant::now();
             if now >= kill {
-                self.kill_one();
-                kill = now + Duration::from_millis(self.random.magnitude(100, 4000));
+                self.kill_one()?;
+                kill = now + Duration::from_millis(self.random.magnitude(shortest, longest));
             }
             if now >= report {
                 report += Duration::from_secs(10);
@@ -117,6 +139,9 @@ impl Director<'_> {
             sleep(Duration::from_millis(20));
         }
         self.progress(start);
+        if let Some(daemon) = &mut self.daemon {
+            daemon.start()?;
+        }
         if self.failures.is_empty() {
             self.drain()?;
         }

@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 shunt-soak [--minutes N | --seconds N] [--seed N] [--servers N] [--clients N] [--json]
-           (--shunt PATH | --native)
+           [--kills N] [--system SHUNTD] [--apart PID,PID,ADDRESS,…] (--shunt PATH | --native)
 shunt-soak family [--minutes N | --seconds N] [--seed N] [--mischief LIST]
            (--shunt PATH | --native)
 
@@ -38,6 +38,10 @@ shunt-soak family [--minutes N | --seconds N] [--seed N] [--mischief LIST]
                  many connections of few processes
   --shunt PATH   run the workers by `PATH run`
   --native       run them without Shunt: a check of the soak itself
+  --kills        end after so many kills, which come faster than else
+  --system       start this `shuntd --system` for all, and kill it, too
+  --apart        servers in the network namespace of the first process, clients in that of the second; these ask at
+                 such addresses
   --mischief     in each round, of kills, receivers, parts, strangers, plain, or none [default: at random]
   --json         end with a summary as one line of JSON";
 

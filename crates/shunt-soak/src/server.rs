@@ -16,13 +16,14 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 /// Connections served by threads of their own.
 static BLOCKING: AtomicUsize = AtomicUsize::new(0);
 
-/// `server SEED`.
+/// `server SEED ADDRESS`.
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
-    let seed = arguments
-        .first()
-        .and_then(|word| word.parse().ok())
-        .ok_or("server SEED")?;
-    let mut random = Random::new(seed);
+    const USAGE: &str = "server SEED ADDRESS";
+    let [seed, address] = arguments else {
+        return Err(USAGE.into());
+    };
+    let mut random = Random::new(seed.parse().map_err(|_| USAGE)?);
+    let address = address.parse().map_err(|_| USAGE)?;
     system::ignore_sigpipe();
     watch::start();
     let mut hello = format!("HELLO {}", std::process::id());
@@ -35,7 +36,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
             libc::SOCK_NONBLOCK
         };
         let (listener, port) =
-            system::listener(flags).map_err(|error| format!("listen: {error}"))?;
+            system::listener(flags, address).map_err(|error| format!("listen: {error}"))?;
         hello += &format!(" {port}");
         let random = Random::new(random.next());
         if mechanism == Mechanism::Blocking {

@@ -1,6 +1,7 @@
 //! The system calls of the workers, through libc as any program makes them.
 
 use std::io::{Error, Result};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// A libc result as a `Result`.
@@ -17,12 +18,12 @@ pub(crate) fn counted(result: isize) -> Result<usize> {
     usize::try_from(result).map_err(|_| Error::last_os_error())
 }
 
-fn loopback(port: u16) -> libc::sockaddr_in {
+fn raw(address: SocketAddrV4) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: port.to_be(),
+        sin_port: address.port().to_be(),
         sin_addr: libc::in_addr {
-            s_addr: u32::from_ne_bytes([127, 0, 0, 1]),
+            s_addr: u32::from_ne_bytes(address.ip().octets()),
         },
         sin_zero: [0; 8],
     }
@@ -44,9 +45,9 @@ pub(crate) fn socket(flags: libc::c_int) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Connects to a port on loopback; `Ok(false)` when it is under way.
-pub(crate) fn connect(fd: RawFd, port: u16) -> Result<bool> {
-    let address = loopback(port);
+/// Connects; `Ok(false)` when it is under way.
+pub(crate) fn connect(fd: RawFd, to: SocketAddrV4) -> Result<bool> {
+    let address = raw(to);
     loop {
         let to = (&raw const address).cast();
         // SAFETY: the address lives through the call and its size is right.
@@ -62,10 +63,10 @@ pub(crate) fn connect(fd: RawFd, port: u16) -> Result<bool> {
     }
 }
 
-/// A listener on any port of loopback.
-pub(crate) fn listener(flags: libc::c_int) -> Result<(OwnedFd, u16)> {
+/// A listener on any port.
+pub(crate) fn listener(flags: libc::c_int, at: Ipv4Addr) -> Result<(OwnedFd, u16)> {
     let socket = socket(flags)?;
-    let mut address = loopback(0);
+    let mut address = raw(SocketAddrV4::new(at, 0));
     let mut size = ADDRESS_BYTES;
     // SAFETY: the address lives through the calls and its size is right.
     unsafe {

@@ -34,6 +34,11 @@ impl Namespace {
         check(command.args(["sh", "-e", "-c", script]))
     }
 
+    /// A process in it.
+    pub(super) fn pid(&self) -> u32 {
+        self.holder.pid()
+    }
+
     /// What a command in it begins with.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
@@ -89,6 +94,19 @@ impl Place<'_> {
             .arg(variable("SHUNT_STATS", stats));
         Ok(command)
     }
+
+    /// A program without Shunt.
+    pub(super) fn plain(self) -> Command {
+        match self {
+            Self::Namespace(namespace) | Self::Bare(namespace) => namespace.command(),
+            Self::Host => Command::new("env"),
+            Self::Container(options) => {
+                let mut command = image();
+                command.args(options).arg(IMAGE);
+                command
+            }
+        }
+    }
 }
 
 fn bare(namespace: &Namespace, stats: &Path) -> Result<Command> {
@@ -138,9 +156,8 @@ fn container(options: &[&str], socket: &Path, stats: &Path) -> Result<Command> {
     }
     let (directory, name) = (stats.parent().context("a directory")?, stats.file_name());
     let name = name.context("a name")?.display();
-    let mut command = Command::new("docker");
+    let mut command = image();
     command
-        .args(["run", "--rm", "--volume", "/usr:/usr:ro"])
         .arg("--volume")
         .arg(format!("{}:/statistics", directory.display()))
         .arg(format!("--env=SHUNT_STATS=/statistics/{name}"))
@@ -148,6 +165,13 @@ fn container(options: &[&str], socket: &Path, stats: &Path) -> Result<Command> {
         .args(options)
         .arg(IMAGE);
     Ok(command)
+}
+
+/// What a command in a container begins with, before its own options and the image's name.
+fn image() -> Command {
+    let mut command = Command::new("docker");
+    command.args(["run", "--rm", "--volume", "/usr:/usr:ro"]);
+    command
 }
 
 /// Makes the image, unless it is there. `Err`: there is no Docker, or it says why not.

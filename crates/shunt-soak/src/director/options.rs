@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::options::{Common, Words};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What to run, and for how long.
@@ -9,17 +10,49 @@ pub(crate) struct Options {
     pub(super) servers: usize,
     pub(super) clients: usize,
     pub(super) json: bool,
+    /// The end comes after so many kills, if the time has not passed before.
+    pub(super) kills: Option<u64>,
+    /// The host's daemon, which the director starts and kills.
+    pub(super) system: Option<PathBuf>,
+    pub(super) apart: Option<Apart>,
+}
+
+/// Servers and clients in two network namespaces.
+pub(super) struct Apart {
+    /// Processes in them.
+    pub(super) servers: u32,
+    pub(super) clients: u32,
+    /// Where clients ask, with commas.
+    pub(super) addresses: String,
+}
+
+impl Apart {
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.splitn(3, ',');
+        Some(Self {
+            servers: words.next()?.parse().ok()?,
+            clients: words.next()?.parse().ok()?,
+            addresses: words.next()?.to_owned(),
+        })
+    }
 }
 
 impl Options {
     pub(crate) fn parse(arguments: &[String]) -> Result<Self, String> {
         let (mut servers, mut clients, mut json) = (3, 8, false);
+        let (mut kills, mut system, mut apart) = (None, None, None);
         let ten_minutes = Duration::from_secs(600);
         let common = Common::parse(arguments, ten_minutes, |word, words| {
             match word {
                 "--servers" => servers = at_least_one(word, words)?,
                 "--clients" => clients = at_least_one(word, words)?,
                 "--json" => json = true,
+                "--kills" => kills = Some(words.number(word)?),
+                "--system" => system = Some(PathBuf::from(words.value(word)?)),
+                "--apart" => {
+                    let text = words.value(word)?;
+                    apart = Some(Apart::parse(text).ok_or(format!("{text} names no places"))?);
+                }
                 _ => return Ok(false),
             }
             Ok(true)
@@ -29,6 +62,9 @@ impl Options {
             servers,
             clients,
             json,
+            kills,
+            system,
+            apart,
         })
     }
 

@@ -7,12 +7,12 @@ impl Director<'_> {
     pub(super) fn progress(&self, start: Instant) {
         let now = self.footprint();
         println!(
-            "[{:5.0} s] {} connections, {} MB checked, {} processes started, {} killed, {} broken by that; shuntd: {} descriptors, {} kB",
+            "[{:5.0} s] {} connections, {} MB checked, {} processes started, {} kills, {} broken by that; shuntd: {} descriptors, {} kB",
             start.elapsed().as_secs_f64(),
             self.connections,
             self.bytes / 1_000_000,
             self.started,
-            self.killed.len(),
+            self.kills,
             self.broken,
             now.descriptors,
             now.memory_kb
@@ -64,7 +64,7 @@ impl Director<'_> {
                 self.connections,
                 self.bytes,
                 self.started,
-                self.killed.len(),
+                self.kills,
                 self.broken,
                 begin.processes,
                 begin.descriptors,
@@ -75,10 +75,14 @@ impl Director<'_> {
             );
         }
         println!(
-            "soak: {} connections, {} MB checked, {} killed, {failures} failures",
+            "soak: {} connections, {} MB checked, {} kills{}, {failures} failures",
             self.connections,
             self.bytes / 1_000_000,
-            self.killed.len()
+            self.kills,
+            self.daemon.as_ref().map_or(String::new(), |daemon| format!(
+                " ({} of shuntd)",
+                daemon.kills
+            ))
         );
         if failures == 0 {
             Ok(())

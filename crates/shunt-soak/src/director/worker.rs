@@ -3,9 +3,12 @@
 use super::proc::{descendants, signal};
 use super::{Director, PATIENCE};
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+const LOOPBACK: &str = "127.0.0.1";
 
 /// A worker process.
 pub(super) struct Worker {
@@ -27,7 +30,7 @@ pub(super) struct Worker {
 }
 
 impl Director<'_> {
-    fn command(&mut self) -> Result<Command, String> {
+    fn command(&mut self, server: bool) -> Result<Command, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         // One in eight stays plain, so that mixed pairs occur.
         let wrap = self
@@ -36,10 +39,24 @@ impl Director<'_> {
             .shunt
             .as_ref()
             .filter(|_| self.next < 2 || !self.random.one_in(8));
-        let Some(shunt) = wrap else {
-            return Ok(Command::new(program));
+        let apart = self.options.apart.as_ref();
+        let in_place = |program: &Path| match apart {
+            None => Command::new(program),
+            Some(apart) => {
+                let process = if server { apart.servers } else { apart.clients };
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net=/proc/{process}/ns/net"));
+                command.arg(program);
+                command
+            }
         };
-        let mut command = Command::new(shunt);
+        let Some(shunt) = wrap else {
+            return Ok(in_place(&program));
+        };
+        let mut command = in_place(shunt);
+        if let Some(daemon) = &self.daemon {
+            command.env("SHUNT_SOCKET", daemon.socket());
+        }
         let upgrade = if self.random.one_in(2) {
             "eager"
         } else {
@@ -55,8 +72,13 @@ impl Director<'_> {
     }
 
     pub(super) fn start_server(&mut self) -> Result<(), String> {
-        let mut command = self.command()?;
+        let mut command = self.command(true)?;
         command.arg("server").arg(self.random.next().to_string());
+        command.arg(if self.options.apart.is_some() {
+            "0.0.0.0"
+        } else {
+            LOOPBACK
+        });
         let life = Duration::from_millis(self.random.magnitude(3000, 30_000));
         self.start(command, true, Vec::new(), life)
     }
@@ -76,11 +98,13 @@ impl Director<'_> {
             .map(|_| servers[self.random.below(servers.len())])
             .collect();
         targets.dedup();
-        let mut command = self.command()?;
+        let mut command = self.command(false)?;
+        let apart = self.options.apart.as_ref();
         command
             .arg("client")
             .arg(self.random.next().to_string())
-            .arg(count.to_string());
+            .arg(count.to_string())
+            .arg(apart.map_or(LOOPBACK, |apart| &apart.addresses));
         for id in &targets {
             if let Some(server) = self.workers.get_mut(id) {
                 server.users += 1;
@@ -138,8 +162,17 @@ impl Director<'_> {
         Ok(())
     }
 
-    /// Kills a random worker in the middle of whatever it does.
-    pub(super) fn kill_one(&mut self) {
+    /// Kills a random worker in the middle of whatever it does, or the daemon.
+    pub(super) fn kill_one(&mut self) -> Result<(), String> {
+        if let Some(daemon) = &mut self.daemon
+            && daemon.is_there()
+            && self.random.one_in(6)
+        {
+            let pause = self.random.magnitude(1, 500);
+            daemon.kill(Duration::from_millis(pause))?;
+            self.kills += 1;
+            return Ok(());
+        }
         let alive: Vec<u64> = self
             .workers
             .iter()
@@ -148,12 +181,14 @@ impl Director<'_> {
             .collect();
         if let Some(&id) = alive.get(self.random.below(alive.len())) {
             let Some(worker) = self.workers.get(&id) else {
-                return;
+                return Ok(());
             };
+            self.kills += 1;
             self.killed.insert(worker.pid);
             self.killed_client |= !worker.server;
             signal(worker.pid, libc::SIGKILL);
         }
+        Ok(())
     }
 
     pub(super) fn kill(&mut self, id: u64) {

@@ -8,6 +8,7 @@ use super::way::nap;
 use crate::random::Random;
 use crate::system::{self, checked};
 use std::io::{Error, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -108,7 +109,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
 fn connect(shared: &Shared, side: usize) -> std::io::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     if side == 0 {
-        let (listener, port) = system::listener(0)?;
+        let (listener, port) = system::listener(0, Ipv4Addr::LOCALHOST)?;
         shared.port.store(u32::from(port), SeqCst);
         while sockets.len() < CONNECTIONS {
             sockets.extend(system::accept(listener.as_raw_fd(), 0)?);
@@ -119,9 +120,10 @@ fn connect(shared: &Shared, side: usize) -> std::io::Result<Vec<OwnedFd>> {
         nap(500);
     }
     let port = u16::try_from(shared.port.load(SeqCst)).unwrap_or(0);
+    let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
     for _ in 0..CONNECTIONS {
         let socket = system::socket(0)?;
-        system::connect(socket.as_raw_fd(), port)?;
+        system::connect(socket.as_raw_fd(), to)?;
         sockets.push(socket);
     }
     Ok(sockets)
