@@ -40,27 +40,6 @@ static void peek(struct end *e)
     }
 }
 
-// A look begins where the one before has ended (`socket(7)`, `SO_PEEK_OFF`), where the kernel knows that.
-static void peek_on(struct end *e)
-{
-    int from = 0;
-    char buf[8];
-    AT(S) T(setsockopt(FD, SOL_SOCKET, SO_PEEK_OFF, &from, sizeof from));
-    AT(C) T(send(FD, "abcdefg", 7, 0));
-    AT(S) {
-        await_bytes(e, FD, 7);
-        for (int i = 0; i < 3; i++) {
-            T(recv(FD, buf, 2, MSG_PEEK));
-            say(e, "%.2s", buf);
-        }
-        T(recv(FD, buf, 3, 0));
-        say(e, "%.3s", buf);
-        T(recv(FD, buf, 8, MSG_PEEK));
-        T(recv(FD, buf, 8, 0));
-        say(e, "%.4s", buf);
-    }
-}
-
 // A look fills as many buffers as a receive does.
 static void peek_many(struct end *e)
 {
@@ -429,7 +408,7 @@ static void untold_time(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(untold_time, COLD), CASE(peek, ALL | COLD), CASE(peek_on, COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
+DIFF_MAIN(CASE(untold_time, COLD), CASE(peek, ALL | COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
           CASE(wait_all, TWO | ALL | COLD), CASE(wait_all_at_once, ALL), CASE(wait_all_large, TWO | COLD),
           CASE(dont_wait, ALL | COLD), CASE(dont_wait_full, COLD), CASE(truncated, ALL | COLD), CASE(thrown_away, ALL | COLD),
           CASE(trunc_large, TWO | COLD), CASE(no_signal, ALL | COLD), CASE(more, ALL | COLD),

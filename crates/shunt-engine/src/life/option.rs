@@ -240,8 +240,6 @@ fn needs_kernel(level: c_int, name: c_int, number: Option<c_int>) -> bool {
             | libc::SO_TIMESTAMPING
             | SO_TIMESTAMPING_NEW,
         ) => true,
-        // Where the next look begins.
-        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => number.is_some_and(|n| n >= 0),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => number.is_some_and(|n| !(0..=1).contains(&n)),
         _ => false,
@@ -345,7 +343,6 @@ mod tests {
         assert!(needs(libc::SO_OOBINLINE, 1) && !needs(libc::SO_OOBINLINE, 0));
         assert!(needs(libc::SO_RCVLOWAT, 2) && needs(libc::SO_RCVLOWAT, -1));
         assert!(!needs(libc::SO_RCVLOWAT, 1) && !needs(libc::SO_KEEPALIVE, 1));
-        assert!(needs(libc::SO_PEEK_OFF, 0) && !needs(libc::SO_PEEK_OFF, -1));
         assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, None));
         // The same number of another level is another option.
         assert!(!needs_kernel(libc::IPPROTO_TCP, libc::SO_ZEROCOPY, Some(1)));
