@@ -23,7 +23,8 @@ pub(crate) fn run() -> Result<bool> {
 /// One step for each screen.
 pub(crate) fn steps(report: &mut Report) -> Result<()> {
     const WIDTHS: [u16; 2] = [80, 200];
-    const OTHERS: [(&str, fn() -> Result<()>); 3] = [
+    type Screen = (&'static str, fn() -> Result<()>);
+    const OTHERS: [Screen; 3] = [
         ("top / no daemon", without_daemon),
         ("top / ended by a signal", ended_by_signal),
         ("top / no terminal", without_terminal),
