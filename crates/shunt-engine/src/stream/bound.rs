@@ -22,12 +22,14 @@ pub(crate) fn unsent(conn: &Conn) -> u64 {
 const WINDOW: u32 = 192 << 10;
 
 /// The bound that goes with an `SO_SNDBUF` of so many bytes, 0 if the program set none: beside
-/// the send buffer TCP fills the peer's receive buffer.
+/// the send buffer TCP fills the peer's receive buffer. A peer that made that small before it
+/// connected has left no room for larger windows (`SO_RCVBUF`; RFC 7323, section 2).
 pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
-    match sndbuf {
-        0 => 0,
-        _ => sndbuf.saturating_add(tcp::send_window(fd).max(WINDOW)),
+    if sndbuf == 0 {
+        return 0;
     }
+    let (window, widest) = tcp::send_window(fd);
+    sndbuf.saturating_add(window.max(WINDOW).min(widest))
 }
 
 /// The program has set `SO_SNDBUF`: threads that wait for room may have some now.
