@@ -49,6 +49,30 @@ static void bound_before(struct end *e)
     much_unread(e);
 }
 
+// A peer that made its receive buffer small before the connection was made: beside that, too, a small
+// send buffer takes little.
+static void both_little(struct end *e)
+{
+    int little = 1;
+    AT(C) {
+        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(setsockopt(FD, SOL_SOCKET, SO_RCVBUF, &little, sizeof little));
+        MUST(tcp_connect(FD, e->fam, e->port));
+    }
+    AT(S) FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    warm_up(e);
+    if (e->role == S) {
+        bound(e, 4097);
+        size_t n = stuff(e, FD, 1);
+        say(e, "100000 bytes fit: %d", n >= 100000);
+        give(e, &n, sizeof n);
+    } else {
+        size_t n;
+        take(e, &n, sizeof n);
+        drain(e, FD, n, 1);
+    }
+}
+
 struct writer {
     int fd;
     volatile pid_t tid;
@@ -123,5 +147,5 @@ static void grown_beyond_writer(struct end *e) { grown_beyond_ring(e, write_one)
 static void grown_beyond_set(struct end *e) { grown_beyond_ring(e, await_room); }
 
 DIFF_MAIN(CASE(in_step, TWO | COLD), CASE(little_unread, COLD), CASE(much_unread, COLD), CASE(more_unread, COLD),
-          CASE(bound_before, BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD),
+          CASE(bound_before, BARE), CASE(both_little, TWO | BARE), CASE(grown_under_writer, TWO | COLD), CASE(grown_under_set, TWO | COLD),
           CASE(grown_beyond_writer, TWO | COLD), CASE(grown_beyond_set, TWO | COLD))

@@ -10,7 +10,10 @@ use crate::sys::{self, Errno};
 #[repr(C)]
 struct Info {
     state: u8,
-    bytes: [u8; 7],
+    bytes: [u8; 5],
+    /// The shifts of the peer's windows (the low half), and of this end's.
+    window_scales: u8,
+    flags: u8,
     words: [u32; 24],
     pacing: [u64; 2],
     bytes_acked: u64,
@@ -29,7 +32,8 @@ struct Info {
 }
 
 const _: () = assert!(
-    std::mem::offset_of!(Info, bytes_acked) == 120
+    std::mem::offset_of!(Info, window_scales) == 6
+        && std::mem::offset_of!(Info, bytes_acked) == 120
         && std::mem::offset_of!(Info, notsent_bytes) == 144
         && std::mem::offset_of!(Info, bytes_sent) == 200
         && std::mem::offset_of!(Info, send_window) == 228
@@ -199,9 +203,12 @@ pub(crate) fn has_small_segments(fd: c_int) -> bool {
     size.is_ok_and(|size| size < LEAST)
 }
 
-/// How much the peer's receive buffer takes, as it last said. (Zero before Linux 5.4.)
-pub(crate) fn send_window(fd: c_int) -> u32 {
-    info(fd).map_or(0, |info| info.send_window)
+/// How much the peer's receive buffer takes, as it last said (zero before Linux 5.4), and the most
+/// that it can ever say on this connection.
+pub(crate) fn send_window(fd: c_int) -> (u32, u32) {
+    info(fd).map_or((0, u32::MAX), |info| {
+        (info.send_window, 0xffff << (info.window_scales & 0xf))
+    })
 }
 
 /// All payload that the kernel has carried: (sent, received), for statistics. One

@@ -27,11 +27,15 @@ const WINDOW: u32 = 192 << 10;
 const FAR: u32 = 320 << 10;
 
 /// The bound that goes with an `SO_SNDBUF` of so many bytes, 0 if the program set none: beside
-/// the send buffer TCP fills the peer's receive buffer. 0: as much as a ring takes.
+/// the send buffer TCP fills the peer's receive buffer. A peer that made that small before it
+/// connected has left no room for larger windows (`SO_RCVBUF`; RFC 7323, section 2). 0: as much as a ring takes.
 pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
     let by_program = match sndbuf {
         0 => u32::MAX,
-        _ => sndbuf.saturating_add(tcp::send_window(fd).max(WINDOW)),
+        _ => {
+            let (window, widest) = tcp::send_window(fd);
+            sndbuf.saturating_add(window.max(WINDOW).min(widest))
+        }
     };
     let by_tcp = if tcp::has_small_segments(fd) {
         FAR
