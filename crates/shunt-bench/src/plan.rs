@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::busy::Loops;
 use crate::cores::Places;
 use crate::report::{Failure, Figure, Host, Results, Table, TableRow};
-use crate::scenario::{Row, Sample, Scenario};
+use crate::scenario::{Entry, Row, Sample, Scenario};
 use crate::side::Lab;
 use crate::sys;
 
@@ -94,6 +94,15 @@ fn choose(scenarios: &mut Vec<Scenario>, only: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// One turn of an entry: a sample of each of its sides.
+fn measure(lab: &Lab, entry: &Entry, sides: &mut [Vec<Sample>]) -> Result<()> {
+    let samples = (entry.measure)(lab)?;
+    for (of_side, sample) in sides.iter_mut().zip(samples) {
+        of_side.push(sample);
+    }
+    Ok(())
+}
+
 /// All rounds of a row.
 fn turns(
     lab: &Lab,
@@ -116,20 +125,14 @@ fn turns(
             let entry = &row.entries[n];
             let what = format!("{what} {}", entry.sides.join(", "));
             bar.set_message(what.clone());
-            if !failed[n] && sys::go_on().is_ok() {
-                match (entry.measure)(lab) {
-                    Ok(samples) => {
-                        for (of_side, sample) in all[n].iter_mut().zip(samples) {
-                            of_side.push(sample);
-                        }
-                    }
-                    Err(error) => {
-                        // Once may be told; five times would tell nothing more.
-                        failed[n] = true;
-                        let why = format!("{error:#}");
-                        failures.push(Failure { what, why });
-                    }
-                }
+            if !failed[n]
+                && sys::go_on().is_ok()
+                && let Err(error) = measure(lab, entry, &mut all[n])
+            {
+                // Once may be told; five times would tell nothing more.
+                failed[n] = true;
+                let why = format!("{error:#}");
+                failures.push(Failure { what, why });
             }
             bar.inc(1);
         }

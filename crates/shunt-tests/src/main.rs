@@ -21,8 +21,8 @@ mod stats;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -167,47 +167,33 @@ fn start(args: &Args) -> Result<usize> {
         }),
     };
     let left_out = AtomicUsize::new(0);
+    let tally = run_all(&runner, &programs, args, &left_out);
+    tally.sum_up(left_out.into_inner(), args.json);
+    Ok(tally.failures.len())
+}
+
+/// Runs all of them, as many at a time as there are to be jobs.
+fn run_all(runner: &Runner, programs: &[Program], args: &Args, left_out: &AtomicUsize) -> Tally {
     let next = AtomicUsize::new(0);
     let tally = Mutex::new(Tally::default());
+    let work = || {
+        while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            for verdict in one_program(runner, program, args, left_out) {
+                let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                tally.add(&verdict, args.json);
+                if args.fail_fast && verdict.failure.is_some() {
+                    next.store(programs.len(), Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..args.jobs.max(1) {
-            scope.spawn(|| {
-                while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for verdict in one_program(&runner, program, args, &left_out) {
-                        let mut tally = tally
-                            .lock()
-                            .unwrap_or_else(std::sync::PoisonError::into_inner);
-                        tally.add(&verdict, args.json);
-                        if args.fail_fast && verdict.failure.is_some() {
-                            next.store(programs.len(), Ordering::Relaxed);
-                            break;
-                        }
-                    }
-                }
-            });
+            scope.spawn(work);
         }
     });
-    let tally = tally
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if !args.json && !tally.failures.is_empty() {
-        println!("\nfailed:");
-        for name in &tally.failures {
-            println!("  {name}");
-        }
-        println!();
-    }
-    let left_out = left_out.into_inner();
-    if left_out > 0 && !args.json {
-        println!("{left_out} cases left out: {}", restless::WHY);
-    }
-    println!(
-        "{} passed, {} failed, {} skipped",
-        tally.passed,
-        tally.failures.len(),
-        tally.skipped
-    );
-    Ok(tally.failures.len())
+    tally.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Builds a program, makes its native reference and yields one verdict per run.
@@ -332,5 +318,25 @@ impl Tally {
         } else {
             self.passed += 1;
         }
+    }
+
+    /// What failed, and how many of each.
+    fn sum_up(&self, left_out: usize, json: bool) {
+        if !json && !self.failures.is_empty() {
+            println!("\nfailed:");
+            for name in &self.failures {
+                println!("  {name}");
+            }
+            println!();
+        }
+        if left_out > 0 && !json {
+            println!("{left_out} cases left out: {}", restless::WHY);
+        }
+        println!(
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failures.len(),
+            self.skipped
+        );
     }
 }

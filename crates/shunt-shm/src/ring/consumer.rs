@@ -212,11 +212,23 @@ impl Consumer<'_> {
     ) -> Result<Result<usize, E>, Fault> {
         let r = self.receiving;
         let (mut at, mut left) = self.at()?;
-        if left == 0 {
-            let Next::Data(n) = self.next(&mut at)? else {
-                return Ok(Ok(0));
-            };
-            left = n;
+        let mut jumps = 0;
+        while left == 0 {
+            match self.frame(at)? {
+                Frame::None | Frame::Back(_) => return Ok(Ok(0)),
+                Frame::Data(n) => {
+                    left = n;
+                    at.offset += HEADER;
+                }
+                Frame::Jump(_) if jumps == MOST_JUMPS => return Err(Fault),
+                Frame::Jump(offset) => {
+                    jumps += 1;
+                    at = Position {
+                        lap: at.lap.wrapping_add(1),
+                        offset,
+                    };
+                }
+            }
         }
         let offered = most.min(left as usize);
         r.unsure.store(1, Ordering::Relaxed);

@@ -133,27 +133,36 @@ fn connect(shared: &Shared, side: usize) -> std::io::Result<Vec<OwnedFd>> {
 fn warm_up(sockets: Vec<OwnedFd>, side: usize) -> std::io::Result<Vec<OwnedFd>> {
     for round in 0..64_u8 {
         for socket in &sockets {
-            let mut bytes = [round; 16];
-            for step in 0..2 {
-                if step == side {
-                    receive_all(socket, &mut bytes)?;
-                } else {
-                    let (fd, data) = (socket.as_raw_fd(), bytes.as_ptr().cast());
-                    // SAFETY: the array lives through the call and has the size given.
-                    let sent = system::counted(unsafe {
-                        libc::send(fd, data, bytes.len(), libc::MSG_NOSIGNAL)
-                    })?;
-                    if sent != bytes.len() {
-                        return Err(Error::other("a small send was short"));
-                    }
-                }
-            }
-            if bytes != [round; 16] {
-                return Err(Error::other("other bytes came than were sent"));
-            }
+            exchange(socket, side, [round; 16])?;
         }
     }
     Ok(sockets)
+}
+
+/// One message there and back, or back and there.
+fn exchange(socket: &OwnedFd, side: usize, message: [u8; 16]) -> std::io::Result<()> {
+    let mut bytes = message;
+    for step in 0..2 {
+        if step == side {
+            receive_all(socket, &mut bytes)?;
+        } else {
+            send_at_once(socket, &bytes)?;
+        }
+    }
+    if bytes != message {
+        return Err(Error::other("other bytes came than were sent"));
+    }
+    Ok(())
+}
+
+fn send_at_once(socket: &OwnedFd, bytes: &[u8]) -> std::io::Result<()> {
+    let (fd, data) = (socket.as_raw_fd(), bytes.as_ptr().cast());
+    // SAFETY: the bytes live through the call and have the size given.
+    let sent = system::counted(unsafe { libc::send(fd, data, bytes.len(), libc::MSG_NOSIGNAL) })?;
+    if sent != bytes.len() {
+        return Err(Error::other("a small send was short"));
+    }
+    Ok(())
 }
 
 fn receive_all(socket: &OwnedFd, mut buffer: &mut [u8]) -> std::io::Result<()> {
