@@ -21,9 +21,10 @@ IN_NAMESPACE = "SHUNT_TCP_CRR"
 
 
 def enter_namespace():
-    """A network namespace of our own, in which closed connections keep no ports."""
+    """A network namespace of our own, in which closed connections keep no ports. netperf asks getaddrinfo, which knows
+    no IPv4 where the only address is 127.0.0.1."""
     if IN_NAMESPACE not in os.environ:
-        script = 'ip link set lo up; echo 0 > /proc/sys/net/ipv4/tcp_max_tw_buckets; exec "$@"'
+        script = 'ip link set lo up; ip addr add 10.0.0.1/32 dev lo; echo 0 > /proc/sys/net/ipv4/tcp_max_tw_buckets; exec "$@"'
         words = ["unshare", "--net", "sh", "-e", "-c", script, "sh", "python3", *sys.argv]
         os.execvpe(words[0], words, {**os.environ, IN_NAMESPACE: "1"})
 
