@@ -46,6 +46,9 @@ pub(crate) struct Options {
     /// Only in network namespaces, not in containers of Docker's
     #[arg(long, conflicts_with = "rates")]
     namespaces: bool,
+    /// Only programs in containers of Docker's, and of these only such tests or loads as have one of these words in their names
+    #[arg(long, value_delimiter = ',', conflicts_with = "namespaces")]
+    only: Vec<String>,
     #[command(flatten)]
     rates: rates::Rates,
 }
@@ -53,14 +56,16 @@ pub(crate) struct Options {
 /// The task.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.rates.rates {
-        let done = rates::run(&options.rates);
+        let done = rates::run(&options.rates, &options.only);
         reap_leftovers();
         return done.map(|()| true);
     }
     let mut report = Report::new();
-    steps(&mut report)?;
+    if options.only.is_empty() {
+        steps(&mut report)?;
+    }
     if !options.namespaces {
-        docker::steps(&mut report)?;
+        docker::steps(&mut report, &options.only)?;
     }
     reap_leftovers();
     Ok(report.finish())
@@ -403,6 +408,11 @@ impl Pair {
         }
         Ok(format!("by ring: {}", shares.join(", ")))
     }
+}
+
+/// Whether a name has one of these words in it, or there are none.
+fn is_wanted(name: &str, only: &[String]) -> bool {
+    only.is_empty() || only.iter().any(|word| name.contains(word.as_str()))
 }
 
 /// The share of a program's bytes that have travelled by ring; `Err`: it is less than it should be.

@@ -7,7 +7,7 @@
 //! int identity(struct bpf_sock_ops *ctx) {
 //!     struct record record = {};
 //!     struct numbers numbers;
-//!     u64 cookie, empty[2] = {};
+//!     u64 cookie, places[2] = {};
 //!     int side;
 //!
 //!     if (ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB && ctx->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
@@ -34,15 +34,18 @@
 //!     record.netns = bpf_get_netns_cookie(ctx);
 //!     record.established = bpf_ktime_get_ns();
 //!     bpf_map_update_elem(&ends, &cookie, &record, BPF_ANY);
-//!     u64 *places = bpf_map_lookup_elem(&pairs, &numbers);
-//!     if (!places) {
-//!         bpf_map_update_elem(&pairs, &numbers, &empty, BPF_NOEXIST);
-//!         places = bpf_map_lookup_elem(&pairs, &numbers);
-//!         if (!places)
+//!     places[side] = cookie;
+//!     // The connector is first, so its entry is not looked for before it is made.
+//!     u64 *known = side == 0 ? NULL : bpf_map_lookup_elem(&pairs, &numbers);
+//!     if (!known) {
+//!         if (bpf_map_update_elem(&pairs, &numbers, &places, BPF_NOEXIST) == 0)
+//!             return 1;
+//!         known = bpf_map_lookup_elem(&pairs, &numbers);
+//!         if (!known)
 //!             return 1;
 //!     }
-//!     if (!__sync_bool_compare_and_swap(&places[side], 0, cookie))
-//!         places[side] = AMBIGUOUS;
+//!     if (!__sync_bool_compare_and_swap(&known[side], 0, cookie))
+//!         known[side] = AMBIGUOUS;
 //!     return 1;
 //! }
 //! ```
@@ -103,7 +106,7 @@ const STACK: Register = 10;
 const RECORD: i16 = -(size_of::<Record>() as i16);
 const COOKIE: i16 = RECORD - 8;
 const NUMBERS: i16 = COOKIE - size_of::<Numbers>() as i16;
-const EMPTY: i16 = NUMBERS - size_of::<Places>() as i16;
+const PLACES: i16 = NUMBERS - size_of::<Places>() as i16;
 
 /// Where a field of the record lies on the stack.
 macro_rules! record {
@@ -144,8 +147,9 @@ pub(crate) fn assemble(ends: BorrowedFd<'_>, pairs: BorrowedFd<'_>) -> Vec<Instr
     describe(&mut code);
     identify(&mut code);
     update(&mut code, ends, COOKIE, RECORD, helper::ANY);
-    let full = enter(&mut code, pairs);
-    code.land(full);
+    for done in enter(&mut code, pairs) {
+        code.land(done);
+    }
     code.land(another);
     code.set(RESULT, 1);
     code.exit();
@@ -161,16 +165,23 @@ fn number(code: &mut Assembly, side: Side, sent: i16, received: i16) {
     code.set(PLACE, place(side) as i32 * size_of::<u64>() as i32);
 }
 
-/// Enters the socket at its place in the connection's entry, or says there that it is not the only one. If there is
-/// no room for an entry, it goes on at the jump that is returned.
-fn enter(code: &mut Assembly, pairs: BorrowedFd<'_>) -> Jump {
+/// Enters the socket at its place in the connection's entry, or says there that it is not the only one. The end of it
+/// all is where the jumps go on that are returned: the entry is made, or there is no room for it.
+fn enter(code: &mut Assembly, pairs: BorrowedFd<'_>) -> [Jump; 2] {
+    for at in (0..size_of::<Places>() as i16).step_by(8) {
+        code.store_double_value(STACK, PLACES + at, 0);
+    }
+    code.load_double(FIRST, STACK, COOKIE);
+    code.address(SECOND, STACK, PLACES);
+    code.add(SECOND, PLACE);
+    code.store_double(SECOND, 0, FIRST);
+    // The connector is first, so its entry is not looked for before it is made.
+    let first = code.jump_if_equal(OP, ACTIVE_ESTABLISHED as i32);
     lookup(code, pairs, NUMBERS);
     let known = code.jump_unless_equal(RESULT, 0);
-    for at in (0..size_of::<Places>() as i16).step_by(8) {
-        code.store_double_value(STACK, EMPTY + at, 0);
-    }
-    // It is no matter if the other end has made it meanwhile.
-    update(code, pairs, NUMBERS, EMPTY, helper::NOEXIST);
+    code.land(first);
+    update(code, pairs, NUMBERS, PLACES, helper::NOEXIST);
+    let made = code.jump_if_equal(RESULT, 0);
     lookup(code, pairs, NUMBERS);
     let full = code.jump_if_equal(RESULT, 0);
     code.land(known);
@@ -182,7 +193,7 @@ fn enter(code: &mut Assembly, pairs: BorrowedFd<'_>) -> Jump {
     let only = code.jump_if_equal(RESULT, 0);
     code.store_double_value(SECOND, 0, AMBIGUOUS);
     code.land(only);
-    full
+    [made, full]
 }
 
 /// Side and addresses.

@@ -10,7 +10,7 @@
 
 use super::place::{self, Place};
 use super::program::{PROGRAMS, Program};
-use super::{ANY_PORT, LIMIT, Lab, MOST, share};
+use super::{ANY_PORT, LIMIT, Lab, MOST, is_wanted, share};
 use crate::image::succeeds;
 use crate::process::{Job, check, wait_until};
 use crate::report::Report;
@@ -40,26 +40,27 @@ action = \"deny\"
 across = \"user\"
 ";
 
-/// The tests in containers.
-pub(super) fn steps(report: &mut Report) -> Result<()> {
+/// The tests in containers; of programs only those with such names.
+pub(super) fn steps(report: &mut Report, only: &[String]) -> Result<()> {
     let Some(docker) = Docker::begin(report)? else {
         return Ok(());
     };
-    docker.echoes(report);
+    if only.is_empty() {
+        docker.echoes(report);
+    }
     for program in &PROGRAMS {
         for way in Way::ALL {
             let name = format!("docker / {} / {}", program.name, way.name());
-            report.step(&name, || docker.serve(program, way));
+            if is_wanted(&name, only) {
+                report.step(&name, || docker.serve(program, way));
+            }
         }
     }
-    let mut pods = None;
-    report.step("docker / the same addresses twice / network", || {
-        pods = Some([Pods::new("one")?, Pods::new("other")?]);
-        Ok(String::new())
-    });
-    for program in PROGRAMS.iter().filter(|_| pods.is_some()) {
-        let name = format!("docker / the same addresses twice / {}", program.name);
-        report.step(&name, || docker.serve_twice(program, pods.as_ref()));
+    for program in &PROGRAMS {
+        let name = format!("docker / {} / the same addresses twice", program.name);
+        if is_wanted(&name, only) {
+            report.step(&name, || docker.serve_twice(program));
+        }
     }
     docker.daemon.stop(Signal::TERM)?;
     Ok(())
@@ -158,8 +159,8 @@ impl Docker {
     }
 
     /// The same by two pairs at the same time that have the same addresses and ports.
-    fn serve_twice(&self, program: &Program, pods: Option<&[Pods; 2]>) -> Result<String> {
-        let pods = pods.context("there is no network")?;
+    fn serve_twice(&self, program: &Program) -> Result<String> {
+        let pods = [Pods::new("one")?, Pods::new("other")?];
         let mut pairs = Vec::new();
         for (pods, client, server) in [
             (&pods[0], "client", "server"),

@@ -118,7 +118,7 @@ const POSTGRESQL: Program = Program {
         echo 'host all all all trust' >> /data/db/pg_hba.conf
         exec postgres -D /data/db -p $PORT -c listen_addresses=* -c unix_socket_directories= -c fsync=off",
     prepare: Some("until /usr/lib/postgresql/15/bin/pg_isready -q -h $ADDRESS -p $PORT; do sleep 0.1; done
-        /usr/lib/postgresql/15/bin/pgbench -h $ADDRESS -p $PORT -U postgres -i -q -s 2 postgres"),
+        /usr/lib/postgresql/15/bin/pgbench -h $ADDRESS -p $PORT -U postgres -i -I dtGvp -q -s 2 postgres"),
     check: "/usr/bin/python3 -c \"$0\" $PORT $ADDRESS 0.01 /usr/lib/postgresql/15/bin/psql",
     source: include_str!("postgresql_check.py"),
     loads: &[

@@ -4,7 +4,7 @@
 use super::docker::{Docker, GATEWAY, Server, Way, environment};
 use super::place::Place;
 use super::program::{Load, PROGRAMS, Program};
-use super::{LIMIT, Lab};
+use super::{LIMIT, Lab, is_wanted};
 use crate::report::Report;
 use crate::stats::median;
 use anyhow::{Context, Result, bail, ensure};
@@ -18,9 +18,6 @@ pub(crate) struct Rates {
     /// Medians of so many
     #[arg(long, requires = "rates", default_value_t = 5)]
     rounds: usize,
-    /// Only loads whose names begin so
-    #[arg(long, requires = "rates", value_delimiter = ',')]
-    only: Vec<String>,
     /// Measure the programs without Shunt once more: how much of a ratio is chance
     #[arg(long, requires = "rates")]
     control: bool,
@@ -83,7 +80,7 @@ const SHUNTED: usize = 3;
 const CONTROL: usize = 4;
 
 /// Measures, and prints a table.
-pub(super) fn run(options: &Rates) -> Result<()> {
+pub(super) fn run(options: &Rates, only: &[String]) -> Result<()> {
     let mut report = Report::new();
     let Some(docker) = Docker::begin(&mut report)? else {
         bail!("no containers, or no eBPF");
@@ -101,11 +98,8 @@ pub(super) fn run(options: &Rates) -> Result<()> {
     );
     println!("|---|---|{}---:|---:|---:|", "---:|".repeat(count));
     for program in &PROGRAMS {
-        let is_wanted = |load: &&Load| {
-            let begins = |word: &String| load.name.starts_with(word.as_str());
-            options.only.is_empty() || options.only.iter().any(begins)
-        };
-        let loads: Vec<&Load> = program.loads.iter().filter(is_wanted).collect();
+        let loads = program.loads.iter();
+        let loads: Vec<&Load> = loads.filter(|load| is_wanted(load.name, only)).collect();
         if loads.is_empty() {
             continue;
         }
