@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         signal(pid, libc::SIGTERM);
     }
     let (begin, end) = result?;
-    director.summary(begin, end, &stats)
+    director.summary(&begin, &end, &stats)
 }
 
 impl Director<'_> {
@@ -148,7 +148,7 @@ impl Director<'_> {
         // What ended must be cleaned up soon.
         let limit = Instant::now() + Duration::from_secs(10);
         let mut end = self.footprint();
-        while Instant::now() < limit && leaks(&begin, &end).is_some() {
+        while Instant::now() < limit && leaks(&begin, &end, self.daemon_is_hosts()).is_some() {
             sleep(Duration::from_millis(200));
             end = self.footprint();
         }
@@ -293,6 +293,10 @@ impl Director<'_> {
             sleep(Duration::from_millis(10));
         }
         Ok(())
+    }
+
+    fn daemon_is_hosts(&self) -> bool {
+        self.options.system.is_some()
     }
 
     fn footprint(&self) -> Footprint {

@@ -21,13 +21,13 @@ impl Director<'_> {
 
     pub(super) fn summary(
         &mut self,
-        begin: Footprint,
-        end: Footprint,
+        begin: &Footprint,
+        end: &Footprint,
         stats: &str,
     ) -> Result<(), String> {
         let native = self.options.is_native();
         if self.failures.is_empty()
-            && let Some(text) = leaks(&begin, &end)
+            && let Some(text) = leaks(begin, end, self.daemon_is_hosts())
         {
             self.fail(text);
         }
