@@ -25,12 +25,13 @@ const EVERYWHERE: &str = "everywhere";
 
 /// Calls that the library makes for the program, so that what the kernel says is the program's to
 /// hear: its bytes move there, or it has asked for just that.
-const THE_PROGRAMS: [(&str, &str); 17] = [
+const THE_PROGRAMS: [(&str, &str); 18] = [
     ("recvmsg", "engine/io/"),
     ("recvmsg", "engine/stream/recv"),
     ("recvfrom", "engine/stream/recv"),
     ("sendmsg", "engine/io/"),
     ("sendmsg", "engine/stream/send"),
+    ("sendmsg", "engine/thread/sleep.rs"),
     ("sendto", "engine/stream/send"),
     ("read", "engine/stream/transfer"),
     ("pread64", "engine/stream/transfer"),
