@@ -1,5 +1,6 @@
 //! Counts what passed and failed and prints it as it happens.
 
+use crate::process::reap_leftovers;
 use anyhow::Result;
 use std::time::Instant;
 
@@ -13,6 +14,14 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// A task that is nothing but these steps: whether all of them hold.
+    pub(crate) fn of(steps: impl FnOnce(&mut Self) -> Result<()>) -> Result<bool> {
+        let mut report = Self::new();
+        steps(&mut report)?;
+        reap_leftovers();
+        Ok(report.finish())
+    }
+
     pub(crate) fn new() -> Self {
         Self {
             started: Instant::now(),

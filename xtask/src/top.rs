@@ -2,7 +2,7 @@
 //! terminal is afterwards as it was before.
 
 use crate::build::artifact;
-use crate::process::{descendants, reap_leftovers, signal_pid, wait_until};
+use crate::process::{descendants, signal_pid, wait_until};
 use crate::report::Report;
 use crate::why::Pair;
 use anyhow::{Context, Result, bail};
@@ -14,10 +14,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 
 /// The task.
 pub(crate) fn run() -> Result<bool> {
-    let mut report = Report::new();
-    steps(&mut report)?;
-    reap_leftovers();
-    Ok(report.finish())
+    Report::of(steps)
 }
 
 /// One step for each screen.

@@ -4,7 +4,7 @@
 mod case;
 
 use crate::build::{artifact, root};
-use crate::process::{Job, check, reap_leftovers, wait_until};
+use crate::process::{Job, check, wait_until};
 use crate::report::Report;
 use anyhow::{Context, Result, bail};
 use case::{CASES, Case, Place};
@@ -19,10 +19,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 
 /// The task.
 pub(crate) fn run() -> Result<bool> {
-    let mut report = Report::new();
-    steps(&mut report)?;
-    reap_leftovers();
-    Ok(report.finish())
+    Report::of(steps)
 }
 
 /// One step for each case.
