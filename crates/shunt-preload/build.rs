@@ -31,6 +31,8 @@ fn main() {
     if env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
         // An option of lld, which is Rust's linker there.
         println!("cargo:rustc-cdylib-link-arg=-Wl,--no-rosegment");
+        // The loader writes to each page of the data: so no more of them than there are bytes for.
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,separate-loadable-segments");
     }
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -1,6 +1,6 @@
 // Many connections: one after another, and all at once. Those that last are served from shared
 // memory, and each brings its own bytes.
-// path: shunted 50%
+// path: shunted 25%
 // timeout: 120
 #include "diff.h"
 #include <sys/resource.h>

@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,13 @@ union address {
     struct sockaddr_storage storage;
 };
 
+// The server's IPv4 address: this host's own, unless it is on another one.
+static const char *server_address(void)
+{
+    const char *address = getenv("DIFF_ADDRESS");
+    return address ? address : "127.0.0.1";
+}
+
 // What a client of this family connects to.
 static socklen_t target(int fam, int port, union address *a)
 {
@@ -61,12 +69,14 @@ static socklen_t target(int fam, int port, union address *a)
     if (fam == V4 || fam == DUAL) {
         a->in.sin_family = AF_INET;
         a->in.sin_port = htons(port);
-        a->in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        inet_pton(AF_INET, server_address(), &a->in.sin_addr);
         return sizeof a->in;
     }
     a->in6.sin6_family = AF_INET6;
     a->in6.sin6_port = htons(port);
-    inet_pton(AF_INET6, fam == V6 ? "::1" : "::ffff:127.0.0.1", &a->in6.sin6_addr);
+    char mapped[sizeof "::ffff:" + INET_ADDRSTRLEN];
+    snprintf(mapped, sizeof mapped, "::ffff:%s", server_address());
+    inet_pton(AF_INET6, fam == V6 ? "::1" : mapped, &a->in6.sin6_addr);
     return sizeof a->in6;
 }
 
@@ -499,6 +509,31 @@ __attribute__((unused)) static size_t stuff_from(struct end *e, int fd, unsigned
 __attribute__((unused)) static size_t stuff(struct end *e, int fd, unsigned seed)
 {
     return stuff_from(e, fd, seed, 0);
+}
+
+// Whether what the kernel has not sent yet waits for a window that it has not probed.
+__attribute__((unused)) static int is_probe_due(int fd)
+{
+    uint32_t info[64] = {0};
+    socklen_t n = sizeof info;
+    uint8_t backoff;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &n) || n < 232)
+        return 0;
+    memcpy(&backoff, (char *)info + offsetof(struct tcp_info, tcpi_backoff), 1);
+    return info[36] > 0 && backoff == 0;
+}
+
+// The same, for longer than the kernel takes to probe the window that is shut: the probe finds some room at times.
+__attribute__((unused)) static size_t stuff_for_good(struct end *e, int fd, unsigned seed)
+{
+    size_t before, done = 0;
+    do {
+        before = done;
+        done = stuff_from(e, fd, seed, done);
+        for (long long end = now_ms() + PATIENCE_MS; is_probe_due(fd) && now_ms() < end;)
+            nap();
+    } while (done > before);
+    return done;
 }
 
 // ---- Child processes -------------------------------------------------------

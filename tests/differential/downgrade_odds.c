@@ -333,10 +333,101 @@ static void options_when_plain(struct end *e)
     }
 }
 
+// Runs a program, which inherits the connection, whenever it is told to.
+struct runner {
+    pthread_t thread;
+    volatile int runs, wanted, is_over;
+};
+
+static void *runs_programs(void *arg)
+{
+    struct runner *r = arg;
+    char *argv[] = {"true", NULL};
+    while (!r->is_over) {
+        pid_t pid;
+        if (r->runs == r->wanted) {
+            sched_yield();
+            continue;
+        }
+        if (posix_spawn(&pid, "/bin/true", NULL, NULL, argv, environ) == 0)
+            waitpid(pid, NULL, 0);
+        r->runs++;
+    }
+    return NULL;
+}
+
+enum { LENGTH = 16 };
+
+// What poll, select, epoll and FIONREAD have told once they go on to tell, and receives that do not wait find it.
+static int is_still_there(int fd, int set)
+{
+    char buf[LENGTH];
+    struct pollfd p = {fd, POLLIN, 0};
+    struct epoll_event event;
+    struct timeval now = {0, 0};
+    int told = 0;
+    fd_set fds;
+    FD_ZERO(&fds);
+    FD_SET(fd, &fds);
+    return poll(&p, 1, 0) == 1 && p.revents == POLLIN && select(fd + 1, &fds, NULL, NULL, &now) == 1 && epoll_wait(set, &event, 1, 0) == 1 &&
+           ioctl(fd, FIONREAD, &told) == 0 && told == LENGTH && recv(fd, buf, LENGTH, MSG_PEEK | MSG_DONTWAIT) == LENGTH;
+}
+
+// At any moment while another thread runs a program, each time with another connection. (A machine that is very busy may keep the
+// peer from sending in time what was unread, so a few do not count.)
+static void told_beside_programs(struct end *e)
+{
+    enum { TURNS = 60, CALM = 3, FEW = 3 };
+    char buf[LENGTH] = "";
+    int lost = 0;
+    struct runner r = {.runs = 0};
+    if (e->role == C) {
+        for (int i = 0; i < TURNS; i++) {
+            FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+            MUST(tcp_connect(FD, e->fam, e->port));
+            for (int k = 0; k < CALM; k++) {
+                put(FD, buf, 1);
+                get(FD, buf, 1);
+            }
+            put(FD, buf, LENGTH);
+            get(FD, buf, 1);
+            close(FD), FD = -1;
+        }
+        return;
+    }
+    MUST(pthread_create(&r.thread, NULL, runs_programs, &r));
+    for (int i = 0; i < TURNS; i++) {
+        struct epoll_event in = {EPOLLIN, {.u32 = 8}};
+        int is_there = 1, set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        FD = MUST(accept(e->lfd, NULL, NULL));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &in));
+        for (int k = 0; k < CALM; k++) {
+            get(FD, buf, 1);
+            put(FD, buf, 1);
+        }
+        await_bytes(e, FD, LENGTH);
+        r.wanted++;
+        do
+            is_there &= is_still_there(FD, set);
+        while (r.runs != r.wanted);
+        lost += !is_there;
+        is_there = recv(FD, buf, LENGTH, MSG_DONTWAIT) == LENGTH;
+        if (!is_there)
+            say(e, "not there at the end");
+        put(FD, buf, 1);
+        close(set);
+        close(FD), FD = -1;
+    }
+    r.is_over = 1;
+    pthread_join(r.thread, NULL);
+    say(e, "lost: %s", lost > FEW ? "often" : "seldom");
+}
+
 PLAIN_MAIN(CASE(both_behind_unread, TWO | COLD), CASE(behind_200k, SPLIT | COLD), CASE(behind_2m, SPLIT | COLD),
            CASE(behind_small_buffer, SPLIT | COLD),
            CASE(closed_behind_unread, COLD), CASE(shut_behind_unread, COLD),
            CASE(closed_behind_lots, SPLIT | COLD | ALL), CASE(shut_behind_lots, SPLIT | COLD | ALL),
            CASE(deaf_behind_unread, COLD | ALL), CASE(left_to_several, SPLIT | ALL),
            CASE(program_then_program, COLD), CASE(stream_then_program, COLD),
-           CASE(low_water, TWO | COLD), CASE(options_when_plain, COLD))
+           CASE(low_water, TWO | COLD), CASE(options_when_plain, COLD),
+           CASE(told_beside_programs, TWO | BARE | BUSY))

@@ -301,6 +301,48 @@ static void full_table_copied(struct end *e, uint32_t how)
 static void full_table_copied_level(struct end *e) { full_table_copied(e, 0); }
 static void full_table_copied_edge(struct end *e) { full_table_copied(e, EPOLLET); }
 
+// The same while there are descriptors: the connection is copied before it can be paired, and used by the copy so much that it is.
+static void copied_before(struct end *e, uint32_t how)
+{
+    enum { TRIPS = 200 };
+    struct epoll_event event = {EPOLLIN | how, {.u64 = 7}};
+    char buf[8];
+    int set = -1, copy = -1, pipes[2];
+    AT(S) {
+        MUST(pipe2(pipes, O_CLOEXEC));
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        copy = MUST(dup(FD));
+        MUST(dup2(pipes[0], FD));
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &(struct epoll_event){EPOLLIN, {.u64 = 8}}));
+    }
+    for (int i = 0; i < TRIPS; i++) {
+        AT(C) MUST(send(FD, "news", 4, 0));
+        AT(S) {
+            MUST(recv(copy, buf, 8, 0));
+            MUST(send(copy, "so", 2, 0));
+        }
+        AT(C) MUST(recv(FD, buf, 8, 0));
+    }
+    AT(S) {
+        MUST(write(pipes[1], "p", 1));
+        for (int i = 0; i < 2; i++)
+            if (epoll_wait(set, &event, 1, PATIENCE_MS) == 1 && event.data.u64 == 8)
+                say(e, "events %x", event.events);
+        T(epoll_ctl(set, EPOLL_CTL_DEL, FD, &event));
+    }
+    AT(C) T(send(FD, "more", 4, 0));
+    AT(S) {
+        if (T(epoll_wait(set, &event, 1, PATIENCE_MS)) == 1)
+            say(e, "events %x data %d", event.events, (int)event.data.u64);
+        MUST(dup2(copy, FD));
+        T(epoll_ctl(set, EPOLL_CTL_DEL, FD, &event));
+        close(copy), close(set), close(pipes[0]), close(pipes[1]);
+    }
+}
+static void copied_before_level(struct end *e) { copied_before(e, 0); }
+static void copied_before_edge(struct end *e) { copied_before(e, EPOLLET); }
+
 // A connection that lies in a Unix socket, and has no other descriptor, stays in the set.
 static void in_a_message(struct end *e)
 {
@@ -328,4 +370,5 @@ static void in_a_message(struct end *e)
 DIFF_MAIN(CASE(closed_under_waiters, SPLIT), CASE(full_table, SPLIT | STEADY), CASE(full_table_level, SPLIT | COLD | STEADY),
           CASE(full_table_edge, SPLIT | COLD | STEADY), CASE(closed_under_sleeper, SPLIT | COLD),
           CASE(full_table_copied_level, SPLIT | STEADY), CASE(full_table_copied_edge, SPLIT | STEADY),
+          CASE(copied_before_level, SPLIT | ONLY_COLD | STEADY), CASE(copied_before_edge, SPLIT | ONLY_COLD | STEADY),
           CASE(in_a_message, SPLIT | COLD | STEADY))

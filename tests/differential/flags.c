@@ -40,6 +40,77 @@ static void peek(struct end *e)
     }
 }
 
+// A look begins where the one before has ended (`socket(7)`, `SO_PEEK_OFF`), where the kernel knows that.
+static void peek_on(struct end *e)
+{
+    int from = 0;
+    char buf[8];
+    AT(S) T(setsockopt(FD, SOL_SOCKET, SO_PEEK_OFF, &from, sizeof from));
+    AT(C) T(send(FD, "abcdefg", 7, 0));
+    AT(S) {
+        await_bytes(e, FD, 7);
+        for (int i = 0; i < 3; i++) {
+            T(recv(FD, buf, 2, MSG_PEEK));
+            say(e, "%.2s", buf);
+        }
+        T(recv(FD, buf, 3, 0));
+        say(e, "%.3s", buf);
+        T(recv(FD, buf, 8, MSG_PEEK));
+        T(recv(FD, buf, 8, 0));
+        say(e, "%.4s", buf);
+    }
+}
+
+// The same of bytes that lie unread when the option is set.
+static void peek_on_unread(struct end *e)
+{
+    int from = 1, none = -1;
+    char buf[8];
+    AT(C) T(send(FD, "abcdefg", 7, 0));
+    AT(S) {
+        await_bytes(e, FD, 7);
+        T(recv(FD, buf, 2, MSG_PEEK));
+        T(setsockopt(FD, SOL_SOCKET, SO_PEEK_OFF, &from, sizeof from));
+        for (int i = 0; i < 2; i++) {
+            T(recv(FD, buf, 2, MSG_PEEK));
+            say(e, "%.2s", buf);
+        }
+        T(setsockopt(FD, SOL_SOCKET, SO_PEEK_OFF, &none, sizeof none));
+        T(recv(FD, buf, 2, MSG_PEEK));
+        say(e, "%.2s", buf);
+        T(recv(FD, buf, 8, 0));
+    }
+}
+
+// What is accepted has the option of its listener.
+static void peek_on_accepted(struct end *e)
+{
+    int from = 0, port = 0, lfd = -1;
+    char buf[8];
+    if (e->role == S) {
+        lfd = MUST(tcp_listener(V4, SOCK_CLOEXEC, 8, &port));
+        T(setsockopt(lfd, SOL_SOCKET, SO_PEEK_OFF, &from, sizeof from));
+    }
+    share(e, S, &port, sizeof port);
+    if (e->role == C) {
+        FD = MUST(tcp_socket(V4, SOCK_CLOEXEC));
+        MUST(tcp_connect(FD, V4, port));
+    } else {
+        FD = MUST(accept4(lfd, NULL, NULL, SOCK_CLOEXEC));
+        close(lfd);
+    }
+    meet(e);
+    AT(C) T(send(FD, "abcdefg", 7, 0));
+    AT(S) {
+        await_bytes(e, FD, 7);
+        for (int i = 0; i < 3; i++) {
+            T(recv(FD, buf, 2, MSG_PEEK));
+            say(e, "%.2s", buf);
+        }
+        T(recv(FD, buf, 8, 0));
+    }
+}
+
 // A look fills as many buffers as a receive does.
 static void peek_many(struct end *e)
 {
@@ -408,7 +479,7 @@ static void untold_time(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(untold_time, COLD), CASE(peek, ALL | COLD), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
+DIFF_MAIN(CASE(untold_time, COLD), CASE(peek, ALL | COLD), CASE(peek_on, COLD), CASE(peek_on_unread, COLD), CASE(peek_on_accepted, TWO | BARE), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
           CASE(wait_all, TWO | ALL | COLD), CASE(wait_all_at_once, ALL), CASE(wait_all_large, TWO | COLD),
           CASE(dont_wait, ALL | COLD), CASE(dont_wait_full, COLD), CASE(truncated, ALL | COLD), CASE(thrown_away, ALL | COLD),
           CASE(trunc_large, TWO | COLD), CASE(no_signal, ALL | COLD), CASE(more, ALL | COLD),

@@ -666,13 +666,13 @@ static void fork_under_receiver(struct end *e)
         go(e);
         pthread_join(t, &r);
         say(e, "received %ld", (long)r);
+        go(e);
         say(e, "%d good", converse(FD, 0, 20));
     } else {
         T(recv(FD, (char[3]){0}, 3, MSG_WAITALL));
         await_go(e);
         T(send(FD, "def", 3, 0));
-        struct timespec pause = {0, 20000000};
-        nanosleep(&pause, NULL);
+        await_go(e); // the other thread has received that, and nothing else
         client_converses(e, 20);
     }
 }

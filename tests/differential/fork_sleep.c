@@ -5,6 +5,7 @@
 
 static void noted(int signal) { (void)signal; }
 
+// Or has ended.
 static int is_asleep(struct end *e, pid_t pid)
 {
     char path[64], text[512];
@@ -13,7 +14,7 @@ static int is_asleep(struct end *e, pid_t pid)
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
     text[n > 0 ? n : 0] = 0;
-    return strstr(text, ") S ") != NULL;
+    return strstr(text, ") S ") || strstr(text, ") Z ");
 }
 
 // A signal for a child that sleeps ends its wait.
@@ -23,11 +24,11 @@ static void signalled_asleep(struct end *e)
         int interrupted = 0, set = MUST(epoll_create1(EPOLL_CLOEXEC));
         struct sigaction action = {.sa_handler = noted};
         MUST(sigaction(SIGUSR1, &action, NULL));
-        for (int i = 0; i < 40; i++) {
+        for (int i = 0; i < 40 && interrupted == i; i++) {
             pid_t child = MUST(fork());
             if (child == 0) {
                 struct epoll_event event;
-                int found = epoll_wait(set, &event, 1, 300);
+                int found = epoll_wait(set, &event, 1, PATIENCE_MS);
                 _exit(found == -1 && errno == EINTR ? 0 : 1);
             }
             int status;

@@ -17,37 +17,98 @@ static volatile long steps, slept_at;
 // At which step it gets its signal: when it has been there so often.
 static volatile uintptr_t there;
 static volatile long times;
-static volatile int is_inside, has_come, is_late;
+static volatile int is_inside, has_come, has_slept, is_late;
+
+#ifdef __x86_64__
+enum { TRAP_FLAG = 0x100 };
+
+__asm__(".text\nback_from_handler: mov $15, %eax\nsyscall\n");
+extern void back_from_handler(void);
+
+static long bare(long number, long a, long b, long c, long d)
+{
+    long result;
+    register long fourth __asm__("r10") = d;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
+    return result;
+}
+
+// Past libc and the library, which counts the handlers that it knows: one of them ends its call.
+static void handle_barely(int sig, void (*handler)(int, siginfo_t *, void *), unsigned long mask)
+{
+    struct {
+        void (*handler)(int, siginfo_t *, void *);
+        unsigned long flags;
+        void (*restorer)(void);
+        unsigned long mask;
+    } action = {handler, SA_SIGINFO | 0x04000000, back_from_handler, mask};
+    bare(SYS_rt_sigaction, sig, (long)&action, 0, 8);
+}
+
+// It comes when the handler that says so has returned.
+static void signal_itself(int sig)
+{
+    bare(SYS_tgkill, bare(SYS_getpid, 0, 0, 0, 0), bare(SYS_gettid, 0, 0, 0, 0), sig, 0);
+}
+
+// Whether a signal has ended a sleep in the kernel: behind a system call that it has interrupted.
+static int is_behind_sleep(const ucontext_t *context)
+{
+    const greg_t *registers = context->uc_mcontext.gregs;
+    const unsigned char *call = (const unsigned char *)registers[REG_RIP] - 2;
+    return registers[REG_RAX] == -EINTR && call[0] == 0x0f && call[1] == 0x05;
+}
+#else
+static void handle_barely(int sig, void (*handler)(int, siginfo_t *, void *), unsigned long mask)
+{
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+    (void)mask;
+    sigaction(sig, &action, NULL);
+}
+static void signal_itself(int sig) { (void)sig; }
+static int is_behind_sleep(const ucontext_t *context) { (void)context; return 1; }
+#endif
 
 // A timer for this thread alone.
 static int timer_id;
 
-static void within(int ms)
+// How often it looks whether the thread sleeps, and for how long a call sleeps that got its signal and has missed it.
+enum { LOOK_MS = 20, LOST_MS = 5000 };
+
+static void look_after(int ms)
 {
-    struct timespec span = {ms / 1000, ms % 1000 * 1000000};
-    // Again and again: natively nobody knows of one that comes before the kernel's call.
-    struct itimerspec t = {.it_value = span, .it_interval = span};
+    struct itimerspec t = {.it_value = {ms / 1000, ms % 1000 * 1000000}, .it_interval = {0, LOOK_MS * 1000000}};
     syscall(SYS_timer_settime, timer_id, 0, &t, NULL);
 }
 
-// How long a call sleeps that got no signal, and one that got it.
-enum { QUIET_MS = 100, LOST_MS = 5000 };
+static void look_no_more(void)
+{
+    struct itimerspec never = {0};
+    syscall(SYS_timer_settime, timer_id, 0, &never, NULL);
+}
 
 static void on_signal(int sig)
 {
     (void)sig;
+    look_after(LOST_MS);
     has_come = 1;
-    is_late = 0;
-    within(LOST_MS);
 }
 
-static void on_time(int sig)
+// Ends a call that sleeps. One that does not yet, be it for want of a core, goes on as if nothing had happened.
+static void on_time(int sig, siginfo_t *info, void *context)
 {
     (void)sig;
-    if (!slept_at)
+    (void)info;
+    if (!is_behind_sleep(context))
+        return;
+    if (!has_slept)
         slept_at = steps;
-    is_late = 1;
+    has_slept = 1;
+    is_late = has_come;
+    signal_itself(SIGUSR2);
 }
+
+static void on_end(int sig) { (void)sig; }
 
 static int find_library(struct dl_phdr_info *info, size_t size, void *unused)
 {
@@ -66,19 +127,6 @@ static int find_library(struct dl_phdr_info *info, size_t size, void *unused)
 }
 
 #ifdef __x86_64__
-enum { TRAP_FLAG = 0x100 };
-
-__asm__(".text\nback_from_trap: mov $15, %eax\nsyscall\n");
-extern void back_from_trap(void);
-
-static long bare(long number, long a, long b, long c, long d)
-{
-    long result;
-    register long fourth __asm__("r10") = d;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
-    return result;
-}
-
 static void on_step(int sig, siginfo_t *info, void *context)
 {
     greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
@@ -92,22 +140,13 @@ static void on_step(int sig, siginfo_t *info, void *context)
     if (at != there || --times != 0)
         return;
     registers[REG_EFL] &= ~TRAP_FLAG;
-    // It comes when this handler has returned.
-    bare(SYS_tgkill, bare(SYS_getpid, 0, 0, 0, 0), bare(SYS_gettid, 0, 0, 0, 0), SIGUSR1, 0);
+    signal_itself(SIGUSR1);
 }
 
-// Past libc and the library, which would count each step as a signal.
 static void trap(void)
 {
-    struct {
-        void (*handler)(int, siginfo_t *, void *);
-        unsigned long flags;
-        void (*restorer)(void);
-        unsigned long mask;
-    } action = {on_step, SA_SIGINFO | 0x04000000, back_from_trap, 1ul << (SIGUSR1 - 1) | 1ul << (SIGALRM - 1)};
-    bare(SYS_rt_sigaction, SIGTRAP, (long)&action, 0, 8);
+    handle_barely(SIGTRAP, on_step, 1ul << (SIGUSR1 - 1) | 1ul << (SIGUSR2 - 1) | 1ul << (SIGALRM - 1));
 }
-
 
 #define STEPS_BEGIN() __asm__ volatile("pushfq\norq $0x100, (%%rsp)\npopfq" ::: "memory", "cc")
 #define STEPS_END() __asm__ volatile("pushfq\nandq $~0x100, (%%rsp)\npopfq" ::: "memory", "cc")
@@ -119,13 +158,13 @@ static void trap(void) {}
 
 static void go_through(struct end *e, int (*call)(int), int fd, int *lost)
 {
-    steps = slept_at = is_inside = has_come = is_late = 0;
-    within(QUIET_MS);
+    steps = slept_at = is_inside = has_come = has_slept = is_late = 0;
+    look_after(LOOK_MS);
     STEPS_BEGIN();
     int r = call(fd);
     STEPS_END();
     int error = errno;
-    within(0);
+    look_no_more();
     if (r != -1 || error != EINTR)
         say(e, "%d %s", r, errname(error));
     *lost += has_come && is_late;
@@ -142,22 +181,23 @@ static int slept_inside(void)
 static void at_last_steps(struct end *e, const char *name, int (*call)(int), int fd, int may_be_libcs)
 {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGALRM};
-    struct sigaction signal = {.sa_handler = on_signal}, time = {.sa_handler = on_time};
+    struct sigaction signal = {.sa_handler = on_signal}, end = {.sa_handler = on_end};
     static uintptr_t last[LAST];
     static long often[LAST];
     int lost = 0, count = 0;
     event._sigev_un._tid = syscall(SYS_gettid);
     MUST(syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer_id));
     MUST(sigaction(SIGUSR1, &signal, NULL));
-    MUST(sigaction(SIGALRM, &time, NULL));
+    MUST(sigaction(SIGUSR2, &end, NULL));
+    handle_barely(SIGALRM, on_time, 1ul << (SIGUSR2 - 1));
     dl_iterate_phdr(find_library, NULL);
     // What the library does once, it does without steps: it blocks signals meanwhile, and the kernel ends a process that
     // is trapped then.
     is_inside = 1;
     for (int i = 0; i < 4; i++) {
-        within(QUIET_MS / 4);
+        look_after(LOOK_MS);
         call(fd);
-        within(0);
+        look_no_more();
     }
     trap();
     there = 0;

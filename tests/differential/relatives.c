@@ -3,7 +3,11 @@
 // path: shunted 20%
 // timeout: 60
 #include "diff.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 enum { TURNS = 2000, MESSAGE = 64 };
 // What C and S say on the later connection, in each case something else: slots are used again, and their
@@ -35,15 +39,17 @@ static int later(struct end *e)
     return fd;
 }
 
-// Calls `visit` with each piece of memory that Shunt's processes share, readable ones or writable ones.
-static void each_arena(const char *rights, void (*visit)(void *, size_t, void *), void *with)
+static const char arenas[] = "shunt-arena", files[] = "memfd:shunt", counts[] = "/dev/zero";
+
+// Calls `visit` with each piece of shared memory of such a name here, readable ones or writable ones.
+static void each(const char *name, const char *rights, void (*visit)(void *, size_t, void *), void *with)
 {
     char line[512];
     FILE *maps = fopen("/proc/self/maps", "re");
     unsigned long from, to;
     char can[8];
     while (fgets(line, sizeof line, maps))
-        if (strstr(line, "shunt-arena") && sscanf(line, "%lx-%lx %7s", &from, &to, can) == 3 && strstr(can, rights))
+        if (strstr(line, name) && sscanf(line, "%lx-%lx %7s", &from, &to, can) == 3 && strstr(can, rights))
             visit((void *)from, to - from, with);
     fclose(maps);
 }
@@ -54,23 +60,110 @@ static void look(void *memory, size_t n, void *found)
         *(int *)found = 1;
 }
 
-enum child { KEEPS, CLOSES, BECOMES_NOBODY, FORKS };
+// The same with what no mapping, but a descriptor of this process names.
+static void each_file(void (*visit)(void *, size_t, void *), void *with)
+{
+    char path[300], name[64];
+    struct dirent *entry;
+    DIR *all = opendir("/proc/self/fd");
+    while ((entry = readdir(all))) {
+        snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
+        ssize_t n = readlink(path, name, sizeof name - 1);
+        name[n > 0 ? n : 0] = 0;
+        struct stat file;
+        int fd = atoi(entry->d_name);
+        if (!strstr(name, files) || fstat(fd, &file) || file.st_size == 0)
+            continue;
+        void *memory = mmap(NULL, file.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (memory == MAP_FAILED)
+            continue;
+        visit(memory, file.st_size, with);
+        munmap(memory, file.st_size);
+    }
+    closedir(all);
+}
 
-// Looks for what its parent, or that one's peer, says later.
+static const char *search(void)
+{
+    int found = 0;
+    each(files, "r", look, &found);
+    each_file(look, &found);
+    return found ? "everything" : "nothing";
+}
+
+// Nonsense on all pages that there are: for the share of memory that a relative must not have, any will do.
+static void fill_pages(void *memory, size_t n, void *unused)
+{
+    (void)unused;
+    long page = sysconf(_SC_PAGESIZE);
+    unsigned char there;
+    for (size_t at = 0; at < n; at += page)
+        if (mincore((char *)memory + at, page, &there) == 0 && there & 1)
+            memset((char *)memory + at, 0x5a, page);
+}
+
+enum child { KEEPS, CLOSES, BECOMES_NOBODY, FORKS, IS_CONFINED, EXECUTES, FORGES };
+
+// Calls that it needs no more.
+static void confine(struct end *e)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+// Becomes another program, which inherits the connection.
+static void execute(struct end *e, int cue)
+{
+    char numbers[2][16];
+    int inherited[] = {cue, e->out->fd, FD};
+    for (int i = 0; i < 3; i++)
+        fcntl(inherited[i], F_SETFD, 0);
+    snprintf(numbers[0], sizeof numbers[0], "%d", cue);
+    snprintf(numbers[1], sizeof numbers[1], "%d", e->out->fd);
+    execl("/proc/self/exe", "spy", "spy", numbers[0], numbers[1], from_c, from_s, NULL);
+    _exit(99);
+}
+
+static int executed(int cue, int out)
+{
+    char line[64];
+    if (read(cue, line, 1) != 1)
+        return 98;
+    raw_write(out, line, snprintf(line, sizeof line, "a program finds %s\n", search()));
+    return 0;
+}
+
+// Looks for what its parent, or that one's peer, says later, or forges it.
 static void spy(struct end *e, enum child child, int cue)
 {
-    if (child != KEEPS)
+    if (child != KEEPS && child != EXECUTES && child != FORGES)
         close(FD);
     if (child == BECOMES_NOBODY && getuid() == 0)
         MUST(setresuid(65534, 65534, 65534));
+    if (child == IS_CONFINED)
+        confine(e);
+    if (child == EXECUTES)
+        execute(e, cue);
     if (child == FORKS && MUST(fork())) {
         wait(NULL);
         _exit(0);
     }
     MUST(read(cue, (char[1]){0}, 1));
-    int found = 0;
-    each_arena("r", look, &found);
-    say(e, "a relative finds %s", found ? "everything" : "nothing");
+    say(e, "a relative finds %s", search());
+    if (child == FORGES) {
+        each(files, "w", fill_pages, NULL);
+        each(counts, "w", fill_pages, NULL);
+        // It has broken its own connections, too.
+        kill(getpid(), SIGKILL);
+    }
     _exit(0);
 }
 
@@ -98,6 +191,8 @@ static void spied_on(struct end *e, enum role forking, enum child child)
         reap(e, &kid);
         close(cue[0]), close(cue[1]);
     }
+    meet(e);
+    say(e, "%d good afterwards", talk(fd, e->role, mine, others));
     close(fd);
 }
 
@@ -107,6 +202,12 @@ static void closes(struct end *e) { spied_on(e, C, CLOSES); }
 static void closes_of_server(struct end *e) { spied_on(e, S, CLOSES); }
 static void becomes_nobody(struct end *e) { spied_on(e, C, BECOMES_NOBODY); }
 static void grandchild(struct end *e) { spied_on(e, S, FORKS); }
+static void is_confined(struct end *e) { spied_on(e, C, IS_CONFINED); }
+static void is_confined_of_server(struct end *e) { spied_on(e, S, IS_CONFINED); }
+static void executes(struct end *e) { spied_on(e, C, EXECUTES); }
+static void executes_of_server(struct end *e) { spied_on(e, S, EXECUTES); }
+static void forges(struct end *e) { spied_on(e, C, FORGES); }
+static void forges_of_server(struct end *e) { spied_on(e, S, FORGES); }
 
 // The control lines of an arena's slots: those of the two halves begin with a word that says which
 // thread is at work, which a relative may keep others waiting by.
@@ -149,7 +250,7 @@ static void scribbled(struct end *e)
         }
         struct kid kid = spawn(e);
         if (kid.pid == 0) {
-            each_arena("w", scribble, &round);
+            each(arenas, "w", scribble, &round);
             _exit(0);
         }
         reap(e, &kid);
@@ -210,5 +311,19 @@ static void forks_on(struct end *e)
     share(e, S, "x", 1);
 }
 
-DIFF_MAIN(CASE(forks_on, SPLIT | COLD), CASE(keeps, SPLIT), CASE(keeps_of_server, SPLIT), CASE(closes, SPLIT), CASE(closes_of_server, SPLIT),
-          CASE(becomes_nobody, SPLIT), CASE(grandchild, SPLIT), CASE(scribbled, SPLIT))
+static const struct test all_tests[] = {
+    CASE(forks_on, SPLIT | COLD), CASE(keeps, SPLIT), CASE(keeps_of_server, SPLIT), CASE(closes, SPLIT),
+    CASE(closes_of_server, SPLIT), CASE(becomes_nobody, SPLIT), CASE(grandchild, SPLIT), CASE(is_confined, SPLIT),
+    CASE(is_confined_of_server, SPLIT), CASE(executes, SPLIT), CASE(executes_of_server, SPLIT), CASE(forges, SPLIT),
+    CASE(forges_of_server, SPLIT), CASE(scribbled, SPLIT),
+};
+
+int main(int argc, char **argv)
+{
+    if (argc == 6 && !strcmp(argv[1], "spy")) {
+        snprintf(from_c, sizeof from_c, "%s", argv[4]);
+        snprintf(from_s, sizeof from_s, "%s", argv[5]);
+        return executed(atoi(argv[2]), atoi(argv[3]));
+    }
+    return diff_main(argc, argv, all_tests, sizeof all_tests / sizeof *all_tests);
+}

@@ -24,11 +24,18 @@ static void confine(struct sock_filter *filter, size_t count)
         confine(filter_, sizeof filter_ / sizeof *filter_); \
     } while (0)
 #define KILL(number) TO(number, SECCOMP_RET_KILL)
+#define ALLOW(number) TO(number, SECCOMP_RET_ALLOW)
 
 static void limit(int resource, rlim_t bytes)
 {
     if (setrlimit(resource, &(struct rlimit){bytes, bytes}))
         _exit(96);
+}
+
+// By nothing but `read`.
+static int all_comes(int fd, char *buf, size_t n, unsigned seed)
+{
+    return get(fd, buf, n) == n && check(buf, n, 0, seed) < 0;
 }
 
 // OpenSSH's way: a child without a free descriptor, and with no calls for sockets but read and
@@ -44,15 +51,49 @@ static void few_calls(struct end *e)
     await_bytes(e, FD, 1500);
     struct kid kid = spawn(e);
     if (kid.pid == 0) {
-        size_t got = 0;
-        ssize_t n;
         limit(RLIMIT_NOFILE, 1);
         CONFINE(NUMBER, KILL(SYS_sendmsg), KILL(SYS_recvmsg), KILL(SYS_sendto), KILL(SYS_recvfrom), KILL(SYS_socket),
             KILL(SYS_connect), KILL(SYS_openat), ANSWER(SECCOMP_RET_ALLOW));
-        while (got < 1500 && (n = read(FD, buf, sizeof buf)) > 0)
-            got += n;
+        int good = all_comes(FD, buf, 1500, 1);
         fill(buf, 1010, 0, 2);
-        _exit(got != 1500 || write(FD, buf, 1010) != 1010);
+        _exit(!good || write(FD, buf, 1010) != 1010);
+    }
+    reap(e, &kid);
+}
+
+// The same where hardly another call is allowed: the child was in the middle of a conversation.
+static void read_and_write_only(struct end *e)
+{
+    static char buf[4096];
+    // Enough for the default mode, too.
+    for (int i = 0; i < 50; i++) {
+        if (e->role == C)
+            put(FD, buf, 1);
+        get(FD, buf, 1);
+        if (e->role == S)
+            put(FD, buf, 1);
+    }
+    if (e->role == C) {
+        produce(e, FD, 1500, 1);
+        expect(e, FD, 1000, 2);
+        produce(e, FD, 700, 3);
+        expect(e, FD, 10, 4);
+        return;
+    }
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        int good = 0;
+        limit(RLIMIT_NOFILE, 1);
+        CONFINE(NUMBER, ALLOW(SYS_read), ALLOW(SYS_write), ALLOW(SYS_exit_group), ALLOW(SYS_close), ALLOW(SYS_poll),
+            ALLOW(SYS_ppoll), ALLOW(SYS_getpid), ALLOW(SYS_rt_sigprocmask), ALLOW(SYS_futex), ALLOW(SYS_brk),
+            ALLOW(SYS_mmap), ALLOW(SYS_munmap), ANSWER(SECCOMP_RET_KILL));
+        good += all_comes(FD, buf, 1500, 1);
+        fill(buf, 1000, 0, 2);
+        good += write(FD, buf, 1000) == 1000;
+        good += all_comes(FD, buf, 700, 3);
+        fill(buf, 10, 0, 4);
+        good += write(FD, buf, 10) == 10;
+        _exit(good != 4);
     }
     reap(e, &kid);
 }
@@ -179,7 +220,7 @@ static int unadvised(int family, int port)
 }
 
 static const struct test all_tests[] = {
-    CASE(few_calls, SPLIT | COLD), CASE(no_opening, SPLIT | COLD), CASE(no_asking, SPLIT | COLD),
+    CASE(few_calls, SPLIT | COLD), CASE(read_and_write_only, SPLIT | COLD), CASE(no_opening, SPLIT | COLD), CASE(no_asking, SPLIT | COLD),
     CASE(small_files, SPLIT | BARE), CASE(no_advice, SPLIT | BARE),
     CASE(deadly_calls, SPLIT | BARE),
 };

@@ -1,6 +1,6 @@
 // A send buffer that the program has made small, or larger again: beside it the receive buffer of
 // the peer takes what nobody has read (tcp(7)).
-// path: shunted 25%
+// path: shunted 10%
 // timeout: 60
 #include "diff.h"
 

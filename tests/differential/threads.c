@@ -538,7 +538,42 @@ static void closed_under_receiver(struct end *e)
     AT(C) close(first);
 }
 
-DIFF_MAIN(CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
+static void *receives_some(void *arg)
+{
+    struct receiver *r = arg;
+    char buf[8];
+    r->tid = gettid();
+    r->got = recv(r->fd, buf, sizeof buf, 0);
+    r->c = r->got > 0 ? buf[0] : '-';
+    return NULL;
+}
+
+// A thread receives while another one asks for more at a time: less does not wake it, but a signal has it return what there is.
+static void low_water_under_receiver(struct end *e)
+{
+    struct receiver r = {.fd = FD};
+    int least = 5;
+    if (e->role == S) {
+        handle(SIGUSR1, count_hit, 0);
+        MUST(pthread_create(&r.thread, NULL, receives_some, &r));
+        while (!r.tid)
+            nap();
+        await_sleep(e, getpid(), r.tid);
+        T(setsockopt(FD, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least));
+        await_sleep(e, getpid(), r.tid);
+        go(e);
+        await_bytes(e, FD, 2);
+        await_sleep(e, getpid(), r.tid);
+        pthread_kill(r.thread, SIGUSR1);
+        MUST(pthread_join(r.thread, NULL));
+        say(e, "%d %c", r.got, r.c);
+    } else {
+        await_go(e);
+        T(send(FD, "ab", 2, 0));
+    }
+}
+
+DIFF_MAIN(CASE(low_water_under_receiver, TWO | COLD), CASE(framed, TWO | ALL | COLD), CASE(several_receivers, TWO | COLD), CASE(full_duplex, TWO | COLD),
           CASE(threads_that_leave, TWO | COLD), CASE(own_connections, SPLIT | BARE | ALL),
           CASE(receiver_asleep, TWO | COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(own_descriptors, COLD | APART),
           CASE(shut_down_under_sender, TWO | BARE | COLD | STEADY), CASE(two_sleepers, TWO | COLD), CASE(small_stack, TWO | COLD),

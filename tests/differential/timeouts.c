@@ -142,7 +142,7 @@ static void send_without_patience(struct end *e)
     size_t total = 0;
     AT(C) {
         struct timeval negative = {-1, 0};
-        total = stuff(e, FD, 3);
+        total = stuff_for_good(e, FD, 3);
         T(setsockopt(FD, SOL_SOCKET, SO_SNDTIMEO, &negative, sizeof negative));
         T(send(FD, "x", 1, 0));
         limit(e, SO_SNDTIMEO, 200);

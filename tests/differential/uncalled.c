@@ -124,6 +124,50 @@ static void forbidden(struct end *e, int late)
 static void may_not_send(struct end *e) { forbidden(e, 0); }
 static void may_send_no_more(struct end *e) { forbidden(e, 1); }
 
+// Waits by epoll for room, while the other side reads, which may not call: nothing comes by TCP. Meanwhile a timer wakes
+// the set that often.
+static void await_room_beside(struct end *e, const struct itimerspec *often)
+{
+    int fd;
+    size_t much;
+    char over = 0;
+    if (e->role == S) {
+        struct epoll_event event = {.events = EPOLLIN};
+        uint64_t times;
+        fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        trips(fd, 0);
+        much = stuff(e, fd, 3);
+        put(e->ctl, &much, sizeof much);
+        int set = MUST(epoll_create1(EPOLL_CLOEXEC)), timer = MUST(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC));
+        event.data.fd = timer;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, timer, &event));
+        event = (struct epoll_event){.events = EPOLLOUT, .data.fd = fd};
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+        MUST(timerfd_settime(timer, 0, often, NULL));
+        while (MUST(epoll_wait(set, &event, 1, -1)) == 1 && event.data.fd == timer)
+            MUST(read(timer, &times, sizeof times));
+        say(e, "%s", events(event.events));
+        put(e->ctl, &over, 1);
+        close(set), close(timer), close(fd);
+        return;
+    }
+    struct kid kid = spawn(e);
+    if (kid.pid == 0) {
+        fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(fd, e->fam, e->port));
+        trips(fd, 1);
+        take(e, &much, sizeof much);
+        forbid_calls();
+        await_sleep(e, e->peer_pid, e->peer_tid);
+        drain(e, fd, much, 3);
+        take(e, &over, 1);
+        _exit(0);
+    }
+    reap(e, &kid);
+}
+static void await_room(struct end *e) { await_room_beside(e, &(struct itimerspec){0}); }
+static void await_room_awake(struct end *e) { await_room_beside(e, &(struct itimerspec){{0, 50000000}, {0, 50000000}}); }
+
 // ---- Threads that sleep while others send on the connection -----------------
 
 static void *receives(void *fd)
@@ -240,5 +284,5 @@ static void relative_gone(struct end *e)
     reap(e, &kid);
 }
 
-DIFF_MAIN(CASE(other_namespace, SPLIT | BARE | APART), CASE(may_not_send, SPLIT | BARE), CASE(may_send_no_more, SPLIT | BARE),
-          CASE(without_a_place, SPLIT | BARE), CASE(relative_gone, SPLIT | BARE))
+DIFF_MAIN(CASE(other_namespace, SPLIT | BARE | APART), CASE(may_not_send, SPLIT | BARE), CASE(may_send_no_more, SPLIT | BARE), CASE(await_room, SPLIT | BARE),
+          CASE(await_room_awake, SPLIT | BARE), CASE(without_a_place, SPLIT | BARE), CASE(relative_gone, SPLIT | BARE))

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <valgrind/callgrind.h>
 
 /* xtask divides by the first. */
@@ -20,6 +21,12 @@ static void must(int good) {
 }
 
 static void one_send(void) { must(send(near, bytes, SIZE, 0) == SIZE); }
+
+/* As a server does with the head and the body of an answer. */
+static void one_writev(void) {
+    struct iovec parts[] = {{bytes, SIZE / 2}, {bytes + SIZE / 2, SIZE / 2}};
+    must(writev(near, parts, 2) == SIZE);
+}
 
 static void one_recv(void) { must(recv(far, bytes, SIZE, 0) == SIZE); }
 
@@ -82,6 +89,7 @@ int main(void) {
         must(send(far, bytes, SIZE, 0) == SIZE && recv(near, bytes, SIZE, 0) == SIZE);
     }
     count("send", NULL, one_send, one_recv);
+    count("writev", NULL, one_writev, one_recv);
     count("recv", one_send, one_recv, NULL);
     count("recv_nothing", NULL, recv_nothing, NULL);
     count("recv_no_more", send_and_recv, recv_nothing, NULL);

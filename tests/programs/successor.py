@@ -119,11 +119,12 @@ def main():
         return sum(case(mode, **how) for mode in ("eager", "adaptive") for how in cases)
 
 
-if "--serve" in sys.argv:
-    serve()
-elif "--fork" in sys.argv:
-    serve_by_forks()
-elif "--client" in sys.argv:
-    client(int(sys.argv[-1]))
-else:
-    sys.exit(1 if main() else 0)
+if __name__ == "__main__":
+    if "--serve" in sys.argv:
+        serve()
+    elif "--fork" in sys.argv:
+        serve_by_forks()
+    elif "--client" in sys.argv:
+        client(int(sys.argv[-1]))
+    else:
+        sys.exit(1 if main() else 0)

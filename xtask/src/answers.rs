@@ -24,7 +24,12 @@ pub(crate) fn steps(report: &mut Report) {
     report.step("calls beside the stream", || run("sleepers", &[]));
     report.step("back to the rings", || run("returning", &[]));
     report.step("claims that outlive shuntd", || run("successor", &[]));
+    report.step("another shuntd behind its socket", || {
+        run("activation", &[])
+    });
     report.step("a close beside a recall", || run("unanswered", &[]));
+    report.step("bytes that a late shuntd brings", || run("late", &[]));
+    report.step("calls before a late welcome", || run("welcome", &[]));
     report.step("addresses and memory", || run("capacity", &[]));
 }
 

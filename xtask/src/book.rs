@@ -1,10 +1,45 @@
-//! The book: each document is in its table of contents, and each link leads somewhere.
+//! The book: each document is in its table of contents, each link leads somewhere, and mdbook finds nothing wrong.
 
 use crate::build::root;
-use anyhow::{Context, Result, bail};
+use crate::report::Report;
+use crate::tool;
+use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MDBOOK: &str = "0.5.4";
+
+/// The task.
+pub(crate) fn run() -> Result<bool> {
+    let mut report = Report::new();
+    report.step("links", step);
+    report.step("mdbook", build);
+    Ok(report.finish())
+}
+
+/// Makes the book in `target/book`, without a warning.
+fn build() -> Result<String> {
+    // Only what builds: not what serves and watches.
+    let mdbook = tool::prepare(
+        "mdbook",
+        MDBOOK,
+        &["--no-default-features", "--features", "search"],
+    )?;
+    let output = Command::new(mdbook)
+        .args(["build", "docs"])
+        .current_dir(root())
+        .output()
+        .context("start mdbook")?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let is_bad = |line: &&str| ["WARN", "ERROR"].iter().any(|word| line.contains(word));
+    let bad: Vec<_> = said.lines().filter(is_bad).collect();
+    ensure!(output.status.success() && bad.is_empty(), "{said}");
+    let page = root().join("target/book/getting-started.html");
+    ensure!(page.exists(), "it has not made {}", page.display());
+    Ok("target/book".to_owned())
+}
 
 /// The step.
 pub(crate) fn step() -> Result<String> {

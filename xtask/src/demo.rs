@@ -31,7 +31,8 @@ pub(crate) struct Sample {
 struct Load {
     name: &'static str,
     server: Server,
-    words: &'static [&'static str],
+    /// Its command, with `PORT` in the place of the server's port.
+    words: &'static str,
     parse: fn(&str) -> Option<Sample>,
 }
 
@@ -46,127 +47,49 @@ const LOADS: &[Load] = &[
     Load {
         name: "redis GET, 1 client",
         server: Server::Redis,
-        words: &[
-            "redis-benchmark",
-            "-p",
-            "PORT",
-            "-t",
-            "get",
-            "-c",
-            "1",
-            "-n",
-            "20000",
-            "--csv",
-        ],
+        words: "redis-benchmark -p PORT -t get -c 1 -n 20000 --csv",
         parse: redis_csv,
     },
     Load {
         name: "redis SET, 1 client",
         server: Server::Redis,
-        words: &[
-            "redis-benchmark",
-            "-p",
-            "PORT",
-            "-t",
-            "set",
-            "-c",
-            "1",
-            "-n",
-            "20000",
-            "--csv",
-        ],
+        words: "redis-benchmark -p PORT -t set -c 1 -n 20000 --csv",
         parse: redis_csv,
     },
     Load {
         name: "redis GET, 50 clients",
         server: Server::Redis,
-        words: &[
-            "redis-benchmark",
-            "-p",
-            "PORT",
-            "-t",
-            "get",
-            "-c",
-            "50",
-            "-n",
-            "100000",
-            "--csv",
-        ],
+        words: "redis-benchmark -p PORT -t get -c 50 -n 100000 --csv",
         parse: redis_csv,
     },
     Load {
         name: "redis GET, 50 clients, pipeline 16",
         server: Server::Redis,
-        words: &[
-            "redis-benchmark",
-            "-p",
-            "PORT",
-            "-t",
-            "get",
-            "-c",
-            "50",
-            "-n",
-            "1000000",
-            "-P",
-            "16",
-            "--csv",
-        ],
+        words: "redis-benchmark -p PORT -t get -c 50 -n 1000000 -P 16 --csv",
         parse: redis_csv,
     },
     Load {
         name: "memcached get, 1 client",
         server: Server::Memcached,
-        words: &[
-            "memcslap",
-            "--servers=127.0.0.1:PORT",
-            "--concurrency=1",
-            "--execute-number=15000",
-            "--test=get",
-        ],
+        words: "memcslap --servers=127.0.0.1:PORT --concurrency=1 --execute-number=15000 --test=get",
         parse: |output| memcslap(output, 1.0),
     },
     Load {
         name: "memcached set, 16 clients",
         server: Server::Memcached,
-        words: &[
-            "memcslap",
-            "--servers=127.0.0.1:PORT",
-            "--concurrency=16",
-            "--execute-number=3000",
-            "--test=set",
-        ],
+        words: "memcslap --servers=127.0.0.1:PORT --concurrency=16 --execute-number=3000 --test=set",
         parse: |output| memcslap(output, 16.0),
     },
     Load {
         name: "nginx 1 KiB, 1 client",
         server: Server::Nginx,
-        words: &[
-            "wrk",
-            "-t",
-            "1",
-            "-c",
-            "1",
-            "-d",
-            "1s",
-            "--latency",
-            "http://127.0.0.1:PORT/1k",
-        ],
+        words: "wrk -t 1 -c 1 -d 1s --latency http://127.0.0.1:PORT/1k",
         parse: wrk,
     },
     Load {
         name: "nginx 1 KiB, 64 clients",
         server: Server::Nginx,
-        words: &[
-            "wrk",
-            "-t",
-            "1",
-            "-c",
-            "64",
-            "-d",
-            "1s",
-            "--latency",
-            "http://127.0.0.1:PORT/1k",
-        ],
+        words: "wrk -t 1 -c 64 -d 1s --latency http://127.0.0.1:PORT/1k",
         parse: wrk,
     },
 ];
@@ -302,12 +225,8 @@ fn once(load: &Load, variant: Variant) -> Result<(Sample, Stats)> {
         Server::Memcached => memcached::serve(&mut lab, &number)?,
         Server::Nginx => nginx::serve(&mut lab, port)?,
     }
-    let words: Vec<String> = load
-        .words
-        .iter()
-        .map(|word| word.replace("PORT", &number))
-        .collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let words = load.words.replace("PORT", &number);
+    let words: Vec<&str> = words.split(' ').collect();
     let output = lab.client(120, &words)?;
     let sample =
         (load.parse)(&output).with_context(|| format!("{}: no result in\n{output}", load.name))?;

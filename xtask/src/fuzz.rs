@@ -44,6 +44,9 @@ const TESTS: &[(&str, &str, u32)] = &[
     ("shuntd", "any_text_is_a_configuration_or_a_mistake", 20_000),
     ("shuntd", "lists_of_rules_are_read_from_the_top", 10_000),
     ("shuntd", "it_matches_what_its_definition_does", 100_000),
+    ("shunt-hosts", "any_bytes_are_a_frame_or_none", 100_000),
+    ("shunt-hosts", "any_change_of_a_frame_is_a_frame", 100_000),
+    ("shunt-hosts", "what_is_written_is_read", 1_000),
     (
         "shunt-identity",
         "any_bytes_are_an_identity_or_none",

@@ -26,55 +26,80 @@ pub(crate) fn run() -> Result<bool> {
     Ok(report.finish())
 }
 
-/// The step.
+/// The step: with what is built here, so without the commands that install it.
 pub(crate) fn step() -> Result<String> {
-    let text = fs::read_to_string(root().join("docs/getting-started.md"))?;
-    let all = shown(&text);
-    let directory = std::env::temp_dir();
+    let guide = Guide::read(false)?;
     let path = std::env::var("PATH").unwrap_or_default();
     let own = artifact("shunt");
     let own = own.parent().context("a directory")?;
     let mut command = Command::new("bash");
     command
-        .args(["-c", &script(&all)])
+        .args(["-c", &guide.script()])
         .env("PATH", format!("{}:{path}", own.display()));
-    let name = format!("guide.{}", std::process::id());
-    let mut job = Job::spawn(&name, &directory, &mut command)?;
-    let status = job.wait(LIMIT, &[]);
-    let printed = job.output();
-    job.kill(); // What it has left in the background.
-    let _ = fs::remove_file(directory.join(format!("{name}.log")));
-    let status = status.with_context(|| printed.clone())?;
-    let parts: Vec<_> = printed.split(MARK).skip(1).collect();
-    if parts.len() != all.len() || !status.success() {
-        bail!(
-            "{status} at command {} of {}:\n{printed}",
-            parts.len(),
-            all.len()
-        );
-    }
-    for (shown, part) in all.iter().zip(parts) {
-        let lines: Vec<_> = part.lines().skip(1).collect();
-        let expected: Vec<_> = shown.output.iter().map(String::as_str).collect();
-        if !is_like(&expected, &lines) {
-            bail!(
-                "$ {}\nprints\n{}\nand not\n{}",
-                shown.command,
-                lines.join("\n"),
-                expected.join("\n")
-            );
-        }
-    }
-    Ok(format!("{} commands", all.len()))
+    guide.replay(&mut command)
 }
 
-/// The commands of a guide: in its `console` blocks, behind a `$`.
-fn shown(text: &str) -> Vec<Shown> {
+/// What the guide shows.
+pub(crate) struct Guide(Vec<Shown>);
+
+impl Guide {
+    /// With or without what needs the package.
+    pub(crate) fn read(package: bool) -> Result<Self> {
+        let text = fs::read_to_string(root().join("docs/getting-started.md"))?;
+        Ok(Self(shown(&text, package)))
+    }
+
+    /// One shell runs all commands; one that fails ends it.
+    pub(crate) fn script(&self) -> String {
+        let mut script = "set -e\n".to_owned();
+        for (i, shown) in self.0.iter().enumerate() {
+            script += &format!("printf '\\001%d\\n' {i}\n{}\n", shown.command);
+        }
+        script
+    }
+
+    /// Runs the command that runs the script, and compares what it prints.
+    pub(crate) fn replay(&self, command: &mut Command) -> Result<String> {
+        let directory = std::env::temp_dir();
+        let name = format!("guide.{}", std::process::id());
+        let mut job = Job::spawn(&name, &directory, command)?;
+        let status = job.wait(LIMIT, &[]);
+        let printed = job.output();
+        job.kill(); // What it has left in the background.
+        let _ = fs::remove_file(directory.join(format!("{name}.log")));
+        let status = status.with_context(|| printed.clone())?;
+        let parts: Vec<_> = printed.split(MARK).skip(1).collect();
+        let all = &self.0;
+        if parts.len() != all.len() || !status.success() {
+            bail!(
+                "{status} at command {} of {}:\n{printed}",
+                parts.len(),
+                all.len()
+            );
+        }
+        for (shown, part) in all.iter().zip(parts) {
+            let lines: Vec<_> = part.lines().skip(1).collect();
+            let expected: Vec<_> = shown.output.iter().map(String::as_str).collect();
+            if !is_like(&expected, &lines) {
+                bail!(
+                    "$ {}\nprints\n{}\nand not\n{}",
+                    shown.command,
+                    lines.join("\n"),
+                    expected.join("\n")
+                );
+            }
+        }
+        Ok(format!("{} commands", all.len()))
+    }
+}
+
+/// The commands of a guide: in its `console` blocks, behind a `$`; those of `console,package` need the package.
+fn shown(text: &str, package: bool) -> Vec<Shown> {
     let mut all: Vec<Shown> = Vec::new();
     let mut is_console = false;
     for line in text.lines() {
         if line.starts_with("```") {
-            is_console = line == "```console";
+            is_console = line == "```console" || package && line == "```console,package";
         } else if is_console && let Some(command) = line.strip_prefix("$ ") {
             all.push(Shown {
                 command: command.to_owned(),
@@ -85,15 +110,6 @@ fn shown(text: &str) -> Vec<Shown> {
         }
     }
     all
-}
-
-/// One shell runs them all; a command that fails ends it.
-fn script(all: &[Shown]) -> String {
-    let mut script = "set -e\n".to_owned();
-    for (i, shown) in all.iter().enumerate() {
-        script += &format!("printf '\\001%d\\n' {i}\n{}\n", shown.command);
-    }
-    script
 }
 
 /// Whether lines are as a guide shows them: `…` alone on a line is any number of lines, and in a line any
@@ -140,12 +156,14 @@ mod tests {
 
     #[test]
     fn commands_and_their_lines_are_read() {
-        let all = shown("a\n```console\n$ b c\nd\ne\n$ f\n```\n$ g\n```sh\n$ h\n```\n");
-        let read: Vec<_> = all
-            .iter()
-            .map(|s| (s.command.as_str(), s.output.len()))
-            .collect();
-        assert_eq!(read, [("b c", 2), ("f", 0)]);
+        let text = "a\n```console\n$ b c\nd\ne\n$ f\n```\n$ g\n```sh\n$ h\n```\n```console,package\n$ i\n```\n";
+        let read = |package| -> Vec<_> {
+            let all = shown(text, package).into_iter();
+            all.map(|s| (s.command, s.output.len())).collect()
+        };
+        let expected = [("b c", 2), ("f", 0), ("i", 0)].map(|(c, n)| (c.to_owned(), n));
+        assert_eq!(read(true), expected);
+        assert_eq!(read(false), expected[..2]);
     }
 
     #[test]

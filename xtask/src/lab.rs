@@ -2,10 +2,9 @@
 //! temporary directory, bounded in time.
 
 mod daemon;
-mod port;
 mod variant;
 
-pub(crate) use port::{free_port, free_ports, listening};
+pub(crate) use shunt_harness::port::{free_port, free_ports, listens};
 pub(crate) use variant::{Side, Variant};
 
 use crate::build::artifact;
@@ -164,7 +163,7 @@ impl Lab {
     fn listener(&self, name: &str, port: u16, program: &str, mut command: Command) -> Result<Job> {
         let mut job = Job::spawn(name, &self.directory, &mut command)?;
         let end = Instant::now() + Duration::from_secs(20);
-        while !listening(port) {
+        while !listens(port) {
             if let Some(status) = job.finished()? {
                 bail!("{program} did not start ({status})\n{}", job.tail());
             }

@@ -17,6 +17,7 @@ mod cpython;
 mod demo;
 mod faults;
 mod fuzz;
+mod guest;
 mod guide;
 mod image;
 mod instructions;
@@ -36,6 +37,7 @@ mod soak;
 mod stats;
 mod strace;
 mod test;
+mod tool;
 mod top;
 mod why;
 
@@ -100,9 +102,13 @@ enum Task {
     Faults(faults::Options),
     /// Run `shunt bench`: every side and real servers in turn, and the goals
     Bench(bench::Options),
+    /// A guest with emulated devices: real verbs between two hosts (as root; slow)
+    Lab(guest::Options),
     /// Run the commands of docs/getting-started.md and compare what they print
     Guide,
-    /// `shunt top` in terminals of 80 and 200 columns
+    /// Build the book of the documents with mdbook, without a warning, and check its links
+    Book,
+    /// `shunt top` in terminals of several sizes
     Top,
     /// Whether `shunt why` names the true reason for connections that cannot be shunted
     Why,
@@ -129,7 +135,9 @@ fn run(task: Task) -> Result<bool> {
     match &task {
         Task::Setup
         | Task::Build
+        | Task::Book
         | Task::Lint
+        | Task::Lab(_)
         | Task::Newcomer(_)
         | Task::Containers(_)
         | Task::Package(_) => {}
@@ -153,6 +161,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Setup => setup::run(Need::Everything).map(|()| true),
         Task::Build => build::run().map(|()| true),
         Task::Lint => lint::run(),
+        Task::Book => book::run(),
         Task::Test { quick } => test::run(quick),
         Task::Programs {
             names,
@@ -197,6 +206,7 @@ fn run(task: Task) -> Result<bool> {
             prepare()?;
             bench::run(&options)
         }
+        Task::Lab(options) => guest::run(&options),
         Task::Guide => {
             prepare()?;
             guide::run()

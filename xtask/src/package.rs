@@ -4,10 +4,11 @@
 mod container;
 mod trial;
 
-use crate::build::{self, artifact, cargo, root};
+use crate::build::{self, artifact, root};
 use crate::process::check;
 use crate::progress;
 use crate::setup::{self, Need};
+use crate::tool;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         setup::run(Need::Package)?;
         build::packaged()?;
     }
-    let deb = CargoDeb::prepare()?;
+    let deb = CargoDeb(tool::prepare("cargo-deb", CARGO_DEB, &[])?);
     let directory = root().join("target/package");
     fs::create_dir_all(&directory)?;
     completions()?;
@@ -61,28 +62,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     good
 }
 
-/// The tool, in a directory of its own.
+/// The tool.
 struct CargoDeb(PathBuf);
 
 impl CargoDeb {
-    /// Installs it unless it is there.
-    fn prepare() -> Result<Self> {
-        let home = root().join(format!("target/tools/cargo-deb-{CARGO_DEB}"));
-        let tool = Self(home.join("bin/cargo-deb"));
-        if !tool.0.exists() {
-            progress::step(&format!("installing cargo-deb {CARGO_DEB}"), || {
-                let mut install = cargo();
-                install
-                    .args(["install", "cargo-deb", "--locked", "--version"])
-                    .arg(format!("={CARGO_DEB}"))
-                    .arg("--root")
-                    .arg(&home);
-                progress::run(&mut install)
-            })?;
-        }
-        Ok(tool)
-    }
-
     /// Makes the package, with this version, of what is built.
     fn make(&self, directory: &Path, version: &str) -> Result<PathBuf> {
         let package = directory.join(format!("shunt_{version}_amd64.deb"));

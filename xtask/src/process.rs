@@ -3,7 +3,9 @@
 
 use crate::progress;
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+pub(crate) use shunt_harness::process::{comm, descendants, signal as signal_pid, wait_until};
+use shunt_harness::stacks;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt;
@@ -53,7 +55,7 @@ impl Job {
     pub(crate) fn tail(&self) -> String {
         let output = self.output();
         let lines: Vec<&str> = output.lines().collect();
-        lines[lines.len().saturating_sub(15)..].join("\n")
+        lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
     pub(crate) fn finished(&mut self) -> Result<Option<ExitStatus>> {
@@ -135,79 +137,9 @@ impl Drop for Job {
     }
 }
 
-/// Looks until something is so; `false` if it is not within `limit`.
-pub(crate) fn wait_until(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
-    while !is_so() {
-        if Instant::now() > end {
-            return false;
-        }
-        sleep(TICK);
-    }
-    true
-}
-
-/// Sends a signal to one process.
-pub(crate) fn signal_pid(pid: u32, signal: Signal) {
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, signal);
-    }
-}
-
-/// The children of a process, theirs, and so on.
-pub(crate) fn descendants(pid: u32) -> Vec<u32> {
-    let mut found = Vec::new();
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return found;
-    };
-    for thread in threads.flatten() {
-        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        for child in children
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-        {
-            found.push(child);
-            found.extend(descendants(child));
-        }
-    }
-    found
-}
-
-/// The name of a process.
-pub(crate) fn comm(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm"))
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
-}
-
 /// Prints what every thread of a process tree is doing.
 pub(crate) fn print_stacks(name: &str, pid: u32) {
-    for pid in std::iter::once(pid).chain(descendants(pid)) {
-        eprintln!("---- stacks of {name}: process {pid} ({})", comm(pid));
-        let output = Command::new("timeout")
-            .args([
-                "-k",
-                "5",
-                "30",
-                "gdb",
-                "-batch",
-                "-nx",
-                "-ex",
-                "thread apply all bt 25",
-                "-p",
-            ])
-            .arg(pid.to_string())
-            .env_remove("LD_PRELOAD")
-            .stdin(Stdio::null())
-            .output();
-        let Ok(output) = output else { continue };
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            if line.starts_with(['#', 'T']) {
-                eprintln!("{line}");
-            }
-        }
-    }
+    eprintln!("---- stacks of {name}\n{}", stacks::of(&[pid]));
 }
 
 /// Ends what our children left behind (daemons reparented to us).

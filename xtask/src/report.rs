@@ -4,11 +4,15 @@ use crate::process::reap_leftovers;
 use anyhow::Result;
 use std::time::Instant;
 
+/// Lines of an error that the summary says again.
+const SHOWN_AGAIN: usize = 30;
+
 /// The results of one run.
 pub(crate) struct Report {
     started: Instant,
     passed: u32,
-    failed: Vec<String>,
+    /// Name and error.
+    failed: Vec<(String, String)>,
     /// Name and reason.
     skipped: Vec<(String, String)>,
 }
@@ -47,8 +51,9 @@ impl Report {
                 true
             }
             Err(error) => {
-                println!("           FAILED {name} ({seconds:.1} s): {error:#}");
-                self.failed.push(name.to_owned());
+                let error = format!("{error:#}");
+                println!("           FAILED {name} ({seconds:.1} s): {error}");
+                self.failed.push((name.to_owned(), error));
                 false
             }
         }
@@ -60,10 +65,14 @@ impl Report {
         self.skipped.push((name.to_owned(), reason.to_owned()));
     }
 
-    /// Prints the last line; true if nothing failed.
+    /// Prints what failed, with the end of each error, and the last line; true if nothing failed.
     pub(crate) fn finish(self) -> bool {
-        for name in &self.failed {
+        for (name, error) in &self.failed {
             println!("failed: {name}");
+            let lines: Vec<&str> = error.lines().collect();
+            for line in &lines[lines.len().saturating_sub(SHOWN_AGAIN)..] {
+                println!("        {line}");
+            }
         }
         println!("total time {:.0} s", self.started.elapsed().as_secs_f64());
         for (name, reason) in &self.skipped {

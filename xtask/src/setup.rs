@@ -19,6 +19,8 @@ pub(crate) enum Need {
     Newcomer,
     /// What makes the Debian package and, to try it, a bare system.
     Package,
+    /// The lab: a guest under QEMU with soft-RoCE.
+    Lab,
     /// Tests and measurements.
     Everything,
 }
@@ -47,6 +49,14 @@ const PACKAGE: &[Package] = &[
     ("/usr/bin/dpkg-shlibdeps", "dpkg-dev"),
     ("/usr/bin/xz", "xz-utils"),
     ("/usr/sbin/debootstrap", "debootstrap"),
+];
+
+const LAB: &[Package] = &[
+    ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
+    ("/bin/busybox", "busybox-static"),
+    ("/sbin/ip", "iproute2"),
+    ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "libibverbs1"),
+    ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
 ];
 
 const TESTS: &[Package] = &[
@@ -132,6 +142,7 @@ fn missing(need: Need) -> Vec<&'static str> {
         Need::Demo => &[DEMO],
         Need::Newcomer => &[DEMO, NEWCOMER],
         Need::Package => &[PACKAGE],
+        Need::Lab => &[LAB],
         Need::Everything => &[DEMO, TESTS],
     };
     lists

@@ -69,7 +69,7 @@ fn measure(directory: &std::path::Path) -> Result<bool> {
     server.args(redis::server(&number));
     let mut server = Job::spawn("redis", directory, &mut server)?;
     let end = Instant::now() + Duration::from_secs(20);
-    while !crate::lab::listening(port) {
+    while !crate::lab::listens(port) {
         if server.finished()?.is_some() || Instant::now() > end {
             bail!("redis-server did not start\n{}", server.tail());
         }
@@ -109,7 +109,7 @@ fn measure(directory: &std::path::Path) -> Result<bool> {
     server.wait(Duration::from_secs(20), &[])?;
 
     let counts = fs::read_to_string(&count_file)?;
-    let stats = Stats::read_of(&stats_file, "redis-server")?;
+    let stats = Stats::read_of(&stats_file, Some("redis-server"))?;
     let calls = stats.user_calls + stats.kernel_calls;
     if calls == 0 {
         bail!("redis-server left no count of its calls");

@@ -11,6 +11,8 @@ use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(15);
+/// What a shell says of a program that SIGSTOP has stopped.
+const STOPPED: i32 = 128 + Signal::STOP.as_raw();
 
 /// The task.
 pub(crate) fn run() -> Result<bool> {
@@ -21,7 +23,8 @@ pub(crate) fn run() -> Result<bool> {
 pub(crate) fn steps(report: &mut Report) -> Result<()> {
     const WIDTHS: [u16; 2] = [80, 200];
     type Screen = (&'static str, fn() -> Result<()>);
-    const OTHERS: [Screen; 3] = [
+    const OTHERS: [Screen; 4] = [
+        ("top / stopped and continued", stopped_and_continued),
         ("top / no daemon", without_daemon),
         ("top / ended by a signal", ended_by_signal),
         ("top / no terminal", without_terminal),
@@ -37,6 +40,9 @@ pub(crate) fn steps(report: &mut Report) -> Result<()> {
             shows_connection(&pair, width).map(|()| String::new())
         });
     }
+    report.step("top / other sizes", || {
+        takes_other_sizes(&pair).map(|()| String::new())
+    });
     for (name, step) in OTHERS {
         report.step(name, || step().map(|()| String::new()));
     }
@@ -62,9 +68,14 @@ impl Screen {
             socket: format!("shunt-top-{name}.{}", std::process::id()),
         };
         let shunt = artifact("shunt");
+        // The shell has job control, and continues what was stopped when somebody presses Enter.
         let script = format!(
-            "before=$(stty -a); {prefix} {} top --delay 0.1; echo ended with $?; \
-             test \"$before\" = \"$(stty -a)\" && echo as before; sleep 60",
+            "set -m; before=$(stty -a); now() {{ test \"$before\" = \"$(stty -a)\" && echo as before; }}
+             {prefix} {} top --delay 0.1
+             while status=$?; test $status = {STOPPED}; do
+                 echo stopped; now; read line; printf '\\033[H\\033[2J'; fg > /dev/null
+             done
+             echo ended with $status; now; sleep 60",
             shunt.display()
         );
         let width = width.to_string();
@@ -117,13 +128,26 @@ impl Screen {
         Ok(shown)
     }
 
-    /// It has ended, and left nothing behind.
-    fn ended(&self, status: &str) -> Result<()> {
-        self.until("that it has ended", |shown| {
+    /// The process that is shown.
+    fn top(&self) -> Result<u32> {
+        let pid = self.tmux(&["display-message", "-p", "#{pane_pid}"])?;
+        let children = descendants(pid.trim().parse()?);
+        let [top] = children[..] else {
+            bail!("the shell has the children {children:?}");
+        };
+        Ok(top)
+    }
+
+    /// It has ended, or stopped, and left nothing behind.
+    fn left(&self, how: &str) -> Result<()> {
+        self.until("that it has left", |shown| {
             let lines: Vec<_> = shown.lines().filter(|line| !line.is_empty()).collect();
             // The shell may say by which signal.
-            let lines = lines.iter().filter(|line| **line != "Terminated");
-            lines.eq([&status, &"as before"])
+            let words = ["Terminated", "Stopped"];
+            let lines = lines
+                .iter()
+                .filter(|l| !words.iter().any(|word| l.contains(word)));
+            lines.eq([&how, &"as before"])
         })?;
         Ok(())
     }
@@ -164,7 +188,7 @@ fn shows_connection(pair: &Pair, width: u16) -> Result<()> {
         shown.contains("The filter shows none of ")
     })?;
     screen.press(&["q"])?;
-    screen.ended("ended with 0")
+    screen.left("ended with 0")
 }
 
 /// Whether a control sequence selects a colour (ECMA-48, 8.3.117), other than the default one (39, 49).
@@ -180,20 +204,51 @@ fn without_daemon() -> Result<()> {
         shown.contains("no shuntd answers at /nonexistent/shunt")
     })?;
     screen.press(&["C-c"])?;
-    screen.ended("ended with 0")
+    screen.left("ended with 0")
+}
+
+/// By a key, and by a signal. Afterwards it is there again, and hears keys.
+fn stopped_and_continued() -> Result<()> {
+    let screen = Screen::new("stopped", 80, "SHUNT_SOCKET=/nonexistent/shunt")?;
+    let shows = || screen.until("itself", |shown| shown.starts_with("shunt top"));
+    shows()?;
+    screen.press(&["C-z"])?;
+    screen.left("stopped")?;
+    screen.press(&["Enter"])?;
+    shows()?;
+    signal_pid(screen.top()?, Signal::TSTP);
+    screen.left("stopped")?;
+    screen.press(&["Enter"])?;
+    shows()?;
+    screen.press(&["q"])?;
+    screen.left("ended with 0")
+}
+
+/// The terminal is made tiny, and large again.
+fn takes_other_sizes(pair: &Pair) -> Result<()> {
+    const SIZES: [(u16, u16); 6] = [(1, 1), (2, 40), (200, 1), (20, 4), (200, 50), (80, 24)];
+    let screen = Screen::new("sizes", 80, "")?;
+    let address = pair.address();
+    let shows = || screen.until("a connection", |shown| shown.contains(&address));
+    shows()?;
+    for (width, height) in SIZES {
+        let [columns, lines] = [width, height].map(|size| size.to_string());
+        screen.tmux(&["resize-window", "-x", &columns, "-y", &lines])?;
+        let title: String = "shunt top".chars().take(usize::from(width)).collect();
+        screen.until("its title", |shown| {
+            shown.lines().count() <= usize::from(height) && shown.starts_with(&title)
+        })?;
+    }
+    shows()?;
+    screen.press(&["q"])?;
+    screen.left("ended with 0")
 }
 
 fn ended_by_signal() -> Result<()> {
     let screen = Screen::new("signal", 80, "")?;
     screen.until("itself", |shown| shown.starts_with("shunt top"))?;
-    let pid = screen.tmux(&["display-message", "-p", "#{pane_pid}"])?;
-    let shell: u32 = pid.trim().parse()?;
-    let children = descendants(shell);
-    let [top] = children[..] else {
-        bail!("the shell has the children {children:?}");
-    };
-    signal_pid(top, Signal::TERM);
-    screen.ended("ended with 143")
+    signal_pid(screen.top()?, Signal::TERM);
+    screen.left("ended with 143")
 }
 
 /// Its output goes elsewhere: it says what to use.

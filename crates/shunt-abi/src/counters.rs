@@ -56,6 +56,8 @@ pub enum Stage {
     Attached = 6,
     /// On kernel TCP for good; the reason says why.
     Plain = 7,
+    /// The program has closed it in order; its base socket is kept for the next connection.
+    Aside = 8,
 }
 
 impl Stage {
@@ -71,6 +73,7 @@ impl Stage {
             5 => Self::Paired,
             6 => Self::Attached,
             7 => Self::Plain,
+            8 => Self::Aside,
             _ => Self::Free,
         }
     }
@@ -203,6 +206,25 @@ impl Record {
     }
 }
 
+/// Why a connection that was put aside was not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum GivenUp {
+    /// It was kept for as long as one is.
+    Time = 0,
+    /// The listener that had accepted it was closed.
+    Listener = 1,
+    /// The process forked, changed its rights or its network.
+    Process = 2,
+    /// Its base socket had ended, or led elsewhere.
+    Lost = 3,
+}
+
+impl GivenUp {
+    /// What the statistics call each.
+    pub const NAMES: [&str; 4] = ["time", "listener", "process", "lost"];
+}
+
 /// What the process as a whole has counted: connections that have ended are in the sums.
 #[derive(Debug, FromBytes, KnownLayout)]
 #[repr(C, align(64))]
@@ -241,6 +263,12 @@ pub struct Header {
     pub rx: Counts,
     /// Who serves the process.
     pub served: Served,
+    /// Ends of connections that were put aside when they were closed, ...
+    pub put_aside: AtomicU64,
+    /// ... those of them that were used again, ...
+    pub used_again: AtomicU64,
+    /// ... and that were given up, by [`GivenUp`].
+    pub given_up: [AtomicU64; GivenUp::NAMES.len()],
 }
 
 /// The shuntd that a process found last. Should that one be killed, its successor at the
@@ -315,6 +343,12 @@ impl Header {
         for count in self.calls.iter().chain(&self.reasons) {
             count.store(0, RELAXED);
         }
+        for count in [&self.put_aside, &self.used_again]
+            .into_iter()
+            .chain(&self.given_up)
+        {
+            count.store(0, RELAXED);
+        }
         self.tx.clear();
         self.rx.clear();
         self.served.set(0, &[0; 40]);
@@ -348,6 +382,9 @@ impl Header {
             tx: counts(&self.tx),
             rx: counts(&self.rx),
             served: Served::by_nobody(),
+            put_aside: word(&self.put_aside),
+            used_again: word(&self.used_again),
+            given_up: std::array::from_fn(|i| word(&self.given_up[i])),
         }
     }
 
@@ -435,9 +472,23 @@ impl Header {
         let user = sum(&[&tx.user_calls, &rx.user_calls, &self.ready_user]);
         let kernel = sum(&[&tx.kernel_calls, &rx.kernel_calls, &self.ready_kernel]);
         let sleeps = sum(&[&tx.sleeps, &rx.sleeps, &self.ready_sleeps]);
+        write!(line, "}}")?;
+        if get(&self.put_aside) > 0 {
+            let (kept, used) = (get(&self.put_aside), get(&self.used_again));
+            write!(
+                line,
+                ",\"recycled\":{{\"put_aside\":{kept},\"used_again\":{used},\"given_up\":{{"
+            )?;
+            let mut comma = "";
+            for (why, count) in GivenUp::NAMES.iter().zip(&self.given_up) {
+                write!(line, "{comma}\"{why}\":{}", get(count))?;
+                comma = ",";
+            }
+            write!(line, "}}}}")?;
+        }
         writeln!(
             line,
-            "}},\"tx\":{{\"ring_bytes\":{tr},\"kernel_bytes\":{tk}}},\"rx\":{{\"ring_bytes\":{rr},\"kernel_bytes\":{rk}}},\
+            ",\"tx\":{{\"ring_bytes\":{tr},\"kernel_bytes\":{tk}}},\"rx\":{{\"ring_bytes\":{rr},\"kernel_bytes\":{rk}}},\
              \"calls\":{{\"user\":{user},\"kernel\":{kernel}}},\
              \"doorbells\":{{\"sent\":{},\"received\":{}}},\"sleeps\":{sleeps}}}",
             get(&self.calls[0]),

@@ -10,6 +10,13 @@ use crate::message::{Kind, MESSAGE_BYTES, Message};
 /// [`Message::flags`] of a List: a Detail is wanted behind each Row.
 pub const FLAG_DETAILS: u32 = 512;
 
+/// [`Message::flags`] of a List: the rows of the answer, and what follows each, may come in one datagram, one behind
+/// the other, up to [`TOGETHER`] of them.
+pub const FLAG_TOGETHER: u32 = 2048;
+
+/// So many messages of a list are in one datagram at most.
+pub const TOGETHER: usize = 64;
+
 /// An age or a user that is not known.
 pub const UNKNOWN: u32 = u32::MAX;
 

@@ -55,7 +55,10 @@ pub const RINGS_AT: usize = 2 << 20;
 /// relies on that much buffering finds it here too, and so that TCP can take all
 /// of it when a connection goes back there.
 pub const RING_BYTES: usize = 3584 << 10;
+/// Bytes of a ring between hosts, which a NIC has pinned at both ends: so much from the beginning of the place for a ring.
+pub const MIRRORED_RING_BYTES: usize = 256 << 10;
 
+const _: () = assert!(MIRRORED_RING_BYTES <= RING_BYTES);
 const _: () = assert!(SLOTS_AT + MOST_SLOTS as usize * SLOT_BYTES <= RINGS_AT);
 const _: () = assert!(0 < FIRST_SLOTS && FIRST_SLOTS <= MOST_SLOTS);
 const _: () = assert!(SLOTS_AT.is_multiple_of(4096) && LOG_ENTRIES.is_power_of_two());

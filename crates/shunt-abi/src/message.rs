@@ -1,5 +1,6 @@
 //! Control messages between libshunt, `shunt` and shuntd: one fixed-size
-//! record per `SOCK_SEQPACKET` datagram, in the host's byte order.
+//! record per `SOCK_SEQPACKET` datagram, in the host's byte order. (Rows of a list may share one:
+//! [`crate::detail::FLAG_TOGETHER`].)
 //!
 //! ```text
 //! client                               shuntd
@@ -16,7 +17,7 @@
 //!   Release ──────────────────────────>         the connection is closed here
 //!          <─────────────────────────── NeedSpare, Gone
 //!          <─────────────────────────── Abroad (+ socket, to call peers elsewhere or be called by them)
-//!   Abroad ───────────────────────────>         "more of these"
+//!   Abroad ───────────────────────────>         "so many more of these"; the last of the answer has no socket
 //!   Retire ───────────────────────────>         "a forked child of mine has this link's memory"
 //!   Lend ─────────────────────────────>         "the other end's descriptor, for a moment"
 //!          <─────────────────────────── Lent (+ that descriptor, or an offer to send by it)
@@ -25,6 +26,11 @@
 //!          <─────────────────────────── Downgrade (`shunt downgrade` or a changed policy wishes it)
 //!   Where ────────────────────────────>         "where is the other end?", for the statistics
 //!          <─────────────────────────── Where
+//!          <─────────────────────────── Meet      the other end is on another host
+//!   Word ─────────────────────────────>         to the process at the other end of a link between hosts
+//!          <─────────────────────────── Word
+//!   Hosts ────────────────────────────>         `shunt host` asks what is known of other hosts
+//!          <─────────────────────────── Host, …, End
 //! ```
 //!
 //! A message whose length or kind is not known is ignored by a client and ends
@@ -86,6 +92,14 @@ pub enum Kind {
     Resend = 27,
     /// They are sent, or will not be.
     Resent = 28,
+    /// A connection's other end is on another host, and has been claimed there, too.
+    Meet = 29,
+    /// From one process to another on another host, with which it has a link.
+    Word = 30,
+    /// `shunt host` asks for every other host that is known.
+    Hosts = 31,
+    /// One of them.
+    Host = 32,
 }
 
 impl Kind {
@@ -121,6 +135,10 @@ impl Kind {
             26 => Self::Detail,
             27 => Self::Resend,
             28 => Self::Resent,
+            29 => Self::Meet,
+            30 => Self::Word,
+            31 => Self::Hosts,
+            32 => Self::Host,
             _ => return None,
         })
     }
@@ -145,16 +163,16 @@ pub enum Role {
 /// | Counters, Statistics | descriptor attached |
 /// | Spare | `arena` (the client's number for it), `slot` (as NeedSpare says); descriptor attached, or a `status` |
 /// | Listen, Unlisten | `cookie`, `port` |
-/// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere |
-/// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached |
-/// | Abroad | from the daemon: a socket attached, `role`: 0, to call by, or 1, to be called at; to it: – |
-/// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once |
+/// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere; bit 10: it may be met on another host |
+/// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached; bit 8: the other end is in another network namespace |
+/// | Abroad | from the daemon: a socket attached, `role`: 0, to call by, or 1, to be called at; or none, `flags`: [`FLAG_ANSWER`]: the answer is complete, `index`: of how many sockets to be called at it consisted; to it: `index`: how many of these are wanted |
+/// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once; bit 10: it is between hosts, whose handles are counted apart |
 /// | Retire | `link` |
 /// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet; `flags` bit 6: somebody does, and the pairing comes later) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
 /// | Report | `cookie`, `fd`, `role`, `family`, `ports`, `addresses`, `status`: 0 (shunted) or a reason; `flags` bit 7: it has been shunted. That a connection is shunted for the first time is said by the counters region; without one, by this |
 /// | Release | `cookie`; `flags` bit 7: both ends have been attached, so the other one waits for nobody |
 /// | NeedSpare | `slot`: how many slots the arena is to have |
-/// | List | `flags`: [`crate::detail::FLAG_DETAILS`] |
+/// | List | `flags`: [`crate::detail::FLAG_DETAILS`], [`crate::detail::FLAG_TOGETHER`] |
 /// | End | – |
 /// | Lend | `cookie`, `fd`: the client's own end |
 /// | Lent | `cookie`, `status`: 0 and the other end's descriptor attached, or a reason; `flags` bit 9: the client may not have it, but the daemon sends by it (Resend) |
@@ -164,6 +182,10 @@ pub enum Role {
 /// | Downgrade | from the daemon: `cookie`, `fd`, `status`: 0, or the reason of a changed policy; to it: `family`, `ports`, `addresses`, answered by an End with the `index` of holders told |
 /// | Where | `cookie`, `fd`, `status`: the reason so far, `family`, `ports` and `addresses`; from the daemon: `cookie`, `fd`, `index`: the reason so far, `status`: 0 or the reason in its place |
 /// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted, `bytes`; [`Message::containers`] |
+/// | Meet | `cookie`, `fd` (as claimed), `link` (a handle of the link's for this client), `slot`, `generation`, `role`: 0 if this host's name is the smaller one; `flags` bit 1: new link; the first of `bytes`: what the process may still pin, in bytes |
+/// | Word | `link`; [`Message::text`] |
+/// | Hosts | – |
+/// | Host | the first of `family` and `addresses`; `status`: 0, or the reason for connections there; `index`: connections that were met; `slot`: claims there that wait; `link`: seconds since that is so |
 /// | Listener | the first of `family`, `addresses`, `ports`, `pids` and [`Message::containers`]; `name` |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -212,7 +234,8 @@ pub struct Message {
     pub bytes: [[u64; 2]; 2],
 }
 
-/// [`Message::flags`]: the client waits for an answer to this claim.
+/// [`Message::flags`]: the client waits for an answer to this claim; of Abroad from the daemon: this is the last message of
+/// an answer.
 pub const FLAG_ANSWER: u32 = 1;
 /// [`Message::flags`]: the pairing opens a new link.
 pub const FLAG_NEW_LINK: u32 = 2;
@@ -236,19 +259,30 @@ pub const FLAG_MATCHED: u32 = 64;
 /// released: could, at both ends.
 pub const FLAG_USED: u32 = 128;
 
-/// [`Message::flags`]: the daemon finds the other end of a connection whatever its addresses.
+/// [`Message::flags`]: the daemon finds the other end of a connection whatever its addresses; or the other end of this one
+/// is in another network namespace.
 pub const FLAG_CROSSES: u32 = 256;
 
 /// [`Message::flags`]: the daemon sends by the other end of a connection, which it does not lend.
 pub const FLAG_RESENDS: u32 = 512;
 
-/// So many sockets to be called at a client is given at a time.
+/// [`Message::flags`]: the client can use a connection whose other end is on another host (Meet).
+pub const FLAG_REACHES: u32 = 1024;
+
+/// Bytes of a [`Message::text`].
+pub const TEXT_BYTES: usize = 96;
+
+/// So many sockets to be called at a client is given with its first link to another network namespace.
 pub const SOCKETS: u32 = 8;
+
+/// So many of these one answer brings at most.
+pub const MOST_SOCKETS: u32 = 64;
 
 /// Size of every message.
 pub const MESSAGE_BYTES: usize = size_of::<Message>();
 
 const _: () = assert!(MESSAGE_BYTES == 160);
+const _: () = assert!(std::mem::offset_of!(Message, addresses) + TEXT_BYTES == MESSAGE_BYTES);
 // Sixteen bytes for each.
 const _: () = assert!(
     Message::CONTAINERS_AT[1] - Message::CONTAINERS_AT[0] == 16
@@ -293,6 +327,19 @@ impl Message {
         self.as_mut_bytes()[at..at + name.len()].copy_from_slice(name);
     }
 
+    /// What a Word says: it is in the place of addresses, names and counts.
+    #[must_use]
+    pub fn text(&self) -> [u8; TEXT_BYTES] {
+        let mut text = [0; TEXT_BYTES];
+        text.copy_from_slice(&self.as_bytes()[MESSAGE_BYTES - TEXT_BYTES..]);
+        text
+    }
+
+    /// Has it say that.
+    pub fn set_text(&mut self, text: &[u8; TEXT_BYTES]) {
+        self.as_mut_bytes()[MESSAGE_BYTES - TEXT_BYTES..].copy_from_slice(text);
+    }
+
     /// What it is, if known.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
@@ -310,6 +357,17 @@ pub fn comm_text(name: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_has_its_text_and_nothing_else_changes() {
+        let mut word = Message::new(Kind::Word);
+        word.link = 7;
+        let text = std::array::from_fn(|i| i as u8);
+        word.set_text(&text);
+        assert_eq!(word.text(), text);
+        assert_eq!((word.kind(), word.link), (Some(Kind::Word), 7));
+        assert_eq!(word.addresses[0][1], 1);
+    }
 
     #[test]
     fn a_row_names_the_containers_of_its_processes_and_nothing_else_changes() {

@@ -39,7 +39,7 @@ macro_rules! reasons {
 reasons! {
     Pending = 1, "PENDING", "The other end has not been paired yet.";
     PeerPlain = 2, "PEER_PLAIN", "The other end does not run under Shunt, or stays on TCP for a reason of its own.";
-    NotLocal = 3, "NOT_LOCAL", "The other end is on another host, or in a network namespace where shuntd has not found it.";
+    NotLocal = 3, "NOT_LOCAL", "The other end is on another host (in no network that [hosts] in shunt.toml(5) names), or in a network namespace where shuntd has not found it.";
     ShortLived = 4, "SHORT_LIVED", "The connection ended before it had shown that it would live.";
     Disabled = 5, "DISABLED", "Upgrades are switched off (--upgrade=off).";
     NoDaemon = 6, "NO_DAEMON", "No compatible shuntd answers: start one with `shunt run` or `shuntd`.";
@@ -77,6 +77,13 @@ reasons! {
     UnknownSet = 38, "UNKNOWN_SET", "It is in an epoll set that Shunt does not know: another program made that, or memory had run out.";
     Older = 39, "OLDER", "Its addresses are of two network namespaces or hosts, and it was made before the shuntd that could tell which.";
     Quota = 40, "QUOTA", "The user or the container of an end, or the host, has as many links, connections or as much memory of Shunt as it may (limits in shunt.toml(5)).";
+    HostSilent = 41, "HOST_SILENT", "The other end is on another host, where no shuntd answers.";
+    HostKey = 42, "HOST_KEY", "The shuntd of the other end's host has another key.";
+    HostVersion = 43, "HOST_VERSION", "The shuntd of the other end's host speaks another version.";
+    OtherHost = 44, "OTHER_HOST", "Both ends run under Shunt, on two hosts whose shuntds know each other; a program of one of them cannot use RDMA with this version of Shunt.";
+    NoDevice = 45, "NO_DEVICE", "The other end is on another host, and one of the two hosts has no RDMA device with an active port.";
+    DeviceKind = 46, "DEVICE_KIND", "The other end is on another host, and one of the two hosts has only RDMA devices of kinds that Shunt cannot use (iWARP, EFA).";
+    Pinned = 47, "PINNED", "The other end is on another host, and a process of one of them may not pin as much memory as RDMA needs (RLIMIT_MEMLOCK, or [hosts] in shunt.toml(5)).";
 }
 
 impl Reason {
@@ -85,6 +92,21 @@ impl Reason {
     #[must_use]
     pub const fn is_provisional(self) -> bool {
         matches!(self, Self::Pending | Self::PeerPlain | Self::NotLocal)
+    }
+
+    /// Whether it is said because the other end is on another host: other connections to there would hear the same.
+    #[must_use]
+    pub const fn is_afar(self) -> bool {
+        matches!(
+            self,
+            Self::NotLocal
+                | Self::HostSilent
+                | Self::HostKey
+                | Self::HostVersion
+                | Self::OtherHost
+                | Self::NoDevice
+                | Self::DeviceKind
+        )
     }
 }
 

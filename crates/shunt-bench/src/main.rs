@@ -15,8 +15,8 @@
 //!   report: medians of the samples as table, JSON, page
 //! ```
 //!
-//! Neighbours: it borrows the ring of `shunt-shm` for the floor, and knows of the
-//! rest of Shunt only its command.
+//! Neighbours: it borrows the ring of `shunt-shm` for the floor, has from `shunt-harness` what all tools need of
+//! processes and statistics, and knows of the rest of Shunt only its command.
 
 #![deny(unsafe_code)] // `sys` and the bare ring are exempt, with reasons.
 
@@ -24,7 +24,6 @@ mod busy;
 mod carried;
 mod child;
 mod cores;
-mod histogram;
 mod pattern;
 mod plan;
 mod process;
@@ -143,7 +142,7 @@ fn drive(options: &RunOptions) -> Result<bool> {
         report::write(file, &(serde_json::to_string_pretty(&results)? + "\n"))?;
     }
     if let Some(file) = &options.html {
-        report::write(file, &report::html::page(&results))?;
+        report::write(file, &report::html::page(&results)?)?;
     }
     Ok(results.failures.is_empty())
 }

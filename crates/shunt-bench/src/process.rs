@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use shunt_harness::process::{Stat, kilobytes};
 
 /// What is known of a process.
 #[derive(Default)]
@@ -21,34 +22,27 @@ impl Process {
         Self::read(&PathBuf::from(format!("/proc/{number}")))
     }
 
+    /// By `proc_pid_stat(5)` its parent (4), and in hundredths of a second its time outside the kernel (14), and
+    /// that of children that are gone (16 and 17).
     fn read(directory: &Path) -> Self {
-        let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
-        // proc_pid_stat(5): after the name in brackets the state (3) and the parent (4);
-        // in hundredths of a second the time outside the kernel (14), and that of children
-        // that are gone (16 and 17).
-        let words: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .collect();
-        let word = |n: usize| words.get(n - 3).and_then(|word| word.parse::<u32>().ok());
-        let gone = word(16).unwrap_or(0) + word(17).unwrap_or(0);
+        let stat = Stat::read(directory);
+        let gone = stat.field(16) + stat.field(17);
         let threads = numbers(&directory.join("task")).map(|thread| {
             let text = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
             let ran = text.split_whitespace().next();
             ran.and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0)
         });
         Self {
-            parent: word(4).unwrap_or(0),
-            seconds: threads.sum::<u64>() as f64 / 1e9 + f64::from(gone) / 100.0,
-            user: f64::from(word(14).unwrap_or(0)) / 100.0,
+            parent: stat.field(4) as u32,
+            seconds: threads.sum::<u64>() as f64 / 1e9 + gone as f64 / 100.0,
+            user: stat.field(14) as f64 / 100.0,
         }
     }
 }
 
 /// Seconds that these and all that they have started have run, all in all and outside the
-/// kernel.
+/// kernel. By everybody's parent: the kernel's lists of children leave some out while others end, as a server's do after
+/// a load.
 pub(crate) fn cpu_of_families(roots: &[u32]) -> [f64; 2] {
     let mut all = HashMap::new();
     for process in numbers(Path::new("/proc")) {
@@ -91,10 +85,8 @@ pub(crate) fn resident_of_all(name: &str) -> u64 {
 }
 
 fn resident_of(process: &Path) -> Result<u64> {
-    let text = fs::read_to_string(process.join("smaps_rollup"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    Ok(number.context("no Pss")?.parse::<u64>()? << 10)
+    let found = kilobytes(process.join("smaps_rollup"), "Pss:");
+    Ok(found.context("no Pss")? << 10)
 }
 
 fn numbers(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {

@@ -1,7 +1,6 @@
 //! Real servers: started, loaded by their usual load generators, stopped.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread::sleep;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
+use shunt_harness::port::listens;
 
 use crate::child::Watched;
 use crate::process::cpu_of_families;
@@ -145,22 +145,6 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
         .chain(postgres)
         .map(|directory| directory.join(name))
         .find(|file| file.is_file())
-}
-
-/// A port on which nobody listens.
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// Whether somebody listens, by the kernel's table: a probe by `connect` would be one
-/// connection more.
-fn listens(port: u16) -> bool {
-    let wanted = format!(":{port:04X}");
-    let table = fs::read_to_string("/proc/self/net/tcp").unwrap_or_default();
-    table.lines().any(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("0A")
-    })
 }
 
 /// The number after a word in what a program printed.

@@ -41,6 +41,8 @@ impl Side {
 pub(crate) enum Upgrade {
     Eager,
     Adaptive,
+    /// At once, and the sockets of connections that are closed are used again (a test's switch).
+    Again,
 }
 
 /// Where things are, and a directory for what a run leaves.
@@ -106,7 +108,11 @@ impl Lab {
         command.arg(match upgrade {
             Upgrade::Eager => "--upgrade=eager",
             Upgrade::Adaptive => "--upgrade=adaptive",
+            Upgrade::Again => "--upgrade=sync",
         });
+        if upgrade == Upgrade::Again {
+            command.env("SHUNT_RECYCLE", "1");
+        }
         command.arg("--").arg(program);
         command
     }

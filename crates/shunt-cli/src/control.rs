@@ -15,8 +15,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
-use shunt_abi::detail::{Detail, FLAG_DETAILS};
-use shunt_abi::message::{FLAG_CROSSES, Kind, Message};
+use shunt_abi::detail::{Detail, FLAG_DETAILS, FLAG_TOGETHER, TOGETHER};
+use shunt_abi::message::{FLAG_CROSSES, Kind, MESSAGE_BYTES, Message};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
 
@@ -30,6 +30,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Details {
     pub(crate) connections: Vec<(Message, Option<Detail>)>,
     pub(crate) listeners: Vec<Message>,
+}
+
+impl Details {
+    /// Adds what a message tells; `true`: it is the last.
+    fn add(&mut self, message: &Message) -> bool {
+        match message.kind() {
+            Some(Kind::Row) => self.connections.push((*message, None)),
+            Some(Kind::Detail) => {
+                if let Some((_, detail)) = self.connections.last_mut() {
+                    *detail = Detail::of(message);
+                }
+            }
+            Some(Kind::Listener) => self.listeners.push(*message),
+            kind => return kind == Some(Kind::End),
+        }
+        false
+    }
 }
 
 /// A connection to a daemon that may be trusted.
@@ -187,20 +204,30 @@ impl Control {
     /// The same with the counters of each connection, if the daemon is new enough to tell them.
     pub(crate) fn list_details(&self) -> Result<Details> {
         let mut list = Message::new(Kind::List);
-        list.flags = FLAG_DETAILS;
+        list.flags = FLAG_DETAILS | FLAG_TOGETHER;
         self.send(&list)?;
         let mut found = Details::default();
+        let mut bytes = vec![0; TOGETHER * MESSAGE_BYTES];
+        loop {
+            let length = self.datagram(&mut bytes)?;
+            let length = length.with_context(|| self.end())?;
+            for bytes in bytes[..length].chunks(MESSAGE_BYTES) {
+                if found.add(&self.message(bytes)?) {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    /// Other hosts that the daemon has looked for, and whether it looks for any. Needs [`Self::greet`] first.
+    pub(crate) fn hosts(&self) -> Result<(Vec<Message>, bool)> {
+        self.send(&Message::new(Kind::Hosts))?;
+        let mut rows = Vec::new();
         loop {
             let message = self.next()?;
             match message.kind() {
-                Some(Kind::Row) => found.connections.push((message, None)),
-                Some(Kind::Detail) => {
-                    if let Some((_, detail)) = found.connections.last_mut() {
-                        *detail = Detail::of(&message);
-                    }
-                }
-                Some(Kind::Listener) => found.listeners.push(message),
-                Some(Kind::End) => return Ok(found),
+                Some(Kind::Host) => rows.push(message),
+                Some(Kind::End) => return Ok((rows, message.index != 0)),
                 _ => {}
             }
         }
@@ -229,7 +256,7 @@ impl Control {
     }
 
     /// Somebody has stopped the daemon's process, as far as can be seen from here.
-    fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         let Some(pid) = self.pid else { return false };
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         // The name before it is in parentheses and may contain some.
@@ -268,29 +295,41 @@ impl Control {
 
     /// The next message of a daemon that has let us in.
     fn next(&self) -> Result<Message> {
-        let message = self.receive()?;
-        message.with_context(|| format!("{} closed the connection", self.name()))
+        self.receive()?.with_context(|| self.end())
+    }
+
+    /// What is to be said when there is none.
+    fn end(&self) -> String {
+        format!("{} closed the connection", self.name())
     }
 
     /// The next message; `None`: the daemon has closed the connection.
     fn receive(&self) -> Result<Option<Message>> {
         let mut bytes = [0; 256];
+        let length = self.datagram(&mut bytes)?;
+        length
+            .map(|length| self.message(&bytes[..length]))
+            .transpose()
+    }
+
+    fn message(&self, bytes: &[u8]) -> Result<Message> {
+        let advice = || format!("{} is of another version: restart it", self.name());
+        Message::parse(bytes).with_context(advice)
+    }
+
+    /// The length of the next datagram, which is in `bytes` then; `None`: the daemon has closed the connection.
+    fn datagram(&self, bytes: &mut [u8]) -> Result<Option<usize>> {
         // The board comes with the welcome; dropping the buffer closes it.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        let slices = &mut [IoSliceMut::new(bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC;
         let got = match rustix::net::recvmsg(&self.socket, slices, &mut control, flags) {
             Err(Errno::AGAIN) => bail!(self.silence()),
             Err(Errno::CONNRESET) => return Ok(None),
             got => got.with_context(|| format!("cannot hear {}", self.name()))?,
         };
-        if got.bytes == 0 {
-            return Ok(None);
-        }
-        let message = Message::parse(&bytes[..got.bytes]);
-        let advice = || format!("{} is of another version: restart it", self.name());
-        message.with_context(advice).map(Some)
+        Ok((got.bytes != 0).then_some(got.bytes))
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod daemon;
 mod program;
+mod rdma;
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -68,6 +69,8 @@ pub(crate) fn doctor(program: &[OsString], json: bool) -> Result<ExitCode> {
         ("pidfd_getfd", pidfd_getfd),
         ("limits", limits),
         ("namespace", namespace),
+        ("rdma", rdma::devices),
+        ("hosts", rdma::hosts),
     ];
     let mut checks: Vec<_> = checks
         .into_iter()

@@ -81,7 +81,7 @@ pub(crate) fn downgrade(which: &[Which], json: bool) -> Result<ExitCode> {
     } else {
         crate::print(&table(&connections, &[], Style::default()))?;
         if later > 0 {
-            eprintln!("shunt: {later} of them follow at the next call of one of their ends");
+            eprintln!("shunt: still to follow, at the next call of one of their ends: {later}");
         }
     }
     Ok(ExitCode::SUCCESS)

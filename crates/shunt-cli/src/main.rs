@@ -13,6 +13,7 @@ mod control;
 mod doctor;
 mod downgrade;
 mod elf;
+mod host;
 mod library;
 mod locate;
 mod metrics;
@@ -125,6 +126,13 @@ enum Command {
         #[command(subcommand)]
         what: Container,
     },
+    /// Let programs of several hosts find each other
+    ///
+    /// For connections between hosts; see shunt.toml(5), [hosts].
+    Host {
+        #[command(subcommand)]
+        what: host::What,
+    },
     /// Print completions for a shell, which packages install
     #[command(hide = true)]
     Completions { shell: Shell },
@@ -213,6 +221,7 @@ fn main() -> ExitCode {
         Command::Container { what } => match what {
             Container::Print { tool } => container::print(tool),
         },
+        Command::Host { what } => host::host(what),
         Command::Completions { shell } => completions(shell),
         Command::Bench { options } => bench::bench(&options),
         Command::Stats { file, json } => stats::stats(&file, json.json),

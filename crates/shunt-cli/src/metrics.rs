@@ -11,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::host::{self, Host};
 use crate::ss::connection::Way;
 use crate::ss::{self, List};
 pub(crate) use serve::Place;
@@ -23,6 +24,11 @@ struct Path {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Reason {
     reason: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct State {
+    state: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -41,17 +47,19 @@ pub(crate) fn metrics(place: Option<&Place>) -> Result<ExitCode> {
 
 /// The metrics of now. That no daemon answers is one of them.
 fn text() -> Result<String> {
-    let list = ss::collect(|_| true);
+    let list = ss::collect();
     let up = list.is_ok();
     let none = || List {
         connections: Vec::new(),
         listeners: Vec::new(),
     };
-    Ok(written(&list.unwrap_or_else(|_| none()), up)?)
+    // Only root's daemon has any, and only root is told.
+    let hosts = host::collect().ok().flatten().unwrap_or_default();
+    Ok(written(&list.unwrap_or_else(|_| none()), &hosts, up)?)
 }
 
 /// Everything is a gauge: it goes down when a connection ends.
-fn written(list: &List, up: bool) -> Result<String, std::fmt::Error> {
+fn written(list: &List, hosts: &[Host], up: bool) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("shunt");
     let gauge = |registry: &mut Registry, name: &str, help: &str, value: u64| {
         let gauge = Gauge::<i64>::default();
@@ -89,6 +97,7 @@ fn written(list: &List, up: bool) -> Result<String, std::fmt::Error> {
     by_path(list, &mut registry);
     by_reason(list, &mut registry);
     by_answer(list, &mut registry);
+    by_state(hosts, &mut registry);
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -134,6 +143,30 @@ fn by_reason(list: &List, registry: &mut Registry) {
     );
 }
 
+fn by_state(hosts: &[Host], registry: &mut Registry) {
+    let states = Family::<State, Gauge>::default();
+    let ends = Family::<State, Gauge>::default();
+    let of = |state: &str| State {
+        state: state.to_owned(),
+    };
+    for host in hosts {
+        let state = host.reason.as_deref().unwrap_or("found");
+        add(&states.get_or_create(&of(state)), 1);
+        add(&ends.get_or_create(&of("waiting")), host.waiting.into());
+        add(&ends.get_or_create(&of("met")), host.met.into());
+    }
+    registry.register(
+        "hosts",
+        "Other hosts that were looked for, by what came of it",
+        states,
+    );
+    registry.register(
+        "host_ends",
+        "Ends of open connections to other hosts, by whether they have met the other end",
+        ends,
+    );
+}
+
 fn by_answer(list: &List, registry: &mut Registry) {
     let calls = Family::<Answered, Gauge>::default();
     let ends = list.connections.iter().flat_map(|c| &c.processes);
@@ -169,7 +202,15 @@ mod tests {
             connections: vec![connection(&shm, Some(&detail())), connection(&tcp, None)],
             listeners: vec![listener(&tcp)],
         };
-        written(&list, true).unwrap()
+        let host = |reason: Option<&str>| Host {
+            address: [10, 1, 0, 2].into(),
+            reason: reason.map(str::to_owned),
+            waiting: 2,
+            met: 1,
+            seconds: 5,
+        };
+        let hosts = [host(None), host(Some("HOST_KEY"))];
+        written(&list, &hosts, true).unwrap()
     }
 
     #[test]
@@ -187,6 +228,10 @@ mod tests {
             "shunt_tcp_connections{reason=\"PEER_PLAIN\"} 1",
             "shunt_open_calls{by=\"memory\"} 10",
             "shunt_open_calls{by=\"kernel\"} 2",
+            "shunt_hosts{state=\"found\"} 1",
+            "shunt_hosts{state=\"HOST_KEY\"} 1",
+            "shunt_host_ends{state=\"waiting\"} 4",
+            "shunt_host_ends{state=\"met\"} 2",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
         }

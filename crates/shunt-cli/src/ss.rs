@@ -3,21 +3,21 @@
 pub(crate) mod connection;
 mod expression;
 mod filter;
+mod source;
 pub(crate) mod table;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 
 pub(crate) use connection::{Connection, Listener};
 pub(crate) use expression::{Expression, Item};
 pub(crate) use filter::Filter;
+pub(crate) use source::Source;
 use table::{Style, table};
-
-use crate::control::Control;
 
 #[derive(Serialize)]
 pub(crate) struct List {
@@ -78,8 +78,9 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
         }
     };
     let terminal = std::io::stdout().is_terminal();
+    let mut source = Source::default();
     loop {
-        let list = collect(|item| filter.shows(item))?;
+        let list = source.collect(|item| filter.shows(item))?;
         // A terminal is cleared only once there is something to show in the place of what it shows.
         let clear = display.watch.is_some() && terminal && !json;
         if clear {
@@ -107,37 +108,9 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
     }
 }
 
-/// What every daemon that serves this user knows, and `shows` wants.
-pub(crate) fn collect(shows: impl Fn(Item<'_>) -> bool) -> Result<List> {
-    let daemons = Control::all();
-    if let (true, Some(path)) = (daemons.is_empty(), Control::named()) {
-        bail!(
-            "no shuntd answers at {}, which SHUNT_SOCKET names, so nothing runs under Shunt here",
-            path.display()
-        );
-    }
-    if daemons.is_empty() {
-        bail!("no shuntd answers, so nothing runs under Shunt here: `shunt run -- CMD` starts one");
-    }
-    let mut list = List {
-        connections: Vec::new(),
-        listeners: Vec::new(),
-    };
-    for daemon in daemons {
-        daemon.greet("shunt-ss")?;
-        let rows = daemon.list_details()?;
-        let connections = rows.connections.iter();
-        let connections =
-            connections.map(|(row, detail)| connection::connection(row, detail.as_ref()));
-        list.connections.extend(connections);
-        let listeners = rows.listeners.iter().map(connection::listener);
-        list.listeners.extend(listeners);
-    }
-    list.connections.retain(|c| shows(Item::Connection(c)));
-    list.connections.sort_by_key(|c| (c.local, c.peer));
-    list.listeners.retain(|l| shows(Item::Listener(l)));
-    list.listeners.sort_by_key(|l| (l.local, l.pid));
-    Ok(list)
+/// What every daemon that serves this user knows just now.
+pub(crate) fn collect() -> Result<List> {
+    Source::default().collect(|_| true)
 }
 
 /// The columns of the terminal; `None`: whoever reads this has as many as are needed.

@@ -10,7 +10,7 @@ mod number;
 mod screen;
 mod sheet;
 
-use std::io::{self, IsTerminal as _, stdout};
+use std::io::{self, BufWriter, IsTerminal as _, Stdout, stdout};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{sleep, spawn};
@@ -23,13 +23,13 @@ use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::ss;
+use crate::ss::{self, Source};
 use look::Look;
 use model::{Action, Model};
 use screen::Styles;
@@ -114,7 +114,11 @@ fn listen(delay: Duration) -> Result<Receiver<Message>> {
         }
     });
     spawn(move || {
-        while messages.send(Message::Looked(Look::now())).is_ok() {
+        let mut source = Source::default();
+        while messages
+            .send(Message::Looked(Look::now(&mut source)))
+            .is_ok()
+        {
             sleep(delay);
         }
     });
@@ -122,7 +126,7 @@ fn listen(delay: Duration) -> Result<Receiver<Message>> {
 }
 
 fn show(model: &mut Model, messages: &Receiver<Message>) -> io::Result<End> {
-    let mut terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
+    let mut terminal = terminal()?;
     // As https://no-color.org has it.
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let styles = Styles::new(colours);
@@ -153,16 +157,23 @@ fn show(model: &mut Model, messages: &Receiver<Message>) -> io::Result<End> {
                     leave();
                     emulate_default_handler(SIGTSTP)?;
                     enter()?;
-                    terminal.clear()?;
+                    // Not `clear`, which asks the terminal for its cursor: the thread that reads keys gets the answer.
+                    terminal = self::terminal()?;
                 }
             }
         }
     }
 }
 
+/// A screen goes to the terminal by as few writes as can be: each may wake whoever shows it.
+fn terminal() -> io::Result<Terminal<CrosstermBackend<BufWriter<Stdout>>>> {
+    let out = BufWriter::with_capacity(1 << 16, stdout());
+    Terminal::new(CrosstermBackend::new(out))
+}
+
 fn enter() -> io::Result<()> {
     enable_raw_mode()?;
-    execute!(stdout(), EnterAlternateScreen)
+    execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))
 }
 
 /// The terminal is as it was before, as far as it can still be reached.
@@ -179,4 +190,73 @@ fn restore_on_panic() {
         print(panic);
         std::process::exit(101);
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::crossterm::Command as _;
+    use rustix::fs::{OFlags, fcntl_setfl};
+    use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+    use rustix::termios::{LocalModes, tcgetattr};
+    use std::os::fd::OwnedFd;
+    use std::process::Command;
+
+    /// Set in the process that panics.
+    const ROLE: &str = "TOP_IS_TO_PANIC";
+    const NAME: &str = "top::tests::a_panic_of_any_thread_leaves_the_terminal_as_it_was";
+
+    /// A terminal's two sides.
+    fn terminal() -> (OwnedFd, OwnedFd) {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let ours = openpt(flags).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let its = ioctl_tiocgptpeer(&ours, flags).unwrap();
+        (ours, its)
+    }
+
+    fn panic_in_terminal() {
+        restore_on_panic();
+        enter().unwrap();
+        let modes = tcgetattr(io::stdin()).unwrap().local_modes;
+        eprintln!("lines: {}", modes.contains(LocalModes::ICANON));
+        // It ends the process before this ends.
+        let _ = spawn(|| panic!("the last words")).join();
+    }
+
+    #[test]
+    fn a_panic_of_any_thread_leaves_the_terminal_as_it_was() {
+        if std::env::var_os(ROLE).is_some() {
+            return panic_in_terminal();
+        }
+        let (ours, its) = terminal();
+        let before = tcgetattr(&its).unwrap();
+        let end = || its.try_clone().unwrap();
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture"])
+            .env(ROLE, "")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .status()
+            .unwrap();
+        let after = tcgetattr(&its).unwrap();
+        fcntl_setfl(&ours, OFlags::NONBLOCK).unwrap();
+        let (mut said, mut part) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = rustix::io::read(&ours, &mut part) {
+            said.extend_from_slice(&part[..count]);
+        }
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(status.code(), Some(101), "{said}");
+        assert!(said.contains("lines: false"), "{said}");
+        let mut leave = String::new();
+        LeaveAlternateScreen.write_ansi(&mut leave).unwrap();
+        let (_, behind) = said.split_once(&leave).unwrap();
+        assert!(behind.contains("the last words"), "{said}");
+        assert_eq!(
+            (before.local_modes, before.input_modes, before.output_modes),
+            (after.local_modes, after.input_modes, after.output_modes)
+        );
+    }
 }

@@ -1,6 +1,8 @@
 //! Users of processes, and their names as `/etc/passwd` has them.
 
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Mutex, PoisonError};
 
 /// The user of a process that can be seen.
 pub(crate) fn of_process(pid: u32) -> Option<u32> {
@@ -18,8 +20,15 @@ pub(crate) fn number(user: &str) -> Option<u32> {
     })
 }
 
-/// A user's name, or else the number.
+/// A user's name, or else the number. The file is read once for each user.
 pub(crate) fn name(uid: u32) -> String {
+    static NAMES: Mutex<Option<HashMap<u32, String>>> = Mutex::new(None);
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = names.get_or_insert_default();
+    names.entry(uid).or_insert_with(|| named(uid)).clone()
+}
+
+fn named(uid: u32) -> String {
     let passwd = passwd();
     let found = entries(&passwd).find(|entry| entry.1 == uid);
     found.map_or_else(|| uid.to_string(), |(name, _)| name.to_owned())

@@ -43,7 +43,7 @@ struct Story {
 
 /// Says it of what is named.
 pub(crate) fn why(which: Which, json: bool) -> Result<ExitCode> {
-    let (known, daemon) = match ss::collect(|_| true) {
+    let (known, daemon) = match ss::collect() {
         Ok(list) => (list.connections, None),
         Err(error) => {
             let others = crate::doctor::daemon::others();

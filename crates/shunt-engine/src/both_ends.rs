@@ -140,7 +140,7 @@ fn links() -> [&'static Link; 2] {
     ]
 }
 
-fn loopback() -> sockaddr_storage {
+pub(crate) fn loopback() -> sockaddr_storage {
     // SAFETY: a C struct of integers, for which zero is a value.
     let mut name: sockaddr_storage = unsafe { std::mem::zeroed() };
     name.ss_family = libc::AF_INET as u16;

@@ -1,7 +1,9 @@
 //! What `shunt run` tells the library through the environment.
 
 use shunt_shm::path;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -50,10 +52,16 @@ static RESTLESS: AtomicU32 = AtomicU32::new(0);
 static WAITS: AtomicU32 = AtomicU32::new(0);
 /// One in so many steps of a change of way pauses; 0: none.
 static HESITANT: AtomicU32 = AtomicU32::new(0);
+/// Connections that are closed in order are put aside for the next ones (a test's switch).
+static RECYCLES: AtomicBool = AtomicBool::new(false);
 /// What `SHUNT_SOCKET` says. Copied, since a program may write its title over its environment.
 static SOCKET: OnceLock<([u8; SOCKET_BYTES], usize)> = OnceLock::new();
 /// As long as the path in a socket's address may be (`unix(7)`), with the zero at its end.
 const SOCKET_BYTES: usize = 108;
+/// What `SHUNT_WIRE` says, likewise: where emulated NICs are by which other hosts are reached (a test's switch).
+static WIRE: OnceLock<([u8; SOCKET_BYTES], usize)> = OnceLock::new();
+/// In the page of [`thread::identity`](crate::thread): every start looks at it.
+#[unsafe(link_section = ".data")]
 static UPGRADE: AtomicU8 = AtomicU8::new(Upgrade::Adaptive as u8);
 
 /// The environment that the process starts with.
@@ -69,6 +77,7 @@ impl Environment {
 
     /// What follows `name`, which ends in `=`. Looked for here, since libc's
     /// `getenv` is a page that most programs need not have touched yet.
+    #[unsafe(link_section = "shunt_start")]
     pub(crate) fn get(self, name: &str) -> Option<&'static CStr> {
         let mut at = self.0;
         // SAFETY: an array of strings that ends with a null pointer, unchanged since
@@ -84,12 +93,26 @@ impl Environment {
         }
         None
     }
+
+    #[inline(always)]
+    fn bytes(self, name: &str) -> Option<&'static [u8]> {
+        self.get(name).map(CStr::to_bytes)
+    }
+
+    #[inline(always)]
+    fn number(self, name: &str) -> Option<u32> {
+        let digits = std::str::from_utf8(self.bytes(name)?).ok()?;
+        digits.parse::<u32>().ok()
+    }
 }
 
 /// Reads the settings.
-#[inline]
+#[unsafe(link_section = "shunt_start")]
 pub(crate) fn read(environment: Environment) {
-    let variable = |name| environment.get(name).map(CStr::to_bytes);
+    let (variable, number) = (
+        |name| environment.bytes(name),
+        |name| environment.number(name),
+    );
     let mode = match variable("SHUNT_UPGRADE=") {
         Some(b"eager") => Upgrade::Eager,
         Some(b"sync") => Upgrade::Sync,
@@ -100,10 +123,6 @@ pub(crate) fn read(environment: Environment) {
     if mode != Upgrade::Adaptive {
         UPGRADE.store(mode as u8, Ordering::Relaxed);
     }
-    let number = |name| {
-        let digits = std::str::from_utf8(variable(name)?).ok()?;
-        digits.parse::<u32>().ok()
-    };
     if let Some(waits) = number("SHUNT_RESTLESS=") {
         RESTLESS.store(waits, Ordering::Relaxed);
     }
@@ -111,16 +130,41 @@ pub(crate) fn read(environment: Environment) {
         HESITANT.store(steps, Ordering::Relaxed);
         path::pause_with(hesitate);
     }
-    if let Some(path) = variable("SHUNT_SOCKET=").filter(|path| !path.is_empty()) {
-        let mut copy = [0; SOCKET_BYTES];
-        if let Some(room) = copy.get_mut(..path.len()) {
-            room.copy_from_slice(path);
-        }
-        let _ = SOCKET.set((copy, path.len()));
+    let at_once = matches!(mode, Upgrade::Eager | Upgrade::Sync);
+    if at_once && number("SHUNT_RECYCLE=").is_some_and(|on| on != 0) {
+        RECYCLES.store(true, Ordering::Relaxed);
+    }
+    let path = |name| variable(name).filter(|path| !path.is_empty());
+    if let Some(socket) = path("SHUNT_SOCKET=") {
+        keep(&SOCKET, socket);
+        // Only there: a test has daemons of its own.
+        path("SHUNT_WIRE=")
+            .into_iter()
+            .for_each(|wire| keep(&WIRE, wire));
     }
     if variable("SHUNT_IO_URING=") == Some(b"deny") {
         RINGS.store(Rings::Denied as u8, Ordering::Relaxed);
     }
+}
+
+fn keep(place: &OnceLock<([u8; SOCKET_BYTES], usize)>, path: &[u8]) {
+    let mut copy = [0; SOCKET_BYTES];
+    if let Some(room) = copy.get_mut(..path.len()) {
+        room.copy_from_slice(path);
+    }
+    let _ = place.set((copy, path.len()));
+}
+
+/// Where emulated NICs are, if other hosts are to be reached by them.
+pub(crate) fn wire() -> Option<&'static Path> {
+    let (path, length) = WIRE.get()?;
+    Some(Path::new(OsStr::from_bytes(path.get(..*length)?)))
+}
+
+/// Has them there, as the environment does.
+#[cfg(test)]
+pub(crate) fn set_wire(directory: &Path) {
+    keep(&WIRE, directory.as_os_str().as_bytes());
 }
 
 /// The file at which the host's daemon listens, if `SHUNT_SOCKET` names one. A path that fits no address is kept, as
@@ -135,6 +179,19 @@ pub(crate) fn socket() -> Option<&'static [u8]> {
 pub(crate) fn is_restless() -> bool {
     let every = RESTLESS.load(Ordering::Relaxed);
     every != 0 && WAITS.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
+}
+
+/// Whether connections that are closed in order are put aside for the next ones: a test wishes it, and each connection is
+/// paired at once.
+#[inline]
+pub(crate) fn recycles() -> bool {
+    RECYCLES.load(Ordering::Relaxed) && upgrade() != Upgrade::Off
+}
+
+/// Turns that on or off, as the environment does.
+#[cfg(test)]
+pub(crate) fn set_recycles(on: bool) {
+    RECYCLES.store(on, Ordering::Relaxed);
 }
 
 /// Between two steps of a change of way, where something else may happen: a test wishes that it
@@ -153,10 +210,8 @@ fn pause_at(one_of: u32) {
     // The last digits of the time-stamp counter are as good as random, spread over the word.
     let random = sys::ticks().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
     if random.is_multiple_of(one_of.into()) {
-        let until = sys::now() + (random >> 24) % LONGEST_US * 1000;
-        while sys::now() < until {
-            sys::sched_yield();
-        }
+        // Not by yields: beside busy programs one takes some hundred milliseconds.
+        sys::nap((random >> 24) % LONGEST_US * 1000);
     }
 }
 

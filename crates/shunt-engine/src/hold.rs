@@ -76,6 +76,19 @@ pub(crate) fn beside_close<T: Held>(object: &'static T, work: impl FnOnce()) {
     }
 }
 
+/// The same, unless the object's life has ended: then there is nothing to be done.
+pub(crate) fn while_held<T: Held, R>(object: &'static T, work: impl FnOnce() -> R) -> Option<R> {
+    let began = Taken::now();
+    if !raise_by(object.count(), BESIDE) {
+        return None;
+    }
+    let result = work();
+    if began.lasts() {
+        object.unhold_by(BESIDE);
+    }
+    Some(result)
+}
+
 /// Whether such work is under way.
 pub(crate) fn is_any_beside(object: &impl Held) -> bool {
     object.count().load(Ordering::Acquire) >> 32 != 0
@@ -136,6 +149,10 @@ mod tests {
         assert!(within == 3 && !is_any_beside(socket));
         held.unhold();
         assert_eq!(socket.holds(), 1);
+        let beside = || while_held(socket, || is_any_beside(socket) && socket.holds() == 1);
+        assert_eq!(beside(), Some(true));
         crate::table::enter(FD, Word::NOTHING);
+        socket.unhold();
+        assert_eq!(beside(), None);
     }
 }

@@ -9,6 +9,7 @@
 pub mod aio;
 mod buffer;
 mod file;
+mod many;
 mod message;
 mod recv;
 mod send;
@@ -17,6 +18,7 @@ mod target;
 pub mod uring;
 
 pub use file::{sendfile, splice};
-pub use message::{recvmmsg, recvmsg, sendmmsg, sendmsg};
+pub use many::{recvmmsg, sendmmsg};
+pub use message::{recvmsg, sendmsg};
 pub use recv::{preadv2, read, readv, recv, recvfrom};
 pub use send::{pwritev2, send, sendto, write, writev};

@@ -10,11 +10,12 @@
 //!
 //! * [`real`], [`sys`], [`config`], [`iov`], [`thread`]: the kernel, the program, this thread and process.
 //! * [`table`], [`pool`], [`kept`], [`hold`]: descriptors, and objects behind them, of any type.
-//! * [`region`], [`share`], [`uring_map`], [`tcp`], [`wake`], [`link`]: what a socket has beside itself.
+//! * [`region`], [`share`], [`uring_map`], [`tcp`], [`wake`], [`reach`], [`link`]: what a socket has beside itself.
 //! * [`socket`]: one connection or listener, and what is noted there.
 //! * [`control`], [`stats`]: what is said to shuntd, and written at the end.
 //! * [`stream`]: the bytes of an attached connection. [`signal`]: handlers that interrupt its calls.
 //! * [`epoll`], [`entry`], [`upgrade`]: sets, and how a connection comes to its rings.
+//! * [`recycle`]: connections that are put aside for the next ones.
 //! * [`life`], [`ready`], [`io`]: the calls of the program.
 
 #[cfg(test)]
@@ -31,8 +32,10 @@ pub mod life;
 mod link;
 mod outcome;
 mod pool;
+mod reach;
 pub mod ready;
 pub mod real;
+mod recycle;
 mod region;
 mod share;
 pub mod signal;

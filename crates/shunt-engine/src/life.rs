@@ -23,7 +23,8 @@ mod track;
 
 pub(crate) use closing::closing;
 pub use connection::{
-    after_accept, after_connect, after_listen, after_socket, before_connect, shutdown,
+    accept, after_accept, after_connect, after_listen, after_socket, before_connect, connect,
+    shutdown,
 };
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range};
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};

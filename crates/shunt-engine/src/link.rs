@@ -8,8 +8,8 @@ use shunt_shm::ring::{Consumer, Memory};
 use shunt_shm::slot::{self, Slot};
 
 use crate::pool::{Links, Pool, Pooled};
-use crate::sys;
 use crate::thread::is_alone;
+use crate::{reach, sys};
 
 mod late;
 mod relatives;
@@ -49,6 +49,8 @@ pub(crate) struct Link {
     retire_due: AtomicBool,
     /// This process has it from the one that forked it.
     foreign: AtomicBool,
+    /// The other process is on another host: in the place of its arena is a view of it.
+    between_hosts: AtomicBool,
     /// The slots whose rings are mapped here, with everything before the rings.
     mapped: Slots,
     /// The slots whose rings a child would have that is forked now.
@@ -79,7 +81,33 @@ impl Pooled for Link {
 impl Link {
     /// Opens a link; the caller holds the control lock.
     pub(crate) fn open(id: u64, own_number: u32, own: Arena, peer: Arena) -> Option<&'static Self> {
+        Self::begin(id, own_number, [own, peer], false)
+    }
+
+    /// Opens one to a process on another host, likewise.
+    pub(crate) fn open_between_hosts(id: u64, own_number: u32) -> Option<&'static Self> {
+        let (own, fd) = Arena::create(layout::MOST_SLOTS).ok()?;
+        // The peer does not map it.
+        sys::close(fd);
+        let view = Arena::view(own.slots()).ok();
+        let link = view.and_then(|view| Self::begin(id, own_number, [own, view], true));
+        if link.is_none() {
+            for arena in [Some(own), view].into_iter().flatten() {
+                // SAFETY: nobody has looked at it.
+                unsafe { arena.unmap() };
+            }
+        }
+        link
+    }
+
+    fn begin(
+        id: u64,
+        own_number: u32,
+        arenas: [Arena; 2],
+        between_hosts: bool,
+    ) -> Option<&'static Self> {
         let link = LINKS.take()?;
+        let [own, peer] = arenas;
         // SAFETY: a free object; nobody else looks at it before `in_use`.
         unsafe { *link.arenas.get() = [Some(own), Some(peer)] };
         link.id.store(id, Ordering::Relaxed);
@@ -89,6 +117,7 @@ impl Link {
         for flag in [&link.retired, &link.retire_due, &link.foreign] {
             flag.store(false, Ordering::Relaxed);
         }
+        link.between_hosts.store(between_hosts, Ordering::Relaxed);
         let slots = own.slots().min(peer.slots());
         link.slots.store(slots, Ordering::Relaxed);
         link.mapped.fill(slots);
@@ -109,6 +138,30 @@ impl Link {
                 && l.id.load(Ordering::Relaxed) == id
                 && l.own_number.load(Ordering::Relaxed) == own_number
         })
+    }
+
+    /// The link to a process on another host that the daemon calls so, unless no new connection uses it.
+    pub(crate) fn find_between_hosts(id: u64) -> Option<&'static Self> {
+        LINKS.each().find(|l| {
+            l.is_between_hosts_as(id) && (!l.gone.load(Ordering::Acquire) || l.is_retired())
+        })
+    }
+
+    fn is_between_hosts_as(&self, id: u64) -> bool {
+        self.in_use.load(Ordering::Acquire)
+            && self.is_between_hosts()
+            && self.id.load(Ordering::Relaxed) == id
+    }
+
+    /// Whether the other process is on another host.
+    #[inline]
+    pub(crate) fn is_between_hosts(&self) -> bool {
+        self.between_hosts.load(Ordering::Relaxed)
+    }
+
+    /// What this process calls it.
+    pub(crate) fn own_number(&self) -> u32 {
+        self.own_number.load(Ordering::Relaxed)
     }
 
     /// The arena that this process writes.
@@ -174,11 +227,14 @@ impl Link {
     }
 
     /// No new connection will come; the memory goes when the last user has gone, at once if
-    /// that is long ago (`unused`). With the control lock.
-    pub(crate) fn bury(id: u64, unused: bool) {
+    /// that is long ago (`unused`). With the control lock. The daemon counts links between hosts apart.
+    pub(crate) fn bury(id: u64, between_hosts: bool, unused: bool) {
         let long_ago = if unused { 1 } else { 0 };
         for link in LINKS.each() {
-            if link.in_use.load(Ordering::Acquire) && link.id.load(Ordering::Relaxed) == id {
+            if link.in_use.load(Ordering::Acquire)
+                && link.is_between_hosts() == between_hosts
+                && link.id.load(Ordering::Relaxed) == id
+            {
                 link.unused_since.store(long_ago, Ordering::Relaxed);
                 link.gone.store(true, Ordering::Release);
                 ANY_GONE.store(true, Ordering::Relaxed);
@@ -236,6 +292,9 @@ impl Link {
     /// No connection uses the link any more, and no call that began while one did looks into its rings.
     unsafe fn end(&'static self) {
         self.in_use.store(false, Ordering::Release);
+        if self.is_between_hosts() {
+            reach::forget(self.own_number());
+        }
         let arenas = [self.own(), self.peer()];
         for arena in &arenas {
             // SAFETY: the caller's promise.
@@ -284,10 +343,14 @@ impl Pair {
             return None;
         }
         let (own, peer) = (link.own(), link.peer());
-        // SAFETY: both rings are RING_BYTES inside mappings that outlive the socket.
-        let memory = |arena: &Arena| unsafe {
-            Memory::new(arena.ring(number).cast(), layout::RING_BYTES as u32)
+        let bytes = if link.is_between_hosts() {
+            layout::MIRRORED_RING_BYTES
+        } else {
+            layout::RING_BYTES
         };
+        // SAFETY: both rings are so many bytes, or more, inside mappings that outlive the socket.
+        let memory =
+            |arena: &Arena| unsafe { Memory::new(arena.ring(number).cast(), bytes as u32) };
         Some(Self {
             link,
             number,

@@ -11,6 +11,7 @@ use crate::epoll::{Limit, SETS, Set, User};
 use crate::thread::{is_alone, signals};
 use crate::{Outcome, signal, sys};
 
+mod accepting;
 mod array;
 mod bring;
 mod epoll_ctl;
@@ -18,6 +19,8 @@ mod epoll_wait;
 mod poll;
 mod select;
 mod sleeper;
+
+use poll::Array;
 
 /// A `timespec` in nanoseconds; `None` if it is null. An invalid one is the
 /// kernel's to refuse.
@@ -53,16 +56,36 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Outcome {
         return Outcome::Kernel;
     }
     let seen = signals::now();
-    // SAFETY: the caller's promise.
-    let Some(fds) = (unsafe { poll::array(fds, count) }) else {
-        return Outcome::Kernel;
+    let time = milliseconds(timeout);
+    // SAFETY: the caller's promise; no mask.
+    unsafe { poll_array(fds, count, time, std::ptr::null(), seen) }
+}
+
+/// `poll` of the program's array, for so many nanoseconds (`None`: for ever).
+///
+/// # Safety
+/// As for `ppoll(2)`.
+#[inline(always)]
+unsafe fn poll_array(
+    fds: *mut pollfd,
+    count: nfds_t,
+    time: Option<u64>,
+    mask: *const sigset_t,
+    seen: signals::Seen,
+) -> Outcome {
+    let call = |fds: &mut [pollfd]| {
+        if !poll::is_ours(fds, time == Some(0), seen) {
+            return Outcome::Kernel;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { poll::poll(fds, Limit::new(time), mask, seen) }
     };
-    if !poll::is_ours(fds, timeout == 0, seen) {
-        return Outcome::Kernel;
+    // SAFETY: the caller's promise.
+    match unsafe { poll::array(fds, count) } {
+        Array::None => Outcome::Kernel,
+        Array::Some(fds) => call(fds),
+        Array::Fixed(fds) => poll::in_vain(fds, call),
     }
-    let limit = Limit::new(milliseconds(timeout));
-    // SAFETY: no mask.
-    unsafe { poll::poll(fds, limit, std::ptr::null(), seen) }
 }
 
 /// `ppoll(2)`. The kernel's own call would write back what is left of the time;
@@ -81,15 +104,60 @@ pub unsafe fn ppoll(
     let Ok(time) = (unsafe { relative(timeout) }) else {
         return Outcome::Kernel;
     };
-    // SAFETY: as above.
-    let Some(fds) = (unsafe { poll::array(fds, count) }) else {
-        return Outcome::Kernel;
-    };
-    if !poll::is_ours(fds, time == Some(0), seen) {
+    if !signal::may_mask(mask) {
         return Outcome::Kernel;
     }
     // SAFETY: as above.
-    unsafe { poll::poll(fds, Limit::new(time), mask, seen) }
+    unsafe { poll_array(fds, count, time, mask, seen) }
+}
+
+/// The system call `ppoll`: writes back what is left of the time.
+pub unsafe fn ppoll_by_number(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *mut timespec,
+    mask: *const sigset_t,
+) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe { with_rest(timeout, || ppoll(fds, count, timeout, mask)) }
+}
+
+/// The system call `pselect6`: writes back what is left of the time.
+pub unsafe fn pselect_by_number(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timespec,
+    mask: *const sigset_t,
+) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe {
+        with_rest(timeout, || {
+            pselect(count, read, write, except, timeout, mask)
+        })
+    }
+}
+
+/// Makes a call, and stores what is left of its time (`poll_select_finish` in the kernel's `fs/select.c`): nothing, if
+/// that is gone, also if it could not be stored.
+///
+/// # Safety
+/// `timeout` is null or a time of the program's, or is not there.
+unsafe fn with_rest(timeout: *mut timespec, call: impl FnOnce() -> Outcome) -> Outcome {
+    // SAFETY: the caller's promise.
+    let limit = match unsafe { relative(timeout) } {
+        Ok(time @ Some(1..)) => Limit::new(time),
+        _ => return call(),
+    };
+    let outcome = call();
+    if !matches!(outcome, Outcome::Kernel)
+        && let Some(left) = limit.left()
+    {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { signal::put_time(timeout.cast(), left.tv_sec, left.tv_nsec) };
+    }
+    outcome
 }
 
 /// `select(2)`: writes back what is left of the time, as Linux does.
@@ -120,18 +188,12 @@ pub unsafe fn select(
     let limit = Limit::new(time);
     // SAFETY: the caller's promise.
     let outcome = unsafe { select::select(count, [read, write, except], limit, std::ptr::null()) };
-    if !matches!(outcome, Outcome::Kernel) && !timeout.is_null() {
-        let left = limit.left().unwrap_or(timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        });
-        // SAFETY: as above.
-        unsafe {
-            *timeout = timeval {
-                tv_sec: left.tv_sec,
-                tv_usec: left.tv_nsec / 1000,
-            }
-        };
+    if !matches!(outcome, Outcome::Kernel)
+        && let Some(left) = limit.left()
+    {
+        // Programs may have it where it can only be read.
+        // SAFETY: as above; there is a limit if there is a time.
+        let _ = unsafe { signal::put_time(timeout.cast(), left.tv_sec, left.tv_nsec / 1000) };
     }
     outcome
 }
@@ -152,6 +214,9 @@ pub unsafe fn pselect(
     let Ok(time) = (unsafe { relative(timeout) }) else {
         return Outcome::Kernel;
     };
+    if !signal::may_mask(mask) {
+        return Outcome::Kernel;
+    }
     // SAFETY: the caller's promise.
     unsafe { select::select(count, [read, write, except], Limit::new(time), mask) }
 }
@@ -222,7 +287,7 @@ unsafe fn unknown(
     limit: Limit,
     mask: *const sigset_t,
 ) -> Outcome {
-    if !SETS.is_any() || is_alone() {
+    if !SETS.is_any() || is_alone() || !signal::may_mask(mask) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
@@ -237,6 +302,10 @@ pub unsafe fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Outcome {
+    // Where nobody puts something of ours in meanwhile the time is the kernel's to read, which needs no guard.
+    if is_alone() && Set::of(set).is_none_or(Set::is_plain) {
+        return Outcome::Kernel;
+    }
     // SAFETY: the caller's promise.
     let Ok(time) = (unsafe { relative(timeout) }) else {
         return Outcome::Kernel;

@@ -8,6 +8,8 @@
 //!     └──> Listener        └─────────────────┴──────────────────┴──> Plain(reason)
 //! ```
 //!
+//! An attached connection that is closed may be put *aside*, and be attached again as the next one ([`crate::recycle`]).
+//!
 //! *Attached* means that this side honours the rings; each direction still
 //! moves by itself (see [`crate::stream`]).
 
@@ -41,6 +43,8 @@ mod items;
 mod locked;
 mod paired;
 mod pairs;
+mod queued;
+mod recycled;
 pub(crate) mod returning;
 mod settings;
 
@@ -52,10 +56,13 @@ use returning::Return;
 use settings::Settings;
 
 pub(crate) use handed::{Handed, Left};
+pub(crate) use hints::LEFT;
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
 pub(crate) use locked::Locked;
 pub(crate) use paired::any as is_any_paired;
-pub(crate) use settings::{NO_RCVTIMEO, NO_SNDTIMEO, SETS_TIMEOUTS};
+pub(crate) use queued::{Queued, is_any_queued};
+pub(crate) use recycled::Origin;
+pub(crate) use settings::{NO_RCVTIMEO, NO_SNDTIMEO, RESTORED, SETS_TIMEOUTS};
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
 /// See the module.
@@ -68,6 +75,7 @@ pub(crate) use shunt_abi::counters::{Counts, Stage};
 /// | `inside`, `handed`, `share`, `again` | each its own functions |
 /// | `dealings`, `pairs` | who holds the lock of the connection to the daemon |
 /// | `settings` | `setsockopt` |
+/// | `origin`, `queued` | `connect` and `accept` |
 /// | `hints` | any call, without a lock |
 /// | `places` | the holder of the direction's token |
 /// | `items` | the holder of `lock` ([`Locked`]) |
@@ -110,6 +118,10 @@ pub(crate) struct Socket {
     pub(crate) again: Return,
     /// What the program has set.
     pub(crate) settings: Settings,
+    /// How it came about, if the next connection may come about the same way.
+    pub(crate) origin: Origin,
+    /// Whether the kernel connects it, and it may be in the listener's queue.
+    pub(crate) queued: Queued,
     /// Of a listener: which thread last accepted or polled there (sync); 0: none yet.
     pub(crate) watcher: AtomicU64,
     /// Calls that have slept on it, and what they go on by once it was closed.
@@ -179,6 +191,8 @@ impl Socket {
         socket.hints.clear();
         socket.again.clear();
         socket.settings.clear();
+        socket.origin.clear();
+        socket.queued.clear();
         socket.handed.clear();
         record.fd.store(fd, o);
         record.reason.store(Reason::Pending as u8, o);

@@ -21,7 +21,7 @@ pub(crate) fn announce() {
 /// The same in each forked child, which does not sleep for that.
 pub(crate) fn announce_child() {
     if line_file::is_on() && !config::is_confined() {
-        control::introduce_only();
+        control::ensure_without_waiting();
     }
 }
 
@@ -73,6 +73,21 @@ pub(crate) fn add(socket: &Socket) {
         }
         let (shunted, carried) = (has_been_shunted(socket), carried(socket));
         header.add(&socket.record, shunted, carried);
+    }
+}
+
+/// The same of a connection whose socket is the next one's: that counts anew.
+pub(crate) fn add_and_begin(socket: &Socket) {
+    add(socket);
+    let (record, o) = (&socket.record, Ordering::Relaxed);
+    record.since.store(0, o);
+    record.connected.store(0, o);
+    record.tx.clear();
+    record.rx.clear();
+    if line_file::is_on() && !config::is_confined() {
+        let (sent, received) = tcp::carried(socket.fd());
+        record.tx.before.store(sent, o);
+        record.rx.before.store(received, o);
     }
 }
 

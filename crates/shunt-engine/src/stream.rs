@@ -16,6 +16,7 @@
 //! *recall* the stream ([`downgrade`](mod@downgrade)): then what it has not read of the ring is sent again over TCP
 //! ([`owed`]), before what follows.
 
+mod aside;
 mod attempt;
 mod bound;
 mod close;
@@ -24,6 +25,7 @@ mod crowd;
 mod downgrade;
 mod errors;
 mod leave;
+mod loan;
 mod mask;
 mod owed;
 mod recall;
@@ -41,24 +43,30 @@ mod wait;
 mod want;
 mod wish;
 
+pub(crate) use aside::{
+    await_no_more, await_offer, awaits_base, call_acceptor, put_aside, take_again, turns, use_again,
+};
+pub(crate) use attempt::MSG_BEHIND;
 pub(crate) use bound::{bound, resize, unsent, waits_for_many};
 pub(crate) use close::{
     before_close, before_close_under_sleeper, hand_over, let_go, make_way, shutdown,
 };
 pub(crate) use conn::Conn;
 pub(crate) use downgrade::{downgrade, give_up, is_plain};
-pub(crate) use errors::{before_reset, socket_error};
+pub(crate) use errors::{before_reset, leave_error, socket_error};
 pub(crate) use leave::{leave_ring, leave_to_half_closed};
-pub(crate) use mask::{mask, mask_at_a_glance};
+pub(crate) use mask::{mask, mask_as_usual, mask_at_a_glance};
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
 };
 pub(crate) use recv::{is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
-pub(crate) use send::{send, send_in};
+pub(crate) use send::{AT_ONCE, asked, send, send_in};
 pub(crate) use spin::{Spin, share_crowd, shares_core};
 pub(crate) use stand_in::stand_in_for_ended_peer;
 pub(crate) use transfer::{by_kernel_alone, sendfile, splice_in, splice_out};
 pub(crate) use usual::{is_as_usual, leaves_ring, may_be};
-pub(crate) use wait::{Stay, TURN, asleep, awake, foresee_sleep, interrupted, say_again, turn};
+pub(crate) use wait::{
+    SELDOM, Stay, TURN, asleep, awake, foresee_sleep, has_time_limit, interrupted, say_again, turn,
+};
 pub(crate) use want::{Want, is_on_rings, must_be_called};
 pub(crate) use wish::see_to_wishes;

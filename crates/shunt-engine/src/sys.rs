@@ -36,22 +36,20 @@ pub(crate) use file::{
 };
 pub use memory::is_readable;
 pub(crate) use memory::{
-    map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file, seal, seal_size,
-    unmap, wipe_on_fork,
+    USER_END, map, map_file, map_shared_at, map_wiped_on_fork, may_grow_to, memory_file, seal,
+    seal_size, unmap, wipe_on_fork,
 };
 pub(crate) use pair::Listener;
-pub(crate) use proc::{
-    comm, core, exit, getpid, has_threads, is_dead, is_stopped, open_descriptors, refuses_to_run,
-};
+pub(crate) use proc::{comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run};
 pub(crate) use readiness::{
-    epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, poll_ms, poll_now,
-    ready, sched_yield,
+    epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, is_behind_descriptors,
+    nap, poll_ms, poll_now, ready, sched_yield,
 };
 pub(crate) use signal::{
     block_signals, send_plain_signal, send_signal, set_default, set_signal_mask, unblock_signals,
 };
 pub(crate) use socket::{
-    Plain, bind, connect, datagram_socket, getsockopt, name, push, recv, recvmsg, reset, send,
-    send_more, send_room, send_to, sendmsg, setsockopt, shutdown, socket,
+    Plain, bind, connect, datagram_socket, getsockopt, name, push, put_name, recv, recvmsg, reset,
+    send, send_more, send_room, send_to, sendmsg, setsockopt, shutdown, socket,
 };
 pub(crate) use standard::are_streams_in_reach;

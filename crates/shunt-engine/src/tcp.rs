@@ -157,17 +157,27 @@ pub(crate) fn consumed_since(fd: c_int, counted: u64, was_reset: bool) -> (u64, 
     }
 }
 
-/// The connection's state, and the payload bytes taken. A FIN counts among those
-/// received, but not among those that wait.
+/// Payload bytes that have come so far, taken or not.
+pub(crate) fn received(fd: c_int) -> Option<u64> {
+    payload(&info(fd)?)
+}
+
+/// A FIN counts among those received.
+fn payload(info: &Info) -> Option<u64> {
+    let open = matches!(info.state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2);
+    info.bytes_received.checked_sub(u64::from(!open))
+}
+
+/// The connection's state, and the payload bytes taken. A FIN does not count among those
+/// that wait.
 fn taken(fd: c_int) -> Option<(u8, u64)> {
     loop {
         let before = info(fd)?;
         let waiting = sys::ioctl_int(fd, libc::FIONREAD).ok()?;
         let after = info(fd)?;
         if after.bytes_received == before.bytes_received && after.state == before.state {
-            let open = matches!(after.state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2);
-            let payload = after.bytes_received.checked_sub(u64::from(!open))?;
-            return Some((after.state, payload.checked_sub(waiting as u64)?));
+            let taken = payload(&after)?.checked_sub(waiting as u64)?;
+            return Some((after.state, taken));
         }
     }
 }

@@ -26,6 +26,10 @@ use vain::is_eager;
 pub(crate) use vain::note_end;
 /// After so many calls a connection is claimed although those from afar come to nothing.
 const AFAR_AFTER: u32 = 64 * LIVES_AFTER;
+/// A fast connection makes many calls before a daemon that gets no processor has said anything. Where it may still
+/// say something, so many calls wait for that, and one in [`LATE_STEP`] looks for it.
+const LATE_AFTER: u32 = 64 * GIVEN_UP_AFTER;
+const LATE_STEP: u32 = GIVEN_UP_AFTER / 8;
 /// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
 const LOOK_EVERY: u32 = 16;
 
@@ -35,7 +39,10 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     socket.completed.store(false, Ordering::Relaxed);
     socket.set_role(role);
     socket.set_port(port.unwrap_or(0));
-    let against = config::against().or((fd <= 2).then_some(Reason::Stdio));
+    let looks_on = socket.settings.looks_on.load(Ordering::Relaxed);
+    let against = config::against()
+        .or((fd <= 2).then_some(Reason::Stdio))
+        .or(looks_on.then_some(Reason::SocketOption));
     if let Some(reason) = against {
         socket.set_plain(Stage::Fresh, reason);
         return;
@@ -66,6 +73,8 @@ fn is_for_now(reason: Reason) -> bool {
         Reason::PeerPlain => control::crosses() || control::is_fresh(),
         // One that was killed or is late; its successor.
         Reason::NoDaemon => control::has_been_served(),
+        // One that has been greeted just now.
+        Reason::Pending => true,
         _ => false,
     }
 }
@@ -85,7 +94,7 @@ pub(crate) fn adopt(socket: &'static Socket) {
 fn alone(socket: &Socket) -> Option<Reason> {
     if socket.share.is_shared() {
         Some(Reason::Forked)
-    } else if !control::ensure() {
+    } else if !knows_daemon() {
         Some(control::why_not())
     } else if socket.role() == Role::Connector
         // The listener that another program connected it to may be gone by now.
@@ -95,6 +104,15 @@ fn alone(socket: &Socket) -> Option<Reason> {
         Some(Reason::PeerPlain)
     } else {
         None
+    }
+}
+
+/// Whether there is a daemon to ask. A connection that is claimed at once waits a little for it.
+fn knows_daemon() -> bool {
+    if is_eager() {
+        control::ensure()
+    } else {
+        control::ensure_without_waiting()
     }
 }
 
@@ -264,6 +282,15 @@ fn share_pair(socket: &Socket) -> bool {
     shared
 }
 
+/// With which call a connection that can be paired with nobody looks again, after so many; `None`: with none.
+fn next_look(calls: u32, may_come: bool) -> Option<u32> {
+    match calls {
+        0..GIVEN_UP_AFTER => Some(calls + 1),
+        GIVEN_UP_AFTER..LATE_AFTER if may_come => Some(calls + LATE_STEP),
+        _ => None,
+    }
+}
+
 /// A connection that lives: asks for a pairing, if there may be somebody.
 fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
     let socket = locked.socket;
@@ -276,8 +303,13 @@ fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
         socket.set_connected(true);
     }
     if let Some(reason) = alone(socket) {
-        if calls < GIVEN_UP_AFTER || control::is_fresh() {
+        // A peer that is on TCP stays there: of that one nothing late is heard.
+        let may_come = reason != Reason::PeerPlain && is_for_now(reason);
+        if control::is_fresh() {
             socket.set_reason(reason);
+        } else if let Some(next) = next_look(calls, may_come) {
+            socket.set_reason(reason);
+            socket.claim_after.store(next, Ordering::Relaxed);
         } else {
             socket.set_plain(Stage::Candidate, reason);
         }
@@ -309,4 +341,46 @@ pub(crate) fn share_with_program(socket: &'static Socket) -> bool {
     socket.adopted.store(true, Ordering::Relaxed);
     socket.set_reason(Reason::Inherited);
     true
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::one_at_a_time;
+    use crate::hold::Held;
+    use crate::table::{self, Word};
+
+    /// What becomes of a socket that has just been accepted.
+    fn accepted(looks_on: bool) -> (Stage, Reason) {
+        let _alone = one_at_a_time();
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
+        let socket = Socket::enter(fd, Stage::Fresh).unwrap();
+        socket.settings.looks_on.store(looks_on, Ordering::Relaxed);
+        consider(socket, fd, Role::Acceptor, None);
+        let became = (socket.stage(), socket.reason());
+        table::enter(fd, Word::NOTHING);
+        socket.unhold();
+        sys::close(fd);
+        became
+    }
+
+    #[test]
+    fn a_socket_that_looks_on_is_no_candidate() {
+        assert_eq!(accepted(false), (Stage::Candidate, Reason::Pending));
+        assert_eq!(accepted(true), (Stage::Plain, Reason::SocketOption));
+    }
+
+    #[test]
+    fn a_connection_looks_for_a_late_daemon_now_and_then_but_not_for_ever() {
+        assert_eq!(next_look(LIVES_AFTER, false), Some(LIVES_AFTER + 1));
+        assert_eq!(next_look(GIVEN_UP_AFTER, false), None);
+        let mut calls = GIVEN_UP_AFTER;
+        let mut looks = 0;
+        while let Some(next) = next_look(calls, true) {
+            calls = next;
+            looks += 1;
+        }
+        assert_eq!((calls, looks), (LATE_AFTER, 63 * 8));
+    }
 }

@@ -62,8 +62,8 @@ impl Parameters {
 
 /// A known ring.
 struct Ring {
-    /// Its descriptor; -1: there is none here.
-    fd: AtomicI32,
+    /// 1 + its descriptor; 0: there is none here. (Zeros take no room in the library's data.)
+    named: AtomicI32,
     entries: AtomicU32,
     flags: AtomicU32,
     /// Where in the ring's memory head, tail, mask and array are.
@@ -72,7 +72,7 @@ struct Ring {
 
 static RINGS: [Ring; 32] = [const {
     Ring {
-        fd: AtomicI32::new(-1),
+        named: AtomicI32::new(0),
         entries: AtomicU32::new(0),
         flags: AtomicU32::new(0),
         places: [const { AtomicU32::new(0) }; 4],
@@ -86,9 +86,9 @@ pub(crate) fn note(fd: c_int, parameters: &Parameters) -> bool {
     if !LOCK.take() {
         return false;
     }
-    let at = |wanted| RINGS.iter().find(|ring| ring.fd.load(o) == wanted);
+    let at = |wanted| RINGS.iter().find(|ring| ring.named.load(o) == wanted);
     // One of that number was closed meanwhile.
-    let place = at(fd).or_else(|| at(-1));
+    let place = at(fd.wrapping_add(1)).or_else(|| at(0));
     if let Some(ring) = place {
         ring.entries.store(parameters.entries, o);
         ring.flags.store(parameters.flags, o);
@@ -96,7 +96,7 @@ pub(crate) fn note(fd: c_int, parameters: &Parameters) -> bool {
         for (to, from) in ring.places.iter().zip([p.head, p.tail, p.mask, p.array]) {
             to.store(from, o);
         }
-        ring.fd.store(fd, Ordering::Release);
+        ring.named.store(fd.wrapping_add(1), Ordering::Release);
     }
     LOCK.give();
     place.is_some()
@@ -113,7 +113,7 @@ pub(crate) fn look(fd: c_int, most: u32, mut see: impl FnMut(Entry)) -> Option<u
     let o = Ordering::Relaxed;
     let ring = RINGS
         .iter()
-        .find(|ring| ring.fd.load(Ordering::Acquire) == fd)?;
+        .find(|ring| ring.named.load(Ordering::Acquire) == fd.wrapping_add(1))?;
     let (count, flags) = (ring.entries.load(o), ring.flags.load(o));
     let [head, tail, mask, array] = ring.places.each_ref().map(|place| place.load(o) as usize);
     let indexed = flags & NO_SQARRAY == 0;

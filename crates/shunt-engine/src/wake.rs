@@ -10,21 +10,25 @@
 //! * [`place`]: the channels of threads that sleep in other calls.
 //! * [`caller`]: the sending end.
 //! * [`abroad`]: channels that peers in other network namespaces can call.
+//! * [`demand`]: how many of these are wanted.
 
 mod abroad;
 mod call;
 mod caller;
 mod channel;
 mod datagram;
+mod demand;
 mod place;
 mod sending;
 
-pub(crate) use abroad::{
-    asks_for_sockets, keep as keep_abroad, renew as renew_abroad, want_sockets, wants_sockets,
-};
+pub(crate) use abroad::{keep as keep_abroad, renew as renew_abroad};
 pub(crate) use call::{call, is_there};
 pub(crate) use caller::is_able;
 pub(crate) use channel::Channel;
+pub(crate) use demand::{
+    begin_question, expect_sleeper, lacks_sockets, note_answer, note_lost, put_off_question,
+    wants_sockets,
+};
 pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 
 use crate::sys;

@@ -139,6 +139,36 @@ impl Identities {
         Ok(identity.map(|identity| (other, identity)))
     }
 
+    /// The end on this host, `side`, of a connection whose other end, on another host, has these numbers: the sequence
+    /// numbers of the first bytes that it sends and receives. Its cookie and identity.
+    ///
+    /// There is an answer only where no other recorded socket can be meant: none else on this host has these numbers, on
+    /// either side. Whether the other host is the one to which this end is connected, who asks must know.
+    pub fn opposite(
+        &self,
+        side: Side,
+        sent: u32,
+        received: u32,
+    ) -> io::Result<Option<(u64, Identity)>> {
+        let numbers = match side {
+            Side::Connector => Numbers {
+                sent: received,
+                received: sent,
+            },
+            Side::Acceptor => Numbers { sent, received },
+        };
+        let Some(places) = self.attachment.pairs.lookup(&numbers)? else {
+            return Ok(None);
+        };
+        let own = place(side);
+        if places[1 - own] != 0 {
+            return Ok(None);
+        }
+        let is_it = |identity: &Identity| identity.side == side && Numbers::of(identity) == numbers;
+        let identity = self.of(places[own])?.filter(is_it);
+        Ok(identity.map(|identity| (places[own], identity)))
+    }
+
     /// The cookies of the one socket with these numbers on this side, and of the one on the other. (Nobody has that of
     /// an end that is not there, or is ambiguous.)
     fn entry(&self, of: &Identity) -> io::Result<Option<[u64; 2]>> {

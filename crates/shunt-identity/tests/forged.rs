@@ -39,6 +39,57 @@ fn numbers_can_be_chosen() {
     assert_eq!(identities.mirror(&identity).unwrap(), None);
 }
 
+/// The numbers that another host tells of its end are this one's, mirrored. (A forged connector has no acceptor here, as one
+/// that is connected to another host.)
+#[test]
+fn the_end_of_a_connection_to_another_host_is_found_by_the_mirrored_numbers() {
+    let name = "the_end_of_a_connection_to_another_host";
+    let Some((identities, elsewhere)) = scene(name) else {
+        return;
+    };
+    let (sent, received) = (0x2345_6789, 0xabcd_ef01);
+    let find = || {
+        identities
+            .opposite(Side::Connector, received, sent)
+            .unwrap()
+    };
+    assert_eq!(find(), None);
+    let leaving = elsewhere.within(|| forge(sent, received));
+    let own = identity(&identities, &leaving);
+    assert_eq!(find(), Some((common::socket::cookie(&leaving), own)));
+    assert_eq!(
+        identities
+            .opposite(Side::Connector, sent, received)
+            .unwrap(),
+        None
+    );
+    assert_eq!(
+        identities.opposite(Side::Acceptor, received, sent).unwrap(),
+        None
+    );
+    // Of a connection whose two ends are here, no end is another host's.
+    let (connector, acceptor) = ends();
+    let (connector, acceptor) = (
+        identity(&identities, &connector),
+        identity(&identities, &acceptor),
+    );
+    let (sent, received) = numbers(&acceptor);
+    assert_eq!(
+        identities
+            .opposite(Side::Connector, sent, received)
+            .unwrap(),
+        None
+    );
+    let (sent, received) = numbers(&connector);
+    assert_eq!(
+        identities.opposite(Side::Acceptor, sent, received).unwrap(),
+        None
+    );
+    // Nor is one of two that have the same numbers.
+    let _other = elsewhere.within(|| forge(own.sent, own.received));
+    assert_eq!(find(), None);
+}
+
 #[test]
 fn of_two_connectors_with_the_same_numbers_none_has_a_mirror() {
     let name = "of_two_connectors_with_the_same_numbers_none_has_a_mirror";

@@ -74,6 +74,8 @@ macro_rules! next {
     };
     (@check #[$unchecked:ident] $name:ident($($type:ty),*) -> $result:ty) => {};
     (@fallback ($($arg:ident: $type:ty),*) -> $result:ty = $kernel:expr) => {{
+        // What there is no call for takes them, and does nothing with them.
+        #[allow(unused_variables)]
         unsafe extern "C-unwind" fn fallback($($arg: $type),*) -> $result {
             // SAFETY: the caller keeps the contract of the libc function.
             answer(unsafe { $kernel }) as $result
@@ -234,6 +236,14 @@ next! {
         pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char,
     ) -> c_int;
+    #[absent] pidfd_spawn(
+        pidfd: *mut c_int, path: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char,
+    ) -> c_int = raw::no_spawn();
+    #[absent] pidfd_spawnp(
+        pidfd: *mut c_int, file: *const c_char, actions: *const posix_spawn_file_actions_t,
+        attributes: *const posix_spawnattr_t, argv: *const *mut c_char, envp: *const *mut c_char,
+    ) -> c_int = raw::no_spawn();
     posix_spawn_file_actions_adddup2(
         actions: *mut posix_spawn_file_actions_t, fd: c_int, new: c_int,
     ) -> c_int;

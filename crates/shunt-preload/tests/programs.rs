@@ -57,6 +57,12 @@ fn handlers_are_the_programs_own() {
 }
 
 #[test]
+fn a_program_without_connections_pays_for_no_guard() {
+    let output = compare("guards", &[]);
+    assert!(output.contains("is_guarded() = 0"), "{output}");
+}
+
+#[test]
 fn overflows_are_fortified() {
     let program = build(
         "fortify",
@@ -71,6 +77,24 @@ fn overflows_are_fortified() {
             "{overflow}: {output}"
         );
     }
+}
+
+#[test]
+fn programs_are_started_by_what_a_newer_libc_has() {
+    let newer = build("newer", &["-O1", "-shared", "-fPIC"]);
+    let program = build("spawned", &["-O1"]);
+    let program = program.to_str().expect("a plain path");
+    let library = common::library().display().to_string();
+    let said = |preload: &str| {
+        let output = common::run(Some(preload), &[program]);
+        assert!(output.status.success(), "{preload}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let started = "pidfd_spawn 0, ended with 4\npidfd_spawnp 0, ended with 4\n";
+    assert_eq!(said(&format!("{library}:{}", newer.display())), started);
+    // An older one has none.
+    let refused = "pidfd_spawn 38, errno 7\npidfd_spawnp 38, errno 7\n";
+    assert!([started, refused].contains(&said(&library).as_str()));
 }
 
 #[test]

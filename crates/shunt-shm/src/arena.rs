@@ -68,7 +68,7 @@ impl Arena {
         let made = (|| {
             // SAFETY: integers only; the file was made above and is not mapped yet.
             unsafe { syscall!(Sysno::ftruncate, fd, layout::arena_bytes(slots)) }?;
-            let arena = Self::map(fd, slots, true)?;
+            let arena = Self::map(Some(fd), slots, true)?;
             let seals = SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE | SEAL_SEAL;
             // SAFETY: integers only; seals forbid what nobody does.
             if let Err(errno) = unsafe { syscall!(Sysno::fcntl, fd, F_ADD_SEALS, seals) } {
@@ -108,10 +108,20 @@ impl Arena {
         if seals & needed != needed {
             return Err(Errno::EPERM);
         }
-        Self::map(fd, slots.min(most), false)
+        Self::map(Some(fd), slots.min(most), false)
     }
 
-    fn map(fd: i32, slots: u32, writable: bool) -> Result<Self, Errno> {
+    /// Maps memory of this process alone, laid out as the arena of a peer on another host, for what this process hears of
+    /// that one.
+    ///
+    /// # Errors
+    /// `ENOMEM` where the process's limits are too narrow; else what `mmap` said.
+    pub fn view(slots: u32) -> Result<Self, Errno> {
+        Self::map(None, slots, true)
+    }
+
+    /// Of a file, or without one.
+    fn map(fd: Option<i32>, slots: u32, writable: bool) -> Result<Self, Errno> {
         let bytes = layout::arena_bytes(slots);
         let all = MAPPED.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let mapped = if all as u64 > limit(libc::RLIMIT_AS) / SHARE {
@@ -128,24 +138,19 @@ impl Arena {
         }
     }
 
-    fn map_bytes(fd: i32, bytes: usize, writable: bool) -> Result<*mut u8, Errno> {
+    fn map_bytes(fd: Option<i32>, bytes: usize, writable: bool) -> Result<*mut u8, Errno> {
         let prot = if writable {
             libc::PROT_READ | libc::PROT_WRITE
         } else {
             libc::PROT_READ
         };
-        // SAFETY: a new shared mapping at an address of the kernel's choice.
-        let base = unsafe {
-            syscall!(
-                Sysno::mmap,
-                0,
-                bytes,
-                prot,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                fd,
-                0
-            )
-        }?;
+        let kind = match fd {
+            Some(_) => libc::MAP_SHARED,
+            None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        };
+        let (flags, fd) = (kind | libc::MAP_NORESERVE, fd.unwrap_or(-1));
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { syscall!(Sysno::mmap, 0, bytes, prot, flags, fd, 0) }?;
         // SAFETY: the range was just mapped; the advice only keeps it out of core files.
         let _ = unsafe { syscall!(Sysno::madvise, base, bytes, MADV_DONTDUMP) };
         // SAFETY: the same; this one keeps it out of forked children.

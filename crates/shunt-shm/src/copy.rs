@@ -45,14 +45,85 @@ pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, n: usize) -> usize
     }
 }
 
-/// Whether the first and the last of `n` bytes at `at` can be read. Only where a handler
-/// honours [`fix_up`] is the answer ever `false`.
+/// Memory is there, or not, by pages of this size at least.
+const PAGE: usize = 4096;
+
+/// Whether all of `n` bytes at `at` can be read. Only where a handler honours [`fix_up`] is the
+/// answer ever `false`.
 #[must_use]
 pub fn is_readable(at: *const u8, n: usize) -> bool {
     let mut byte = 0;
     // SAFETY: a byte of our own; a fault in reading ends the copy early.
     let mut one = |at| unsafe { copy(&raw mut byte, at, 1) == 0 };
-    n == 0 || one(at) && one(at.wrapping_add(n - 1))
+    let first = PAGE - at.addr() % PAGE;
+    // Most lie in one page.
+    n == 0
+        || one(at)
+            && (n <= first
+                || (first..n)
+                    .step_by(PAGE)
+                    .all(|page| one(at.wrapping_add(page))))
+}
+
+/// Whether the byte at `at` can be written: writes what is there. Only where a handler honours [`fix_up`]
+/// is the answer ever `false`.
+///
+/// # Safety
+/// Nobody else writes that byte meanwhile.
+#[inline]
+#[must_use]
+pub unsafe fn is_writable(at: *mut u8) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's promise, and what the function leaves its caller.
+    unsafe {
+        let missing: u64;
+        std::arch::asm!(
+            "call {touch}",
+            touch = sym x86_64::shunt_touch,
+            in("rdi") at,
+            lateout("rax") missing,
+            out("rcx") _,
+        );
+        missing == 0
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let _ = at;
+        true
+    }
+}
+
+/// Stores a word of 32 bits at `at`, and one of 64 right behind it: an event of epoll's, as it lies on
+/// x86-64. `false`: not both of them can be. Only where a handler honours [`fix_up`] is a bad address not the
+/// end of the process.
+///
+/// # Safety
+/// What is mapped there may be written.
+#[inline(always)]
+#[must_use]
+pub unsafe fn put_pair(at: *mut u8, first: u32, second: u64) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's promise, and what the function leaves its caller.
+    unsafe {
+        let missing: u64;
+        std::arch::asm!(
+            "call {put_pair}",
+            put_pair = sym x86_64::shunt_put_pair,
+            in("rdi") at,
+            in("rsi") u64::from(first),
+            in("rdx") second,
+            lateout("rax") missing,
+            out("rcx") _,
+        );
+        missing == 0
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: the caller's promise; without the fix-up it must be mapped.
+    unsafe {
+        at.cast::<u32>().write_unaligned(first);
+        at.wrapping_add(4).cast::<u64>().write_unaligned(second);
+        true
+    }
 }
 
 /// Stores bytes there; `false`: not all of them can be. Only where a handler honours [`fix_up`]
@@ -87,27 +158,53 @@ pub fn fix_up(pc: usize) -> Option<usize> {
 mod x86_64 {
     unsafe extern "C" {
         pub(super) fn shunt_copy(target: *mut u8, source: *const u8, n: usize) -> usize;
+        pub(super) fn shunt_touch(at: *mut u8) -> usize;
+        pub(super) fn shunt_put_pair(at: *mut u8, first: u64, second: u64) -> usize;
         pub(super) fn shunt_copy_begin();
         pub(super) fn shunt_copy_end();
         pub(super) fn shunt_copy_fix_up();
     }
 
-    // At each instruction rcx says how many bytes are missing. Up to 64 bytes
+    // At each instruction that may fault rcx says how many bytes are missing. Of a copy up to 64 bytes
     // are all loaded before any is stored, in pieces that may overlap.
     std::arch::global_asm!(
         ".section .text.shunt_copy,\"ax\",@progbits",
         ".p2align 6",
         ".hidden shunt_copy",
+        ".hidden shunt_touch",
+        ".hidden shunt_put_pair",
         ".hidden shunt_copy_begin",
         ".hidden shunt_copy_end",
         ".hidden shunt_copy_fix_up",
         ".globl shunt_copy",
+        ".globl shunt_touch",
+        ".globl shunt_put_pair",
         ".globl shunt_copy_begin",
         ".globl shunt_copy_end",
         ".globl shunt_copy_fix_up",
+        "shunt_copy_begin:",
+        ".type shunt_touch, @function",
+        "shunt_touch:",
+        ".cfi_startproc",
+        "mov ecx, 1",
+        "or byte ptr [rdi], 0",
+        "xor eax, eax",
+        "ret",
+        ".cfi_endproc",
+        ".size shunt_touch, . - shunt_touch",
+        ".type shunt_put_pair, @function",
+        "shunt_put_pair:",
+        ".cfi_startproc",
+        "mov ecx, 12",
+        "mov dword ptr [rdi], esi",
+        "mov qword ptr [rdi + 4], rdx",
+        "xor eax, eax",
+        "ret",
+        ".cfi_endproc",
+        ".size shunt_put_pair, . - shunt_put_pair",
+        ".p2align 6",
         ".type shunt_copy, @function",
         "shunt_copy:",
-        "shunt_copy_begin:",
         ".cfi_startproc",
         "mov rcx, rdx",
         "cmp rdx, 16",

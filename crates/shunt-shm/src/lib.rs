@@ -3,6 +3,7 @@
 //! * [`arena`]: one side's memory of a link: made, sealed, mapped.
 //! * [`slot`]: the control lines of one connection, and who may write them.
 //! * [`path`]: how a direction moves between TCP and the ring, and back.
+//! * [`recycle`]: how the next connection uses a slot and its base socket again.
 //! * [`ring`]: the framed single-producer, single-consumer byte ring.
 //! * [`token`]: who may send, who may receive.
 //! * [`wake`]: sleeping without losing a wake-up: wait words, doors, logs.
@@ -20,6 +21,7 @@ pub mod atomic;
 pub mod copy;
 pub mod path;
 pub mod publish;
+pub mod recycle;
 pub mod ring;
 pub mod slot;
 pub mod token;

@@ -24,6 +24,8 @@ use crate::slot::Sending;
 
 mod consumer;
 mod memory;
+#[cfg(not(model))]
+pub mod mirror;
 mod producer;
 #[cfg(all(test, not(model)))]
 mod tests;

@@ -3,6 +3,10 @@
 
 use crate::random::Random;
 use crate::system::checked;
+use rustix::process::Signal;
+use shunt_harness::process::{comm, descendants, signal};
+use shunt_harness::stacks;
+use shunt_harness::stats::Stats;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
@@ -14,16 +18,12 @@ use std::time::{Duration, Instant};
 mod daemon;
 mod footprint;
 mod options;
-mod proc;
 mod report;
 mod worker;
 
 use daemon::Daemon;
 use footprint::{Footprint, leaks};
 pub(crate) use options::Options;
-use proc::comm;
-pub(crate) use proc::{descendants, print_stacks, signal};
-pub(crate) use report::sum_of;
 use worker::Worker;
 
 /// How long a worker may take to end once it should.
@@ -86,13 +86,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         director.kill(id);
     }
     drop(director.daemon.take());
-    let stats = fs::read_to_string(directory.join("stats")).unwrap_or_default();
+    let stats = Stats::count(&directory.join("stats"));
     let _ = fs::remove_dir_all(&directory);
     if let Some(pid) = descendants(std::process::id())
         .into_iter()
         .find(|&pid| comm(pid) == "shuntd")
     {
-        signal(pid, libc::SIGTERM);
+        signal(pid, Signal::TERM);
     }
     let (begin, end) = result?;
     director.summary(&begin, &end, &stats)
@@ -216,7 +216,7 @@ impl Director<'_> {
                 let kind = if worker.server { "server" } else { "client" };
                 self.failures
                     .push(format!("{kind} {} did not end in time", worker.pid));
-                print_stacks(worker.pid);
+                println!("{}", stacks::of(&[worker.pid]));
             }
             self.kill(id);
         }
@@ -256,8 +256,7 @@ impl Director<'_> {
             }
             "HANG" => {
                 self.fail(format!("{speaker} hangs on {peer}: {rest}"));
-                print_stacks(speaker);
-                print_stacks(peer);
+                println!("{}", stacks::of(&[speaker, peer]));
             }
             _ => self.fail(format!("{speaker}: {line}")),
         }

@@ -13,9 +13,12 @@
 //! direction carries numbered records of known content (`record`), sent and
 //! taken so that natively nothing can go wrong (`way`).
 
-use crate::director::{descendants, print_stacks, signal, sum_of};
 use crate::options::Common;
 use crate::random::Random;
+use rustix::process::Signal;
+use shunt_harness::process::{descendants, signal};
+use shunt_harness::stacks;
+use shunt_harness::stats::{Bytes, Stats};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering::SeqCst;
@@ -105,9 +108,7 @@ fn rounds(options: &Options, directory: &Path) -> Result<(), String> {
         }
     }
     if options.common.shunt.is_some() {
-        let stats = std::fs::read_to_string(directory.join("stats")).unwrap_or_default();
-        let ring = sum_of(&stats, "\"ring_bytes\":");
-        let kernel = sum_of(&stats, "\"kernel_bytes\":");
+        let Bytes { ring, kernel } = Stats::count(&directory.join("stats")).bytes();
         println!(
             "statistics of those who were not killed: {ring} bytes in rings, {kernel} by the kernel"
         );
@@ -164,7 +165,7 @@ fn round(
         println!("round with seed {seed}: {mischief:?}, eager {eager}");
         for parent in &mut parents {
             for pid in descendants(parent.id()) {
-                signal(pid, libc::SIGKILL);
+                signal(pid, Signal::KILL);
             }
             let _ = parent.kill();
             let _ = parent.wait();
@@ -260,11 +261,7 @@ fn hang(shared: &Shared, parents: &[Child]) -> String {
             way.receive.ended.load(SeqCst)
         );
     }
-    for parent in parents {
-        print_stacks(parent.id());
-        for pid in descendants(parent.id()) {
-            print_stacks(pid);
-        }
-    }
+    let parents: Vec<u32> = parents.iter().map(Child::id).collect();
+    println!("{}", stacks::of(&parents));
     "stands still".into()
 }

@@ -11,7 +11,7 @@
 //! the receiver checks. A connection may break only if its other end was
 //! killed, or had announced that it would leave early.
 //!
-//! Neighbours: none; it is an ordinary program that `shunt run` runs.
+//! Neighbours: `shunt-harness`, for what it sees of processes; it is an ordinary program that `shunt run` runs.
 
 mod call;
 mod client;

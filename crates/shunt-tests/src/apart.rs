@@ -9,6 +9,7 @@
 //! IPv6 knows no such way to an address of the host's own, so there is none. A client finds no listener of its own there: such
 //! cases fail natively, too, and are skipped.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -97,22 +98,32 @@ impl Apart {
     /// The same command where its role is to run. Who is both has both ends in one namespace.
     pub(crate) fn within(&self, role: &str, command: &Command) -> Command {
         let name = &self.names[usize::from(role != "client")];
-        let mut within = Command::new("nsenter");
+        let mut within = enter(name, command.get_program());
         within
-            .arg(format!("--net=/run/netns/{name}"))
-            .arg(command.get_program())
             .args(command.get_args())
             .env("SHUNT_SOCKET", &self.socket);
-        if let Some(directory) = command.get_current_dir() {
-            within.current_dir(directory);
-        }
-        for (key, value) in command.get_envs() {
-            match value {
-                Some(value) => within.env(key, value),
-                None => within.env_remove(key),
-            };
-        }
+        like(&mut within, command);
         within
+    }
+}
+
+/// A program in a namespace.
+pub(crate) fn enter(name: &str, program: &OsStr) -> Command {
+    let mut within = Command::new("nsenter");
+    within.arg(format!("--net=/run/netns/{name}")).arg(program);
+    within
+}
+
+/// Has it run where another command would, and with its environment.
+pub(crate) fn like(within: &mut Command, command: &Command) {
+    if let Some(directory) = command.get_current_dir() {
+        within.current_dir(directory);
+    }
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => within.env(key, value),
+            None => within.env_remove(key),
+        };
     }
 }
 

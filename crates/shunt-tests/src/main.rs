@@ -12,12 +12,11 @@ mod build;
 mod diff;
 mod faults;
 mod fuzz;
+mod hosts;
 mod process;
 mod program;
 mod restless;
 mod run;
-mod stacks;
-mod stats;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -28,6 +27,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::apart::Apart;
+use crate::hosts::Hosts;
 use crate::program::Program;
 use crate::restless::Restless;
 use crate::run::{Job, Mode, Runner, Verdict};
@@ -70,10 +70,17 @@ struct Args {
     #[arg(long, value_name = "STEPS", requires = "restless",
           value_parser = clap::value_parser!(u32).range(1..))]
     hesitant: Option<u32>,
+    /// Connections that both programs have closed in order are used again (`SHUNT_RECYCLE`).
+    #[arg(long)]
+    recycle: bool,
     /// Client and server in two network namespaces, with address translation between (root only). Cases that
     /// fail there natively, too, are skipped.
     #[arg(long, requires = "each")]
     apart: bool,
+    /// Client and server on two hosts, which are network namespaces with a shuntd each and emulated NICs between (root only).
+    /// Cases that fail there natively, too, are skipped.
+    #[arg(long, requires = "each", conflicts_with = "apart")]
+    hosts: bool,
     /// Programs run at the same time.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -156,15 +163,18 @@ fn start(args: &Args) -> Result<usize> {
     let out = std::path::absolute(&args.out)?;
     std::fs::create_dir_all(&out)?;
     let apart = args.apart.then(|| Apart::new(&shunt)).transpose()?;
+    let hosts = args.hosts.then(|| Hosts::new(&shunt)).transpose()?;
     let runner = Runner {
         shunt,
         out,
         timeout: args.timeout,
         apart,
+        hosts,
         restless: args.restless.map(|waits| Restless {
             waits,
             steps: args.hesitant,
         }),
+        recycle: args.recycle,
     };
     let left_out = AtomicUsize::new(0);
     let tally = run_all(&runner, &programs, args, &left_out);
@@ -272,7 +282,7 @@ fn one_run<'a>(
         known: case.known,
     };
     match runner.reference(&job) {
-        Err(_) if args.apart => Box::new(std::iter::once(Verdict::impossible(&job))),
+        Err(_) if args.apart || args.hosts => Box::new(std::iter::once(Verdict::impossible(&job))),
         Err(error) => Box::new(std::iter::once(Verdict::broken(program, &error))),
         Ok(reference) => Box::new(
             (0..args.repeat.max(1))
@@ -282,11 +292,15 @@ fn one_run<'a>(
     }
 }
 
+/// Lines of each failure that the summary says again.
+const SHOWN_AGAIN: usize = 12;
+
 #[derive(Default)]
 struct Tally {
     passed: usize,
     skipped: usize,
-    failures: Vec<String>,
+    /// Program and mode, and what went wrong.
+    failures: Vec<(String, String)>,
 }
 
 impl Tally {
@@ -311,8 +325,8 @@ impl Tally {
                 println!("{}", failure.trim_end());
             }
         }
-        if verdict.failure.is_some() {
-            self.failures.push(name);
+        if let Some(failure) = &verdict.failure {
+            self.failures.push((name, failure.clone()));
         } else if verdict.skipped {
             self.skipped += 1;
         } else {
@@ -320,12 +334,16 @@ impl Tally {
         }
     }
 
-    /// What failed, and how many of each.
+    /// What failed, with the beginning of why (whoever sees only the end of the output needs it), and
+    /// how many of each.
     fn sum_up(&self, left_out: usize, json: bool) {
         if !json && !self.failures.is_empty() {
             println!("\nfailed:");
-            for name in &self.failures {
+            for (name, failure) in &self.failures {
                 println!("  {name}");
+                for line in failure.lines().take(SHOWN_AGAIN) {
+                    println!("      {line}");
+                }
             }
             println!();
         }

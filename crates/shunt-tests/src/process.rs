@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
-
-use crate::stacks;
+use shunt_harness::process::Stat;
+use shunt_harness::stacks;
 
 /// A role that is running.
 pub(crate) struct Running {
@@ -138,49 +138,7 @@ pub(crate) fn finish_all(
 
 /// Processor time of this process and of those of its descendants that have ended and were waited for.
 pub(crate) fn cpu_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // proc_pid_stat(5): fields 14 to 17, of which the command's name, which may hold anything, is 2.
-    let fields = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace();
-    let ticks: u64 = fields
-        .skip(11)
-        .take(4)
-        .filter_map(|f| f.parse::<u64>().ok())
-        .sum();
+    let stat = Stat::read(Path::new("/proc/self"));
+    let ticks: u64 = (14..=17).map(|number| stat.field(number)).sum();
     Duration::from_secs(ticks) / rustix::param::clock_ticks_per_second() as u32
-}
-
-/// These processes and their living descendants.
-pub(crate) fn family(roots: &[u32]) -> Vec<u32> {
-    let mut parents: Vec<(u32, u32)> = Vec::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
-            continue;
-        };
-        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
-            continue;
-        };
-        // The command's name may contain anything, so count from its end.
-        let parent = stat
-            .rsplit(')')
-            .next()
-            .and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
-        parents.extend(parent.map(|parent| (pid, parent)));
-    }
-    let mut family = roots.to_vec();
-    let mut i = 0;
-    while i < family.len() {
-        let parent = family[i];
-        let children: Vec<u32> = parents
-            .iter()
-            .filter(|(pid, p)| *p == parent && !family.contains(pid))
-            .map(|(pid, _)| *pid)
-            .collect();
-        family.extend(children);
-        i += 1;
-    }
-    family
 }

@@ -39,6 +39,8 @@ pub(crate) struct Program {
     pub(crate) not_for_sync: bool,
     /// Seconds, where the default does not suffice.
     pub(crate) timeout: Option<u64>,
+    /// Where connections are used again, some of its own are.
+    pub(crate) recycles: bool,
     /// With both ends shunted shuntd must lend one process a descriptor of the other's.
     pub(crate) needs_lending: bool,
 }
@@ -79,6 +81,7 @@ pub(crate) fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
         not_for_sync: false,
         timeout: None,
         needs_lending: false,
+        recycles: false,
     };
     let mut variants = Vec::new();
     for line in text.lines().map_while(|l| l.strip_prefix("//")) {
@@ -90,6 +93,7 @@ pub(crate) fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
             "path" => plain.path_kind = path_kind(&mut words),
             "sync" => plain.not_for_sync = words.next() == Some("free"),
             "timeout" => plain.timeout = words.next().and_then(|w| w.parse().ok()),
+            "recycles" => plain.recycles = words.next() == Some("some"),
             "needs" => plain.needs_lending = words.any(|need| need == "lending"),
             "flags" => plain.flags.extend(words.map(str::to_owned)),
             "variant" => {

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde_json::json;
+use shunt_harness::stats::Stats;
 
 use crate::apart::Apart;
 use crate::diff;
+use crate::hosts::Hosts;
 use crate::process::{Ended, Running, finish_all};
 use crate::program::{PathKind, Program};
 use crate::restless::Restless;
-use crate::stats::Stats;
 
 /// Which ends run under Shunt, and how eagerly it upgrades.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +95,11 @@ pub(crate) struct Runner {
     /// Seconds; overrides what programs declare.
     pub(crate) timeout: Option<u64>,
     pub(crate) restless: Option<Restless>,
+    /// Connections are used again.
+    pub(crate) recycle: bool,
     /// Where the roles run, if not here.
     pub(crate) apart: Option<Apart>,
+    pub(crate) hosts: Option<Hosts>,
 }
 
 /// Whether the kernel lets one process copy another's descriptors: the seccomp filters of
@@ -230,7 +234,7 @@ impl Runner {
             Ok(outcome) => {
                 verdict.failure = self.judge(job, mode, reference, &outcome);
                 if mode != Mode::Native {
-                    verdict.note = outcome.stats.brief();
+                    verdict.note = outcome.stats.summary();
                 }
             }
         }
@@ -293,8 +297,14 @@ impl Runner {
                     restless.apply(&mut command);
                 }
             }
+            if self.recycle && mode.upgrade(role).is_some() {
+                command.env("SHUNT_RECYCLE", "1");
+            }
             if let Some(apart) = &self.apart {
                 command = apart.within(role, &command);
+            }
+            if let Some(hosts) = &self.hosts {
+                command = hosts.within(role, &command);
             }
             Running::start(command, role, folder)
         };
@@ -308,7 +318,7 @@ impl Runner {
         Ok(Outcome {
             ended,
             hung,
-            stats: Stats::read(&stats_file),
+            stats: Stats::count(&stats_file),
         })
     }
 
@@ -366,7 +376,8 @@ impl Runner {
             return Some("no statistics: the library was not loaded".into());
         }
         // Who is elsewhere is found by the first claim, and shunted later.
-        let promises = mode.pairs_at_once() && self.apart.is_none();
+        let is_near = self.apart.is_none() && self.hosts.is_none();
+        let promises = mode.pairs_at_once() && is_near;
         let is_free = mode == Mode::Sync && job.program.not_for_sync;
         if promises && (job.case.is_some() || is_free) {
             return None; // what a program declares holds for all its cases together
@@ -375,21 +386,25 @@ impl Runner {
             PathKind::Tcp(_) if mode.pairs_at_once() => true,
             _ => matches!(mode, Mode::Client | Mode::Server),
         };
+        // Paired at their first call, connections of one question end before they are in rings.
+        let recycles = self.recycle && job.program.recycles && mode == Mode::Sync;
+        if recycles && stats.used_again == 0 {
+            return Some("no connection was used again".into());
+        }
+        let percent = stats.sent.ring_share() * 100.0;
         match job.program.path_kind {
-            _ if plain && stats.tx_ring > 0 => Some(format!(
+            _ if plain && stats.sent.ring > 0 => Some(format!(
                 "{} bytes went through rings; all should have used TCP",
-                stats.tx_ring
+                stats.sent.ring
             )),
-            PathKind::Shunted(_) if promises && stats.tx_ring == 0 => {
+            PathKind::Shunted(_) if promises && stats.sent.ring == 0 => {
                 Some("no byte went through a ring".into())
             }
             // Connections that change their way all the time send little by either.
-            PathKind::Shunted(share)
-                if promises && self.restless.is_none() && stats.share() < share =>
-            {
+            PathKind::Shunted(share) if promises && self.restless.is_none() && percent < share => {
                 Some(format!(
                     "only {:.1}% of the bytes went through rings, {share}% expected",
-                    stats.share()
+                    percent
                 ))
             }
             _ => None,

@@ -117,9 +117,18 @@ impl Account {
     /// shared memory.
     pub(crate) fn shows_attached(&self, cookie: u64) -> bool {
         let is_it = |record: &Record| {
-            record.stage() == Stage::Attached && record.cookie.load(Ordering::Relaxed) == cookie
+            let is_attached = matches!(record.stage(), Stage::Attached | Stage::Aside);
+            is_attached && record.cookie.load(Ordering::Relaxed) == cookie
         };
         self.region.sockets(SOCKETS).iter().any(is_it)
+    }
+
+    /// By which descriptor its process says in its region that it has this socket.
+    pub(crate) fn descriptor_of(&self, cookie: u64) -> Option<i32> {
+        let sockets = self.region.sockets(SOCKETS);
+        let is_it = |record: &&Record| record.cookie.load(Ordering::Relaxed) == cookie;
+        let fd = sockets.iter().find(is_it)?.fd.load(Ordering::Relaxed);
+        Some(fd)
     }
 
     /// Its process is told why a connection is not shunted. It may end before it hears that.

@@ -17,8 +17,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::{rights, sys};
 
-/// So many are made at once.
-const BATCH: usize = 16;
+/// So many are made at once, …
+const BATCH: usize = 64;
+/// … and ordered when no more than so many are left: the daemon waits for none as long as the thread gets a processor in
+/// time.
+const FEW: usize = BATCH / 2;
 
 /// What the thread has made.
 type Sockets = io::Result<Vec<OwnedFd>>;
@@ -29,6 +32,8 @@ pub(crate) struct Between {
     /// A word for each batch.
     wanted: SyncSender<()>,
     made: Receiver<Sockets>,
+    /// A batch is on its way.
+    is_ordered: bool,
     ready: Vec<OwnedFd>,
 }
 
@@ -42,27 +47,39 @@ impl Between {
         let mut between = Self {
             wanted,
             made,
+            is_ordered: false,
             ready: Vec::new(),
         };
-        between.ready = between.batch()?;
+        between.order()?;
+        between.receive()?;
         Ok(between)
     }
 
     /// A datagram socket for one client alone.
     pub(crate) fn socket(&mut self) -> io::Result<OwnedFd> {
+        if self.ready.len() <= FEW && !self.is_ordered {
+            self.order()?;
+        }
         if self.ready.is_empty() {
-            self.ready = self.batch()?;
+            self.receive()?;
         }
         self.ready.pop().ok_or(io::ErrorKind::OutOfMemory.into())
     }
 
-    fn batch(&self) -> Sockets {
+    fn order(&mut self) -> io::Result<()> {
         // The thread lives as long as both.
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
         self.wanted.send(()).map_err(gone)?;
-        self.made
-            .recv()
-            .unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+        self.is_ordered = true;
+        Ok(())
+    }
+
+    /// Waits for the batch that is ordered.
+    fn receive(&mut self) -> io::Result<()> {
+        self.is_ordered = false;
+        let gone = |_| Err(io::ErrorKind::BrokenPipe.into());
+        self.ready = self.made.recv().unwrap_or_else(gone)?;
+        Ok(())
     }
 }
 
@@ -97,7 +114,7 @@ mod tests {
             eprintln!("skipped: no network namespaces");
             return;
         };
-        let sockets: Vec<_> = (0..=BATCH).map(|_| between.socket().unwrap()).collect();
+        let sockets: Vec<_> = (0..=2 * BATCH).map(|_| between.socket().unwrap()).collect();
         let of = |socket: &OwnedFd| sys::netns_cookie(socket).unwrap();
         assert!(sockets.iter().all(|socket| of(socket) == of(&sockets[0])));
         let flags = SocketFlags::CLOEXEC;

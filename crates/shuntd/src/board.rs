@@ -20,17 +20,30 @@ use crate::sys::Words;
 #[derive(Debug, Default)]
 pub(crate) struct Boards {
     boards: HashMap<u64, Rc<Board>>,
-    /// See [`CROSSES_AT`].
-    pub(crate) cross: bool,
+    /// Processes of different namespaces are paired.
+    cross: bool,
+    /// The other end of a connection may be found on another host.
+    hosts: bool,
 }
 
 impl Boards {
+    /// Whether processes of different namespaces are paired.
+    pub(crate) fn cross(&self) -> bool {
+        self.cross
+    }
+
+    /// The same from now on; all clients see it.
+    pub(crate) fn set_cross(&mut self, cross: bool) {
+        self.cross = cross;
+        self.tell();
+    }
+
     /// The board of a namespace; a new one for its first client.
     pub(crate) fn of(&mut self, netns: u64) -> io::Result<Rc<Board>> {
         if let Some(board) = self.boards.get(&netns) {
             return Ok(Rc::clone(board));
         }
-        let board = Rc::new(Board::new(self.cross)?);
+        let board = Rc::new(Board::new(self.cross || self.hosts)?);
         self.boards.insert(netns, Rc::clone(&board));
         Ok(board)
     }
@@ -38,6 +51,20 @@ impl Boards {
     /// The board of a namespace, if a client lives there.
     pub(crate) fn get(&self, netns: u64) -> Option<&Board> {
         self.boards.get(&netns).map(Rc::as_ref)
+    }
+
+    /// Whether the daemon may be asked for connections that seem to leave the host: it has a say in those between namespaces,
+    /// or between hosts (`hosts`).
+    pub(crate) fn set_asked(&mut self, hosts: bool) {
+        self.hosts = hosts;
+        self.tell();
+    }
+
+    /// See [`CROSSES_AT`].
+    fn tell(&self) {
+        for board in self.boards.values() {
+            board.set_crosses(self.cross || self.hosts);
+        }
     }
 
     /// Forgets boards that no client has any more, and says of which namespaces.
@@ -55,6 +82,19 @@ pub(crate) struct Board {
     file: OwnedFd,
     words: Words,
     used: RefCell<Used>,
+}
+
+/// A port that is listed for a while.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    board: Rc<Board>,
+    port: u16,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.board.remove_listener(self.port);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -98,10 +138,13 @@ impl Board {
         board
             .word(PID_AT)
             .store(std::process::id(), Ordering::Relaxed);
-        board
-            .word(CROSSES_AT)
-            .store(u32::from(crosses), Ordering::Relaxed);
+        board.set_crosses(crosses);
         Ok(board)
+    }
+
+    fn set_crosses(&self, crosses: bool) {
+        self.word(CROSSES_AT)
+            .store(u32::from(crosses), Ordering::Relaxed);
     }
 
     /// The descriptor that clients are given.
@@ -117,6 +160,15 @@ impl Board {
         if *count == 1 {
             self.port_word(port)
                 .fetch_or(1 << (port % 32), Ordering::Release);
+        }
+    }
+
+    /// Lists `port` as long as the answer lives.
+    pub(crate) fn list(self: &Rc<Self>, port: u16) -> Listed {
+        self.add_listener(port);
+        Listed {
+            board: Rc::clone(self),
+            port,
         }
     }
 

@@ -4,11 +4,13 @@ use std::cell::OnceCell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use shunt_abi::board::NO_MAIL;
+use shunt_abi::detail::TOGETHER;
 use shunt_abi::layout::{FIRST_SLOTS, MOST_SLOTS, SPARES};
 use shunt_abi::message::{Kind, Message, comm_text};
 
@@ -114,6 +116,8 @@ pub(crate) struct Client {
     outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
     pub(crate) rows: VecDeque<Message>,
+    /// It takes several of them in one datagram.
+    pub(crate) takes_together: bool,
     /// What its user's share has been charged for it.
     pub(crate) counted: Counted,
     /// What we watch for at its socket.
@@ -156,6 +160,7 @@ impl Client {
             is_put_off: false,
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
+            takes_together: false,
             counted: Counted::default(),
             watched: EventFlags::IN | EventFlags::RDHUP,
         }
@@ -202,7 +207,7 @@ impl Client {
         limit: usize,
     ) -> Result<(), Unreachable> {
         if self.outbox.is_empty() {
-            match self.send(&message, fd.as_ref()) {
+            match self.send(from_ref(&message), fd.as_ref()) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN) => {}
                 Err(_) => return Err(Unreachable),
@@ -218,7 +223,7 @@ impl Client {
     /// Sends what waits, as far as it fits. Rows come last: nobody waits for them.
     pub(crate) fn flush(&mut self) -> Result<(), Unreachable> {
         while let Some((message, fd)) = self.outbox.pop_front() {
-            match self.send(&message, fd.as_ref()) {
+            match self.send(from_ref(&message), fd.as_ref()) {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => {
                     self.outbox.push_front((message, fd));
@@ -227,12 +232,16 @@ impl Client {
                 Err(_) => return Err(Unreachable),
             }
         }
-        while let Some(row) = self.rows.front() {
-            match self.send(row, None) {
-                Ok(()) => self.rows.pop_front(),
+        self.rows.make_contiguous();
+        let most = if self.takes_together { TOGETHER } else { 1 };
+        while !self.rows.is_empty() {
+            let rows = self.rows.as_slices().0;
+            let count = rows.len().min(most);
+            match self.send(&rows[..count], None) {
+                Ok(()) => drop(self.rows.drain(..count)),
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(_) => return Err(Unreachable),
-            };
+            }
         }
         Ok(())
     }
@@ -285,13 +294,17 @@ impl Client {
         }
     }
 
-    fn send(&self, message: &Message, fd: Option<&Passed>) -> Result<(), Errno> {
+    fn send(&self, messages: &[Message], fd: Option<&Passed>) -> Result<(), Errno> {
         let fd = fd.map(|passed| match passed {
             Passed::Board => self.board.file(),
             Passed::Between(socket) => socket.as_fd(),
             Passed::Arena(file) | Passed::Socket(file) => file.as_fd(),
         });
-        wire::send(self.socket.as_fd(), message, fd)?;
+        match wire::send_together(self.socket.as_fd(), messages, fd) {
+            // Its process has ended. What it said before that is taken still, and then its end.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(error) => return Err(error),
+        }
         self.board.raise_mail(self.mail);
         Ok(())
     }

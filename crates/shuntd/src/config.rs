@@ -1,4 +1,6 @@
-//! The configuration file: policy and limits.
+//! The configuration file: policy, limits, other hosts.
+
+mod hosts;
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +11,8 @@ use toml::Spanned;
 use crate::policy::{Names, Policy, Rule, Table};
 use crate::quota::Quota;
 use crate::sys;
+pub use hosts::Between;
+pub(crate) use hosts::PINNED;
 
 /// The whole file. Every part may be left out.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +21,8 @@ pub struct Config {
     pub policy: Policy,
     /// What one client or user may make the daemon hold.
     pub limits: Limits,
+    /// Which other hosts are talked to; `None`: none.
+    pub hosts: Option<Between>,
 }
 
 /// The file as it is written.
@@ -25,6 +31,7 @@ pub struct Config {
 struct File {
     policy: PolicyTable,
     limits: Limits,
+    hosts: Option<hosts::Table>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -159,6 +166,11 @@ impl Config {
             let rule = Rule::new(table.into_inner(), line, names);
             rules.push(rule.map_err(|(at, wrong)| Mistake::new(text, at, &wrong))?);
         }
+        let hosts = file
+            .hosts
+            .map(|table| Between::new(table, |at| place(text, at)));
+        let hosts = hosts.transpose();
+        let hosts = hosts.map_err(|(at, wrong)| Mistake::new(text, at, &wrong))?;
         Ok(Self {
             policy: Policy {
                 cross_user: file.policy.cross_user,
@@ -166,6 +178,7 @@ impl Config {
                 rules,
             },
             limits: file.limits,
+            hosts,
         })
     }
 }
@@ -225,7 +238,7 @@ mod tests {
             ("program = 7", 11, "write \"7\""),
             ("program = \"\"", 11, "leave the key out"),
             ("container = []", 13, "leave the key out"),
-            ("across = \"host\"", 10, "`user`"),
+            ("across = \"planet\"", 10, "`user`"),
             ("user = 1.5", 8, "a list of these"),
         ] {
             let (line, at, text) = mistake(&format!("{rule}{condition}"));

@@ -10,21 +10,25 @@ mod dispatch;
 mod dropping;
 mod early;
 mod elsewhere;
+mod hosting;
 mod inheriting;
 mod lending;
 mod listing;
 mod looking;
+mod meeting;
 mod pairing;
 mod parking;
 mod policing;
 mod putting_off;
 mod recalling;
+mod recent;
 mod seeing;
 mod turns;
 mod viewing;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,9 +42,11 @@ use admitting::spare_descriptor;
 use adopting::Adopting;
 use early::Early;
 use elsewhere::Elsewhere;
+use hosting::Hosting;
 use inheriting::Inheriting;
 use lending::{LeftBehind, Lending};
 use putting_off::PutOff;
+use recent::Recent;
 use turns::Turns;
 
 use crate::between::Between;
@@ -54,7 +60,7 @@ use crate::log::Log;
 use crate::mirror::Mirrors;
 use crate::process::Rights;
 use crate::quota::{Charge, Quotas};
-use crate::{sys, wire};
+use crate::{devices, sys, wire};
 
 /// Whom a daemon serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +83,8 @@ const ROOM: u64 = 1 << 2 | LISTENER;
 const LOOKED: u64 = 2 << 2 | LISTENER;
 /// The data of "the configuration is to be read again".
 const RELOAD: u64 = 3 << 2 | LISTENER;
+/// The data of "other hosts have something to say".
+const HOSTS: u64 = 4 << 2 | LISTENER;
 
 /// Messages taken from one client before the others get their turn.
 const BURST: usize = 64;
@@ -130,6 +138,10 @@ pub struct Daemon {
     mirrors: Mirrors,
     /// Where clients of different network namespaces call each other.
     between: Option<Between>,
+    /// Other hosts, if there are any to talk to.
+    hosting: Option<Hosting>,
+    /// Where the kernel lists RDMA devices.
+    devices: PathBuf,
     clients: HashMap<u64, Client>,
     /// Processes without a connection to us; each may still die without a line.
     orphans: HashMap<u64, Orphan>,
@@ -149,6 +161,8 @@ pub struct Daemon {
     inheriting: Inheriting,
     elsewhere: Elsewhere,
     turns: Turns,
+    /// What the kernel said of sockets, for lists.
+    recent: Recent,
     lending: Lending,
     /// Where sockets were found that were lent: process and descriptor, by inode number.
     lent: HashMap<u64, (u32, i32)>,
@@ -204,6 +218,8 @@ impl Daemon {
             boards: Boards::default(),
             mirrors: Mirrors::none(),
             between: None,
+            hosting: None,
+            devices: devices::LIST.into(),
             clients: HashMap::new(),
             orphans: HashMap::new(),
             per_user: HashMap::new(),
@@ -218,6 +234,7 @@ impl Daemon {
             inheriting: Inheriting::new(&looked),
             elsewhere: Elsewhere::new(&looked),
             turns: Turns::default(),
+            recent: Recent::default(),
             lending: Lending::new(&looked),
             lent: HashMap::new(),
             left_behind: LeftBehind::default(),
@@ -299,6 +316,7 @@ impl Daemon {
             }
             self.adopt();
             self.list_waiting();
+            self.recent.forget_old(Instant::now());
             self.look_elsewhere();
             self.look_for_loans();
             self.take_links_back();
@@ -331,6 +349,7 @@ impl Daemon {
             self.adopting.left(),
             self.elsewhere.left(),
             self.turns.left(),
+            self.recent.left(),
             self.lending.left(),
             self.early.left(),
             self.links.left(),
@@ -354,6 +373,7 @@ impl Daemon {
                 self.loans_found();
             }
             LISTENER if data == RELOAD => self.hear_signal(),
+            LISTENER if data == HOSTS => self.hear_hosts(),
             LISTENER => self.accept(),
             PIDFD => {
                 // It may have said what it counts just before.
@@ -370,10 +390,17 @@ impl Daemon {
         for lost in self.links.take_back(Instant::now()) {
             self.say_gone(lost, FLAG_UNUSED);
         }
+        self.refund_links();
+    }
+
+    /// Clients are charged for links as long as they have memory for connections there.
+    fn refund_links(&mut self) {
+        for lost in self.links.take_freed() {
+            self.refund(lost.client, Charge::link(lost.memory));
+        }
     }
 
     fn say_gone(&mut self, lost: Lost, flags: u32) {
-        self.refund(lost.client, Charge::link(lost.memory));
         let mut gone = Message::new(Kind::Gone);
         (gone.link, gone.flags) = (lost.link, flags);
         self.post(lost.client, gone, None);

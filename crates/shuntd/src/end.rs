@@ -2,10 +2,11 @@
 //! for the end that matches another.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use shunt_abi::message::Role;
 
+use crate::board::Listed;
 use crate::inspect::Connected;
 use crate::link::Seat;
 use crate::tuple::Tuple;
@@ -35,6 +36,8 @@ pub(crate) enum State {
     Parked(EndId),
     /// Has a slot.
     Paired(Seat),
+    /// Has met its other end on another host.
+    Met,
     /// Will not be paired.
     Refused,
 }
@@ -51,7 +54,7 @@ pub(crate) struct Mate {
 }
 
 /// One end of a connection.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct End {
     /// Its descriptor number in the client.
     pub(crate) fd: i32,
@@ -75,6 +78,10 @@ pub(crate) struct End {
     pub(crate) kept: bool,
     /// The end that it was paired with last.
     pub(crate) mate: Option<Mate>,
+    /// It was accepted, and waits for the claim of its connector, who makes one if the port is listed.
+    pub(crate) listed: Option<Listed>,
+    /// Its client can use it if the other end is on another host.
+    pub(crate) reaches: bool,
     /// Its own and its peer's address, as its client says.
     pub(crate) named: Option<[SocketAddr; 2]>,
     socket: Option<Connected>,
@@ -99,6 +106,8 @@ impl End {
             used: false,
             kept: false,
             mate: None,
+            listed: None,
+            reaches: false,
             named: None,
             socket: None,
             user: 0,
@@ -174,6 +183,8 @@ pub(crate) struct Ends {
     by_tuple: HashMap<Tuple, Vec<EndId>>,
     /// The clients that hold a socket, the latest last.
     by_cookie: HashMap<u64, Vec<u64>>,
+    /// How many ends whose addresses are known each network namespace has.
+    per_namespace: HashMap<u64, usize>,
     unresolved: Unresolved,
     per_client: HashMap<u64, usize>,
     turns: u64,
@@ -205,6 +216,7 @@ impl Ends {
             if ids.is_empty() {
                 self.by_tuple.remove(&tuple);
             }
+            one_less(&mut self.per_namespace, tuple.netns);
         }
         if let Some(clients) = self.by_cookie.get_mut(&id.cookie) {
             clients.retain(|client| *client != id.client);
@@ -212,12 +224,7 @@ impl Ends {
                 self.by_cookie.remove(&id.cookie);
             }
         }
-        if let Some(count) = self.per_client.get_mut(&id.client) {
-            *count -= 1;
-            if *count == 0 {
-                self.per_client.remove(&id.client);
-            }
-        }
+        one_less(&mut self.per_client, id.client);
         Some(end)
     }
 
@@ -306,6 +313,7 @@ impl Ends {
             self.unresolved.remove(end.user, end.turn, id);
         }
         self.by_tuple.entry(socket.tuple).or_default().push(id);
+        *self.per_namespace.entry(socket.tuple.netns).or_default() += 1;
     }
 
     /// An end will not be paired; its addresses stay known.
@@ -313,7 +321,7 @@ impl Ends {
         let Some(end) = self.ends.get_mut(&id) else {
             return;
         };
-        end.state = State::Refused;
+        (end.state, end.listed) = (State::Refused, None);
         self.unresolved.remove(end.user, end.turn, id);
     }
 
@@ -356,111 +364,38 @@ impl Ends {
     pub(crate) fn with_tuple(&self, tuple: Tuple) -> &[EndId] {
         self.by_tuple.get(&tuple).map_or(&[], Vec::as_slice)
     }
+
+    /// All ends of connections between two addresses, in any network namespace, and those that have one of these as
+    /// their other end: that has other addresses if some are translated on the way.
+    pub(crate) fn between(&self, [one, other]: [(IpAddr, u16); 2]) -> BTreeSet<EndId> {
+        let in_one = |&netns: &u64| {
+            let tuple = Tuple {
+                netns,
+                local: one,
+                peer: other,
+            };
+            [tuple, tuple.flipped()]
+        };
+        let tuples = self.per_namespace.keys().flat_map(in_one);
+        let named: BTreeSet<EndId> = tuples.flat_map(|t| self.with_tuple(t)).copied().collect();
+        let mate = |id: &EndId| Some(self.ends.get(id)?.mate?.id);
+        // All who have that socket.
+        let others = named.iter().filter_map(mate);
+        let others = others.flat_map(|mate| self.with_cookie(mate.cookie));
+        let is_mate = |id: &EndId| mate(id).is_some_and(|mate| named.contains(&mate));
+        let mates: Vec<EndId> = others.filter(is_mate).collect();
+        named.into_iter().chain(mates).collect()
+    }
+}
+
+fn one_less(counts: &mut HashMap<u64, usize>, of: u64) {
+    if let Some(count) = counts.get_mut(&of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&of);
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn id(client: u64, cookie: u64) -> EndId {
-        EndId { client, cookie }
-    }
-
-    fn tuple(local: u16, peer: u16) -> Tuple {
-        let address = |port| ([127, 0, 0, 1], port).into();
-        Tuple::new(1, address(local), address(peer))
-    }
-
-    fn claim(ends: &mut Ends, id: EndId, tuple: Option<Tuple>) {
-        ends.insert(id, 7, End::new(3, Role::Connector, State::Unresolved));
-        if let Some(tuple) = tuple {
-            ends.resolve(id, Connected { tuple, inode: 1 });
-        }
-    }
-
-    #[test]
-    fn the_two_ends_of_a_connection_find_each_other() {
-        let mut ends = Ends::default();
-        claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
-        assert_eq!(ends.partner(id(1, 100)), None);
-        claim(&mut ends, id(2, 200), Some(tuple(80, 4000)));
-        assert_eq!(ends.partner(id(1, 100)), Some(id(2, 200)));
-        assert_eq!(ends.partner(id(2, 200)), Some(id(1, 100)));
-    }
-
-    #[test]
-    fn another_connection_or_namespace_does_not_match() {
-        let mut ends = Ends::default();
-        claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
-        claim(&mut ends, id(2, 200), Some(tuple(80, 4001)));
-        claim(
-            &mut ends,
-            id(2, 201),
-            Some(Tuple {
-                netns: 2,
-                ..tuple(80, 4000)
-            }),
-        );
-        assert_eq!(ends.partner(id(1, 100)), None);
-    }
-
-    #[test]
-    fn a_self_connected_socket_has_no_partner_even_when_two_processes_hold_it() {
-        let mut ends = Ends::default();
-        claim(&mut ends, id(1, 100), Some(tuple(80, 80)));
-        claim(&mut ends, id(2, 100), Some(tuple(80, 80)));
-        assert_eq!(ends.partner(id(1, 100)), None);
-    }
-
-    #[test]
-    fn an_end_matches_only_while_it_waits() {
-        let mut ends = Ends::default();
-        claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
-        claim(&mut ends, id(2, 200), None);
-        assert_eq!(ends.unresolved(7, false, 9), [id(2, 200)]);
-        assert_eq!(ends.unresolved_of(1, 9), []);
-        let socket = Connected {
-            tuple: tuple(80, 4000),
-            inode: 1,
-        };
-        ends.resolve(id(2, 200), socket);
-        assert!(ends.unresolved(7, false, 9).is_empty());
-        ends.refuse(id(2, 200));
-        assert_eq!(ends.partner(id(1, 100)), None);
-        assert_eq!(ends.with_tuple(tuple(80, 4000)), [id(2, 200)]);
-        claim(&mut ends, id(2, 201), None);
-        ends.refuse(id(2, 201));
-        assert!(ends.unresolved(7, false, 9).is_empty());
-    }
-
-    #[test]
-    fn many_unresolved_ends_of_one_client_hide_nobody_elses() {
-        let mut ends = Ends::default();
-        claim(&mut ends, id(1, 100), None);
-        claim(&mut ends, id(3, 300), None);
-        for cookie in 1000..2000 {
-            claim(&mut ends, id(2, cookie), None);
-        }
-        let found = [id(2, 1999), id(3, 300), id(1, 100), id(2, 1998)];
-        assert_eq!(ends.unresolved(7, false, 4), found);
-        assert_eq!(ends.unresolved_of(1, 4), [id(1, 100)]);
-        assert_eq!(ends.unresolved(8, false, 4), []);
-        assert_eq!(ends.unresolved(8, true, 4), found);
-    }
-
-    #[test]
-    fn a_removed_end_leaves_nothing_behind() {
-        let mut ends = Ends::default();
-        claim(&mut ends, id(1, 100), Some(tuple(4000, 80)));
-        claim(&mut ends, id(1, 101), None);
-        assert_eq!(ends.of(1), [id(1, 100), id(1, 101)]);
-        assert_eq!(ends.count(1), 2);
-        for id in ends.of(1) {
-            ends.remove(id);
-        }
-        assert_eq!(ends.count(1), 0);
-        assert!(ends.ends.is_empty() && ends.by_tuple.is_empty());
-        assert!(ends.unresolved.of.is_empty() && ends.unresolved.newest.is_empty());
-        assert!(ends.per_client.is_empty() && ends.by_cookie.is_empty());
-    }
-}
+mod tests;

@@ -15,6 +15,9 @@
 //!                          ▼                  ▼
 //!                    client, board       end (claims), link (slots)
 //! ```
+//!
+//! What is said to daemons of other hosts, and by them, goes through a thread of [`shunt_hosts`]: [`hosts`] decides what,
+//! `daemon::meeting` sees to it.
 
 #![deny(unsafe_code)] // `sys` alone is exempt, with a reason for each block.
 
@@ -25,11 +28,13 @@ mod client;
 mod config;
 mod container;
 mod daemon;
+mod devices;
 mod diag;
 mod end;
 mod foreign;
 mod given;
 mod holders;
+mod hosts;
 mod inspect;
 mod link;
 mod log;
@@ -37,6 +42,7 @@ mod mirror;
 mod namespaces;
 mod notify;
 mod policy;
+mod priority;
 mod process;
 mod profile;
 mod quota;
@@ -50,11 +56,12 @@ mod sys;
 mod tuple;
 mod wire;
 
-pub use config::{Config, Limits, Mistake, Source};
+pub use config::{Between, Config, Limits, Mistake, Source};
 pub use daemon::{Daemon, Scope};
 pub use given::Given;
 pub use notify::notify_ready;
 pub use policy::{Policy, Rule};
+pub use priority::come_first;
 pub use quota::Quota;
 pub use rights::give_up;
 pub use sys::{Signals, adopt_descriptor};

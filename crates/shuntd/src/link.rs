@@ -40,12 +40,22 @@ struct Link {
     free: Vec<u32>,
     /// The first slot that was never handed out.
     fresh: u32,
-    /// For slots in use: generation, and which sides still hold it.
-    held: HashMap<u32, (u32, [bool; 2])>,
+    held: Held,
     /// When the last slot was released, …
     unused_since: Instant,
     /// … which is looked at again when its turn in [`Links::unused`] has come.
     is_watched: bool,
+}
+
+/// The slots of a link that are in use: generation, and which sides still hold it.
+type Held = HashMap<u32, (u32, [bool; 2])>;
+
+/// A link that gets no new connection any more, while those that are there go on.
+#[derive(Debug)]
+struct Ending {
+    clients: [u64; 2],
+    slots: u32,
+    held: Held,
 }
 
 /// What two clients share.
@@ -68,6 +78,10 @@ pub(crate) struct Links {
     of: HashMap<u64, BTreeSet<u64>>,
     /// Links that were unused, by when they were.
     unused: VecDeque<(Instant, u64)>,
+    /// Links that clients have for their last connections only.
+    ending: HashMap<u64, Ending>,
+    /// What clients have had, and hold no more.
+    freed: Vec<Lost>,
     last_link: u64,
     last_generation: u32,
 }
@@ -183,19 +197,11 @@ impl Links {
     /// One end has left its seat. Ignored if the link is gone.
     pub(crate) fn release(&mut self, seat: Seat) {
         let Some(link) = self.links.get_mut(&seat.link) else {
-            return;
+            return self.release_last(seat);
         };
-        let Some((generation, sides)) = link.held.get_mut(&seat.slot) else {
-            return;
-        };
-        if *generation != seat.generation {
+        if !leave(&mut link.held, seat) {
             return;
         }
-        sides[seat.side] = false;
-        if *sides != [false; 2] {
-            return;
-        }
-        link.held.remove(&seat.slot);
         link.free.push(seat.slot);
         if link.held.is_empty() {
             link.unused_since = Instant::now();
@@ -206,6 +212,24 @@ impl Links {
         if let Some(pair) = self.pairs.get_mut(&sorted(link.clients)) {
             pair.held -= 1;
         }
+    }
+
+    /// The same of a link that gets no new connection.
+    fn release_last(&mut self, seat: Seat) {
+        if let Some(link) = self.ending.get_mut(&seat.link)
+            && leave(&mut link.held, seat)
+            && link.held.is_empty()
+        {
+            let lost = told(seat.link, link.clients, link.slots);
+            self.ending.remove(&seat.link);
+            self.freed.extend(lost);
+        }
+    }
+
+    /// Whose memory has become free since this was asked last: of links that are gone, and have no
+    /// connection any more.
+    pub(crate) fn take_freed(&mut self) -> Vec<Lost> {
+        std::mem::take(&mut self.freed)
     }
 
     /// How long until some link may have been unused for long enough.
@@ -261,13 +285,14 @@ impl Links {
         let Some(link) = self.links.remove(&id) else {
             return;
         };
-        let [a, b] = link.clients;
+        let ([a, b], slots, held) = (link.clients, link.slots, link.held.len() as u32);
+        self.let_end(id, link);
         let Some(pair) = self.pairs.get_mut(&sorted([a, b])) else {
             return;
         };
         pair.links.retain(|other| *other != id);
-        pair.slots -= link.slots;
-        pair.held -= link.held.len() as u32;
+        pair.slots -= slots;
+        pair.held -= held;
         if pair.links.is_empty() {
             self.pairs.remove(&sorted([a, b]));
             for (one, other) in [(a, b), (b, a)] {
@@ -281,17 +306,35 @@ impl Links {
         }
     }
 
-    /// Forgets every link of a client that has gone. Its slots are never used
+    /// A link that is forgotten: its memory is free at once, or when its last connection has ended.
+    fn let_end(&mut self, id: u64, link: Link) {
+        let (clients, slots, held) = (link.clients, link.slots, link.held);
+        if held.is_empty() {
+            self.freed.extend(told(id, clients, slots));
+        } else {
+            let ending = Ending {
+                clients,
+                slots,
+                held,
+            };
+            self.ending.insert(id, ending);
+        }
+    }
+
+    /// Forgets every link of a client that has gone, and has left its seats. Its slots are never used
     /// again; survivors keep their mappings until they are done with them.
     /// Returns the survivors and the links that they lost.
     pub(crate) fn drop_client(&mut self, client: u64) -> Vec<Lost> {
         let mut lost = Vec::new();
         for other in self.of.remove(&client).unwrap_or_default() {
             let pair = self.pairs.remove(&sorted([client, other]));
-            for link in pair.unwrap_or_default().links {
-                let slots = self.links.remove(&link).map_or(0, |link| link.slots);
-                let of_other = told(link, [client, other], slots);
+            for id in pair.unwrap_or_default().links {
+                let Some(link) = self.links.remove(&id) else {
+                    continue;
+                };
+                let of_other = told(id, link.clients, link.slots);
                 lost.extend(of_other.into_iter().filter(|lost| lost.client == other));
+                self.let_end(id, link);
             }
             if let Some(of_other) = self.of.get_mut(&other) {
                 of_other.remove(&client);
@@ -308,6 +351,22 @@ impl Links {
     pub(crate) fn len(&self) -> usize {
         self.links.len()
     }
+}
+
+/// One end leaves its seat; whether both have left it by now.
+fn leave(held: &mut Held, seat: Seat) -> bool {
+    let Some((generation, sides)) = held.get_mut(&seat.slot) else {
+        return false;
+    };
+    if *generation != seat.generation {
+        return false;
+    }
+    sides[seat.side] = false;
+    let is_free = *sides == [false; 2];
+    if is_free {
+        held.remove(&seat.slot);
+    }
+    is_free
 }
 
 /// Both clients of a link, or the one that has it with itself.

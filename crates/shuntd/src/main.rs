@@ -1,6 +1,7 @@
 //! The `shuntd` program: command line, signals, exit codes.
 #![forbid(unsafe_code)]
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,6 +42,9 @@ struct Options {
     /// Say whether the configuration, or this file, is valid, and end
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "config")]
     check: Option<Option<PathBuf>>,
+    /// Call the shuntd of another host, as the configuration says, tell whether it answers with the same key, and end
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "check")]
+    reach: Option<IpAddr>,
     /// Write one byte to this descriptor and close it once clients can connect
     #[arg(long, value_name = "N")]
     ready_fd: Option<i32>,
@@ -56,6 +60,12 @@ struct Options {
     /// Print notable events to standard error
     #[arg(long, short)]
     verbose: bool,
+    /// Find ends by their addresses only (for tests)
+    #[arg(long, hide = true)]
+    by_addresses: bool,
+    /// Look for RDMA devices in this directory (for tests)
+    #[arg(long, value_name = "DIRECTORY", hide = true)]
+    devices: Option<PathBuf>,
     /// Listen on this abstract address instead (for tests)
     #[arg(long, value_name = "NAME", hide = true)]
     name: Option<String>,
@@ -63,9 +73,10 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let done = match &options.check {
-        Some(file) => check(&options, file.as_deref()),
-        None => serve(&options),
+    let done = match (&options.check, options.reach) {
+        (Some(file), _) => check(&options, file.as_deref()),
+        (None, Some(address)) => reach(&options, address),
+        (None, None) => serve(&options),
     };
     match done {
         Ok(code) => code,
@@ -84,9 +95,35 @@ fn check(options: &Options, file: Option<&Path>) -> Result<ExitCode> {
     if source.path.exists() {
         let rules = config.policy.rules.len();
         println!("{path}: valid, {rules} rules");
+        if let Some(between) = &config.hosts {
+            // Whoever may not read the key can check the rest.
+            if options.system || rustix::process::geteuid().is_root() {
+                let keys = between.keys();
+                let keys = keys.map_err(|mistake| anyhow!("{path}:{mistake}"))?;
+                println!("{between}; public key {}", keys.public());
+            } else {
+                println!("{between}; whether the key can be used is checked for root only");
+            }
+        }
     } else {
         println!("{path} does not exist: the defaults hold");
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Calls another host's daemon.
+fn reach(options: &Options, address: IpAddr) -> Result<ExitCode> {
+    let source = source(true, options.config.as_deref());
+    let config = source.load()?;
+    let path = source.path.display();
+    let between = config.hosts.as_ref();
+    let between = between.with_context(|| {
+        format!("{path} has no [hosts]: it says whom this host talks to, and by which key")
+    })?;
+    between
+        .reach(address.to_canonical())
+        .with_context(|| address.to_string())?;
+    println!("{address}: a shuntd of this version answers, and has the same key");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -125,6 +162,7 @@ fn serve(options: &Options) -> Result<ExitCode> {
     let source = source(options.system, options.config.as_deref());
     let config = source.load()?;
     raise_descriptor_limit();
+    shuntd::come_first();
 
     let name = options
         .name
@@ -139,7 +177,13 @@ fn serve(options: &Options) -> Result<ExitCode> {
     let mut daemon = Daemon::new(listener, scope, config, options.verbose)
         .context("cannot set up the daemon")?;
     if options.system {
+        if let Some(devices) = &options.devices {
+            daemon.set_devices(devices.clone());
+        }
         cross_namespaces(&mut daemon, options, &mut given)?;
+        let path = source.path.display();
+        let talks = daemon.talk_to_hosts();
+        talks.with_context(|| path.to_string())?;
         shuntd::give_up().context("cannot give up what is not needed of root's rights")?;
     }
     if let Some(address) = given.left() {
@@ -198,7 +242,9 @@ fn cross_namespaces(daemon: &mut Daemon, options: &Options, given: &mut Given) -
         Err(error) if options.socket.is_some() => return Err(error),
         Err(error) => eprintln!("shuntd: {error:#}: containers will not find this daemon"),
     }
-    daemon.find_by_mirrors();
+    if !options.by_addresses {
+        daemon.find_by_mirrors();
+    }
     Ok(())
 }
 

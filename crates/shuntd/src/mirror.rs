@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use shunt_hosts::Numbers;
 use shunt_identity::{HANDSHAKE, Identities, Identity, Side, Unavailable};
 
 /// So many connections are remembered, those used last.
@@ -51,6 +52,27 @@ impl Mirrors {
     /// Whether it does.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// The sequence numbers of a socket, by which another host may know its other end.
+    pub(crate) fn numbers(&self, cookie: u64) -> Option<Numbers> {
+        let own = self.0.as_ref()?.of(cookie).ok()??;
+        Some(Numbers {
+            sent: own.sent,
+            received: own.received,
+        })
+    }
+
+    /// The connector on this host whose acceptor, on another one, has these numbers.
+    pub(crate) fn connector_of(&self, acceptor: Numbers) -> Option<Mirror> {
+        let identities = self.0.as_ref()?;
+        let found = identities.opposite(Side::Connector, acceptor.sent, acceptor.received);
+        let (cookie, own) = found.ok()??;
+        Some(Mirror {
+            cookie,
+            netns: own.netns,
+            peer_port: own.remote.port(),
+        })
     }
 
     /// The other end of a socket.

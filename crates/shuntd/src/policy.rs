@@ -18,6 +18,7 @@ use std::net::IpAddr;
 
 use shunt_abi::Reason;
 
+pub(crate) use network::Network;
 pub use rule::Rule;
 pub(crate) use rule::{Names, Table};
 
@@ -95,12 +96,20 @@ impl Policy {
             return Some(crosses(Reason::OtherUser));
         }
         let denies = [[one, other], [other, one]].into_iter();
-        denies.filter_map(|ends| self.denies(ends)).next()
+        denies
+            .filter_map(|[end, other]| self.denies(end, Some(other)))
+            .next()
     }
 
-    /// The rule by which an end is denied; `ends`: it, and the other one.
-    fn denies(&self, ends: [End<'_>; 2]) -> Option<Denial> {
-        let rule = self.rules.iter().find(|rule| rule.matches(ends))?;
+    /// Why an end whose other end is on another host may not go by RDMA, if it may not. What that host's policy says of the
+    /// other end is its own.
+    pub(crate) fn against_leaving(&self, end: End<'_>) -> Option<Denial> {
+        self.denies(end, None)
+    }
+
+    /// The rule by which an end is denied; `other`: the other one, if that is on this host.
+    fn denies(&self, end: End<'_>, other: Option<End<'_>>) -> Option<Denial> {
+        let rule = self.rules.iter().find(|rule| rule.matches(end, other))?;
         (!rule.allows()).then_some(Denial {
             reason: Reason::Policy,
             line: Some(rule.line()),

@@ -67,6 +67,21 @@ fn parse(text: &str) -> Option<Status> {
     })
 }
 
+/// How much memory it may lock, in bytes (`RLIMIT_MEMLOCK`).
+pub(crate) fn lockable(pid: u32) -> Option<u64> {
+    lockable_in(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+}
+
+fn lockable_in(text: &str) -> Option<u64> {
+    let limit = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match limit.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
 /// The paths of its control groups, one for each hierarchy (`cgroups(7)`).
 pub(crate) fn cgroups(pid: u32) -> Option<Vec<String>> {
     let text = fs::read(format!("/proc/{pid}/cgroup")).ok()?;
@@ -132,6 +147,20 @@ mod tests {
     use rustix::thread::CapabilitySet;
 
     use super::*;
+
+    #[test]
+    fn what_a_process_may_lock_is_its_soft_limit() {
+        let line =
+            "Max locked memory         65536                8388608              bytes     \n";
+        assert_eq!(lockable_in(line), Some(65536));
+        let line =
+            "Max locked memory         unlimited            unlimited            bytes     \n";
+        assert_eq!(lockable_in(line), Some(u64::MAX));
+        assert_eq!(lockable_in("Max open files 7 7 files\n"), None);
+        let own = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+        let own = own.current.unwrap_or(u64::MAX);
+        assert_eq!(lockable(std::process::id()), Some(own));
+    }
 
     #[test]
     fn this_process_is_seen_with_its_descriptors() {

@@ -158,6 +158,15 @@ pub(crate) fn send(
     message: &Message,
     fd: Option<BorrowedFd<'_>>,
 ) -> Result<()> {
+    send_together(socket, std::slice::from_ref(message), fd)
+}
+
+/// The same of several in one datagram.
+pub(crate) fn send_together(
+    socket: BorrowedFd<'_>,
+    messages: &[Message],
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if fd.is_some() {
@@ -166,11 +175,11 @@ pub(crate) fn send(
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let sent = rustix::net::sendmsg(
         socket,
-        &[IoSlice::new(message.as_bytes())],
+        &[IoSlice::new(messages.as_bytes())],
         &mut control,
         flags,
     )?;
-    if sent == MESSAGE_BYTES {
+    if sent == size_of_val(messages) {
         Ok(())
     } else {
         Err(Errno::MSGSIZE)

@@ -7,9 +7,11 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 
 use common::region::{MANY, SEALS, append, lines_with, region, show};
 use common::{Client, Fixture, WATCHDOG, may_copy_descriptors};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::SealFlags;
 use rustix::process::{Gid, Uid};
 use shunt_abi::counters::{RECORDS_AT, SIZE};
@@ -42,6 +44,17 @@ fn child() {
     let file = append(&path);
     if road == "other" {
         become_other();
+    }
+    if matches!(road.as_str(), "unheard" | "unread") {
+        let client = Client::raw(&daemon);
+        client.say_hello("child");
+        if road == "unread" {
+            let mut answer = [PollFd::new(&client.socket, PollFlags::IN)];
+            rustix::event::poll(&mut answer, None).unwrap();
+        }
+        show(&client, &region, file);
+        println!("ready");
+        std::process::abort();
     }
     let client = Client::hello(&daemon, "child");
     show(&client, &region, file);
@@ -154,6 +167,23 @@ fn a_client_that_is_killed_has_one_line_unless_it_has_written_it() {
             5 * total
         );
         assert_eq!(lines.last(), Some(&expected), "{road}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_client_that_ends_before_it_is_heard_or_reads_has_its_line() {
+    let path = format!("{}/unheard", env!("CARGO_TARGET_TMPDIR"));
+    let _ = std::fs::remove_file(&path);
+    let (begin, may_begin) = mpsc::channel();
+    let daemon = Fixture::late(may_begin);
+    let pid = kill(&daemon, &path, "unheard");
+    begin.send(()).unwrap();
+    lines_with(&path, pid);
+    // The daemon may be before, at or behind what it says at last.
+    for _ in 0..20 {
+        let pid = kill(&daemon, &path, "unread");
+        lines_with(&path, pid);
     }
     std::fs::remove_file(path).unwrap();
 }

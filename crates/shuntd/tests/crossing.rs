@@ -6,48 +6,14 @@ mod common;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use common::place::{Namespace, file};
-use common::{Client, Fixture, skip};
+use common::place::{Namespace, crossing, file, two};
+use common::{Client, Fixture};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_CROSSES, FLAG_RESENDS, Kind, Message, Role, SOCKETS};
-
-/// Two namespaces that reach each other: 10.77.0.1 and 10.77.0.2.
-fn two(test: &str) -> Option<[Namespace; 2]> {
-    let (Ok(one), Ok(other)) = (Namespace::new(), Namespace::new()) else {
-        skip(&format!("{test}: no network namespaces"));
-        return None;
-    };
-    // By the process of a thread that is there: the namespace has no other name.
-    let mut holder = one.within(|| Command::new("sleep").arg("60").spawn().unwrap());
-    let near = holder.id();
-    other.run(&format!(
-        "ip link add far type veth peer name near netns {near}
-         ip addr add 10.77.0.2/24 dev far
-         ip link set far up"
-    ));
-    one.run("ip addr add 10.77.0.1/24 dev near; ip link set near up");
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    Some([one, other])
-}
-
-/// A daemon for the host that listens at a file; `None` where the kernel lets it see no mirrors.
-fn crossing(test: &str, config: &str) -> Option<(Fixture, PathBuf)> {
-    let file = file(test);
-    let daemon = Fixture::crossing(config, &file);
-    if Client::welcome_at(&file).flags & FLAG_CROSSES == 0 {
-        skip(&format!("{test}: no eBPF, or no unified cgroup hierarchy"));
-        return None;
-    }
-    Some((daemon, file))
-}
 
 /// A connection from the first namespace to the second.
 fn connection([near, far]: &[Namespace; 2]) -> (TcpStream, TcpStream) {
@@ -118,7 +84,9 @@ fn the_board_of_the_connectors_namespace_learns_the_port_from_the_acceptors_clai
             assert_eq!(message.role, role as u8);
             assert_eq!(sockopt::socket_type(socket.unwrap()), Ok(SocketType::DGRAM));
         }
-        client.expect(Kind::Paired).0.link
+        let (paired, _) = client.expect(Kind::Paired);
+        assert_ne!(paired.flags & FLAG_CROSSES, 0);
+        paired.link
     });
     assert_eq!(links[0], links[1]);
     drop(acceptor);
@@ -257,72 +225,50 @@ fn defer_accept(listener: &TcpListener) {
 }
 
 #[test]
-fn two_of_one_namespace_are_given_no_more_than_a_socket_to_call_by() {
-    let test = "two_of_one_namespace";
-    let Some((_daemon, file)) = crossing(test, "") else {
-        return;
-    };
-    let (a, b) = (Client::at(&file), Client::at(&file));
-    let _memory = [a.spare(1), b.spare(2)];
-    b.sync();
-    let (near, far) = common::connection();
-    a.claim(&near, Role::Connector, 0);
-    b.claim(&far, Role::Acceptor, 0);
-    for client in [&a, &b] {
-        assert_eq!(client.expect(Kind::Abroad).0.role, Role::Connector as u8);
-        client.expect(Kind::Paired);
-        client.expect(Kind::NeedSpare);
-        // Who has peers elsewhere, or had by a former daemon's word, asks for more.
-        client.send(&Message::new(Kind::Abroad), None);
-        for _ in 0..SOCKETS {
-            assert_eq!(client.expect(Kind::Abroad).0.role, Role::Acceptor as u8);
-        }
-    }
-}
-
-#[test]
-fn a_client_is_not_given_sockets_without_end() {
-    let test = "a_client_is_not_given_sockets";
-    let Some((_daemon, file)) = crossing(test, "") else {
-        return;
-    };
-    let client = Client::at(&file);
-    // The first request also brings one to call by.
-    let count = |first| SOCKETS + u32::from(first);
-    for turn in 0..2048 / SOCKETS {
-        client.send(&Message::new(Kind::Abroad), None);
-        (0..count(turn == 0)).for_each(|_| drop(client.expect(Kind::Abroad)));
-    }
-    client.send(&Message::new(Kind::Abroad), None);
-    client.send(&Message::new(Kind::List), None);
-    client.expect(Kind::End);
-}
-
-#[test]
-fn who_had_sockets_of_a_former_daemon_is_given_one_to_call_by_before_others() {
-    let test = "who_had_sockets_of_a_former_daemon";
-    let Some((_daemon, file)) = crossing(test, "") else {
-        return;
-    };
-    let client = Client::at(&file);
-    for _ in 0..2 {
-        client.send(&Message::new(Kind::Abroad), None);
-    }
-    let given = [Role::Connector].into_iter();
-    for role in given.chain((0..2 * SOCKETS).map(|_| Role::Acceptor)) {
-        assert_eq!(client.expect(Kind::Abroad).0.role, role as u8);
-    }
-    client.sync();
-    client.expect_nothing();
-}
-
-#[test]
 fn policy_keeps_namespaces_apart() {
     let test = "policy_keeps_namespaces_apart";
     let file = file(test);
     let _daemon = Fixture::crossing("[policy]\ncross_namespace = false", &file);
     let welcome = Client::welcome_at(&file);
     assert_eq!(welcome.flags & FLAG_CROSSES, 0);
+}
+
+#[test]
+fn a_policy_that_lets_namespaces_together_holds_for_those_that_are_there() {
+    let test = "a_policy_that_lets_namespaces_together";
+    let Some(places) = two(test) else { return };
+    if crossing(&format!("{test}_if_any"), "").is_none() {
+        return;
+    }
+    let file = file(test);
+    let name = format!("{test}-{}.toml", std::process::id());
+    let configuration = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&configuration, "[policy]\ncross_namespace = false").unwrap();
+    let daemon = Fixture::crossing_as_read(&configuration, &file);
+    let crosses = || Client::welcome_at(&file).flags & FLAG_CROSSES != 0;
+    let scene = Scene {
+        _daemon: daemon,
+        file: file.clone(),
+        places,
+    };
+    let (acceptor, connector) = (scene.acceptor(), scene.connector());
+    let _memory = [connector.spare(1), acceptor.spare(2)];
+    assert!(!crosses() && !connector.crosses());
+    std::fs::write(&configuration, "").unwrap();
+    scene._daemon.reload();
+    assert!(crosses() && connector.crosses());
+    let (near, far) = connection(&scene.places);
+    acceptor.claim(&far, Role::Acceptor, 0);
+    acceptor.sync();
+    connector.claim(&near, Role::Connector, 0);
+    for client in [&connector, &acceptor] {
+        let mut told = client.receive().expect("the daemon has closed").0;
+        while told.kind() == Some(Kind::Abroad) {
+            told = client.receive().expect("the daemon has closed").0;
+        }
+        assert_eq!(told.kind(), Some(Kind::Paired), "{told:?}");
+    }
+    std::fs::remove_file(configuration).unwrap();
 }
 
 #[test]
@@ -447,38 +393,4 @@ fn the_daemon_sends_memory_only_and_for_a_holder_only() {
     assert_eq!(far.read(&mut [0]).unwrap(), 0);
     asker.send(&own, None);
     asker.expect_closed();
-}
-
-#[test]
-fn what_is_no_socket_is_not_replaced() {
-    let path = file("what_is_no_socket");
-    drop(shuntd::listen_at(&path).unwrap());
-    std::fs::remove_file(&path).unwrap();
-    std::fs::write(&path, "precious").unwrap();
-    assert_eq!(shuntd::listen_at(&path).unwrap_err(), Errno::NOTSOCK);
-    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    let link = path.with_file_name("link");
-    std::os::unix::fs::symlink(&path, &link).unwrap();
-    assert_eq!(shuntd::listen_at(&link).unwrap_err(), Errno::NOTSOCK);
-    assert_eq!(
-        shuntd::listen_at(Path::new("socket")).unwrap_err(),
-        Errno::INVAL
-    );
-    let deep = path.with_file_name("none").join("none").join("socket");
-    assert_eq!(shuntd::listen_at(&deep).unwrap_err(), Errno::NOENT);
-}
-
-#[test]
-fn every_user_may_connect_to_the_file_and_none_may_take_its_place() {
-    let path = file("every_user_may_connect");
-    let listener = shuntd::listen_at(&path).unwrap();
-    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o666, 0o755));
-    assert_eq!(shuntd::listen_at(&path).unwrap_err(), Errno::ADDRINUSE);
-    drop(listener);
-    let again = shuntd::listen_at(&path).expect("what one has left is replaced");
-    drop(again);
-    let open = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(path.parent().unwrap(), open).unwrap();
-    assert_eq!(shuntd::listen_at(&path).unwrap_err(), Errno::ACCESS);
 }

@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::time::Instant;
+
 use common::region::{region_with, show_region};
-use common::{Client, Fixture, connection, linked, may_copy_descriptors, named};
+use common::{Client, Fixture, WATCHDOG, connection, linked, may_copy_descriptors, named};
+use rustix::net::RecvFlags;
 use shunt_abi::Reason;
-use shunt_abi::detail::{Detail, FLAG_DETAILS, UNKNOWN};
-use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
+use shunt_abi::detail::{Detail, FLAG_DETAILS, FLAG_TOGETHER, TOGETHER, UNKNOWN};
+use shunt_abi::message::{FLAG_SHUNTED, Kind, MESSAGE_BYTES, Message, Role};
 
 #[test]
 fn the_list_shows_pairs_once_and_reports_of_unclaimed_connections() {
@@ -131,4 +134,69 @@ fn counters_follow_the_rows_for_whoever_asks_for_them() {
     let detail = Detail::of(&details()[1]).unwrap();
     assert_eq!(detail.ends.map(|end| end.counted), [1, 0]);
     assert_eq!(a.rows().len(), 1, "who does not ask gets none");
+}
+
+#[test]
+fn rows_share_datagrams_for_whoever_takes_them_so() {
+    const CONNECTIONS: usize = 50;
+    let daemon = Fixture::start();
+    let a = daemon.client();
+    let open: Vec<_> = (0..CONNECTIONS).map(|_| connection()).collect();
+    for (near, _) in &open {
+        let mut report = named(near, Role::Connector, 0);
+        report.kind = Kind::Report as u16;
+        report.status = Reason::PeerPlain as u8;
+        a.send(&report, None);
+    }
+    let ask = |flags| {
+        let mut list = Message::new(Kind::List);
+        list.flags = flags;
+        a.send(&list, None);
+        let mut lengths = Vec::new();
+        let mut messages = Vec::new();
+        while messages.last().and_then(Message::kind) != Some(Kind::End) {
+            let mut bytes = [0; (TOGETHER + 1) * MESSAGE_BYTES];
+            let length = rustix::net::recv(&a.socket, &mut bytes[..], RecvFlags::empty())
+                .unwrap()
+                .0;
+            let parts = bytes[..length].chunks(MESSAGE_BYTES);
+            lengths.push(parts.len());
+            messages.extend(parts.map(|bytes| Message::parse(bytes).expect("whole messages")));
+        }
+        (lengths, messages)
+    };
+    let (apart, singly) = ask(FLAG_DETAILS);
+    assert_eq!(apart, vec![1; 2 * CONNECTIONS + 1]);
+    let (together, same) = ask(FLAG_DETAILS | FLAG_TOGETHER);
+    assert_eq!(together, [TOGETHER, 2 * CONNECTIONS + 1 - TOGETHER]);
+    let kinds = |messages: &[Message]| messages.iter().map(Message::kind).collect::<Vec<_>>();
+    assert_eq!(kinds(&same), kinds(&singly));
+    // Who asks for them singly again gets them so.
+    assert_eq!(ask(FLAG_DETAILS).0, apart);
+    a.send(&Message::new(Kind::Hosts), None);
+    a.expect(Kind::End);
+}
+
+#[test]
+fn a_socket_in_shared_memory_is_looked_at_once_a_second() {
+    if !may_copy_descriptors("how often a socket is looked at") {
+        return;
+    }
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let (near, far) = connection();
+    let cookie = rustix::net::sockopt::socket_cookie(&far).unwrap();
+    show_region(&b, &region_with(&far, cookie, Role::Acceptor));
+    b.sync();
+    assert_eq!(a.rows().len(), 1);
+    // Its process says still that it has it, which a library does not.
+    drop(far);
+    let began = Instant::now();
+    let mut shown = 0;
+    while a.rows().len() == 1 {
+        assert!(began.elapsed() < WATCHDOG, "it is not looked at again");
+        shown += 1;
+    }
+    assert!(shown > 0, "it was looked at again at once");
+    drop(near);
 }

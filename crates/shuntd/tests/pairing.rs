@@ -402,3 +402,35 @@ fn a_listeners_port_is_on_the_board_until_the_last_one_goes() {
         a.sync();
     }
 }
+
+/// Its listener may be closed by then.
+#[test]
+fn a_port_is_listed_while_an_accepted_connection_waits_for_its_connector() {
+    let daemon = Fixture::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let _memory = [a.spare(1), b.spare(1)];
+    let (near, far) = connection();
+    let port = far.local_addr().unwrap().port();
+    let is_listed = || {
+        b.sync();
+        a.port_is_set(port)
+    };
+    assert!(!is_listed());
+    let cookie = b.claim(&far, Role::Acceptor, 0);
+    assert!(is_listed());
+    // It was closed.
+    b.release(cookie);
+    assert!(!is_listed());
+    b.claim(&far, Role::Acceptor, 0);
+    assert!(is_listed());
+    a.claim(&near, Role::Connector, 0);
+    a.expect(Kind::Paired);
+    b.expect(Kind::Paired);
+    assert!(!a.port_is_set(port));
+    // Of one that has connected nobody need know the port.
+    let (near, _far) = connection();
+    b.claim(&near, Role::Connector, 0);
+    b.expect(Kind::NeedSpare);
+    b.sync();
+    assert!(!a.port_is_set(near.local_addr().unwrap().port()));
+}

@@ -70,16 +70,22 @@ fn slots_are_bounded_and_free_again_when_a_connection_or_its_process_ends() {
 fn links_are_bounded_and_those_that_are_there_go_on() {
     let daemon = Fixture::with("[limits.user]\nlinks = 2");
     let [a, b, c] = clients(&daemon);
-    let (_first, told) = connect(&a, &b);
+    let (first, told) = connect(&a, &b);
     assert_eq!(told, PAIRED);
     let (_second, told) = connect(&a, &c);
     assert_eq!(told, REFUSED);
-    let (_third, told) = connect(&b, &a);
+    let (third, told) = connect(&b, &a);
     assert_eq!(told, PAIRED, "by the same link");
     drop(b);
     a.expect(Kind::Gone);
     drop(a.spare(2));
     let (_fourth, told) = connect(&a, &c);
+    assert_eq!(told, REFUSED, "it has the memory of both connections still");
+    for end in [&first.0, &third.1] {
+        a.release(rustix::net::sockopt::socket_cookie(end).unwrap());
+    }
+    a.sync();
+    let (_fifth, told) = connect(&a, &c);
     assert_eq!(told, PAIRED);
 }
 

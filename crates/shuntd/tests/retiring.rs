@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Client, Fixture, connection, paired};
+use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_NEW_LINK, FLAG_UNUSED, Kind, Message, Role};
 
 fn retire(client: &Client, link: u64) {
@@ -11,14 +12,21 @@ fn retire(client: &Client, link: u64) {
     client.send(&message, None);
 }
 
+/// Two clients claim one more connection between them: its cookies.
+fn claim_both(a: &Client, b: &Client) -> [u64; 2] {
+    let (near, far) = connection();
+    let cookies = [
+        a.claim(&near, Role::Connector, 0),
+        b.claim(&far, Role::Acceptor, 0),
+    ];
+    std::mem::forget((near, far)); // The descriptors must not be reused meanwhile.
+    cookies
+}
+
 /// What two clients are told of one more connection between them.
 fn pair_again(a: &Client, b: &Client) -> [Message; 2] {
-    let (near, far) = connection();
-    a.claim(&near, Role::Connector, 0);
-    b.claim(&far, Role::Acceptor, 0);
-    let told = [a.expect(Kind::Paired).0, b.expect(Kind::Paired).0];
-    std::mem::forget((near, far)); // The descriptors must not be reused meanwhile.
-    told
+    claim_both(a, b);
+    [a.expect(Kind::Paired).0, b.expect(Kind::Paired).0]
 }
 
 /// Two clients with a connection, which have memory for one link more.
@@ -50,6 +58,40 @@ fn the_next_connection_lies_in_other_memory_whoever_has_forked() {
         assert_ne!(next[0].link, first[0].link);
         assert_eq!(next.map(|m| (m.flags, m.arena)), [(FLAG_NEW_LINK, 2); 2]);
     }
+}
+
+#[test]
+fn a_retired_link_counts_until_its_connections_have_ended() {
+    let daemon = Fixture::with("[limits.user]\nlinks = 2");
+    let ([a, b], first) = linked(&daemon);
+    let cookies = claim_both(&a, &b);
+    let both = [&a, &b];
+    for client in both {
+        client.expect(Kind::Paired);
+    }
+    retire(&a, first[0].link);
+    for client in both {
+        client.expect(Kind::Gone);
+    }
+    let refused = || {
+        claim_both(&a, &b);
+        for client in both {
+            let (answer, _) = client.expect(Kind::Unpaired);
+            assert_eq!(answer.status, Reason::Quota as u8);
+        }
+    };
+    refused();
+    // One of two has ended, and one end of the other one.
+    for (client, cookie) in both.into_iter().zip(cookies) {
+        client.release(cookie);
+        client.sync();
+    }
+    a.release(first[0].cookie);
+    a.sync();
+    refused();
+    b.release(first[1].cookie);
+    b.sync();
+    pair_again(&a, &b);
 }
 
 #[test]

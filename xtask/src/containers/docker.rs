@@ -19,11 +19,15 @@ use rustix::process::Signal;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 const CLIENT: &str = "10.78.0.2";
 pub(super) const SERVER: &str = "10.78.0.3";
 /// The host, where ports are published.
 pub(super) const GATEWAY: &str = "10.78.0.1";
+/// Seconds: what goes by TCP before connections are paired is little of what goes by them in this time, also beside
+/// much other work.
+const LONG: u32 = 8;
 const LOOPBACK: &str = "127.0.0.1";
 const POD: [&str; 2] = ["10.79.0.2", "10.79.0.3"];
 
@@ -52,14 +56,18 @@ pub(super) fn steps(report: &mut Report, only: &[String]) -> Result<()> {
         for way in Way::ALL {
             let name = format!("docker / {} / {}", program.name, way.name());
             if is_wanted(&name, only) {
-                report.step(&name, || docker.serve(program, way));
+                report.step(&name, || {
+                    docker.telling_waits(|| docker.serve(program, way))
+                });
             }
         }
     }
     for program in &PROGRAMS {
         let name = format!("docker / {} / the same addresses twice", program.name);
         if is_wanted(&name, only) {
-            report.step(&name, || docker.serve_twice(program));
+            report.step(&name, || {
+                docker.telling_waits(|| docker.serve_twice(program))
+            });
         }
     }
     docker.daemon.stop(Signal::TERM)?;
@@ -98,6 +106,22 @@ impl Docker {
     /// Options of a container that has such an address.
     pub(super) fn at(&self, address: &'static str) -> [&'static str; 4] {
         ["--network", self.network.0, "--ip", address]
+    }
+
+    /// What a test says, and how long shuntd was ready to run and had no processor meanwhile: until it has answered,
+    /// connections stay on TCP.
+    fn telling_waits(&self, test: impl FnOnce() -> Result<String>) -> Result<String> {
+        let before = waited(self.daemon.pid())?;
+        let result = test();
+        let waited = waited(self.daemon.pid())?.saturating_sub(before);
+        let waited = format!(
+            "shuntd waited {:.1} s for a processor",
+            waited.as_secs_f64()
+        );
+        match result {
+            Ok(said) => Ok(format!("{said} ({waited})")),
+            Err(error) => Err(error.context(waited)),
+        }
     }
 
     /// The two ends of the test's own, which compare every byte, in each place.
@@ -185,6 +209,13 @@ impl Docker {
         }
         Ok(shares.join("; "))
     }
+}
+
+/// For so long a process's first thread has been ready to run without a processor (`/proc/PID/schedstat`).
+fn waited(pid: u32) -> Result<Duration> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    let nanoseconds = text.split_whitespace().nth(1).context("no such figure")?;
+    Ok(Duration::from_nanos(nanoseconds.parse()?))
 }
 
 /// By which way a client asks a server in a container.
@@ -335,6 +366,11 @@ impl Server {
     }
 }
 
+/// How long a load is that takes a time, as the shell's variable.
+pub(super) fn lasting(seconds: u32) -> String {
+    format!("SECONDS_LONG={seconds}")
+}
+
 /// The address and the port that a client is to ask, as the shell's variables.
 pub(super) fn environment(address: &str, port: u16) -> [String; 2] {
     [format!("ADDRESS={address}"), format!("PORT={port}")]
@@ -359,7 +395,8 @@ impl Client {
         let loads = program.loads.iter().map(|load| load.client);
         let script: Vec<&str> = loads.chain([program.check]).collect();
         let script = script.join("\n");
-        let words = ["env", &address, &port, "sh", "-e", "-c", &script];
+        let time = lasting(LONG);
+        let words = ["env", &address, &port, &time, "sh", "-e", "-c", &script];
         let words = [&words[..], &[program.source]].concat();
         let (job, stats) = lab.spawn(name, place, &words)?;
         Ok(Self { job, stats })

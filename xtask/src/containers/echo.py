@@ -4,10 +4,13 @@ that checks every byte.
     echo.py server PORT KEY CONNECTIONS
     echo.py client ADDRESS PORT KEY MESSAGES [ITS OWN PORT]
     echo.py lasting ADDRESS PORT KEY FILE    until there is such a file
+    echo.py crowd-server PORT KEY CONNECTIONS                       all at once, each in a thread of its own
+    echo.py crowd-client ADDRESS PORT KEY MESSAGES CONNECTIONS      so many messages by each
 """
 import os
 import socket
 import sys
+import threading
 import time
 
 LENGTH = 1000
@@ -66,4 +69,42 @@ def exchange(connection, key, messages, slow=0):
             raise SystemExit(f"answer {number} is not what was sent: {answer[:40]}")
 
 
-{"server": serve, "client": ask, "lasting": last}[sys.argv[1]](*sys.argv[2:])
+def serve_crowd(port, key, connections):
+    listener = socket.create_server(("", int(port)), backlog=int(connections))
+    print("listening", flush=True)
+    accepted = [listener.accept()[0] for _ in range(int(connections))]
+    crowd(lambda number: answer(accepted[number], key), int(connections))
+
+
+def ask_crowd(address, port, key, messages, connections):
+    made = [socket.create_connection((address, int(port))) for _ in range(int(connections))]
+    crowd(lambda number: exchange(made[number], key, int(messages), FIRST), int(connections))
+    print("all answers are right", flush=True)
+
+
+def crowd(work, count):
+    failed = []
+
+    def run(number):
+        try:
+            work(number)
+        except BaseException as why:
+            failed.append(why)
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+ROLES = {
+    "server": serve,
+    "client": ask,
+    "lasting": last,
+    "crowd-server": serve_crowd,
+    "crowd-client": ask_crowd,
+}
+ROLES[sys.argv[1]](*sys.argv[2:])

@@ -3,7 +3,8 @@
 
 use crate::demo::{memcslap, redis_csv, wrk};
 
-/// A server and its clients. Shells run all commands, and have the server's `ADDRESS` and `PORT` in their environment.
+/// A server and its clients. Shells run all commands, and have the server's `ADDRESS` and `PORT` in their environment;
+/// those of loads also `SECONDS_LONG`, if a load takes a time.
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) port: u16,
@@ -89,13 +90,13 @@ const NGINX: Program = Program {
     loads: &[
         Load {
             name: "nginx 1.5 kB, 1 client",
-            client: "wrk -t 1 -c 1 -d 1s --latency http://$ADDRESS:$PORT/usr/share/common-licenses/BSD",
+            client: "wrk -t 1 -c 1 -d ${SECONDS_LONG}s --latency http://$ADDRESS:$PORT/usr/share/common-licenses/BSD",
             rate: |output| Some(wrk(output)?.rate),
             goal: Some(3.0),
         },
         Load {
             name: "nginx 1.5 kB, 16 clients",
-            client: "wrk -t 1 -c 16 -d 1s --latency http://$ADDRESS:$PORT/usr/share/common-licenses/BSD",
+            client: "wrk -t 1 -c 16 -d ${SECONDS_LONG}s --latency http://$ADDRESS:$PORT/usr/share/common-licenses/BSD",
             rate: |output| Some(wrk(output)?.rate),
             goal: Some(3.0),
         },
@@ -124,13 +125,13 @@ const POSTGRESQL: Program = Program {
     loads: &[
         Load {
             name: "PostgreSQL SELECT, 1 client",
-            client: "/usr/lib/postgresql/15/bin/pgbench -h $ADDRESS -p $PORT -U postgres -n -S -c 1 -T 2 postgres",
+            client: "/usr/lib/postgresql/15/bin/pgbench -h $ADDRESS -p $PORT -U postgres -n -S -c 1 -T $SECONDS_LONG postgres",
             rate: pgbench,
             goal: None,
         },
         Load {
             name: "PostgreSQL SELECT, 16 clients",
-            client: "/usr/lib/postgresql/15/bin/pgbench -h $ADDRESS -p $PORT -U postgres -n -S -c 16 -T 2 postgres",
+            client: "/usr/lib/postgresql/15/bin/pgbench -h $ADDRESS -p $PORT -U postgres -n -S -c 16 -T $SECONDS_LONG postgres",
             rate: pgbench,
             goal: None,
         },

@@ -1,7 +1,7 @@
 //! How many requests a second real programs serve in containers: without Shunt in each placement of the two ends on
 //! the processors, and under Shunt, in turn.
 
-use super::docker::{Docker, GATEWAY, Server, Way, environment};
+use super::docker::{Docker, GATEWAY, Server, Way, environment, lasting};
 use super::place::Place;
 use super::program::{Load, PROGRAMS, Program};
 use super::{LIMIT, Lab, is_wanted};
@@ -26,6 +26,8 @@ pub(crate) struct Rates {
 /// The ways by which a container is asked in most installations.
 const WAYS: [Way; 3] = [Way::Bridge, Way::Published, Way::Direct];
 const CLIENT: &str = "10.78.0.2";
+/// Seconds of a load that takes a time.
+const LONG: u32 = 2;
 
 /// What is measured in turn.
 struct Side {
@@ -168,7 +170,8 @@ fn ask(docker: &Docker, program: &Program, load: &Load, way: Way, side: &Side) -
         _ => (Place::Container(&options), side.address, program.port),
     };
     let [address, port] = environment(address, port);
-    let words = ["env", &address, &port, "sh", "-e", "-c", load.client];
+    let time = lasting(LONG);
+    let words = ["env", &address, &port, &time, "sh", "-e", "-c", load.client];
     let words = [side.runners[1], &words].concat();
     let lab: &Lab = &docker.lab;
     let mut client = if side.under_shunt {

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const IMAGE: &str = "shunt-package";
-/// What the trial needs beside the package: programs that talk, and what looks at pages and units.
-const PACKAGES: &str = "python3 man-db systemd";
+const IMAGE: &str = "shunt-trial";
+/// What the trial needs beside the package: programs that talk, those of the guide, and what looks at pages and units.
+const PACKAGES: &str = "python3 redis-server redis-tools man-db systemd";
 /// Where its shared directory is inside.
-const SHARED: &str = "/trial";
+pub(super) const SHARED: &str = "/trial";
 const ECHO: &str = include_str!("../containers/echo.py");
 /// The least share of bytes by ring: those before the connection has shown that it will live go by TCP.
 const MOST: f64 = 0.95;
@@ -56,7 +56,7 @@ impl Container {
     }
 
     /// A command inside.
-    fn command(&self, words: &[&str]) -> Command {
+    pub(super) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("docker");
         command.args(["exec", &self.name]).args(words);
         command
@@ -105,7 +105,7 @@ impl Container {
                 &mut self.command(&[&run[..], words].concat()),
             )
         };
-        let server = start("server", &["server", "7000", "key"])?;
+        let server = start("server", &["server", "7000", "key", "1"])?;
         wait_for(&server, "listening")?;
         let enough = format!("{SHARED}/enough");
         let client = start("client", &["lasting", "127.0.0.1", "7000", "key", &enough])?;

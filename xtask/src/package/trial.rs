@@ -1,7 +1,8 @@
 //! What a user does with the packages, from the first installation to the last trace.
 
-use super::container::Container;
+use super::container::{Container, SHARED};
 use super::{Made, pages};
+use crate::guide::Guide;
 use crate::report::Report;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -30,6 +31,7 @@ pub(super) fn run(directory: &Path, made: &Made, newer: &Path) -> Result<bool> {
         good = good && report.step(name, work);
     };
     let at = &container;
+    step("getting started", &mut || getting_started(at, &before));
     step("install", &mut || install(at, &made.package));
     step("use", &mut || use_it(at));
     step("manual", &mut || manual(at));
@@ -40,6 +42,20 @@ pub(super) fn run(directory: &Path, made: &Made, newer: &Path) -> Result<bool> {
     step("purge", &mut || purge(at, &before));
     step("tarball", &mut || tarball(at, &made.tarball));
     Ok(report.finish())
+}
+
+/// The guide, as its reader follows it: from the installation to the removal.
+fn getting_started(at: &Container, before: &[String]) -> Result<String> {
+    let guide = Guide::read(true)?;
+    // What the guide leaves in the background goes with the shell, whose group it is in: later steps would see its
+    // connections.
+    let script = format!(
+        "cd {SHARED}; sudo() {{ \"$@\"; }}; trap 'trap \"\" TERM; kill 0' EXIT\n{}",
+        guide.script()
+    );
+    let done = guide.replay(&mut at.command(&["setsid", "--wait", "bash", "-c", &script]))?;
+    nothing_left(at, before)?;
+    Ok(done)
 }
 
 fn install(at: &Container, package: &Path) -> Result<String> {
@@ -138,19 +154,26 @@ fn remove(at: &Container) -> Result<String> {
 /// Nothing is left of it.
 fn purge(at: &Container, before: &[String]) -> Result<String> {
     at.shell("dpkg --purge shunt")?;
+    nothing_left(at, before)?;
+    Ok(String::new())
+}
+
+fn nothing_left(at: &Container, before: &[String]) -> Result<()> {
     let left: Vec<_> = at
         .files()?
         .into_iter()
         .filter(|file| !before.contains(file) && !is_others(file))
         .collect();
     ensure!(left.is_empty(), "left: {}", left.join(" "));
-    Ok(String::new())
+    Ok(())
 }
 
-/// What dpkg, `man` and systemd make for themselves.
+/// What apt, dpkg, `man` and systemd make for themselves.
 fn is_others(file: &str) -> bool {
     [
+        "/var/cache/apt/",
         "/var/cache/man/",
+        "/var/lib/apt/",
         "/var/lib/dpkg/",
         "/var/log/",
         "/run/systemd/",

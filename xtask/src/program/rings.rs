@@ -38,11 +38,11 @@ impl Rings {
             );
         }
         if let Self::AfterStart(start) = *self
-            && stats.kernel_bytes > start * stats.shunted
+            && stats.bytes().kernel > start * stats.shunted
         {
             bail!(
                 "{} by TCP: {}; wanted no more than {} at each shunted end",
-                bytes(stats.kernel_bytes),
+                bytes(stats.bytes().kernel),
                 stats.summary(),
                 bytes(start)
             );
@@ -62,14 +62,14 @@ impl Rings {
 #[cfg(test)]
 mod tests {
     use super::{Rings, Stats};
+    use shunt_harness::stats::Bytes;
 
     #[test]
     fn a_beginning_is_allowed_however_little_comes_after_it() {
         let rings = Rings::AfterStart(1000);
-        let stats = |ring_bytes, kernel_bytes| Stats {
+        let stats = |ring, kernel| Stats {
             shunted: 4,
-            ring_bytes,
-            kernel_bytes,
+            received: Bytes { ring, kernel },
             ..Stats::default()
         };
         assert!(rings.check_share(&stats(1_000_000_000, 4000)).is_ok());

@@ -189,7 +189,7 @@ pub(super) struct Place {
     configuration: PathBuf,
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Listens where a daemon of another version would.
 const OLDER: &str = "
 import os, socket, time

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use anyhow::Result;
+
 use super::goal::Goal;
 use super::plot::plot;
 use super::table::{number, shares};
@@ -20,7 +22,7 @@ svg text { font: 11px system-ui, sans-serif; }
 ";
 
 /// The page.
-pub(crate) fn page(results: &Results) -> String {
+pub(crate) fn page(results: &Results) -> Result<String> {
     let host = &results.host;
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Shunt bench</title>\n\
@@ -39,7 +41,7 @@ pub(crate) fn page(results: &Results) -> String {
     );
     goals(&mut page, &results.goals);
     for table in &results.tables {
-        section(&mut page, table);
+        section(&mut page, table)?;
     }
     if !results.failures.is_empty() {
         page.push_str("<h2>Not measured</h2>\n<ul class=\"bad\">\n");
@@ -49,7 +51,8 @@ pub(crate) fn page(results: &Results) -> String {
         }
         page.push_str("</ul>\n");
     }
-    page + "</html>\n"
+    page.push_str("</html>\n");
+    Ok(page)
 }
 
 fn goals(page: &mut String, goals: &[Goal]) {
@@ -79,7 +82,7 @@ fn goals(page: &mut String, goals: &[Goal]) {
     page.push_str("</table>\n");
 }
 
-fn section(page: &mut String, table: &Table) {
+fn section(page: &mut String, table: &Table) -> Result<()> {
     let _ = writeln!(
         page,
         "<h2>{}</h2>\n<p>{}</p>",
@@ -92,7 +95,7 @@ fn section(page: &mut String, table: &Table) {
         places.sort();
         places.dedup();
         for place in places {
-            page.push_str(&plot(table, place));
+            page.push_str(&plot(table, place)?);
         }
         page.push_str("</div>\n");
     }
@@ -123,6 +126,7 @@ fn section(page: &mut String, table: &Table) {
         }
     }
     let _ = writeln!(page, "</table>\n<p>cpu per million {}.</p>", table.item);
+    Ok(())
 }
 
 fn line(page: &mut String, table: &Table, row: &TableRow, figure: &Figure) {

@@ -1,5 +1,5 @@
 //! Where Shunt gains nothing and shall cost nothing: only one end under it, and
-//! connections of one request.
+//! connections of one request. And what these gain where they use the sockets of former ones again.
 
 use anyhow::{Result, ensure};
 
@@ -31,6 +31,8 @@ impl Ends {
 const ADAPTIVE: Option<Upgrade> = Some(Upgrade::Adaptive);
 const EAGER: Option<Upgrade> = Some(Upgrade::Eager);
 
+const AGAIN: Option<Upgrade> = Some(Upgrade::Again);
+
 const ONE_SIDED: &[Ends] = &[
     Ends::new("native", None, None),
     Ends::new("client", ADAPTIVE, None),
@@ -45,6 +47,11 @@ const CONNECTIONS: &[Ends] = &[
         carrier: "unix",
         ..Ends::new("unix", None, None)
     },
+];
+
+const SHORT: &[Ends] = &[
+    Ends::new("tcp", None, None),
+    Ends::new("again", AGAIN, AGAIN),
 ];
 
 /// What is asked, and how a turn of a millisecond or so becomes a value.
@@ -100,6 +107,13 @@ const WEB: Exchange = Exchange {
     value: |ns| 1e9 / ns,
 };
 
+const BYTE: Exchange = Exchange {
+    label: "one byte",
+    request: 1,
+    answer: 1,
+    ..WEB
+};
+
 /// These scenarios.
 pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
     let row = |exchange: Exchange, sides: &'static [Ends], place| {
@@ -135,6 +149,16 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
             axis: "",
             item: "connections",
             rows: rows(WEB, CONNECTIONS).collect(),
+        },
+        Scenario {
+            name: "short",
+            title: "A connection for each byte, answered by one: natively, and where the sockets of \
+                    closed connections are used again (a test's switch, SHUNT_RECYCLE)",
+            unit: "1/s",
+            lower: false,
+            axis: "",
+            item: "connections",
+            rows: rows(BYTE, SHORT).collect(),
         },
         Scenario {
             name: "one-sided",

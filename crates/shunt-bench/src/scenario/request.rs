@@ -5,11 +5,12 @@ mod postgres;
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
+use shunt_harness::port::free_port;
 
 use super::{Entry, Row, Sample, Scenario};
 use crate::carried::Carried;
 use crate::cores::{Place, Places};
-use crate::server::{Load, Run, find, free_port, number_after};
+use crate::server::{Load, Run, find, number_after};
 use crate::side::{Lab, Side};
 
 /// A server with its load.

@@ -95,7 +95,7 @@ pub(crate) struct Process {
     pub(crate) container: Option<String>,
 }
 
-fn end(row: &Message, i: usize) -> SocketAddr {
+pub(crate) fn end(row: &Message, i: usize) -> SocketAddr {
     let bytes = row.addresses[i];
     let ip = if row.family == libc::AF_INET as u16 {
         IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]])

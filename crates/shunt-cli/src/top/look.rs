@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::ss;
+use crate::ss::Source;
 use crate::ss::connection::{Calls, Connection, Counts, Process, Way};
 
 /// So many looks are remembered for each row.
@@ -38,8 +38,8 @@ pub(super) struct Used {
 
 impl Look {
     /// Asks every daemon that serves this user.
-    pub(super) fn now() -> Result<Self> {
-        let connections = ss::collect(|_| true)?.connections;
+    pub(super) fn now(source: &mut Source) -> Result<Self> {
+        let connections = source.collect(|_| true)?.connections;
         let mut processes: HashMap<Who, Used> = HashMap::new();
         for end in connections.iter().flat_map(|c| &c.processes) {
             let used = processes.entry(who(end)).or_insert_with(|| Used {

@@ -1,12 +1,10 @@
 //! The screen: tabs and sums, the table, more of what is selected, and the keys.
 
 use ratatui::Frame;
-use ratatui::layout::{Alignment, Constraint, Layout, Position, Rect};
+use ratatui::layout::{Alignment, Position, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{
-    Block, Cell, Paragraph, RenderDirection, Row, Sparkline, Table, TableState, Wrap,
-};
+use ratatui::widgets::{Block, Paragraph, RenderDirection, Sparkline, Widget as _, Wrap};
 
 use super::column::{WIDE, WIDEST, name, sum};
 use super::look::{Flow, Past, Program};
@@ -54,14 +52,11 @@ pub(super) fn draw(frame: &mut Frame, model: &mut Model, styles: Styles) {
     let area = frame.area();
     let has_details = model.details && area.height >= TALL && model.silence.is_none();
     let below = if has_details { DETAILS } else { 0 };
-    let [title, state, table, details, keys] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(1),
-        Constraint::Fill(1),
-        Constraint::Length(below),
-        Constraint::Length(1),
-    ])
-    .areas(area);
+    // Without ratatui's layouts: each solves a system of inequalities, which takes longer than to draw.
+    let room = area.height.saturating_sub(3 + below);
+    let [title, state, table] = [(0, 1), (1, 1), (2, room)].map(|(y, rows)| part_of(area, y, rows));
+    let details = part_of(area, 2 + room, below);
+    let keys = part_of(area, 2 + room + below, 1);
     frame.render_widget(tabs(model, styles), title);
     frame.render_widget(sorting(model), state);
     if let Some(silence) = &model.silence {
@@ -79,6 +74,12 @@ pub(super) fn draw(frame: &mut Frame, model: &mut Model, styles: Styles) {
         }
     }
     draw_last_line(frame, keys, model, styles);
+}
+
+/// So many rows of an area from this one on, as far as there are any.
+fn part_of(area: Rect, y: u16, height: u16) -> Rect {
+    let y = area.y + y;
+    Rect { y, height, ..area }.intersection(area)
 }
 
 fn sentence(text: &str) -> Paragraph<'_> {
@@ -175,30 +176,33 @@ fn draw_table<T: Item>(frame: &mut Frame, area: Rect, sheet: &mut Sheet<T>, styl
     let title = |column: &&Column<T>| {
         let is_sorted = column.title == sorted;
         let style = if is_sorted { STRONG } else { Style::new() };
-        Cell::from(aligned(column.title.to_owned(), column.is_right))
-            .style(style.patch(styles.weak))
+        (column.title.to_owned(), style.patch(styles.weak))
     };
-    let row = |item: &T| {
-        let cells = columns.iter().zip(&widths).map(|(column, width)| {
-            let text = shortened(&(column.of)(item), usize::from(*width));
-            let style = match (column.title, text.as_str()) {
-                ("PATH", "shm") => styles.shared,
-                ("PATH", _) => styles.plain,
-                _ => Style::new(),
-            };
-            Cell::from(aligned(text, column.is_right)).style(style)
-        });
-        Row::new(cells.collect::<Vec<_>>())
+    let cell = |item: &T, column: &Column<T>, width: u16| {
+        let text = shortened(&(column.of)(item), usize::from(width));
+        let style = match (column.title, text.as_str()) {
+            ("PATH", "shm") => styles.shared,
+            ("PATH", _) => styles.plain,
+            _ => Style::new(),
+        };
+        (text, style)
     };
     let room = usize::from(area.height.saturating_sub(1));
     let (window, selected) = sheet.window(room);
-    let rows = sheet.rows[window].iter().map(|i| row(&sheet.items[*i]));
-    let table = Table::new(rows.collect::<Vec<_>>(), widths.iter().copied())
-        .header(Row::new(columns.iter().map(title).collect::<Vec<_>>()))
-        .column_spacing(spacing)
-        .row_highlight_style(CHOSEN);
-    let mut state = TableState::default().with_selected(selected);
-    frame.render_stateful_widget(table, area, &mut state);
+    let buffer = frame.buffer_mut();
+    let mut x = area.x;
+    for (column, &width) in columns.iter().zip(&widths) {
+        let of_column = Rect { x, width, ..area }.intersection(area);
+        x = x.saturating_add(width + spacing);
+        let cells = sheet.rows[window.clone()].iter();
+        let cells = cells.map(|i| cell(&sheet.items[*i], column, width));
+        for (y, (text, style)) in (0..).zip(std::iter::once(title(column)).chain(cells)) {
+            let place = part_of(of_column, y, 1);
+            buffer.set_style(place, style);
+            aligned(text, column.is_right).render(place, buffer);
+        }
+    }
+    buffer.set_style(part_of(area, 1 + selected as u16, 1), CHOSEN);
 }
 
 /// So wide are columns on a screen of this width: what some leave the others have in equal parts.
@@ -348,12 +352,9 @@ fn draw_details(
         .border_style(styles.weak);
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let [text, label, bars] = Layout::vertical([
-        Constraint::Fill(1),
-        Constraint::Length(1),
-        Constraint::Length(2),
-    ])
-    .areas(inside);
+    let rows = inside.height.saturating_sub(3);
+    let [text, label, bars] =
+        [(0, rows), (rows, 1), (rows + 1, 2)].map(|(y, rows)| part_of(inside, y, rows));
     frame.render_widget(sentence(&lines.join("\n")), text);
     let seen = past.iter().take(usize::from(bars.width));
     let most = seen.clone().max().copied().unwrap_or(0);

@@ -176,7 +176,9 @@ impl<T: Item> Sheet<T> {
     /// The rows on a screen that has room for so many, and which of them is selected.
     pub(super) fn window(&mut self, room: usize) -> (Range<usize>, usize) {
         let least = (self.selected + 1).saturating_sub(room);
-        self.first = self.first.max(least).min(self.selected);
+        // No room stays empty below the last row while there are rows above the first.
+        let most = self.rows.len().saturating_sub(room).min(self.selected);
+        self.first = self.first.max(least).min(most);
         let end = self.rows.len().min(self.first + room);
         (self.first.min(end)..end, self.selected - self.first)
     }

@@ -10,7 +10,7 @@ pub(crate) fn of(reason: Reason) -> Option<&'static str> {
         }
         Reason::PeerPlain => "run the program at the other end by `shunt run`, too",
         Reason::NotLocal => {
-            "if the other end is on this host, let root run `shuntd --system`, which finds ends in all network namespaces"
+            "if the other end is on this host, let root run `shuntd --system`, which finds ends in all network namespaces; if it is on another one, name its network in [hosts] of shunt.toml(5)"
         }
         Reason::ShortLived => "keep connections open in a pool, or use --upgrade=eager",
         Reason::Disabled => "start the program without --upgrade=off (SHUNT_UPGRADE)",
@@ -20,6 +20,20 @@ pub(crate) fn of(reason: Reason) -> Option<&'static str> {
         Reason::Policy => "see shunt.toml(5) for the rules of this host",
         Reason::NoResources => {
             "raise the limits of memory and descriptors (`ulimit -a`), or the container's"
+        }
+        Reason::HostSilent => {
+            "start `shuntd --system` on the other host, with the same key in [hosts] of its shunt.toml(5); `shunt host check ADDRESS` tells whether it answers"
+        }
+        Reason::HostKey => {
+            "give both hosts the same key file, which [hosts] in shunt.toml(5) names"
+        }
+        Reason::HostVersion => "install the same version of Shunt on both hosts",
+        Reason::OtherHost => "nothing yet: between hosts connections are found, but not moved",
+        Reason::NoDevice | Reason::DeviceKind => {
+            "`shunt doctor` on both hosts tells which devices there are"
+        }
+        Reason::Pinned => {
+            "raise the limit on locked memory (`ulimit -l`), or `pinned` in [hosts] of shunt.toml(5)"
         }
         Reason::Quota => "raise the limits in shunt.toml(5), or close connections",
         Reason::Forked => {

@@ -28,6 +28,8 @@ pub(super) fn of(connection: Connection) -> Story {
             let who = who(&other.comm, Some(other.pid));
             history.push(format!("{who}, which has the other end, {}.", finding.what));
             todo = finding.advice.or(todo.filter(|_| other.is_under_shunt()));
+        } else if waits_in_vain(&connection) {
+            todo = Some(IN_VAIN.to_owned());
         }
         let remarks = connection.processes.iter().filter_map(|process| {
             let process = Process::look(process.pid?)?;
@@ -44,6 +46,17 @@ pub(super) fn of(connection: Connection) -> Story {
         history,
         advice: todo,
     }
+}
+
+/// Seconds: the other end would have asked for the pairing by then.
+const LONG: u32 = 3;
+const IN_VAIN: &str = "run the program at the other end by `shunt run`, too; if that is a proxy (docker-proxy), let its client go past it";
+
+/// Whether one end waits to be paired, and nothing is known of the other one although the connection is not new.
+fn waits_in_vain(c: &Connection) -> bool {
+    c.processes.len() == 1
+        && c.reason.as_deref() == Some(Reason::Pending.name())
+        && c.age_seconds.is_some_and(|age| age >= LONG)
 }
 
 fn known(name: &str) -> Option<Reason> {
@@ -150,6 +163,19 @@ mod tests {
             story.history[1],
             "Its bytes have moved by TCP only: 1 so far."
         );
+    }
+
+    #[test]
+    fn who_waits_long_for_an_unknown_end_is_told_to_run_that_under_shunt() {
+        let mut row = row();
+        row.status = Reason::Pending as u8;
+        let mut connection = connection(&row, None);
+        connection.age_seconds = Some(LONG - 1);
+        assert!(connection.processes.len() == 1 && !waits_in_vain(&connection));
+        connection.age_seconds = Some(LONG);
+        assert!(waits_in_vain(&connection));
+        connection.reason = Some(Reason::Held.name().to_owned());
+        assert!(!waits_in_vain(&connection));
     }
 
     #[test]

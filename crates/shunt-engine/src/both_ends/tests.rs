@@ -8,10 +8,12 @@ use shunt_shm::slot::{self, Way};
 
 use super::BothEnds;
 use crate::Outcome;
-use crate::epoll::Known;
+use crate::epoll::{Known, Set};
+use crate::hold::Held;
 use crate::socket::Stage;
 use crate::stream::{self, Conn};
-use crate::{sys, upgrade};
+use crate::table::{self, Word};
+use crate::{epoll, sys, upgrade};
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -107,6 +109,45 @@ fn a_connection_that_relatives_have_is_not_attached() {
     );
     socket.share.settle();
     assert!(upgrade::progress(socket, fd, Known::Nothing));
+}
+
+#[test]
+fn while_a_registration_goes_by_a_number_of_something_else_the_socket_stays_on_tcp() {
+    let ends = BothEnds::paired();
+    let (socket, fd) = (ends.sockets[1], ends.fds[1]);
+    let number = sys::epoll_create().unwrap();
+    Set::enter(number);
+    let set = Set::of(number).unwrap();
+    let event = libc::epoll_event { events: IN, u64: 7 };
+    let added = epoll::register(set, libc::EPOLL_CTL_ADD, socket, fd, event);
+    assert_eq!(added, Outcome::Done(0));
+    // It is copied, and another file has its number, in the same set.
+    let copy = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0).unwrap() as c_int;
+    table::enter(copy, Word::of(socket));
+    let other = sys::eventfd().unwrap();
+    // SAFETY: descriptors of this test's.
+    assert_eq!(unsafe { libc::dup2(other, fd) }, fd);
+    table::enter(fd, Word::NOTHING);
+    let change = |operation| {
+        let mut event = libc::epoll_event { events: IN, u64: 8 };
+        sys::epoll_ctl(number, operation, fd, &raw mut event)
+    };
+    change(libc::EPOLL_CTL_ADD).unwrap();
+    assert!(!upgrade::progress(socket, copy, Known::Nothing));
+    assert_eq!(
+        (socket.stage(), socket.reason()),
+        (Stage::Paired, Reason::Blocked)
+    );
+    change(libc::EPOLL_CTL_DEL).unwrap();
+    // The number is the connection's again.
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::dup2(copy, fd) }, fd);
+    table::enter(fd, Word::of(socket));
+    assert!(upgrade::progress(socket, copy, Known::Nothing));
+    table::enter(number, Word::NOTHING);
+    table::enter(copy, Word::NOTHING);
+    set.unhold();
+    [number, copy, other].into_iter().for_each(sys::close);
 }
 
 #[test]

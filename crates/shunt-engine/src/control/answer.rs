@@ -9,11 +9,11 @@ use shunt_shm::arena::Arena;
 use shunt_shm::{publish, slot};
 
 use super::state::{AFAR, OPEN_QUESTIONS, wish_again};
-use super::{news, stock};
+use super::{news, other_host, stock};
 use crate::link::{Link, Pair};
 use crate::region::count;
 use crate::socket::{SOCKETS, Socket, Stage};
-use crate::wake;
+use crate::{thread, wake};
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     match m.kind() {
@@ -43,9 +43,25 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
         Some(Kind::Abroad) => {
             if let Some(passed) = passed {
                 wake::keep_abroad(passed, m.role == 0);
+            } else if m.flags & message::FLAG_ANSWER != 0 {
+                wake::note_answer(m.index);
+            } else {
+                wake::note_lost();
             }
         }
-        Some(Kind::Gone) => Link::bury(m.link, m.flags & message::FLAG_UNUSED != 0),
+        Some(Kind::Gone) => {
+            let has = |flag| m.flags & flag != 0;
+            Link::bury(
+                m.link,
+                has(message::FLAG_REACHES),
+                has(message::FLAG_UNUSED),
+            );
+        }
+        Some(Kind::Meet) => {
+            let link = other_host::link_of(m);
+            give(m, link);
+        }
+        Some(Kind::Word) => other_host::hear(m),
         _ => {}
     }
 }
@@ -54,11 +70,19 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
 fn give_memory(m: &Message, passed: Option<c_int>) {
     // The link serves later pairs too, so it is opened even if this connection has gone.
     let link = link_of(m, passed);
+    give(m, link);
+}
+
+/// The same, of that link.
+fn give(m: &Message, link: Option<&'static Link>) {
     let is_claimed = |socket: &&Socket| socket.stage() == Stage::Claimed;
     let Some(socket) = find(m).filter(is_claimed) else {
         return;
     };
     match link {
+        Some(link) if link.is_retired() && link.is_between_hosts() => {
+            news::refuse(socket, Reason::Forked);
+        }
         Some(link) if link.is_retired() => pass_over(socket, m, link),
         link if link.and_then(|link| paired(socket, m, link)).is_some() => {}
         _ => news::refuse(socket, Reason::NoResources),
@@ -71,7 +95,7 @@ fn unpaired(socket: &'static Socket, m: &Message) {
         Some(Reason::PeerLeft) => left(socket, m),
         Some(Reason::Held) => socket.ask_later(),
         Some(reason) => {
-            if reason == Reason::NotLocal {
+            if reason.is_afar() {
                 AFAR.note();
             }
             socket.give_up(reason);
@@ -135,6 +159,11 @@ fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<(
     pair.own.begin(slot::first_life(m.generation), pair.out);
     if socket.afar.load(Ordering::Relaxed) {
         AFAR.reset();
+    }
+    // A thread that waits for it in a call of its own will have to be called from there.
+    let is_elsewhere = m.flags & message::FLAG_CROSSES != 0;
+    if is_elsewhere && socket.items.is_empty() && !thread::is_alone() {
+        wake::expect_sleeper(SOCKETS.used());
     }
     socket.set_pair(pair).then_some(())
 }

@@ -7,9 +7,9 @@
 use libc::c_int;
 use shunt_abi::message::{FLAG_RESENDS, Kind, Message};
 
-use super::state::PATIENCE_MS;
 use super::wire::Sent;
 use super::{dial, wire};
+use crate::kept::Kept;
 use crate::sys;
 
 /// What became of the request for a descriptor.
@@ -20,8 +20,8 @@ pub(crate) enum Loan {
     Proxy(Proxy),
     /// There is no daemon, or it does not know the socket, or may not lend it.
     Refused,
-    /// It has not answered in time. What it finds until then it keeps for the next request.
-    Late,
+    /// It has not answered yet: the same request is waited for on.
+    Late(Request),
 }
 
 /// What became of bytes that the daemon was to send.
@@ -35,26 +35,91 @@ pub(crate) enum Resent {
     Unknown,
 }
 
-/// A daemon that sends by the other end of a connection.
-pub(crate) struct Proxy {
-    daemon: c_int,
+/// A request that the daemon has not answered. To ask anew instead would put it behind all others once more: a daemon
+/// that gets no processor for longer than one wait would never be heard.
+pub(crate) struct Request {
+    /// Other threads may close whatever they find meanwhile.
+    daemon: Kept,
     cookie: u64,
     fd: c_int,
 }
+
+impl Request {
+    /// Asks for a descriptor of the socket at the other end of `fd`, whose `SO_COOKIE` is `cookie`. `None`: there is nobody
+    /// to be asked.
+    fn new(cookie: u64, fd: c_int) -> Option<Self> {
+        // SAFETY: takes nothing and cannot fail.
+        let (daemon, _) = dial::greet(unsafe { libc::geteuid() }).ok()?;
+        let request = Self::of(daemon, cookie, fd)?;
+        (request.say(Kind::Lend, None) == Sent::Done).then_some(request)
+    }
+
+    /// By a connection to the daemon.
+    fn of(daemon: c_int, cookie: u64, fd: c_int) -> Option<Self> {
+        let kept = Kept::nothing();
+        kept.keep(daemon).then_some(Self {
+            daemon: kept,
+            cookie,
+            fd,
+        })
+    }
+
+    /// What the daemon says within so many milliseconds.
+    pub(crate) fn answer(self, patience_ms: i64) -> Loan {
+        match self.await_kind(Kind::Lent, patience_ms) {
+            Answer::Is(_, Some(passed)) => Loan::Lent(passed),
+            Answer::Is(lent, None) if lent.flags & FLAG_RESENDS != 0 => Loan::Proxy(Proxy(self)),
+            Answer::Is(..) | Answer::Lost => Loan::Refused,
+            Answer::Late => Loan::Late(self),
+        }
+    }
+
+    fn say(&self, kind: Kind, passed: Option<c_int>) -> Sent {
+        let mut message = Message::new(kind);
+        (message.cookie, message.fd) = (self.cookie, self.fd);
+        let daemon = self.daemon.get();
+        daemon.map_or(Sent::Lost, |daemon| {
+            wire::transmit(daemon, &message, passed)
+        })
+    }
+
+    fn await_kind(&self, kind: Kind, patience_ms: i64) -> Answer {
+        let daemon = self.daemon.get();
+        daemon.map_or(Answer::Lost, |daemon| await_kind(daemon, kind, patience_ms))
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            sys::close(daemon);
+        }
+    }
+}
+
+/// A daemon that sends by the other end of a connection.
+pub(crate) struct Proxy(Request);
 
 impl Proxy {
     /// How long the daemon may take once it has begun, in milliseconds: some system calls, unless it
     /// was stopped there.
     const LONGEST_MS: i64 = 4_000;
 
-    /// Has the bytes in a memory file sent.
-    pub(crate) fn send(&self, bytes: c_int) -> Resent {
-        let mut resend = Message::new(Kind::Resend);
-        (resend.cookie, resend.fd) = (self.cookie, self.fd);
-        if wire::transmit(self.daemon, &resend, Some(bytes)) != Sent::Done {
+    /// Has the bytes in a memory file sent. The daemon may take `patience_ms` milliseconds to begin, and as long again and
+    /// again as `goes_on` says so.
+    pub(crate) fn send(
+        &self,
+        bytes: c_int,
+        patience_ms: i64,
+        goes_on: impl Fn() -> bool,
+    ) -> Resent {
+        if self.0.say(Kind::Resend, Some(bytes)) != Sent::Done {
             return Resent::Nothing;
         }
-        let mut answer = self.await_resent(PATIENCE_MS);
+        let mut answer = self.await_resent(patience_ms);
+        while matches!(answer, Answer::Late) && goes_on() {
+            answer = self.await_resent(patience_ms);
+        }
         // Who has sealed it decides: a daemon that is not there any more had begun before, or never does.
         if !matches!(answer, Answer::Is(..)) && sys::seal(bytes) {
             return Resent::Nothing;
@@ -70,34 +135,14 @@ impl Proxy {
     }
 
     fn await_resent(&self, patience_ms: i64) -> Answer {
-        await_kind(self.daemon, Kind::Resent, patience_ms)
+        self.0.await_kind(Kind::Resent, patience_ms)
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        sys::close(self.daemon);
-    }
-}
-
-/// Asks for a descriptor of the socket at the other end of `fd`, whose `SO_COOKIE` is `cookie`.
-pub(crate) fn borrow(cookie: u64, fd: c_int) -> Loan {
-    // SAFETY: takes nothing and cannot fail.
-    let Ok((daemon, _)) = dial::greet(unsafe { libc::geteuid() }) else {
-        return Loan::Refused;
-    };
-    let proxy = Proxy { daemon, cookie, fd };
-    let mut lend = Message::new(Kind::Lend);
-    (lend.cookie, lend.fd) = (cookie, fd);
-    if wire::transmit(daemon, &lend, None) != Sent::Done {
-        return Loan::Refused;
-    }
-    match await_kind(daemon, Kind::Lent, PATIENCE_MS) {
-        Answer::Is(_, Some(passed)) => Loan::Lent(passed),
-        Answer::Is(lent, None) if lent.flags & FLAG_RESENDS != 0 => Loan::Proxy(proxy),
-        Answer::Is(..) | Answer::Lost => Loan::Refused,
-        Answer::Late => Loan::Late,
-    }
+/// Asks for a descriptor of the socket at the other end of `fd`, whose `SO_COOKIE` is `cookie`, and waits for the answer for
+/// so many milliseconds.
+pub(crate) fn borrow(cookie: u64, fd: c_int, patience_ms: i64) -> Loan {
+    Request::new(cookie, fd).map_or(Loan::Refused, |request| request.answer(patience_ms))
 }
 
 /// What the daemon has said.
@@ -133,20 +178,18 @@ mod tests {
 
     use shunt_abi::Reason;
 
-    /// A daemon's end of a proxy's connection, and the proxy.
-    fn ends() -> (c_int, Proxy) {
+    /// How long the daemon may take, in milliseconds.
+    const PATIENCE_MS: i64 = 50;
+
+    /// A daemon's end of the connection of a request, and the request.
+    fn ends() -> (c_int, Request) {
         let mut ends = [0; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         // SAFETY: room for two descriptors.
         let made = unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
         assert_eq!(made, 0);
         let [far, daemon] = ends;
-        let proxy = Proxy {
-            daemon,
-            cookie: 7,
-            fd: 3,
-        };
-        (far, proxy)
+        (far, Request::of(daemon, 7, 3).unwrap())
     }
 
     fn resent(status: u8) -> Message {
@@ -162,9 +205,10 @@ mod tests {
             (0, Resent::Done),
             (Reason::NotEstablished as u8, Resent::Nothing),
         ] {
-            let (far, proxy) = ends();
+            let (far, request) = ends();
+            let proxy = Proxy(request);
             assert_eq!(wire::transmit(far, &resent(status), None), Sent::Done);
-            assert_eq!(proxy.send(bytes), expected);
+            assert_eq!(proxy.send(bytes, PATIENCE_MS, || false), expected);
             let (asked, passed) = wire::receive(far).unwrap().unwrap();
             assert_eq!((asked.kind(), asked.cookie), (Some(Kind::Resend), 7));
             assert_eq!(sys::file(passed.unwrap()), sys::file(bytes));
@@ -175,11 +219,55 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_counts_however_late_it_comes() {
+        let (far, request) = ends();
+        let Loan::Late(request) = request.answer(0) else {
+            panic!("nobody has said anything");
+        };
+        let Loan::Late(request) = request.answer(1) else {
+            panic!("nobody has said anything");
+        };
+        let event = sys::eventfd().unwrap();
+        let lent = Message::new(Kind::Lent);
+        assert_eq!(wire::transmit(far, &lent, Some(event)), Sent::Done);
+        let Loan::Lent(passed) = request.answer(PATIENCE_MS) else {
+            panic!("the daemon has lent a descriptor");
+        };
+        assert_eq!(sys::file(passed), sys::file(event));
+        [passed, event, far].into_iter().for_each(sys::close);
+    }
+
+    #[test]
+    fn a_daemon_that_is_gone_lends_nothing() {
+        let (far, request) = ends();
+        sys::close(far);
+        assert!(matches!(request.answer(PATIENCE_MS), Loan::Refused));
+    }
+
+    #[test]
     fn what_a_daemon_has_not_begun_in_time_it_finds_sealed() {
         let bytes = sys::memory_file(c"test", 0).unwrap();
-        let (far, proxy) = ends();
-        assert_eq!(proxy.send(bytes), Resent::Nothing);
+        let (far, request) = ends();
+        assert_eq!(Proxy(request).send(bytes, 1, || false), Resent::Nothing);
         assert!(!sys::seal(bytes), "the daemon could still begin");
+        sys::close(far);
+        sys::close(bytes);
+    }
+
+    #[test]
+    fn a_daemon_may_begin_late_as_long_as_nobody_else_waits() {
+        let bytes = sys::memory_file(c"test", 0).unwrap();
+        let (far, request) = ends();
+        let waits = std::cell::Cell::new(3);
+        let begins = || {
+            waits.set(waits.get() - 1);
+            if waits.get() == 0 {
+                assert_eq!(wire::transmit(far, &resent(0), None), Sent::Done);
+            }
+            true
+        };
+        assert_eq!(Proxy(request).send(bytes, 1, begins), Resent::Done);
+        assert_eq!(waits.get(), 0);
         sys::close(far);
         sys::close(bytes);
     }
@@ -189,7 +277,8 @@ mod tests {
         for begun in [false, true] {
             let bytes = sys::memory_file(c"test", 0).unwrap();
             assert!(!begun || sys::seal(bytes));
-            let (far, proxy) = ends();
+            let (far, request) = ends();
+            let proxy = Proxy(request);
             let ended = std::thread::spawn(move || {
                 while sys::ready(far, libc::POLLIN) == 0 {
                     std::thread::yield_now();
@@ -197,7 +286,7 @@ mod tests {
                 sys::close(far);
             });
             let expected = if begun { Resent::Done } else { Resent::Nothing };
-            assert_eq!(proxy.send(bytes), expected);
+            assert_eq!(proxy.send(bytes, PATIENCE_MS, || false), expected);
             ended.join().unwrap();
             sys::close(bytes);
         }

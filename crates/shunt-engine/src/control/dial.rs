@@ -22,18 +22,19 @@ const NOBODY: u32 = u32::MAX;
 static BY_HOST: AtomicBool = AtomicBool::new(false);
 /// In which network namespace (`SO_NETNS_COOKIE`) its name is; 0: it was found by a file.
 static NETNS: AtomicU64 = AtomicU64::new(0);
-/// Whether a daemon has been greeted whose welcome nobody has waited for yet.
-static UNAWAITED: AtomicBool = AtomicBool::new(false);
+/// When the daemon was greeted whose welcome has not come (`sys::now`). It is waited for until [`PATIENCE_MS`] after that.
+static GREETED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Connects if need be and the time has come. `true` if there is a daemon.
 pub(crate) fn ensure() -> bool {
     ensure_within(PATIENCE_MS)
 }
 
-/// The same without waiting for the welcome: the next call that needs the daemon awaits it. For a forked child: its
-/// parent may look in `/proc` whether it sleeps yet.
-pub(crate) fn introduce_only() {
-    ensure_within(0);
+/// The same without waiting for the welcome: a later call finds it. For a forked child, whose parent may look in `/proc`
+/// whether it sleeps yet; and for a connection that goes on by TCP meanwhile, since beside busy programs the welcome takes
+/// as long as two processes wait for a core.
+pub(crate) fn ensure_without_waiting() -> bool {
+    ensure_within(0)
 }
 
 /// Whether a daemon has served this process, or the one that forked it.
@@ -79,20 +80,18 @@ fn open(most: i64) -> bool {
         WHY_NOT.store(Reason::Confined as u32, Ordering::Relaxed);
         return false;
     }
-    let greeted = match GREETED.take() {
-        Some(fd) if UNAWAITED.load(Ordering::Relaxed) => Some((fd, most)),
-        Some(fd) => Some((fd, 0)),
-        None => connect(uid).map(|fd| (fd, most)),
-    };
-    let Some((fd, patience)) = greeted else {
+    let Some(fd) = GREETED.take().or_else(|| connect(uid)) else {
         return false;
     };
     show_counters(fd);
-    if sys::poll_ms(fd, libc::POLLIN, patience) == 0 {
-        // Overloaded or stopped: looked at again soon, without waiting.
+    if sys::poll_ms(fd, libc::POLLIN, most.min(patience_left())) == 0 {
         GREETED.keep(fd);
-        UNAWAITED.store(most == 0, Ordering::Relaxed);
-        let pause = if most == 0 { 0 } else { RETRY_NS / 100 };
+        // Later on it is overloaded or stopped: looked at again soon.
+        let (why, pause) = match patience_left() {
+            0 => (Reason::NoDaemon, RETRY_NS / 100),
+            _ => (Reason::Pending, 0),
+        };
+        WHY_NOT.store(why as u32, Ordering::Relaxed);
         RETRY_AT.store(sys::now() + pause, Ordering::Relaxed);
         return false;
     }
@@ -109,11 +108,18 @@ fn open(most: i64) -> bool {
     true
 }
 
+/// For how many milliseconds the welcome of the daemon that was greeted is waited for yet.
+fn patience_left() -> i64 {
+    let waited = sys::now().saturating_sub(GREETED_AT.load(Ordering::Relaxed)) / 1_000_000;
+    (PATIENCE_MS - waited.cast_signed()).max(0)
+}
+
 /// A new connection. `None`: there is no daemon, or it serves somebody else; this process is its guest then.
 fn connect(uid: u32) -> Option<c_int> {
     match greet(uid) {
         Ok((fd, home)) => {
             note_served(fd, uid, home);
+            GREETED_AT.store(sys::now(), Ordering::Relaxed);
             SHOWN.store(false, Ordering::Relaxed);
             leave_as_guest();
             Some(fd)
@@ -135,6 +141,8 @@ fn connect(uid: u32) -> Option<c_int> {
 fn take_welcome(fd: c_int) -> bool {
     let received = wire::receive(fd).ok().flatten();
     let Some((m, passed)) = received.filter(|(m, _)| m.kind() == Some(Kind::Welcome)) else {
+        // It has ended, or is none.
+        WHY_NOT.store(Reason::NoDaemon as u32, Ordering::Relaxed);
         return false;
     };
     let mapped = passed.map(|b| (board::map(b), sys::close(b)).0);

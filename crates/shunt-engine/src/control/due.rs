@@ -142,7 +142,7 @@ pub(super) fn tell_everything() {
     for socket in SOCKETS.each() {
         match socket.stage() {
             Stage::Listener => socket.dealings.due.add(LISTENS),
-            Stage::Attached => {
+            Stage::Attached | Stage::Aside => {
                 socket.dealings.told.store(true, Ordering::Relaxed);
                 socket.dealings.due.add_status(0);
             }

@@ -4,7 +4,7 @@ use super::sending::drop_connection;
 use super::state::{LOCK, SOCKET, WISHES, has_reader, intact};
 use super::{answer, board, due, wire};
 use crate::link::Link;
-use crate::sys;
+use crate::{sys, wake};
 use shunt_abi::Reason;
 use std::sync::atomic::Ordering;
 
@@ -22,6 +22,20 @@ pub(crate) fn check_mail() {
     if board::has_mail() {
         drain(read_counted);
     }
+}
+
+/// Whether a thread that begins to sleep on a connection of another network namespace may not be heard there yet, and the
+/// connection would go back to TCP for that: the sockets at which it could be called are on their way. Asks for them, and
+/// handles what has come.
+pub(crate) fn lacks_sockets() -> bool {
+    if SOCKET.number() < 0 || !wake::lacks_sockets() {
+        return false;
+    }
+    check_mail();
+    if wake::wants_sockets() {
+        drain(read_all);
+    }
+    wake::lacks_sockets()
 }
 
 /// Reads and handles messages, unless another thread is about to.

@@ -16,8 +16,8 @@ use super::state::{LOCK, PATIENCE_MS, has_reader};
 use super::wire::Sent;
 use super::{due, reply, stock};
 use crate::socket::{Socket, Stage};
-use crate::sys;
 use crate::sys::address::Names;
+use crate::{reach, sys};
 
 /// Whether the daemon's word is waited for just now.
 static PATIENCE: Patience = Patience::new();
@@ -92,6 +92,9 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
     m.role = socket.role() as u8;
     if socket.dealings.passed_over.load(Ordering::Relaxed) {
         m.flags |= message::FLAG_AGAIN;
+    }
+    if reach::is_on() {
+        m.flags |= message::FLAG_REACHES;
     }
     if socket.adopted.load(Ordering::Relaxed) {
         m.flags |= message::FLAG_ADOPTED;

@@ -59,7 +59,7 @@ pub(super) fn add(slots: u32) {
         }
         return;
     };
-    m.arena = NEXT_ARENA.fetch_add(1, Ordering::Relaxed);
+    m.arena = next_number();
     let sent = send(&m, Some(fd));
     if sent == Sent::Done {
         let o = Ordering::Relaxed;
@@ -76,6 +76,11 @@ pub(super) fn add(slots: u32) {
     }
 }
 
+/// What this process calls an arena of its own.
+pub(super) fn next_number() -> u32 {
+    NEXT_ARENA.fetch_add(1, Ordering::Relaxed)
+}
+
 fn put_off(slots: u32) {
     let idle = |place: &&Place| place.wanted.load(Ordering::Relaxed) == 0;
     // The daemon asks for no more than there are places.
@@ -87,8 +92,12 @@ fn put_off(slots: u32) {
 
 /// Gives the daemon what it had no room for before, and asks it for sockets. With the lock.
 pub(super) fn catch_up() {
-    if wake::asks_for_sockets() && send(&Message::new(Kind::Abroad), None) == Sent::Full {
-        wake::want_sockets();
+    if wake::wants_sockets() {
+        let mut m = Message::new(Kind::Abroad);
+        m.index = wake::begin_question();
+        if send(&m, None) == Sent::Full {
+            wake::put_off_question();
+        }
     }
     let wanted = PLACES
         .each_ref()

@@ -127,7 +127,7 @@ pub(super) fn leave_door(set: &Set, follow: &Follow) {
 }
 
 /// Has the set's channel in it. `false`: that cannot be done.
-fn watch(set: &Set) -> bool {
+pub(super) fn watch(set: &Set) -> bool {
     if set.channel.is_outdated() {
         set.channel.close();
     }

@@ -10,7 +10,7 @@ use super::call::is_watched_by_relative;
 use super::inner::hear_others;
 use super::outside;
 use super::set::{SETS, Set};
-use super::state::State;
+use super::state::{Item, State};
 use super::watch::{say_watched, watch};
 use crate::link::{Link, Pair};
 use crate::socket::{Locked, Socket};
@@ -53,13 +53,16 @@ pub(crate) fn obstacle(socket: &Locked, pair: &Pair, known: Known) -> Option<Rea
         let found = of.with(|s| {
             let follows = s.may_follow(pair.link, of);
             let item = s.items.get(item as usize);
-            item.map(|item| (item.events, item.fd, item.moved, follows))
+            item.map(|item| (item.events, item.fd, item.moved, follows && may_move(item)))
         });
-        let Some((events, fd, moved, follows)) = found.flatten() else {
+        let Some((events, fd, moved, may_move)) = found.flatten() else {
             return Some(Reason::Busy);
         };
-        if !follows {
+        if !may_move {
             return Some(Reason::Blocked);
+        }
+        if of.channel.awaits_socket() {
+            return Some(Reason::Pending);
         }
         if moved {
             return None;
@@ -74,6 +77,12 @@ pub(crate) fn obstacle(socket: &Locked, pair: &Pair, known: Known) -> Option<Rea
             (events & libc::EPOLLET as u32 != 0 && !told).then_some(Reason::Edge)
         }
     })
+}
+
+/// Whether the kernel knows the registration by a number that names the socket still. It takes no other one for it, and what
+/// has that number by now may be in the set, too.
+fn may_move(item: &Item) -> bool {
+    item.moved || item.is_named()
 }
 
 /// A socket is being attached, or comes back to its rings: its registrations move here, unless
@@ -142,6 +151,9 @@ fn carry_one(
     (fd, pair): (c_int, &Pair),
     known: Known,
 ) -> Carried {
+    if !may_move(&s.items[item as usize]) {
+        return Carried::KernelFirst;
+    }
     let edge = s.items[item as usize].events & libc::EPOLLET as u32 != 0;
     let mark = match known {
         Known::Told(at, mark) if edge && at == set.index() => Some(mark),
@@ -225,7 +237,13 @@ pub(super) fn move_in(
         u64: u64::from(item.generation) << 32 | u64::from(index),
     };
     let fd = item.fd;
-    if sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, fd, &raw mut base).is_err() {
+    let mut enter = |operation| sys::epoll_ctl(inner, operation, fd, &raw mut base);
+    // One that was to go while its number named another socket is there still.
+    let entered = match enter(libc::EPOLL_CTL_ADD) {
+        Err(libc::EEXIST) => enter(libc::EPOLL_CTL_MOD),
+        entered => entered,
+    };
+    if entered.is_err() {
         return false;
     }
     let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
@@ -286,7 +304,8 @@ fn give_back_item(set: &'static Set, socket: &Locked, index: u32) {
     let moved = here
         && set.with(|state| {
             let item = &mut state.items[index as usize];
-            let moved = item.moved && !item.inactive;
+            // The kernel takes none by a number that names something else.
+            let moved = item.moved && !item.inactive && item.is_named();
             if moved {
                 (item.polled, item.queued, item.listed) = (false, false, false);
                 state.polled.retain(|&polled| polled != index);
@@ -316,11 +335,9 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
             u64: item.data,
         };
         let (fd, is_named) = (item.fd, item.is_named());
-        // In a set of the program's that may be a registration of something else.
-        if is_named || at != set.fd() {
-            let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
-        }
+        // Otherwise that would be a registration of something else.
         if is_named {
+            let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
             let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
         }
         set.moved.fetch_sub(1, Ordering::AcqRel);

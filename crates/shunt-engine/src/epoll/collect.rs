@@ -7,6 +7,7 @@ use shunt_shm::wake::Entry as LogEntry;
 
 use super::inner::{hear_inner, take_foreign, take_inner, take_inner_with};
 use super::limit::Limit;
+use super::room::Room;
 use super::set::Set;
 use super::state::{Follow, State};
 use super::{FLAGS, outside, polled, wanted};
@@ -38,31 +39,32 @@ pub(crate) fn has_news(set: &'static Set) -> bool {
 
 #[inline]
 fn is_told(state: &State) -> bool {
+    !state.queue.is_empty() || polled::has_news(state) || is_logged(state)
+}
+
+/// Whether a log tells of something.
+#[inline(always)]
+fn is_logged(state: &State) -> bool {
     let has_news = |follow: &Follow| {
         let mut head = follow.head;
         follow.log.next(&mut head) != LogEntry::Empty
     };
-    !state.queue.is_empty() || polled::has_news(state) || state.follows.iter().any(has_news)
+    state.follows.iter().any(has_news)
 }
 
 /// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where
 /// there is nothing it looks again, so many times, without the pauses and the care of a
 /// real wait: each would cost more than the answer.
-pub(crate) fn collect(
-    set: &'static Set,
-    room: &mut [epoll_event],
-    look: bool,
-    patience: u32,
-) -> usize {
+pub(crate) fn collect(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> usize {
     gather(set, room, look, patience).0
 }
 
 /// The same from both sides; and whether the kernel has told of everything that it has.
-pub(crate) fn collect_all(set: &'static Set, room: &mut [epoll_event]) -> (usize, bool) {
+pub(crate) fn collect_all(set: &'static Set, room: &mut Room) -> (usize, bool) {
     gather(set, room, true, 0)
 }
 
-fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32) -> (usize, bool) {
+fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usize, bool) {
     if look {
         set.expose_nested();
     }
@@ -80,20 +82,23 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
                 (_, n) => n - ours.min(n / 2),
             };
             state.kernel_first = !state.kernel_first;
-            (found, is_all) = ask_kernel(set, state, &mut room[..share]);
+            (found, is_all) = ask_kernel(set, state, room, share);
         }
-        harvest(state);
-        found += deliver(state, &mut room[found..]);
+        found = match found {
+            0 => gather_ours(state, room).unwrap_or(0),
+            n => gather_queued(state, room, n),
+        };
         if share == 0 && found == 0 {
             // It was our turn, but there was nothing.
-            (found, is_all) = ask_kernel(set, state, room);
-            found += deliver(state, &mut room[found..]);
+            let most = room.len();
+            (found, is_all) = ask_kernel(set, state, room, most);
+            found = deliver(state, room, found);
         }
         // Of many logs each look takes long.
         let looks = patience / state.follows.len().max(1) as u32;
-        if found == 0 && (0..looks).any(|_| is_told(state)) {
-            harvest(state);
-            found = deliver(state, room);
+        if found == 0 && !room.is_missing() {
+            let news = (0..looks).find_map(|_| gather_ours(state, room));
+            found = news.unwrap_or(0);
         }
         state.awake += u32::from(found > 0);
         if polled::is_due(state) || !state.busy.is_empty() {
@@ -109,18 +114,36 @@ fn gather(set: &'static Set, room: &mut [epoll_event], look: bool, patience: u32
     .unwrap_or((0, false))
 }
 
+/// Reports what is ready of ours, where nothing has been reported yet; how much. `None`: nothing may be.
+#[inline(always)]
+fn gather_ours(state: &mut State, room: &mut Room) -> Option<usize> {
+    if polled::may_report(state, room) && !is_logged(state) {
+        polled::report(state, room)
+    } else {
+        is_told(state).then(|| gather_queued(state, room, 0))
+    }
+}
+
+/// Reports what is ready of ours, behind `found` events; how many there are now.
+fn gather_queued(state: &mut State, room: &mut Room, found: usize) -> usize {
+    harvest(state);
+    deliver(state, room, found)
+}
+
 /// What the program gets of `n` events of the kernel's, and what is ready of ours: a thread that takes a call out of
 /// the channel reads the logs after that.
 pub(crate) fn take_events(
     set: &'static Set,
     slept_on: c_int,
-    room: &mut [epoll_event],
+    room: &mut Room,
     n: usize,
     limit: Limit,
 ) -> usize {
-    let mut kept = take_inner(set, room, n);
+    // SAFETY: the kernel has stored so many.
+    let told = unsafe { room.stored(n) };
+    let mut kept = take_inner(set, told);
     if set.fd() != slept_on {
-        kept = take_foreign(room, kept);
+        kept = take_foreign(&mut told[..kept]);
     }
     if n == room.len() {
         set.kernel_has_more.store(true, Ordering::Relaxed);
@@ -133,27 +156,28 @@ pub(crate) fn take_events(
     }
     // Reports of our own may have been where the program's would have been.
     let look = kept == 0 && n == room.len() && limit.is_up();
-    kept + collect(set, &mut room[kept..], look, 0)
+    kept + room.behind(kept, |rest| collect(set, rest, look, 0))
 }
 
-/// Asks for what the kernel has; returns how much, and whether that is all. Where it has told of nothing but our own reports, which
+/// Asks for what the kernel has, no more than `most` events; returns how many, and whether that is all. Where it has told of nothing but our own reports, which
 /// are taken out, it is asked again: they are no reason to leave out the program's. Not
 /// where something is left, which it would tell twice.
-fn ask_kernel(set: &'static Set, state: &mut State, room: &mut [epoll_event]) -> (usize, bool) {
+fn ask_kernel(set: &'static Set, state: &mut State, room: &mut Room, most: usize) -> (usize, bool) {
     /// A report may come back while it is heard.
     const REPORTS: u32 = 3;
     let (mut found, mut heard, mut is_all) = (0, false, false);
-    if room.is_empty() {
+    if most == 0 {
         return (0, false);
     }
     for _ in 0..REPORTS {
-        let asked = sys::epoll_now(set.fd(), room.as_mut_ptr(), room.len());
+        let asked = room.ask(set.fd(), most);
         let n = asked.unwrap_or(0);
-        let is_full = n == room.len();
+        let is_full = n == most;
         set.kernel_has_more.store(is_full, Ordering::Relaxed);
         is_all = asked.is_ok() && !is_full;
         heard |= n > 0;
-        found = take_inner_with(set, state, room, n);
+        // SAFETY: the kernel has stored so many.
+        found = take_inner_with(set, state, unsafe { room.stored(n) });
         if !is_full || found > 0 {
             break;
         }
@@ -198,9 +222,8 @@ fn harvest_one(state: &mut State, f: usize) {
     }
 }
 
-/// Reports items from the queue whose sockets are ready.
-fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
-    let mut found = 0;
+/// Reports items from the queue whose sockets are ready, behind `found` events; how many there are now.
+fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
     for _ in 0..state.queue.len() {
         if found == room.len() {
             break;
@@ -221,6 +244,7 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
         let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
             continue;
         };
+        let end = item.end;
         if (item.polled || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
             // Before the look at what is there: better an edge too many than one too few.
             item.end = conn.consumer().end();
@@ -229,10 +253,17 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
         if mask == 0 {
             continue;
         }
-        room[found] = epoll_event {
+        let event = epoll_event {
             events: mask,
             u64: item.data,
         };
+        if !room.put(found, event) {
+            // The next wait tells it first.
+            (item.look, item.end) = (look, end);
+            (item.queued, item.listed) = (true, true);
+            state.queue.push_front(index);
+            break;
+        }
         found += 1;
         if one_shot {
             item.events &= FLAGS;
@@ -249,7 +280,7 @@ fn deliver(state: &mut State, room: &mut [epoll_event]) -> usize {
 /// Whether a wait on the set would find something now: for sets inside other
 /// sets, and in `poll`. Looks at shunted sockets only.
 pub(super) fn has_ready(set: &'static Set) -> bool {
-    if !set.is_shunted() {
+    if !set.is_shunted() && set.listeners.load(Ordering::Relaxed) == 0 {
         return false;
     }
     set.with(|state| {
@@ -287,7 +318,7 @@ fn is_any_ready(state: &State) -> bool {
 mod tests {
     use super::*;
 
-    use super::super::register;
+    use super::super::{register, see_to_chores};
     use crate::Outcome;
     use crate::both_ends::BothEnds;
     use crate::hold::Held;
@@ -323,11 +354,63 @@ mod tests {
             register(self.set, operation, socket, fd, event)
         }
 
+        /// The same, and the set looks at the end itself.
+        fn polled(events: c_int) -> Self {
+            let watched = Self::with(events);
+            for _ in 0..100 {
+                watched.ends.send(b"bytes");
+                watched.wait();
+                assert_eq!(watched.ends.receive::<8>(), b"bytes");
+                assert_eq!(watched.answer(8), Outcome::Done(8));
+                assert_eq!(watched.take_answer(), Outcome::Done(8));
+                if watched.set.has_chores() {
+                    see_to_chores(watched.set);
+                }
+            }
+            assert_eq!(watched.set.with(|state| state.polled.len()), Some(1));
+            watched.wait();
+            watched
+        }
+
+        /// The watched end sends so many bytes.
+        fn answer(&self, length: usize) -> Outcome {
+            let bytes = vec![7u8; length];
+            let parts = [libc::iovec {
+                iov_base: bytes.as_ptr().cast_mut().cast(),
+                iov_len: length,
+            }];
+            // SAFETY: the bytes are there.
+            unsafe { stream::send(&self.ends.conns()[1], &parts, libc::MSG_DONTWAIT) }
+        }
+
+        /// Its peer receives some.
+        fn take_answer(&self) -> Outcome {
+            let mut bytes = [0u8; 1 << 16];
+            let parts = [libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: bytes.len(),
+            }];
+            // SAFETY: there is room for so many bytes.
+            unsafe { stream::receive(&self.ends.conns()[0], &parts, libc::MSG_DONTWAIT) }
+        }
+
+        /// What a wait tells that looks at the rings only, and how much waits in the queue then.
+        fn look(&self) -> (Vec<u32>, usize) {
+            let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+            // SAFETY: as below.
+            let mut room = unsafe { Room::new(events.as_mut_ptr(), events.len()) };
+            let found = collect(self.set, &mut room, false, 4);
+            let queued = self.set.with(|state| state.queue.len()).unwrap();
+            (events[..found].iter().map(|e| e.events).collect(), queued)
+        }
+
         /// What a wait that does not sleep tells.
         fn wait(&self) -> Vec<(u32, u64)> {
-            let mut room = [epoll_event { events: 0, u64: 0 }; 4];
+            let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+            // SAFETY: the array is there as long as the room is.
+            let mut room = unsafe { Room::new(events.as_mut_ptr(), events.len()) };
             let found = collect(self.set, &mut room, true, 0);
-            room[..found].iter().map(|e| (e.events, e.u64)).collect()
+            events[..found].iter().map(|e| (e.events, e.u64)).collect()
         }
     }
 
@@ -338,6 +421,18 @@ mod tests {
             self.set.unhold();
             sys::close(fd);
         }
+    }
+
+    #[test]
+    fn a_member_that_another_thread_is_about_to_let_go_is_not_polled_twice() {
+        let watched = Watched::polled(libc::EPOLLIN);
+        // The first half of what a thread does that sleeps.
+        watched.set.with(|state| {
+            let index = state.polled[0] as usize;
+            (state.items[index].polled, state.awake) = (false, u32::MAX);
+        });
+        polled::review(watched.set);
+        assert_eq!(watched.set.with(|state| state.polled.len()), Some(1));
     }
 
     #[test]
@@ -374,6 +469,42 @@ mod tests {
             Outcome::Done(0)
         );
         assert_eq!(watched.wait(), [(IN, 7)]);
+    }
+
+    #[test]
+    fn a_level_of_a_polled_end_is_told_without_the_queue() {
+        let watched = Watched::polled(libc::EPOLLIN);
+        assert_eq!(watched.look(), (vec![], 0));
+        watched.ends.send(b"bytes");
+        assert_eq!(watched.look(), (vec![IN], 0));
+        assert_eq!(watched.look(), (vec![IN], 0));
+        assert_eq!(watched.ends.receive::<8>(), b"bytes");
+        assert_eq!(watched.look(), (vec![], 0));
+    }
+
+    #[test]
+    fn an_edge_of_a_polled_end_is_told_once() {
+        let watched = Watched::polled(libc::EPOLLIN | libc::EPOLLET);
+        watched.ends.send(b"bytes");
+        assert_eq!(watched.look(), (vec![IN], 0));
+        assert_eq!(watched.look(), (vec![], 0));
+        watched.ends.send(b"more");
+        assert_eq!(watched.look(), (vec![IN], 0));
+    }
+
+    #[test]
+    fn room_of_a_polled_end_is_told_as_long_as_it_lasts() {
+        const OUT: u32 = libc::EPOLLOUT as u32;
+        let watched = Watched::polled(libc::EPOLLIN);
+        watched.change(libc::EPOLL_CTL_MOD, libc::EPOLLIN | libc::EPOLLOUT);
+        assert_eq!(watched.look().0, [OUT]);
+        while watched.ends.conns()[1].has_room() {
+            assert!(matches!(watched.answer(1 << 14), Outcome::Done(1..)));
+        }
+        assert_eq!(watched.look(), (vec![], 0));
+        while let Outcome::Done(1..) = watched.take_answer() {}
+        assert_eq!(watched.look().0, [OUT]);
+        assert_eq!(watched.look().0, [OUT]);
     }
 
     #[test]

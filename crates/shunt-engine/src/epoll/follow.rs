@@ -48,7 +48,8 @@ impl State {
             if self.follows[at].members == 0 {
                 call::leave_door(set, &self.follows.swap_remove(at));
                 link.unhold();
-                if self.follows.is_empty() {
+                // Who waits for a listener is called, too.
+                if self.follows.is_empty() && self.listeners.is_empty() {
                     call::unwatch(set);
                 }
             }

@@ -69,7 +69,7 @@ impl Set {
     }
 
     /// Wakes a thread of this process that sleeps on the set.
-    pub(super) fn kick(&self) {
+    pub(crate) fn kick(&self) {
         let asleep =
             self.sleepers.load(Ordering::Acquire) + self.plain_sleepers.load(Ordering::SeqCst);
         if asleep != 0 && !self.naps() {
@@ -88,35 +88,36 @@ impl Set {
 }
 
 /// Takes our own reports out of the program's events and hears what they have to say. Returns how many events are the program's.
-pub(super) fn take_inner(set: &'static Set, room: &mut [epoll_event], n: usize) -> usize {
+pub(super) fn take_inner(set: &'static Set, told: &mut [epoll_event]) -> usize {
     if set.inner.load(Ordering::Acquire) < 0 && !set.looks_in_turns() {
         // It has members, and so something to report, only once it is known here.
-        return n;
+        return told.len();
     }
-    let kept = set.with(|state| take_inner_with(set, state, room, n));
+    let kept = set.with(|state| take_inner_with(set, state, told));
     kept.unwrap_or_else(|| {
         // In a signal handler that interrupted a change of the set: heard later.
-        let n = leave_out(set.call_magic(), room, n).unwrap_or(n);
-        leave_out(set.magic(), room, n).unwrap_or(n)
+        let n = told.len();
+        let n = leave_out(set.call_magic(), told, n).unwrap_or(n);
+        leave_out(set.magic(), told, n).unwrap_or(n)
     })
 }
 
-/// Takes a report out of the events; returns how many are left, if it was there.
-fn leave_out(magic: u64, room: &mut [epoll_event], n: usize) -> Option<usize> {
-    let at = room[..n].iter().position(|e| e.u64 == magic)?;
-    room.copy_within(at + 1..n, at);
+/// Takes a report out of the first `n` events; returns how many are left, if it was there.
+fn leave_out(magic: u64, told: &mut [epoll_event], n: usize) -> Option<usize> {
+    let at = told[..n].iter().position(|e| e.u64 == magic)?;
+    told.copy_within(at + 1..n, at);
     Some(n - 1)
 }
 
 /// Takes reports of ours out of the events of a set that was closed meanwhile: its number
 /// may name another set, and no thread is in a call on that. Returns how many are left.
-pub(crate) fn take_foreign(room: &mut [epoll_event], n: usize) -> usize {
+pub(crate) fn take_foreign(told: &mut [epoll_event]) -> usize {
     let mut left = 0;
-    for i in 0..n {
-        let data = room[i].u64;
+    for i in 0..told.len() {
+        let data = told[i].u64;
         let ours = |set: &Set| data == set.magic() || data == set.call_magic();
         if !SETS.each().any(ours) {
-            room[left] = room[i];
+            told[left] = told[i];
             left += 1;
         }
     }
@@ -127,17 +128,16 @@ pub(crate) fn take_foreign(room: &mut [epoll_event], n: usize) -> usize {
 pub(super) fn take_inner_with(
     set: &'static Set,
     state: &mut State,
-    room: &mut [epoll_event],
-    n: usize,
+    told: &mut [epoll_event],
 ) -> usize {
-    let mut left = n;
-    while let Some(others) = leave_out(set.call_magic(), room, left) {
+    let mut left = told.len();
+    while let Some(others) = leave_out(set.call_magic(), told, left) {
         if set.channel.hear_sure() {
             sleep::call_again(set, state);
         }
         left = others;
     }
-    while let Some(others) = leave_out(set.magic(), room, left) {
+    while let Some(others) = leave_out(set.magic(), told, left) {
         outside::look(set, state, true);
         hear_inner(set, state, false, None);
         left = others;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 
 use super::outside;
+use super::register::count_listeners;
 use super::set::SETS;
 use super::watch::say_watched;
 use crate::socket::Socket;
@@ -60,6 +61,7 @@ pub(crate) fn forget(socket: &'static Socket) {
                 }
             }
             s.remove(item);
+            count_listeners(set, s);
             set.tracked.fetch_sub(1, Ordering::AcqRel);
         });
     }

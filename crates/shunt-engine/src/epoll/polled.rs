@@ -16,13 +16,15 @@
 
 use std::sync::atomic::Ordering;
 
+use libc::epoll_event;
 use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
+use super::room::Room;
 use super::set::Set;
 use super::state::{Item, State};
-use super::wanted;
 use super::watch::say_watched;
+use super::{FLAGS, wanted};
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 
@@ -109,7 +111,10 @@ fn mark_polled(state: &mut State, may: bool, moved: &mut Moved) -> bool {
             item.polled = true;
             item.end = item.socket.pair().map_or(0, |p| p.consumer().position());
             note(item.socket);
-            state.polled.push(index as u32);
+            // Another thread may just be about to take it out of the list.
+            if !state.polled.contains(&(index as u32)) {
+                state.polled.push(index as u32);
+            }
         }
     }
     any
@@ -167,13 +172,106 @@ pub(super) fn harvest(state: &mut State) {
                 state.fresh = true;
                 state.enqueue(index, false);
             }
+            News::Odd => note_odd(item, &mut state.awake),
+        }
+    }
+}
+
+/// Whether [`report`] may take the place of the queue: there is nothing in that, and room for all members.
+#[inline(always)]
+pub(super) fn may_report(state: &State, room: &Room) -> bool {
+    let members = state.polled.len();
+    state.queue.is_empty() && members > 0 && members <= room.len()
+}
+
+/// Reports those that have something, at once. What stays readable need not wait in the queue: the next wait looks at
+/// it again. How many have been reported; `None`: none may have anything.
+#[inline(always)]
+pub(super) fn report(state: &mut State, room: &mut Room) -> Option<usize> {
+    let (mut found, mut any) = (0, false);
+    for i in 0..state.polled.len() {
+        let index = state.polled[i];
+        let item = &mut state.items[index as usize];
+        match news(item) {
+            News::None => continue,
+            News::Some => {
+                (any, state.fresh) = (true, true);
+                match report_one(item, room, found) {
+                    Told::Nothing => {}
+                    Told::Once => found += 1,
+                    Told::AndStays => {
+                        found += 1;
+                        state.queue.push_back(index);
+                    }
+                    Told::Missing => break,
+                }
+            }
             News::Odd => {
-                // Looked at once it is watched again.
-                item.odd = true;
-                state.awake = WAITS;
+                any = true;
+                note_odd(item, &mut state.awake);
             }
         }
     }
+    any.then_some(found)
+}
+
+/// What has become of a report.
+enum Told {
+    Nothing,
+    Once,
+    /// It is in the queue, for the next wait.
+    AndStays,
+    /// There is no room, and the next wait tells it first.
+    Missing,
+}
+
+#[inline(always)]
+fn report_one(item: &mut Item, room: &mut Room, place: usize) -> Told {
+    const ROOM: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+    let Some(conn) = Conn::new(item.socket, item.socket.fd()) else {
+        return Told::Nothing;
+    };
+    let (events, end) = (item.events, item.end);
+    let is_edge = events & libc::EPOLLET as u32 != 0;
+    if is_edge {
+        // Before the look at what is there: better an edge too many than one too few.
+        item.end = conn.consumer().end();
+    }
+    let wanted = wanted(events);
+    let look = std::mem::take(&mut item.look);
+    let mask = match look {
+        true => stream::mask(&conn, wanted, true),
+        false => stream::mask_as_usual(&conn, wanted),
+    };
+    let mask = mask & wanted;
+    if mask == 0 {
+        return Told::Nothing;
+    }
+    let event = epoll_event {
+        events: mask,
+        u64: item.data,
+    };
+    if !room.put(place, event) {
+        (item.look, item.end) = (look, end);
+        return Told::Missing;
+    }
+    if events & libc::EPOLLONESHOT as u32 != 0 {
+        item.events &= FLAGS;
+    } else if !is_edge {
+        item.look = look && mask & !(libc::EPOLLIN | libc::EPOLLOUT) as u32 != 0;
+        // Of room `news` tells only once the peer was asked for it.
+        if item.look || wanted & ROOM != 0 {
+            (item.queued, item.listed) = (true, true);
+            return Told::AndStays;
+        }
+    }
+    Told::Once
+}
+
+/// It is looked at once it is watched again.
+fn note_odd(item: &mut Item, awake: &mut u32) {
+    item.odd = true;
+    *awake = WAITS;
 }
 
 #[derive(PartialEq, Eq)]
@@ -201,6 +299,7 @@ fn news(item: &Item) -> News {
     }
 }
 
+#[inline(always)]
 fn is_ready(item: &Item, conn: &Conn) -> bool {
     let edge = item.events & libc::EPOLLET as u32 != 0;
     stream::may_be(conn, wanted(item.events), edge.then_some(item.end))

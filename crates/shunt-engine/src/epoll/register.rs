@@ -14,7 +14,7 @@ use super::watch::watch;
 use super::{ALWAYS, call};
 use crate::socket::{Locked, Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{Outcome, sys};
+use crate::{Outcome, config, sys};
 
 /// Makes, changes or takes out the registration of a socket in a tracked set, as `epoll_ctl(2)` does.
 pub(crate) fn register(
@@ -109,6 +109,10 @@ fn add(
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
     }
     let item = state.insert(socket.socket, fd, event);
+    if config::recycles() && socket.socket.stage() == Stage::Listener {
+        state.listeners.push(item);
+        count_listeners(set, state);
+    }
     set.tracked.fetch_add(1, Ordering::SeqCst);
     socket.change_places(|places| places.push((set.index(), item)));
     // The conditions of the kernel's own call are the only ones that it may fail for.
@@ -176,8 +180,8 @@ fn remove(set: &'static Set, state: &mut State, socket: &mut Locked, index: u32)
     } else {
         set.inner.load(Ordering::Relaxed)
     };
-    // In the program's set its number may be another registration's by now.
-    if !is_outside || item.is_named() {
+    // Its number may be another registration's by now.
+    if item.is_named() {
         let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
     }
     outside::forget(set, state, index);
@@ -231,8 +235,45 @@ fn retire_busy(set: &'static Set) {
     }
 }
 
+/// For looks without the lock.
+pub(super) fn count_listeners(set: &Set, state: &State) {
+    let count = state.listeners.len() as u32;
+    set.listeners.store(count, Ordering::Release);
+}
+
+/// The last descriptor of a connection is about to be closed, but its base socket stays: takes it out of all sets, as the
+/// kernel does where that ends. `false`: a registration cannot be taken out.
+pub(crate) fn leave_sets(socket: &'static Socket, fd: c_int) -> bool {
+    if socket.items.is_empty() {
+        return true;
+    }
+    let Some(mut socket) = socket.lock() else {
+        return false;
+    };
+    for (set, index) in socket.places().clone() {
+        let Some(set) = SETS.get(set) else {
+            continue;
+        };
+        set.with(|state| {
+            // By a number that was closed before nobody can take it out.
+            let Some(item) = state.items.get(index as usize).filter(|item| item.fd == fd) else {
+                return;
+            };
+            if item.moved {
+                remove(set, state, &mut socket, index);
+            } else {
+                let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
+                unlist(set, state, &mut socket, index);
+            }
+        });
+    }
+    watch(&socket);
+    socket.socket.items.is_empty()
+}
+
 fn unlist(set: &'static Set, state: &mut State, socket: &mut Locked, item: u32) {
     state.remove(item);
+    count_listeners(set, state);
     set.tracked.fetch_sub(1, Ordering::AcqRel);
     socket.change_places(|places| places.retain(|&place| place != (set.index(), item)));
 }

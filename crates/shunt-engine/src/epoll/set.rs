@@ -10,6 +10,7 @@ use crate::hold::Held;
 use crate::pool::{Links, Pool, Pooled};
 use crate::share::Flag;
 use crate::socket::Socket;
+use crate::stream;
 use crate::sys;
 use crate::table::{self, Object, Word};
 use crate::thread::{self, Lock};
@@ -33,6 +34,8 @@ pub(crate) struct Set {
     /// Items, and those of them that are served here.
     pub(super) tracked: AtomicU32,
     pub(super) moved: AtomicU32,
+    /// Those of listeners.
+    pub(super) listeners: AtomicU32,
     /// Those for which there is no inner set.
     pub(super) outside: AtomicU32,
     /// It is to have no inner set: sets are nested too deep.
@@ -58,6 +61,10 @@ pub(crate) struct Set {
     pub(super) kernel_has_more: AtomicBool,
     /// There is something to do for its sockets, before the next wait.
     pub(super) chores: AtomicBool,
+    /// What [`stream::asked`](crate::stream::asked) said when none of its sockets waited for room, and when that was last
+    /// looked for ([`super::room_asked`]).
+    pub(super) asked: AtomicU32,
+    pub(super) looked_for_room_at: AtomicU64,
     pub(super) lock: Lock,
     state: UnsafeCell<Option<Box<State>>>,
 }
@@ -101,6 +108,7 @@ impl Set {
         set.holds.store(1, o);
         set.tracked.store(0, o);
         set.moved.store(0, o);
+        set.listeners.store(0, o);
         set.outside.store(0, o);
         set.is_flat.store(false, o);
         set.waited_on.clear();
@@ -114,6 +122,8 @@ impl Set {
         set.pause.store(0, o);
         set.kernel_has_more.store(false, o);
         set.chores.store(false, o);
+        set.asked.store(stream::asked(), o);
+        set.looked_for_room_at.store(0, o);
         set.lock.reset();
         // SAFETY: a free object is nobody's.
         unsafe { *set.state.get() = None };

@@ -32,7 +32,8 @@ pub(super) struct Item {
     pub(super) inactive: bool,
     /// Looked at directly; its peer need not log ([`super::polled`]).
     pub(super) polled: bool,
-    /// The end of the stream when it was last looked at, if it is polled or outside and wants edges.
+    /// The end of the stream when it was last looked at, if it is polled or outside and wants edges; of a listener, the last
+    /// connection that was [told of](super::listener).
     pub(super) end: u64,
     /// It was polled and is not as usual any more.
     pub(super) odd: bool,
@@ -103,6 +104,8 @@ pub(super) struct State {
     pub(super) busy: Vec<&'static Socket>,
     /// Whose turn it is when only one event fits.
     pub(super) kernel_first: bool,
+    /// Items of listeners.
+    pub(super) listeners: Vec<u32>,
     /// The socket object that was last looked at of those that wait to be attached.
     pub(super) brought: u32,
 }
@@ -229,6 +232,7 @@ impl State {
             (item.socket.index() as usize, item.next)
         };
         self.polled.retain(|&i| i != index);
+        self.listeners.retain(|&i| i != index);
         if self.by_socket[socket] == index + 1 {
             self.by_socket[socket] = next;
         } else {

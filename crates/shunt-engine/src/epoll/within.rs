@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::set::{SETS, Set};
 use super::state::State;
+use crate::stream::{SELDOM, TURN};
 
 /// The sets inside a set at some moment.
 pub(super) struct Inside {
@@ -38,12 +39,16 @@ impl Inside {
 }
 
 impl Set {
-    /// Whether a thread that sleeps on it has to look now and then: nobody tells of everything that is in it and in
-    /// the sets inside.
-    pub(crate) fn must_look(&'static self) -> bool {
-        let mut must = self.looks_in_turns();
-        self.each_inside(|nested| must |= nested.must_look());
-        must
+    /// How long a thread that sleeps on it may sleep between two looks, in nanoseconds, if nobody tells of everything that
+    /// is in it and in the sets inside.
+    pub(crate) fn turn(&'static self) -> Option<u64> {
+        let mut turn = if self.looks_in_turns() {
+            Some(TURN)
+        } else {
+            self.may_wait_for_room().then_some(SELDOM)
+        };
+        self.each_inside(|nested| turn = turn.into_iter().chain(nested.turn()).min());
+        turn
     }
 
     /// Whether there are sets inside it.

@@ -3,6 +3,8 @@
 use libc::{c_int, c_void, iovec, msghdr};
 
 use super::target::is_candidate;
+use crate::stream::AT_ONCE;
+use crate::sys::USER_END;
 use crate::{Outcome, signal};
 
 /// `UIO_MAXIOV`: the kernel takes no more buffers in one call.
@@ -10,14 +12,6 @@ pub(super) const IOV_MAX: usize = 1024;
 
 /// `MAX_RW_COUNT`: the kernel moves no more in one call (`read(2)`, NOTES).
 pub(super) const MOST: usize = 0x7fff_f000;
-
-/// The end of what a program can address that does not ask for more (`TASK_SIZE` in the
-/// kernel, which keeps the last page to itself on x86-64).
-const USER_END: usize = if cfg!(target_arch = "aarch64") {
-    1 << 48
-} else {
-    (1 << 47) - 4096
-};
 
 /// An address that no program can have data at: the kernel says `EFAULT` where
 /// a copy of ours would be a crash.
@@ -30,6 +24,16 @@ pub(super) fn is_bad(base: *const c_void, length: usize) -> bool {
 /// The same of any buffer of a list.
 pub(super) fn has_bad(parts: &[iovec]) -> bool {
     parts.iter().any(|p| is_bad(p.iov_base, p.iov_len))
+}
+
+/// What is sent of a list: all of it, or what comes before a bad buffer and has been copied by then.
+pub(super) fn sendable(parts: &[iovec]) -> &[iovec] {
+    let is_such = |p: &iovec| is_bad(p.iov_base, p.iov_len);
+    match parts.iter().position(is_such) {
+        None => parts,
+        Some(bad) if crate::iov::total(&parts[..bad]) >= AT_ONCE => &parts[..bad],
+        Some(_) => &[],
+    }
 }
 
 /// Whether the kernel says so before it looks at the socket: it takes a list only with addresses
@@ -62,7 +66,7 @@ pub(super) unsafe fn list<'a>(iov: *const iovec, count: usize) -> Result<&'a [io
 }
 
 /// A call with a list of buffers: `then` has one that the kernel would take. Where that would fail
-/// to copy, `nowhere` does the rest.
+/// to copy some of it, `nowhere` does the rest.
 ///
 /// # Safety
 /// There are `count` entries at `iov`.
@@ -71,7 +75,7 @@ pub(super) unsafe fn vectored(
     iov: *const iovec,
     count: c_int,
     then: impl Fn(c_int, &[iovec]) -> Outcome,
-    nowhere: impl Fn() -> Outcome,
+    nowhere: impl Fn(&[iovec]) -> Outcome,
 ) -> Outcome {
     if !is_candidate(fd) {
         return Outcome::Kernel;
@@ -81,7 +85,7 @@ pub(super) unsafe fn vectored(
     match unsafe { list(iov, count as u32 as usize) } {
         Ok(parts) if crate::iov::total(parts) == 0 => Outcome::Kernel,
         Ok(parts) if has_impossible(parts) => Outcome::Fail(libc::EFAULT),
-        Ok(parts) if has_bad(parts) => nowhere(),
+        Ok(parts) if has_bad(parts) => nowhere(parts),
         Ok(parts) => then(fd, parts),
         Err(outcome) => outcome,
     }
@@ -133,6 +137,16 @@ mod tests {
     fn one_bad_buffer_makes_a_list_bad_but_the_first_page_is_not_impossible() {
         assert!(has_bad(&[part(8192, 4), part(8, 4)]) && !has_bad(&[part(8192, 4)]));
         assert!(!has_impossible(&[part(8, 4)]) && has_impossible(&[part(USER_END, 4)]));
+    }
+
+    #[test]
+    fn of_a_list_that_is_sent_only_what_has_been_copied_before_a_bad_buffer_is() {
+        let good = [part(8192, AT_ONCE), part(8192, 4)];
+        assert_eq!(sendable(&good).len(), 2);
+        assert_eq!(sendable(&[good[0], part(8, 4), good[1]]).len(), 1);
+        assert!(sendable(&[good[1], part(8, 4), good[0]]).is_empty());
+        // Of no bytes it does not matter where they are.
+        assert_eq!(sendable(&[good[1], part(8, 0), good[1]]).len(), 3);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Between a socket and a file or a pipe.
 
+use std::ptr;
+
 use libc::{c_int, c_uint, loff_t, off_t, size_t};
 
 use super::buffer::MOST;
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn};
-use crate::{Outcome, real, sys};
+use crate::{Outcome, real, signal, sys};
 
 const SPLICE_F_ALL: c_uint = 15;
 
@@ -33,7 +35,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
         out,
         SENDER,
         // SAFETY: the caller's promise.
-        |conn| unsafe { send_file(&conn, input, offset, count, &real) },
+        |conn| unsafe { send_file(&conn, input, offset, count) },
         || real(out, count),
     )
 }
@@ -45,18 +47,33 @@ fn is_count(count: size_t) -> bool {
 
 /// # Safety
 /// `offset` as for `sendfile(2)`.
-unsafe fn send_file(
-    conn: &Conn,
-    input: c_int,
-    offset: *mut off_t,
-    count: size_t,
-    real: &dyn Fn(c_int, usize) -> isize,
-) -> Outcome {
-    if !offset.is_null() && !sys::is_readable(offset) {
+unsafe fn send_file(conn: &Conn, input: c_int, offset: *mut off_t, count: size_t) -> Outcome {
+    if offset.is_null() {
+        // SAFETY: the position of the file counts.
+        return unsafe { send_file_at(conn, input, ptr::null_mut(), count) };
+    }
+    if !sys::is_readable(offset) {
         return Outcome::Kernel;
     }
-    let position = || sys::position(input);
     // SAFETY: readable, as we have just seen.
+    let mut at = unsafe { offset.read_unaligned() };
+    // SAFETY: an offset of our own.
+    let outcome = unsafe { send_file_at(conn, input, &raw mut at, count) };
+    // The program's is stored last, as in the kernel.
+    // SAFETY: the caller's promise.
+    let is_told = || unsafe { signal::put(offset.cast(), &at.to_ne_bytes()) };
+    if matches!(outcome, Outcome::Kernel) || is_told() {
+        outcome
+    } else {
+        Outcome::Fail(libc::EFAULT)
+    }
+}
+
+/// # Safety
+/// `offset` is null or an offset.
+unsafe fn send_file_at(conn: &Conn, input: c_int, offset: *mut off_t, count: size_t) -> Outcome {
+    let position = || sys::position(input);
+    // SAFETY: the caller's promise.
     let at = unsafe { offset.as_ref() }.copied().or_else(position);
     // What has no position cannot be sent, and the kernel says by which error.
     let Some(at @ 0..) = at else {
@@ -66,9 +83,11 @@ unsafe fn send_file(
         return Outcome::Kernel;
     }
     let count = count.min(MOST);
+    // SAFETY: the caller's promise.
+    let real = |out, count| unsafe { real::sendfile()(out, input, offset, count) };
     if sys::is_file(input) {
         // SAFETY: the caller's promise.
-        return unsafe { stream::sendfile(conn, input, offset, count, real) };
+        return unsafe { stream::sendfile(conn, input, offset, count, &real) };
     }
     if position().is_none() {
         return Outcome::Kernel;

@@ -1,16 +1,16 @@
 //! Messages: buffers with an address and ancillary data.
 
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use libc::{c_int, c_uint, iovec, mmsghdr, msghdr, timespec};
+use libc::{c_int, iovec, msghdr, socklen_t};
 
-use super::buffer::{self, IOV_MAX, has_bad, is_bad, list};
+use super::buffer::{self, has_bad, is_bad, list, sendable};
 use super::recv::receive_nowhere;
-use super::send::{send_nowhere, transmit};
+use super::send::{send_before_bad, transmit};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
-use crate::stream::{self, Conn, Stay};
-use crate::thread::is_alone;
+use crate::stream::{self, Conn};
 use crate::{Outcome, entry, life, real, signal, sys};
 
 /// `recvmsg(2)`.
@@ -22,15 +22,15 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
     if is_bad(message.cast(), 1) || !signal::may_read(message, 1) {
         return Outcome::Kernel;
     }
-    // SAFETY: the caller's promise.
-    let header = unsafe { &mut *message };
+    // SAFETY: it can be read; alignment is the program's choice.
+    let header = unsafe { message.read_unaligned() };
     // SAFETY: the caller's promise.
     let parts = match unsafe { list(header.msg_iov, header.msg_iovlen) } {
         Ok(parts) => parts,
         // The kernel says EMSGSIZE here, not EINVAL.
         Err(_) => return Outcome::Kernel,
     };
-    if has_control(header) {
+    if has_control(&header) {
         life::before_control_data(fd);
     }
     serve(
@@ -45,7 +45,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
                 unsafe { stream::receive(&conn, parts, flags) }
             };
             // SAFETY: the caller's promise.
-            unsafe { fill_in(&conn, header, flags, outcome) }
+            unsafe { fill_in(&conn, message, header, flags, outcome) }
         },
         // SAFETY: the caller's promise.
         || unsafe { real::recvmsg()(fd, message, flags) },
@@ -71,25 +71,58 @@ unsafe fn recvmsg_elsewhere(fd: c_int, message: *mut msghdr, flags: c_int) -> Ou
     }
 }
 
-/// Fills in what the header says of a message that was received.
+/// Fills in what the program's header, of which this is a copy, says of a message that was received. The bytes are
+/// gone if that cannot be stored, as in the kernel.
 ///
 /// # Safety
-/// The header's control buffer is writable.
+/// What is mapped of the header and of its control buffer may be written.
 #[inline]
-unsafe fn fill_in(conn: &Conn, header: &mut msghdr, flags: c_int, outcome: Outcome) -> Outcome {
-    if let Outcome::Done(n) = outcome {
-        header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: the caller's promise.
-        unsafe { tell(conn, header, n > 0) };
-        if !header.msg_name.is_null() {
-            header.msg_namelen = 0;
-        }
+pub(super) unsafe fn fill_in(
+    conn: &Conn,
+    message: *mut msghdr,
+    mut header: msghdr,
+    flags: c_int,
+    outcome: Outcome,
+) -> Outcome {
+    let Outcome::Done(n) = outcome else {
+        return outcome;
+    };
+    header.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the caller's promise.
+    let is_told = unsafe {
+        tell(conn, &mut header, n > 0);
+        store(message, &header)
+    };
+    if is_told {
+        outcome
+    } else {
+        Outcome::Fail(libc::EFAULT)
     }
-    outcome
+}
+
+/// Stores what a receive changes of a header: no name, the flags, and how much control data there is.
+///
+/// # Safety
+/// What is mapped of the program's header may be written.
+unsafe fn store(message: *mut msghdr, header: &msghdr) -> bool {
+    const LENGTH: usize = offset_of!(msghdr, msg_controllen);
+    const FLAGS: usize = offset_of!(msghdr, msg_flags);
+    const { assert!(FLAGS == LENGTH + size_of::<u64>()) };
+    let mut both = [0; size_of::<u64>() + size_of::<c_int>()];
+    both[..8].copy_from_slice(&(header.msg_controllen as u64).to_ne_bytes());
+    both[8..].copy_from_slice(&header.msg_flags.to_ne_bytes());
+    let no_name = [0; size_of::<socklen_t>()];
+    let place = |at| message.wrapping_byte_add(at).cast();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let names = header.msg_name.is_null()
+            || signal::put(place(offset_of!(msghdr, msg_namelen)), &no_name);
+        names && signal::put(place(LENGTH), &both)
+    }
 }
 
 /// Whether there is a buffer for control data.
-fn has_control(header: &msghdr) -> bool {
+pub(super) fn has_control(header: &msghdr) -> bool {
     header.msg_controllen > 0 && !header.msg_control.is_null()
 }
 
@@ -97,7 +130,7 @@ fn has_control(header: &msghdr) -> bool {
 /// received.
 ///
 /// # Safety
-/// The header's control buffer is writable.
+/// What is mapped of the header's control buffer may be written.
 #[inline]
 unsafe fn tell(conn: &Conn, header: &mut msghdr, any: bool) {
     let time = conn.socket.settings.tells_time.load(Ordering::Relaxed);
@@ -106,10 +139,12 @@ unsafe fn tell(conn: &Conn, header: &mut msghdr, any: bool) {
     let mut control = unsafe { Control::new(header) };
     if time != 0 && any {
         // When these bytes came nobody knows: before the kernel was asked to tell of all.
-        control.put(libc::SOL_SOCKET, time, sys::wall_clock(time));
+        let clock = sys::wall_clock(time).map(i64::to_ne_bytes);
+        control.put(libc::SOL_SOCKET, time, clock.as_flattened());
     }
     if left {
-        control.put(libc::IPPROTO_TCP, libc::TCP_INQ, how_much_is_left(conn));
+        let left = how_much_is_left(conn).to_ne_bytes();
+        control.put(libc::IPPROTO_TCP, libc::TCP_INQ, &left);
     }
     control.end();
 }
@@ -131,13 +166,14 @@ struct Control<'a> {
 
 impl<'a> Control<'a> {
     /// # Safety
-    /// The header's control buffer is writable.
+    /// What is mapped of the header's control buffer may be written.
     unsafe fn new(header: &'a mut msghdr) -> Self {
         Self { header, used: 0 }
     }
 
-    fn put<T>(&mut self, level: c_int, kind: c_int, value: T) {
-        let size = size_of::<T>() as u32;
+    /// Adds a message. Where it cannot be stored there is none, and nobody is told, as in the kernel (`put_cmsg`).
+    fn put(&mut self, level: c_int, kind: c_int, value: &[u8]) {
+        let size = value.len() as u32;
         // SAFETY: only computes.
         let (length, space) = unsafe { (libc::CMSG_LEN(size), libc::CMSG_SPACE(size)) };
         let room = if self.header.msg_control.is_null() {
@@ -149,18 +185,22 @@ impl<'a> Control<'a> {
             self.header.msg_flags |= libc::MSG_CTRUNC;
             return;
         }
+        let at = self.header.msg_control.wrapping_byte_add(self.used);
+        let begin = (length as usize).to_ne_bytes();
+        let kinds = [level.to_ne_bytes(), kind.to_ne_bytes()];
         // SAFETY: the promise of `new`; nothing is written beyond the room.
-        unsafe {
-            let at = self.header.msg_control.byte_add(self.used);
-            let at = at.cast::<libc::cmsghdr>();
-            at.write_unaligned(libc::cmsghdr {
-                cmsg_len: length as _,
-                cmsg_level: level,
-                cmsg_type: kind,
-            });
-            libc::CMSG_DATA(at).cast::<T>().write_unaligned(value);
+        let is_there = unsafe {
+            let data = libc::CMSG_DATA(at.cast());
+            signal::put(at.cast(), &begin)
+                && signal::put(
+                    at.cast::<u8>().wrapping_add(begin.len()),
+                    kinds.as_flattened(),
+                )
+                && signal::put(data, value)
+        };
+        if is_there {
+            self.used += room.min(space as usize);
         }
-        self.used += room.min(space as usize);
     }
 
     fn end(self) {
@@ -198,11 +238,14 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
             || unsafe { real::sendmsg()(fd, message, flags) },
         );
     }
-    if has_bad(parts) {
-        return send_nowhere(fd, flags);
-    }
     // SAFETY: the caller's promise.
-    unsafe { transmit(fd, parts, flags) }
+    unsafe {
+        if has_bad(parts) {
+            send_before_bad(fd, parts, flags)
+        } else {
+            transmit(fd, parts, flags)
+        }
+    }
 }
 
 /// The kernel judges the ancillary data, which changes nothing for bytes in a ring.
@@ -228,262 +271,11 @@ unsafe fn send_with_control(
         }
         Err(errno) => return Outcome::Fail(errno),
     }
-    if has_bad(parts) {
-        return Outcome::Fail(libc::EFAULT);
-    }
-    // SAFETY: the caller's promise.
-    unsafe { stream::send(conn, parts, flags) }
-}
-
-/// `recvmmsg(2)`. The timeout is looked at after each message, as the kernel
-/// does it (`recvmmsg(2)`, BUGS).
-pub unsafe fn recvmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> Outcome {
-    if is_bad(messages.cast(), 1) {
-        return Outcome::Kernel;
-    }
-    if !is_candidate(fd) && entry::is_any() {
-        // SAFETY: the caller's promise; the kernel has filled as many messages as it says.
-        return unsafe {
-            match real::quietly(|| real::recvmmsg()(fd, messages, count, flags, timeout) as isize) {
-                Ok(received) => {
-                    (0..received as usize)
-                        .map(|i| &raw const (*messages.add(i)).msg_hdr)
-                        .filter(|&header| has_control(&*header))
-                        .for_each(|header| life::passed(header));
-                    Outcome::Done(received)
-                }
-                Err(errno) => Outcome::Fail(errno),
-            }
-        };
-    }
-    serve(
-        fd,
-        RECEIVER,
+    match sendable(parts) {
+        [] if has_bad(parts) => Outcome::Fail(libc::EFAULT),
         // SAFETY: the caller's promise.
-        |conn| unsafe {
-            match error_before(&conn) {
-                Some(outcome) => outcome,
-                None => staying(&conn, |stay| {
-                    receive_each(&conn, stay, messages, count, flags, timeout)
-                }),
-            }
-        },
-        // SAFETY: the caller's promise.
-        || unsafe { real::recvmmsg()(fd, messages, count, flags, timeout) as isize },
-    )
-}
-
-/// An error of the connection, which `recvmmsg` tells before what can be received
-/// (`do_recvmmsg` in the kernel's `net/socket.c`).
-fn error_before(conn: &Conn) -> Option<Outcome> {
-    if stream::is_as_usual(conn) {
-        return None;
+        some => unsafe { stream::send(conn, some, flags) },
     }
-    match stream::socket_error(conn) {
-        0 => None,
-        errno => Some(Outcome::Fail(errno)),
-    }
-}
-
-/// Makes a call on a connection that another thread may close meanwhile: the kernel looks the number up once,
-/// whatever the call is made of.
-fn staying(conn: &Conn, call: impl FnOnce(&Stay) -> Outcome) -> Outcome {
-    Stay::during(|stay| {
-        let is_there = is_alone() || stay.enter(conn) && conn.is_by_number();
-        if is_there {
-            call(stay)
-        } else {
-            Outcome::Fail(libc::EBADF)
-        }
-    })
-}
-
-/// Receives one of several messages, by the program's number or, if that was closed since the call began,
-/// by what the call stays on.
-///
-/// # Safety
-/// As for `recvmsg`.
-unsafe fn receive_one(conn: &Conn, stay: &Stay, header: &mut msghdr, flags: c_int) -> Outcome {
-    if !stay.goes_on(&stay.at(conn)) {
-        // SAFETY: the caller's promise.
-        return unsafe { recvmsg(conn.fd, header, flags) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        match list(header.msg_iov, header.msg_iovlen) {
-            Ok(parts) if flags & libc::MSG_TRUNC == 0 && has_bad(parts) => {
-                Outcome::Fail(libc::EFAULT)
-            }
-            Ok(parts) => {
-                let outcome = stream::receive_in(conn, parts, flags, stay);
-                fill_in(&stay.at(conn), header, flags, outcome)
-            }
-            Err(_) => Outcome::Fail(libc::EMSGSIZE),
-        }
-    }
-}
-
-/// # Safety
-/// There are `count` messages, with buffers to write to; `timeout` is null or a `timespec`.
-unsafe fn receive_each(
-    conn: &Conn,
-    stay: &Stay,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> Outcome {
-    const MSG_WAITFORONE: c_int = 0x10000;
-    let end = if timeout.is_null() {
-        None
-    } else if !signal::may_read(timeout, 1) {
-        return Outcome::Kernel;
-    } else {
-        // SAFETY: the caller's promise.
-        let t = unsafe { *timeout };
-        if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
-            return Outcome::Fail(libc::EINVAL);
-        }
-        Some(
-            sys::now()
-                .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000) + t.tv_nsec as u64),
-        )
-    };
-    let mut flags = flags;
-    for i in 0..count as usize {
-        // SAFETY: the caller's promise.
-        let one = match unsafe { message_at(messages, i) } {
-            Ok(one) => one,
-            Err(outcome) => return outcome,
-        };
-        // SAFETY: as above.
-        match unsafe { receive_one(conn, stay, &mut one.msg_hdr, flags & !MSG_WAITFORONE) } {
-            Outcome::Done(n) => one.msg_len = n as c_uint,
-            Outcome::Kernel if i == 0 => return Outcome::Kernel,
-            other if i == 0 => return other,
-            _ => return Outcome::Done(i as isize),
-        }
-        if flags & MSG_WAITFORONE != 0 {
-            flags |= libc::MSG_DONTWAIT;
-        }
-        let late = end.is_some_and(|end| {
-            let left = end.saturating_sub(sys::now());
-            // SAFETY: not null: `end` was read from it.
-            unsafe {
-                *timeout = timespec {
-                    tv_sec: (left / 1_000_000_000) as i64,
-                    tv_nsec: (left % 1_000_000_000) as i64,
-                };
-            }
-            left == 0
-        });
-        if late {
-            return Outcome::Done(i as isize + 1);
-        }
-    }
-    Outcome::Done(count as isize)
-}
-
-/// One of many messages, or how the call ends where there is none.
-///
-/// # Safety
-/// Nobody else uses the message meanwhile.
-unsafe fn message_at<'a>(messages: *mut mmsghdr, i: usize) -> Result<&'a mut mmsghdr, Outcome> {
-    let one = messages.wrapping_add(i);
-    match i {
-        // SAFETY: as far as can be told it is there.
-        _ if signal::may_read(one, 1) => Ok(unsafe { &mut *one }),
-        0 => Err(Outcome::Kernel),
-        done => Err(Outcome::Done(done as isize)),
-    }
-}
-
-/// `sendmmsg(2)`.
-pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> Outcome {
-    if is_bad(messages.cast(), 1) {
-        return Outcome::Kernel;
-    }
-    if !is_candidate(fd) && entry::is_any() {
-        for i in 0..count.min(IOV_MAX as c_uint) as usize {
-            // SAFETY: the caller's promise.
-            let Ok(one) = (unsafe { message_at(messages, i) }) else {
-                break;
-            };
-            if has_control(&one.msg_hdr) {
-                // SAFETY: as above.
-                unsafe { life::passing(&raw const one.msg_hdr) };
-            }
-        }
-        return Outcome::Kernel;
-    }
-    serve(
-        fd,
-        SENDER,
-        // SAFETY: the caller's promise.
-        |conn| unsafe { staying(&conn, |stay| send_each(&conn, stay, messages, count, flags)) },
-        // SAFETY: the caller's promise.
-        || unsafe { real::sendmmsg()(fd, messages, count, flags) as isize },
-    )
-}
-
-/// Sends one of several messages, as [`receive_one`] receives one.
-///
-/// # Safety
-/// As for `sendmsg`.
-unsafe fn send_one(conn: &Conn, stay: &Stay, header: &msghdr, flags: c_int) -> Outcome {
-    if !stay.goes_on(&stay.at(conn)) {
-        // SAFETY: the caller's promise.
-        return unsafe { sendmsg(conn.fd, header, flags) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        match list(header.msg_iov, header.msg_iovlen) {
-            Ok(parts) if has_bad(parts) => Outcome::Fail(libc::EFAULT),
-            Ok(parts) => stream::send_in(conn, parts, flags, stay),
-            Err(_) => Outcome::Fail(libc::EMSGSIZE),
-        }
-    }
-}
-
-/// # Safety
-/// There are `count` messages, with buffers to read.
-unsafe fn send_each(
-    conn: &Conn,
-    stay: &Stay,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> Outcome {
-    let count = count.min(IOV_MAX as c_uint);
-    for i in 0..count as usize {
-        // SAFETY: the caller's promise.
-        let one = match unsafe { message_at(messages, i) } {
-            Ok(one) => one,
-            Err(outcome) => return outcome,
-        };
-        // SAFETY: as above.
-        match unsafe { send_one(conn, stay, &one.msg_hdr, flags) } {
-            Outcome::Done(n) => {
-                one.msg_len = n as c_uint;
-                // SAFETY: as above.
-                let whole = unsafe { list(one.msg_hdr.msg_iov, one.msg_hdr.msg_iovlen) }
-                    .map_or(0, crate::iov::total);
-                if (n as usize) < whole {
-                    return Outcome::Done(i as isize + 1);
-                }
-            }
-            Outcome::Kernel if i == 0 => return Outcome::Kernel,
-            other if i == 0 => return other,
-            _ => return Outcome::Done(i as isize),
-        }
-    }
-    Outcome::Done(count as isize)
 }
 
 #[cfg(test)]
@@ -499,8 +291,8 @@ mod tests {
         header.msg_controllen = room;
         // SAFETY: the buffer is longer.
         let mut control = unsafe { Control::new(&mut header) };
-        control.put(libc::IPPROTO_TCP, libc::TCP_INQ, 5i32);
-        control.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, [1i64, 2]);
+        control.put(libc::IPPROTO_TCP, libc::TCP_INQ, &5i32.to_ne_bytes());
+        control.put(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &[1; 16]);
         control.end();
         let is_cut = header.msg_flags & libc::MSG_CTRUNC != 0;
         (header.msg_controllen, buffer[0] as usize, is_cut)

@@ -24,7 +24,7 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> Outcome {
     // SAFETY: the caller's promise.
     let then = |fd, parts: &[iovec]| unsafe { receive(fd, parts, 0) };
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, then, || receive_nowhere(fd, 0)) }
+    unsafe { vectored(fd, iov, count, then, |_| receive_nowhere(fd, 0)) }
 }
 
 /// `preadv2(2)`.
@@ -41,7 +41,7 @@ pub unsafe fn preadv2(
     // SAFETY: the caller's promise.
     let then = |fd, parts: &[iovec]| unsafe { receive(fd, parts, flags) };
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, then, || receive_nowhere(fd, flags)) }
+    unsafe { vectored(fd, iov, count, then, |_| receive_nowhere(fd, flags)) }
 }
 
 /// `recv(2)`, beyond what [`short::recv`] does.

@@ -3,7 +3,7 @@
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 use shunt_abi::Reason;
 
-use super::buffer::{MOST, flags_at, header, is_bad, vectored};
+use super::buffer::{MOST, flags_at, header, is_bad, sendable, vectored};
 use super::short;
 use super::target::{is_candidate, serve};
 use crate::socket::{SENDER, Socket};
@@ -20,7 +20,7 @@ pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome {
     // SAFETY: the caller's promise.
     let then = |fd, parts: &[iovec]| unsafe { transmit(fd, parts, 0) };
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, then, || send_nowhere(fd, 0)) }
+    unsafe { vectored(fd, iov, count, then, |parts| send_before_bad(fd, parts, 0)) }
 }
 
 /// `pwritev2(2)`.
@@ -37,7 +37,11 @@ pub unsafe fn pwritev2(
     // SAFETY: the caller's promise.
     let then = |fd, parts: &[iovec]| unsafe { transmit(fd, parts, flags) };
     // SAFETY: the caller's promise.
-    unsafe { vectored(fd, iov, count, then, || send_nowhere(fd, flags)) }
+    unsafe {
+        vectored(fd, iov, count, then, |parts| {
+            send_before_bad(fd, parts, flags)
+        })
+    }
 }
 
 /// `send(2)`, beyond what [`short::send`] does.
@@ -60,6 +64,18 @@ pub(super) fn send_nowhere(fd: c_int, flags: c_int) -> Outcome {
     match unsafe { transmit(fd, &[], flags) } {
         Outcome::Done(_) => Outcome::Fail(libc::EFAULT),
         other => other,
+    }
+}
+
+/// A send of a list with a bad buffer, whose others can be read.
+///
+/// # Safety
+/// As for `sendmsg`.
+pub(super) unsafe fn send_before_bad(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
+    match sendable(parts) {
+        [] => send_nowhere(fd, flags),
+        // SAFETY: the caller's promise.
+        some => unsafe { transmit(fd, some, flags) },
     }
 }
 

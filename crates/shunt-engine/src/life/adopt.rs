@@ -5,14 +5,15 @@
 use std::sync::atomic::Ordering;
 
 use libc::{c_int, pollfd};
+use shunt_abi::Reason;
 
-use super::option::learn_time;
+use super::option::learn;
 use super::track::track;
 use crate::config::{self, Upgrade};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::{SOCKETS, Stage};
-use crate::{sys, upgrade};
+use crate::{control, sys, upgrade};
 
 /// Inherited descriptors are looked for up to this number, …
 const INHERITED: usize = 1024;
@@ -23,6 +24,7 @@ const FEW: usize = 16;
 
 /// At the start of a program: takes note of the connections among its descriptors.
 /// Those below 3 are the kernel's until no such number names them.
+#[unsafe(link_section = "shunt_start")]
 pub(super) fn look_around() {
     if config::upgrade() == Upgrade::Off {
         return;
@@ -42,15 +44,17 @@ pub(super) fn look_around() {
 struct Open([u64; INHERITED / 64]);
 
 impl Open {
-    /// Looks no further than there are any, where the kernel says how many there are.
+    /// Looks no further than there can be any, as far as the kernel says that.
+    #[unsafe(link_section = "shunt_start")]
     fn find() -> Self {
         let mut open = Self([0; INHERITED / 64]);
-        let all = sys::open_descriptors().unwrap_or(usize::MAX);
-        let (mut looked, mut found, mut at_once) = (0, 0, AT_ONCE);
-        while looked < INHERITED && found < all {
-            if let Some(some) = open.look(looked, at_once) {
+        let (mut looked, mut at_once) = (0, AT_ONCE);
+        while looked < INHERITED {
+            if open.look(looked, at_once).is_some() {
                 looked += at_once;
-                found += some;
+                if !open.has(looked - 1) && sys::is_behind_descriptors(looked - 1) {
+                    break;
+                }
             } else if at_once > FEW {
                 at_once = FEW;
             } else {
@@ -60,8 +64,9 @@ impl Open {
         open
     }
 
-    /// Looks at some from `first` on; how many of them are open. `None`: the kernel refuses.
-    fn look(&mut self, first: usize, count: usize) -> Option<usize> {
+    /// Looks at some from `first` on. `None`: the kernel refuses.
+    #[unsafe(link_section = "shunt_start")]
+    fn look(&mut self, first: usize, count: usize) -> Option<()> {
         let mut some = [pollfd {
             fd: 0,
             events: 0,
@@ -76,12 +81,18 @@ impl Open {
         for one in some.iter().filter(is_open) {
             self.0[one.fd as usize / 64] |= 1 << (one.fd % 64);
         }
-        Some(some.iter().filter(is_open).count())
+        Some(())
+    }
+
+    #[inline(always)]
+    fn has(&self, fd: usize) -> bool {
+        self.0[fd / 64] >> (fd % 64) & 1 != 0
     }
 
     fn each(&self) -> impl Iterator<Item = c_int> {
-        let is_open = |fd: &usize| self.0[fd / 64] >> (fd % 64) & 1 != 0;
-        (0..INHERITED).filter(is_open).map(|fd| fd as c_int)
+        (0..INHERITED)
+            .filter(|&fd| self.has(fd))
+            .map(|fd| fd as c_int)
     }
 }
 
@@ -103,12 +114,17 @@ pub(super) fn adopt(fd: c_int) -> bool {
         }
     } else if let Some(socket) = track(fd, Stage::Fresh) {
         socket.set_cookie(cookie);
-        learn_time(socket, fd);
-        upgrade::adopt(socket);
+        learn(socket, fd);
+        if socket.settings.looks_on.load(Ordering::Relaxed) {
+            control::refuse(socket, Reason::SocketOption);
+        } else {
+            upgrade::adopt(socket);
+        }
     }
     true
 }
 
+#[unsafe(link_section = "shunt_start")]
 fn is_connection(fd: c_int) -> bool {
     let ask = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name);
     ask(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
@@ -143,6 +159,23 @@ mod tests {
             let found: Vec<c_int> = open.each().collect();
             assert!(found.contains(&one) && found.contains(&far), "{found:?}");
             assert!(!found.contains(&900), "{found:?}");
+        }
+        sys::close(one);
+        sys::close(far);
+    }
+
+    #[test]
+    fn the_look_does_not_end_before_the_last_that_is_open() {
+        let one = sys::eventfd().expect("a descriptor");
+        let far = sys::copy_high(one).expect("another one");
+        let open = Open::find();
+        assert!(open.has(one as usize) && open.has(far as usize));
+        // In the middle: beside this test others open low numbers and high ones.
+        let middle = far as usize / 2;
+        let mut closed = (middle - 16..middle).filter(|&fd| !open.has(fd)).peekable();
+        assert!(closed.peek().is_some());
+        for fd in closed {
+            assert!(!sys::is_behind_descriptors(fd), "{fd} of {far}");
         }
         sys::close(one);
         sys::close(far);

@@ -7,7 +7,7 @@ use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{control, epoll, sys};
+use crate::{control, epoll, recycle, sys};
 
 /// Bookkeeping for a descriptor about to be closed.
 pub(crate) fn closing(fd: c_int, entry: Entry) {
@@ -29,6 +29,9 @@ fn closing_socket(socket: &'static Socket, fd: c_int) {
     // The copy keeps the socket from here on, in the place of this descriptor.
     let handed = conn.is_some_and(|conn| stream::hand_over(&conn));
     let is_last = !handed && socket.holds() == 1;
+    if is_last && recycle::put_aside(socket, fd) {
+        return;
+    }
     if is_last {
         ending(socket, fd);
     } else if socket.fd() == fd
@@ -78,7 +81,10 @@ fn ending(socket: &'static Socket, fd: c_int) {
                 stream::before_close(&conn);
             }
         }
-        Stage::Listener => control::unlisten(socket),
+        Stage::Listener => {
+            control::unlisten(socket);
+            recycle::forget_listener(socket);
+        }
         Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
         _ => {}
     }

@@ -6,7 +6,7 @@ use libc::{c_int, sockaddr, socklen_t};
 use shunt_abi::Reason;
 use shunt_abi::message::Role;
 
-use super::option::learn_time;
+use super::option::learn;
 use super::track::{forget_stale, track};
 use crate::config::{self, Upgrade};
 use crate::entry::{self, Entry};
@@ -14,7 +14,7 @@ use crate::hold::Held;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::sys::{self, address};
-use crate::{Outcome, control, thread, upgrade};
+use crate::{Outcome, control, recycle, thread, upgrade};
 
 /// After a successful `socket`.
 pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
@@ -30,6 +30,12 @@ pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     } else {
         forget_stale(fd);
     }
+}
+
+/// Instead of `connect`. `Kernel`: no connection is there that could be used again.
+pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe { recycle::connect(fd, address, length) }
 }
 
 /// Before the real `connect`.
@@ -49,6 +55,9 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
                 dissolve(socket);
             }
         } else if let Some(port) = address::port_of(address, length) {
+            if config::recycles() {
+                socket.queued.note_connect(port);
+            }
             upgrade::consider(socket, fd, Role::Connector, Some(port));
         }
     }
@@ -102,6 +111,7 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
         }
         // It may try again, elsewhere.
         _ => {
+            socket.queued.note_end(socket.port());
             if socket.stage() == Stage::Claimed {
                 control::release(socket);
             }
@@ -143,6 +153,17 @@ pub fn after_listen(fd: c_int) {
     }
 }
 
+/// Instead of `accept4`. `Kernel`: what is accepted is the kernel's.
+pub unsafe fn accept(
+    listener: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe { recycle::accept(listener, address, length, flags) }
+}
+
 /// After a successful `accept` or `accept4` on `listener` gave `fd`.
 /// `flags` are accept4's.
 pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
@@ -167,6 +188,7 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
         socket.set_connected(true);
         if let Some(listener) = Socket::of(listener) {
             socket.settings.inherit(&listener.settings);
+            socket.origin.note_accept(listener);
             upgrade::sync::watches(listener);
         }
         upgrade::consider(socket, fd, Role::Acceptor, None);
@@ -197,7 +219,7 @@ pub(super) fn adopt_listener(fd: c_int) -> bool {
         return false;
     }
     if let Some(socket) = track(fd, Stage::Fresh) {
-        learn_time(socket, fd);
+        learn(socket, fd);
         after_listen(fd);
     }
     Socket::of(fd).is_some_and(|socket| socket.stage() == Stage::Listener)

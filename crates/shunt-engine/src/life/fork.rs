@@ -14,7 +14,9 @@ use crate::epoll::SETS;
 use crate::hold::Held;
 use crate::link::{self, Link, Pair};
 use crate::socket::{SOCKETS, Socket, Stage};
-use crate::{control, epoll, region, share, stats, thread, upgrade, uring_map, wake};
+use crate::{
+    control, epoll, reach, recycle, region, share, stats, thread, upgrade, uring_map, wake,
+};
 
 /// Before a fork: what is attached goes on, its state being in memory that both
 /// share. Anything else is upgraded only once one process has it alone, since two
@@ -23,6 +25,7 @@ pub(super) fn before_fork() {
     if !thread::owns_memory() {
         return;
     }
+    recycle::before_fork();
     share::before_fork();
     epoll::before_fork();
     entry::each(|fd, entry| {
@@ -49,6 +52,7 @@ pub(super) fn before_fork() {
     if !(has_memory && has_table) {
         keep_from_child(has_table);
     }
+    reach::before_fork();
     // A thread that sleeps until there is room has to look from time to time from now on.
     wake::wake_all();
 }
@@ -56,7 +60,9 @@ pub(super) fn before_fork() {
 /// After it, in the parent, also if there is no child.
 pub(super) fn after_fork_parent() {
     if thread::owns_memory() {
+        reach::after_fork_parent();
         seen::end();
+        recycle::after_fork_parent();
     }
 }
 
@@ -112,6 +118,7 @@ pub(super) fn after_fork_child() {
     control::after_fork_child();
     epoll::after_fork_child();
     link::after_fork_child();
+    reach::after_fork_child();
     lose_what_has_not_come();
     epoll::forget_links(Link::is_empty);
     link::forget_empty();
@@ -140,6 +147,7 @@ pub(super) fn after_fork_child() {
             socket.set_plain(Stage::Candidate, Reason::Forked);
         }
     }
+    recycle::after_fork_child();
     recount_holds();
     uring_map::after_fork_child();
     stats::announce_child();

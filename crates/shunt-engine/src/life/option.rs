@@ -8,9 +8,9 @@ use shunt_abi::Reason;
 use super::after_dup;
 use super::inherit::give_up;
 use crate::entry::{self, Entry};
-use crate::socket::{SETS_TIMEOUTS, Socket};
+use crate::socket::{SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::Conn;
-use crate::{Outcome, control, signal, stream, sys, upgrade};
+use crate::{Outcome, control, signal, stream, sys, upgrade, wake};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -162,8 +162,11 @@ fn is_before_mark(conn: &Conn) -> bool {
 /// than a `long` (`SO_TIMESTAMP_NEW`, `SO_TIMESTAMPNS_NEW`).
 const TIMES: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, 63, 64];
 
-/// A socket has come from another program, which may have set such an option.
-pub(super) fn learn_time(socket: &Socket, fd: c_int) {
+/// A socket has come from another program, which may have set options that rings must know of.
+pub(super) fn learn(socket: &Socket, fd: c_int) {
+    let from = sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF);
+    let looks_on = from.is_ok_and(|from| from >= 0);
+    socket.settings.looks_on.store(looks_on, Ordering::Relaxed);
     let is_set = |&name: &c_int| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name) == Ok(1);
     let told_by = TIMES.into_iter().find(is_set).unwrap_or(0);
     socket.settings.tells_time.store(told_by, Ordering::Relaxed);
@@ -190,8 +193,19 @@ pub unsafe fn setsockopt(
     };
     // SAFETY: the caller's promise; the kernel checks it again.
     let number = unsafe { number(value, length as usize) };
+    socket.settings.note(level, name, number);
     if needs_kernel(level, name, number) {
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) {
+            // Also of what a listener accepts. If the kernel refuses it, nothing is lost but speed.
+            socket.settings.looks_on.store(true, Ordering::Relaxed);
+        }
         give_up(fd, Reason::SocketOption);
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+            && socket.stage() == Stage::Attached
+        {
+            // Threads that sleep in a receive go on in the kernel's own, which returns fewer bytes for a signal.
+            wake::wake_all();
+        }
         return Outcome::Kernel;
     }
     match (level, name, number) {
@@ -240,6 +254,8 @@ fn needs_kernel(level: c_int, name: c_int, number: Option<c_int>) -> bool {
             | libc::SO_TIMESTAMPING
             | SO_TIMESTAMPING_NEW,
         ) => true,
+        // Where the next look begins.
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => number.is_some_and(|n| n >= 0),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number.is_some_and(|n| n != 0),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => number.is_some_and(|n| !(0..=1).contains(&n)),
         _ => false,
@@ -343,6 +359,7 @@ mod tests {
         assert!(needs(libc::SO_OOBINLINE, 1) && !needs(libc::SO_OOBINLINE, 0));
         assert!(needs(libc::SO_RCVLOWAT, 2) && needs(libc::SO_RCVLOWAT, -1));
         assert!(!needs(libc::SO_RCVLOWAT, 1) && !needs(libc::SO_KEEPALIVE, 1));
+        assert!(needs(libc::SO_PEEK_OFF, 0) && !needs(libc::SO_PEEK_OFF, -1));
         assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, None));
         // The same number of another level is another option.
         assert!(!needs_kernel(libc::IPPROTO_TCP, libc::SO_ZEROCOPY, Some(1)));

@@ -7,7 +7,7 @@ use super::{adopt, fork, inherit, successor};
 use crate::config::{self, Environment, Upgrade};
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{Outcome, control, epoll, link, region, signal, stats, sys, thread};
+use crate::{Outcome, control, epoll, link, recycle, region, signal, stats, sys, thread};
 
 /// The library's constructor: reads the environment; makes no descriptor.
 ///
@@ -136,6 +136,7 @@ fn close_all() {
 /// might no longer reach the daemon that serves it now.
 pub fn before_new_identity() {
     if thread::owns_memory() && config::upgrade() != Upgrade::Off {
+        recycle::give_up_all();
         control::ensure();
         link::drop_all_but(|visit| Socket::each_used(|_| true, visit));
     }
@@ -144,6 +145,10 @@ pub fn before_new_identity() {
 /// After a successful `unshare`. The thread's descriptors are its own now, unless
 /// it is alone and they were already.
 pub fn after_unshare(flags: libc::c_int) {
+    if flags & libc::CLONE_NEWNET != 0 {
+        // What it connects next is elsewhere.
+        recycle::give_up_all();
+    }
     if flags & libc::CLONE_FILES != 0 && sys::has_threads() {
         thread::set_apart();
     }
@@ -154,6 +159,7 @@ pub fn after_unshare(flags: libc::c_int) {
 /// Relatives may keep what is not in use yet.
 pub fn before_confinement() {
     if thread::owns_memory() {
+        recycle::give_up_all();
         inherit::forget_all(Reason::Confined);
         epoll::close_channels();
         // What no descriptor names is not needed either.

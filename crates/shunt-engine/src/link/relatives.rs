@@ -74,8 +74,11 @@ impl Link {
     /// refuses, and a child gets nothing.
     fn hand_on(&self) -> bool {
         if !self.retired.swap(true, Ordering::AcqRel) {
-            self.retire_due.store(true, Ordering::Release);
-            ANY_TO_RETIRE.store(true, Ordering::Release);
+            // The daemon goes on to hand out slots of one between hosts: who gets one stays on TCP.
+            if !self.is_between_hosts() {
+                self.retire_due.store(true, Ordering::Release);
+                ANY_TO_RETIRE.store(true, Ordering::Release);
+            }
             // No new connection comes from here on.
             self.gone.store(true, Ordering::Release);
             ANY_GONE.store(true, Ordering::Relaxed);

@@ -1,15 +1,13 @@
 //! Attaches the sockets of a set that have been paired meanwhile, before a wait on the set.
 
-use libc::epoll_event;
-
-use crate::epoll::{self, AT_ONCE, Known, Set};
+use crate::epoll::{self, AT_ONCE, Known, Room, Set};
 use crate::socket;
 use crate::{tcp, upgrade};
 
 /// Edge-triggered registrations follow once the kernel has no event for them any more: what it
 /// has goes to the program, with what is ready of ours. Returns how many events that is.
 #[inline]
-pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usize {
+pub(super) fn bring_forward(set: &'static Set, room: &mut Room) -> usize {
     if socket::is_any_paired() {
         bring_paired(set, room)
     } else {
@@ -19,7 +17,7 @@ pub(super) fn bring_forward(set: &'static Set, room: &mut [epoll_event]) -> usiz
 
 #[cold]
 #[inline(never)]
-fn bring_paired(set: &'static Set, room: &mut [epoll_event]) -> usize {
+fn bring_paired(set: &'static Set, room: &mut Room) -> usize {
     let waiting = epoll::waiting(set);
     let waiting = || waiting.into_iter().flatten();
     for (socket, fd, _) in waiting().filter(|w| !w.2) {

@@ -5,7 +5,7 @@ use libc::{c_int, epoll_event};
 use crate::entry::{self, Entry};
 use crate::epoll::{self, Known, Set};
 use crate::socket::Stage;
-use crate::{Outcome, upgrade};
+use crate::{Outcome, config, upgrade};
 
 /// `epoll_ctl(2)` on a tracked set.
 pub(super) fn change(
@@ -22,7 +22,13 @@ pub(super) fn change(
         Entry::Other => return Outcome::Kernel,
     };
     upgrade::sync::watches(socket);
-    if matches!(socket.stage(), Stage::Plain | Stage::Listener) && socket.items.is_empty() {
+    // Of a listener there is something to know only where connections are used again.
+    let is_kernels = match socket.stage() {
+        Stage::Plain => true,
+        Stage::Listener => !config::recycles(),
+        _ => false,
+    };
+    if is_kernels && socket.items.is_empty() {
         return Outcome::Kernel;
     }
     let needs_event = operation != libc::EPOLL_CTL_DEL;

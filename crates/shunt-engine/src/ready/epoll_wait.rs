@@ -2,18 +2,21 @@
 
 use libc::{c_int, epoll_event, sigset_t};
 
+use super::accepting::{in_milliseconds, say_waiting, tell_listeners, wait_at_listeners};
 use super::bring::bring_forward;
 use super::poll::poll_set;
 use crate::epoll::{
-    self, LOOK_OFTEN, Limit, Set, User, begin_sleep, collect, end_sleep, has_news, has_some,
-    is_due, take_events, take_foreign,
+    self, LOOK_OFTEN, Limit, Room, Set, User, begin_sleep, collect, end_sleep, has_news, has_some,
+    is_due, look_for_room, take_events, take_foreign,
 };
 use crate::hold::Taken;
+use crate::recycle::{self, Waits};
 use crate::region::count;
 use crate::stream::{self, Spin, shares_core};
+use crate::sys::USER_END;
 use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
-use crate::{Outcome, control, sys};
+use crate::{Outcome, control, signal, sys};
 
 /// A wait looks so often at once, for about as long as a peer that is awake takes to answer.
 const LOOKS: u32 = 64;
@@ -25,13 +28,19 @@ fn is_refused(most: c_int) -> bool {
 
 /// Whether nothing can be written there.
 fn is_no_room(events: *mut epoll_event) -> bool {
-    (events as usize) < 4096
+    (events as usize).wrapping_sub(4096) >= USER_END - 4096
+}
+
+/// Whether the kernel says so at once, and not only when there is something to report (`access_ok`).
+#[cold]
+fn is_impossible(events: *mut epoll_event) -> bool {
+    events as usize >= USER_END
 }
 
 /// `epoll_pwait2(2)` on a tracked set.
 ///
 /// # Safety
-/// `events` has room for `most` events; `mask` is null or a signal set.
+/// What is mapped of `most` events at `events` may be written; `mask` is null or a signal set.
 pub(super) unsafe fn wait(
     user: User,
     events: *mut epoll_event,
@@ -44,15 +53,45 @@ pub(super) unsafe fn wait(
         return Outcome::Kernel;
     }
     if is_no_room(events) {
-        // Only once there is something to report.
+        if is_impossible(events) || !signal::may_mask(mask) {
+            return Outcome::Kernel;
+        }
         // SAFETY: the caller's promise.
-        return match unsafe { poll_set(set.fd(), limit, mask) } {
-            Outcome::Done(1..) => Outcome::Fail(libc::EFAULT),
-            other => other,
-        };
+        return unsafe { wait_without_room(set, limit, mask) };
     }
     // SAFETY: the caller's promise.
-    let room = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
+    let mut room = unsafe { Room::new(events, most as usize) };
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { wait_with(user, &mut room, limit, mask) };
+    if room.is_missing() && !matches!(outcome, Outcome::Done(1..)) {
+        // What this thread was called for another one may be able to store.
+        set.kick();
+        // SAFETY: the caller's promise.
+        return unsafe { wait_without_room(set, limit, mask) };
+    }
+    outcome
+}
+
+/// A wait whose events cannot be stored. That shows once there is one, which stays for the next wait.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+#[cold]
+unsafe fn wait_without_room(set: &Set, limit: Limit, mask: *const sigset_t) -> Outcome {
+    // SAFETY: the caller's promise.
+    match unsafe { poll_set(set.fd(), limit, mask) } {
+        Outcome::Done(1..) => Outcome::Fail(libc::EFAULT),
+        other => other,
+    }
+}
+
+/// The wait itself; nothing, or an error, also where the room turns out to be missing.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+#[inline(always)]
+unsafe fn wait_with(user: User, room: &mut Room, limit: Limit, mask: *const sigset_t) -> Outcome {
+    let set = user.set();
     let seen = signals::now();
     if set.is_plain() {
         // SAFETY: the caller's promise.
@@ -60,31 +99,39 @@ pub(super) unsafe fn wait(
             return outcome;
         }
     }
+    // The kernel, which looks at it before all else, has done so for a plain set.
+    if !signal::may_mask(mask) {
+        return Outcome::Kernel;
+    }
     stream::see_to_wishes();
     let told = bring_forward(set, room);
-    if told > 0 {
+    if told > 0 || room.is_missing() {
         count::ready_call(true);
         return Outcome::Done(told as isize);
     }
-    let mut spin = Spin::new();
-    let spins = set.is_shunted();
-    if spins && let Some(outcome) = look_and_spin(set, room, limit, seen, &mut spin) {
-        return outcome;
-    }
-    // Only a wait that has spun says something of spinning.
-    let spun = spins.then_some(&mut spin);
-    // SAFETY: the caller's promise.
-    unsafe { sleep(user, room, limit, mask, seen, spun) }
+    Waits::during(|waits| {
+        wait_at_listeners(set, waits, limit);
+        let mut spin = Spin::new();
+        let spins = set.is_shunted() || waits.are_any() || recycle::is_any_taken();
+        if spins && let Some(outcome) = look_and_spin(set, room, limit, seen, &mut spin, waits) {
+            return outcome;
+        }
+        // Only a wait that has spun says something of spinning.
+        let spun = spins.then_some(&mut spin);
+        // SAFETY: the caller's promise.
+        unsafe { sleep(user, room, limit, mask, seen, spun, waits) }
+    })
 }
 
 /// Looks at what there is, and spins until there is something. `None`: it does not pay any more.
 #[inline(always)]
 fn look_and_spin(
     set: &'static Set,
-    room: &mut [epoll_event],
+    room: &mut Room,
     limit: Limit,
     seen: Seen,
     spin: &mut Spin,
+    waits: &Waits,
 ) -> Option<Outcome> {
     // Where nothing is to be reported the real call will soon look at the kernel's
     // side, unless the spin lasts.
@@ -100,18 +147,19 @@ fn look_and_spin(
         }
         let due = is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
         let mut found = collect(set, room, due, std::mem::take(&mut looks));
-        if found == 0 && set.has_chores() {
+        if found == 0 && !room.is_missing() && set.has_chores() {
             continue;
         }
         if found == 0 && !due && limit.is_up() {
             found = collect(set, room, true, 0);
         }
+        found = tell_listeners(set, room, found, waits);
         if found > 0 {
             spin.paid();
             count::ready_call(due);
             return Some(Outcome::Done(found as isize));
         }
-        if limit.is_up() {
+        if limit.is_up() || room.is_missing() {
             count::ready_call(true);
             return Some(Outcome::Done(0));
         }
@@ -121,7 +169,8 @@ fn look_and_spin(
         // A turn at least: news that come to nothing use up the spin, too.
         let mut more = spin.turn();
         now = sys::ticks();
-        while more && !has_news(set) && !is_due(set, now, later) {
+        let comes = || has_news(set) || waits.have_news();
+        while more && !comes() && !is_due(set, now, later) {
             more = spin.turn();
             now = sys::ticks();
         }
@@ -137,19 +186,21 @@ fn look_and_spin(
 /// `mask` is null or a signal set.
 unsafe fn sleep(
     user: User,
-    room: &mut [epoll_event],
+    room: &mut Room,
     limit: Limit,
     mask: *const sigset_t,
     seen: Seen,
     mut spun: Option<&mut Spin>,
+    waits: &Waits,
 ) -> Outcome {
     let set = user.set();
     loop {
+        wait_at_listeners(set, waits, limit);
         if set.is_shunted() {
             control::look();
         }
         // SAFETY: the caller's promise.
-        let (slept_on, slept) = match unsafe { sleep_once(user, room, limit, mask, seen) } {
+        let (slept_on, slept) = match unsafe { sleep_once(user, room, limit, mask, seen, waits) } {
             Slept::Not(found) => return Outcome::Done(found as isize),
             Slept::On(fd, slept) => (fd, slept),
         };
@@ -160,14 +211,16 @@ unsafe fn sleep(
         let n = match slept {
             Ok(n) => n as usize,
             Err(errno) if was_replaced(set, slept_on, errno) => continue,
-            Err(errno) => return with_news(set, room, errno),
+            Err(errno) => return with_news(set, room, errno, waits),
         };
-        let found = take_events(set, slept_on, room, n, limit);
-        if found > 0 {
-            return Outcome::Done(found as isize);
+        // Who was woken reads the logs, in which a peer says that there is room, also one that cannot call.
+        if n == 0 {
+            look_for_room(set);
         }
-        if limit.is_up() {
-            return Outcome::Done(0);
+        let found = take_events(set, slept_on, room, n, limit);
+        let found = tell_listeners(set, room, found, waits);
+        if found > 0 || room.is_missing() || limit.is_up() {
+            return Outcome::Done(found as isize);
         }
     }
 }
@@ -186,13 +239,15 @@ enum Slept {
 /// `mask` is null or a signal set.
 unsafe fn sleep_once(
     user: User,
-    room: &mut [epoll_event],
+    room: &mut Room,
     limit: Limit,
     mask: *const sigset_t,
     seen: Seen,
+    waits: &Waits,
 ) -> Slept {
     let set = user.set();
     let began = Taken::now();
+    let is_called = say_waiting(set, waits);
     // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
     let get_up = || {
         if began.lasts() {
@@ -204,9 +259,10 @@ unsafe fn sleep_once(
     } else {
         0
     };
+    let found = tell_listeners(set, room, found, waits);
     set.notice_relatives();
     let slept_on = set.fd();
-    let slept = if found > 0 {
+    let slept = if found > 0 || room.is_missing() {
         get_up();
         return Slept::Not(found);
     } else if seen.any_since() {
@@ -215,26 +271,33 @@ unsafe fn sleep_once(
         count::ready_sleep();
         let undo = || {
             get_up();
+            waits.end();
             user.leave();
         };
-        let limit = if set.must_look() {
-            limit.at_most(stream::TURN)
-        } else {
-            limit
-        };
-        // SAFETY: the slice is the program's own.
+        let turns = [set.turn(), waits.left().map(in_milliseconds)];
+        let turn = turns.into_iter().flatten().min();
+        let limit = turn.map_or(limit, |turn| limit.at_most(turn));
+        // SAFETY: the caller's promise.
         unsafe { real_wait(Some(set), slept_on, room, limit, mask, seen, &undo) }
     };
     get_up();
+    waits.end();
+    if is_called {
+        set.listeners().for_each(recycle::take_for_others);
+    }
     Slept::On(slept_on, slept)
 }
 
 /// How a wait ends whose real call has failed: news that came with a signal go first, as in the kernel.
-fn with_news(set: &'static Set, room: &mut [epoll_event], errno: i32) -> Outcome {
+fn with_news(set: &'static Set, room: &mut Room, errno: i32, waits: &Waits) -> Outcome {
     let found = if errno == libc::EINTR && set.is_shunted() {
         collect(set, room, false, 0)
     } else {
         0
+    };
+    let found = match errno {
+        libc::EINTR => tell_listeners(set, room, found, waits),
+        _ => found,
     };
     if found > 0 {
         Outcome::Done(found as isize)
@@ -265,12 +328,13 @@ pub(super) unsafe fn wait_unknown(
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
-    let room = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
+    let room = &mut unsafe { Room::new(events, most as usize) };
     let seen = signals::now();
     // What is no set is told at once, also where the sleep would be a `poll`.
-    let mut found = sys::epoll_now(fd, room.as_mut_ptr(), room.len()).map(|n| n as isize);
+    let mut found = room.ask(fd, most as usize).map(|n| n as isize);
     loop {
-        match found.map(|n| take_foreign(room, n as usize)) {
+        // SAFETY: the kernel has stored so many.
+        match found.map(|n| take_foreign(unsafe { room.stored(n as usize) })) {
             Err(errno) => return Outcome::Fail(errno),
             Ok(0) if limit.is_up() => return Outcome::Done(0),
             Ok(0) if seen.any_since() => return Outcome::Fail(libc::EINTR),
@@ -289,7 +353,7 @@ pub(super) unsafe fn wait_unknown(
 /// `mask` is null or a signal set.
 unsafe fn wait_plain(
     user: User,
-    room: &mut [epoll_event],
+    room: &mut Room,
     limit: Limit,
     mask: *const sigset_t,
     seen: Seen,
@@ -334,7 +398,7 @@ unsafe fn wait_plain(
 unsafe fn real_wait(
     set: Option<&'static Set>,
     fd: c_int,
-    room: &mut [epoll_event],
+    room: &mut Room,
     limit: Limit,
     mask: *const sigset_t,
     seen: Seen,
@@ -346,7 +410,7 @@ unsafe fn real_wait(
     let found = match unsafe { sleep_on(set, fd, room, limit, mask, seen, undo) } {
         // A signal gives way to news that came with it, as in the kernel.
         Err(libc::EINTR) => {
-            let found = sys::epoll_now(fd, room.as_mut_ptr(), room.len());
+            let found = room.ask(fd, room.len());
             found.ok().filter(|&n| n > 0).ok_or(libc::EINTR)
         }
         found => found,
@@ -361,18 +425,19 @@ unsafe fn real_wait(
 unsafe fn sleep_on(
     set: Option<&'static Set>,
     fd: c_int,
-    room: &mut [epoll_event],
+    room: &mut Room,
     limit: Limit,
     mask: *const sigset_t,
     seen: Seen,
     undo: &impl Fn(),
 ) -> Result<usize, i32> {
+    let most = room.len();
     let outer = set.filter(|set| set.has_nested());
     let left = limit.left();
     if set.is_some_and(Set::naps) {
         // SAFETY: the caller's promise.
         unsafe { Sleep::poll(&mut [], left, mask, seen, undo) }?;
-        return sys::epoll_now(fd, room.as_mut_ptr(), room.len());
+        return room.ask(fd, most);
     }
     if outer.is_some() || limit.fine && left.is_some() {
         // The latter would be `epoll_pwait2`, which not every kernel has.
@@ -390,12 +455,14 @@ unsafe fn sleep_on(
         if let Some(set) = outer {
             set.expose_nested();
         }
-        return sys::epoll_now(fd, room.as_mut_ptr(), room.len());
+        return room.ask(fd, most);
     }
     // Milliseconds, rounded up: a wait is never shorter than asked for.
     let ms = left.map_or(-1, |t| {
         (t.tv_sec * 1000 + (t.tv_nsec + 999_999) / 1_000_000).min(i32::MAX as i64)
     });
-    // SAFETY: the caller's promise.
-    unsafe { Sleep::epoll_wait(fd, room, ms as c_int, mask, seen, undo) }
+    let place = (room.as_mut_ptr(), most);
+    // SAFETY: the caller's promise, and that of the room.
+    let told = unsafe { Sleep::epoll_wait(fd, place, ms as c_int, mask, seen, undo) };
+    room.note(told)
 }

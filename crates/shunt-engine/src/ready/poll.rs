@@ -3,10 +3,11 @@
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 
 use super::array::{Memory, with_array};
-use super::sleeper::{HEARD, PLACE, Scratch, get_in, get_out};
+use super::sleeper::{HEARD, PLACE, Scratch, get_in, get_out, reads};
 use crate::entry::{self, Entry};
 use crate::epoll::{self, Known, Limit, Set};
 use crate::hold::Taken;
+use crate::recycle::{self, Waits};
 use crate::region::count;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn, Spin};
@@ -14,17 +15,60 @@ use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
 use crate::{Outcome, control, signal, sys, upgrade};
 
-/// The program's array; `None`: there is none, or it is the kernel's to refuse.
+/// What a program has passed as its array.
+pub(super) enum Array<'a> {
+    /// There is none, or it is the kernel's to refuse.
+    None,
+    Some(&'a mut [pollfd]),
+    /// It can only be read.
+    Fixed(&'a [pollfd]),
+}
+
+/// The program's array.
 ///
 /// # Safety
-/// `fds` has `count` entries, and nobody else uses them meanwhile.
-pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    let bad = (fds as usize) < 4096 || !signal::may_read(fds, count as usize);
-    if count == 0 || count > 1 << 20 || bad {
-        return None;
+/// `fds` has `count` entries, or they are not there, and nobody else uses them meanwhile.
+pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Array<'a> {
+    if count == 0 || count > 1 << 20 || (fds as usize) < 4096 {
+        return Array::None;
     }
-    // SAFETY: the caller's promise.
-    Some(unsafe { std::slice::from_raw_parts_mut(fds, count as usize) })
+    let count = count as usize;
+    // SAFETY: the caller's promise; what is there is what it says.
+    unsafe {
+        if is_there(fds, count) {
+            Array::Some(std::slice::from_raw_parts_mut(fds, count))
+        } else if signal::may_read(fds, count) {
+            Array::Fixed(std::slice::from_raw_parts(fds, count))
+        } else {
+            Array::None
+        }
+    }
+}
+
+/// Whether an array can be written, by an entry on each of its pages. (One that begins on another page than
+/// its `revents` is looked at there.)
+///
+/// # Safety
+/// As for [`array`].
+#[inline]
+unsafe fn is_there(fds: *mut pollfd, count: usize) -> bool {
+    const A_PAGE: usize = 4096 / size_of::<pollfd>();
+    // SAFETY: what the kernel would write, too, whatever is there.
+    let one = |i| unsafe { signal::may_write((&raw mut (*fds.wrapping_add(i)).revents).cast()) };
+    one(0) && (count == 1 || (A_PAGE..count).step_by(A_PAGE).all(one) && one(count - 1))
+}
+
+/// The call for an array that can only be read: the kernel finds that out at the end.
+#[cold]
+pub(super) fn in_vain(fds: &[pollfd], call: impl FnOnce(&mut [pollfd]) -> Outcome) -> Outcome {
+    let on_copy = |copy: &mut [pollfd], _| {
+        copy.copy_from_slice(fds);
+        match call(copy) {
+            Outcome::Done(_) | Outcome::Fail(libc::EINTR) => Outcome::Fail(libc::EFAULT),
+            other => other,
+        }
+    };
+    with_array(fds.len(), on_copy).unwrap_or(Outcome::Fail(libc::ENOMEM))
 }
 
 /// Whether the library makes a call, and not the kernel: it names something that is shunted, or that may become so
@@ -35,7 +79,8 @@ pub(super) fn is_ours(fds: &[pollfd], now: bool, seen: Seen) -> bool {
     for one in fds {
         any |= match entry::look(one.fd) {
             Entry::Socket(socket) => may_be_shunted(socket, one.fd, now),
-            Entry::Set(set) => set.must_be_exposed() || !now && !set.is_plain(),
+            // Another thread may add to an empty one meanwhile, of which the kernel would not know.
+            Entry::Set(set) => !now || set.must_be_exposed(),
             Entry::Ours | Entry::Other => false,
         };
     }
@@ -53,7 +98,7 @@ fn may_be_shunted(socket: &'static Socket, fd: c_int, now: bool) -> bool {
         Stage::Candidate => !now,
         Stage::Listener => {
             upgrade::sync::watches(socket);
-            false
+            recycle::concerns(socket, now)
         }
         _ => false,
     }
@@ -72,6 +117,61 @@ pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
         }
     }
     found
+}
+
+/// The same of listeners for which something was offered in memory, behind what the kernel has reported.
+#[inline(always)]
+pub(super) fn look_at_listeners(fds: &mut [pollfd], waits: &Waits) -> usize {
+    if recycle::is_any() {
+        look_at_each(fds, waits)
+    } else {
+        0
+    }
+}
+
+#[cold]
+fn look_at_each(fds: &mut [pollfd], waits: &Waits) -> usize {
+    if waits.have_news() {
+        waits.end();
+    }
+    let mut found = 0;
+    for one in fds.iter_mut().filter(|one| is_told_beside_kernel(one)) {
+        found += usize::from(one.revents == 0);
+        one.revents |= one.events & READABLE;
+    }
+    found
+}
+
+/// What a listener is when there is something to accept.
+const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+
+/// Whether a listener has something to accept of which the kernel does not know.
+#[cold]
+fn has_taken(fd: c_int) -> bool {
+    let is_listener = |socket: &&Socket| socket.stage() == Stage::Listener;
+    let listener = Socket::of(fd).filter(is_listener);
+    listener.is_some_and(recycle::is_readable)
+}
+
+/// The same of one that a program polls.
+pub(super) fn is_told_beside_kernel(one: &pollfd) -> bool {
+    recycle::is_any_taken() && reads(one.events) && has_taken(one.fd)
+}
+
+/// The thread waits for what comes to its listeners, unless it does already.
+#[inline(always)]
+fn wait_at_listeners(fds: &[pollfd], waits: &Waits, limit: Limit) {
+    if recycle::is_any() && !limit.is_now() && !waits.are_any() {
+        wait_at_each(fds, waits);
+    }
+}
+
+#[cold]
+fn wait_at_each(fds: &[pollfd], waits: &Waits) {
+    let reading = fds.iter().filter(|one| reads(one.events));
+    for listener in reading.filter_map(|one| Socket::of(one.fd)) {
+        waits.begin(listener);
+    }
 }
 
 /// Asks the kernel about everything else, without waiting.
@@ -153,8 +253,25 @@ pub(super) unsafe fn poll_with(
     seen: Seen,
 ) -> Outcome {
     stream::see_to_wishes();
+    // SAFETY: the caller's promise.
+    Waits::during(|waits| unsafe { poll_within(fds, scratch, memory, limit, sigmask, seen, waits) })
+}
+
+/// # Safety
+/// As for [`poll_with`].
+#[inline(always)]
+unsafe fn poll_within(
+    fds: &mut [pollfd],
+    scratch: &mut [pollfd],
+    memory: Memory,
+    limit: Limit,
+    sigmask: *const sigset_t,
+    seen: Seen,
+    waits: &Waits,
+) -> Outcome {
     let mut spin = Spin::new();
-    let any = begin(fds);
+    wait_at_listeners(fds, waits, limit);
+    let any = begin(fds) || waits.are_any();
     let (array, told) = scratch.split_at_mut(fds.len() + 1);
     array[fds.len()].fd = -1;
     let scratch = &mut Scratch {
@@ -163,6 +280,7 @@ pub(super) unsafe fn poll_with(
         held: Taken::now(),
         turn: None,
         memory,
+        waits,
     };
     if !any {
         // What the kernel alone knows is not worth spinning for.
@@ -175,7 +293,7 @@ pub(super) unsafe fn poll_with(
     };
     let mut looked = sys::ticks();
     loop {
-        let found = look_at_shunted(fds, &[]) + others;
+        let found = look_at_shunted(fds, &[]) + others + look_at_listeners(fds, scratch.waits);
         if found > 0 {
             spin.paid();
             count::ready_call(scratch.fds.iter().any(|s| s.fd >= 0));
@@ -232,7 +350,9 @@ unsafe fn sleep(
     control::look();
     let (mut crowded, mut interrupted) = (false, false);
     loop {
-        let ready = get_in(fds, scratch, crowded);
+        wait_at_listeners(fds, scratch.waits, limit);
+        // What came before this counts, as what a call that does not wait is told.
+        let ready = get_in(fds, scratch, crowded) || fds.iter().any(is_told_beside_kernel);
         let placed = scratch.told[fds.len()].events == PLACE;
         let count = fds.len() + usize::from(placed);
         interrupted |= seen.any_since() && !limit.is_now();
@@ -246,6 +366,7 @@ unsafe fn sleep(
             scratch.told[fds.len()].events |= HEARD;
         }
         get_out(scratch.told, scratch.held);
+        scratch.waits.end();
         // The kernel polls no more than the process may have descriptors.
         if placed && n == Err(libc::EINVAL) {
             crowded = true;
@@ -262,6 +383,7 @@ unsafe fn sleep(
             _ => {}
         }
         let found = take_others(fds, scratch.fds) + look_at_shunted(fds, scratch.fds);
+        let found = found + look_at_listeners(fds, scratch.waits);
         if found == 0 && interrupted {
             return Outcome::Fail(libc::EINTR);
         }
@@ -290,11 +412,16 @@ unsafe fn sleep_once(
     // A call that does not wait tells what there is, whatever has run.
     let seen = if limit.is_now() { signals::now() } else { seen };
     let Scratch {
-        fds, told, memory, ..
+        fds,
+        told,
+        memory,
+        waits,
+        ..
     } = scratch;
     let (held, memory) = (scratch.held, *memory);
     let undo = || {
         get_out(told, held);
+        waits.end();
         memory.give_back();
     };
     // SAFETY: the caller's promise.

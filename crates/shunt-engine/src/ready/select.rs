@@ -6,6 +6,7 @@ use super::array::{Memory, with_array};
 use super::poll;
 use crate::entry::{self, Entry};
 use crate::epoll::{self, Limit, Set};
+use crate::recycle::Waits;
 use crate::stream::{self, Conn};
 use crate::thread::signals::{self, Seen};
 use crate::{Outcome, real, signal, sys, upgrade};
@@ -36,6 +37,16 @@ impl Bits {
     unsafe fn get(self, fd: usize) -> bool {
         // SAFETY: the program's set covers every descriptor below its count.
         !self.0.is_null() && unsafe { *self.0.add(fd / WORD) } & 1 << (fd % WORD) != 0
+    }
+
+    /// Stores a word; `false`: it cannot be stored.
+    ///
+    /// # Safety
+    /// It is one of the program's set, which is null, or not there.
+    unsafe fn put_word(self, at: usize, word: u64) -> bool {
+        let place = self.0.wrapping_add(at).cast();
+        // SAFETY: the caller's promise.
+        self.0.is_null() || unsafe { signal::put(place, &word.to_ne_bytes()) }
     }
 
     /// # Safety
@@ -180,6 +191,7 @@ unsafe fn select_with(
 ) -> Outcome {
     loop {
         let mut found = poll::look_at_shunted(fds, &[]);
+        found += poll::look_at_listeners(fds, &Waits::none());
         for set in &sets {
             // SAFETY: its words.
             unsafe { set.0.write_bytes(0, words) };
@@ -220,9 +232,10 @@ unsafe fn select_with(
     }
 }
 
-/// Whether the kernel knows what a descriptor is ready for: all is on TCP.
+/// Whether the kernel knows what a descriptor is ready for: all is on TCP, and nothing to accept was offered in memory.
 fn is_theirs(one: &pollfd) -> bool {
-    Conn::of(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn))
+    let is_on_tcp = Conn::of(one.fd).is_none_or(|conn| !stream::is_on_rings(&conn));
+    is_on_tcp && !poll::is_told_beside_kernel(one)
 }
 
 /// Takes over what the real call has reported; how many are ready.
@@ -243,6 +256,8 @@ unsafe fn take_theirs(fds: &mut [pollfd], sets: &[Bits; 3]) -> usize {
     found
 }
 
+/// The same of `poll`; and what that tells goes into the sets.
+///
 /// # Safety
 /// Each set is null or covers `count` descriptors; `mask` is null or a signal set.
 unsafe fn with(
@@ -260,22 +275,42 @@ unsafe fn with(
         return Outcome::Fail(libc::EBADF);
     }
     let mut found = 0;
-    let asked: &[pollfd] = fds;
-    let mut next = asked.iter();
-    let mut one = next.next();
-    for fd in 0..count {
-        let this = one.filter(|o| o.fd as usize == fd);
-        for (i, set) in sets.iter().enumerate() {
-            let on = this.is_some_and(|o| o.events & ASKS[i] != 0 && o.revents & MEANS[i] != 0);
-            found += isize::from(on);
-            // SAFETY: the caller's promise.
-            unsafe { set.put(fd, on) };
-        }
-        if this.is_some() {
-            one = next.next();
+    for (set, kind) in sets.iter().zip(ASKS.into_iter().zip(MEANS)) {
+        // SAFETY: the caller's promise.
+        match unsafe { tell(*set, count, fds, kind) } {
+            Some(n) => found += n,
+            None => return Outcome::Fail(libc::EFAULT),
         }
     }
     Outcome::Done(found)
+}
+
+/// Stores in a set of the program's which descriptors are ready, in their order; how many. `None`: nothing can be
+/// stored there.
+///
+/// # Safety
+/// The set is null or covers `count` descriptors.
+unsafe fn tell(
+    set: Bits,
+    count: usize,
+    fds: &[pollfd],
+    (asks, means): (i16, i16),
+) -> Option<isize> {
+    let mut rest = fds.iter().peekable();
+    let mut found = 0;
+    for at in 0..count.div_ceil(WORD) {
+        let mut word = 0u64;
+        while let Some(one) = rest.next_if(|one| one.fd as usize / WORD == at) {
+            let is_ready = one.events & asks != 0 && one.revents & means != 0;
+            word |= u64::from(is_ready) << (one.fd as usize % WORD);
+        }
+        found += word.count_ones() as isize;
+        // SAFETY: the caller's promise.
+        if !unsafe { set.put_word(at, word) } {
+            return None;
+        }
+    }
+    Some(found)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use shunt_abi::Reason;
 use super::array::Memory;
 use crate::epoll::{self, SETS, Set};
 use crate::hold::{self, Held, Taken};
+use crate::recycle::Waits;
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Want};
 use crate::wake::{self, Place};
@@ -24,6 +25,8 @@ pub(super) struct Scratch<'a> {
     pub(super) turn: Option<u64>,
     /// What a call that is cancelled leaves to give back.
     pub(super) memory: Memory,
+    /// Where it waits for connections to accept.
+    pub(super) waits: &'a Waits,
 }
 
 /// What was told, in `events` of an entry of [`Scratch::told`]. `fd` is the
@@ -37,7 +40,8 @@ pub(super) const PLACE: i16 = 4;
 /// Beside `PLACE`: the thread was called there.
 pub(super) const HEARD: i16 = 8;
 
-fn reads(events: i16) -> bool {
+/// Whether a program waits for something to read, or to accept.
+pub(super) fn reads(events: i16) -> bool {
     events & (libc::POLLIN | libc::POLLRDNORM) != 0
 }
 
@@ -63,9 +67,10 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
         told.revents = from.events;
         if let Some(set) = hold::get::<Set>(from.fd) {
             epoll::begin_sleep(set);
+            epoll::look_for_room(set);
             epoll::expose(set);
-            if set.must_look() {
-                look_within(&mut scratch.turn, stream::TURN);
+            if let Some(turn) = set.turn() {
+                look_within(&mut scratch.turn, turn);
             }
             (told.fd, told.events) = (set.index() as c_int, SET);
             continue;
@@ -95,7 +100,22 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
             socket.unhold();
         }
     }
-    ready
+    ready | get_in_waits(scratch, place)
+}
+
+/// The same where the thread waits for connections to accept.
+fn get_in_waits(scratch: &mut Scratch, place: Option<Place>) -> bool {
+    let Some(left) = scratch.waits.left() else {
+        return false;
+    };
+    let Some(place) = place else {
+        // Nobody could wake this thread but the kernel.
+        scratch.waits.end();
+        return false;
+    };
+    look_within(&mut scratch.turn, left);
+    scratch.waits.say(|at| place.tell(at));
+    scratch.waits.have_news()
 }
 
 fn look_within(turn: &mut Option<u64>, most: u64) {
@@ -117,7 +137,7 @@ fn take_place(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> Option<Pl
         })
     };
     let waited_for = fds.iter().filter(waits);
-    let wanted = !crowded && waited_for.clone().any(may_be_shunted);
+    let wanted = !crowded && (scratch.waits.are_any() || waited_for.clone().any(may_be_shunted));
     let Some(place) = wanted.then(wake::enter).flatten() else {
         // Only the kernel can wake this thread.
         waited_for.for_each(|one| {

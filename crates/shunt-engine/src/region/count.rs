@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use shunt_abi::Reason;
-use shunt_abi::counters::Header;
+use shunt_abi::counters::{GivenUp, Header};
 
 use super::header;
 use super::line_file::is_on;
@@ -40,6 +40,21 @@ pub(crate) fn ready_call(by_kernel: bool) {
 /// A readiness call went to sleep.
 pub(crate) fn ready_sleep() {
     count(|header| &header.ready_sleeps);
+}
+
+/// An end was put aside when it was closed.
+pub(crate) fn put_aside() {
+    count(|header| &header.put_aside);
+}
+
+/// It is used again.
+pub(crate) fn used_again() {
+    count(|header| &header.used_again);
+}
+
+/// It is not.
+pub(crate) fn given_up(why: GivenUp) {
+    count(|header| &header.given_up[why as usize]);
 }
 
 /// A connection that has been counted with one reason had another.

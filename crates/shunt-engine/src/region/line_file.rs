@@ -11,11 +11,14 @@ use crate::{sys, thread};
 /// Where the line goes: a path, copied at start because programs change their
 /// environment.
 static mut PATH: [u8; 4096] = [0; 4096];
+// Every start and exit looks at it, as at what is in this page.
+#[unsafe(link_section = ".data")]
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// The file, opened while the process still may.
 static FILE: Kept = Kept::nothing();
 
 /// Reads where to write.
+#[unsafe(link_section = "shunt_start")]
 pub(crate) fn start(environment: Environment) {
     let Some(path) = environment.get("SHUNT_STATS=").map(CStr::to_bytes_with_nul) else {
         return;

@@ -11,7 +11,9 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::{mem, ptr};
 
-use libc::{SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIGBUS, SIGSEGV, c_int};
+use libc::{
+    SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIGBUS, SIGSEGV, c_int, sigset_t,
+};
 
 use super::disposition::{handler_of, is_function};
 use super::fault::guarding;
@@ -50,18 +52,36 @@ pub(super) fn guards(signal: c_int) -> bool {
     matches!(signal, SIGSEGV | SIGBUS) && ON.load(Ordering::Relaxed)
 }
 
-/// Whether a structure of the program's may be read, as far as its first and its last
-/// byte tell. Where [`guard_copies`] can do nothing nobody can tell, and it is taken to be
-/// there.
+/// Whether faults of copies are guarded. Where they cannot be, nobody can tell what is there, and
+/// everything is taken to be.
 #[inline]
-pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
+fn is_ready() -> bool {
     if !READY.load(Ordering::Acquire) {
         guard_copies();
-        if !READY.load(Ordering::Acquire) {
-            return true;
-        }
     }
-    shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))
+    READY.load(Ordering::Acquire)
+}
+
+/// Whether so many structures of the program's can be read.
+#[inline]
+pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
+    !is_ready() || shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))
+}
+
+/// Whether a byte of the program's can be written.
+///
+/// # Safety
+/// Nobody else writes it meanwhile.
+#[inline]
+pub(crate) unsafe fn may_write(at: *mut u8) -> bool {
+    // SAFETY: the caller's promise.
+    !is_ready() || unsafe { shunt_shm::copy::is_writable(at) }
+}
+
+/// Whether there is a mask of signals that the kernel would take, or none.
+#[inline]
+pub(crate) fn may_mask(mask: *const sigset_t) -> bool {
+    mask.is_null() || mask as usize >= 4096 && may_read(mask.cast::<u64>(), 1)
 }
 
 /// Stores these bytes for the program; `false`: they cannot be stored there.
@@ -75,6 +95,16 @@ pub(crate) unsafe fn put(at: *mut u8, bytes: &[u8]) -> bool {
     }
     // SAFETY: the caller's promise.
     is_address && unsafe { shunt_shm::copy::put(at, bytes) }
+}
+
+/// Stores two numbers, of which times are made; likewise.
+///
+/// # Safety
+/// As for [`put`].
+pub(crate) unsafe fn put_time(at: *mut u8, seconds: i64, rest: i64) -> bool {
+    let time = [seconds.to_ne_bytes(), rest.to_ne_bytes()];
+    // SAFETY: the caller's promise.
+    unsafe { put(at, time.as_flattened()) }
 }
 
 /// Makes bad buffers harmless, from now on: at the first connection in shared memory, or

@@ -26,6 +26,11 @@ pub(crate) struct Dealings {
 }
 
 impl Dealings {
+    /// Nobody wishes any more that it were back on TCP.
+    pub(crate) fn forget_wish(&self) {
+        self.wished.store(0, Ordering::Relaxed);
+    }
+
     /// For the next socket; what is due is cleared where the former one ends.
     pub(super) fn clear(&self) {
         let o = Ordering::Relaxed;

@@ -1,7 +1,7 @@
 //! What the last look at a connection saw, by whichever call looked. Written without a lock and relaxed: where two threads look
 //! at once, one may look once more than need be, or a little later.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -16,9 +16,19 @@ pub(crate) struct Hints {
     pub(crate) awake: AtomicU32,
     /// `rx.user_calls` at that one.
     pub(crate) slept_at: AtomicU64,
-    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`).
+    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), and [`LEFT`].
     pub(crate) kernel_state: AtomicU32,
+    /// Bytes that could be read in the ring have not come by TCP in time.
+    pub(crate) late: AtomicBool,
+    /// 1 + bytes read of the ring when a call waited in vain for a peer in the middle of a withdrawal.
+    pub(crate) held_up: AtomicU64,
+    /// A call has waited in vain for a peer in the middle of its recall.
+    pub(crate) unheard: AtomicBool,
 }
+
+/// In [`Hints::kernel_state`]: an error is left for the next call, also for a send. Whoever looks whether the connection is
+/// as usual looks there anyway.
+pub(crate) const LEFT: u32 = 1 << 31;
 
 impl Hints {
     /// For the next socket.
@@ -30,5 +40,8 @@ impl Hints {
         self.awake.store(0, o);
         self.slept_at.store(0, o);
         self.kernel_state.store(0, o);
+        self.late.store(false, o);
+        self.held_up.store(0, o);
+        self.unheard.store(false, o);
     }
 }

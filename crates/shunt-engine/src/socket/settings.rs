@@ -3,6 +3,15 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 
+use libc::c_int;
+
+/// Options that are on or off, and that a base socket which is used again can be told.
+pub(crate) const RESTORED: [(c_int, c_int); 3] = [
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+];
+
 /// In [`Settings::timeouts`]: the kernel has said that there is no `SO_RCVTIMEO`.
 pub(crate) const NO_RCVTIMEO: u8 = 1;
 /// In [`Settings::timeouts`]: the kernel has said that there is no `SO_SNDTIMEO`.
@@ -24,8 +33,14 @@ pub(crate) struct Settings {
     pub(crate) timeouts: AtomicU8,
     /// `TCP_INQ`: `recvmsg` tells how much is left.
     pub(crate) tells_left: AtomicBool,
+    /// Which of the options are on that a connection put aside can be told anew ([`RESTORED`]), a bit each.
+    pub(crate) on: AtomicU32,
+    /// Some other option has been set: whether it is as a new socket's nobody knows.
+    pub(crate) is_odd: AtomicBool,
     /// `SO_TIMESTAMP` or its like, by which `recvmsg` tells when the bytes came; 0: none is set.
     pub(crate) tells_time: AtomicI32,
+    /// `SO_PEEK_OFF`: a look begins where the one before has ended, which only the kernel knows.
+    pub(crate) looks_on: AtomicBool,
 }
 
 impl Settings {
@@ -38,6 +53,23 @@ impl Settings {
         self.timeouts.store(0, o);
         self.tells_left.store(false, o);
         self.tells_time.store(0, o);
+        self.looks_on.store(false, o);
+        self.on.store(0, o);
+        self.is_odd.store(false, o);
+    }
+
+    /// The program sets an option to this number; `None`: to something else.
+    pub(crate) fn note(&self, level: c_int, name: c_int, number: Option<c_int>) {
+        let known = RESTORED.iter().position(|&known| known == (level, name));
+        let (Some(known), Some(number)) = (known, number) else {
+            self.is_odd.store(true, Ordering::Relaxed);
+            return;
+        };
+        if number == 0 {
+            self.on.fetch_and(!(1 << known), Ordering::Relaxed);
+        } else {
+            self.on.fetch_or(1 << known, Ordering::Relaxed);
+        }
     }
 
     /// What an accepted socket has from its listener, beside what the kernel tells.
@@ -46,7 +78,10 @@ impl Settings {
         let copy = |to: &AtomicBool, from: &AtomicBool| to.store(from.load(o), o);
         copy(&self.impatient_receiver, &listener.impatient_receiver);
         copy(&self.impatient_sender, &listener.impatient_sender);
+        copy(&self.looks_on, &listener.looks_on);
         self.tells_time.store(listener.tells_time.load(o), o);
+        self.on.store(listener.on.load(o), o);
+        copy(&self.is_odd, &listener.is_odd);
     }
 }
 
@@ -59,12 +94,29 @@ mod tests {
         let [listener, accepted] = [(); 2].map(|()| Settings::default());
         listener.impatient_receiver.store(true, Ordering::Relaxed);
         listener.tells_time.store(29, Ordering::Relaxed);
+        listener.looks_on.store(true, Ordering::Relaxed);
         listener.sndbuf.store(9000, Ordering::Relaxed);
         accepted.inherit(&listener);
         assert!(accepted.impatient_receiver.load(Ordering::Relaxed));
         assert!(!accepted.impatient_sender.load(Ordering::Relaxed));
         assert_eq!(accepted.tells_time.load(Ordering::Relaxed), 29);
+        assert!(accepted.looks_on.load(Ordering::Relaxed));
         // The kernel tells of that one.
         assert_eq!(accepted.sndbuf.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn options_that_can_be_told_anew_are_known_and_others_are_odd() {
+        let settings = Settings::default();
+        settings.note(libc::IPPROTO_TCP, libc::TCP_NODELAY, Some(1));
+        settings.note(libc::SOL_SOCKET, libc::SO_KEEPALIVE, Some(7));
+        settings.note(libc::IPPROTO_TCP, libc::TCP_NODELAY, Some(0));
+        assert_eq!(settings.on.load(Ordering::Relaxed), 0b10);
+        assert!(!settings.is_odd.load(Ordering::Relaxed));
+        settings.note(libc::SOL_SOCKET, libc::SO_KEEPALIVE, None);
+        assert!(settings.is_odd.load(Ordering::Relaxed));
+        let other = Settings::default();
+        other.note(libc::SOL_SOCKET, libc::SO_LINGER, Some(1));
+        assert!(other.is_odd.load(Ordering::Relaxed));
     }
 }

@@ -9,6 +9,10 @@ use crate::Outcome;
 use crate::sys::Errno;
 use crate::thread::signals::{self, Seen};
 
+/// A flag of our own, which says nothing to the kernel: the call has received messages before this one, and ends by any signal
+/// handler, as one that has received a part.
+pub(crate) const MSG_BEHIND: c_int = 0x1000_0000;
+
 /// See the module.
 pub(super) struct Attempts {
     pub(super) flags: c_int,
@@ -77,7 +81,7 @@ impl Attempts {
             return Err(libc::EBADF);
         }
         let waited = wait(program, want, &mut self.deadline, stay, self.seen)?;
-        if waited == Waited::Anew && done > 0 {
+        if waited == Waited::Anew && (done > 0 || self.flags & MSG_BEHIND != 0) {
             return Err(libc::EINTR);
         }
         self.has_slept = waited == Waited::Enough;

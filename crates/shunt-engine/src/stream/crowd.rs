@@ -354,6 +354,9 @@ mod tests {
         let other = Crowd::new();
         other.learn(word.load(Ordering::Relaxed), 21 * MS);
         assert!(other.is_there(21 * MS) && !other.is_there(100 * MS));
+        // Nor does nonsense take its place.
+        other.learn(u64::MAX / 2, 21 * MS);
+        assert!(other.is_there(21 * MS));
         // It is not said on.
         other.tell(&word);
         assert_eq!(word.load(Ordering::Relaxed), 0);

@@ -10,59 +10,57 @@
 //!
 //! A peer that is in no operation when it is recalled cannot begin one without
 //! seeing that. So if the ring is empty nobody need answer; and if the peer does not
-//! come by, shuntd lends its descriptor, and this side sends to itself what it has
-//! not read; or shuntd does, where that peer is in another network namespace, or another
-//! user's.
+//! come by, this side sends to itself what it has not read, with shuntd's help ([`loan`](super::loan)).
 
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::Reason;
-use shunt_shm::path;
-use shunt_shm::path::unread::Unread;
 use shunt_shm::slot::Way;
 
+use super::aside::end_by_kernel;
 use super::errors::break_off;
-use super::leave::{Stopped, leave_ring_within};
-use super::owed::Written;
-use super::recall::{ENDED, is_never_answered};
-use super::recv::{is_home, recount, settle};
-use super::tell::News;
+use super::leave::leave_ring_within;
+use super::loan::{AGAIN, Help, is_deaf, send_to_self};
+use super::recall::{ENDED, is_any_unanswered, is_never_answered};
+use super::recv::{await_to_hand_on, is_home, recount, settle};
 use super::want::any_waits_for_room;
 use super::{Conn, owed};
 use crate::config::hesitate;
-use crate::control::{self, Loan, Proxy, Resent};
+use crate::control::{self, Loan};
 use crate::socket::returning::is_wish;
 use crate::socket::{Socket, Stage};
-use crate::thread::{self, give};
+use crate::thread::{self, Rest, Stopped, give};
 use crate::{hold, sys, wake};
 
 /// The peer answers by itself within this time if it is awake, or sleeps on the
 /// connection; nanoseconds.
 const ANSWER: u64 = 300_000;
-/// Between two requests for its descriptor.
-const AGAIN: u64 = 5_000_000;
-/// After this it is given up: the peer is stopped, or there is no daemon to lend.
+/// After this it is given up: the peer is stopped, or there is no daemon to lend, …
 const PATIENCE: u64 = 3_000_000_000;
+/// … and where a daemon has the request and is late, after this, if the bytes could not be had otherwise.
+const LONG_PATIENCE: u64 = 10_000_000_000;
 
 /// Makes the connection a plain kernel socket. `false`: bytes in the peer's ring are still
 /// to come, as it has not answered in time, or to be read there, as it has ended the stream.
 /// The caller holds no token.
 #[cold]
 pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
+    end_by_kernel(conn);
     conn.socket.again.begin(reason);
     // Another thread may just be taking it back to its rings.
     if conn.take(&conn.pair.own.receiving.token) {
         give(&conn.pair.own.receiving.token);
     }
+    // A connection that goes to TCP only so that the kernel wakes its sleepers, or for another program that has it,
+    // does not insist: what is sent from here on may come whenever it does.
+    let blocked = matches!(reason, Reason::Blocked | Reason::Held);
+    let insists = !is_wish(reason) && !blocked;
     if is_plain(conn) {
+        hand_on_all(conn, insists);
         return true;
     }
     conn.socket.set_reason(reason);
-    // A connection that goes to TCP only so that the kernel wakes its sleepers does not insist: its bytes may come
-    // whenever they do.
-    let blocked = matches!(reason, Reason::Blocked | Reason::Held);
-    let insists = !is_wish(reason) && !blocked;
     if insists {
         conn.socket.again.insists.store(true, Ordering::Relaxed);
     }
@@ -72,7 +70,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     // Of a connection that the kernel has ended nothing can be sent, and the error is for the call that uses it next.
     let goes_on = sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0;
     if goes_on {
-        wake(conn);
+        conn.tell_of_recall();
     } else {
         stay_out(conn);
     }
@@ -81,15 +79,20 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     }
     // A program that goes on to read here need not wait.
     let waits = conn.way_in() == Way::TcpAgain && (insists || recalled);
-    let patience = if insists { PATIENCE } else { AGAIN };
-    let home = waits && await_answer(conn, patience, blocked);
+    let home = waits && await_answer(conn, insists, reason);
     if goes_on && conn.is_on_ring() {
         leave_ring_within(conn, reason, PATIENCE);
     }
+    if goes_on && insists && reason != Reason::SocketOption {
+        end_if_peer_is_held_up(conn);
+    }
+    // It may have been put aside by its peer meanwhile.
+    end_by_kernel(conn);
     conn.socket.note_downgrade();
     if any_waits_for_room(conn) {
         wake::wake_all();
     }
+    hand_on_all(conn, insists && home);
     conn.socket.look_again();
     // In a `vfork` child the connection to the daemon is not ours.
     if thread::owns_memory() {
@@ -98,6 +101,13 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         conn.socket.again.owe_report();
     }
     home
+}
+
+/// What the program could read the one that `gets` the connection finds there.
+fn hand_on_all(conn: &Conn, gets: bool) {
+    if gets {
+        await_to_hand_on(conn);
+    }
 }
 
 /// The socket is the kernel's from here on, whatever it was; `then` looks at a connection that has gone back.
@@ -134,7 +144,7 @@ pub(crate) fn is_plain(conn: &Conn) -> bool {
 }
 
 /// Reads the peer's ring no more. `true`: so far it has.
-fn recall(conn: &Conn, insists: bool) -> bool {
+pub(super) fn recall(conn: &Conn, insists: bool) -> bool {
     let own = conn.pair.own;
     if !conn.take(&own.receiving.token) {
         return false;
@@ -143,7 +153,8 @@ fn recall(conn: &Conn, insists: bool) -> bool {
     let recalled = path.has_recalled();
     settle(conn);
     if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
-        owed::follow_withdrawal(conn);
+        // One that is in the middle of that answers the recall by it, or behind it.
+        owed::follow_if_withdrawn(conn);
     }
     // What a peer that leaves its ring has left there is read there, unless it is needed by TCP.
     let leaves = path.peer_has_left();
@@ -153,82 +164,24 @@ fn recall(conn: &Conn, insists: bool) -> bool {
         && !path.stays_in_ring()
         && (!is_deaf(conn) || !conn.consumer().is_ready());
     if begins {
+        conn.socket.hints.late.store(false, Ordering::Relaxed);
         path.recall();
-        send_to_self(conn, &Loan::Refused);
+        let _ = send_to_self(conn, &Loan::Refused);
     }
     give(&own.receiving.token);
     begins
 }
 
-/// Takes the peer's part, if it is in no operation: sends what is unread in its ring
-/// by its descriptor, which is needed if there is any. With the receiving token.
-fn send_to_self(conn: &Conn, loan: &Loan) {
-    let mut means = None;
-    let can = || {
-        let unread = conn.receiver().switch_offset().is_some() && conn.consumer().is_ready();
-        means = Means::new(conn, loan, unread);
-        means.is_some()
-    };
-    if !conn.receiver().take_part(can) {
-        return;
-    }
-    if means.is_none_or(|means| means.send(conn)) {
-        conn.receiver().done(|| conn.unread_in_ring());
-    } else {
-        conn.receiver().ask_on();
-    }
-}
-
-/// By what the bytes go that this side sends to itself.
-enum Means<'a> {
-    /// There are none.
-    Nothing,
-    /// By the peer's descriptor.
-    Lent(c_int),
-    /// By the daemon's hand.
-    Proxy(&'a Proxy, Written),
-}
-
-impl<'a> Means<'a> {
-    /// `None`: there are some, and no way. When the sender is known to wait.
-    fn new(conn: &Conn, loan: &'a Loan, unread: bool) -> Option<Self> {
-        match loan {
-            _ if !unread => Some(Self::Nothing),
-            _ if is_deaf(conn) => None,
-            Loan::Lent(fd) => Some(Self::Lent(*fd)),
-            Loan::Proxy(proxy) => {
-                let there = Unread::of(conn.pair.own);
-                let written = Written::new(&there, conn.consumer().memory)?;
-                Some(Self::Proxy(proxy, written))
-            }
-            Loan::Refused | Loan::Late => None,
+/// What a program sends that this library does not see would overtake what is unread, if the peer is in the middle of its recall,
+/// and has been waited for: better that both ends are told.
+fn end_if_peer_is_held_up(conn: &Conn) {
+    let token = &conn.pair.own.sending.token;
+    if owed::cannot_send(conn) && conn.take(token) {
+        if conn.is_on_ring() {
+            break_off(conn);
         }
+        give(token);
     }
-
-    /// `false`: nothing is sent. What TCP does not take now the peer sends when it comes by.
-    fn send(self, conn: &Conn) -> bool {
-        match self {
-            Self::Nothing => true,
-            Self::Lent(fd) => {
-                let there = Unread::of(conn.pair.own);
-                let _ = owed::resend(&there, conn.consumer().memory, 0, fd, owed::GROWTH_MS);
-                true
-            }
-            Self::Proxy(proxy, written) => {
-                let resent = proxy.send(written.file());
-                if resent == Resent::Unknown {
-                    // It may send them at any time, also behind what the peer sends.
-                    break_off(conn);
-                }
-                resent != Resent::Nothing
-            }
-        }
-    }
-}
-
-/// Whether nothing more can come by TCP.
-fn is_deaf(conn: &Conn) -> bool {
-    path::is_deaf(conn.pair.own.face.state.load(Ordering::Relaxed))
 }
 
 fn stay_out(conn: &Conn) {
@@ -239,30 +192,21 @@ fn stay_out(conn: &Conn) {
     }
 }
 
-/// A peer that sleeps is to see that it is recalled.
-fn wake(conn: &Conn) {
-    let token = &conn.pair.own.sending.token;
-    if conn.take(token) {
-        conn.tell_always(News::Data);
-        conn.tell_always(News::Room);
-        give(token);
-    }
-}
-
-/// Waits until what comes by TCP is payload. `asks_on`: the recall stays if nobody answers in time.
-fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
+/// Waits until what comes by TCP is payload. `Blocked` and `Held`: the recall stays if nobody answers in time. But who
+/// sleeps because of the former would hear neither of what lies unread in the ring nor of what is being put there.
+fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
     let own = conn.pair.own;
+    let asks_on = matches!(reason, Reason::Blocked | Reason::Held);
     let start = sys::now();
-    let mut borrow_at = start + ANSWER;
-    let mut nobody_lends = false;
-    let mut stopped = Stopped::new();
+    let mut help = Help::from(start + ANSWER);
+    let (mut stopped, rest) = (Stopped::new(), Rest::new());
     loop {
         // It may be waiting for ours.
         if owed::is_due(conn) {
             owed::answer(conn);
         }
         // From a peer that has ended nothing can come any more.
-        let has_ended = nobody_lends && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
+        let has_ended = help.is_refused() && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
         if !conn.take(&own.receiving.token) {
             return false;
         }
@@ -271,50 +215,36 @@ fn await_answer(conn: &Conn, mut patience: u64, asks_on: bool) -> bool {
         let stays = is_open && is_never_answered(conn);
         let home = is_open && !stays && is_home(conn);
         let now = sys::now();
+        // In this order: what a sender was about to publish is there when its operation is over.
+        let is_coming = reason == Reason::Blocked && conn.receiver().is_in_operation();
+        let unheard = reason == Reason::Blocked && is_any_unanswered(conn);
+        let patience = match (insists, help.is_late()) {
+            (true, true) => LONG_PATIENCE,
+            (false, false) if !is_coming && (!unheard || help.is_refused()) => AGAIN,
+            // What lies unread in the ring nobody else would be told of.
+            _ => PATIENCE,
+        };
         let over = home
             || stays
             || has_ended
             || stopped.is_holder_of(&conn.pair.peer.sending.token)
             || now - start > patience;
         let over = over || !is_open;
-        if over && !home && !stays && is_open && !asks_on {
+        if over && !home && !stays && is_open && (!asks_on || unheard) {
             do_without_answer(conn);
         }
         give(&own.receiving.token);
         hesitate();
         if stays || over && !home {
             wake::wake_all();
+            conn.tell_of_recall();
         }
         if over {
             return home;
         }
-        if now >= borrow_at {
-            match send_by_loan(conn) {
-                Loan::Lent(lent) => sys::close(lent),
-                Loan::Proxy(_) => {}
-                Loan::Refused => nobody_lends = true,
-                // Somebody may, and what lies unread in the ring nobody else would be told of.
-                Loan::Late => patience = PATIENCE,
-            }
-            borrow_at = sys::now() + AGAIN;
-        }
-        sys::sched_yield();
+        help.seek(conn);
+        rest.turn();
     }
-}
-
-/// Asks the daemon for the peer's descriptor, and sends by it, or has the daemon send, what is unread in the
-/// peer's ring.
-fn send_by_loan(conn: &Conn) -> Loan {
-    let token = &conn.pair.own.receiving.token;
-    let loan = control::borrow(conn.socket.cookie(), conn.fd);
-    // The peer may only have been in an operation before: for an empty ring no descriptor is needed.
-    if conn.take(token) {
-        if conn.receiver().asks() {
-            send_to_self(conn, &loan);
-        }
-        give(token);
-    }
-    loan
 }
 
 /// Before this side is deaf ([`path::is_deaf`]), or ends: a recall comes to its end, or is taken back.
@@ -325,13 +255,15 @@ pub(super) fn end_recall(conn: &Conn) {
     const PATIENCE: u64 = 10_000_000;
     let until = sys::now() + PATIENCE;
     let token = &conn.pair.own.receiving.token;
+    let rest = Rest::new();
     while conn.take(token) {
         let ended = has_ended_recall(conn);
         give(token);
+        conn.tell_of_recall();
         if ended || sys::now() >= until {
             break;
         }
-        sys::sched_yield();
+        rest.turn();
     }
 }
 
@@ -371,5 +303,24 @@ fn do_without_answer(conn: &Conn) {
 fn take_back_in_time(conn: &Conn) {
     if conn.receiver().awaits() {
         conn.receiver().take_back_in_time();
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn what_nobody_can_send_again_is_read_in_the_ring_by_who_must_be_called() {
+        let ends = BothEnds::attached();
+        ends.send(b"unread");
+        // Here is no daemon, and its sender makes no call.
+        assert!(!downgrade(&ends.conns()[1], Reason::Blocked));
+        assert_eq!(ends.receive::<8>(), b"unread");
+        // What it sends later comes by TCP.
+        assert!(downgrade(&ends.conns()[1], Reason::Blocked));
+        assert!(is_plain(&ends.conns()[1]));
     }
 }

@@ -7,6 +7,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
 use super::conn::Conn;
+use crate::socket::LEFT;
 use crate::sys::{self, Errno};
 
 /// The highest that the kernel has (`MAX_ERRNO`).
@@ -38,7 +39,7 @@ pub(crate) fn before_reset(conn: &Conn) {
 /// `shutdown` of receiving the kernel no longer tells.
 #[inline(always)]
 pub(crate) fn has_died(conn: &Conn) -> bool {
-    conn.socket.hints.kernel_state.load(Ordering::Relaxed) != 0
+    conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !LEFT != 0
         && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
         && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
 }
@@ -85,6 +86,8 @@ pub(crate) fn name_reset(conn: &Conn) {
 
 /// Takes the error that the program has still to see.
 pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
+    let state = &conn.socket.hints.kernel_state;
+    state.fetch_and(!LEFT, Ordering::Relaxed);
     match conn.error().swap(0, Ordering::Relaxed) {
         0 => None,
         errno @ 1..=MOST_ERRNO => Some(errno),
@@ -106,6 +109,21 @@ pub(crate) fn keep_error(conn: &Conn, errno: Errno) {
         let pending = conn.error();
         let _ = pending.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
     }
+}
+
+/// Leaves an error for the next call of any kind: this one tells what it has done.
+#[cold]
+pub(crate) fn leave_error(conn: &Conn, errno: Errno) {
+    conn.error().store(errno, Ordering::Relaxed);
+    let state = &conn.socket.hints.kernel_state;
+    state.fetch_or(LEFT, Ordering::Relaxed);
+}
+
+/// What [`leave_error`] has left, if no other call has told it yet.
+#[inline]
+pub(super) fn take_left(conn: &Conn) -> Option<Errno> {
+    let state = conn.socket.hints.kernel_state.load(Ordering::Relaxed);
+    (state & LEFT != 0).then(|| take_error(conn)).flatten()
 }
 
 /// `SO_ERROR`.

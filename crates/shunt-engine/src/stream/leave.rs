@@ -2,14 +2,13 @@
 
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
-use shunt_shm::token::Token;
 
 use super::Conn;
-use super::owed::{self, Withdrawal};
+use super::owed::{self, Debt, Withdrawal};
 use super::ring_end::end_ring;
 use crate::config::hesitate;
 use crate::socket::returning::is_wish;
-use crate::thread::{self, give};
+use crate::thread::{self, Rest, Stopped, give};
 use crate::{sys, tcp};
 
 /// A sender that must wait for a peer that has shut down its sending half, or may be gone, goes
@@ -47,7 +46,7 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
 pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     conn.socket.again.begin(reason);
     let sending = &conn.pair.own.sending;
-    let mut until = None;
+    let (mut until, rest) = (None, Rest::new());
     loop {
         hesitate();
         if !conn.take(&sending.token) {
@@ -65,6 +64,7 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         {
             until = Some(now);
         }
+        rest.turn();
     }
 }
 
@@ -72,48 +72,21 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
 /// long, as it is stopped there.
 pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
     let token = &conn.pair.peer.receiving.token;
-    let mut stopped = Stopped::new();
-    while token.is_taken() && !owed::is_recalled(conn) {
+    let (mut stopped, rest) = (Stopped::new(), Rest::new());
+    while token.is_taken() && (!owed::is_recalled(conn) || owed::cannot_send(conn)) {
         if !patient() || stopped.is_holder_of(token) {
             return false;
         }
-        sys::sched_yield();
+        rest.turn();
     }
     true
 }
 
-/// Looks now and then whether a process that is waited for is stopped.
-pub(super) struct Stopped {
-    look_at: u64,
-}
-
-impl Stopped {
-    /// Before the first look (nanoseconds): mostly an operation is over by then.
-    const FIRST: u64 = 50_000;
-    /// Between two.
-    const EVERY: u64 = 1_000_000;
-
-    pub(super) fn new() -> Self {
-        Self {
-            look_at: sys::now() + Self::FIRST,
-        }
-    }
-
-    /// Whether the process that holds a token is stopped, as far as this has looked.
-    pub(super) fn is_holder_of(&mut self, token: &Token) -> bool {
-        let due = sys::now() >= self.look_at;
-        if due {
-            self.look_at = sys::now() + Self::EVERY;
-        }
-        due && thread::is_held_by_stopped(token)
-    }
-}
-
-/// With the sending token. `true`: the peer is receiving, which is to be waited for (`may_wait`).
+/// With the sending token. `true`: the peer is in the middle of a receive, or of a recall, which is to be waited for (`may_wait`).
 fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     let path = conn.sender();
-    if owed::is_due(conn) {
-        owed::pay(conn);
+    if owed::is_due(conn) && owed::pay(conn) == Debt::Unsaid {
+        return may_wait;
     }
     match conn.way_out() {
         Way::Ring => return leave_for(conn, reason, may_wait),

@@ -7,11 +7,12 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
 use super::errors::reset_if_died;
-use super::recv::{at_mark, pump, unread};
+use super::recv::{at_mark, is_expected, pump, unread};
 use super::stand_in::has_been_replaced;
 use super::usual::{READABLE, WRITABLE, is_as_usual};
 use super::{Conn, owed, send};
 use crate::config::hesitate;
+use crate::socket::LEFT;
 use crate::sys;
 
 /// The poll (and epoll: the same numbers) events of `conn`, as far as `wanted` asks
@@ -31,12 +32,24 @@ pub(crate) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
 #[inline(always)]
 fn mask_asking(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     if !look && is_as_usual(conn) {
-        let readable = conn.consumer().at_hand() > 0;
-        let writable =
-            asks_for_room(conn, wanted) && (has_room(conn) || asks && ask_for_room(conn, wanted));
-        return if readable { READABLE } else { 0 } | if writable { WRITABLE } else { 0 };
+        return usual_mask(conn, wanted, asks);
     }
     any_mask(conn, wanted, look, asks)
+}
+
+/// [`mask`] of a connection that [is as usual](is_as_usual).
+#[inline(always)]
+pub(crate) fn mask_as_usual(conn: &Conn, wanted: u32) -> u32 {
+    usual_mask(conn, wanted, true)
+}
+
+#[inline(always)]
+fn usual_mask(conn: &Conn, wanted: u32, asks: bool) -> u32 {
+    let readable = conn.consumer().at_hand() > 0;
+    let writable =
+        asks_for_room(conn, wanted) && (has_room(conn) || asks && ask_for_room(conn, wanted));
+    let events = |is_so: bool, events| if is_so { events } else { 0 };
+    events(readable, READABLE) | events(writable, WRITABLE)
 }
 
 /// Whether the program waits for room, or has waited: the peer may still believe so ([`slot::WANT_TX`]), and is told
@@ -63,7 +76,9 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     let mut ready = kernel & (ENDED | POLLPRI);
     let readable = is_readable(conn, inward, kernel);
     let error = conn.error().load(Ordering::Relaxed) != 0;
-    if readable || error {
+    // One that a call has left says nothing of the connection.
+    let is_left = conn.socket.hints.kernel_state.load(Ordering::Relaxed) & LEFT != 0;
+    if readable || error && !is_left {
         ready |= READABLE as i16;
     }
     if error {
@@ -103,12 +118,11 @@ fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
 
 /// Asks it, and notes what it says of an end.
 fn ask_kernel(conn: &Conn) -> i16 {
-    let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
+    let kernel = look_at_base(conn);
     let ended = (kernel & ENDED) as u32;
-    conn.socket
-        .hints
-        .kernel_state
-        .store(ended, Ordering::Relaxed);
+    let state = &conn.socket.hints.kernel_state;
+    let left = state.load(Ordering::Relaxed) & LEFT;
+    state.store(ended | left, Ordering::Relaxed);
     honest(conn, kernel)
 }
 
@@ -119,18 +133,22 @@ fn is_readable(conn: &Conn, inward: Way, kernel: i16) -> bool {
             // Behind the look at the kernel: a peer that leaves says so before it sends.
             let leaves = || conn.pair.peer_state() & slot::LEAVING != 0;
             let stray = kernel & POLLIN != 0 && !leaves();
-            conn.consumer().at_hand() > 0 || stray || kernel & ENDED != 0
+            let there = conn.consumer().at_hand() > 0 && !owed::is_held_up(conn);
+            there || stray || kernel & ENDED != 0
         }
         Way::Tcp if unread(conn) > 0 => true,
         // The count ends at urgent data.
         Way::Tcp if kernel & POLLIN != 0 && at_mark(conn) => true,
         Way::Tcp => kernel & ENDED != 0,
-        Way::TcpAgain | Way::Owing => kernel & POLLIN != 0,
+        Way::TcpAgain | Way::Owing => kernel & POLLIN != 0 || is_expected(conn),
     }
 }
 
 fn is_writable(conn: &Conn, out: Way, kernel: i16, wanted: u32, asks: bool) -> bool {
     match out {
+        _ if owed::cannot_send(conn) => {
+            asks && ask_for_room(conn, wanted) || kernel & (POLLHUP | POLLERR) != 0
+        }
         Way::Ring => {
             conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0
                 || kernel & (POLLHUP | POLLERR) != 0
@@ -146,9 +164,19 @@ fn is_writable(conn: &Conn, out: Way, kernel: i16, wanted: u32, asks: bool) -> b
 fn honest(conn: &Conn, kernel: i16) -> i16 {
     if kernel & POLLRDHUP != 0 {
         reset_if_died(conn);
-        return sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
+        return look_at_base(conn);
     }
     kernel
+}
+
+/// What the base socket says, or would say if a peer that has put its own aside had closed that.
+fn look_at_base(conn: &Conn) -> i16 {
+    let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
+    if conn.is_put_aside_by_peer() {
+        kernel | POLLIN | POLLRDHUP
+    } else {
+        kernel
+    }
 }
 
 /// The connection has no room: asks the peer to tell when it has, and looks once

@@ -2,6 +2,8 @@
 //! ([`downgrade`](mod@super::downgrade) is the other side of this), or this side withdraws
 //! them. They are sent again over TCP, before anything that follows.
 
+use std::sync::atomic::Ordering;
+
 use shunt_abi::Reason;
 use shunt_shm::path::death::Unfinished;
 use shunt_shm::path::recall::{Answer, Look};
@@ -21,11 +23,12 @@ mod withdrawal;
 mod written;
 
 pub(super) use look::GROWTH_MS;
-use look::{PATIENCE, has_died_with};
-pub(crate) use look::{is_due, is_owing, is_recalled, is_withdrawn};
+pub(super) use look::{PATIENCE, is_being_withdrawn, is_held_up};
+use look::{await_peer, has_died_with};
+pub(crate) use look::{cannot_send, is_due, is_owing, is_recalled, is_withdrawn};
 pub(super) use resend::{Debt, resend};
 pub(super) use room::{Roomy, has_room};
-pub(super) use withdrawal::{Withdrawal, follow_withdrawal, withdraw};
+pub(super) use withdrawal::{Withdrawal, follow_if_withdrawn, follow_withdrawal, withdraw};
 pub(super) use written::Written;
 
 /// How long a `close` or `shutdown` waits for TCP to take what is owed: so many steps of so
@@ -83,27 +86,32 @@ fn pay_and_wait(conn: &Conn) -> bool {
 /// With the sending token.
 pub(super) fn pay(conn: &Conn) -> Debt {
     let accepts = !is_owing(conn) && conn.sender().is_asked();
-    if accepts && !accept(conn) || !is_owing(conn) {
+    if accepts && !accept(conn) {
+        return Debt::Unsaid;
+    }
+    if !is_owing(conn) {
         return Debt::Paid;
     }
     send_owed(conn, if accepts { GROWTH_MS } else { 0 })
 }
 
-/// Takes note of a recall. With the sending token. `true`: something may be owed.
+/// Takes note of a recall. With the sending token. `false`: the peer has not said yet which side sends what is unread.
 fn accept(conn: &Conn) -> bool {
     // A thread sleeps here on a connection whose descriptors a relative alone has, which answers.
     if conn.base().is_none() && conn.is_shared() {
-        return false;
+        return true;
     }
     hesitate();
-    let asked = match await_peer(conn) {
-        Some(Look::TakenBack) => return false,
-        Some(look) => look == Look::Asked,
-        None => {
+    let asked = match await_recaller(conn) {
+        Some(Look::TakenBack) => return true,
+        Some(look @ (Look::Asked | Look::Done)) => look == Look::Asked,
+        // It has died in the middle of that, or its word is nonsense.
+        Some(Look::Wait | Look::Nonsense) => {
             errors::abort(conn);
             conn.sender().agree();
-            return false;
+            return true;
         }
+        None => return false,
     };
     hesitate();
     if conn.socket.reason() == Reason::Pending {
@@ -120,7 +128,7 @@ fn accept(conn: &Conn) -> bool {
         // Nothing comes by TCP that would wake it.
         conn.tell_always(News::Data);
     }
-    answer == Answer::Owing
+    true
 }
 
 /// With the sending token of a process that died with it: the peer must not wait for it.
@@ -129,24 +137,26 @@ pub(super) fn finish(conn: &Conn, has_left: bool) {
     if let Unfinished::Leaves(written) = conn.sender().finish(has_left) {
         end_ring(conn, written);
     }
+    // It may have met the one that died in the middle of a withdrawal, and sleep until that is over.
+    conn.tell_always(News::Data);
 }
 
-/// How far the peer is with its recall, once this side need not wait for it. `None`: it does
-/// not say.
-fn await_peer(conn: &Conn) -> Option<Look> {
-    let mut until = None;
-    loop {
-        match conn.sender().look() {
-            Look::Wait => {}
-            Look::Nonsense => return None,
-            look => return Some(look),
+/// How far the peer is with its recall; `Wait`: it has died there. `None`: it is in the middle of that, and has been waited for.
+fn await_recaller(conn: &Conn) -> Option<Look> {
+    let token = &conn.pair.peer.receiving.token;
+    let unheard = &conn.socket.hints.unheard;
+    let mut look = Look::Wait;
+    let heard = await_peer(token, !unheard.load(Ordering::Relaxed), || {
+        look = conn.sender().look();
+        let died = look == Look::Wait && has_died_with(conn, token);
+        if died {
+            // It may have said so just before that.
+            look = conn.sender().look();
         }
-        let late = sys::now() >= *until.get_or_insert_with(|| sys::now() + PATIENCE);
-        if late || has_died_with(conn, &conn.pair.peer.receiving.token) {
-            return None;
-        }
-        sys::sched_yield();
-    }
+        died || look != Look::Wait
+    });
+    unheard.store(!heard, Ordering::Relaxed);
+    heard.then_some(look)
 }
 
 /// Sends what is owed, as far as the kernel takes it. With the sending token.
@@ -162,7 +172,7 @@ fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
     });
     errors::name_reset(conn);
     match debt {
-        Some(Debt::Owed) => return Debt::Owed,
+        Some(debt @ (Debt::Owed | Debt::Unsaid)) => return debt,
         Some(Debt::Paid) => {}
         // The program has still to hear of it.
         Some(Debt::Void(errno)) => errors::keep_error(conn, errno),

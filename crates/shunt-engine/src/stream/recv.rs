@@ -12,6 +12,7 @@ use crate::Outcome;
 use crate::iov::Cursor;
 use crate::thread::{give, signals};
 
+mod arrival;
 mod back;
 mod brought;
 mod bytes;
@@ -30,10 +31,10 @@ use ring::from_ring;
 use step::Step;
 use tcp::from_tcp;
 
+pub(super) use arrival::{await_to_hand_on, is_expected};
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
 pub(super) use bytes::recount;
-pub(crate) use bytes::ring_bytes;
 pub(super) use settle::settle;
 pub(crate) use unread::{is_any_in_ring, leaves_unread, pump, unread};
 
@@ -73,7 +74,11 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
         // SAFETY: the caller's promise.
         let step = unsafe { attempt_in(stay, here, &mut call.cursor, flags) };
         give(&here.pair.own.receiving.token);
-        if matches!(step, Step::Empty | Step::Kernel) && call.answers_peer(here) {
+        let sleeps = matches!(
+            step,
+            Step::Empty | Step::Brings | Step::Asked | Step::Withdrawn | Step::Kernel
+        );
+        if sleeps && call.answers_peer(here) {
             continue;
         }
         // SAFETY: the caller's promise.
@@ -133,8 +138,14 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
                 Way::TcpAgain | Way::Owing => after_ring(conn),
             };
             let step = match step {
-                Step::Brings => brought::from_tcp(conn, cursor, flags),
-                Step::Asked => brought::meanwhile(conn, cursor, flags),
+                Step::Brings => match brought::from_tcp(conn, cursor, flags) {
+                    Step::Empty => Step::Brings,
+                    step => step,
+                },
+                Step::Asked => match brought::meanwhile(conn, cursor, flags) {
+                    Step::Empty => Step::Asked,
+                    step => step,
+                },
                 Step::Kernel => back::pending(conn).unwrap_or(step),
                 step => step,
             };

@@ -10,7 +10,7 @@ use shunt_shm::ring::{STEP, Stopped};
 use shunt_shm::slot::{self, Way};
 
 use super::attempt::Next;
-use super::errors::is_over;
+use super::errors::{is_over, take_left};
 use super::leave::leave_ring;
 use super::wait::{Stay, out_of_patience};
 use super::want::Want;
@@ -24,7 +24,7 @@ mod ask;
 mod kernel;
 mod next;
 
-pub(crate) use ask::ask_for_room;
+pub(crate) use ask::{ask_for_room, asked};
 pub(super) use kernel::by_kernel;
 use next::{Call, Step};
 
@@ -45,8 +45,10 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
 #[inline]
 pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &Stay) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
-        leave_ring(conn, Reason::Urgent);
-        return Outcome::Kernel;
+        return leave_for_kernel(conn, flags, stay);
+    }
+    if let Some(errno) = take_left(conn) {
+        return Outcome::Fail(errno);
     }
     if conn.way_out() == Way::TcpAgain {
         conn.socket.may_return(conn.fd);
@@ -74,6 +76,24 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
         }
         if let Some(outcome) = call.wait((conn, here), stay) {
             return outcome;
+        }
+    }
+}
+
+/// The kernel alone can send it, behind what the peer has recalled.
+#[cold]
+fn leave_for_kernel(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
+    loop {
+        leave_ring(conn, Reason::Urgent);
+        if !owed::is_due(conn) {
+            return Outcome::Kernel;
+        }
+        // A call of no bytes waits for that, if it may.
+        let flags = flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: no bytes.
+        match unsafe { send_in(conn, &[], flags, stay) } {
+            Outcome::Done(_) => {}
+            other => return other,
         }
     }
 }
@@ -188,7 +208,7 @@ const PART: usize = 64 << 10;
 
 /// The kernel copies about so much at once, and sends none of it if it meets a bad address
 /// (`skb_page_frag_refill`).
-const AT_ONCE: usize = 32 << 10;
+pub(crate) const AT_ONCE: usize = 32 << 10;
 
 /// A sender that may wait makes way for its peer whenever so much more is in flight: on
 /// one core the peer reads it while it is still in the cache.
@@ -205,6 +225,22 @@ fn is_ahead(conn: &Conn) -> bool {
     }
     looked_at.store(written, Ordering::Relaxed);
     conn.in_flight() > AHEAD / 2
+}
+
+/// Whether all can be read that the kernel copies at once.
+fn can_be_read(cursor: &Cursor) -> bool {
+    let mut left = AT_ONCE;
+    for (base, length) in cursor.rest() {
+        let n = length.min(left);
+        if !is_readable(base, n) {
+            return false;
+        }
+        left -= n;
+        if left == 0 {
+            break;
+        }
+    }
+    true
 }
 
 /// How far [`fill`] has come.
@@ -227,10 +263,8 @@ unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<Filled, Stopped> {
         }
         let want = length.min(allowed(conn));
         // What is published cannot be taken back.
-        if cursor.done() == 0
-            && (want < length || length > STEP)
-            && !is_readable(base, length.min(AT_ONCE))
-        {
+        let at_once = cursor.single().is_some() && want == length && length <= STEP;
+        if cursor.done() == 0 && !at_once && !can_be_read(cursor) {
             return Err(Stopped::BadBuffer(0));
         }
         // SAFETY: the caller's promise.

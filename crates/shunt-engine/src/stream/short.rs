@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
-use shunt_shm::ring::BadBuffer;
+use shunt_shm::ring::{BadBuffer, Consumer};
 use shunt_shm::slot::{self, Way};
 
 use super::spin::{self, Peer, shares_core};
@@ -167,7 +167,6 @@ enum Looked {
 /// wait: each would cost more than the answer.
 #[inline(never)]
 fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
-    const LOOKS: u32 = 64;
     let own = pair.own;
     let waits = own.options.nonblock.load(Ordering::Relaxed) == 0
         // A real wait may take this flag back.
@@ -185,12 +184,29 @@ fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
         Peer::Here => spin::give_turn() && consumer.is_ready(),
         Peer::Elsewhere if spin::is_wanted() && spin::is_burst_over(sys::ticks()) => false,
         Peer::Somewhere if shares_core() => false,
-        _ => (0..LOOKS).any(|_| consumer.is_ready()),
+        _ => comes_soon(&consumer),
     };
     if seen.any_since() {
         return after_signal(socket, pair, fd, seen);
     }
     if comes { Looked::Come } else { Looked::InVain }
+}
+
+/// Looks for as long as a peer that is awake takes to answer. The look at the counter between two looks keeps them apart:
+/// each takes the message's cache line away from the core that is just about to write there.
+#[inline(always)]
+fn comes_soon(consumer: &Consumer) -> bool {
+    /// Ticks, about 0.8 µs.
+    const ANSWER: u64 = 2_000;
+    let began = sys::ticks();
+    loop {
+        if consumer.is_ready() {
+            return true;
+        }
+        if sys::ticks().wrapping_sub(began) > ANSWER {
+            return false;
+        }
+    }
 }
 
 /// A handler ran while this thread looked or made way, so that it may have waited already: what has

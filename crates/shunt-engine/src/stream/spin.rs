@@ -214,7 +214,8 @@ impl Spin {
     #[inline(always)]
     pub(crate) fn for_peer(peer: Peer) -> Self {
         let failed = FAILED.load(Ordering::Relaxed);
-        let budget = if is_probe(failed) {
+        // The first without a division.
+        let budget = if failed == 0 || is_probe(failed) {
             LONGEST
         } else {
             LONGEST >> failed.min(16)

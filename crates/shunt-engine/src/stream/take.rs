@@ -11,6 +11,7 @@ use super::conn::Conn;
 use super::errors::break_off;
 use super::owed;
 use super::recv::recount;
+use super::tell::News;
 use crate::thread::{self, Got};
 
 impl Conn<'_> {
@@ -57,6 +58,12 @@ fn take_over(conn: &Conn, token: &Token) {
     }
     if conn.consumer().repair() && recount(conn) {
         conn.receiver().finish(|| conn.unread_in_ring());
+        // A peer that has met it in the middle of a recall. Whoever has the other token looks by itself.
+        if thread::try_take(&own.sending.token) {
+            conn.tell_always(News::Data);
+            conn.tell_always(News::Room);
+            thread::give(&own.sending.token);
+        }
         return;
     }
     conn.socket.set_reason(Reason::HolderDied);

@@ -84,6 +84,26 @@ impl Conn<'_> {
         self.tell(self.pair.peer.face.wait.load(Ordering::Relaxed), news);
     }
 
+    /// Tells a peer that waits for either of a recall, or how that goes on: it may have met this side in the middle of that.
+    /// Without the sending token.
+    #[cold]
+    pub(super) fn tell_of_recall(&self) {
+        let token = &self.pair.own.sending.token;
+        if self.take(token) {
+            self.tell_always(News::Data);
+            self.tell_always(News::Room);
+            give(token);
+        }
+    }
+
+    /// Tells a peer that waits for either of an end that the kernel does not tell, or of a connection that begins. With the
+    /// sending token. `false`: a thread sleeps that cannot be called.
+    pub(super) fn tell_beside_kernel(&self) -> bool {
+        light();
+        let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
+        self.tell(wait, News::Data) && self.tell(wait, News::Room)
+    }
+
     /// With the sending token. `false`: a thread sleeps that cannot be called.
     #[cold]
     fn tell(&self, wait: u32, news: News) -> bool {
@@ -151,8 +171,19 @@ impl Conn<'_> {
     /// Moves the outgoing direction to the ring if the peer honours it and
     /// nobody is sending through the kernel. With the sending token.
     pub(super) fn try_switch(&self) -> bool {
+        self.sender().may_switch() && self.switch()
+    }
+
+    /// The same before this side puts the connection aside, as its peer may have done.
+    pub(super) fn try_switch_at_end(&self) -> bool {
+        self.sender().may_switch_at_end() && self.switch()
+    }
+
+    fn switch(&self) -> bool {
         let path = self.sender();
-        if !path.may_switch() || self.socket.inside.has_sender() || self.is_shared() {
+        // Between hosts the peer would have to agree first.
+        let between_hosts = self.pair.link.is_between_hosts();
+        if between_hosts || self.socket.inside.has_sender() || self.is_shared() {
             return false;
         }
         let Some(base) = self.base() else {

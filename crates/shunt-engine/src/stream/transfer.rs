@@ -210,6 +210,14 @@ pub(crate) fn splice_in(
 /// A call that only the kernel can make: the direction leaves the ring for it.
 pub(crate) fn by_kernel_alone(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
     leave_ring(conn, Reason::Blocked);
+    // A call of no bytes waits for what the peer has recalled, if it may.
+    while owed::is_due(conn) {
+        // SAFETY: no bytes.
+        match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
+            Outcome::Done(_) => {}
+            other => return other,
+        }
+    }
     // Refused like a file that cannot be spliced, if it has to stay there.
     by_kernel(conn, call).unwrap_or(Outcome::Fail(libc::EINVAL))
 }
@@ -456,7 +464,10 @@ fn take_seen(conn: &Conn, chunk: &mut [MaybeUninit<u8>]) {
         };
         match received {
             Outcome::Done(n @ 1..) => taken += n as usize,
-            Outcome::Fail(libc::EAGAIN | libc::EINTR) => sys::sched_yield(),
+            // The peer may be held up in the middle of that.
+            Outcome::Fail(libc::EAGAIN | libc::EINTR) => {
+                sys::poll_ms(-1, 0, 1);
+            }
             _ => return,
         }
     }

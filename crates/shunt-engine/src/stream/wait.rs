@@ -12,6 +12,7 @@ use shunt_shm::wake::Address;
 use super::Conn;
 use super::downgrade::downgrade;
 use super::leave::leave_if_ending;
+use super::owed;
 use super::spin::{self, Peer, Spin};
 use super::want::{Deadline, Want, is_interrupted, is_ready, lost, must_be_called, token};
 use super::wish::see_to_wishes;
@@ -23,7 +24,7 @@ use crate::wake::{self, Place};
 mod in_kernel;
 mod stay;
 
-pub(crate) use in_kernel::{TURN, turn};
+pub(crate) use in_kernel::{SELDOM, TURN, has_time_limit, turn};
 use in_kernel::{Woken, sleep_in_kernel, until};
 pub(super) use in_kernel::{timeout, wait_for_kernel};
 pub(crate) use stay::{Stay, interrupted};
@@ -309,7 +310,7 @@ pub(crate) fn say_again(conn: &Conn) -> bool {
 /// With the token, having said that a thread sleeps: whether it should not.
 fn has_come(conn: &Conn, want: Want) -> bool {
     is_ready(conn, want)
-        || conn.sender().is_asked()
+        || conn.sender().is_asked() && !owed::cannot_send(conn)
         || (want == Want::Data
             && conn.way_in() == Way::Tcp
             && super::recv::settle(conn)

@@ -65,7 +65,12 @@ pub(super) fn is_ready(conn: &Conn, want: Want) -> bool {
     match want {
         // On TCP the kernel wakes us; look at the ring once the peer has switched.
         Want::Data if conn.way_in() != Way::Ring => false,
-        Want::Data => conn.consumer().is_ready() || owed::is_withdrawn(conn),
+        // The peer calls when it is through, unless what was there comes by TCP.
+        Want::Data if owed::is_being_withdrawn(conn) => false,
+        Want::Data => {
+            conn.consumer().is_ready() || owed::is_withdrawn(conn) || conn.is_put_aside_by_peer()
+        }
+        Want::Room if owed::cannot_send(conn) => false,
         Want::Room => {
             conn.has_room()
                 || conn.way_out() != Way::Ring

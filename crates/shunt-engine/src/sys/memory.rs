@@ -40,6 +40,14 @@ pub(crate) fn wipe_on_fork(at: *mut u8, bytes: usize, wiped: bool) -> bool {
     call!(madvise, at, bytes, advice).is_ok()
 }
 
+/// The end of what a program can address that does not ask for more (`TASK_SIZE` in the
+/// kernel, which keeps the last page to itself on x86-64).
+pub(crate) const USER_END: usize = if cfg!(target_arch = "aarch64") {
+    1 << 48
+} else {
+    (1 << 47) - 4096
+};
+
 /// Gives such memory back.
 pub(crate) fn unmap(at: *mut u8, bytes: usize) {
     let _ = call!(munmap, at, bytes);

@@ -16,13 +16,6 @@ pub(crate) fn has_threads() -> bool {
     stat_path(c"/proc/self/task").is_none_or(|status| status.st_nlink > 3)
 }
 
-/// How many descriptors the process has open; `None` where the kernel does not say
-/// (`proc_pid_fd(5)`: it does so since Linux 6.2, as the size of the directory).
-pub(crate) fn open_descriptors() -> Option<usize> {
-    let size = stat_path(c"/proc/self/fd")?.st_size;
-    usize::try_from(size).ok().filter(|&size| size > 0)
-}
-
 fn stat_path(path: &CStr) -> Option<libc::stat> {
     // SAFETY: a C struct of integers, for which zero is a value.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };

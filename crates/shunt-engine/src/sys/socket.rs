@@ -173,6 +173,14 @@ pub(crate) fn send_room(fd: c_int) -> Option<u64> {
     Some(u64::from(room.min(most)))
 }
 
+/// `getpeername`, to where the program wants it.
+///
+/// # Safety
+/// As the manual page wants it. Where nothing can be stored the kernel says so, and this does not.
+pub(crate) unsafe fn put_name(fd: c_int, address: *mut libc::sockaddr, length: *mut u32) {
+    let _ = call!(getpeername, fd, address, length);
+}
+
 /// `getsockname` or `getpeername`.
 pub(crate) fn name(fd: c_int, peer: bool) -> Result<libc::sockaddr_storage, Errno> {
     let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::zeroed();

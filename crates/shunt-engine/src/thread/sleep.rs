@@ -67,13 +67,14 @@ impl Sleep {
         unsafe { Self::new(libc::SYS_ppoll, arguments, seen).make(undo) }
     }
 
-    /// `epoll_pwait(2)`, where no handler has run since `seen`; a negative number of milliseconds: for ever.
+    /// `epoll_pwait(2)` for so many events, where no handler has run since `seen`; a negative number of milliseconds: for
+    /// ever.
     ///
     /// # Safety
-    /// `mask` is null or a signal set.
+    /// What is mapped of the room for events may be written; `mask` is null or a signal set.
     pub(crate) unsafe fn epoll_wait<U: Fn()>(
         set: c_int,
-        room: &mut [epoll_event],
+        (room, most): (*mut epoll_event, usize),
         milliseconds: c_int,
         mask: *const sigset_t,
         seen: Seen,
@@ -81,8 +82,8 @@ impl Sleep {
     ) -> Result<usize, Errno> {
         let arguments = [
             set as usize,
-            room.as_mut_ptr() as usize,
-            room.len(),
+            room as usize,
+            most,
             milliseconds as usize,
             mask as usize,
             MASK_SIZE,

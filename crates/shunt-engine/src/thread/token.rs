@@ -7,6 +7,7 @@ use shunt_shm::token::{Holder, Taken, Token};
 
 use super::alone::is_alone;
 use super::identity::pid;
+use super::rest::Rest;
 use super::undisturbed;
 use super::words::Own;
 use crate::sys;
@@ -139,11 +140,9 @@ pub(crate) fn give(token: &Token) {
 
 #[cold]
 fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
-    /// Yields between two looks at whether the holder's process lives.
-    const LOOK_EVERY: u32 = 256;
-    /// Between two looks at one that is stopped.
+    /// Between two looks at a process that is stopped.
     const NAP_MS: i64 = 1;
-    let mut yields = 0u32;
+    let (mut looks, rest) = (Looks::begin(sys::now()), Rest::new());
     loop {
         for _ in 0..100 {
             if !token.is_taken() && try_take(token) {
@@ -151,9 +150,8 @@ fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
             }
             std::hint::spin_loop();
         }
-        sys::sched_yield();
-        yields = yields.wrapping_add(1);
-        if !yields.is_multiple_of(LOOK_EVERY) {
+        rest.turn();
+        if !looks.is_due(sys::now()) {
             continue;
         }
         if take_from_the_dead(token) {
@@ -168,6 +166,34 @@ fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
     }
 }
 
+/// When a thread that waits for the end of another one's operation looks whether the process of that one has died, or is
+/// stopped. By the clock: beside busy programs a single yield may take longer than hundreds of them take elsewhere.
+pub(crate) struct Looks {
+    next: u64,
+}
+
+impl Looks {
+    /// Before the first look (nanoseconds): mostly an operation is over by then.
+    const FIRST: u64 = 50_000;
+    /// Between two.
+    const EVERY: u64 = 1_000_000;
+
+    pub(crate) fn begin(now: u64) -> Self {
+        Self {
+            next: now + Self::FIRST,
+        }
+    }
+
+    /// Whether a look is due; then the next one is later.
+    pub(crate) fn is_due(&mut self, now: u64) -> bool {
+        let due = now >= self.next;
+        if due {
+            self.next = now + Self::EVERY;
+        }
+        due
+    }
+}
+
 /// Whether a process held the token when it died. One in another pid namespace seems
 /// dead too.
 pub(crate) fn is_held_by_dead(token: &Token) -> bool {
@@ -179,6 +205,25 @@ pub(crate) fn is_held_by_stopped(token: &Token) -> bool {
     let process = |holder: Holder| (holder.0 >> PID_SHIFT) as u32;
     let other = token.holder().map(process).filter(|&other| other != pid());
     other.is_some_and(sys::is_stopped)
+}
+
+/// Whether another thread holds the token, of this process or of one that lives and is not stopped, so that it goes on as soon as it
+/// has a processor.
+pub(crate) fn is_held_by_running(token: &Token) -> bool {
+    token.holder().is_some_and(|holder| {
+        let process = (holder.0 >> PID_SHIFT) as u32;
+        if process == pid() {
+            holder.0 != here()
+        } else {
+            !sys::is_dead(process) && !sys::is_stopped(process)
+        }
+    })
+}
+
+/// How a token names a thread of another process.
+#[cfg(test)]
+pub(crate) fn of_another(process: u32) -> Holder {
+    Holder(u64::from(process) << PID_SHIFT | 1)
 }
 
 fn is_dead(holder: Holder) -> bool {
@@ -217,6 +262,7 @@ mod tests {
         assert!(!is_held_by_dead(&token) && !is_held_by_stopped(&token));
         assert!(try_take(&token));
         assert!(!is_held_by_dead(&token) && !is_held_by_stopped(&token));
+        assert!(!is_held_by_running(&token));
         give(&token);
     }
 
@@ -224,7 +270,7 @@ mod tests {
     fn what_a_dead_process_held_is_taken_over() {
         super::super::learn_pid();
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let holder = Holder(u64::from(child.id()) << PID_SHIFT | 1);
+        let holder = of_another(child.id());
         child.wait().unwrap();
         let token = Token::FREE;
         assert!(token.try_take(holder).is_ok() && is_held_by_dead(&token));
@@ -232,6 +278,15 @@ mod tests {
         give(&token);
         assert!(try_take(&token));
         give(&token);
+    }
+
+    #[test]
+    fn a_look_is_due_by_the_clock_however_seldom_the_waiting_thread_runs() {
+        let mut looks = Looks::begin(7);
+        assert!(!looks.is_due(7) && !looks.is_due(6 + Looks::FIRST));
+        let first = 50_000_000;
+        assert!(looks.is_due(first) && !looks.is_due(first + 1));
+        assert!(looks.is_due(first + Looks::EVERY));
     }
 
     #[test]

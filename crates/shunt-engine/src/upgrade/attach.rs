@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_abi::message::Role;
+use shunt_rdma::bond::Lines;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Slot};
 
@@ -12,13 +13,15 @@ use super::vain;
 use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Locked, Socket, Stage};
-use crate::{config, control, epoll, signal, stats, stream, sys, tcp, wake};
+use crate::{config, control, epoll, reach, signal, stats, stream, sys, tcp, wake};
 
 /// A call on a paired socket: attaches it if that can be. `true` if it is attached now.
 pub(super) fn attach_paired(socket: &'static Socket, fd: c_int, known: Known) -> bool {
     match socket.stage() {
         Stage::Attached => true,
-        Stage::Paired => !awaits_acceptor(socket) && attach(socket, fd, known),
+        Stage::Paired => {
+            !awaits_acceptor(socket) && !control::lacks_sockets() && attach(socket, fd, known)
+        }
         _ => false,
     }
 }
@@ -31,8 +34,16 @@ fn awaits_acceptor(socket: &Socket) -> bool {
     }
     control::check_mail();
     socket.pair().is_some_and(|pair| {
+        hear(pair);
         pair.peer_state() & (slot::READY | slot::REFUSED) == 0 && !is_left(socket, pair)
     })
+}
+
+/// Takes what a peer on another host has told of itself; one on this host says it in memory that both have.
+pub(super) fn hear(pair: &Pair) {
+    if pair.link.is_between_hosts() {
+        reach::progress();
+    }
 }
 
 /// Whether the daemon says that the other end was let go.
@@ -120,6 +131,10 @@ fn attach_now(socket: &Locked, fd: c_int, known: Known) -> Result<(), Obstacle> 
         Some(false) => return Err(Obstacle::For(Reason::Edge)),
         None => return Err(refuse_peer(own, Reason::NoResources)),
     }
+    tell_host(pair).map_err(|reason| match reason {
+        Reason::Busy => Obstacle::For(reason),
+        _ => refuse_peer(own, reason),
+    })?;
     if socket.items.is_empty() {
         stream::foresee_sleep(own);
     }
@@ -127,6 +142,10 @@ fn attach_now(socket: &Locked, fd: c_int, known: Known) -> Result<(), Obstacle> 
     signal::guard_copies();
     if !socket.move_on(Stage::Paired, Stage::Attached) {
         return Err(Obstacle::Over);
+    }
+    if config::recycles() {
+        stream::turns(pair).begin(pair.life());
+        socket.queued.note_end(socket.port());
     }
     publish::set_bits(&own.face.state, slot::READY);
     Ok(())
@@ -185,6 +204,21 @@ fn look_at_kernel(socket: &Socket, fd: c_int, own: &Slot) -> Result<(), Obstacle
     own.options.most.store(most, o);
     own.face.epoch.store(1, o);
     Ok(())
+}
+
+/// Tells a peer on another host that this side honours its ring.
+fn tell_host(pair: &Pair) -> Result<(), Reason> {
+    if !pair.link.is_between_hosts() {
+        return Ok(());
+    }
+    let lines = Lines {
+        own: pair.own,
+        view: pair.peer,
+        out: pair.out,
+        inward: pair.inward,
+    };
+    // SAFETY: the link is forgotten before it is unmapped; the view is written for that link alone.
+    unsafe { reach::open(pair.link.own_number(), pair.number, pair.life(), lines) }
 }
 
 /// Tells the peer that this side never will.

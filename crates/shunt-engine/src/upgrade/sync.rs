@@ -18,7 +18,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::Role;
 use shunt_shm::slot;
 
-use super::attach::attach_paired;
+use super::attach::{attach_paired, hear};
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::socket::{SOCKETS, Socket, Stage};
@@ -133,6 +133,7 @@ fn is_attached_there(socket: &'static Socket) -> bool {
     let Some(pair) = socket.pair() else {
         return true;
     };
+    hear(pair);
     if pair.peer_state() & (slot::READY | slot::REFUSED) != 0 {
         return true;
     }

@@ -2,19 +2,21 @@
 //!
 //! The names of channels are those of a network namespace, and a socket looks them up in the one that it was made in,
 //! whichever process has it. So shuntd has a namespace in which there is nothing else, and passes sockets that it has
-//! made there: one by which this process calls, and some for its channels. (One from the peer's own namespace would
-//! do, too, but its holder could look around there.)
+//! made there: one by which this process calls, and some for its channels, which wait in stock. (One from the peer's own
+//! namespace would do, too, but its holder could look around there.)
 //!
 //! A process with peers elsewhere opens all of its channels there from then on, as long as it has such sockets. Each
-//! process that is called there also has a socket by which it calls.
+//! process that is called there also has a socket by which it calls. How many sockets it wants, and when shuntd is asked
+//! for them: [`super::demand`].
 //!
 //! Each shuntd has another such namespace. What is left from that of one before is replaced as soon as
 //! this one has passed a socket.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
+use super::demand::{self, MOST};
 use super::sending::{await_sent, is_heard, sending};
 use crate::kept::Kept;
 use crate::region::count;
@@ -24,9 +26,6 @@ use crate::thread::undisturbed;
 /// Names with this bit are looked up in shuntd's namespace, all others in this process's own.
 const BIT: u64 = 1 << 63;
 
-/// So many sockets for channels are there at most until they are used.
-const MOST: usize = shunt_abi::message::SOCKETS as usize;
-
 /// The socket by which peers are called.
 static SENDER: Kept = Kept::nothing();
 /// Sockets for channels to come.
@@ -35,27 +34,61 @@ static STOCK: [Spare; MOST] = [const { Spare::nothing() }; MOST];
 static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 /// This process has been given sockets to be called at.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
-/// A thread is changing these.
-static CHANGING: AtomicBool = AtomicBool::new(false);
 
-/// A socket for a channel, and the namespace that it was made in.
+/// A place in stock. Whoever moves it to [`CHANGING`] changes it alone; one that a thread is changing is passed over by
+/// all others, however long that takes.
 struct Spare {
+    stage: AtomicU32,
+    /// A socket for a channel, …
     socket: Kept,
+    /// … and the namespace that it was made in.
     namespace: AtomicU64,
 }
+
+const EMPTY: u32 = 0;
+const CHANGING: u32 = 1;
+const FULL: u32 = 2;
 
 impl Spare {
     const fn nothing() -> Self {
         Self {
+            stage: AtomicU32::new(EMPTY),
             socket: Kept::nothing(),
             namespace: AtomicU64::new(0),
         }
     }
 
-    /// Whether there is a socket by which peers can call.
-    fn is_of_use(&self) -> bool {
-        let of = self.namespace.load(Ordering::Relaxed);
-        self.socket.number() >= 0 && of == namespace()
+    fn is_in(&self, stage: u32) -> bool {
+        self.stage.load(Ordering::Relaxed) == stage
+    }
+
+    /// Changes it, if it is in that stage and nobody else changes it.
+    fn change<R>(&self, from: u32, change: impl FnOnce(&Self) -> (u32, R)) -> Option<R> {
+        let begun =
+            self.stage
+                .compare_exchange(from, CHANGING, Ordering::Acquire, Ordering::Relaxed);
+        begun.ok()?;
+        let (to, result) = change(self);
+        self.stage.store(to, Ordering::Release);
+        Some(result)
+    }
+
+    /// Puts a socket there. `None`: there is one.
+    fn put(&self, fd: c_int, namespace: u64) -> Option<bool> {
+        self.change(EMPTY, |spare| {
+            spare.namespace.store(namespace, Ordering::Relaxed);
+            let is_kept = spare.socket.keep(fd);
+            (if is_kept { FULL } else { EMPTY }, is_kept)
+        })
+    }
+
+    /// Takes out what is there, if there is anything.
+    fn take(&self) -> Option<(c_int, u64)> {
+        let taken = self.change(FULL, |spare| {
+            let fd = spare.socket.take();
+            (EMPTY, fd.zip(Some(spare.namespace.load(Ordering::Relaxed))))
+        });
+        taken.flatten()
     }
 }
 
@@ -76,92 +109,69 @@ pub(super) fn namespace() -> u64 {
 
 /// Whether there is a socket for a channel that has none of these.
 pub(super) fn is_any() -> bool {
-    STOCK.iter().any(Spare::is_of_use)
+    is_called() && STOCK.iter().any(|spare| spare.is_in(FULL))
+}
+
+/// So many are in stock.
+fn count() -> u32 {
+    STOCK.iter().filter(|spare| spare.is_in(FULL)).count() as u32
+}
+
+/// Whether peers elsewhere call this process.
+pub(super) fn is_called() -> bool {
+    IS_CALLED.load(Ordering::Relaxed)
 }
 
 /// Another shuntd serves this process: it is asked for sockets in place of those of the one before, if
-/// there were peers elsewhere.
+/// there were peers elsewhere. With the control lock.
 pub(crate) fn renew() {
-    if IS_CALLED.load(Ordering::Relaxed) {
-        want_sockets();
-    }
+    demand::renew(is_called(), count());
 }
 
 /// Keeps a copy of a socket that shuntd has passed: the one to call by, in the place of a former one, or
 /// one for a channel. With the control lock.
 pub(crate) fn keep(passed: c_int, is_sender: bool) {
     let Ok(copy) = sys::copy_high(passed) else {
-        return;
+        return demand::note_no_room();
     };
     let cookie = sys::getsockopt(copy, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE);
     let namespace = cookie.unwrap_or(0); // A kernel that tells none apart.
-    let kept = change(|| {
-        NAMESPACE.store(namespace, Ordering::Relaxed);
-        let kept = if is_sender {
-            &SENDER
-        } else {
-            IS_CALLED.store(true, Ordering::Relaxed);
-            let free = STOCK.iter().find(|spare| !spare.is_of_use())?;
-            free.namespace.store(namespace, Ordering::Relaxed);
-            &free.socket
-        };
-        let former = kept.take();
-        kept.keep(copy).then_some(former)
-    });
-    match kept.flatten() {
-        Some(Some(former)) => {
+    if NAMESPACE.swap(namespace, Ordering::Relaxed) != namespace {
+        empty(); // Nobody calls there any more.
+    }
+    if is_sender {
+        let former = SENDER.take();
+        SENDER.keep(copy);
+        if let Some(former) = former {
             await_none_sends();
             sys::close(former);
         }
-        Some(None) => {}
-        None => sys::close(copy),
+        return;
+    }
+    IS_CALLED.store(true, Ordering::Relaxed);
+    match STOCK.iter().find_map(|spare| spare.put(copy, namespace)) {
+        Some(true) => demand::note_given(),
+        Some(false) => demand::note_no_room(),
+        None => {
+            sys::close(copy);
+            demand::note_no_room();
+        }
     }
 }
 
 /// A socket for a channel, and its namespace. Whoever gets it closes it.
 pub(super) fn take() -> Option<(c_int, u64)> {
-    let taken = change(|| {
-        STOCK
-            .iter()
-            .filter(|spare| spare.is_of_use())
-            .find_map(|spare| {
-                let namespace = spare.namespace.load(Ordering::Relaxed);
-                spare.socket.take().map(|fd| (fd, namespace))
-            })
-    })
-    .flatten();
-    if taken.is_some() && !is_any() {
-        want_sockets();
+    if !is_called() {
+        return None;
     }
+    let taken = STOCK.iter().find_map(Spare::take);
+    demand::note_taken(taken.is_some(), count());
     taken
 }
 
-/// Sockets for channels are wished for.
-static WANTED: AtomicBool = AtomicBool::new(false);
-
-/// There are no more of them: the daemon is asked for some with the next message to it.
-pub(crate) fn want_sockets() {
-    WANTED.store(true, Ordering::Release);
-}
-
-/// Whether it is to be asked.
-pub(crate) fn wants_sockets() -> bool {
-    WANTED.load(Ordering::Acquire)
-}
-
-/// It is asked now.
-pub(crate) fn asks_for_sockets() -> bool {
-    WANTED.swap(false, Ordering::AcqRel)
-}
-
-/// `None`: another thread is changing something, or this one, below a signal handler.
-fn change<R>(change: impl FnOnce() -> R) -> Option<R> {
-    if CHANGING.swap(true, Ordering::Acquire) {
-        return None;
-    }
-    let result = change();
-    CHANGING.store(false, Ordering::Release);
-    Some(result)
+fn empty() {
+    let stock = STOCK.iter().filter_map(Spare::take);
+    stock.for_each(|(fd, _)| sys::close(fd));
 }
 
 /// Waits for threads that may be sending; not in a handler that has interrupted this thread in the middle of an
@@ -192,20 +202,26 @@ pub(super) fn call(name: u64, secret: u64) -> bool {
 
 /// In a forked child: what is in stock is its parent's, which would have calls for both.
 pub(super) fn after_fork_child() {
-    CHANGING.store(false, Ordering::Relaxed);
     IS_CALLED.store(false, Ordering::Relaxed);
-    let stock = STOCK.iter().filter_map(|spare| spare.socket.take());
-    stock.for_each(sys::close);
+    demand::forget();
+    for spare in &STOCK {
+        // Also what a thread of the parent was just changing.
+        if spare.stage.swap(EMPTY, Ordering::Relaxed) != EMPTY
+            && let Some(fd) = spare.socket.take()
+        {
+            sys::close(fd);
+        }
+    }
 }
 
 /// If `fd` is the number of one of them and the program wants it: moves elsewhere.
 pub(super) fn make_way(fd: c_int) {
-    let stock = STOCK.iter().map(|spare| &spare.socket);
-    for kept in stock.chain([&SENDER]) {
-        if kept.number() == fd {
-            kept.make_way(fd);
-            await_none_sends();
-        }
+    for spare in STOCK.iter().filter(|spare| spare.socket.number() == fd) {
+        spare.change(FULL, |spare| (FULL, spare.socket.make_way(fd)));
+    }
+    if SENDER.number() == fd {
+        SENDER.make_way(fd);
+        await_none_sends();
     }
 }
 
@@ -217,6 +233,34 @@ mod tests {
     use super::*;
     use crate::thread;
 
+    /// As shuntd passes one.
+    fn pass(is_sender: bool) {
+        let passed = sys::datagram_socket().unwrap();
+        keep(passed, is_sender);
+        sys::close(passed);
+    }
+
+    #[test]
+    fn a_thread_that_is_changing_a_place_in_stock_keeps_no_other_socket_from_coming_or_going() {
+        let _alone = crate::both_ends::one_at_a_time();
+        thread::learn_pid();
+        pass(false);
+        // Two threads stop, one in the middle of taking this, one of putting another one there.
+        for stage in [FULL, EMPTY] {
+            let of = STOCK.iter().find(|spare| spare.is_in(stage)).unwrap();
+            of.stage.store(CHANGING, Ordering::Relaxed);
+        }
+        assert!(!is_any());
+        pass(false);
+        pass(false);
+        for _ in 0..2 {
+            sys::close(take().unwrap().0);
+        }
+        assert!(take().is_none());
+        after_fork_child();
+        assert!(STOCK.iter().all(|spare| spare.is_in(EMPTY)));
+    }
+
     #[test]
     fn a_channel_is_renewed_where_peers_elsewhere_can_call_it() {
         let _alone = crate::both_ends::one_at_a_time();
@@ -225,11 +269,6 @@ mod tests {
         assert!(channel.open() && !channel.is_outdated());
         channel.tell(&at);
         assert!(!is_name(at.look().0) && call(&at) && channel.hear());
-        let pass = |is_sender| {
-            let passed = sys::datagram_socket().unwrap();
-            keep(passed, is_sender);
-            sys::close(passed);
-        };
         pass(false);
         assert!(channel.is_outdated());
         channel.close();

@@ -9,6 +9,7 @@ use shunt_shm::wake::Address;
 use super::abroad;
 use super::call::sender_to;
 use super::datagram::{address, listen_for, send, take};
+use super::demand;
 use super::sending::sending;
 use crate::kept::Kept;
 use crate::sys::{self, Errno};
@@ -103,6 +104,13 @@ impl Channel {
         } else {
             abroad::is_any()
         }
+    }
+
+    /// Whether peers in other network namespaces could not call whoever sleeps there now, but will as soon as shuntd has
+    /// passed more sockets, which it is asked for.
+    pub(crate) fn awaits_socket(&self) -> bool {
+        let is_reached = self.is_open() && abroad::is_name(self.called());
+        abroad::is_called() && !is_reached && !abroad::is_any() && demand::wants_some()
     }
 
     /// Says where it is to be called.

@@ -6,13 +6,12 @@ use libc::{c_int, pollfd};
 use shunt_shm::wake::Address;
 
 use super::channel::Channel;
+use super::demand::SHARE;
 use crate::thread::{self, under_way};
 use crate::{config, sys};
 
 /// So many threads of a process may sleep in places at the same time.
 const MOST: usize = 512;
-/// Of the descriptors that a process may have, channels use no more than one in so many.
-const SHARE: u64 = 8;
 
 static CHANNELS: [Channel; MOST] = [const { Channel::new() }; MOST];
 /// Which are taken, a bit each.

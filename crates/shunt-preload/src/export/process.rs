@@ -269,6 +269,36 @@ unsafe extern "C-unwind" fn posix_spawnp(
     unsafe { next::posix_spawnp(pid, file, actions, attributes, argv, envp) }
 }
 
+/// Since glibc 2.39; `ENOSYS` from an older one, as from an older kernel.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pidfd_spawn(
+    pidfd: *mut c_int,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    quietly(life::before_spawn);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) }
+}
+
+/// The same with a file that is looked for.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pidfd_spawnp(
+    pidfd: *mut c_int,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    quietly(life::before_spawn);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::pidfd_spawnp(pidfd, file, actions, attributes, argv, envp) }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     actions: *mut posix_spawn_file_actions_t,

@@ -4,9 +4,9 @@
 use std::ffi::{c_int, c_void};
 
 use libc::{sockaddr, socklen_t};
-use shunt_engine::life;
+use shunt_engine::{Outcome, life};
 
-use crate::call::{alias, errno, export, quietly};
+use crate::call::{alias, errno, export, fail, quietly, quietly_with};
 use crate::next;
 
 #[inline(always)]
@@ -33,6 +33,11 @@ pub(super) unsafe fn connecting(
     kernel: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: the caller keeps the function's contract.
+    let again = quietly_with(|| unsafe { life::connect(fd, address, length) });
+    if let Outcome::Done(answer) = again {
+        return answer as c_int;
+    }
+    // SAFETY: as above.
     quietly(|| unsafe { life::before_connect(fd, address, length) });
     let answer = kernel();
     // SAFETY: as above.
@@ -52,8 +57,22 @@ pub(super) fn listening(fd: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
     answer
 }
 
+/// # Safety
+/// `address` and `length` as accept4(2) wants them.
 #[inline(always)]
-pub(super) fn accepting(listener: c_int, flags: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+pub(super) unsafe fn accepting(
+    listener: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller keeps the function's contract.
+    match quietly_with(|| unsafe { life::accept(listener, address, length, flags) }) {
+        Outcome::Done(fd) => return fd as c_int,
+        Outcome::Fail(error) => return fail(error) as c_int,
+        Outcome::Kernel => {}
+    }
     let fd = kernel();
     if fd >= 0 {
         quietly(|| life::after_accept(listener, fd, flags));
@@ -100,7 +119,7 @@ unsafe extern "C-unwind" fn accept(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller keeps the function's contract.
-    accepting(fd, 0, || unsafe { next::accept(fd, address, length) })
+    unsafe { accepting(fd, address, length, 0, || next::accept(fd, address, length)) }
 }
 
 #[unsafe(no_mangle)]
@@ -111,9 +130,11 @@ unsafe extern "C-unwind" fn accept4(
     flags: c_int,
 ) -> c_int {
     // SAFETY: the caller keeps the function's contract.
-    accepting(fd, flags, || unsafe {
-        next::accept4(fd, address, length, flags)
-    })
+    unsafe {
+        accepting(fd, address, length, flags, || {
+            next::accept4(fd, address, length, flags)
+        })
+    }
 }
 
 alias! {

@@ -231,8 +231,13 @@ unsafe fn made_by_kernel(
                 Some(socket::connecting(fd, pointer(b), c as c_uint, kernel_fd).into())
             }
             libc::SYS_listen => Some(socket::listening(fd, kernel_fd).into()),
-            libc::SYS_accept => Some(socket::accepting(fd, 0, kernel_fd).into()),
-            libc::SYS_accept4 => Some(socket::accepting(fd, d as c_int, kernel_fd).into()),
+            libc::SYS_accept => {
+                Some(socket::accepting(fd, pointer(b), pointer(c), 0, kernel_fd).into())
+            }
+            libc::SYS_accept4 => {
+                let flags = d as c_int;
+                Some(socket::accepting(fd, pointer(b), pointer(c), flags, kernel_fd).into())
+            }
             libc::SYS_dup => Some(fd::copying(fd, kernel_fd).into()),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => Some(fd::replacing(fd, b as c_int, kernel_fd).into()),
@@ -346,12 +351,17 @@ unsafe fn readiness(number: c_long, [a, b, c, d, e, f]: [c_long; 6]) -> Option<O
                 ready::epoll_wait(fd, pointer(b), c as c_int, d as c_int, ptr::null())
             }
             libc::SYS_ppoll if mask_fits(d, e) => {
-                ready::ppoll(pointer(a), b as _, pointer(c), pointer(d))
+                ready::ppoll_by_number(pointer(a), b as _, pointer(c), pointer(d))
             }
             libc::SYS_pselect6 => match sized_mask(pointer(f)) {
-                Some(mask) => {
-                    ready::pselect(fd, pointer(b), pointer(c), pointer(d), pointer(e), mask)
-                }
+                Some(mask) => ready::pselect_by_number(
+                    fd,
+                    pointer(b),
+                    pointer(c),
+                    pointer(d),
+                    pointer(e),
+                    mask,
+                ),
                 None => Outcome::Kernel,
             },
             libc::SYS_epoll_pwait if mask_fits(e, f) => {

@@ -103,6 +103,14 @@ pub(super) unsafe fn dup2(old: c_int, new: c_int) -> Answer {
     }
 }
 
+/// What `pidfd_spawn(3)` says where it is not supported: an error's number, and `errno` stays.
+///
+/// # Safety
+/// Always.
+pub(super) unsafe fn no_spawn() -> Answer {
+    Ok(libc::ENOSYS as usize)
+}
+
 /// Any system call by its number.
 ///
 /// # Safety

@@ -49,6 +49,20 @@ fn a_limit_of_addresses_is_left_to_the_program_for_the_most_part() {
 }
 
 #[test]
+fn a_view_has_the_places_of_an_arena_and_is_written_here() {
+    let view = Arena::view(2).unwrap();
+    assert_eq!(view.slots(), 2);
+    let o = Ordering::SeqCst;
+    view.slot(1).face.state.store(7, o);
+    assert_eq!(view.slot(1).face.state.load(o), 7);
+    assert!(view.populate(1, layout::RING_BYTES));
+    // SAFETY: nobody else has it.
+    unsafe { view.unmap() };
+    let none = || i32::from(!matches!(Arena::view(1), Err(Errno::ENOMEM)));
+    assert_eq!(limited(libc::RLIMIT_AS, 40 << 20, none), 0);
+}
+
+#[test]
 fn a_peer_maps_as_many_slots_as_it_wants_of_a_file_of_the_right_size() {
     let (own, fd) = Arena::create(3).unwrap();
     let (two, three) = (Arena::open(fd, 2).unwrap(), Arena::open(fd, 9).unwrap());

@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use super::{copy, fix_up};
+use super::{copy, fix_up, is_readable, is_writable, put_pair};
 use crate::atomic::{AtomicU64, Ordering};
 use crate::ring::{Consumer, Found, Memory, Producer, Stopped, begin};
 use crate::slot::{Output, Progress, Receiving, Sending};
@@ -106,6 +106,62 @@ fn a_fault_ends_a_copy() {
                 );
             }
         }
+    }
+}
+
+/// Lets nobody write to the last page before an edge.
+fn make_read_only(edge: *mut u8) {
+    // SAFETY: memory of a test's own.
+    let done = unsafe { libc::mprotect(edge.sub(PAGE).cast(), PAGE, libc::PROT_READ) };
+    assert_eq!(done, 0);
+}
+
+#[test]
+fn memory_can_be_read_if_each_page_of_it_can() {
+    honour_fix_ups();
+    let edge = edge(4);
+    assert!(is_readable(edge, 0) && !is_readable(edge, 1));
+    for there in [1, 7, PAGE, PAGE + 1, 3 * PAGE] {
+        let at = edge.wrapping_sub(there);
+        assert!(is_readable(at, there) && !is_readable(at, there + 1));
+    }
+    // A hole in the middle.
+    let hole = edge.wrapping_sub(2 * PAGE);
+    // SAFETY: memory of this test's own.
+    assert_eq!(unsafe { libc::munmap(hole.cast(), PAGE) }, 0);
+    assert!(!is_readable(edge.wrapping_sub(3 * PAGE), 3 * PAGE));
+}
+
+#[test]
+fn a_byte_can_be_written_where_writing_is_allowed() {
+    honour_fix_ups();
+    let edge = edge(2);
+    make_read_only(edge);
+    let before = edge.wrapping_sub(PAGE + 1);
+    // SAFETY: nobody else has this memory.
+    unsafe {
+        before.write(7);
+        assert!(is_writable(before) && before.read() == 7);
+        assert!(!is_writable(edge.sub(PAGE)) && !is_writable(edge));
+    }
+}
+
+#[test]
+fn a_pair_is_stored_where_both_of_it_fit() {
+    honour_fix_ups();
+    let edge = edge(2);
+    make_read_only(edge);
+    let end = edge.wrapping_sub(PAGE);
+    // SAFETY: nobody else has this memory.
+    unsafe {
+        let at = end.sub(12);
+        assert!(put_pair(at, 5, 1 << 40 | 9));
+        assert_eq!(at.cast::<u32>().read_unaligned(), 5);
+        assert_eq!(at.add(4).cast::<u64>().read_unaligned(), 1 << 40 | 9);
+        for short in [0, 1, 4, 11] {
+            assert!(!put_pair(end.sub(short), 1, 2));
+        }
+        assert!(!put_pair(ptr::null_mut(), 1, 2));
     }
 }
 

@@ -184,8 +184,9 @@ impl Receiver<'_> {
         way.store(&self.own.receiving.way);
     }
 
-    /// Whether the sender is in an operation.
-    fn is_in_operation(&self) -> bool {
+    /// Whether the sender is in an operation. What it publishes there is there once it is in none.
+    #[must_use]
+    pub fn is_in_operation(&self) -> bool {
         self.peer.sending.token.is_taken()
     }
 }
@@ -203,6 +204,14 @@ impl Sender<'_> {
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.is_recalled() && !self.has_answered()
+    }
+
+    /// Whether the receiver is in the middle of its recall: it has not said yet which side sends what is unread, so
+    /// this side cannot answer.
+    #[inline]
+    #[must_use]
+    pub fn cannot_answer(&self) -> bool {
+        self.is_asked() && self.look() == Look::Wait
     }
 
     /// Whether this side has answered a recall in this life.

@@ -11,8 +11,19 @@ impl Sender<'_> {
     #[must_use]
     pub fn may_switch(&self) -> bool {
         const OBSTACLES: u32 = SHUT_WR | CLOSED | REFUSED | RECALLED;
+        self.may_switch_but_for(OBSTACLES)
+    }
+
+    /// The same as the last that this side does, though the peer has closed its end: it has put that aside, and follows when
+    /// the connection is used again.
+    #[must_use]
+    pub fn may_switch_at_end(&self) -> bool {
+        self.may_switch_but_for(SHUT_WR | REFUSED | RECALLED)
+    }
+
+    fn may_switch_but_for(&self, obstacles: u32) -> bool {
         let peer = self.peer_state();
-        self.way() == Way::Tcp && peer & READY != 0 && peer & OBSTACLES == 0 && !self.is_shut()
+        self.way() == Way::Tcp && peer & READY != 0 && peer & obstacles == 0 && !self.is_shut()
     }
 
     /// Moves the direction to the ring, as [`Self::may_switch`] allows. `written`: bytes of it

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! sender, with its token                    receiver
-//!   WITHDRAWING ────────────────────────────> waits, in its next operation
+//!   WITHDRAWING ────────────────────────────> reads nothing there
 //!   heavy barrier, looks at the peer's token
 //!     free: names an offset, WITHDRAWN ─────> goes on by TCP from there on
 //!     taken: not WITHDRAWING ───────────────> goes on in the ring
@@ -31,7 +31,7 @@ pub enum Withdrawal {
 /// How far a sender is with that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// The receiver is to wait, and to look again.
+    /// It is in the middle of that: the receiver leaves what is in the ring there, and looks again.
     Wait,
     /// It goes on by TCP: what it has not read comes from that offset of the stream on.
     Withdrawn {
@@ -119,7 +119,15 @@ impl Receiver<'_> {
         state & (WITHDRAWING | WITHDRAWN) != 0
     }
 
-    /// Looks once. [`Self::follow_back`] and [`Self::note_brought`] follow where it has.
+    /// Whether the peer is in the middle of that: it goes on in the ring, or withdraws what is unread there.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_being_withdrawn(&self) -> bool {
+        let state = self.peer.face.state.load(Ordering::Acquire);
+        state & (WITHDRAWING | WITHDRAWN) == WITHDRAWING
+    }
+
+    /// Looks once. [`Self::note_brought`] and [`Self::follow_back`] follow where it has.
     #[must_use]
     pub fn look_at_withdrawal(&self) -> Look {
         let state = self.peer_state();

@@ -1,12 +1,12 @@
 //! The host's shuntd: the director starts it, kills it at random moments, and looks what the kernel keeps of it.
 
-use super::proc::signal;
 use crate::system::checked;
+use rustix::process::Signal;
+use shunt_harness::process::{signal, wait_until};
 use std::fs::{self, File};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How long it may take to listen, and the kernel to forget what it had.
@@ -72,7 +72,7 @@ impl Daemon {
             .map_err(|error| format!("start {}: {error}", self.program.display()))?;
         self.child = Some(child);
         let says = |text: &str| fs::read_to_string(&log).is_ok_and(|said| said.contains(text));
-        if !wait_until(|| says("ends are paired by")) {
+        if !wait_until(PATIENCE, || says("ends are paired by")) {
             let said = fs::read_to_string(&log).unwrap_or_default();
             return Err(format!("shuntd does not listen: {said}"));
         }
@@ -86,12 +86,12 @@ impl Daemon {
             return Ok(());
         };
         let objects = Object::of(child.id());
-        signal(child.id(), libc::SIGKILL);
+        signal(child.id(), Signal::KILL);
         let status = child.wait().map_err(|error| error.to_string())?;
         if std::os::unix::process::ExitStatusExt::signal(&status) != Some(libc::SIGKILL) {
             return Err(format!("shuntd ended by itself: {status}"));
         }
-        if !wait_until(|| !objects.iter().any(Object::is_there)) {
+        if !wait_until(PATIENCE, || !objects.iter().any(Object::is_there)) {
             return Err(format!("the kernel keeps some of {objects:?}"));
         }
         self.kills += 1;
@@ -103,7 +103,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            signal(child.id(), libc::SIGTERM);
+            signal(child.id(), Signal::TERM);
             let _ = child.wait();
         }
     }
@@ -171,17 +171,6 @@ impl Object {
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
         true
     }
-}
-
-fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        if Instant::now() > end {
-            return false;
-        }
-        sleep(Duration::from_millis(5));
-    }
-    true
 }
 
 #[cfg(test)]

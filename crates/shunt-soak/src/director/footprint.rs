@@ -1,14 +1,14 @@
 //! What shuntd and the machine hold, and whether it has grown.
 
-use super::proc::{anyones_daemon, comm, descendants, field_kb};
+use shunt_harness::process::{comm, descendants, kilobytes};
 use std::collections::BTreeMap;
 use std::fs;
 
 /// How much larger shuntd may be at the end.
 const MEMORY_SLACK_KB: u64 = 4096;
-/// A host's shuntd makes sixteen sockets at once by which clients of other namespaces are called, and keeps those that
+/// A host's shuntd makes 64 sockets at once by which clients of other namespaces are called, and keeps those that
 /// nobody has been given yet.
-const SPARE: usize = 16;
+const SPARE: usize = 64;
 
 /// What shuntd and the machine hold.
 #[derive(Clone, Debug, Default)]
@@ -34,10 +34,16 @@ impl Footprint {
             processes: family.len(),
             descriptors: kinds.values().sum(),
             kinds,
-            memory_kb: field_kb(&path("status"), "VmRSS:"),
-            shared_kb: field_kb("/proc/meminfo", "Shmem:"),
+            memory_kb: kilobytes(path("status"), "VmRSS:").unwrap_or(0),
+            shared_kb: kilobytes("/proc/meminfo", "Shmem:").unwrap_or(0),
         }
     }
+}
+
+fn anyones_daemon() -> Option<u32> {
+    let pids = fs::read_dir("/proc").ok()?.flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .find(|&pid| comm(pid) == "shuntd")
 }
 
 fn kinds(directory: &str) -> BTreeMap<String, usize> {

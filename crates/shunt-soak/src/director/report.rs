@@ -1,6 +1,7 @@
 //! What the director prints.
 
 use super::{Director, Footprint, leaks};
+use shunt_harness::stats::{Bytes, Stats};
 use std::time::Instant;
 
 impl Director<'_> {
@@ -23,7 +24,7 @@ impl Director<'_> {
         &mut self,
         begin: &Footprint,
         end: &Footprint,
-        stats: &str,
+        stats: &Stats,
     ) -> Result<(), String> {
         let native = self.options.is_native();
         if self.failures.is_empty()
@@ -31,9 +32,7 @@ impl Director<'_> {
         {
             self.fail(text);
         }
-        let ring = sum_of(stats, "\"ring_bytes\":");
-        let kernel = sum_of(stats, "\"kernel_bytes\":");
-        let shunted = sum_of(stats, "\"shunted\":");
+        let (Bytes { ring, kernel }, shunted) = (stats.bytes(), stats.shunted);
         if !native && self.failures.is_empty() && (shunted == 0 || ring == 0) {
             self.fail("no connection was shunted".into());
         }
@@ -92,27 +91,5 @@ impl Director<'_> {
                 self.options.common.seed
             ))
         }
-    }
-}
-
-/// The sum of the numbers that follow `key` in the statistics.
-pub(crate) fn sum_of(stats: &str, key: &str) -> u64 {
-    let numbers = stats.split(key).skip(1).map(|rest| {
-        let rest = rest.trim_start();
-        let end = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
-        rest[..end].parse::<u64>().unwrap_or(0)
-    });
-    numbers.sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::sum_of;
-
-    #[test]
-    fn statistics_are_summed() {
-        assert_eq!(sum_of("{\"a\": 12,\"b\":1}\n{\"a\":30}", "\"a\":"), 42);
     }
 }

@@ -1,7 +1,8 @@
 //! Worker processes: how they begin and how they are ended.
 
-use super::proc::{descendants, signal};
 use super::{Director, PATIENCE};
+use rustix::process::Signal;
+use shunt_harness::process::{descendants, signal};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -186,7 +187,7 @@ impl Director<'_> {
             self.kills += 1;
             self.killed.insert(worker.pid);
             self.killed_client |= !worker.server;
-            signal(worker.pid, libc::SIGKILL);
+            signal(worker.pid, Signal::KILL);
         }
         Ok(())
     }
@@ -195,7 +196,7 @@ impl Director<'_> {
         if let Some(worker) = self.workers.get_mut(&id) {
             self.killed.insert(worker.pid);
             for pid in descendants(worker.child.id()) {
-                signal(pid, libc::SIGKILL);
+                signal(pid, Signal::KILL);
             }
             let _ = worker.child.kill();
             let _ = worker.child.wait();

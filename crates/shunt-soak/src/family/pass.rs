@@ -22,6 +22,17 @@ pub(super) fn pair() -> Result<(OwnedFd, OwnedFd)> {
     }
 }
 
+/// A message of one part and room for descriptors, which must both outlive it.
+fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+    // SAFETY: zeroes are a message of nothing.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    message
+}
+
 pub(super) fn send(over: RawFd, fds: &[RawFd; CONNECTIONS]) -> Result<()> {
     let mut control = Control([0; 64]);
     let mut byte = [0_u8; 1];
@@ -32,10 +43,7 @@ pub(super) fn send(over: RawFd, fds: &[RawFd; CONNECTIONS]) -> Result<()> {
     // SAFETY: all that the message points to lives through the call, and
     // the control buffer has room for the header and the descriptors.
     unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
+        let mut message = message(&mut part, &mut control);
         message.msg_controllen = libc::CMSG_SPACE(BYTES) as usize;
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         (*header).cmsg_level = libc::SOL_SOCKET;
@@ -62,11 +70,7 @@ pub(super) fn receive(over: RawFd) -> Result<[RawFd; CONNECTIONS]> {
     // SAFETY: all that the message points to lives through the call; the header
     // is looked at only where the kernel says that there is one.
     unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        message.msg_controllen = control.0.len();
+        let mut message = message(&mut part, &mut control);
         counted(libc::recvmsg(
             over,
             &raw mut message,

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
+use shunt_harness::process::{comm, descendants, signal};
+use shunt_harness::stats::Stats;
 
 use super::call;
 use super::place::Place;
 use crate::diff;
-use crate::process::{Ended, Running, family, finish_all};
-use crate::stats::Stats;
+use crate::process::{Ended, Running, finish_all};
 
 /// A run may take so long.
 const LIMIT: Duration = Duration::from_secs(12);
@@ -125,9 +126,8 @@ impl Bench {
             let passes = refusal.is_some_and(|r| r.which != Which::Every);
             if passes && run.hung.is_none() {
                 run.again = Some(Box::new(self.ends(folder, side, None)?));
-                let mut list = Command::new(&self.shunt);
-                let list = list.arg("ss").stdout(Stdio::null()).stderr(Stdio::null());
-                run.answers = list.status()?.success();
+                // A run makes now more, now fewer calls: the one that is refused may be that which hears the first question.
+                run.answers = self.is_answered()? || self.is_answered()?;
             }
             run
         } else {
@@ -148,6 +148,13 @@ impl Bench {
             end_strangers();
         }
         Ok(run)
+    }
+
+    /// Whether shuntd tells `shunt ss` what it has.
+    fn is_answered(&self) -> Result<bool> {
+        let mut list = Command::new(&self.shunt);
+        let list = list.arg("ss").stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(list.status()?.success())
     }
 
     /// The words before a program whose calls from the code of `within` are looked at.
@@ -220,7 +227,7 @@ impl Bench {
             ended,
             hung,
             wall: begun.elapsed(),
-            stats: ["server", "client"].map(|role| Stats::read(&stats_file(folder, number, role))),
+            stats: ["server", "client"].map(|role| Stats::count(&stats_file(folder, number, role))),
             log: read(folder, "log"),
             daemon: None,
             again: None,
@@ -240,9 +247,8 @@ fn read(folder: &Path, name: &str) -> String {
 /// Ends what `shunt run` has started in the place of a shuntd that was gone. It is our child: we are a
 /// subreaper.
 fn end_strangers() {
-    for pid in family(&[std::process::id()]) {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        if let (true, Some(pid)) = (name.trim() == "shuntd", Pid::from_raw(pid as i32)) {
+    for pid in descendants(std::process::id()) {
+        if let (true, Some(pid)) = (comm(pid) == "shuntd", Pid::from_raw(pid as i32)) {
             let _ = kill_process(pid, Signal::KILL);
             let _ = waitpid(Some(pid), WaitOptions::empty());
         }
@@ -286,11 +292,9 @@ impl Daemon {
     fn stop(&mut self) -> Result<Option<String>> {
         let id = self.child.id();
         if self.child.try_wait()?.is_none() && self.is_ready {
-            for pid in family(&[id]) {
-                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                if let (true, Some(pid)) = (name.trim() == "shuntd", Pid::from_raw(pid as i32)) {
-                    let _ = kill_process(pid, Signal::TERM);
-                }
+            let family = std::iter::once(id).chain(descendants(id));
+            for pid in family.filter(|&pid| comm(pid) == "shuntd") {
+                signal(pid, Signal::TERM);
             }
             let end = Instant::now() + Duration::from_secs(3);
             while self.child.try_wait()?.is_none() {
@@ -404,7 +408,7 @@ impl Run {
         for (here, usual) in self.stats.iter().zip(&usual.stats) {
             let explained = here.shunted + here.reasons.values().sum::<u64>();
             if here.processes > 0 && explained < here.connections {
-                return Fate::Wrong(format!("neither shunted nor explained: {}", here.brief()));
+                return Fate::Wrong(format!("neither shunted nor explained: {}", here.summary()));
             }
             let more = |(name, count): &(&String, &u64)| {
                 **count > usual.reasons.get(*name).copied().unwrap_or(0)

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use shunt_harness::stats::Stats;
 
 use super::generate::Lines;
 use crate::process::{Running, finish_all};
-use crate::stats::Stats;
 
 /// A whole script may take so long; its conductor ends a call that hangs much sooner.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -151,7 +151,7 @@ impl Player {
         }
         Ok(Play {
             output,
-            stats: Stats::read(&stats),
+            stats: Stats::count(&stats),
             stacks,
         })
     }

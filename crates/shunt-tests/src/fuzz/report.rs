@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use shunt_harness::stats::Stats;
 
 use super::generate::Lines;
 use super::play::{Difference, Mode, Play, Player};
 use super::shrink::Shrinker;
 use crate::diff;
 use crate::process;
-use crate::stats::Stats;
 
 /// How often a difference is looked for once more, and how often progress is said.
 const LOOKS: usize = 3;
@@ -149,7 +149,7 @@ impl Report {
 
     /// A play that went through no ring says nothing of Shunt and does not count.
     fn count(&mut self, play: &Play) -> bool {
-        let counts = play.stats.tx_ring > 0;
+        let counts = play.stats.sent.ring > 0;
         self.without_rings += usize::from(!counts);
         self.plays += usize::from(counts);
         self.stats += &play.stats;
@@ -229,7 +229,7 @@ impl Report {
         println!(
             "{} plays went through no ring and do not count; {}",
             self.without_rings,
-            self.stats.brief()
+            self.stats.summary()
         );
         let spent = process::cpu_time().saturating_sub(self.before);
         println!("{}, {:.1} s of CPU time", self.brief(), spent.as_secs_f64());

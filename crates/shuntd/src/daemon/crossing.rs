@@ -11,7 +11,7 @@ use std::io;
 use std::rc::Rc;
 
 use shunt_abi::Reason;
-use shunt_abi::message::{Kind, Message, Role, SOCKETS};
+use shunt_abi::message::{FLAG_ANSWER, Kind, MOST_SOCKETS, Message, Role, SOCKETS};
 
 use super::Daemon;
 use crate::between::Between;
@@ -32,9 +32,8 @@ impl Daemon {
                 self.mirrors = mirrors;
                 self.log
                     .event(|| "ends are paired by mirrored sequence numbers".into());
-                if self.config.policy.cross_namespace {
-                    self.cross();
-                }
+                self.make_between();
+                self.boards.set_asked(self.hosting.is_some());
             }
             Err(why) => self
                 .log
@@ -42,17 +41,26 @@ impl Daemon {
         }
     }
 
-    /// From now on processes of different network namespaces are paired, if they can call each other.
-    fn cross(&mut self) {
+    /// Makes the place where processes of different network namespaces call each other: also where the policy keeps
+    /// them apart, as a later one may not, and the rights that this takes are given up by then.
+    fn make_between(&mut self) {
         match Between::new() {
             Ok(between) => {
                 self.between = Some(between);
-                self.boards.cross = true;
+                self.cross_as_allowed();
             }
             Err(error) => self.log.event(|| {
                 format!("no network namespace for calls between others, which stay apart: {error}")
             }),
         }
+    }
+
+    /// From now on processes of different network namespaces are paired if the policy allows that, and if they can call
+    /// each other.
+    pub(super) fn cross_as_allowed(&mut self) {
+        let can = self.between.is_some();
+        self.boards
+            .set_cross(can && self.config.policy.cross_namespace);
     }
 
     /// The claimed end that is the other end of `id`. What the kernel has seen comes before
@@ -121,7 +129,9 @@ impl Daemon {
         let board = self.boards.of(netns)?;
         if is_new {
             let clients = self.clients.values();
-            for port in clients.flat_map(|client| client.reached.of(netns)) {
+            let reached = clients.flat_map(|client| client.reached.of(netns));
+            let listed = self.hosting.iter().flat_map(|h| h.listed_in(netns));
+            for port in reached.chain(listed) {
                 board.add_listener(port);
             }
         }
@@ -140,10 +150,13 @@ impl Daemon {
             for client in self.clients.values_mut() {
                 client.reached.forget(netns);
             }
+            if let Some(hosting) = &mut self.hosting {
+                hosting.forget_namespace(netns);
+            }
         }
     }
 
-    fn unlist(&self, reached: impl IntoIterator<Item = (u64, u16)>) {
+    pub(super) fn unlist(&self, reached: impl IntoIterator<Item = (u64, u16)>) {
         for (netns, port) in reached {
             if let Some(board) = self.boards.get(netns) {
                 board.remove_listener(port);
@@ -154,8 +167,13 @@ impl Daemon {
     /// Why a connection whose addresses leave its namespace has no other end here, if it has none.
     pub(super) fn is_beyond(&mut self, id: EndId, tuple: Tuple) -> Option<Reason> {
         let leaves = namespaces::leaves(namespaces::ends(tuple)).is_some();
-        if !self.mirrors.is_on() || !leaves || self.ends.partner(id).is_some() {
+        if !leaves || self.ends.partner(id).is_some() {
             return None;
+        }
+        let is_asked = self.may_ask_host(tuple.peer.0);
+        if !self.mirrors.is_on() {
+            // Without other hosts nobody claims such a connection.
+            return (self.hosting.is_some() && !is_asked).then_some(Reason::NotLocal);
         }
         match self.mirrors.counterpart(id.cookie) {
             Counterpart::Found(_) => None,
@@ -163,6 +181,7 @@ impl Daemon {
                 self.note_early(id);
                 None
             }
+            Counterpart::Nobody | Counterpart::Unknown if is_asked => None,
             Counterpart::Nobody => Some(Reason::NotLocal),
             Counterpart::Unknown => Some(Reason::Older),
         }
@@ -176,7 +195,7 @@ impl Daemon {
 
     /// Sees to it that two clients that have no link yet can call each other. `Err`: they cannot.
     pub(super) fn introduce(&mut self, clients: [u64; 2]) -> io::Result<()> {
-        if self.between.is_none() {
+        if !self.boards.cross() {
             let netns = clients.map(|id| self.clients.get(&id).map(|client| client.netns));
             let is_one = netns[0] == netns[1];
             return is_one
@@ -193,21 +212,35 @@ impl Daemon {
         {
             for (id, has) in clients.into_iter().zip([has_a, has_b]) {
                 if has == 0 {
-                    self.give_sockets(id)?;
+                    self.give_sockets(id, SOCKETS)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// A client has used up what it was given to be called at, by this daemon or by one before it.
-    pub(super) fn give_more_sockets(&mut self, id: u64) {
+    /// A client wants so many sockets more to be called at. It asks nothing more before it knows how many it has got.
+    pub(super) fn give_more_sockets(&mut self, id: u64, wanted: u32) {
         /// More than a process has places and epoll sets, and than it loses by a fork now and then.
         const MOST: u32 = 2048;
-        if self.clients.get(&id).is_some_and(|c| c.sockets < MOST) {
+        let had = self.sockets(id);
+        let more = wanted.min(MOST_SOCKETS).min(MOST.saturating_sub(had));
+        if self.boards.cross() && more > 0 {
             // Without, it is called in its own namespace only.
-            let _ = self.give_sender(id).and_then(|()| self.give_sockets(id));
+            let _ = self
+                .give_sender(id)
+                .and_then(|()| self.give_sockets(id, more));
         }
+        let mut complete = Message::new(Kind::Abroad);
+        complete.flags = FLAG_ANSWER;
+        complete.role = Role::Acceptor as u8;
+        complete.index = self.sockets(id) - had;
+        self.post(id, complete, None);
+    }
+
+    /// So many sockets to be called at a client was given.
+    fn sockets(&self, id: u64) -> u32 {
+        self.clients.get(&id).map_or(0, |client| client.sockets)
     }
 
     /// Gives a client a socket to call by, unless it has one. That comes before those to be called at: who
@@ -220,8 +253,8 @@ impl Daemon {
         Ok(())
     }
 
-    fn give_sockets(&mut self, id: u64) -> io::Result<()> {
-        (0..SOCKETS).try_for_each(|_| self.give_socket(id, Role::Acceptor))
+    fn give_sockets(&mut self, id: u64, count: u32) -> io::Result<()> {
+        (0..count).try_for_each(|_| self.give_socket(id, Role::Acceptor))
     }
 
     /// Gives a client a socket to call by (as a connector), or one to be called at.

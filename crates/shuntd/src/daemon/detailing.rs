@@ -6,11 +6,16 @@ use shunt_abi::detail::{Detail, End};
 
 use super::Daemon;
 use super::listing::Holder;
-use super::seeing::Sight;
+use super::seeing::{Sight, View};
 
 impl Daemon {
     /// Of a connection whose ends are seen so, and held by these.
-    pub(super) fn detail(&self, ends: [&[Sight]; 2], holders: [Option<Holder>; 2]) -> Detail {
+    pub(super) fn detail(
+        &self,
+        ends: [&[Sight]; 2],
+        holders: [Option<Holder>; 2],
+        view: &View,
+    ) -> Detail {
         let mut detail = Detail::unknown();
         if let Some(since) = first(ends.into_iter().flatten()) {
             let now = u32::try_from(clock_gettime(ClockId::Monotonic).tv_sec);
@@ -31,7 +36,8 @@ impl Daemon {
             };
             end.uid = face.uid;
             end.status = holder.status.unwrap_or(Reason::Pending as u8);
-            end.wakeups = self.wakeups(holder.client).unwrap_or_default();
+            let wakeups = view.wakeups.get(&holder.client);
+            end.wakeups = wakeups.copied().unwrap_or_default();
         }
         detail
     }

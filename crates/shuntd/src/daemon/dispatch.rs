@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use shunt_abi::detail::FLAG_DETAILS;
 use shunt_abi::layout::{FIRST_SLOTS, SPARES};
 use shunt_abi::message::{FLAG_ANSWER, FLAG_CROSSES, FLAG_USED, Kind, Message, Role};
 use shunt_abi::{PROTOCOL, Reason};
@@ -38,6 +37,8 @@ impl Daemon {
                 return false;
             }
             Err(Errno::AGAIN | Errno::INTR) => return false,
+            // It ended with something of ours unread. The kernel says so once; what it had said is behind that.
+            Err(Errno::CONNRESET) => return true,
             Err(_) => {
                 self.drop_client(id, "its socket failed");
                 return false;
@@ -101,7 +102,7 @@ impl Daemon {
         }
         client.mail = client.board.take_mail();
         welcome.index = client.mail;
-        if self.boards.cross {
+        if self.boards.cross() {
             welcome.flags = FLAG_CROSSES;
         }
         let label = client.label();
@@ -131,8 +132,10 @@ impl Daemon {
             Kind::Spare => self.spare(id, &message, datagram),
             Kind::Resend => self.resend(end, message.fd, datagram),
             Kind::Listen => self.listen(id, &message),
-            Kind::List => self.list(id, message.flags & FLAG_DETAILS != 0),
+            Kind::List => self.list(id, message.flags),
             Kind::Downgrade => self.downgrade(id, &message),
+            Kind::Hosts => self.list_hosts(id),
+            Kind::Word => self.say_word(id, &message),
             Kind::Claim => {
                 let role = role(message.role).ok_or(Malformed)?;
                 if message.cookie == 0 {
@@ -157,8 +160,9 @@ impl Daemon {
                 for lost in self.links.retire(end.client, message.link) {
                     self.say_gone(lost, 0);
                 }
+                self.refund_links();
             }
-            Kind::Abroad => self.give_more_sockets(end.client),
+            Kind::Abroad => self.give_more_sockets(end.client, message.index),
             Kind::Where => self.ask_where(end, message),
             // A second Hello, or what only a daemon says, …
             Kind::Hello
@@ -173,6 +177,8 @@ impl Daemon {
             | Kind::Detail
             | Kind::Listener
             | Kind::End
+            | Kind::Meet
+            | Kind::Host
             // … or what `handle` has seen to.
             | Kind::Counters
             | Kind::Statistics
@@ -181,6 +187,8 @@ impl Daemon {
             | Kind::Listen
             | Kind::List
             | Kind::Downgrade
+            | Kind::Hosts
+            | Kind::Word
             | Kind::Claim => return Err(Malformed),
         }
         Ok(())
@@ -309,6 +317,7 @@ impl Daemon {
     pub(super) fn remove_end(&mut self, id: EndId) -> Option<End> {
         let end = self.ends.remove(id)?;
         self.charge_end(id.client, -1);
+        self.leave_hosts(id);
         Some(end)
     }
 

@@ -50,11 +50,13 @@ impl Daemon {
             }
             self.forget_end(end);
         }
+        self.leave_hosts_for_good(id);
         self.elsewhere.forget(id);
         self.turns.forget(id);
         for lost in self.links.drop_client(id) {
             self.say_gone(lost, 0); // To nobody, for a link with itself.
         }
+        self.refund_links();
         self.forget_charge(&client);
         self.part_with(client);
         self.forget_boards();

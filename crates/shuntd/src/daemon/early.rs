@@ -47,7 +47,9 @@ impl Daemon {
             let end = self.ends.get(id);
             let waiting = end.filter(|end| end.state == State::Waiting);
             let tuple = waiting.and_then(End::tuple);
-            if let Some(reason) = tuple.and_then(|tuple| self.is_beyond(id, tuple)) {
+            let reason =
+                tuple.and_then(|tuple| self.is_beyond(id, tuple).or_else(|| self.ask_host(id)));
+            if let Some(reason) = reason {
                 self.drop_claim(id, reason);
             }
         }

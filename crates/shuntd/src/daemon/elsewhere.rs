@@ -156,9 +156,12 @@ impl Daemon {
 
     /// The reason that is known for a connection of a user's.
     fn reason_of(&self, ends: Ends, user: u32) -> Option<Reason> {
-        match self.elsewhere.place(ends)? {
+        let Some(place) = self.elsewhere.place(ends) else {
+            return self.reason_afar(ends);
+        };
+        match place {
             // Where ends are found there, too, the reason is another one.
-            Place::Elsewhere => (!self.boards.cross).then_some(Reason::OtherNamespace),
+            Place::Elsewhere => (!self.boards.cross()).then_some(Reason::OtherNamespace),
             Place::Here(owner) => self.keeps_apart(user, owner).then_some(Reason::OtherUser),
         }
     }

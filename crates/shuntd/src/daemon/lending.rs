@@ -232,7 +232,10 @@ impl Daemon {
         self.paired(loan.far.id.cookie).find_map(|(id, fd, _)| {
             let holder = self.clients.get(&id.client)?;
             let lane = Arc::clone(&holder.lane);
-            let socket = inspect::copy(holder.pidfd.as_fd(), fd, Some(id.cookie), &lane).ok()?;
+            let copy = |fd| inspect::copy(holder.pidfd.as_fd(), fd, Some(id.cookie), &lane).ok();
+            // It may be known by another descriptor than that by which it was claimed.
+            let shown = || holder.account.as_ref()?.descriptor_of(id.cookie);
+            let socket = copy(fd).or_else(|| copy(shown()?))?;
             Some(FarEnd {
                 socket,
                 may_be_lent: self.may_have(loan, holder.uid),

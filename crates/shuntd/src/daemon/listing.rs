@@ -1,8 +1,10 @@
 //! The list of connections for `shunt ss`.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 use shunt_abi::Reason;
+use shunt_abi::detail::{FLAG_DETAILS, FLAG_TOGETHER};
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
 use super::dispatch::Malformed;
@@ -12,7 +14,7 @@ use super::turns::Asked;
 use super::viewing::Viewer;
 use super::{Daemon, LISTS};
 use crate::client::Client;
-use crate::diag::dump;
+use crate::diag::{self, dump};
 use crate::end::{End, EndId, State};
 use crate::holders;
 use crate::inspect::Look;
@@ -21,7 +23,7 @@ use crate::tuple::{FAMILIES, Tuple, bytes};
 
 impl Daemon {
     /// A client asks for a list.
-    pub(super) fn list(&mut self, id: u64, details: bool) -> Result<(), Malformed> {
+    pub(super) fn list(&mut self, id: u64, flags: u32) -> Result<(), Malformed> {
         let Some(client) = self.clients.get(&id) else {
             return Ok(());
         };
@@ -32,10 +34,13 @@ impl Daemon {
         if self.per_user.get(&user).is_some_and(|s| s.lists >= LISTS) {
             return Err(Malformed); // Nor have others of its user.
         }
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.takes_together = flags & FLAG_TOGETHER != 0;
+        }
         self.list_in_turn(Asked {
             client: id,
             user,
-            details,
+            details: flags & FLAG_DETAILS != 0,
         });
         Ok(())
     }
@@ -59,7 +64,9 @@ impl Daemon {
         };
         self.resolve_reported();
         self.find_plain();
-        let view = self.see(viewer);
+        let mut recent = std::mem::take(&mut self.recent);
+        let view = self.see(viewer, &mut recent);
+        self.recent = recent;
         let (mut rows, open) = self.rows(viewer, &view, details);
         rows.extend(view.listeners);
         rows.push(Message::new(Kind::End));
@@ -93,8 +100,8 @@ impl Daemon {
     }
 
     /// Which accepted connections, claimed and unmatched, have a peer that no client
-    /// holds. Looked up only for a list, among the descriptors of the clients: nobody
-    /// sends a message for it, and a claim that comes later is matched all the same.
+    /// holds. Looked up only for a list, and for each once a second, among the descriptors of the
+    /// clients: nobody sends a message for it, and a claim that comes later is matched all the same.
     fn find_plain(&mut self) {
         let pending = |(_, end): &(EndId, &End)| {
             let open = end
@@ -102,20 +109,15 @@ impl Daemon {
                 .is_none_or(|status| status == Reason::PeerPlain as u8);
             end.state == State::Waiting && end.role == Role::Acceptor && open
         };
-        if !self.ends.iter().any(|end| pending(&end)) {
+        let waiting = self.ends.iter().filter(pending);
+        let waiting: Vec<_> = waiting
+            .filter_map(|(id, end)| Some((id, end.tuple()?.flipped())))
+            .collect();
+        let ids = waiting.iter().map(|(id, _)| *id);
+        if waiting.is_empty() || !self.recent.is_to_search(ids, Instant::now()) {
             return;
         }
-        // One list for all: of other namespaces, and without tcp_diag, nothing is known.
-        let sockets: HashMap<_, _> = dump::all()
-            .into_iter()
-            .filter_map(|(inode, seen)| Some((seen.tuple?, inode)))
-            .collect();
-        let waiting: Vec<_> = self
-            .ends
-            .iter()
-            .filter(pending)
-            .filter_map(|(id, end)| Some((id, *sockets.get(&end.tuple()?.flipped())?)))
-            .collect();
+        let waiting = inodes(waiting);
         if waiting.is_empty() {
             return;
         }
@@ -177,7 +179,7 @@ impl Daemon {
                 open.extend(self.open(rows.len(), &row, tuple, holders));
                 rows.push(row);
                 if details {
-                    rows.push(self.detail([near, far], holders).message());
+                    rows.push(self.detail([near, far], holders, view).message());
                 }
             }
         }
@@ -302,6 +304,29 @@ impl Daemon {
         }
         row
     }
+}
+
+/// So few sockets the kernel is asked for one by one.
+const FEW: usize = 64;
+
+/// The sockets with these addresses, by inode number: of other network namespaces, and without tcp_diag, nothing is known.
+fn inodes(wanted: Vec<(EndId, Tuple)>) -> Vec<(EndId, u64)> {
+    let find: Box<dyn Fn(Tuple) -> Option<u64>> = if wanted.len() <= FEW {
+        Box::new(|tuple| {
+            let found = diag::find(tuple.local.into(), tuple.peer.into())?;
+            (found.tuple == tuple).then_some(found.inode)
+        })
+    } else {
+        // The kernel looks through all that it has, which takes milliseconds.
+        let all = dump::all().into_iter();
+        let all = all.filter_map(|(inode, seen)| Some((seen.tuple?, inode)));
+        let all: HashMap<_, _> = all.collect();
+        Box::new(move |tuple| all.get(&tuple).copied())
+    };
+    let found = wanted.into_iter();
+    found
+        .filter_map(|(id, tuple)| Some((id, find(tuple)?)))
+        .collect()
 }
 
 /// The same of connections that a daemon before this one has paired: their ends say that they have the

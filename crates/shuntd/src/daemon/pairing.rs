@@ -7,7 +7,8 @@
 //! ```
 
 use shunt_abi::message::{
-    FLAG_ADOPTED, FLAG_AGAIN, FLAG_MATCHED, FLAG_NEW_LINK, Kind, Message, Role,
+    FLAG_ADOPTED, FLAG_AGAIN, FLAG_CROSSES, FLAG_MATCHED, FLAG_NEW_LINK, FLAG_REACHES, Kind,
+    Message, Role,
 };
 use shunt_abi::{Reason, layout};
 
@@ -56,6 +57,7 @@ impl Daemon {
         end.answer = Self::wants_answer(message);
         (end.status, end.former) = (status, former);
         end.named = named(message);
+        end.reaches = message.flags & FLAG_REACHES != 0;
         self.add_end(id, end);
         match self.look_at_claim(id) {
             Look::Found(found) if found.is_one_end() => self.refuse(id, Reason::SelfConnected),
@@ -111,10 +113,11 @@ impl Daemon {
         match end.state {
             State::Paired(seat) => end.former.push(seat),
             State::Parked(other) => self.unpark_pair(id, other),
-            State::Unresolved | State::Adopting | State::Waiting => {}
+            State::Unresolved | State::Adopting | State::Waiting | State::Met => {}
             State::Reported | State::Refused => return,
         }
         self.ends.refuse(id);
+        self.leave_hosts(id);
     }
 
     pub(super) fn set_state(&mut self, id: EndId, state: State) {
@@ -166,8 +169,27 @@ impl Daemon {
     /// of the unresolved ones.
     pub(super) fn match_up(&mut self, id: EndId) {
         self.find_match(id);
-        if self.is_in(id, State::Waiting) {
-            self.await_match(id);
+        if !self.is_in(id, State::Waiting) {
+            return;
+        }
+        match self.ask_host(id) {
+            Some(reason) => self.drop_claim(id, reason),
+            None => {
+                self.list_accepted(id);
+                self.await_match(id);
+            }
+        }
+    }
+
+    /// An accepted connection waits: its connector finds the port on the board, also if the listener is closed by now.
+    fn list_accepted(&mut self, id: EndId) {
+        let (Some(end), Some(client)) = (self.ends.get_mut(id), self.clients.get(&id.client))
+        else {
+            return;
+        };
+        let tuple = end.tuple().filter(|tuple| tuple.netns == client.netns);
+        if let (Some(tuple), Role::Acceptor, None) = (tuple, end.role, &end.listed) {
+            end.listed = Some(client.board.list(tuple.local.1));
         }
     }
 
@@ -178,7 +200,7 @@ impl Daemon {
         }
     }
 
-    fn is_in(&self, id: EndId, state: State) -> bool {
+    pub(super) fn is_in(&self, id: EndId, state: State) -> bool {
         self.ends.get(id).is_some_and(|end| end.state == state)
     }
 
@@ -284,11 +306,12 @@ impl Daemon {
         for (((id, mate), seat), file) in ids.into_iter().zip(turned).zip(seats).zip(files) {
             if let Some(end) = self.ends.get_mut(id) {
                 end.state = State::Paired(seat);
-                end.mate = mate;
+                (end.mate, end.listed) = (mate, None);
                 end.status = end.status.filter(|&s| s != Reason::PeerPlain as u8);
                 end.answer = false;
             }
             self.charge(id.client, Charge::SLOT);
+            self.leave_hosts(id);
             self.send_paired(id, seat, file);
         }
         let Seat { link, slot, .. } = seats[0];
@@ -312,6 +335,7 @@ impl Daemon {
         }
         let slots = end.former.len() + usize::from(matches!(end.state, State::Paired(_)));
         self.refund(id.client, Charge::SLOT.times(slots as u64));
+        self.refund_links();
     }
 
     /// Answers a claim of which nothing becomes now. An end that has slots still, which its
@@ -325,6 +349,7 @@ impl Daemon {
             self.remove_end(id);
         } else {
             self.ends.refuse(id);
+            self.leave_hosts(id);
         }
         self.send_unpaired(id, fd, reason as u8);
     }
@@ -375,6 +400,7 @@ impl Daemon {
 
     pub(super) fn refuse(&mut self, id: EndId, reason: Reason) {
         self.ends.refuse(id);
+        self.leave_hosts(id);
         let Some(end) = self.ends.get_mut(id) else {
             return;
         };
@@ -394,6 +420,10 @@ impl Daemon {
         paired.arena = self.links.arena(seat).unwrap_or(0);
         if file.is_some() {
             paired.flags |= FLAG_NEW_LINK;
+        }
+        let mate = self.ends.get(id).and_then(|end| end.mate);
+        if mate.is_some_and(|mate| self.crosses([id, mate.id])) {
+            paired.flags |= FLAG_CROSSES;
         }
         self.post(id.client, paired, file.map(Passed::Arena));
     }

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use anyhow::{Context as _, Result};
 use rustix::event::epoll;
 use shunt_abi::Reason;
 use shunt_abi::message::{Kind, Message, comm_text};
@@ -37,6 +38,15 @@ impl Daemon {
         self.ends.get(mate).is_some() && self.against(id, mate).is_some()
     }
 
+    /// Why an end whose other end is on another host may not go there by RDMA, if it may not.
+    pub(super) fn against_leaving(&self, id: EndId) -> Option<Reason> {
+        let name = self.clients.get(&id.client).map(|c| comm_text(&c.comm));
+        let Some(end) = name.as_ref().and_then(|name| self.party(id, name)) else {
+            return Some(Reason::Policy);
+        };
+        Some(self.config.policy.against_leaving(end)?.reason)
+    }
+
     /// What the policy is to know of an end, whose process goes by this name.
     fn party<'a>(&'a self, id: EndId, comm: &'a str) -> Option<End<'a>> {
         let client = self.clients.get(&id.client)?;
@@ -67,17 +77,23 @@ impl Daemon {
         let Some(source) = &self.source else {
             return;
         };
-        match source.load() {
-            Ok(config) => self.adopt_config(config),
-            Err(error) => self
-                .log
-                .error(&format!("{error:#}: what held before still holds")),
+        let path = source.path.display().to_string();
+        let loaded = source.load();
+        let adopted = loaded.and_then(|config| self.adopt_config(config).context(path));
+        if let Err(error) = adopted {
+            self.log
+                .error(&format!("{error:#}: what held before still holds"));
         }
     }
 
     /// From now on this holds, for connections that are shunted already, too.
-    fn adopt_config(&mut self, config: Config) {
+    ///
+    /// # Errors
+    /// When other hosts cannot be talked to as it says; nothing has changed then.
+    fn adopt_config(&mut self, config: Config) -> Result<()> {
+        self.adopt_hosts(&config)?;
         self.config = config;
+        self.cross_as_allowed();
         let paired = self.ends.iter().filter_map(|(id, end)| {
             let is_paired = matches!(end.state, State::Paired(_));
             Some((id, end.mate?.id, end.fd)).filter(|_| is_paired)
@@ -96,6 +112,7 @@ impl Daemon {
             (message.cookie, message.fd, message.status) = (id.cookie, fd, reason as u8);
             self.post(id.client, message, None);
         }
+        Ok(())
     }
 
     /// From now on it reads its configuration again when `signal` becomes readable.

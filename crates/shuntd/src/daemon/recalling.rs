@@ -7,7 +7,7 @@ use shunt_abi::message::{Kind, Message};
 
 use super::Daemon;
 use super::dispatch::Malformed;
-use crate::end::{End, EndId};
+use crate::end::EndId;
 use crate::tuple::FAMILIES;
 
 impl Daemon {
@@ -19,26 +19,14 @@ impl Daemon {
         if client.has_unsent() {
             return Err(Malformed); // It has not read its last answer yet.
         }
-        let [one, other] = addresses(wish).ok_or(Malformed)?;
-        let is_named = |end: &End| {
-            let ends = end.tuple().map(|tuple| (tuple.local, tuple.peer));
-            ends == Some((one, other)) || ends == Some((other, one))
-        };
-        // In another network namespace it has other addresses.
-        let is_mate = |end: &End| {
-            let mate = end.mate.and_then(|mate| self.ends.get(mate.id));
-            mate.is_some_and(is_named)
-        };
-        let may_see = |id: EndId| {
+        let between = addresses(wish).ok_or(Malformed)?;
+        let may_see = |id: &EndId| {
             let holder = self.clients.get(&id.client);
             holder.is_some_and(|holder| viewer.may_see(holder.uid, holder.netns))
         };
-        let named: Vec<(EndId, i32)> = self
-            .ends
-            .iter()
-            .filter(|(id, end)| (is_named(end) || is_mate(end)) && may_see(*id))
-            .map(|(id, end)| (id, end.fd))
-            .collect();
+        let named = self.ends.between(between).into_iter().filter(may_see);
+        let number = |id: EndId| Some((id, self.ends.get(id)?.fd));
+        let named: Vec<(EndId, i32)> = named.filter_map(number).collect();
         let mut answer = Message::new(Kind::End);
         answer.index = named.len() as u32;
         for (id, fd) in named {

@@ -5,12 +5,14 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use shunt_abi::Reason;
 use shunt_abi::counters::{Record, Stage};
 use shunt_abi::message::{Kind, Message, Role};
 
 use super::Daemon;
+use super::recent::{Name, Recent};
 use super::viewing::Viewer;
 use crate::account::Account;
 use crate::diag::dump::{self, Sockets};
@@ -75,12 +77,16 @@ pub(super) struct View {
     /// Ends that are not open any more: a client that has to wait with its messages until
     /// we have read others says so later.
     pub(super) closed: HashSet<EndId>,
+    /// Wake-ups that each process has sent and received.
+    pub(super) wakeups: HashMap<u64, [u64; 2]>,
 }
 
 impl Daemon {
     /// Looks into the region of every process that a client may see.
-    pub(super) fn see(&self, viewer: Viewer) -> View {
+    pub(super) fn see(&self, viewer: Viewer, recent: &mut Recent) -> View {
         let mut view = View::default();
+        let now = Instant::now();
+        recent.begin_list(now);
         let most = self.config.limits.connections_per_client;
         let mut left = LOOKS;
         let mut sockets = None;
@@ -90,9 +96,13 @@ impl Daemon {
             }
             let records = holder.account.region.sockets(most);
             view.closed.extend(self.closed(id, &records));
+            if let Some(owner) = holder.account.region.owner() {
+                view.wakeups.insert(id, owner.wakeups);
+            }
             let left = &mut left[usize::from(!self.serves(holder.uid))];
             for record in looked_at(records, left) {
-                let Some(seen) = self.see_socket(&holder, &record, &mut sockets) else {
+                let look = || self.see_socket(&holder, &record, &mut sockets);
+                let Some(seen) = recent.seen(Name::of(id, &record), now, look) else {
                     continue;
                 };
                 if record.stage() == Stage::Listener {
@@ -176,15 +186,6 @@ impl Daemon {
         clients.chain(orphans)
     }
 
-    /// Wake-ups that a process has sent and received, as its region says.
-    pub(super) fn wakeups(&self, id: u64) -> Option<[u64; 2]> {
-        let account = match self.clients.get(&id) {
-            Some(client) => client.account.as_ref()?,
-            None => &self.orphans.get(&id)?.account,
-        };
-        Some(account.region.owner()?.wakeups)
-    }
-
     /// A process that is known by this number.
     pub(super) fn face(&self, id: u64) -> Option<Face> {
         if let Some(client) = self.clients.get(&id) {
@@ -254,7 +255,7 @@ fn sight(client: u64, record: &Record, carried: (u64, u64)) -> Sight {
     let reason = record.reason.load(Ordering::Relaxed);
     let downgraded = record.downgraded.load(Ordering::Relaxed) != 0;
     let status = match record.stage() {
-        Stage::Attached if !downgraded => 0,
+        Stage::Attached | Stage::Aside if !downgraded => 0,
         // Also of one that may be shunted yet: why it is not so far.
         _ if reason != 0 => reason,
         _ => Reason::Pending as u8,

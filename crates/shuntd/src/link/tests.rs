@@ -117,10 +117,9 @@ fn a_link_without_connections_is_taken_back_after_a_while() {
         links.release(seat);
     }
     let (three, both) = ([lost(2, 3, 2)], [lost(1, 1, 1), lost(1, 2, 1)]);
-    assert_eq!(
-        links.take_back(Instant::now() + UNUSED),
-        [&three[..], &both[..]].concat()
-    );
+    let all = [&three[..], &both[..]].concat();
+    assert_eq!(links.take_back(Instant::now() + UNUSED), all);
+    assert_eq!(links.take_freed(), all);
     assert_eq!((links.len(), links.left()), (0, None));
     assert!(links.of.is_empty() && links.pairs.is_empty());
     assert!(links.take([1, 2]).is_none());
@@ -132,14 +131,23 @@ fn a_link_whose_memory_a_relative_has_gets_no_new_connection() {
     let mut links = opened([1, 2]);
     let seats = links.take([1, 2]).unwrap();
     assert_eq!(links.retire(3, 1), [], "not one of its links");
-    assert_eq!(links.retire(2, 1), [lost(1, 1, 1), lost(1, 2, 1)]);
+    let both = [lost(1, 1, 1), lost(1, 2, 1)];
+    assert_eq!(
+        (links.retire(2, 1), links.take_freed()),
+        (both.to_vec(), vec![])
+    );
     assert_eq!(links.retire(1, 1), []);
     assert!(links.take([1, 2]).is_none());
     assert_eq!(links.next_slots([1, 2]), 16);
     // The connection that is there ends later.
     links.open([1, 2], [11, 21], 16);
     links.release(seats[0]);
+    links.release(seats[0]);
+    assert_eq!(links.take_freed(), []);
     links.release(seats[1]);
+    assert_eq!(links.take_freed(), both);
+    links.release(seats[1]);
+    assert!(links.take_freed().is_empty() && links.ending.is_empty());
     assert!(!links.is_short([1, 2]));
     assert_eq!(links.take([1, 2]).unwrap()[0].link, 2);
 }
@@ -165,10 +173,14 @@ fn a_dead_clients_links_go_and_late_releases_are_ignored() {
     let mut links = opened([1, 2]);
     links.open([3, 2], [0, 0], 16);
     links.open([1, 1], [0, 0], 16);
-    let seat = links.take([1, 2]).unwrap()[1];
-    assert_eq!(links.drop_client(1), [lost(3, 1, 2), lost(1, 2, 1)]);
-    assert_eq!(links.len(), 1);
+    let [left, seat] = links.take([1, 2]).unwrap();
+    links.release(left);
+    let (own, survivor) = (lost(3, 1, 2), lost(1, 2, 1));
+    assert_eq!(links.drop_client(1), [own, survivor]);
+    assert_eq!((links.len(), links.take_freed()), (1, vec![own]));
     links.release(seat);
-    assert!(links.take([2, 1]).is_none());
+    assert_eq!(links.take_freed(), [lost(1, 1, 1), survivor]);
+    links.release(seat);
+    assert!(links.take_freed().is_empty() && links.take([2, 1]).is_none());
     assert!(links.take([2, 3]).is_some());
 }

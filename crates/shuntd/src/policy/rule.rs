@@ -25,6 +25,7 @@ enum Action {
 enum Across {
     User,
     Namespace,
+    Host,
 }
 
 /// A rule as it is written.
@@ -115,8 +116,8 @@ impl Rule {
         self.line
     }
 
-    /// Whether it decides on an end; `ends`: that, and the other one.
-    pub(super) fn matches(&self, [end, other]: [End<'_>; 2]) -> bool {
+    /// Whether it decides on an end; `other`: the other one, if that is on this host.
+    pub(super) fn matches(&self, end: End<'_>, other: Option<End<'_>>) -> bool {
         let user = named(&self.user, |user| Some(*user == end.user));
         let group = named(&self.group, |group| Some(end.groups?.contains(group)));
         let container = named(&self.container, |glob| is_in(end, glob));
@@ -136,8 +137,12 @@ impl Rule {
         });
         let across = match self.across {
             None => Some(true),
-            Some(Across::User) => Some(end.user != other.user),
-            Some(Across::Namespace) => Some(end.namespace.cookie != other.namespace.cookie),
+            // Users and namespaces of another host are others.
+            Some(Across::User) => Some(other.is_none_or(|other| end.user != other.user)),
+            Some(Across::Namespace) => {
+                Some(other.is_none_or(|other| end.namespace.cookie != other.namespace.cookie))
+            }
+            Some(Across::Host) => Some(other.is_none()),
         };
         let all = [
             user, group, container, program, address, port, namespace, across,

@@ -48,10 +48,16 @@ fn reason(text: &str, ends: [End<'_>; 2]) -> Option<Reason> {
     found
 }
 
+/// Why an end that leaves the host stays on TCP.
+fn leaving(text: &str, end: End<'_>) -> Option<Reason> {
+    let denial = policy(text).against_leaving(end)?;
+    Some(denial.reason)
+}
+
 /// Whether a rule that denies all of whom `condition` is true denies this end.
 fn matches(condition: &str, end: End<'_>) -> bool {
     let text = format!("[[policy.rule]]\naction = \"deny\"\n{condition}\n");
-    policy(&text).denies([end, end]).is_some()
+    policy(&text).denies(end, Some(end)).is_some()
 }
 
 #[test]
@@ -168,6 +174,22 @@ across = "user"
     let text = "[[policy.rule]]\naction = \"deny\"\nacross = \"namespace\"";
     assert_eq!(reason(text, [end(7, "a"), end(7, "b")]), None);
     assert_eq!(reason(text, [end(7, "a"), inside]), Some(Reason::Policy));
+}
+
+#[test]
+fn a_rule_may_be_about_what_leaves_the_host() {
+    let it = end(7, "a");
+    assert_eq!(leaving("", it), None);
+    let text = "[[policy.rule]]\naction = \"deny\"\nacross = \"host\"";
+    assert_eq!(leaving(text, it), Some(Reason::Policy));
+    assert_eq!(reason(text, [it, end(7, "b")]), None);
+    for across in ["user", "namespace"] {
+        let text = format!("[[policy.rule]]\naction = \"deny\"\nacross = \"{across}\"");
+        assert_eq!(leaving(&text, it), Some(Reason::Policy), "{across}");
+    }
+    let text = "[[policy.rule]]\naction = \"allow\"\nuser = 7\n[[policy.rule]]\naction = \"deny\"";
+    assert_eq!(leaving(text, it), None);
+    assert_eq!(leaving(text, end(8, "a")), Some(Reason::Policy));
 }
 
 #[test]

@@ -48,14 +48,19 @@ impl Client {
 
     /// One that has said Hello, and the answer.
     pub fn introduced(mut client: Self, comm: &str) -> (Self, Message) {
-        let mut hello = Message::new(Kind::Hello);
-        hello.name[..comm.len()].copy_from_slice(comm.as_bytes());
-        client.send(&hello, None);
+        client.say_hello(comm);
         let (welcome, board) = client.receive().expect("no Welcome");
         assert_eq!((welcome.kind(), welcome.status), (Some(Kind::Welcome), 0));
         client.mail = welcome.index;
         client.board = board;
         (client, welcome)
+    }
+
+    /// Says Hello, and reads no answer.
+    pub fn say_hello(&self, comm: &str) {
+        let mut hello = Message::new(Kind::Hello);
+        hello.name[..comm.len()].copy_from_slice(comm.as_bytes());
+        self.send(&hello, None);
     }
 
     pub fn send(&self, message: &Message, fd: Option<BorrowedFd<'_>>) {
@@ -182,6 +187,11 @@ impl Client {
 
     pub fn port_is_set(&self, port: u16) -> bool {
         self.board_word(board::PORTS_AT + usize::from(port) / 32 * 4) >> (port % 32) & 1 == 1
+    }
+
+    /// Whether it is told that other ends are found in other network namespaces, too.
+    pub fn crosses(&self) -> bool {
+        self.board_word(board::CROSSES_AT) != 0
     }
 
     fn board_word(&self, at: usize) -> u32 {

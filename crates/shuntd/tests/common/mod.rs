@@ -4,6 +4,7 @@
 mod client;
 pub mod place;
 pub mod region;
+pub mod scene;
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -59,6 +60,11 @@ impl Fixture {
         Self::begin("", Scope::Host, || ())
     }
 
+    /// It listens, and hears nobody before this says so.
+    pub fn late(begin: std::sync::mpsc::Receiver<()>) -> Self {
+        Self::begin("", own_user(), move || begin.recv().unwrap())
+    }
+
     /// A seccomp filter refuses `pidfd_getfd` to it, as Docker's does.
     pub fn confined(host: bool) -> Self {
         let scope = if host { Scope::Host } else { own_user() };
@@ -106,15 +112,46 @@ impl Fixture {
         )
     }
 
+    /// For every user's processes on a host of its own, which is a network namespace here: it talks to other hosts, and
+    /// finds RDMA devices in this directory.
+    pub fn on(host: &place::Namespace, config: &str, devices: &Path) -> Self {
+        let devices = devices.to_owned();
+        let last = move |daemon: &mut Daemon| {
+            daemon.set_devices(devices);
+            daemon.talk_to_hosts().unwrap();
+        };
+        let name = new_name();
+        // Its address means something there only.
+        let listener = host.within(|| listen(&name));
+        Self::listening(name, listener, config, Scope::Host, host.enter(), last)
+    }
+
     /// Its configuration is in this file.
     pub fn reading(path: &Path) -> Self {
+        Self::reading_as(path, own_user(), |_| ())
+    }
+
+    /// The same of one like [`Self::crossing`].
+    pub fn crossing_as_read(path: &Path, file: &Path) -> Self {
+        let listener = shuntd::listen_at(file).unwrap();
+        Self::reading_as(path, Scope::Host, |daemon| {
+            daemon.listen_too(listener).unwrap();
+            daemon.find_by_mirrors();
+        })
+    }
+
+    fn reading_as(
+        path: &Path,
+        scope: Scope,
+        last: impl FnOnce(&mut Daemon) + Send + 'static,
+    ) -> Self {
         let text = std::fs::read_to_string(path).unwrap();
         let reload = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let (signal, source) = (reload.try_clone().unwrap(), path.to_owned());
         let mut fixture = Self::set_up(
             new_name(),
             &text,
-            own_user(),
+            scope,
             || (),
             |daemon| {
                 let source = Source {
@@ -122,6 +159,7 @@ impl Fixture {
                     required: true,
                 };
                 daemon.reload_by(signal, source).unwrap();
+                last(daemon);
             },
         );
         fixture.reload = Some(reload);
@@ -145,6 +183,17 @@ impl Fixture {
         last: impl FnOnce(&mut Daemon) + Send + 'static,
     ) -> Self {
         let listener = listen(&name);
+        Self::listening(name, listener, config, scope, first, last)
+    }
+
+    fn listening(
+        name: String,
+        listener: OwnedFd,
+        config: &str,
+        scope: Scope,
+        first: impl FnOnce() + Send + 'static,
+        last: impl FnOnce(&mut Daemon) + Send + 'static,
+    ) -> Self {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         let (config, stopped) = (Config::parse(config).unwrap(), stop.try_clone().unwrap());
         let thread = std::thread::spawn(move || {

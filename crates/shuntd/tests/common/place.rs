@@ -7,9 +7,9 @@ use std::process::Command;
 
 use rustix::net::SocketAddrUnix;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
-use shunt_abi::message::Message;
+use shunt_abi::message::{FLAG_CROSSES, Message};
 
-use super::Client;
+use super::{Client, Fixture, skip};
 
 /// A network namespace, in which threads do what is to be done there.
 pub struct Namespace(File);
@@ -28,19 +28,59 @@ impl Namespace {
 
     pub fn within<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
         std::thread::scope(|scope| {
+            let enter = self.enter();
             let inside = || {
-                let kind = Some(LinkNameSpaceType::Network);
-                rustix::thread::move_into_link_name_space(self.0.as_fd(), kind).unwrap();
+                enter();
                 f()
             };
             scope.spawn(inside).join().unwrap()
         })
     }
 
+    /// What moves a thread there for good.
+    pub fn enter(&self) -> impl FnOnce() + Send + use<> {
+        let place = self.0.try_clone().unwrap();
+        move || {
+            let kind = Some(LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(place.as_fd(), kind).unwrap();
+        }
+    }
+
     pub fn run(&self, script: &str) {
         let status = self.within(|| Command::new("sh").args(["-e", "-c", script]).status());
         assert!(status.unwrap().success(), "{script}");
     }
+}
+
+/// A daemon for the host that listens at a file; `None` where the kernel lets it see no mirrors.
+pub fn crossing(test: &str, config: &str) -> Option<(Fixture, PathBuf)> {
+    let file = file(test);
+    let daemon = Fixture::crossing(config, &file);
+    if Client::welcome_at(&file).flags & FLAG_CROSSES == 0 {
+        skip(&format!("{test}: no eBPF, or no unified cgroup hierarchy"));
+        return None;
+    }
+    Some((daemon, file))
+}
+
+/// Two namespaces that reach each other: 10.77.0.1 and 10.77.0.2.
+pub fn two(test: &str) -> Option<[Namespace; 2]> {
+    let (Ok(one), Ok(other)) = (Namespace::new(), Namespace::new()) else {
+        skip(&format!("{test}: no network namespaces"));
+        return None;
+    };
+    // By the process of a thread that is there: the namespace has no other name.
+    let mut holder = one.within(|| Command::new("sleep").arg("60").spawn().unwrap());
+    let near = holder.id();
+    other.run(&format!(
+        "ip link add far type veth peer name near netns {near}
+         ip addr add 10.77.0.2/24 dev far
+         ip link set far up"
+    ));
+    one.run("ip addr add 10.77.0.1/24 dev near; ip link set near up");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    Some([one, other])
 }
 
 /// Where a test's daemon listens.

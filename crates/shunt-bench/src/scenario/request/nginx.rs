@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
+use shunt_harness::port::free_port;
 
 use super::{Demand, Sample};
-use crate::server::{Load, Run, free_port, number_after};
+use crate::server::{Load, Run, number_after};
 use crate::side::Lab;
 
 /// What the page consists of.

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
+use shunt_harness::port::free_port;
 
 use super::Demand;
-use crate::server::{Load, Run, find, free_port, number_after};
+use crate::server::{Load, Run, find, number_after};
 use crate::side::Lab;
 use crate::sys;
 

@@ -105,7 +105,7 @@ fn terminal(model: &mut Model, width: u16, height: u16, colours: bool) -> Termin
 fn screen(model: &mut Model, width: u16, height: u16) -> String {
     let terminal = terminal(model, width, height, false);
     let cells = terminal.backend().buffer().content();
-    let lines = cells.chunks(usize::from(width)).map(|line| {
+    let lines = cells.chunks(usize::from(width.max(1))).map(|line| {
         let line: String = line.iter().map(|cell| cell.symbol()).collect();
         line.trim_end().to_owned() + "\n"
     });
@@ -318,9 +318,22 @@ fn colours_are_there_unless_unwanted() {
 }
 
 #[test]
-fn a_screen_may_be_tiny() {
-    let mut model = model("");
-    for (width, height) in [(1, 1), (2, 3), (10, 4), (30, 18)] {
-        screen(&mut model, width, height);
+fn a_screen_may_have_any_size_and_another_one_later() {
+    let states: [fn(&mut Model); 4] = [
+        |_| (),
+        |model| press(model, &[KeyCode::Tab, KeyCode::End]),
+        |model| press(model, &[KeyCode::Char('/'), KeyCode::Char('x')]),
+        |model| model.look(Err(anyhow::anyhow!("no shuntd answers"))),
+    ];
+    for state in states {
+        let mut model = model("");
+        state(&mut model);
+        let before = screen(&mut model, 80, 24);
+        for width in [0, 1, 2, 3, 5, 9, 20, 40] {
+            for height in [0, 1, 2, 3, 4, 5, 17, 18] {
+                screen(&mut model, width, height);
+            }
+        }
+        assert_eq!(screen(&mut model, 80, 24), before);
     }
 }

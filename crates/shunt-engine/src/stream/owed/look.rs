@@ -1,13 +1,37 @@
-//! What is owed, and for how long it is waited for.
+//! What is owed, and for how long a peer in the middle of a change of way is waited for.
 
+use std::sync::atomic::Ordering;
+
+use shunt_shm::slot;
 use shunt_shm::token::Token;
 
 use crate::stream::conn::Conn;
-use crate::{sys, thread};
+use crate::sys;
+use crate::thread::{self, Rest, Stopped};
 
-/// How long the peer may be in the middle of sending to itself in our name, in
-/// nanoseconds: a few system calls, unless it was stopped there.
-pub(super) const PATIENCE: u64 = 5_000_000_000;
+/// How long a call waits for a peer that is in the middle of a change of way, in nanoseconds: that takes the peer, or shuntd, a few
+/// system calls, unless it is stopped there or gets no processor. After that a call which may sleep does so, and one which may not
+/// finds nothing, as with any peer that is silent. (In tests a busy machine is not to decide what comes out.)
+pub(in crate::stream) const PATIENCE: u64 = if cfg!(test) {
+    1_000_000_000
+} else {
+    10_000_000
+};
+
+/// Waits until `is_over`, if the caller is `patient`, but not for long, nor for a process that is stopped with the peer's `token`.
+pub(super) fn await_peer(token: &Token, patient: bool, mut is_over: impl FnMut() -> bool) -> bool {
+    let until = patient.then(|| sys::now() + PATIENCE);
+    let (mut stopped, rest) = (Stopped::new(), Rest::new());
+    loop {
+        if is_over() {
+            return true;
+        }
+        if until.is_none_or(|until| sys::now() >= until) || stopped.is_holder_of(token) {
+            return false;
+        }
+        rest.turn();
+    }
+}
 
 /// How long the kernel's socket is given to make room, in milliseconds.
 pub(in crate::stream) const GROWTH_MS: i64 = 10;
@@ -30,14 +54,51 @@ pub(crate) fn is_owing(conn: &Conn) -> bool {
     conn.sender().is_owing()
 }
 
-/// Whether the peer's last process died with one of its tokens.
+/// Whether the peer's last process died with one of its tokens, or the connection is over.
 pub(super) fn has_died_with(conn: &Conn, token: &Token) -> bool {
+    const OVER: i16 = libc::POLLHUP | libc::POLLERR;
+    let ended = sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER);
+    // Both halves are shut down, too, where this side has shut down one of them.
+    ended & OVER != 0 && !conn.is_shut() || ended != 0 && thread::is_held_by_dead(token)
+}
+
+/// Whether a peer that was withdrawing what is unread has ended. It sends nothing by TCP before it has withdrawn, and does not
+/// end in the middle of that unless it dies.
+pub(super) fn has_died_withdrawing(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    thread::is_held_by_dead(token) && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0
+    let ended = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
+    // After our own `shutdown` the kernel says so of a peer that goes on.
+    let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0;
+    ended && (!shut || thread::is_held_by_dead(&conn.pair.peer.sending.token))
 }
 
 /// Whether the peer has withdrawn what this side has not read, or is about to.
 #[inline(always)]
 pub(crate) fn is_withdrawn(conn: &Conn) -> bool {
     conn.receiver().is_withdrawn()
+}
+
+/// Whether the peer is in the middle of withdrawing what this side has not read.
+#[inline(always)]
+pub(in crate::stream) fn is_being_withdrawn(conn: &Conn) -> bool {
+    let path = conn.receiver();
+    path.is_being_withdrawn() && !path.stays_in_ring()
+}
+
+/// Whether a call has waited in vain for a peer in the middle of a withdrawal: until that is over, what lies in the ring
+/// is not to be received.
+pub(in crate::stream) fn is_held_up(conn: &Conn) -> bool {
+    is_being_withdrawn(conn) && conn.socket.hints.held_up.load(Ordering::Relaxed) == mark(conn)
+}
+
+/// Where the ring is read, as [`Hints::held_up`](crate::socket::Hints::held_up) has it.
+pub(super) fn mark(conn: &Conn) -> u64 {
+    let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
+    read.wrapping_add(1)
+}
+
+/// Whether the peer is in the middle of its recall, so that nothing can be sent before it has said how it goes on.
+#[inline]
+pub(crate) fn cannot_send(conn: &Conn) -> bool {
+    is_recalled(conn) && conn.sender().cannot_answer()
 }

@@ -14,8 +14,17 @@ pub(in crate::stream) enum Debt {
     Paid,
     /// The kernel has no room for all of it yet.
     Owed,
+    /// The peer is in the middle of its recall, and has not said yet which side sends it.
+    Unsaid,
     /// The connection has ended, with that error.
     Void(Errno),
+}
+
+impl Debt {
+    /// Whether nothing can be sent behind it yet.
+    pub(in crate::stream) fn is_open(self) -> bool {
+        matches!(self, Self::Owed | Self::Unsaid)
+    }
 }
 
 /// Bytes given to the kernel at a time.

@@ -1,16 +1,18 @@
 //! The sender's way back to TCP: it resends, over TCP, what its peer has not read in the ring ([`withdraw`]). The peer need
 //! not act; its next receive finds that out ([`follow_withdrawal`]).
 
+use std::sync::atomic::Ordering;
+
 use shunt_shm::path::withdrawal::Look;
 pub(in crate::stream) use shunt_shm::path::withdrawal::Withdrawal;
-use shunt_shm::slot::Way;
 
-use super::look::{GROWTH_MS, PATIENCE, has_died_with, is_recalled};
+use super::look::{GROWTH_MS, await_peer, has_died_withdrawing, is_recalled, mark};
 use super::room::Stretched;
 use super::send_owed;
-use crate::stream::recv::{follow_back, ring_bytes};
-use crate::stream::{Conn, errors};
-use crate::{sys, tcp, thread};
+use crate::stream::Conn;
+use crate::stream::recv::follow_back;
+use crate::stream::tell::News;
+use crate::{sys, tcp};
 
 /// Sends again over TCP what the peer has not read, if it is not receiving just now
 /// and TCP takes it all: then the kernel has everything that was ever sent. With the
@@ -30,6 +32,9 @@ pub(in crate::stream) fn withdraw(conn: &Conn) -> Withdrawal {
     let withdrawal = conn.sender().withdraw(written);
     if withdrawal == Withdrawal::Owing {
         send_owed(conn, GROWTH_MS);
+    } else {
+        // It may have met the try, and sleep until that is over.
+        conn.tell_always(News::Data);
     }
     withdrawal
 }
@@ -40,63 +45,39 @@ fn is_over(conn: &Conn) -> bool {
         .is_none_or(|fd| sys::ready(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0)
 }
 
-/// Follows a peer that has withdrawn what this side has not read. With the receiving
-/// token.
+/// Follows a peer that withdraws what this side has not read. With the receiving token. `false`: it is in the middle of that,
+/// and nothing is to be read in the ring.
 #[cold]
-pub(in crate::stream) fn follow_withdrawal(conn: &Conn) {
-    if conn.receiver().stays_in_ring() {
-        return;
-    }
-    let until = sys::now() + PATIENCE;
-    let was_readable = conn.consumer().is_ready();
-    loop {
-        let gone = has_died_with(conn, &conn.pair.peer.sending.token);
-        match conn.receiver().look_at_withdrawal() {
-            Look::Withdrawn { from } => {
-                if was_readable {
-                    await_arrival(conn);
-                }
-                follow_back(conn);
-                conn.receiver().note_brought(from, conn.unread_in_ring());
-                return;
+pub(in crate::stream) fn follow_withdrawal(conn: &Conn) -> bool {
+    let held_up = &conn.socket.hints.held_up;
+    let patient = held_up.load(Ordering::Relaxed) != mark(conn);
+    let over = await_peer(&conn.pair.peer.sending.token, patient, || {
+        // A peer that has died may have withdrawn it just before.
+        follow_if_withdrawn(conn)
+            || has_died_withdrawing(conn) && {
+                follow_if_withdrawn(conn);
+                true
             }
-            Look::Wait if gone => return,
-            Look::Wait => {}
-            Look::No => return,
-        }
-        if sys::now() >= until {
-            errors::abort(conn);
-            return;
-        }
-        sys::sched_yield();
-    }
+    });
+    held_up.store(if over { 0 } else { mark(conn) }, Ordering::Relaxed);
+    over
 }
 
-/// How long what is on its way may take, in nanoseconds: mostly it has come already.
-const ON_ITS_WAY: u64 = 50_000_000;
-
-/// The program may have been told how much there is to read: it finds it, here by TCP,
-/// as soon as the peer has sent it again and the kernel has carried it over. A peer that was
-/// stopped meanwhile is not waited for longer.
-fn await_arrival(conn: &Conn) {
-    const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    let Some(base) = conn.base() else {
-        return;
-    };
-    let until = sys::now() + ON_ITS_WAY;
-    let promised = ring_bytes(conn).max(1);
-    let sending = &conn.pair.peer.sending;
-    loop {
-        // First: then what it had sent by now is among what is seen after it.
-        let sends = sending.token.is_taken() && !thread::is_held_by_dead(&sending.token);
-        let owes = !sends && Way::load(&sending.way) == Way::Owing;
-        let queued = sys::ioctl_int(base, libc::FIONREAD).map_or(u64::MAX, |n| n as u64);
-        // There may be no room for all of it at once.
-        let least = if sends { promised } else { 1 };
-        let ended = || sys::ready(base, libc::POLLRDHUP) & ENDED != 0;
-        if queued >= least || owes || ended() || sys::now() >= until {
-            return;
+/// The same, and it does not wait.
+#[cold]
+pub(in crate::stream) fn follow_if_withdrawn(conn: &Conn) -> bool {
+    if conn.receiver().stays_in_ring() {
+        return true;
+    }
+    match conn.receiver().look_at_withdrawal() {
+        Look::Withdrawn { from } => {
+            // In this order: what could be read does so until it has come.
+            conn.receiver().note_brought(from, conn.unread_in_ring());
+            conn.socket.hints.late.store(false, Ordering::Relaxed);
+            follow_back(conn);
+            true
         }
-        sys::sched_yield();
+        Look::Wait => false,
+        Look::No => true,
     }
 }

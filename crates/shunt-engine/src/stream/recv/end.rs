@@ -69,7 +69,7 @@ pub(super) fn has_ended(conn: &Conn) -> Result<bool, Errno> {
     let mut byte = 0u8;
     match sys::recv(base, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
         Ok(n) => Ok(n == 0),
-        Err(libc::EAGAIN | libc::EINTR) => Ok(false),
+        Err(libc::EAGAIN | libc::EINTR) => Ok(conn.is_put_aside_by_peer()),
         Err(errno) => Err(errno),
     }
 }

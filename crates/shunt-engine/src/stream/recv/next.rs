@@ -6,6 +6,7 @@ use libc::{c_int, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
+use super::arrival::{Patience, await_count, await_some};
 use super::back::rest_from_tcp;
 use super::step::Step;
 use super::unread::unread;
@@ -29,6 +30,8 @@ pub(super) struct Call<'a> {
     /// Fewer bytes are waited for, if the call may wait.
     least: usize,
     pub(super) attempts: Attempts,
+    /// For bytes that could be read before.
+    patience: Patience,
 }
 
 impl<'a> Call<'a> {
@@ -43,6 +46,7 @@ impl<'a> Call<'a> {
             total,
             least: if wants_all { total } else { total.min(1) },
             attempts: Attempts::begin(flags),
+            patience: Patience::default(),
         }
     }
 
@@ -91,7 +95,10 @@ impl<'a> Call<'a> {
         match step {
             Step::Bytes if self.peeks() => self.after_peek((program, conn), there, stay),
             Step::Bytes => self.after_bytes(conn),
-            Step::Empty | Step::Brings | Step::Asked | Step::Moved => self.after_nothing(conn),
+            Step::Brings | Step::Asked if self.awaits_rest(conn) => Next::Attempt,
+            Step::Empty | Step::Brings | Step::Asked | Step::Withdrawn | Step::Moved => {
+                self.after_nothing(conn)
+            }
             Step::Stray if !self.has_enough() => after_stray(conn),
             Step::Stray | Step::End => Next::End(self.done()),
             Step::Failed(errno) => Next::End(self.after_error(conn, errno)),
@@ -117,6 +124,12 @@ impl<'a> Call<'a> {
     }
 
     fn after_peek(&mut self, (program, conn): (&Conn, &Conn), there: u64, stay: &Stay) -> Next {
+        let had = there.min(self.total as u64);
+        let lacks = had > self.cursor.done() as u64;
+        if lacks && conn.way_in() == Way::TcpAgain && await_count(conn, &mut self.patience) {
+            self.cursor = Cursor::new(self.parts);
+            return Next::Attempt;
+        }
         let has_enough = self.has_enough() || there >= self.least as u64;
         let waits = !has_enough && conn.may_wait(self.attempts.flags);
         if !waits || !stay.enter(program) || !wait_for_more(conn, there, self.attempts.seen) {
@@ -125,6 +138,13 @@ impl<'a> Call<'a> {
         // It sees the same bytes again: it cannot add up.
         self.cursor = Cursor::new(self.parts);
         Next::Attempt
+    }
+
+    /// Waits for what could be read before it went to TCP, unless the call sleeps for it anyway. `true`: some may have come.
+    #[cold]
+    fn awaits_rest(&mut self, conn: &Conn) -> bool {
+        let sleeps = !self.has_enough() && self.attempts.may_wait(conn);
+        !sleeps && await_some(conn, &mut self.patience)
     }
 
     #[inline(always)]

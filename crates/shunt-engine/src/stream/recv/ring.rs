@@ -24,7 +24,9 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
     let place = |part| place(part, discard);
     let peek = flags & libc::MSG_PEEK != 0;
     if owed::is_withdrawn(conn) {
-        owed::follow_withdrawal(conn);
+        if !owed::follow_withdrawal(conn) {
+            return Step::Withdrawn;
+        }
         if conn.way_in() != Way::Ring {
             return after_ring(conn);
         }

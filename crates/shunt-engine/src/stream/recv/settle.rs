@@ -9,7 +9,8 @@ use crate::stream::owed;
 /// that came before it. With the receiving token. `true`: it is on the ring.
 pub(in crate::stream) fn settle(conn: &Conn) -> bool {
     if conn.way_in() == Way::Tcp && owed::is_withdrawn(conn) {
-        owed::follow_withdrawal(conn);
+        // What comes before the ring is received in any case.
+        owed::follow_if_withdrawn(conn);
     }
     conn.receiver().follow_switch()
 }

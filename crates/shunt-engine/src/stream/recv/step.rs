@@ -15,10 +15,12 @@ pub(super) enum Step {
     BadBuffer,
     /// The kernel must do it.
     Kernel,
-    /// TCP brings what was not read in the ring.
+    /// TCP brings what was not read in the ring, and has nothing of it yet.
     Brings,
-    /// It is recalled, and not known yet to come by TCP.
+    /// It is recalled, not known yet to come by TCP, and nothing is there.
     Asked,
+    /// The peer is in the middle of withdrawing what is there.
+    Withdrawn,
     /// It is to be looked for elsewhere.
     Moved,
     /// Something has come by TCP of which the peer knows nothing.

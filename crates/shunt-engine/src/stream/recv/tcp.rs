@@ -38,7 +38,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
                 conn.error().store(errno, Ordering::Relaxed);
                 Step::Bytes
             }
-            Step::Empty | Step::End if has_some => Step::Bytes,
+            Step::Empty | Step::Withdrawn | Step::End if has_some => Step::Bytes,
             step => step,
         };
     }

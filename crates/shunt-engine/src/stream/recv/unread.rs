@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use shunt_shm::ring::Found;
 use shunt_shm::slot::Way;
 
+use super::arrival::on_its_way;
 use super::back::{after_ring, follow_back};
 use super::bytes::ring_bytes;
 use super::settle::settle;
@@ -21,10 +22,9 @@ pub(crate) fn pump(conn: &Conn) {
     if conn.way_in() == Way::Tcp {
         settle(conn);
     }
-    if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
-        owed::follow_withdrawal(conn);
-    }
-    if conn.way_in() == Way::Ring && conn.consumer().is_ready() {
+    let withdraws =
+        conn.way_in() == Way::Ring && owed::is_withdrawn(conn) && !owed::follow_withdrawal(conn);
+    if conn.way_in() == Way::Ring && !withdraws && conn.consumer().is_ready() {
         let mut byte = 0u8;
         // SAFETY: one byte of our own.
         if let Ok(Found::Back(_)) = unsafe { conn.consumer().read(&raw mut byte, 1, true) } {
@@ -44,7 +44,7 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
     match conn.way_in() {
         Way::Ring => ring(),
-        Way::TcpAgain | Way::Owing => queued(),
+        Way::TcpAgain | Way::Owing => come_and_coming(conn, queued),
         Way::Tcp => {
             let queued = queued();
             let before = conn.pair.own.receiving.kernel_bytes.load(Ordering::Relaxed);
@@ -59,6 +59,21 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
             }
         }
     }
+}
+
+/// What has come by TCP, and what is on its way that could be read in the ring.
+fn come_and_coming(conn: &Conn, queued: impl Fn() -> u64) -> u64 {
+    // The peer could have that change for ever.
+    const LOOKS: u32 = 16;
+    for _ in 0..LOOKS {
+        let coming = on_its_way(conn);
+        let come = queued();
+        // Otherwise some may have been counted twice.
+        if coming == 0 || on_its_way(conn) == coming {
+            return come + coming;
+        }
+    }
+    queued()
 }
 
 /// Whether something is to be read in the ring, now or behind what comes before it. A peer that has

@@ -1,14 +1,24 @@
 //! A thread that waits for room asks the peer to tell when there is some.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use shunt_shm::atomic::heavy;
 use shunt_shm::publish;
 use shunt_shm::slot;
 
-use crate::stream::Conn;
 use crate::stream::leave::leave_if_ending;
+use crate::stream::{Conn, owed};
 use crate::thread::give;
+
+/// How often a peer has been asked, over all connections.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+/// Changes with each connection of this process that finds its ring full, and is not slept on for that.
+#[inline]
+pub(crate) fn asked() -> u32 {
+    // Pairs with the count in `ask_for_room`: what the connection asks by is seen with it.
+    ASKED.load(Ordering::Acquire)
+}
 
 /// A non-blocking sender has found the ring full: whoever watches the socket is
 /// to hear when it is writable again (in the kernel: `SOCK_NOSPACE`). `true`: it
@@ -24,9 +34,11 @@ pub(crate) fn ask_for_room(conn: &Conn) -> bool {
     if first {
         publish::set_bits(wait, slot::WANT_TX);
     }
+    // Pairs with the load in `asked`: a look that has read this count finds the connection waiting.
+    ASKED.fetch_add(1, Ordering::Release);
     // Pairs with the light barrier before the peer's look at the wait word.
     heavy();
-    let room = conn.has_room();
+    let room = conn.has_room() && !owed::cannot_send(conn);
     if first && !room && conn.take(&conn.pair.own.sending.token) {
         let told = conn.tell_full();
         give(&conn.pair.own.sending.token);

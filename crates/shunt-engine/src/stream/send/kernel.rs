@@ -9,8 +9,9 @@ use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::SENDER;
 use crate::stream::Conn;
+use crate::stream::aside::end_by_kernel;
 use crate::stream::errors::{is_over, keep_error, note_reset, reset_if_died, take_error};
-use crate::stream::owed::{self, Debt};
+use crate::stream::owed;
 use crate::stream::wait::timeout;
 use crate::stream::want::{Want, is_interrupted};
 use crate::thread::give;
@@ -25,6 +26,7 @@ pub(super) fn error_before_kernel(conn: &Conn) -> Option<sys::Errno> {
     if !closed && conn.way_out() == Way::Tcp && conn.error().load(Ordering::Relaxed) == 0 {
         return None;
     }
+    end_by_kernel(conn);
     reset_if_died(conn);
     // The kernel says `EPIPE` again, with SIGPIPE.
     take_error(conn).filter(|&errno| errno != libc::EPIPE)
@@ -38,7 +40,7 @@ pub(in crate::stream) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) ->
         return Some(Outcome::Fail(libc::EAGAIN));
     }
     // Behind what the peer has recalled.
-    if owed::is_due(conn) && owed::pay(conn) == Debt::Owed {
+    if owed::is_due(conn) && owed::pay(conn).is_open() {
         give(token);
         return Some(Outcome::Fail(libc::EAGAIN));
     }

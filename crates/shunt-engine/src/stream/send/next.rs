@@ -97,9 +97,18 @@ impl<'a> Call<'a> {
     ) -> Next {
         let token = &conn.pair.own.sending.token;
         hesitate();
-        if owed::is_due(conn) && owed::pay(conn) == Debt::Owed {
+        let debt = if owed::is_due(conn) {
+            owed::pay(conn)
+        } else {
+            Debt::Paid
+        };
+        if debt.is_open() {
             give(token);
-            return self.await_kernel(program, stay);
+            return if debt == Debt::Unsaid {
+                Next::Wait
+            } else {
+                self.await_kernel(program, stay)
+            };
         }
         hesitate();
         if let Some(next) = self.without_kernel(conn) {

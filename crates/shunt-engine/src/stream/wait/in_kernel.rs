@@ -28,13 +28,15 @@ pub(super) enum Woken {
 /// How long who waits for what nobody tells of sleeps between two looks; nanoseconds.
 pub(crate) const TURN: u64 = 20_000_000;
 
-/// How long who waits for room in the ring sleeps between two looks, in nanoseconds.
+/// How long who waits for room sleeps between two looks, if its peer may not be able to call; nanoseconds.
 ///
 /// A peer that makes room and cannot call (it is elsewhere, or may not) goes back to TCP, which tells nothing: in
 /// this direction that has nothing to send. TCP itself asks on for that reason (RFC 9293, 3.8.6.1: a closed window is
 /// probed), and as seldom.
+pub(crate) const SELDOM: u64 = 200_000_000;
+
+/// How long who waits for room in the ring sleeps between two looks, in nanoseconds.
 pub(crate) fn turn(conn: &Conn, is_placed: bool) -> u64 {
-    const SELDOM: u64 = 200_000_000;
     // Its own process cannot call it (it has no place), or others that share the connection by fork, which
     // cannot call here, may shut it down or take it back to TCP. And of a family that reads, whoever makes room
     // may be killed before it tells.
@@ -110,6 +112,8 @@ pub(super) fn sleep_in_kernel(
 fn news_of_base(conn: &Conn, want: Want) -> i16 {
     match want {
         // A thread that waits for room has no use for what there is to read.
+        // The peer says when it is through with its recall; that it has ended says nothing of that.
+        Want::Room if owed::cannot_send(conn) => 0,
         Want::Room if conn.is_on_ring() => libc::POLLRDHUP,
         Want::Room => libc::POLLIN,
         // What the kernel has room for is sent by the attempt after this.
@@ -212,6 +216,11 @@ fn poll_until(
 /// When the call is to end by the socket's own timeout, which counts from the first wait; `None`: there is none.
 pub(super) fn until(conn: &Conn, want: Want, deadline: &mut Deadline) -> Option<u64> {
     *deadline.get_or_insert_with(|| timeout(conn, want).map(|t| sys::now() + t))
+}
+
+/// Whether a receive that waits ends by itself (`SO_RCVTIMEO`).
+pub(crate) fn has_time_limit(conn: &Conn) -> bool {
+    timeout(conn, Want::Data).is_some()
 }
 
 /// The socket's own timeout for this direction, in nanoseconds.

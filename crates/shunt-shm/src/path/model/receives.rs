@@ -1,6 +1,6 @@
 //! What a thread does that receives, or changes from where.
 
-use super::{End, Frame, payload, thread};
+use super::{End, Frame, payload};
 use crate::atomic::Ordering;
 use crate::path::withdrawal::Look;
 use crate::slot::Way;
@@ -26,7 +26,7 @@ impl End<'_> {
     fn receive_with_token(&self) {
         let path = self.receiver();
         if path.way() != Way::TcpAgain && path.is_withdrawn() {
-            self.follow_withdrawal();
+            self.follow_if_withdrawn();
         }
         if path.way() == Way::Tcp && !path.follow_switch() {
             // In this order: behind what had come then it may go on by a ring and by TCP again.
@@ -36,7 +36,10 @@ impl End<'_> {
                 return;
             }
         }
-        if path.way() == Way::Ring {
+        // As long as the peer is in the middle of withdrawing what is there, that stays there.
+        let may_read =
+            path.way() == Way::Ring && (!path.is_withdrawn() || self.follow_if_withdrawn());
+        if may_read && path.way() == Way::Ring {
             self.read_ring();
         }
         if path.way() == Way::TcpAgain {
@@ -44,22 +47,20 @@ impl End<'_> {
         }
     }
 
-    fn follow_withdrawal(&self) {
+    /// `false`: the peer is in the middle of that.
+    fn follow_if_withdrawn(&self) -> bool {
         let path = self.receiver();
         if path.stays_in_ring() {
-            return;
+            return true;
         }
-        loop {
-            match path.look_at_withdrawal() {
-                Look::Withdrawn { from } => {
-                    path.follow_back();
-                    path.note_brought(from, Some(self.unread()));
-                    return;
-                }
-                Look::No => return,
-                Look::Wait => thread::yield_now(),
+        match path.look_at_withdrawal() {
+            Look::Withdrawn { from } => {
+                path.note_brought(from, Some(self.unread()));
+                path.follow_back();
+                true
             }
-            self.bury_peer();
+            Look::No => true,
+            Look::Wait => false,
         }
     }
 
@@ -197,7 +198,7 @@ impl End<'_> {
         let path = self.receiver();
         let recalled = path.has_recalled();
         if path.way() != Way::TcpAgain && path.is_withdrawn() {
-            self.follow_withdrawal();
+            self.follow_if_withdrawn();
         }
         let _ = path.way() == Way::Tcp && path.follow_switch();
         let begins = path.way() != Way::TcpAgain
@@ -232,7 +233,10 @@ impl End<'_> {
             let read = self.own.slot.receiving.read.load(Ordering::Relaxed) as usize;
             let ring = self.peer.ring.lock().unwrap();
             let mut stream = self.peer.stream.lock().unwrap();
-            stream.bytes.extend(payload(&ring, read));
+            // Nothing can be sent behind its end.
+            if !stream.has_ended {
+                stream.bytes.extend(payload(&ring, read));
+            }
         }
         path.done(|| Some(before));
     }

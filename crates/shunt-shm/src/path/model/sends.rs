@@ -29,11 +29,9 @@ impl End<'_> {
                 sending.token.give();
                 return Way::Ring;
             }
-            if path.is_due() {
-                self.pay();
-            }
+            let open = path.is_due() && !self.pay();
             // The peer has taken a recall back; or TCP has no room for all of what is owed.
-            if matches!(path.way(), Way::Ring | Way::Owing) {
+            if open || matches!(path.way(), Way::Ring | Way::Owing) {
                 sending.token.give();
                 thread::yield_now();
                 continue;
@@ -53,28 +51,29 @@ impl End<'_> {
         self.own.next.fetch_add(1, Ordering::Relaxed) as u8
     }
 
-    /// Answers a recall, and sends what is owed.
-    fn pay(&self) {
+    /// Answers a recall, and sends what is owed. `false`: the receiver is in the middle of its recall.
+    fn pay(&self) -> bool {
         let path = self.sender();
         if !path.is_owing() && path.is_asked() {
-            let asked = loop {
-                match path.look() {
-                    Look::Wait => thread::yield_now(),
-                    Look::TakenBack => return,
-                    Look::Nonsense => panic!("nonsense"),
-                    look => break look == Look::Asked,
+            let asked = match path.look() {
+                Look::Wait => {
+                    // Who died in the middle of that has a relative, or the kernel says so.
+                    self.bury_peer();
+                    return false;
                 }
-                // Who died in the middle of that has a relative, or the kernel says so.
-                self.bury_peer();
+                Look::TakenBack => return true,
+                Look::Nonsense => panic!("nonsense"),
+                look => look == Look::Asked,
             };
             let answer = path.accept(asked, || Some(self.written()), || self.is_unread_there());
             if answer != Answer::Owing {
-                return;
+                return true;
             }
         }
         if path.is_owing() {
             self.send_owed();
         }
+        true
     }
 
     /// Sends what is owed, as far as TCP takes it; what it has taken by the end of the stream.
@@ -127,8 +126,8 @@ impl End<'_> {
 
     fn leave_with_token(&self, withdraws: bool) {
         let path = self.sender();
-        if path.is_due() {
-            self.pay();
+        if path.is_due() && !self.pay() {
+            return;
         }
         match path.way() {
             Way::Ring if path.is_shut() => {}
@@ -146,7 +145,7 @@ impl End<'_> {
         }
     }
 
-    /// Ends what it sends.
+    /// Ends what it sends. It does not wait for a receiver that is in the middle of its recall.
     pub(super) fn shutdown(&self) {
         let token = &self.own.slot.sending.token;
         self.take(token);

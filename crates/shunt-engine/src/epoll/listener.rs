@@ -1,0 +1,95 @@
+//! Listeners in a set. The kernel tells of what is in their queues. Of a connection that was offered in memory
+//! ([`crate::recycle`] calls it taken) the set tells here, as the kernel would.
+
+use std::sync::atomic::Ordering;
+
+use libc::epoll_event;
+use shunt_shm::wake::Address;
+
+use super::call;
+use super::room::Room;
+use super::set::Set;
+use super::state::Item;
+use super::wanted;
+use crate::socket::Socket;
+
+/// So many of a set are looked at.
+const MOST: usize = 8;
+
+/// What a listener is when there is something to accept.
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+
+/// What a registration asks to be told of that. One that is one-shot is the kernel's alone, which would have to disarm it.
+fn readable(item: &Item) -> u32 {
+    if item.events & libc::EPOLLONESHOT as u32 == 0 {
+        wanted(item.events) & READABLE
+    } else {
+        0
+    }
+}
+
+impl Set {
+    /// The listeners that it watches for connections to accept.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = &'static Socket> + use<> {
+        let mut found = [None; MOST];
+        if self.listeners.load(Ordering::Acquire) != 0 {
+            self.with(|state| {
+                let items = state.listeners.iter();
+                let items = items.map(|&index| &state.items[index as usize]);
+                let asked = items.filter(|item| readable(item) != 0);
+                for (place, item) in found.iter_mut().zip(asked) {
+                    *place = Some(item.socket);
+                }
+            });
+        }
+        found.into_iter().flatten()
+    }
+
+    /// Whether a thread that sleeps on the set hears calls that are sent [where it says](Self::tell).
+    pub(crate) fn hears_calls(&self) -> bool {
+        let watches = |_: &mut _| self.open_inner().is_ok() && call::watch(self);
+        self.is_own() && !self.naps() && self.with(watches) == Some(true)
+    }
+
+    /// Says where its sleepers are called.
+    pub(crate) fn tell(&self, at: &Address) {
+        self.channel.tell(at);
+    }
+}
+
+/// Tells of listeners for which something is taken, behind `found` events; how many there are now. `last`: the how manieth
+/// of all the last one of a listener's is that waits for an `accept`; 0: there is none.
+#[cold]
+pub(crate) fn tell_listeners(
+    set: &Set,
+    room: &mut Room,
+    mut found: usize,
+    last: impl Fn(&Socket) -> u64,
+) -> usize {
+    set.with(|state| {
+        for &index in &state.listeners {
+            let item = &mut state.items[index as usize];
+            let (events, last) = (readable(item), last(item.socket));
+            let is_told = item.events & libc::EPOLLET as u32 != 0 && item.end >= last;
+            if events == 0 || last == 0 || is_told {
+                continue;
+            }
+            // SAFETY: they have been stored.
+            let told = unsafe { room.stored(found) };
+            // The kernel tells of it, too: an event for each registration.
+            let same = |told: &epoll_event| told.u64 == item.data && told.events & events != 0;
+            if !told.iter().any(same) {
+                let event = epoll_event {
+                    events,
+                    u64: item.data,
+                };
+                if found == room.len() || !room.put(found, event) {
+                    break;
+                }
+                found += 1;
+            }
+            item.end = last;
+        }
+    });
+    found
+}

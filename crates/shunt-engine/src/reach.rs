@@ -1,0 +1,332 @@
+//! Processes on other hosts, and the NIC by which this one reaches them.
+//!
+//! ```text
+//! begin    the daemon says that a connection's other end is such a process's: offers it a queue pair
+//! heard    words of that process, which the daemon relays, until both have the queue pair
+//! open     a connection is attached: tells the peer so, and where its ring goes
+//! progress what the peer has told goes into the view of its arena
+//! ```
+//!
+//! Payload stays on TCP so far (`docs/decisions/0018-between-hosts.md`), and all of this is a test's switch: `SHUNT_WIRE` names a
+//! directory of emulated NICs. Nothing here runs on the way of a message. It allocates where a link or its queue pair is made.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use shunt_abi::Reason;
+use shunt_rdma::bond::Lines;
+use shunt_rdma::link::Link;
+use shunt_rdma::meeting::{Connected, Heard, Meeting};
+use shunt_rdma::port::{Found, Port};
+use shunt_rdma::transport::{QueueId, Refused};
+use shunt_rdma::wire::{Queue, Wire};
+use shunt_rdma::word::{self, Word};
+
+use crate::config;
+use crate::thread::Lock;
+
+/// What one process says to another by way of their daemons.
+pub(crate) type Text = [u8; word::BYTES];
+
+static LOCK: Lock = Lock::new();
+/// Forks under way in handlers of the thread that has the lock.
+static ON_TOP: AtomicU32 = AtomicU32::new(0);
+static NIC: Place = Place(UnsafeCell::new(None));
+
+/// Used with the lock.
+struct Place(UnsafeCell<Option<Nic>>);
+
+// SAFETY: who uses it has the lock.
+unsafe impl Sync for Place {}
+
+/// The NIC, and the processes that it is to reach.
+struct Nic {
+    port: Port<'static, Wire>,
+    peers: Vec<Peer>,
+}
+
+/// One process on another host.
+struct Peer {
+    /// The link that this process has to it.
+    link: u32,
+    meeting: Meeting<Wire>,
+    /// The queue pair, once this side has connected it.
+    queue: Option<QueueId>,
+    /// The peer has, too: this side may send.
+    is_met: bool,
+    /// Connections that were attached before that.
+    early: Vec<Opening>,
+}
+
+/// A connection that is attached: its slot, its life and its memory.
+#[derive(Clone, Copy)]
+struct Opening {
+    slot: u32,
+    life: u32,
+    lines: Lines<'static>,
+}
+
+/// Whether connections may be claimed whose other ends are on other hosts.
+pub(crate) fn is_on() -> bool {
+    config::wire().is_some()
+}
+
+/// A link to another process is in use: offers it a queue pair, unless there is one. `say` sends a word to it; `false`: it cannot.
+pub(crate) fn begin(link: u32, mut say: impl FnMut(&Text) -> bool) {
+    let _ = with(open_nic, |nic| {
+        let known = nic.peers.iter().position(|peer| peer.link == link);
+        let at = known.unwrap_or_else(|| nic.add(link));
+        nic.peers[at].offer(&nic.port, &mut say);
+    });
+}
+
+/// The process at the other end of a link says something.
+pub(crate) fn heard(link: u32, text: &Text, mut say: impl FnMut(&Text) -> bool) {
+    let _ = with(no_nic, |nic| {
+        let Nic { port, peers } = nic;
+        if let Some(peer) = peers.iter_mut().find(|peer| peer.link == link) {
+            peer.hear(port, text, &mut say);
+        }
+    });
+}
+
+/// A connection is about to be attached: the peer is told so when it can be.
+///
+/// # Errors
+/// `Busy`: not now. Another reason: never.
+///
+/// # Safety
+/// The memory stays mapped until the link is [forgotten](forget), and nobody else writes the view.
+pub(crate) unsafe fn open(
+    link: u32,
+    slot: u32,
+    life: u32,
+    lines: Lines<'static>,
+) -> Result<(), Reason> {
+    let opening = Opening { slot, life, lines };
+    with(no_nic, |nic| {
+        nic.progress();
+        let Nic { port, peers } = nic;
+        let peer = peers.iter_mut().find(|peer| peer.link == link);
+        let peer = peer.ok_or(Reason::NoDevice)?;
+        // SAFETY: the caller's promise.
+        unsafe { peer.open(port, opening) }
+    })?
+}
+
+/// Takes what other processes have told.
+pub(crate) fn progress() {
+    let _ = with(no_nic, Nic::progress);
+}
+
+/// A link ends: its queue pair and its regions go.
+pub(crate) fn forget(link: u32) {
+    let _ = with(no_nic, |nic| {
+        if let Some(at) = nic.peers.iter().position(|peer| peer.link == link) {
+            let mut peer = nic.peers.swap_remove(at);
+            peer.part(&mut nic.port);
+        }
+    });
+}
+
+/// Before a fork: no thread is in the middle of anything here, unless this is a handler on top of it.
+pub(crate) fn before_fork() {
+    if is_on() && !LOCK.take() {
+        ON_TOP.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// After it, in the parent.
+pub(crate) fn after_fork_parent() {
+    if !is_on() {
+        return;
+    }
+    let one_less = |forks: u32| forks.checked_sub(1);
+    let was_on_top = ON_TOP.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    if was_on_top.is_err() {
+        LOCK.give();
+    }
+}
+
+/// In the child: the NIC and all that it has are the parent's.
+pub(crate) fn after_fork_child() {
+    LOCK.reset();
+    // SAFETY: this is the only thread.
+    let nic = unsafe { &mut *NIC.0.get() }.take();
+    match nic {
+        // In the middle of something: it stays as it is, and nobody looks at it any more.
+        Some(nic) if ON_TOP.swap(0, Ordering::Relaxed) != 0 => std::mem::forget(nic),
+        Some(nic) => unseen(|| {
+            nic.port.transport().note_fork();
+            drop(nic);
+        }),
+        None => {}
+    }
+}
+
+/// With the NIC, or with the one that `missing` opens.
+///
+/// # Errors
+/// `Busy`: this is a handler on top of who uses it. `NoDevice`: there is none.
+fn with<R>(missing: fn() -> Option<Nic>, act: impl FnOnce(&mut Nic) -> R) -> Result<R, Reason> {
+    if !LOCK.take() {
+        return Err(Reason::Busy);
+    }
+    // SAFETY: with the lock.
+    let place = unsafe { &mut *NIC.0.get() };
+    let done = unseen(|| {
+        if place.is_none() {
+            *place = missing();
+        }
+        place.as_mut().map(act).ok_or(Reason::NoDevice)
+    });
+    LOCK.give();
+    done
+}
+
+/// A NIC makes calls of libc's: the program's `errno` stays what it is.
+fn unseen<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: this thread's own, as long as it lives.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let done = work();
+    // SAFETY: as above.
+    unsafe { *errno = before };
+    done
+}
+
+fn no_nic() -> Option<Nic> {
+    None
+}
+
+fn open_nic() -> Option<Nic> {
+    let wire = Wire::open(config::wire()?).ok()?;
+    Some(Nic {
+        port: Port::new(wire),
+        peers: Vec::new(),
+    })
+}
+
+impl Nic {
+    fn add(&mut self, link: u32) -> usize {
+        self.peers.push(Peer {
+            link,
+            meeting: Meeting::new(),
+            queue: None,
+            is_met: false,
+            early: Vec::new(),
+        });
+        self.peers.len() - 1
+    }
+
+    fn progress(&mut self) {
+        let mut broken = Vec::new();
+        let done = self.port.progress(|found| {
+            if let Found::Broken(queue, _) = found {
+                broken.push(queue);
+            }
+        });
+        for peer in &mut self.peers {
+            if done.is_err() || peer.queue.is_some_and(|queue| broken.contains(&queue)) {
+                peer.part(&mut self.port);
+            }
+        }
+    }
+}
+
+impl Peer {
+    fn offer(&mut self, port: &Port<'static, Wire>, say: &mut impl FnMut(&Text) -> bool) {
+        if self.queue.is_none()
+            && let Ok(offer) = self.meeting.begin(port.transport())
+        {
+            // A word that is lost ends the round; the next connection of the link begins another one.
+            say(&offer.to_bytes());
+        }
+    }
+
+    fn hear(
+        &mut self,
+        port: &mut Port<'static, Wire>,
+        text: &Text,
+        say: &mut impl FnMut(&Text) -> bool,
+    ) {
+        let word = Word::parse(text);
+        let heard = word.map(|word| self.meeting.heard(port.transport(), &word));
+        match heard {
+            Some(Ok(Heard::Nothing)) => {}
+            Some(Ok(Heard::Connected(connected))) => self.connect(port, connected, say),
+            Some(Ok(Heard::Met)) => self.meet(port),
+            Some(Ok(Heard::Refused(_, word))) => {
+                self.part(port);
+                say(&word.to_bytes());
+            }
+            // It makes no sense, or the peer has none.
+            None | Some(Err(_) | Ok(Heard::Gone)) => self.part(port),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        port: &mut Port<'static, Wire>,
+        connected: Connected<Queue>,
+        say: &mut impl FnMut(&Text) -> bool,
+    ) {
+        self.part(port);
+        let mut words = connected.words();
+        let [own, peer] = connected.ends;
+        let link = Link::new(port.transport(), connected.queue, &own, &peer);
+        self.queue = Some(port.add(link));
+        if !words.all(|word| say(&word.to_bytes())) {
+            self.part(port);
+        }
+    }
+
+    /// The peer receives from now on.
+    fn meet(&mut self, port: &mut Port<'static, Wire>) {
+        self.is_met = true;
+        for opening in std::mem::take(&mut self.early) {
+            // SAFETY: as when it was to be opened first. One that the NIC refuses stays on TCP without a word.
+            let _ = unsafe { self.open_now(port, opening) };
+        }
+    }
+
+    /// # Safety
+    /// As for [`open`].
+    unsafe fn open(
+        &mut self,
+        port: &mut Port<'static, Wire>,
+        opening: Opening,
+    ) -> Result<(), Reason> {
+        if self.is_met {
+            // SAFETY: the caller's promise.
+            let opened = unsafe { self.open_now(port, opening) };
+            return opened.map_err(|_| Reason::Pinned);
+        }
+        self.early.push(opening);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`open`].
+    unsafe fn open_now(
+        &self,
+        port: &mut Port<'static, Wire>,
+        opening: Opening,
+    ) -> Result<(), Refused> {
+        let Opening { slot, life, lines } = opening;
+        let Some((wire, link)) = self.queue.and_then(|queue| port.link(queue)) else {
+            return Ok(());
+        };
+        // SAFETY: the caller's promise.
+        unsafe { link.open(wire, slot, life, lines) }
+    }
+
+    /// The queue pair is over.
+    fn part(&mut self, port: &mut Port<'static, Wire>) {
+        self.is_met = false;
+        if let Some(queue) = self.queue.take() {
+            port.remove(queue);
+        }
+    }
+}

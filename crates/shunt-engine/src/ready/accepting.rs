@@ -1,0 +1,54 @@
+//! A thread waits on a set for connections to accept.
+
+use crate::epoll::{self, Limit, Room, Set};
+use crate::recycle::{self, Waits};
+
+/// The thread waits for what comes to the listeners in the set, unless it does already.
+#[inline(always)]
+pub(super) fn wait_at_listeners(set: &'static Set, waits: &Waits, limit: Limit) {
+    if recycle::is_any() && !limit.is_now() && !waits.are_any() {
+        wait_at_each(set, waits);
+    }
+}
+
+#[cold]
+fn wait_at_each(set: &'static Set, waits: &Waits) {
+    set.listeners().for_each(|listener| waits.begin(listener));
+}
+
+/// Tells of listeners that have something to accept of which the kernel does not know, behind `found` events; how many
+/// there are now.
+#[inline(always)]
+pub(super) fn tell_listeners(
+    set: &'static Set,
+    room: &mut Room,
+    found: usize,
+    waits: &Waits,
+) -> usize {
+    if waits.have_news() {
+        waits.end();
+    }
+    if recycle::is_any_taken() {
+        epoll::tell_listeners(set, room, found, recycle::last_taken)
+    } else {
+        found
+    }
+}
+
+/// Says where this thread is called that is about to wait at listeners. `true`: it is, perhaps in the place of another
+/// one that sleeps on the set.
+pub(super) fn say_waiting(set: &'static Set, waits: &Waits) -> bool {
+    let is_called = waits.are_any() && set.hears_calls();
+    if is_called {
+        waits.say(|at| set.tell(at));
+    } else {
+        // Nobody could wake this thread but the kernel.
+        waits.end();
+    }
+    is_called
+}
+
+/// So many nanoseconds or a little more, in whole milliseconds: the real call is `epoll_wait`.
+pub(super) fn in_milliseconds(nanoseconds: u64) -> u64 {
+    nanoseconds.next_multiple_of(1_000_000)
+}

@@ -1,0 +1,379 @@
+//! What is kept of connections that are closed, and for how long.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use libc::c_int;
+use shunt_abi::counters::GivenUp;
+
+use crate::hold::Held;
+use crate::region::count;
+use crate::socket::{SOCKETS, Socket, Stage};
+use crate::stream::{self, Conn};
+use crate::sys;
+use crate::table::{self, Word};
+use crate::thread::{self, Lock};
+
+/// So many connections a process keeps, ...
+const MOST: usize = 64;
+/// ... and no more than one in so many of the descriptors that it may have.
+const SHARE: u64 = 16;
+/// How long one is kept, in nanoseconds: what the kernel's firewall forbids meanwhile holds from then on.
+const LONGEST: u64 = 1_000_000_000;
+
+/// Held while anything here changes, and while something is offered or taken.
+static LOCK: Lock = Lock::new();
+static KEPT: [Kept; MOST] = [const { Kept::nothing() }; MOST];
+/// How many there are, for a look without the lock.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Forks under way: a child would have a copy of what is kept.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// A connection that is kept.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// 1 + the number of its object; 0: nothing is kept here.
+    socket: AtomicU32,
+    fd: AtomicI32,
+    /// When it is given up (nanoseconds of the monotonic clock).
+    until: AtomicU64,
+    /// The thread that waits at it ([`thread::here`]); [`NOBODY`], or [`TAKEN`].
+    waiter: AtomicU64,
+    /// Of one that is taken: the how manieth it is that this process has taken so.
+    taken: AtomicU64,
+}
+
+/// No thread waits at it.
+const NOBODY: u64 = 0;
+/// It was taken in a call that does not return it: the next `accept` does.
+const TAKEN: u64 = u64::MAX;
+
+/// How many are taken now, for a look without the lock, ...
+static TAKEN_NOW: AtomicU32 = AtomicU32::new(0);
+/// ... and have been so far.
+static TAKEN_EVER: AtomicU64 = AtomicU64::new(0);
+
+/// The lock, until it is dropped.
+pub(super) struct Locked(());
+
+/// Takes the lock. `None`: this thread has it, and is in a signal handler.
+pub(super) fn lock() -> Option<Locked> {
+    LOCK.take().then(|| Locked(()))
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        LOCK.give();
+    }
+}
+
+impl Locked {
+    /// Those that are kept.
+    pub(super) fn each(&self) -> impl Iterator<Item = &'static Kept> {
+        KEPT.iter().filter(|kept| kept.socket().is_some())
+    }
+
+    /// A place for one more, after those whose time has passed have gone. `None`: there is none just now.
+    pub(super) fn room(&self) -> Option<&'static Kept> {
+        /// Any process may have so many.
+        const FEW: u32 = 4;
+        self.sweep();
+        let count = COUNT.load(Ordering::Relaxed);
+        let is_much = count >= FEW && u64::from(count) >= sys::descriptor_limit() / SHARE;
+        if is_much || FORKS.load(Ordering::SeqCst) != 0 {
+            return None;
+        }
+        KEPT.iter().find(|kept| kept.socket().is_none())
+    }
+
+    /// Gives up what was kept long enough, or is wished back to TCP.
+    pub(super) fn sweep(&self) {
+        self.sweep_at(sys::now());
+    }
+
+    pub(super) fn sweep_at(&self, now: u64) {
+        let is_over = |kept: &Kept| {
+            let wished = |socket: &Socket| socket.dealings.wished.load(Ordering::Relaxed) != 0;
+            kept.until.load(Ordering::Relaxed) <= now || kept.socket().is_some_and(wished)
+        };
+        self.give_up(GivenUp::Time, is_over);
+    }
+
+    /// Gives up those of this kind at which no thread waits.
+    fn give_up(&self, why: GivenUp, which: impl Fn(&Kept) -> bool) {
+        let goes = |kept: &&Kept| kept.is_free() && which(kept);
+        self.each()
+            .filter(goes)
+            .for_each(|kept| kept.give_up(self, why));
+    }
+}
+
+impl Kept {
+    /// All zeros, which take no room in the library's data.
+    const fn nothing() -> Self {
+        Self {
+            socket: AtomicU32::new(0),
+            fd: AtomicI32::new(0),
+            until: AtomicU64::new(0),
+            waiter: AtomicU64::new(NOBODY),
+            taken: AtomicU64::new(0),
+        }
+    }
+
+    /// Its number, for [`numbered`].
+    pub(super) fn number(&self) -> u32 {
+        let bytes = std::ptr::from_ref(self).addr() - KEPT.as_ptr().addr();
+        (bytes / size_of::<Self>()) as u32
+    }
+
+    /// The connection.
+    pub(super) fn socket(&self) -> Option<&'static Socket> {
+        let index = self.socket.load(Ordering::Relaxed).checked_sub(1)?;
+        SOCKETS.get(index)
+    }
+
+    /// The library's descriptor of its base socket.
+    pub(super) fn fd(&self) -> c_int {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Until when it is kept (nanoseconds of the monotonic clock).
+    pub(super) fn until(&self) -> u64 {
+        self.until.load(Ordering::Relaxed)
+    }
+
+    /// Whether the number names the base socket still: a program may close what it has not opened.
+    pub(super) fn is_there(&self) -> bool {
+        let cookie = sys::getsockopt::<u64>(self.fd(), libc::SOL_SOCKET, libc::SO_COOKIE);
+        let known = self.socket().map(Socket::cookie);
+        table::look(self.fd()) == Word::OURS && known.is_some_and(|known| cookie == Ok(known))
+    }
+
+    /// Keeps a connection by this descriptor.
+    pub(super) fn keep(&self, _: &Locked, socket: &Socket, fd: c_int) {
+        table::enter(fd, Word::OURS);
+        self.fd.store(fd, Ordering::Relaxed);
+        let until = sys::now() + LONGEST;
+        self.until.store(until, Ordering::Relaxed);
+        self.waiter.store(NOBODY, Ordering::Relaxed);
+        self.socket.store(socket.index() + 1, Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        count::put_aside();
+    }
+
+    /// The program has it again, by a descriptor of its own.
+    pub(super) fn use_again(&self, locked: &Locked) {
+        count::used_again();
+        self.release(locked);
+    }
+
+    /// Keeps it no more.
+    fn release(&self, _: &Locked) {
+        let fd = self.forget();
+        if table::look(fd) == Word::OURS {
+            table::enter(fd, Word::NOTHING);
+            sys::close(fd);
+        }
+    }
+
+    fn forget(&self) -> c_int {
+        self.socket.store(0, Ordering::Relaxed);
+        self.change_waiter(NOBODY);
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        self.fd()
+    }
+
+    /// The connection ends here, as one that is closed: the kernel tells the peer.
+    pub(super) fn give_up(&self, locked: &Locked, why: GivenUp) {
+        count::given_up(why);
+        if let Some(socket) = self.socket() {
+            if let Some(pair) = socket.pair() {
+                stream::turns(pair).give_up();
+            }
+            socket.give_up_aside();
+            socket.unhold();
+        }
+        self.release(locked);
+    }
+
+    /// The kernel resets what a listener leaves in its queue (`inet_csk_listen_stop`).
+    fn reset(&self) {
+        if let Some(socket) = self.socket()
+            && let Some(conn) = Conn::new(socket, self.fd())
+        {
+            stream::before_reset(&conn);
+            sys::reset(self.fd());
+        }
+    }
+
+    /// Whether no thread waits at it.
+    pub(super) fn is_free(&self) -> bool {
+        self.waiter.load(Ordering::Relaxed) == NOBODY
+    }
+
+    /// Whether a thread does, whichever.
+    pub(super) fn is_waited_at(&self) -> bool {
+        !self.is_free() && !self.is_taken()
+    }
+
+    /// This thread waits at it, which was free.
+    pub(super) fn begin_wait(&self, _: &Locked) {
+        self.change_waiter(thread::here());
+    }
+
+    /// Whether this thread waits at it: when it begins anew, a signal handler has left the call before for good.
+    pub(super) fn is_waited_at_here(&self) -> bool {
+        self.waiter.load(Ordering::Relaxed) == thread::here()
+    }
+
+    /// Nobody waits there any more; `taken`: what was offered there is the next `accept`'s to return.
+    pub(super) fn end_wait(&self, _: &Locked, taken: bool) {
+        if taken {
+            let ever = TAKEN_EVER.fetch_add(1, Ordering::Relaxed) + 1;
+            self.taken.store(ever, Ordering::Relaxed);
+        }
+        self.change_waiter(if taken { TAKEN } else { NOBODY });
+    }
+
+    fn change_waiter(&self, waiter: u64) {
+        let before = self.waiter.swap(waiter, Ordering::Release);
+        match (before == TAKEN, waiter == TAKEN) {
+            (false, true) => TAKEN_NOW.fetch_add(1, Ordering::Release),
+            (true, false) => TAKEN_NOW.fetch_sub(1, Ordering::Release),
+            _ => return,
+        };
+    }
+
+    /// Whether it was taken, and not returned.
+    pub(super) fn is_taken(&self) -> bool {
+        self.waiter.load(Ordering::Acquire) == TAKEN
+    }
+
+    /// Whether this listener has accepted it.
+    pub(super) fn is_of(&self, listener: &Socket) -> bool {
+        self.socket()
+            .is_some_and(|socket| socket.origin.is_accept_of(listener))
+    }
+}
+
+/// One that is kept, or was, by its number.
+pub(super) fn numbered(number: u32) -> &'static Kept {
+    &KEPT[number as usize]
+}
+
+/// Of those that are taken and wait for an `accept` of this listener: the how manieth of all the last one is; 0: there
+/// is none.
+pub(crate) fn last_taken(listener: &Socket) -> u64 {
+    if !is_any_taken() {
+        return 0;
+    }
+    let of_it = KEPT
+        .iter()
+        .filter(|kept| kept.is_taken() && kept.is_of(listener));
+    let each = of_it.map(|kept| kept.taken.load(Ordering::Relaxed));
+    each.max().unwrap_or(0)
+}
+
+/// Whether any is taken; a look without the lock.
+#[inline(always)]
+pub(crate) fn is_any_taken() -> bool {
+    TAKEN_NOW.load(Ordering::Acquire) != 0
+}
+
+/// Whether anything is kept that this listener has accepted; a look without the lock, which may be wrong for a moment.
+pub(super) fn is_any_of(listener: &Socket) -> bool {
+    is_any() && KEPT.iter().any(|kept| kept.is_of(listener))
+}
+
+/// A copy of a base socket's descriptor, at a number of ours.
+pub(super) fn copy(fd: c_int) -> Result<c_int, sys::Errno> {
+    /// Where the last look at the process's limit has shown them to begin, or a little before; 0: there was none.
+    static FIRST: AtomicI32 = AtomicI32::new(0);
+    let first = FIRST.load(Ordering::Relaxed);
+    let copied = (first > 0).then(|| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, first as usize));
+    if let Some(Ok(copy)) = copied {
+        return Ok(copy as c_int);
+    }
+    let copy = sys::copy_high(fd)?;
+    FIRST.store(copy & !63, Ordering::Relaxed);
+    Ok(copy)
+}
+
+/// Whether anything is kept.
+#[inline(always)]
+pub(crate) fn is_any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Gives up all at which no thread waits.
+pub(crate) fn give_up_all() {
+    if is_any()
+        && let Some(locked) = lock()
+    {
+        locked.give_up(GivenUp::Process, |_| true);
+    }
+}
+
+/// A listener is closed: what it has accepted, and is kept, goes with it.
+pub(crate) fn forget_listener(listener: &Socket) {
+    if is_any()
+        && let Some(locked) = lock()
+    {
+        for kept in locked.each().filter(|kept| kept.is_of(listener)) {
+            if kept.is_taken() {
+                kept.reset();
+            }
+            if kept.is_taken() || kept.is_free() {
+                kept.give_up(&locked, GivenUp::Listener);
+            }
+        }
+    }
+}
+
+/// Nothing is kept while a child is forked, which would have a copy. (Where a thread waits, the child closes that.)
+pub(crate) fn before_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    give_up_all();
+}
+
+/// After a fork, in the parent.
+pub(crate) fn after_fork_parent() {
+    // A `vfork` child that forks has counted for its parent, too.
+    let less = |forks: u32| forks.checked_sub(1);
+    let _ = FORKS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+}
+
+/// In the child: what its parent keeps is none of its own.
+pub(crate) fn after_fork_child() {
+    LOCK.reset();
+    FORKS.store(0, Ordering::SeqCst);
+    let locked = Locked(());
+    for kept in locked.each() {
+        if let Some(socket) = kept.socket() {
+            socket.set_stage(Stage::Plain);
+        }
+        kept.release(&locked);
+    }
+    std::mem::forget(locked);
+}
+
+/// If one of ours has the number that the program wants, it moves.
+pub(crate) fn make_way(wanted: c_int) {
+    if !is_any() {
+        return;
+    }
+    let Some(locked) = lock() else { return };
+    for kept in locked.each().filter(|kept| kept.fd() == wanted) {
+        let copy = || sys::copy_high(wanted).ok();
+        let Some(other) = kept.is_there().then(copy).flatten() else {
+            kept.give_up(&locked, GivenUp::Lost);
+            continue;
+        };
+        table::enter(other, Word::OURS);
+        kept.fd.store(other, Ordering::Relaxed);
+        if let Some(socket) = kept.socket() {
+            socket.name_by(other);
+        }
+        table::enter(wanted, Word::NOTHING);
+        sys::close(wanted);
+    }
+}

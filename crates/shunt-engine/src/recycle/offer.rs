@@ -1,0 +1,226 @@
+//! `connect`: is there a connection to the same listener that can be used again?
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
+use shunt_abi::counters::GivenUp;
+use shunt_abi::message::Role;
+
+use super::kept::{self, Kept, Locked};
+use crate::entry::{self, Entry};
+use crate::hold::Held;
+use crate::socket::{RESTORED, Socket, Stage, is_any_queued};
+use crate::stream::{self, Conn};
+use crate::sys::{self, address};
+use crate::{Outcome, config, signal, thread};
+
+/// Before the real `connect`. `Done`: the number names the connection.
+///
+/// # Safety
+/// As for `connect(2)`.
+pub(crate) unsafe fn connect(fd: c_int, at: *const sockaddr, length: socklen_t) -> Outcome {
+    if !config::recycles() || config::is_confined() || !thread::owns_descriptors() {
+        return Outcome::Kernel;
+    }
+    let is_new = |socket: &&Socket| socket.stage() == Stage::Fresh && socket.holds() == 1;
+    let Some(socket) = Socket::of(fd).filter(is_new) else {
+        return Outcome::Kernel;
+    };
+    let is_as_made = !socket.settings.is_odd.load(Ordering::Relaxed)
+        && socket.items.is_empty()
+        && socket.share.is_unknown();
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { Wanted::new(fd, at, length) };
+    let Some(wanted) = wanted.filter(|_| is_as_made) else {
+        return Outcome::Kernel;
+    };
+    socket.origin.note_connect();
+    let (_, port, _) = address::parts(&wanted.peer);
+    if kept::is_any() && !is_any_queued(port) && wanted.connect(socket) {
+        Outcome::Done(0)
+    } else {
+        Outcome::Kernel
+    }
+}
+
+/// How long a connect waits for an acceptor that is about to close the connection before, and to accept the next one
+/// (ticks, about 5 µs): less than the kernel's own would take.
+const GLANCE: u64 = 13_000;
+
+/// What the program wants to connect, and to what.
+struct Wanted {
+    fd: c_int,
+    peer: sockaddr_storage,
+    /// Flags of the open file.
+    flags: usize,
+    closes_on_exec: bool,
+}
+
+impl Wanted {
+    /// `None`: the address is the kernel's to refuse, or the socket is bound.
+    ///
+    /// # Safety
+    /// As for `connect(2)`.
+    unsafe fn new(fd: c_int, at: *const sockaddr, length: socklen_t) -> Option<Self> {
+        let length = length as usize;
+        let fits = (2..=size_of::<sockaddr_storage>()).contains(&length);
+        if !fits || (at as usize) < 4096 || !signal::may_read(at.cast::<u8>(), length) {
+            return None;
+        }
+        // SAFETY: a C struct of integers, for which zero is a value.
+        let mut peer: sockaddr_storage = unsafe { std::mem::zeroed() };
+        // SAFETY: readable, as we have just seen, and no longer than a storage.
+        unsafe {
+            at.cast::<u8>()
+                .copy_to(std::ptr::from_mut(&mut peer).cast(), length)
+        };
+        let least = match c_int::from(peer.ss_family) {
+            libc::AF_INET => size_of::<libc::sockaddr_in>(),
+            libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+            _ => return None,
+        };
+        let own = sys::name(fd, false).ok()?;
+        let unbound = (peer.ss_family, 0, [0; 16]);
+        let flags = sys::fcntl(fd, libc::F_GETFL, 0).ok()?;
+        let fd_flags = sys::fcntl(fd, libc::F_GETFD, 0).ok()?;
+        let signals = flags & libc::O_ASYNC as usize != 0;
+        let is_able = length >= least && address::parts(&own) == unbound && !signals;
+        is_able.then_some(Self {
+            fd,
+            peer,
+            flags,
+            closes_on_exec: fd_flags & libc::FD_CLOEXEC as usize != 0,
+        })
+    }
+
+    /// `true`: the number names a connection that is used again. `false`: there is none at which somebody waits.
+    fn connect(&self, new: &'static Socket) -> bool {
+        let start = sys::ticks();
+        loop {
+            let Some(locked) = kept::lock() else {
+                return false;
+            };
+            locked.sweep();
+            let found = locked.each().find_map(|kept| self.offer(&locked, kept));
+            if let Some((kept, conn)) = found {
+                replace(&locked, kept, &conn, new, self);
+                drop(locked);
+                stream::call_acceptor(&conn);
+                return true;
+            }
+            let soon = locked.each().any(|kept| self.may_soon(kept));
+            drop(locked);
+            let is_over = sys::ticks().wrapping_sub(start) > GLANCE;
+            if !soon || is_over || stream::shares_core() {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Whether the acceptor of a connection that is kept may be about to wait there.
+    fn may_soon(&self, kept: &Kept) -> bool {
+        let leads_there = kept.socket().filter(|socket| self.is_by(socket));
+        let pair = leads_there.and_then(|socket| socket.pair());
+        pair.is_some_and(|pair| stream::turns(pair).may_offer_soon())
+    }
+
+    /// Offers a connection that is kept to the listener where it came from, if it leads there, and somebody waits.
+    fn offer(
+        &self,
+        locked: &Locked,
+        kept: &'static Kept,
+    ) -> Option<(&'static Kept, Conn<'static>)> {
+        let socket = kept.socket().filter(|socket| self.is_by(socket))?;
+        let conn = Conn::new(socket, kept.fd())?;
+        let turns = stream::turns(conn.pair);
+        if !turns.may_offer() {
+            return None;
+        }
+        if !kept.is_there() || !self.leads_there(kept.fd()) || !stream::use_again(&conn) {
+            kept.give_up(locked, GivenUp::Lost);
+            return None;
+        }
+        if !turns.offer() {
+            return None;
+        }
+        // Of a process that has died only the kernel tells.
+        let holds = stream::awaits_base(&conn) || turns.is_taken();
+        if !holds {
+            kept.give_up(locked, GivenUp::Lost);
+        }
+        holds.then_some((kept, conn))
+    }
+
+    fn is_by(&self, socket: &Socket) -> bool {
+        let (_, port, _) = address::parts(&self.peer);
+        socket.role() == Role::Connector && socket.origin.is_connect() && socket.port() == port
+    }
+
+    /// Whether a base socket is connected to this address, in the network namespace of the program's socket: a thread may be
+    /// in another one by now.
+    fn leads_there(&self, base: c_int) -> bool {
+        let Ok(peer) = sys::name(base, true) else {
+            return false;
+        };
+        let [old, new] = [base, self.fd].map(network);
+        let is_same = old.is_some() && old == new;
+        is_same
+            && address::parts(&peer) == address::parts(&self.peer)
+            && scope(&peer) == scope(&self.peer)
+    }
+}
+
+/// The network namespace that a socket is in. `None`: this kernel does not tell (Linux 5.14 does).
+fn network(fd: c_int) -> Option<u64> {
+    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE).ok()
+}
+
+/// Flow label and scope of an IPv6 address.
+fn scope(name: &sockaddr_storage) -> (u32, u32) {
+    if c_int::from(name.ss_family) != libc::AF_INET6 {
+        return (0, 0);
+    }
+    // SAFETY: the family says that this is what it holds.
+    let v6 = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+    (v6.sin6_flowinfo, v6.sin6_scope_id)
+}
+
+/// The connection takes the place of the program's new socket, under its number.
+fn replace(locked: &Locked, kept: &Kept, conn: &Conn<'static>, new: &'static Socket, to: &Wanted) {
+    let Some(socket) = kept.socket() else { return };
+    let flags = if to.closes_on_exec {
+        libc::O_CLOEXEC
+    } else {
+        0
+    };
+    // `EBUSY`: another thread's `open` is about to get the number (dup(2)).
+    while sys::dup3(conn.fd, to.fd, flags) == Err(libc::EBUSY) {
+        sys::sched_yield();
+    }
+    let set = new.settings.on.load(Ordering::Relaxed);
+    set_up(socket, to.fd, to.flags, set);
+    socket.use_again(to.fd);
+    entry::enter(to.fd, Entry::Socket(socket));
+    new.unhold();
+    kept.use_again(locked);
+}
+
+/// Has the kernel's socket be as a new one: these flags of the open file, and these options ([`RESTORED`]).
+pub(super) fn set_up(socket: &Socket, fd: c_int, flags: usize, set: u32) {
+    let o = Ordering::Relaxed;
+    if sys::fcntl(fd, libc::F_GETFL, 0) != Ok(flags) {
+        let _ = sys::fcntl(fd, libc::F_SETFL, flags);
+    }
+    if let Some(pair) = socket.pair() {
+        let nonblock = u32::from(flags & libc::O_NONBLOCK as usize != 0);
+        pair.own.options.nonblock.store(nonblock, o);
+    }
+    let differ = socket.settings.on.swap(set, o) ^ set;
+    for (bit, (level, name)) in RESTORED.into_iter().enumerate() {
+        if differ >> bit & 1 != 0 {
+            let on = (set >> bit & 1) as c_int;
+            let _ = sys::setsockopt(fd, level, name, &on);
+        }
+    }
+}

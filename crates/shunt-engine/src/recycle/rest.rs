@@ -1,0 +1,63 @@
+//! A connection is closed: is it kept for the next one?
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+
+use super::kept;
+use crate::hold;
+use crate::socket::Socket;
+use crate::stream::{self, Conn};
+use crate::table::{self, Word};
+use crate::{config, epoll, stats, sys};
+
+/// The last descriptor of a connection is about to be closed. `true`: it is kept instead of the connection's end, which the
+/// peer has been told of in memory; the number names nothing any more, and the caller closes it.
+pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
+    if !config::recycles() || config::is_confined() || !is_as_made(socket) {
+        return false;
+    }
+    let Some(conn) = Conn::attached(socket, fd) else {
+        return false;
+    };
+    if !epoll::leave_sets(socket, fd) {
+        return false;
+    }
+    let Some(locked) = kept::lock() else {
+        return false;
+    };
+    let Some(room) = locked.room() else {
+        return false;
+    };
+    let Ok(copy) = kept::copy(fd) else {
+        return false;
+    };
+    if !stream::put_aside(&conn) {
+        sys::close(copy);
+        return false;
+    }
+    stats::add_and_begin(socket);
+    socket.put_aside(copy);
+    room.keep(&locked, socket, copy);
+    table::enter(fd, Word::NOTHING);
+    stream::let_go(&conn);
+    true
+}
+
+/// Whether nobody but this process has ever had it, and nothing has been done to it that the next connection would notice.
+fn is_as_made(socket: &Socket) -> bool {
+    let o = Ordering::Relaxed;
+    socket.origin.is_known()
+        && socket.cookie() != 0
+        && !socket.settings.is_odd.load(o)
+        && socket.settings.timeouts.load(o) & crate::socket::SETS_TIMEOUTS == 0
+        && socket.share.is_unknown()
+        && !socket.adopted.load(o)
+        && !socket.was_reset.load(o)
+        && !socket.is_downgraded()
+        && socket.reason() == Reason::Pending
+        && !socket.handed.has_calls()
+        && !hold::is_any_beside(socket)
+        && socket.pair().is_some_and(|pair| !pair.link.is_retired())
+}

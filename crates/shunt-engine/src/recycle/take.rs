@@ -1,0 +1,250 @@
+//! `accept`: a thread waits at a connection that is kept as well as for the kernel.
+
+use std::sync::atomic::Ordering;
+
+use libc::{c_int, pollfd, sockaddr, socklen_t};
+
+use super::kept::{self, Kept, Locked};
+use super::offer::set_up;
+use super::wait::{self, Wait};
+use crate::entry::{self, Entry};
+use crate::hold::{Held, Taken};
+use crate::socket::{Socket, Stage};
+use crate::stream::{self, Spin};
+use crate::thread::signals::{self, Seen};
+use crate::thread::sleep::Sleep;
+use crate::wake::{self, Place};
+use crate::{Outcome, config, control, signal, sys, thread};
+
+/// What the program wants to accept, and where to.
+struct Wanted {
+    listener: &'static Socket,
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+}
+
+/// Before the real `accept4`. `Done`: a connection that was kept is accepted. Waits only while somebody may offer one.
+///
+/// # Safety
+/// As for `accept4(2)`.
+pub(crate) unsafe fn accept(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> Outcome {
+    if !config::recycles() || !kept::is_any() || config::is_confined() {
+        return Outcome::Kernel;
+    }
+    // What was taken before has come about when the listener was as new.
+    let accepts = |socket: &Socket| wait::is_plain(socket) || wait::is_readable(socket);
+    let listens = |socket: &&Socket| socket.stage() == Stage::Listener && accepts(socket);
+    let Some(listener) = Socket::of(fd).filter(listens) else {
+        return Outcome::Kernel;
+    };
+    const KNOWN: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let is_bad = !address.is_null() && !signal::may_read(length, 1);
+    if is_bad || flags & !KNOWN != 0 || !thread::owns_descriptors() {
+        return Outcome::Kernel;
+    }
+    let wanted = Wanted {
+        listener,
+        fd,
+        address,
+        length,
+        flags,
+    };
+    let seen = signals::now();
+    control::look();
+    stream::see_to_wishes();
+    loop {
+        match wanted.attempt(seen) {
+            Next::Again => {}
+            Next::End(outcome) => return outcome,
+        }
+    }
+}
+
+/// What follows an attempt.
+enum Next {
+    Again,
+    End(Outcome),
+}
+
+impl Wanted {
+    fn attempt(&self, seen: Seen) -> Next {
+        let Some(locked) = kept::lock() else {
+            return Next::End(Outcome::Kernel);
+        };
+        locked.sweep();
+        wait::leave_what_was_left(&locked);
+        let taken = |kept: &&Kept| kept.is_taken() && kept.is_of(self.listener);
+        if let Some(taken) = locked.each().find(taken) {
+            return self.finish(&locked, taken);
+        }
+        let may_wait = wait::is_plain(self.listener) && self.may_wait();
+        let Some(wait) = may_wait
+            .then(|| Wait::begin(&locked, self.listener))
+            .flatten()
+        else {
+            return Next::End(Outcome::Kernel);
+        };
+        drop(locked);
+        let woken = self.wait(&wait, seen);
+        let Some(locked) = kept::lock() else {
+            // Never: this thread has not got it.
+            return Next::End(Outcome::Kernel);
+        };
+        if wait.end(&locked) {
+            return self.finish(&locked, wait.kept);
+        }
+        match woken {
+            Woken::Interrupted => Next::End(Outcome::Fail(libc::EINTR)),
+            Woken::Kernel => Next::End(Outcome::Kernel),
+            Woken::Otherwise => Next::Again,
+        }
+    }
+
+    /// Whether the call waits, and the kernel has nothing for it.
+    fn may_wait(&self) -> bool {
+        let waits = |flags| flags & libc::O_NONBLOCK as usize == 0;
+        sys::ready(self.fd, libc::POLLIN) == 0
+            && sys::fcntl(self.fd, libc::F_GETFL, 0).is_ok_and(waits)
+    }
+
+    /// The program gets a descriptor of what has been taken.
+    fn finish(&self, locked: &Locked, kept: &Kept) -> Next {
+        let Some(socket) = kept.socket() else {
+            return Next::Again;
+        };
+        let copy = if self.flags & libc::SOCK_CLOEXEC != 0 {
+            libc::F_DUPFD_CLOEXEC
+        } else {
+            libc::F_DUPFD
+        };
+        let fd = match sys::fcntl(kept.fd(), copy, 0) {
+            Ok(fd) => fd as c_int,
+            // As in the kernel it waits for one who has room.
+            Err(errno) => return Next::End(Outcome::Fail(errno)),
+        };
+        let nonblock = if self.flags & libc::SOCK_NONBLOCK != 0 {
+            libc::O_NONBLOCK
+        } else {
+            0
+        };
+        let set = self.listener.settings.on.load(Ordering::Relaxed);
+        set_up(socket, fd, (libc::O_RDWR | nonblock) as usize, set);
+        if !self.address.is_null() {
+            // SAFETY: the program's own, as `accept4(2)` wants it.
+            unsafe { sys::put_name(fd, self.address, self.length) };
+        }
+        socket.use_again(fd);
+        match entry::enter(fd, Entry::Socket(socket)) {
+            Entry::Socket(stale) => stale.unhold(),
+            Entry::Set(stale) => stale.unhold(),
+            Entry::Ours | Entry::Other => {}
+        }
+        kept.use_again(locked);
+        Next::End(Outcome::Done(fd as isize))
+    }
+
+    fn wait(&self, wait: &Wait, seen: Seen) -> Woken {
+        let mut spin = Spin::new();
+        loop {
+            if wait.has_news() {
+                spin.paid();
+                return Woken::Otherwise;
+            }
+            if seen.interrupting_since() {
+                return Woken::Interrupted;
+            }
+            if !spin.turn() {
+                break;
+            }
+        }
+        let woken = self.sleep(wait, seen);
+        spin.woke();
+        woken
+    }
+
+    /// Sleeps until something is offered, the kernel has something, or the connection has been kept long enough.
+    fn sleep(&self, wait: &Wait, seen: Seen) -> Woken {
+        let Some(place) = wake::enter() else {
+            // Nobody could wake this thread but the kernel.
+            return Woken::Kernel;
+        };
+        let held = Taken::now();
+        let get_up = || {
+            // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
+            if held.lasts() {
+                place.leave();
+            }
+        };
+        wait.say(|at| place.tell(at));
+        let looked = signals::now();
+        let woken = if wait.has_news() {
+            Woken::Otherwise
+        } else if seen.interrupting_since() {
+            Woken::Interrupted
+        } else {
+            self.sleep_in_kernel(wait, place, seen, looked, &|| {
+                get_up();
+                leave(wait);
+            })
+        };
+        get_up();
+        woken
+    }
+
+    fn sleep_in_kernel(
+        &self,
+        wait: &Wait,
+        place: Place,
+        seen: Seen,
+        looked: Seen,
+        undo: &impl Fn(),
+    ) -> Woken {
+        let queue = pollfd {
+            fd: self.fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut both = [queue, place.watch()];
+        let left = wait.left();
+        let time = libc::timespec {
+            tv_sec: (left / 1_000_000_000) as i64,
+            tv_nsec: (left % 1_000_000_000) as i64,
+        };
+        // SAFETY: no mask.
+        let slept = unsafe { Sleep::poll(&mut both, Some(time), std::ptr::null(), looked, undo) };
+        if both[1].revents != 0 {
+            place.hear(wait.has_news());
+        }
+        match slept {
+            Err(libc::EINTR) if seen.interrupting_since() => Woken::Interrupted,
+            Err(libc::EINTR) => Woken::Otherwise,
+            Err(_) => Woken::Kernel,
+            Ok(_) if both[0].revents != 0 => Woken::Kernel,
+            Ok(_) => Woken::Otherwise,
+        }
+    }
+}
+
+/// The thread is cancelled in its sleep: what is offered the next `accept` returns.
+fn leave(wait: &Wait) {
+    if let Some(locked) = kept::lock() {
+        wait.end(&locked);
+    }
+}
+
+/// What has ended a wait.
+enum Woken {
+    /// A signal handler after which the kernel's call would not go on.
+    Interrupted,
+    /// The kernel has a connection, or an error.
+    Kernel,
+    /// Time, or a call.
+    Otherwise,
+}

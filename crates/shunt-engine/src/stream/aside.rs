@@ -1,0 +1,190 @@
+//! A connection that is closed in order without a word to the kernel, and begins anew: what its words in the slot say, and
+//! what its streams need for that. [`crate::recycle`] has the rest.
+
+use std::sync::atomic::Ordering;
+
+use shunt_shm::atomic::{full, heavy};
+use shunt_shm::publish;
+use shunt_shm::recycle::Side;
+use shunt_shm::slot::{self, Way};
+use shunt_shm::wake::Address;
+
+use super::Conn;
+use super::recv::{leaves_unread, settle};
+use crate::control::{self, Loan};
+use crate::link::Pair;
+use crate::sys;
+use crate::thread::give;
+
+/// Both sides' words of a slot.
+pub(crate) fn turns(pair: &Pair) -> Side<'static> {
+    Side {
+        own: &pair.own.options.turn,
+        peer: &pair.peer.options.turn,
+    }
+}
+
+impl Conn<'_> {
+    /// Whether the peer has closed the connection and put it aside: no FIN tells of that.
+    pub(crate) fn is_put_aside_by_peer(&self) -> bool {
+        self.pair.peer_state() & slot::CLOSED != 0 && turns(self.pair).has_peer_put_aside()
+    }
+
+    /// The same of the connection as a whole, as far as its words say.
+    fn is_in_order(&self) -> bool {
+        let (own, peer, o) = (self.pair.own, self.pair.peer, Ordering::Acquire);
+        let turns = turns(self.pair);
+        let may = if turns.has_peer_put_aside() {
+            slot::READY | slot::CLOSED
+        } else {
+            slot::READY
+        };
+        let state = self.pair.peer_state();
+        let returns = own.face.again.load(o) | peer.face.again.load(o);
+        let forked = own.options.forked.load(o) | peer.options.forked.load(o);
+        let errors = self.error().load(o) != 0 || own.options.reset_told.load(o) != 0;
+        own.face.state.load(o) == slot::READY
+            && state & slot::READY != 0
+            && state & !may == 0
+            && (returns, forked, errors) == (0, slot::UNFORKED, false)
+            && turns.may_put_aside()
+            && turns.life() == self.pair.life()
+            && !has_news(self)
+    }
+
+    /// Has both directions end in the rings, so that the next connection begins there. A peer that goes on may still have to
+    /// switch; that it does when it closes.
+    fn ends_in_rings(&self) -> bool {
+        let own = self.pair.own;
+        if self.way_out() == Way::Tcp {
+            if !self.take(&own.sending.token) {
+                return false;
+            }
+            self.try_switch_at_end();
+            give(&own.sending.token);
+        }
+        let switches_later = || self.way_in() == Way::Tcp && !self.is_put_aside_by_peer();
+        self.is_on_ring() && (self.comes_by_ring() || switches_later())
+    }
+
+    /// Whether what comes is the ring's, perhaps from now on.
+    fn comes_by_ring(&self) -> bool {
+        let token = &self.pair.own.receiving.token;
+        if self.way_in() == Way::Tcp && self.take(token) {
+            settle(self);
+            give(token);
+        }
+        self.way_in() == Way::Ring
+    }
+}
+
+/// Whether the base socket has anything to tell: bytes, an end, an error.
+fn has_news(conn: &Conn) -> bool {
+    let news = libc::POLLIN | libc::POLLPRI | libc::POLLRDHUP;
+    sys::ready(conn.fd, news) != 0
+}
+
+/// Whether the base socket still stands between both ends.
+pub(crate) fn awaits_base(conn: &Conn) -> bool {
+    !has_news(conn)
+}
+
+/// In the place of [`super::before_close`], for a connection that nobody else has: the peer is told in the slot that it is
+/// closed. `false`: that cannot be, and the kernel is to tell it.
+pub(crate) fn put_aside(conn: &Conn) -> bool {
+    let own = conn.pair.own;
+    // Said before the look at what is unread, the end would hide the reset from a peer that sent in time.
+    let ends_well = conn.is_in_order() && conn.ends_in_rings() && !leaves_unread(conn);
+    if !ends_well || !conn.take(&own.sending.token) {
+        return false;
+    }
+    let turns = turns(conn.pair);
+    turns.put_aside();
+    publish::set_bits(&own.face.state, slot::CLOSED);
+    let is_told = conn.tell_beside_kernel();
+    give(&own.sending.token);
+    let has_peer_closed = conn.pair.peer_state() & slot::CLOSED != 0;
+    if !has_peer_closed {
+        // Either the peer sees that, or this side sees what it has sent.
+        heavy();
+    }
+    // Bytes that the peer has sent meanwhile and nobody reads, or a way that it changes just now.
+    let lost = leaves_unread(conn) || has_peer_closed && conn.in_flight() > 0;
+    let changes = conn.pair.peer_state() & !(slot::READY | slot::CLOSED) != 0;
+    let done = is_told && !lost && !changes;
+    if !done {
+        turns.give_up();
+    }
+    done
+}
+
+/// How long shuntd may take to lend a descriptor of an end that was put aside, in milliseconds.
+const LENDS_MS: i64 = 50;
+
+/// The peer has put its end aside, and the kernel is to know that it is closed: by the peer's descriptor, which shuntd lends.
+/// Without that, the peer's process says so when it gives its end up.
+#[cold]
+pub(crate) fn end_by_kernel(conn: &Conn) {
+    if !conn.is_put_aside_by_peer() {
+        return;
+    }
+    let Some(base) = conn.base() else { return };
+    match control::borrow(conn.socket.cookie(), base, LENDS_MS) {
+        Loan::Lent(peer) => {
+            let _ = sys::shutdown(peer, libc::SHUT_RDWR);
+            sys::close(peer);
+            // From here on the kernel says it.
+            turns(conn.pair).give_up();
+        }
+        Loan::Proxy(_) | Loan::Refused | Loan::Late(_) => {}
+    }
+}
+
+/// A connector is about to offer the next connection: its slot begins that. `false`: it cannot.
+pub(crate) fn use_again(conn: &Conn) -> bool {
+    let begins = conn.is_on_ring() && conn.comes_by_ring();
+    if begins {
+        let turns = turns(conn.pair);
+        begin(conn, slot::recycled_life(turns.own().life));
+    }
+    begins
+}
+
+/// An acceptor takes what its peer offers. `false`: nothing is offered any more.
+pub(crate) fn take_again(conn: &Conn) -> bool {
+    turns(conn.pair).take(|life| {
+        conn.comes_by_ring();
+        begin(conn, life);
+    })
+}
+
+fn begin(conn: &Conn, life: u32) {
+    let own = conn.pair.own;
+    own.options.nonblock.store(0, Ordering::Relaxed);
+    own.begin_recycled(life);
+}
+
+/// A connection begins that its peer has still to accept: whoever waits for it there is called.
+pub(crate) fn call_acceptor(conn: &Conn) {
+    let token = &conn.pair.own.sending.token;
+    if conn.take(token) {
+        conn.tell_beside_kernel();
+        give(token);
+    }
+}
+
+/// An acceptor's thread is about to sleep until something is offered: `tell` writes where it is called. The caller looks
+/// for an offer next.
+pub(crate) fn await_offer(pair: &Pair, tell: impl FnOnce(&Address)) {
+    let face = &pair.own.face;
+    tell(&face.data);
+    face.epoch.fetch_add(1, Ordering::AcqRel);
+    publish::set_bits(&face.wait, slot::WAIT_RX);
+    // Pairs with the one between the peer's offer and its look at the wait word.
+    full();
+}
+
+/// It sleeps no more.
+pub(crate) fn await_no_more(pair: &Pair) {
+    publish::clear_bits(&pair.own.face.wait, slot::WAIT_RX);
+}

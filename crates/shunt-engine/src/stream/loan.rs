@@ -1,0 +1,170 @@
+//! What lies unread in the peer's ring, sent again by this side in the peer's place: by the peer's descriptor, which
+//! shuntd lends for a moment, or by shuntd's hand.
+//!
+//! One request is made, and waited for however late the answer comes, while the caller looks whether the peer answers.
+//! Where many programs want the processor shuntd may take seconds to get to it.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_shm::path;
+use shunt_shm::path::unread::Unread;
+
+use super::Conn;
+use super::errors::break_off;
+use super::owed::{self, Written};
+use crate::control::{self, Loan, Proxy, Request, Resent};
+use crate::sys;
+use crate::thread::give;
+
+/// Between two requests, and between two looks at one that is not answered; nanoseconds.
+pub(super) const AGAIN: u64 = 5_000_000;
+/// The longest that a look takes, in milliseconds.
+const LOOK_MS: i64 = 5;
+/// How long shuntd may take to begin to send, in milliseconds, also while the peer waits for that …
+const BEGINS_MS: i64 = 50;
+/// … and while it does not, in nanoseconds. (Signals of this thread wait, too.)
+const BEGINS: u64 = 1_000_000_000;
+
+/// What this side asks shuntd for, to send to itself what it has not read.
+pub(super) struct Help {
+    /// Nobody has answered it.
+    request: Option<Request>,
+    /// When something is done about it next, in nanoseconds of the monotonic clock.
+    at: u64,
+    is_refused: bool,
+    is_late: bool,
+}
+
+impl Help {
+    /// Nothing is asked for before that time.
+    pub(super) fn from(at: u64) -> Self {
+        Self {
+            request: None,
+            at,
+            is_refused: false,
+            is_late: false,
+        }
+    }
+
+    /// There is no daemon, or it has refused.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
+    /// There is a daemon that may help, and gets to it late.
+    pub(super) fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// If it is time: asks the daemon, or looks whether it has answered, and has sent what is unread in the peer's ring. Without
+    /// a token.
+    pub(super) fn seek(&mut self, conn: &Conn) {
+        if sys::now() < self.at {
+            return;
+        }
+        let loan = match self.request.take() {
+            Some(request) => request.answer(LOOK_MS),
+            None => control::borrow(conn.socket.cookie(), conn.fd, LOOK_MS),
+        };
+        // The peer may only have been in an operation before: for an empty ring no descriptor is needed.
+        let token = &conn.pair.own.receiving.token;
+        let mut in_vain = false;
+        if conn.take(token) {
+            let asks = conn.receiver().asks();
+            in_vain = asks && !send_to_self(conn, &loan);
+            give(token);
+            if asks {
+                conn.tell_of_recall();
+            }
+        }
+        let now = sys::now();
+        match loan {
+            Loan::Lent(lent) => sys::close(lent),
+            Loan::Proxy(_) => self.is_late |= in_vain,
+            Loan::Refused => (self.is_refused, self.is_late) = (true, false),
+            Loan::Late(request) => {
+                (self.request, self.is_late) = (Some(request), true);
+                // The look has taken its time.
+                self.at = now;
+                return;
+            }
+        }
+        self.at = now + AGAIN;
+    }
+}
+
+/// Takes the peer's part, if it is in no operation: sends what is unread in its ring
+/// by its descriptor, which is needed if there is any. With the receiving token. `false`: shuntd was to send it, and has not.
+pub(super) fn send_to_self(conn: &Conn, loan: &Loan) -> bool {
+    let mut means = None;
+    let can = || {
+        let unread = conn.receiver().switch_offset().is_some() && conn.consumer().is_ready();
+        means = Means::new(conn, loan, unread);
+        means.is_some()
+    };
+    if !conn.receiver().take_part(can) {
+        return true;
+    }
+    let sent = means.is_none_or(|means| means.send(conn));
+    if sent {
+        conn.receiver().done(|| conn.unread_in_ring());
+    } else {
+        conn.receiver().ask_on();
+    }
+    sent
+}
+
+/// By what the bytes go that this side sends to itself.
+enum Means<'a> {
+    /// There are none.
+    Nothing,
+    /// By the peer's descriptor.
+    Lent(c_int),
+    /// By the daemon's hand.
+    Proxy(&'a Proxy, Written),
+}
+
+impl<'a> Means<'a> {
+    /// `None`: there are some, and no way. When the sender is known to wait.
+    fn new(conn: &Conn, loan: &'a Loan, unread: bool) -> Option<Self> {
+        match loan {
+            _ if !unread => Some(Self::Nothing),
+            _ if is_deaf(conn) => None,
+            Loan::Lent(fd) => Some(Self::Lent(*fd)),
+            Loan::Proxy(proxy) => {
+                let there = Unread::of(conn.pair.own);
+                let written = Written::new(&there, conn.consumer().memory)?;
+                Some(Self::Proxy(proxy, written))
+            }
+            Loan::Refused | Loan::Late(_) => None,
+        }
+    }
+
+    /// `false`: nothing is sent. What TCP does not take now the peer sends when it comes by.
+    fn send(self, conn: &Conn) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Lent(fd) => {
+                let there = Unread::of(conn.pair.own);
+                let _ = owed::resend(&there, conn.consumer().memory, 0, fd, owed::GROWTH_MS);
+                true
+            }
+            Self::Proxy(proxy, written) => {
+                let until = sys::now() + BEGINS;
+                let goes_on = || sys::now() < until && !conn.receiver().is_in_operation();
+                let resent = proxy.send(written.file(), BEGINS_MS, goes_on);
+                if resent == Resent::Unknown {
+                    // It may send them at any time, also behind what the peer sends.
+                    break_off(conn);
+                }
+                resent != Resent::Nothing
+            }
+        }
+    }
+}
+
+/// Whether nothing more can come by TCP.
+pub(super) fn is_deaf(conn: &Conn) -> bool {
+    path::is_deaf(conn.pair.own.face.state.load(Ordering::Relaxed))
+}

@@ -1,0 +1,199 @@
+//! What the kernel said of sockets a moment ago. Of a listener, and of a connection in shared memory, it is asked once a
+//! second at most, however often somebody asks for a list: that takes ten system calls for each socket, while what
+//! changes all the time is in the counters regions. The next looks are spread over another second, so that no list
+//! takes long: whoever shares a core with the daemon waits meanwhile.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use shunt_abi::counters::{Record, Stage};
+
+use crate::end::EndId;
+use crate::inspect::Seen;
+
+/// An answer counts for this time, …
+const LASTS: Duration = Duration::from_secs(1);
+/// … and, by the number of the socket, for up to so many steps more, …
+const SPREAD: u64 = 16;
+/// … each of this length.
+const STEP: Duration = Duration::from_millis(1000 / SPREAD);
+
+/// A socket as a client's record names it: another number, slot or path is looked at anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    client: u64,
+    cookie: u64,
+    fd: i32,
+    seat: (u64, u32),
+}
+
+impl Name {
+    /// `None`: the kernel is asked each time, as it moves the bytes, or as its name for the socket is not known.
+    pub(super) fn of(client: u64, record: &Record) -> Option<Self> {
+        let is_settled = match record.stage() {
+            Stage::Listener => true,
+            Stage::Attached | Stage::Aside => record.downgraded.load(Ordering::Relaxed) == 0,
+            _ => false,
+        };
+        let cookie = record.cookie.load(Ordering::Relaxed);
+        (is_settled && cookie != 0).then(|| Self {
+            client,
+            cookie,
+            fd: record.fd.load(Ordering::Relaxed),
+            seat: (
+                record.link.load(Ordering::Relaxed),
+                record.generation.load(Ordering::Relaxed),
+            ),
+        })
+    }
+}
+
+/// Client, cookie and number. What else a client writes into its record, as often as it likes, makes no further entry.
+type Socket = (u64, u64, i32);
+
+/// Its answers, each with the time until which it counts.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    seen: HashMap<Socket, (Name, Seen, Instant)>,
+    /// Ends whose peers were searched for, until when that counts.
+    searched: HashMap<EndId, Instant>,
+    /// When the last of them has got too old.
+    until: Option<Instant>,
+}
+
+impl Recent {
+    /// What is known of a socket, or else what `look` says.
+    pub(super) fn seen(
+        &mut self,
+        name: Option<Name>,
+        now: Instant,
+        look: impl FnOnce() -> Option<Seen>,
+    ) -> Option<Seen> {
+        let Some(name) = name else { return look() };
+        let socket = (name.client, name.cookie, name.fd);
+        if let Some((known, seen, until)) = self.seen.get(&socket)
+            && *known == name
+            && *until > now
+        {
+            return Some(*seen);
+        }
+        let seen = look()?;
+        let until = now + LASTS + STEP * (name.cookie % SPREAD) as u32;
+        self.seen.insert(socket, (name, seen, until));
+        self.until = self.until.max(Some(until));
+        Some(seen)
+    }
+
+    /// Whether the peers of these ends are to be searched for: of one of them that was not done a moment ago.
+    /// Then it is done for all.
+    pub(super) fn is_to_search(
+        &mut self,
+        ends: impl Iterator<Item = EndId> + Clone,
+        now: Instant,
+    ) -> bool {
+        let is_known = |end| self.searched.get(&end).is_some_and(|until| *until > now);
+        if ends.clone().all(is_known) {
+            return false;
+        }
+        let until = now + LASTS;
+        self.searched = ends.map(|end| (end, until)).collect();
+        self.until = self.until.max(Some(until));
+        true
+    }
+
+    /// Forgets what is too old, once all is.
+    pub(super) fn forget_old(&mut self, now: Instant) {
+        if self.until.is_some_and(|until| until <= now) {
+            *self = Self::default();
+        }
+    }
+
+    /// Forgets each answer that is too old.
+    pub(super) fn begin_list(&mut self, now: Instant) {
+        self.seen.retain(|_, (_, _, until)| *until > now);
+    }
+
+    /// How long until something is to be forgotten.
+    pub(super) fn left(&self) -> Option<Duration> {
+        Some(self.until?.saturating_duration_since(Instant::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shunt_abi::counters::Record;
+
+    fn record(stage: Stage, cookie: u64) -> Record {
+        let record = Record::default();
+        record.stage.store(stage as u8, Ordering::Relaxed);
+        record.cookie.store(cookie, Ordering::Relaxed);
+        record
+    }
+
+    #[test]
+    fn an_answer_counts_for_a_second_or_two() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        let [name, later] =
+            [SPREAD, 2 * SPREAD - 1].map(|c| Name::of(1, &record(Stage::Attached, c)));
+        let answer = |sent| {
+            let local = ([127, 0, 0, 1], 80).into();
+            let (tuple, carried) = (None, (sent, 0));
+            Some(Seen {
+                local,
+                tuple,
+                carried,
+            })
+        };
+        let mut sent_at = |millis, sent| {
+            let now = now + Duration::from_millis(millis);
+            recent.begin_list(now);
+            let mut of = |name| recent.seen(name, now, || answer(sent)).unwrap().carried.0;
+            [of(name), of(later)]
+        };
+        assert_eq!(sent_at(0, 5), [5, 5]);
+        assert_eq!(sent_at(999, 6), [5, 5]);
+        assert_eq!(sent_at(1000, 7), [7, 5]);
+        assert_eq!(sent_at(1900, 8), [7, 5]);
+        assert_eq!(sent_at(2000, 9), [9, 9]);
+        assert!(recent.left().is_some());
+        recent.forget_old(now + Duration::from_secs(9));
+        assert_eq!(recent.left(), None);
+        // A socket that is not found may be there the next time.
+        assert!(recent.seen(name, now, || None).is_none());
+        assert!(recent.seen(name, now, || answer(1)).is_some());
+    }
+
+    #[test]
+    fn peers_are_searched_for_once_a_second_and_for_whoever_is_new() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        let end = |cookie| EndId { client: 1, cookie };
+        let mut is_to_search = |cookies: &[u64], millis| {
+            let ends = cookies.iter().copied().map(end);
+            recent.is_to_search(ends, now + Duration::from_millis(millis))
+        };
+        assert!(is_to_search(&[1, 2], 0));
+        assert!(!is_to_search(&[2, 1], 900));
+        assert!(is_to_search(&[1, 2, 3], 950));
+        assert!(!is_to_search(&[3], 1900));
+        assert!(is_to_search(&[3], 1950));
+        assert!(is_to_search(&[1], 1960));
+    }
+
+    #[test]
+    fn what_the_kernel_moves_has_no_name_and_what_has_changed_another_one() {
+        for stage in [Stage::Fresh, Stage::Candidate, Stage::Paired, Stage::Plain] {
+            assert_eq!(Name::of(1, &record(stage, 7)), None, "{stage:?}");
+        }
+        assert_eq!(Name::of(1, &record(Stage::Attached, 0)), None);
+        let attached = record(Stage::Attached, 7);
+        let name = Name::of(1, &attached);
+        assert_eq!(name, Name::of(1, &record(Stage::Aside, 7)));
+        assert_ne!(name, Name::of(2, &attached));
+        attached.generation.store(9, Ordering::Relaxed);
+        assert_ne!(name, Name::of(1, &attached));
+        attached.downgraded.store(1, Ordering::Relaxed);
+        assert_eq!(Name::of(1, &attached), None);
+    }
+}

@@ -1,0 +1,88 @@
+// Several messages received in one call, of which a later one fails: the call tells how many there were, and the next one,
+// whatever it is, why there were no more.
+// path: shunted 10%
+// timeout: 60
+// variant: syscall -DVIA_SYSCALL
+#include "diff.h"
+#include "pest.h"
+
+enum { MESSAGES = 2, SIZE = 3 };
+
+// The second message is to come to a place where nothing is, where its header is none, or it never comes.
+enum { BAD_BUFFER, BAD_HEADER, INTERRUPTED, RESTARTED, TIMED_OUT };
+
+static void receive_two(struct end *e, int how)
+{
+    static char bufs[MESSAGES][8];
+    // The kernel does not look where the list ends.
+    size_t page = sysconf(_SC_PAGESIZE);
+    char *at = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(mprotect(at + page, page, PROT_NONE));
+    struct mmsghdr *m = (struct mmsghdr *)(at + page) - (how == BAD_HEADER ? 1 : MESSAGES);
+    struct iovec v[MESSAGES];
+    for (int i = 0; i < MESSAGES; i++) {
+        v[i] = (struct iovec){how == BAD_BUFFER && i > 0 ? (char *)8 : bufs[i], SIZE};
+        if (i == 0 || how != BAD_HEADER)
+            m[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = v + i, .msg_iovlen = 1}};
+    }
+    struct timeval limit = {how == TIMED_OUT ? 0 : 20, 50000};
+    if (how >= INTERRUPTED) {
+        if (how == TIMED_OUT)
+            MUST(setsockopt(FD, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+        handle(SIGUSR1, count_hit, how == RESTARTED ? SA_RESTART : 0);
+        PESTERED(recvmmsg(FD, m, MESSAGES, 0, NULL), SIGUSR1, how != TIMED_OUT);
+    } else {
+        T(recvmmsg(FD, m, MESSAGES, MSG_DONTWAIT, NULL));
+    }
+    say(e, "length %u", m[0].msg_len);
+    munmap(at, 2 * page);
+}
+
+static void what_is_left(struct end *e, int how)
+{
+    char buf[8];
+    // As much as is received at first, or more.
+    int more = how < INTERRUPTED;
+    for (int next = 0; next < 6; next++) {
+        AT(C) T(send(FD, "abcdef", more ? 2 * SIZE : SIZE, 0));
+        AT(S) {
+            await_bytes(e, FD, more ? 2 * SIZE : SIZE);
+            receive_two(e, how);
+            int error = 0;
+            socklen_t n = sizeof error;
+            struct pollfd p = {FD, POLLIN | POLLOUT, 0};
+            struct iovec v = {buf, sizeof buf};
+            struct mmsghdr m = {.msg_hdr = {.msg_iov = &v, .msg_iovlen = 1}};
+            if (next == 0)
+                T(send(FD, "x", 1, 0));
+            if (next == 1)
+                T(recv(FD, buf, 8, MSG_DONTWAIT));
+            if (next == 2 && T(getsockopt(FD, SOL_SOCKET, SO_ERROR, &error, &n)) == 0)
+                say(e, "error %s", errname(error));
+            if (next == 3) {
+                T(poll(&p, 1, 0));
+                say(e, "events %s", events(p.revents));
+            }
+            if (next == 4)
+                T(recvmmsg(FD, &m, 1, MSG_DONTWAIT, NULL));
+            if (next == 5)
+                T(writev(FD, (struct iovec[]){{"y", 1}, {"z", 1}}, 2));
+            // It is told once.
+            T(recv(FD, buf, 8, MSG_DONTWAIT));
+            T(recv(FD, buf, 8, MSG_DONTWAIT));
+            T(send(FD, "-", 1, 0));
+            T(send(FD, "-", 1, 0));
+        }
+        // How much has come by now nobody says.
+        AT(C) while (recv(FD, buf, 8, MSG_DONTWAIT) > 0)
+            ;
+    }
+}
+static void a_bad_buffer(struct end *e) { what_is_left(e, BAD_BUFFER); }
+static void a_bad_header(struct end *e) { what_is_left(e, BAD_HEADER); }
+static void interrupted(struct end *e) { what_is_left(e, INTERRUPTED); }
+static void restarted(struct end *e) { what_is_left(e, RESTARTED); }
+static void timed_out(struct end *e) { what_is_left(e, TIMED_OUT); }
+
+DIFF_MAIN(CASE(a_bad_buffer, COLD | STEADY), CASE(a_bad_header, COLD | STEADY), CASE(interrupted, COLD | STEADY),
+          CASE(restarted, COLD | STEADY), CASE(timed_out, COLD | STEADY))
