@@ -19,6 +19,7 @@ use rustix::process::Signal;
 use shunt_harness::process::{descendants, signal};
 use shunt_harness::stacks;
 use shunt_harness::stats::{Bytes, Stats};
+use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::Ordering::SeqCst;
@@ -88,7 +89,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
 
 fn rounds(options: &Options, directory: &Path) -> Result<(), String> {
     let start = Instant::now();
-    let (mut rounds, mut records, mut events) = (0, 0, 0);
+    let (mut rounds, mut sum) = (0, Counts::default());
     let mut said = Instant::now();
     while start.elapsed() < options.common.time {
         let seed = options.common.seed.wrapping_add(rounds);
@@ -97,14 +98,11 @@ fn rounds(options: &Options, directory: &Path) -> Result<(), String> {
             .map_err(|text| format!("round {rounds}: {text}; begin there with --seed {seed}"))?;
         let _ = std::fs::remove_file(&file);
         rounds += 1;
-        records += done.0;
-        events += done.1;
+        sum.add(&done);
         if said.elapsed() > Duration::from_secs(10) {
             said = Instant::now();
             let time = start.elapsed().as_secs();
-            println!(
-                "[{time:4} s] {rounds} rounds, {records} records, {events} births, deaths and stops"
-            );
+            println!("[{time:4} s] {rounds} rounds, {sum}");
         }
     }
     if options.common.shunt.is_some() {
@@ -116,19 +114,50 @@ fn rounds(options: &Options, directory: &Path) -> Result<(), String> {
             return Err("no byte went through a ring".into());
         }
     }
-    println!(
-        "family: {rounds} rounds, {records} records, {events} births, deaths and stops, 0 failures"
-    );
+    println!("family: {rounds} rounds, {sum}, 0 failures");
     Ok(())
 }
 
-/// Returns how many records came and how much happened.
-fn round(
-    options: &Options,
-    directory: &Path,
-    file: &Path,
-    seed: u64,
-) -> Result<(u64, u64), String> {
+/// What happened.
+#[derive(Default)]
+struct Counts {
+    records: u64,
+    events: u64,
+    put_off: u64,
+}
+
+impl Counts {
+    fn of(shared: &Shared) -> Self {
+        let ways = shared.ways.iter().flatten();
+        Self {
+            records: ways.map(|way| way.receive.next.load(SeqCst)).sum(),
+            events: shared.events.load(SeqCst),
+            put_off: shared.put_off.load(SeqCst),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.records += other.records;
+        self.events += other.events;
+        self.put_off += other.put_off;
+    }
+}
+
+impl Display for Counts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self {
+            records,
+            events,
+            put_off,
+        } = self;
+        write!(
+            f,
+            "{records} records, {events} births, deaths and stops, {put_off} sends put off"
+        )
+    }
+}
+
+fn round(options: &Options, directory: &Path, file: &Path, seed: u64) -> Result<Counts, String> {
     let mut random = Random::new(seed);
     let shared = Shared::create(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let (kills, strangers) = (!random.one_in(4), !random.one_in(3));
@@ -172,13 +201,7 @@ fn round(
         }
     }
     result?;
-    let records = shared
-        .ways
-        .iter()
-        .flatten()
-        .map(|way| way.receive.next.load(SeqCst))
-        .sum();
-    Ok((records, shared.events.load(SeqCst)))
+    Ok(Counts::of(shared))
 }
 
 fn command(options: &Options, directory: &Path, eager: bool) -> Result<Command, String> {

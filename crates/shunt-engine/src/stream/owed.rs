@@ -23,7 +23,7 @@ mod withdrawal;
 mod written;
 
 pub(super) use look::GROWTH_MS;
-pub(super) use look::{PATIENCE, is_being_withdrawn, is_held_up};
+pub(super) use look::{CROWDED, PATIENCE, is_being_withdrawn, is_held_up};
 use look::{await_peer, has_died_with};
 pub(crate) use look::{cannot_send, is_due, is_owing, is_recalled, is_withdrawn};
 pub(super) use resend::{Debt, resend};

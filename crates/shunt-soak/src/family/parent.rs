@@ -348,6 +348,7 @@ impl Parent<'_> {
                 self.killed[place] = true;
                 libc::kill(pid, libc::SIGKILL);
             } else {
+                self.shared.stops.fetch_add(1, SeqCst);
                 libc::kill(pid, libc::SIGSTOP);
                 nap(self.random.magnitude(100, 10_000));
                 libc::kill(pid, libc::SIGCONT);

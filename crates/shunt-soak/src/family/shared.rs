@@ -38,6 +38,10 @@ pub(super) struct Shared {
     pub(super) failures: AtomicU32,
     pub(super) port: AtomicU32,
     pub(super) events: AtomicU64,
+    /// Processes that were stopped for a moment.
+    pub(super) stops: AtomicU64,
+    /// Sends that do not wait, and were put off for a stopped process.
+    pub(super) put_off: AtomicU64,
     pub(super) ways: [[Way; 2]; CONNECTIONS],
 }
 

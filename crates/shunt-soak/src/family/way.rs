@@ -6,7 +6,9 @@
 //! * A sender sends a short record by one call that does not wait, and only
 //!   while few are under way, so that it fits: the kernel then takes all of it
 //!   or, when the process is killed before, nothing. Which of the two nobody
-//!   knows, so its successor sends it again and marks it: it may come twice.
+//!   knows, so its successor sends it again and marks it: it may come twice. Under
+//!   Shunt such a call may also say `EAGAIN` of a peer that is stopped in the
+//!   middle of a change of way; then poll tells when there is room.
 //! * A receiver first looks at the whole record (`MSG_PEEK`), notes that it is
 //!   going to take it, and takes it by one call that finds everything there. Its
 //!   successor sees by the number of the next record whether it had.
@@ -44,6 +46,10 @@ pub(super) enum Turn {
     /// Nothing to do any more.
     Ended,
 }
+
+/// So often a send that does not wait may find that the room of which poll has told is gone:
+/// each time for another process that was stopped in between.
+const PUT_OFF: u32 = 50;
 
 type Outcome<T> = Result<T, String>;
 
@@ -132,23 +138,38 @@ impl End {
                 iov_len: size - middle,
             },
         ];
+        let in_parts = self.parts && random.one_in(3);
         // SAFETY: the pointers cover `bytes` and `parts`, which outlive the calls;
         // a zeroed msghdr is valid.
-        let sent = counted(unsafe {
-            if self.parts && random.one_in(3) {
-                let mut message: libc::msghdr = std::mem::zeroed();
-                message.msg_iov = parts.as_mut_ptr();
-                message.msg_iovlen = parts.len();
-                libc::sendmsg(self.fd, &raw const message, flags)
-            } else {
-                libc::send(self.fd, data.cast(), size, flags)
+        let mut send = || {
+            counted(unsafe {
+                if in_parts {
+                    let mut message: libc::msghdr = std::mem::zeroed();
+                    message.msg_iov = parts.as_mut_ptr();
+                    message.msg_iovlen = parts.len();
+                    libc::sendmsg(self.fd, &raw const message, flags)
+                } else {
+                    libc::send(self.fd, data.cast(), size, flags)
+                }
+            })
+        };
+        for _ in 0..PUT_OFF {
+            match send() {
+                Ok(sent) if sent == size => return Ok(()),
+                Ok(sent) => return Err(format!("send took {sent} of {size} bytes, with room")),
+                Err(error) if error.kind() == ErrorKind::WouldBlock && self.has_stopped() => {
+                    self.shared.put_off.fetch_add(1, SeqCst);
+                    self.is_ready(libc::POLLOUT, -1)?;
+                }
+                Err(error) => return Err(text("send")(error)),
             }
-        })
-        .map_err(text("send"))?;
-        if sent != size {
-            return Err(format!("send took {sent} of {size} bytes, with room"));
         }
-        Ok(())
+        Err("poll tells again and again of room that send does not find".into())
+    }
+
+    /// Whether any process of this round has been stopped.
+    fn has_stopped(&self) -> bool {
+        self.shared.stops.load(SeqCst) > 0
     }
 
     fn send_all(&self, mut bytes: &[u8], random: &mut Random) -> Outcome<()> {
@@ -174,7 +195,7 @@ impl End {
             }
             // Either look whether something is there, or sleep in the call itself,
             // which the socket's timeout ends.
-            if random.one_in(2) && !self.readable(10)? {
+            if random.one_in(2) && !self.is_ready(libc::POLLIN, 10)? {
                 return Ok(Turn::Idle);
             }
             let taken = if self.mortal() {
@@ -189,11 +210,11 @@ impl End {
         Ok(Turn::Moved)
     }
 
-    /// Whether there is something to read within so many milliseconds.
-    fn readable(&self, timeout: libc::c_int) -> Outcome<bool> {
+    /// Whether poll tells of one of `events` within so many milliseconds.
+    fn is_ready(&self, events: libc::c_short, timeout: libc::c_int) -> Outcome<bool> {
         let mut polled = libc::pollfd {
             fd: self.fd,
-            events: libc::POLLIN,
+            events,
             revents: 0,
         };
         // SAFETY: the array of one lives through the call.

@@ -18,15 +18,23 @@ pub(in crate::stream) const PATIENCE: u64 = if cfg!(test) {
     10_000_000
 };
 
+/// For how much longer, while a processor is all that the peer is lacking (nanoseconds).
+pub(in crate::stream) const CROWDED: u64 = if cfg!(test) {
+    2_000_000_000
+} else {
+    200_000_000
+};
+
 /// Waits until `is_over`, if the caller is `patient`, but not for long, nor for a process that is stopped with the peer's `token`.
 pub(super) fn await_peer(token: &Token, patient: bool, mut is_over: impl FnMut() -> bool) -> bool {
-    let until = patient.then(|| sys::now() + PATIENCE);
+    let until = sys::now() + PATIENCE;
+    let lasts = |now| now < until || now < until + CROWDED && thread::is_held_by_running(token);
     let (mut stopped, rest) = (Stopped::new(), Rest::new());
     loop {
         if is_over() {
             return true;
         }
-        if until.is_none_or(|until| sys::now() >= until) || stopped.is_holder_of(token) {
+        if !(patient && lasts(sys::now())) || stopped.is_holder_of(token) {
             return false;
         }
         rest.turn();
@@ -101,4 +109,30 @@ pub(super) fn mark(conn: &Conn) -> u64 {
 #[inline]
 pub(crate) fn cannot_send(conn: &Conn) -> bool {
     is_recalled(conn) && conn.sender().cannot_answer()
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_only_lacks_a_processor_is_waited_for_longer() {
+        thread::learn_pid();
+        let mut running = Command::new("sleep").arg("60").spawn().unwrap();
+        let token = Token::FREE;
+        let waits = || {
+            let start = Instant::now();
+            let late = Duration::from_nanos(PATIENCE + CROWDED / 8);
+            await_peer(&token, true, || start.elapsed() > late)
+        };
+        assert!(!waits());
+        assert!(token.try_take(thread::of_another(running.id())).is_ok());
+        assert!(waits() && !await_peer(&token, false, || false));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert!(!waits());
+    }
 }

@@ -9,16 +9,9 @@ use shunt_shm::slot::Way;
 
 use super::bytes::ring_bytes;
 use crate::stream::Conn;
-use crate::stream::owed::PATIENCE;
+use crate::stream::owed::{CROWDED, PATIENCE};
 use crate::thread::{Rest, give};
 use crate::{config, sys, tcp, thread, wake};
-
-/// For how much longer, while a processor is all that is lacking (nanoseconds).
-const CROWDED: u64 = if cfg!(test) {
-    2_000_000_000
-} else {
-    200_000_000
-};
 
 /// For how much longer than that a connection which another program gets is kept back for them.
 const HANDS_ON: u64 = 5 * PATIENCE;
