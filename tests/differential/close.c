@@ -322,9 +322,12 @@ static void linger_zero(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(S) {
+        int empty = memfd_create("empty", MFD_CLOEXEC);
         await_events(e, FD, POLLERR);
         look(e);
         names(e);
+        T(sendfile(FD, empty, NULL, 4)); // The error stays.
+        close(empty);
         T(recv(FD, (char[4]){0}, 4, 0));
         T(recv(FD, (char[4]){0}, 4, 0));
         T(send(FD, "x", 1, 0));

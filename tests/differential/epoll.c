@@ -291,6 +291,8 @@ static void errors(struct end *e)
         T(mod(ep, p[0], EPOLLIN, 3));
         T(mod(ep, FD, EPOLLIN | EPOLLEXCLUSIVE, 3));
         T(add(ep, p[1], EPOLLEXCLUSIVE | EPOLLONESHOT | EPOLLIN, 3));
+        T(add(ep, FD, EPOLLEXCLUSIVE | EPOLLRDHUP | EPOLLIN, 3));
+        T(add(ep, FD, EPOLLEXCLUSIVE | EPOLLIN, 3));
         T(epoll_wait(ep, &ev, 0, 0));
         T(epoll_wait(ep, &ev, -1, 0));
         T(epoll_wait(ep, &ev, INT_MAX, 0));

@@ -12,6 +12,7 @@ use super::outside;
 use super::set::{SETS, Set};
 use super::state::{Item, State};
 use super::watch::{say_watched, watch};
+use crate::config::hesitate;
 use crate::link::{Link, Pair};
 use crate::socket::{Locked, Socket};
 use crate::stream::{self, Conn};
@@ -29,6 +30,13 @@ pub(crate) enum Known {
     Arming(u32, c_int),
     /// This set has reported everything since the socket was at this mark.
     Told(u32, Mark),
+}
+
+impl Known {
+    /// Whether the program is about to modify this registration of a set.
+    fn is_arming(self, set: &Set, item: &Item) -> bool {
+        matches!(self, Self::Arming(at, fd) if (at, fd) == (set.index(), item.fd))
+    }
 }
 
 /// What keeps the registrations where they are: one that the kernel may have
@@ -53,9 +61,12 @@ pub(crate) fn obstacle(socket: &Locked, pair: &Pair, known: Known) -> Option<Rea
         let found = of.with(|s| {
             let follows = s.may_follow(pair.link, of);
             let item = s.items.get(item as usize);
-            item.map(|item| (item.events, item.fd, item.moved, follows && may_move(item)))
+            item.map(|item| {
+                let arming = known.is_arming(of, item);
+                (item.events, arming, item.moved, follows && may_move(item))
+            })
         });
-        let Some((events, fd, moved, may_move)) = found.flatten() else {
+        let Some((events, arming, moved, may_move)) = found.flatten() else {
             return Some(Reason::Busy);
         };
         if !may_move {
@@ -67,7 +78,6 @@ pub(crate) fn obstacle(socket: &Locked, pair: &Pair, known: Known) -> Option<Rea
         if moved {
             return None;
         }
-        let arming = matches!(known, Known::Arming(s, n) if (s, n) == (set, fd));
         let told = matches!(known, Known::Told(s, _) if s == set);
         if arming {
             None
@@ -116,6 +126,7 @@ pub(crate) fn carry(socket: &Locked, fd: c_int, pair: &Pair, known: Known) -> Op
         }
         return refused;
     }
+    hesitate();
     // No barrier: the peer publishes nothing in the ring before it has seen, by what is published
     // after this, that this side honours it in this life.
     say_watched(socket);
@@ -165,6 +176,11 @@ fn carry_one(
     if !move_in(set, s, item, pair.link) {
         return Carried::NoResources;
     }
+    // The kernel has disarmed it, or may have: nobody is told of anything before the program arms it anew.
+    let moved = &mut s.items[item as usize];
+    if moved.events & libc::EPOLLONESHOT as u32 != 0 && known.is_arming(set, moved) {
+        moved.events &= FLAGS;
+    }
     // The inner set tells of its new member what the program knows.
     let quiet = mark.is_some_and(|mark| {
         hear_others(set, s, item);
@@ -175,17 +191,12 @@ fn carry_one(
 
 /// A registration has moved of which there may be something to report. With its set's lock.
 fn queue_carried(set: &Set, s: &mut State, item: u32, known: Known) {
-    let index = item as usize;
-    let place = (set.index(), s.items[index].fd);
-    let arming = matches!(known, Known::Arming(at, fd) if (at, fd) == place);
-    if !arming {
+    let moved = &mut s.items[item as usize];
+    if known.is_arming(set, moved) {
+        // The call that modifies it queues it.
+        moved.look = true;
+    } else {
         s.enqueue(item, true);
-        return;
-    }
-    // The call that modifies it queues it. The kernel has disarmed it, or may have.
-    s.items[index].look = true;
-    if s.items[index].events & libc::EPOLLONESHOT as u32 != 0 {
-        s.items[index].events &= FLAGS;
     }
 }
 
@@ -382,4 +393,54 @@ pub(crate) fn waiting(set: &'static Set) -> [Option<Waiting>; AT_ONCE] {
         });
     });
     paired
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::super::collect::collect;
+    use super::super::register::register;
+    use super::super::room::Room;
+    use super::*;
+    use crate::Outcome;
+    use crate::both_ends::BothEnds;
+    use crate::hold::Held;
+    use crate::table::{self, Word};
+
+    /// How many events a wait tells that does not sleep.
+    fn told(set: &'static Set) -> usize {
+        let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+        // SAFETY: the array is there as long as the room is.
+        let mut room = unsafe { Room::new(events.as_mut_ptr(), events.len()) };
+        collect(set, &mut room, true, 0)
+    }
+
+    #[test]
+    fn a_used_up_one_shot_registration_that_moves_tells_nothing_before_it_is_armed() {
+        let ends = BothEnds::attached();
+        let (conn, fd) = (&ends.conns()[1], ends.fds[1]);
+        let own = sys::epoll_create().unwrap();
+        Set::enter(own);
+        let set = Set::of(own).unwrap();
+        let event = epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLONESHOT) as u32,
+            u64: 7,
+        };
+        let change = |operation| register(set, operation, ends.sockets[1], fd, event);
+        assert_eq!(change(libc::EPOLL_CTL_ADD), Outcome::Done(0));
+        let item = ends.sockets[1].lock().unwrap().places()[0].1;
+        move_out(set, item, conn.pair.link);
+        ends.send(b"bytes");
+        // Where another thread waits just now.
+        let arming = Known::Arming(set.index(), fd);
+        let moves = |s: &mut State| carry_one(set, s, item, (fd, &conn.pair), arming);
+        assert!(matches!(set.with(moves), Some(Carried::Here { .. })));
+        assert_eq!(told(set), 0);
+        set.with(|s| queue_carried(set, s, item, arming));
+        assert_eq!(told(set), 0);
+        assert_eq!(change(libc::EPOLL_CTL_MOD), Outcome::Done(0));
+        assert_eq!((told(set), told(set)), (1, 0));
+        table::enter(own, Word::NOTHING);
+        set.unhold();
+        sys::close(own);
+    }
 }

@@ -83,7 +83,13 @@ fn add(
     if let Some(index) = state.find(socket.socket, fd) {
         let item = &mut state.items[index as usize];
         if item.moved {
-            return Err(libc::EEXIST);
+            // In the order of the kernel's looks.
+            let errno = if may_be_added(event.events) {
+                libc::EEXIST
+            } else {
+                libc::EINVAL
+            };
+            return Err(errno);
         }
         // A relative since a fork may have taken it out: the kernel knows.
         sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)?;
@@ -128,6 +134,19 @@ fn add(
         }
     }
     Ok(())
+}
+
+/// Whether the kernel takes these events for a new registration of a socket: few go with `EPOLLEXCLUSIVE`
+/// (`epoll_ctl(2)`).
+fn may_be_added(events: u32) -> bool {
+    const BESIDE_EXCLUSIVE: c_int = libc::EPOLLIN
+        | libc::EPOLLOUT
+        | libc::EPOLLERR
+        | libc::EPOLLHUP
+        | libc::EPOLLWAKEUP
+        | libc::EPOLLET
+        | libc::EPOLLEXCLUSIVE;
+    events & libc::EPOLLEXCLUSIVE as u32 == 0 || events & !(BESIDE_EXCLUSIVE as u32) == 0
 }
 
 fn modify(

@@ -262,6 +262,8 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
                     return so_far(done, Outcome::Fail(errno));
                 }
             }
+            // Of a source that has ended the kernel finds that first, and leaves the connection's error for the next call.
+            Ok(Put::Elsewhere) if !source.has_more() => break,
             // Closed while it slept: the number may name anything by now.
             Ok(Put::Elsewhere) => match elsewhere(&stay.at(conn), source, count - done) {
                 Ok(Some(n)) => done += n,

@@ -139,9 +139,9 @@ impl End {
             },
         ];
         let in_parts = self.parts && random.one_in(3);
-        // SAFETY: the pointers cover `bytes` and `parts`, which outlive the calls;
-        // a zeroed msghdr is valid.
         let mut send = || {
+            // SAFETY: the pointers cover `bytes` and `parts`, which outlive the calls;
+            // a zeroed msghdr is valid.
             counted(unsafe {
                 if in_parts {
                     let mut message: libc::msghdr = std::mem::zeroed();
