@@ -45,3 +45,20 @@ impl Hints {
         self.unheard.store(false, o);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_socket_is_not_one_that_was_waited_for_in_vain() {
+        let hints = Hints::default();
+        hints.held_up.store(7, Ordering::Relaxed);
+        hints.late.store(true, Ordering::Relaxed);
+        hints.unheard.store(true, Ordering::Relaxed);
+        hints.clear();
+        assert_eq!(hints.held_up.load(Ordering::Relaxed), 0);
+        assert!(!hints.late.load(Ordering::Relaxed));
+        assert!(!hints.unheard.load(Ordering::Relaxed));
+    }
+}

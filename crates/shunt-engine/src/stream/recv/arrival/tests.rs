@@ -384,6 +384,23 @@ fn who_meets_a_withdrawal_that_is_held_up_waits_as_for_a_silent_peer() {
 }
 
 #[test]
+fn a_withdrawal_that_is_over_is_no_longer_one_that_was_waited_for_in_vain() {
+    let ends = with_unread();
+    let held_up = &ends.sockets[1].hints.held_up;
+    while_withdrawing(&ends, |peer, conn| {
+        assert_eq!(receive_now(conn, 0), Err(libc::EAGAIN));
+        assert_ne!(held_up.load(Ordering::Relaxed), 0);
+        assert!(owed::withdraw(peer) == Withdrawal::Owing);
+    });
+    let conn = &ends.conns()[1];
+    assert_eq!(
+        receive_now(conn, libc::MSG_PEEK).as_deref(),
+        Ok(&b"unread"[..])
+    );
+    assert_eq!(held_up.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn a_receiver_is_called_when_a_withdrawal_was_in_vain() {
     let ends = with_unread();
     let [_, fd] = ends.fds;
