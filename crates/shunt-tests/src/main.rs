@@ -13,6 +13,7 @@ mod diff;
 mod faults;
 mod fuzz;
 mod hosts;
+mod namespaces;
 mod process;
 mod program;
 mod restless;
