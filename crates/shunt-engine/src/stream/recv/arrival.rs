@@ -1,5 +1,6 @@
-//! Bytes that could be read in the ring, and that TCP brings instead. The kernel takes back nothing that it has told as readable:
-//! until they have come they count as readable here, and a receive that may not sleep waits for them.
+//! Bytes that were readable in the ring, and that the sender resends over TCP because the direction left its ring. A program has
+//! perhaps been told that they are there, and the kernel never takes that back. So until TCP has brought them they count as
+//! readable, and a receive that may not sleep waits for them a little.
 
 use std::sync::atomic::Ordering;
 
@@ -28,11 +29,11 @@ const HANDS_ON: u64 = 5 * PATIENCE;
 pub(super) struct Patience {
     /// When it ends (nanoseconds of the monotonic clock), once it has begun.
     until: Option<u64>,
-    /// Something had come that the last look did not find. It looks once more for that.
+    /// The last look found nothing although something had come: the caller looks once more.
     looks_again: bool,
 }
 
-/// How many of them are still to come.
+/// How many such bytes TCP has not brought yet.
 pub(in crate::stream) fn on_its_way(conn: &Conn) -> u64 {
     if conn.way_in() != Way::TcpAgain || config::is_confined() {
         return 0;
@@ -63,7 +64,8 @@ pub(in crate::stream) fn is_expected(conn: &Conn) -> bool {
     !conn.socket.hints.late.load(Ordering::Relaxed) && on_its_way(conn) > 0
 }
 
-/// A receive that TCP had nothing for waits a little. `false`: there is no use in looking again. Without a token.
+/// For a receive that found nothing in TCP: waits a little. Returns `false` if looking again is of no use. The caller holds no
+/// token.
 pub(super) fn await_some(conn: &Conn, patience: &mut Patience) -> bool {
     if config::is_confined() {
         return false;
@@ -88,12 +90,12 @@ pub(super) fn await_some(conn: &Conn, patience: &mut Patience) -> bool {
     true
 }
 
-/// A look that counts them waits until all of them have come, likewise. `true`: it has waited, and they have.
+/// For a call that counts unread bytes (`FIONREAD`): waits until all of them have come. Returns `true` if it has waited and they have.
 pub(super) fn await_count(conn: &Conn, patience: &mut Patience) -> bool {
     await_all(conn, &mut patience.until)
 }
 
-/// A program that is to have the connection finds there what could be read.
+/// Before another program gets the connection: waits until TCP has brought what was readable, as that program has no ring.
 pub(in crate::stream) fn await_to_hand_on(conn: &Conn) {
     await_all(conn, &mut Some(sys::now() + HANDS_ON));
 }
