@@ -27,6 +27,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/ptrace.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/signalfd.h>
@@ -601,6 +602,7 @@ enum {
     STEADY = 256,
     BUSY = 512, // makes so many calls that it takes minutes where each may pause
     FAULTS = 1024, // needs userfaultfd, which may be refused, too
+    TRACES = 2048, // needs ptrace, likewise
 };
 
 struct test {
@@ -705,6 +707,29 @@ static int userfaultfd_works(void)
     return faults >= 0;
 }
 
+static int ptrace_works(void)
+{
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(ptrace(PTRACE_TRACEME, 0, 0, 0) != 0);
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// What a case needs and the kernel refuses here, if anything.
+static const char *what_is_refused(const struct test *t)
+{
+    if ((t->flags & PIDFD) && !pidfd_getfd_works())
+        return "pidfd_getfd";
+    if ((t->flags & APART) && syscall(SYS_unshare, 0) != 0)
+        return "unshare";
+    if ((t->flags & FAULTS) && !userfaultfd_works())
+        return "userfaultfd";
+    if ((t->flags & TRACES) && !ptrace_works())
+        return "ptrace";
+    return NULL;
+}
+
 // Where connections change their way all the time, and threads pause between the steps of that.
 static int is_left_out(const struct test *t)
 {
@@ -722,11 +747,7 @@ static void run_all(struct side *side)
             continue;
         if ((t->known && !(only && *only == '=')) || is_left_out(t))
             continue;
-        if ((t->flags & PIDFD) && !pidfd_getfd_works())
-            continue;
-        if ((t->flags & APART) && syscall(SYS_unshare, 0) != 0)
-            continue;
-        if ((t->flags & FAULTS) && !userfaultfd_works())
+        if (what_is_refused(t))
             continue;
         if ((e->solo && (t->flags & (TWO | SPLIT))) || (together && (t->flags & SPLIT)))
             continue;
@@ -827,9 +848,11 @@ static int diff_main(int argc, char **argv, const struct test *tests, size_t cou
         memset(side[i].lfd, -1, sizeof side[i].lfd);
     }
     if (argc == 2 && !strcmp(argv[1], "list")) {
-        for (size_t i = 0; i < count; i++)
-            printf("%s\t%s\t%s\n", tests[i].name, tests[i].known ? tests[i].known : "",
-                   is_left_out(&tests[i]) ? "left out" : "");
+        for (size_t i = 0; i < count; i++) {
+            const char *refused = what_is_refused(&tests[i]);
+            printf("%s\t%s\t%s\t%s\n", tests[i].name, tests[i].known ? tests[i].known : "",
+                   is_left_out(&tests[i]) ? "left out" : "", refused ? refused : "");
+        }
         return 0;
     }
     if (argc == 3 && (!strcmp(argv[1], "server") || !strcmp(argv[1], "client"))) {

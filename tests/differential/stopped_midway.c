@@ -1,39 +1,56 @@
 // A peer that is stopped in the middle of a change of way, for longer than anybody waits for one that goes on: its tracer stops it
 // at the barrier (`membarrier`) in the middle of that. Natively it is in no such call, and nothing stops it.
 // path: shunted 10%
-// timeout: 120
+// timeout: 60
 #include "diff.h"
-#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
 // A peer was once given up after 5 s; LATE is the bound of a call that may wait no longer than SOON.
 enum { TURNS = 30, UNREAD = 50000, MORE = 3000, STOPPED_MS = 5500, LONG_MS = 20000, SOON_MS = 200, LATE_MS = 4000, FEW = 200, BUSY_MS = 1000 };
 
+// All of these begin at the same time, so that all their peers are stopped at once.
+enum how { SLEEPS, BY_POLL, BY_SET, IN_TIME };
+static const struct kind {
+    const char *name;
+    int receives; // The peer has its bytes come by TCP, or else it sends by TCP what is unread.
+    enum how how;
+} kinds[] = {
+    {"withdrawn_from_sleeper", 0, SLEEPS}, {"withdrawn_beside_poll", 0, BY_POLL}, {"withdrawn_beside_set", 0, BY_SET},
+    {"withdrawn_from_timed", 0, IN_TIME},  {"recalled_from_sleeper", 1, SLEEPS},  {"recalled_beside_poll", 1, BY_POLL},
+    {"recalled_from_timed", 1, IN_TIME},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+// What a role and one of its children tell each other.
 struct told {
     _Atomic int go, done;
 };
 
-// The peer: what it says in the end may wait for the other side.
-struct peer {
-    struct kid kid;
-    struct told *told;
-    int is_stopped;
-};
-
-static void changes_way(struct end *e, struct told *told, int receives)
+static struct told *new_told(void)
 {
-    int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
-    MUST(tcp_connect(fd, e->fam, e->port));
-    int i, on = 1;
-    for (i = 0; i < TURNS; i++) {
+    void *told = mmap(NULL, KINDS * sizeof(struct told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return told;
+}
+
+static void await(_Atomic int *flag)
+{
+    while (!*flag)
+        usleep(1000);
+}
+
+// A child of role C.
+static void changes_way(struct end *e, int receives, int port, struct told *told)
+{
+    int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC)), on = 1;
+    MUST(tcp_connect(fd, e->fam, port));
+    for (int i = 0; i < TURNS; i++) {
         put(fd, &i, sizeof i);
         get(fd, &i, sizeof i);
     }
     if (!receives)
         produce(e, fd, UNREAD, 1);
-    while (!told->go)
-        usleep(1000);
+    await(&told->go);
     if (receives)
         MUST(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
     else
@@ -43,70 +60,67 @@ static void changes_way(struct end *e, struct told *told, int receives)
         expect(e, fd, UNREAD, 2);
     expect(e, fd, MORE, 3);
     if (receives)
-        put(fd, &i, sizeof i);
+        put(fd, &on, sizeof on);
     close(fd);
     _exit(0);
 }
 
 // Lets it run until it is in the middle, or through.
-static int stop_midway(struct peer *p)
+static int stop_midway(struct end *e, pid_t pid, struct told *told)
 {
     struct __ptrace_syscall_info call;
-    pid_t pid = p->kid.pid;
     int status;
-    int traced = ptrace(PTRACE_SEIZE, pid, 0, PTRACE_O_TRACESYSGOOD) == 0 && ptrace(PTRACE_INTERRUPT, pid, 0, 0) == 0;
-    p->told->go = 1;
-    if (!traced) {
-        while (!p->told->done)
-            usleep(1000);
-        return 0;
-    }
+    MUST(ptrace(PTRACE_SEIZE, pid, 0, PTRACE_O_TRACESYSGOOD));
+    MUST(ptrace(PTRACE_INTERRUPT, pid, 0, 0));
+    told->go = 1;
     while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
         int enters = WSTOPSIG(status) == (SIGTRAP | 0x80) &&
                      ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof call, &call) > 0 && call.op == PTRACE_SYSCALL_INFO_ENTRY;
         if (enters && call.entry.nr == SYS_membarrier)
             return 1;
-        if (p->told->done) {
-            ptrace(PTRACE_DETACH, pid, 0, 0);
+        if (told->done) {
+            MUST(ptrace(PTRACE_DETACH, pid, 0, 0));
             return 0;
         }
-        ptrace(PTRACE_SYSCALL, pid, 0, 0);
+        MUST(ptrace(PTRACE_SYSCALL, pid, 0, 0));
     }
     return 0;
 }
 
-static void begins(struct end *e, struct peer *p, int receives)
+// Role C: its children are stopped when both roles meet, and go on a while after that.
+static void stops(struct end *e, const int *ports)
 {
-    p->told = mmap(NULL, sizeof *p->told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    p->kid = spawn(e);
-    if (p->kid.pid == 0)
-        changes_way(e, p->told, receives);
-}
-
-// Role C: the peer is stopped when both meet, and goes on a while after that.
-static void stops(struct end *e, int receives)
-{
-    struct peer p = {0};
-    begins(e, &p, receives);
-    meet(e);
-    p.is_stopped = stop_midway(&p);
-    meet(e);
-    if (p.is_stopped) {
-        usleep(STOPPED_MS * 1000);
-        ptrace(PTRACE_DETACH, p.kid.pid, 0, 0);
+    struct told *told = new_told();
+    struct kid kids[KINDS];
+    int is_stopped[KINDS], any = 0;
+    for (int i = 0; i < KINDS; i++) {
+        kids[i] = spawn(e);
+        if (kids[i].pid == 0)
+            changes_way(e, kinds[i].receives, ports[i], &told[i]);
     }
     meet(e);
-    reap(e, &p.kid);
-    munmap(p.told, sizeof *p.told);
+    for (int i = 0; i < KINDS; i++)
+        any |= is_stopped[i] = stop_midway(e, kids[i].pid, &told[i]);
+    meet(e);
+    if (any)
+        usleep(STOPPED_MS * 1000);
+    for (int i = 0; i < KINDS; i++)
+        if (is_stopped[i])
+            MUST(ptrace(PTRACE_DETACH, kids[i].pid, 0, 0));
+    for (int i = 0; i < KINDS; i++)
+        reap(e, &kids[i]);
+    munmap(told, KINDS * sizeof *told);
 }
 
-static int accepts(struct end *e)
+static int accepts(struct end *e, int listener, int receives)
 {
-    int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC)), n;
+    int fd = MUST(accept4(listener, NULL, NULL, SOCK_CLOEXEC)), n;
     for (int i = 0; i < TURNS; i++) {
         get(fd, &n, sizeof n);
         put(fd, &n, sizeof n);
     }
+    if (receives)
+        produce(e, fd, UNREAD, 2);
     return fd;
 }
 
@@ -140,19 +154,9 @@ static void takes_all(struct end *e, int fd, int by_set)
     close(set);
 }
 
-enum how { SLEEPS, BY_POLL, BY_SET, IN_TIME };
-
-static void withdrawn(struct end *e, enum how how)
+static void withdrawn(struct end *e, int fd, enum how how)
 {
-    if (e->role == C) {
-        stops(e, 0);
-        return;
-    }
-    int fd = accepts(e);
     char c;
-    meet(e);
-    meet(e);
-    long long used = cpu_ms();
     if (how == IN_TIME) {
         struct timeval soon = {0, SOON_MS * 1000}, never = {0};
         MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon));
@@ -167,27 +171,12 @@ static void withdrawn(struct end *e, enum how how)
         expect(e, fd, UNREAD, 1);
     T(recv(fd, &c, 1, 0));
     produce(e, fd, MORE, 3);
-    say(e, "the processor was used %s", cpu_ms() - used < BUSY_MS ? "little" : "much");
-    meet(e);
-    close(fd);
 }
-static void withdrawn_from_sleeper(struct end *e) { withdrawn(e, SLEEPS); }
-static void withdrawn_beside_poll(struct end *e) { withdrawn(e, BY_POLL); }
-static void withdrawn_beside_set(struct end *e) { withdrawn(e, BY_SET); }
-static void withdrawn_from_timed(struct end *e) { withdrawn(e, IN_TIME); }
 
-// The peer has its bytes come by TCP: what is sent meanwhile follows them.
-static void recalled(struct end *e, enum how how)
+// What is sent meanwhile follows what the peer has still to read.
+static void recalled(struct end *e, int fd, enum how how)
 {
-    if (e->role == C) {
-        stops(e, 1);
-        return;
-    }
-    int fd = accepts(e), n;
-    produce(e, fd, UNREAD, 2);
-    meet(e);
-    meet(e);
-    long long used = cpu_ms();
+    int n;
     if (how == IN_TIME) {
         struct timeval soon = {0, SOON_MS * 1000}, never = {0};
         MUST(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon));
@@ -200,15 +189,52 @@ static void recalled(struct end *e, enum how how)
     produce(e, fd, MORE, 3);
     nonblocking(fd, 0);
     T(get(fd, &n, sizeof n));
-    say(e, "the processor was used %s", cpu_ms() - used < BUSY_MS ? "little" : "much");
-    meet(e);
-    close(fd);
 }
-static void recalled_from_sleeper(struct end *e) { recalled(e, SLEEPS); }
-static void recalled_beside_poll(struct end *e) { recalled(e, BY_POLL); }
-static void recalled_from_timed(struct end *e) { recalled(e, IN_TIME); }
 
-DIFF_MAIN(CASE(withdrawn_from_sleeper, SPLIT | BARE), CASE(withdrawn_beside_poll, SPLIT | BARE),
-          CASE(withdrawn_beside_set, SPLIT | BARE), CASE(withdrawn_from_timed, SPLIT | BARE),
-          CASE(recalled_from_sleeper, SPLIT | BARE), CASE(recalled_beside_poll, SPLIT | BARE),
-          CASE(recalled_from_timed, SPLIT | BARE))
+// A child of role S, with a connection of its own.
+static void goes_on(struct end *e, const struct kind *kind, int listener, struct told *told)
+{
+    e->name = kind->name;
+    int fd = accepts(e, listener, kind->receives);
+    told->done = 1;
+    await(&told->go);
+    long long used = cpu_ms();
+    if (kind->receives)
+        recalled(e, fd, kind->how);
+    else
+        withdrawn(e, fd, kind->how);
+    say(e, "the processor was used %s", cpu_ms() - used < BUSY_MS ? "little" : "much");
+    close(fd);
+    _exit(0);
+}
+
+static void peers_are_stopped(struct end *e)
+{
+    int listeners[KINDS], ports[KINDS] = {0};
+    for (int i = 0; i < KINDS && e->role == S; i++)
+        listeners[i] = MUST(tcp_listener(e->fam, SOCK_CLOEXEC, 1, &ports[i]));
+    share(e, S, ports, sizeof ports);
+    if (e->role == C) {
+        stops(e, ports);
+        return;
+    }
+    struct told *told = new_told();
+    struct kid kids[KINDS];
+    for (int i = 0; i < KINDS; i++) {
+        kids[i] = spawn(e);
+        if (kids[i].pid == 0)
+            goes_on(e, &kinds[i], listeners[i], &told[i]);
+        close(listeners[i]);
+    }
+    for (int i = 0; i < KINDS; i++)
+        await(&told[i].done);
+    meet(e);
+    meet(e);
+    for (int i = 0; i < KINDS; i++)
+        told[i].go = 1;
+    for (int i = 0; i < KINDS; i++)
+        reap(e, &kids[i]);
+    munmap(told, KINDS * sizeof *told);
+}
+
+DIFF_MAIN(CASE(peers_are_stopped, SPLIT | BARE | TRACES))

@@ -18,8 +18,8 @@ pub(crate) struct Capabilities {
     pub(crate) namespaces: bool,
     /// Programs in the kernel that see connections being established.
     pub(crate) ebpf: bool,
-    /// Stacks of a running process, by gdb.
-    ptrace: bool,
+    /// Processes that trace others, as gdb and strace do.
+    pub(crate) ptrace: bool,
     /// How many descriptors a process may open.
     descriptors: Option<u64>,
 }

@@ -2,13 +2,13 @@
 //!
 //! An arrow is a name that a file takes from another one: by `use`, or by a path in its code. A re-export is no
 //! arrow, and who takes a name through one has it from the file that defines it. What only tests take does not
-//! count. Methods are not seen: a type's own may be spread over the files that come after it.
+//! count, whether they stand in a module of the file or in a file of their own (`#[cfg(test)] mod tests;`). Methods are not seen: a type's own may be spread over the files that come after it.
 
 mod arrows;
 
 use crate::build::root;
 use anyhow::{Context, Result, bail};
-use arrows::{Arrow, Sources};
+use arrows::{Arrow, Files, Sources};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -47,17 +47,17 @@ const ORDER: &[(&str, &str)] = &[
     ("life", "what surrounds socket, close, fork, exec"),
     ("ready", "poll, select and epoll, as called"),
     ("io", "send, recv and their like, as called"),
-    ("both_ends", "both ends of a connection, for tests"),
 ];
 
 /// The step.
 pub(crate) fn step() -> Result<String> {
     let sources = read(&root().join("crates/shunt-engine/src"))?;
-    let wrong = check(&sources, ORDER)?;
+    let files = arrows::read(&sources)?;
+    let wrong = check(&files, ORDER);
     if !wrong.is_empty() {
         bail!("{}", wrong.join("\n"));
     }
-    Ok(format!("{} files in {} rooms", sources.len(), ORDER.len()))
+    Ok(format!("{} files in {} rooms", files.len(), ORDER.len()))
 }
 
 /// All files below a directory, by the path of the module that each is.
@@ -88,11 +88,11 @@ fn read(directory: &Path) -> Result<Sources> {
 }
 
 /// What is wrong with the arrows, a line each.
-fn check(sources: &Sources, order: &[(&str, &str)]) -> Result<Vec<String>> {
-    let arrows = arrows::all(sources)?;
+fn check(files: &Files, order: &[(&str, &str)]) -> Vec<String> {
+    let arrows = arrows::all(files);
     let mut wrong = Vec::new();
     let place = |room: &str| order.iter().position(|(name, _)| *name == room);
-    for room in sources.keys().map(|file| room(file)) {
+    for room in files.keys().map(|file| room(file)) {
         if !room.is_empty() && place(room).is_none() {
             wrong.push(format!("{room} has no place in the order of rooms"));
         }
@@ -111,7 +111,7 @@ fn check(sources: &Sources, order: &[(&str, &str)]) -> Result<Vec<String>> {
         let inside = |arrow: &&Arrow| circle.contains(&arrow.from) && circle.contains(&arrow.to);
         wrong.extend(arrows.iter().filter(inside).map(Arrow::to_string));
     }
-    Ok(wrong)
+    wrong
 }
 
 fn room(file: &str) -> &str {
@@ -153,9 +153,19 @@ mod tests {
 
     const ORDER: &[(&str, &str)] = &[("low", ""), ("middle", ""), ("high", "")];
 
-    fn wrong(files: &[(&str, &str)]) -> Vec<String> {
+    fn sources(files: &[(&str, &str)]) -> Sources {
         let owned = |&(file, text): &(&str, &str)| (file.to_owned(), text.to_owned());
-        check(&files.iter().map(owned).collect(), ORDER).unwrap()
+        files.iter().map(owned).collect()
+    }
+
+    fn wrong(files: &[(&str, &str)]) -> Vec<String> {
+        check(&arrows::read(&sources(files)).unwrap(), ORDER)
+    }
+
+    fn arrows(files: &[(&str, &str)]) -> Vec<String> {
+        let sources = sources(files);
+        let all = arrows::all(&arrows::read(&sources).unwrap());
+        all.iter().map(Arrow::to_string).collect()
     }
 
     #[test]
@@ -195,9 +205,7 @@ mod tests {
             ("low::inner", "pub(crate) fn f() {}"),
             ("middle", "use crate::low::f;"),
         ];
-        let arrows = arrows::all(&files.map(|(a, b)| (a.to_owned(), b.to_owned())).into()).unwrap();
-        let taken: Vec<_> = arrows.iter().map(Arrow::to_string).collect();
-        assert_eq!(taken, ["    middle takes f from low::inner"]);
+        assert_eq!(arrows(&files), ["    middle takes f from low::inner"]);
     }
 
     #[test]
@@ -207,15 +215,34 @@ mod tests {
             ("low::f", "pub(crate) fn f() {}"),
             ("low::g", "use super::f;"),
         ];
-        let arrows = arrows::all(&files.map(|(a, b)| (a.to_owned(), b.to_owned())).into()).unwrap();
-        let taken: Vec<_> = arrows.iter().map(Arrow::to_string).collect();
-        assert_eq!(taken, ["    low::g takes f from low::f"]);
+        assert_eq!(arrows(&files), ["    low::g takes f from low::f"]);
     }
 
     #[test]
     fn what_only_tests_take_does_not_count() {
         let text = "#[cfg(test)]\nmod tests { use crate::high::f; }\n#[cfg(all(test, not(miri)))]\nmod more { use crate::high::f; }";
         assert_eq!(wrong(&[("low", text), ("high", "")]), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_of_tests_does_not_count_and_one_of_that_name_which_is_built_does() {
+        let up = [
+            ("low::tests", "use crate::high::f; mod deep;"),
+            ("low::tests::deep", "use crate::high::f;"),
+            ("high", ""),
+        ];
+        let with = |low| wrong(&[&[("low", low)][..], &up].concat());
+        assert_eq!(with("#[cfg(test)]\nmod tests;"), [""; 0]);
+        assert_eq!(with("#[cfg(all(test, not(miri)))]\nmod tests;"), [""; 0]);
+        let told = ["low::tests", "low::tests::deep"]
+            .map(|from| format!("{from} takes f from high, which is above it"));
+        assert_eq!(with("mod tests;"), told);
+    }
+
+    #[test]
+    fn a_room_that_is_there_for_tests_needs_no_place() {
+        let files = [("", "#[cfg(test)]\nmod trial; mod low;"), ("trial", "")];
+        assert_eq!(wrong(&files), [""; 0]);
     }
 
     #[test]

@@ -114,6 +114,11 @@ fn skips(report: &mut Report, here: &Capabilities) {
             "userfaultfd is refused",
         ),
         (
+            here.ptrace,
+            "differential / peers_are_stopped",
+            "ptrace is refused",
+        ),
+        (
             here.pidfd_getfd,
             "unit tests / shuntd: lending, survivors, sockets of other users",
             "pidfd_getfd is refused",

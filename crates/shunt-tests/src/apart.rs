@@ -9,26 +9,16 @@
 //! IPv6 knows no such way to an address of the host's own, so there is none. A client finds no listener of its own there: such
 //! cases fail natively, too, and are skipped.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 
-/// So long the daemon may take to listen.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::namespaces::{Daemon, Namespaces};
 
-const SCRIPT: &str = "
-ip netns add \"$client\"
-ip netns add \"$server\"
-ip link add eth0 netns \"$client\" type veth peer name eth0 netns \"$server\"
-for side in \"$client 10.79.0.1\" \"$server 10.79.0.2\"; do
-    set -- $side
-    ip -n $1 link set lo up
-    ip -n $1 addr add $2/24 dev eth0
-    ip -n $1 link set eth0 up
-    nsenter --net=/run/netns/$1 sh -e -c '
+const TRANSLATION: &str = "
+for side in \"$client\" \"$server\"; do
+    nsenter --net=/run/netns/$side sh -e -c '
         echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet
         echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6'
 done
@@ -55,87 +45,41 @@ END";
 
 /// Both namespaces, and the daemon.
 pub(crate) struct Apart {
-    /// The client's, the server's.
-    names: [String; 2],
+    _daemon: Daemon,
+    namespaces: Namespaces,
+    directory: PathBuf,
     socket: PathBuf,
-    daemon: Child,
 }
 
 impl Apart {
     /// `shunt`: the daemon lies beside it.
     pub(crate) fn new(shunt: &Path) -> Result<Self> {
-        let own = std::process::id();
-        let names = ["client", "server"].map(|role| format!("shunt-diff-{role}-{own}"));
-        let directory = std::env::temp_dir().join(format!("shunt-diff-{own}"));
+        let namespaces = Namespaces::new("shunt-diff", "10.79.0")?;
+        namespaces.set_up(TRANSLATION)?;
+        let name = format!("shunt-diff-{}", std::process::id());
+        let directory = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&directory)?;
         let socket = directory.join("run/socket");
-        let mut script = Command::new("sh");
-        script.args(["-e", "-c", SCRIPT]);
-        let made = script.env("client", &names[0]).env("server", &names[1]);
-        let made = made.status().context("cannot run sh")?;
         let mut command = Command::new(shunt.with_file_name("shuntd"));
-        command.args(["--system", "--config", "/dev/null", "--name"]);
-        command.arg(format!("shunt-diff-{own}"));
-        command.arg("--socket").arg(&socket);
-        let daemon = command.spawn().context("cannot start shuntd")?;
-        // From here on all of it goes with this.
-        let apart = Self {
-            names,
+        command.args(["--system", "--config", "/dev/null", "--name", &name]);
+        Ok(Self {
+            _daemon: Daemon::start(command, &socket)?,
+            namespaces,
+            directory,
             socket,
-            daemon,
-        };
-        ensure!(made.success(), "no network namespaces with nft: {made}");
-        let deadline = Instant::now() + PATIENCE;
-        while !apart.socket.exists() {
-            if Instant::now() > deadline {
-                bail!("shuntd does not listen at {}", apart.socket.display());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(apart)
+        })
     }
 
-    /// The same command where its role is to run. Who is both has both ends in one namespace.
+    /// The same command where its role is to run.
     pub(crate) fn within(&self, role: &str, command: &Command) -> Command {
-        let name = &self.names[usize::from(role != "client")];
-        let mut within = enter(name, command.get_program());
+        let mut within = self.namespaces.within(role, command);
+        within.env("SHUNT_SOCKET", &self.socket);
         within
-            .args(command.get_args())
-            .env("SHUNT_SOCKET", &self.socket);
-        like(&mut within, command);
-        within
-    }
-}
-
-/// A program in a namespace.
-pub(crate) fn enter(name: &str, program: &OsStr) -> Command {
-    let mut within = Command::new("nsenter");
-    within.arg(format!("--net=/run/netns/{name}")).arg(program);
-    within
-}
-
-/// Has it run where another command would, and with its environment.
-pub(crate) fn like(within: &mut Command, command: &Command) {
-    if let Some(directory) = command.get_current_dir() {
-        within.current_dir(directory);
-    }
-    for (key, value) in command.get_envs() {
-        match value {
-            Some(value) => within.env(key, value),
-            None => within.env_remove(key),
-        };
     }
 }
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        let _ = self.daemon.kill();
-        let _ = self.daemon.wait();
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-        if let Some(directory) = self.socket.parent().and_then(Path::parent) {
-            let _ = std::fs::remove_dir_all(directory);
-        }
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -11,125 +11,92 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::apart::enter;
+use crate::namespaces::{Daemon, Namespaces};
 
-/// So long the daemons may take to listen.
-const PATIENCE: Duration = Duration::from_secs(10);
 const SERVER: &str = "10.79.1.2";
-
-const SCRIPT: &str = "
-ip netns add \"$client\"
-ip netns add \"$server\"
-ip link add eth0 netns \"$client\" type veth peer name eth0 netns \"$server\"
-for side in \"$client 10.79.1.1\" \"$server 10.79.1.2\"; do
-    set -- $side
-    ip -n $1 link set lo up
-    ip -n $1 addr add $2/24 dev eth0
-    ip -n $1 link set eth0 up
-done";
 
 /// Both hosts.
 pub(crate) struct Hosts {
-    /// The client's, the server's.
-    names: [String; 2],
-    /// Keys, devices, NICs, and where the daemons listen.
-    directory: PathBuf,
-    daemons: Vec<Child>,
+    daemons: Vec<Daemon>,
+    namespaces: Namespaces,
+    directory: Directory,
 }
+
+/// Keys, devices, NICs, and where the daemons listen; it goes with this.
+struct Directory(PathBuf);
 
 impl Hosts {
     /// `shunt`: the daemon lies beside it.
     pub(crate) fn new(shunt: &Path) -> Result<Self> {
-        let own = std::process::id();
-        let directory = std::env::temp_dir().join(format!("shunt-hosts-{own}"));
+        let mut hosts = Self {
+            daemons: Vec::new(),
+            namespaces: Namespaces::new("shunt-host", "10.79.1")?,
+            directory: Directory::new(shunt)?,
+        };
+        for host in 0..2 {
+            let command = hosts.daemon(shunt, host);
+            let daemon = Daemon::start(command, &hosts.directory.socket(host))?;
+            hosts.daemons.push(daemon);
+        }
+        Ok(hosts)
+    }
+
+    fn daemon(&self, shunt: &Path, host: usize) -> Command {
+        let program = shunt.with_file_name("shuntd");
+        let mut command = self.namespaces.enter(host, program.as_os_str());
+        command.args(["--system", "--by-addresses", "--name"]);
+        command.arg(self.namespaces.name(host));
+        let Directory(directory) = &self.directory;
+        command.arg("--config").arg(directory.join("shunt.toml"));
+        command.arg("--devices").arg(directory.join("devices"));
+        command
+    }
+
+    /// The same command on the host where its role is to run.
+    pub(crate) fn within(&self, role: &str, command: &Command) -> Command {
+        let host = Namespaces::place_of(role);
+        let mut within = self.namespaces.within(role, command);
+        within
+            .env("SHUNT_SOCKET", self.directory.socket(host))
+            .env("SHUNT_WIRE", self.directory.0.join("nics"))
+            .env("DIFF_ADDRESS", SERVER);
+        within
+    }
+}
+
+impl Directory {
+    fn new(shunt: &Path) -> Result<Self> {
+        let name = format!("shunt-hosts-{}", std::process::id());
+        let made = Self(std::env::temp_dir().join(name));
+        let Self(directory) = &made;
         let port = directory.join("devices/rxe0/ports/1");
         fs::create_dir_all(&port)?;
         fs::create_dir_all(directory.join("nics"))?;
         fs::write(port.join("state"), "4: ACTIVE\n")?;
         fs::write(directory.join("devices/rxe0/node_type"), "1: CA\n")?;
         let key = directory.join("key");
-        let made = Command::new(shunt).args(["host", "key"]).arg(&key).output();
-        ensure!(
-            made.context("cannot run shunt")?.status.success(),
-            "no key for hosts"
-        );
+        let output = Command::new(shunt).args(["host", "key"]).arg(&key).output();
+        let output = output.context("cannot run shunt")?;
+        ensure!(output.status.success(), "no key for hosts");
         let config = format!(
             "[hosts]\nkey = \"{}\"\nnetworks = [\"10.79.1.0/24\"]\n",
             key.display()
         );
         fs::write(directory.join("shunt.toml"), config)?;
-        // From here on all of it goes with this.
-        let mut hosts = Self {
-            names: ["client", "server"].map(|role| format!("shunt-host-{role}-{own}")),
-            directory,
-            daemons: Vec::new(),
-        };
-        let mut script = Command::new("sh");
-        let [client, server] = &hosts.names;
-        script.args(["-e", "-c", SCRIPT]);
-        let made = script.env("client", client).env("server", server).status();
-        let made = made.context("cannot run sh")?;
-        ensure!(made.success(), "no network namespaces: {made}");
-        for host in 0..2 {
-            hosts.start(shunt, host)?;
-        }
-        Ok(hosts)
-    }
-
-    fn start(&mut self, shunt: &Path, host: usize) -> Result<()> {
-        let name = &self.names[host];
-        let socket = self.socket(host);
-        let mut command = enter(name, shunt.with_file_name("shuntd").as_os_str());
-        command.args(["--system", "--by-addresses", "--name", name]);
-        command
-            .arg("--config")
-            .arg(self.directory.join("shunt.toml"));
-        command.arg("--devices").arg(self.directory.join("devices"));
-        command.arg("--socket").arg(&socket);
-        let daemon = command.spawn().context("cannot start shuntd")?;
-        self.daemons.push(daemon);
-        let deadline = Instant::now() + PATIENCE;
-        while !socket.exists() {
-            if Instant::now() > deadline {
-                bail!("shuntd does not listen at {}", socket.display());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        Ok(made)
     }
 
     fn socket(&self, host: usize) -> PathBuf {
-        self.directory.join(format!("{host}/socket"))
-    }
-
-    /// The same command on the host where its role is to run. Who is both has both ends on one.
-    pub(crate) fn within(&self, role: &str, command: &Command) -> Command {
-        let host = usize::from(role != "client");
-        let mut within = enter(&self.names[host], command.get_program());
-        within
-            .args(command.get_args())
-            .env("SHUNT_SOCKET", self.socket(host))
-            .env("SHUNT_WIRE", self.directory.join("nics"))
-            .env("DIFF_ADDRESS", SERVER);
-        crate::apart::like(&mut within, command);
-        within
+        self.0.join(format!("{host}/socket"))
     }
 }
 
-impl Drop for Hosts {
+impl Drop for Directory {
     fn drop(&mut self) {
-        for daemon in &mut self.daemons {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-        for name in &self.names {
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-        let _ = fs::remove_dir_all(&self.directory);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -13,6 +13,7 @@ mod diff;
 mod faults;
 mod fuzz;
 mod hosts;
+mod namespaces;
 mod process;
 mod program;
 mod restless;
@@ -231,10 +232,12 @@ struct Case {
     pattern: Option<String>,
     /// Why it is skipped where both ends are shunted.
     known: Option<String>,
+    /// Why it cannot be run at all.
+    impossible: Option<String>,
 }
 
 /// What to run: with `--each` every case by itself, otherwise those that are to
-/// be skipped in some modes, which a program's other runs leave out.
+/// be skipped, in some modes or all, which a program's other runs leave out.
 fn cases(runner: &Runner, exe: &Path, args: &Args, left_out: &AtomicUsize) -> Result<Vec<Case>> {
     let mut command = Command::new(exe);
     command.arg("list");
@@ -243,27 +246,35 @@ fn cases(runner: &Runner, exe: &Path, args: &Args, left_out: &AtomicUsize) -> Re
     }
     let list = command.output()?;
     let wanted = args.case.as_deref().unwrap_or_default();
-    let mut cases = Vec::new();
-    if !args.each {
-        cases.push(Case {
-            pattern: args.case.clone(),
-            known: None,
-        });
-    }
+    let (mut cases, mut is_any_possible) = (Vec::new(), false);
     for line in String::from_utf8_lossy(&list.stdout).lines() {
-        let mut parts = line.split('\t');
-        let name = parts.next().unwrap_or_default();
-        let why = parts.next().unwrap_or_default();
-        if !parts.next().unwrap_or_default().is_empty() {
-            left_out.fetch_add(usize::from(name.contains(wanted)), Ordering::Relaxed);
+        let mut parts = line.split('\t').map(ToOwned::to_owned);
+        let mut next = || parts.next().filter(|part| !part.is_empty());
+        let name = next().unwrap_or_default();
+        let (known, is_left_out, refused) = (next(), next().is_some(), next());
+        if !name.contains(wanted) {
             continue;
         }
-        if name.contains(wanted) && (args.each || !why.is_empty()) {
+        if is_left_out {
+            left_out.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
+        is_any_possible |= refused.is_none();
+        if args.each || known.is_some() || refused.is_some() {
             cases.push(Case {
                 pattern: Some(format!("={name}")),
-                known: (!why.is_empty()).then(|| why.to_owned()),
+                known,
+                impossible: refused.map(|call| format!("{call} is refused")),
             });
         }
+    }
+    if !args.each && is_any_possible {
+        let all = Case {
+            pattern: args.case.clone(),
+            known: None,
+            impossible: None,
+        };
+        cases.insert(0, all);
     }
     Ok(cases)
 }
@@ -281,8 +292,12 @@ fn one_run<'a>(
         case: case.pattern,
         known: case.known,
     };
+    let impossible = |why: &str| Box::new(std::iter::once(Verdict::impossible(&job, why)));
+    if let Some(why) = &case.impossible {
+        return impossible(why);
+    }
     match runner.reference(&job) {
-        Err(_) if args.apart || args.hosts => Box::new(std::iter::once(Verdict::impossible(&job))),
+        Err(_) if args.apart || args.hosts => impossible("fails there natively, too"),
         Err(error) => Box::new(std::iter::once(Verdict::broken(program, &error))),
         Ok(reference) => Box::new(
             (0..args.repeat.max(1))

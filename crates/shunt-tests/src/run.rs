@@ -162,13 +162,13 @@ impl Verdict {
         }
     }
 
-    /// It cannot be run natively where it was to be run.
-    pub(crate) fn impossible(job: &Job<'_>) -> Self {
+    /// It cannot be run natively here.
+    pub(crate) fn impossible(job: &Job<'_>, why: &str) -> Self {
         Self {
             program: job.name(),
             mode: "reference".into(),
             wall: Duration::ZERO,
-            note: "fails there natively, too".into(),
+            note: why.into(),
             failure: None,
             skipped: true,
         }

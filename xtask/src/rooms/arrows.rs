@@ -30,20 +30,25 @@ struct Import {
     name: String,
 }
 
+/// Files by their modules, without those that are there for tests only.
+pub(super) type Files<'a> = BTreeMap<&'a str, File>;
+
 /// What one file says.
 #[derive(Default)]
-struct File {
+pub(super) struct File {
     /// By a private `use`.
     imports: Vec<Import>,
     /// By `pub use`, whoever may see it.
     exports: Vec<Import>,
     /// Paths in its code.
     paths: Vec<Vec<String>>,
+    /// Modules for tests that are files of their own.
+    tests: Vec<String>,
 }
 
-/// All arrows.
-pub(super) fn all(sources: &Sources) -> Result<BTreeSet<Arrow>> {
-    let mut files = BTreeMap::new();
+/// Reads them.
+pub(super) fn read(sources: &Sources) -> Result<Files<'_>> {
+    let mut files = Files::new();
     for (module, text) in sources {
         let tokens = TokenStream::from_str(text)
             .map_err(|error| anyhow!("cannot read {module}: {error}"))?;
@@ -51,6 +56,23 @@ pub(super) fn all(sources: &Sources) -> Result<BTreeSet<Arrow>> {
         file.read(tokens);
         files.insert(module.as_str(), file);
     }
+    let mut tests = BTreeSet::new();
+    for (module, file) in &files {
+        tests.extend(file.tests.iter().map(|name| below(module, name)));
+    }
+    files.retain(|module, _| !is_within_any(module, &tests));
+    Ok(files)
+}
+
+/// Whether a module is one of these, or inside one.
+fn is_within_any(module: &str, others: &BTreeSet<String>) -> bool {
+    let inside = |rest: &str| rest.is_empty() || rest.starts_with("::");
+    let is_within = |other: &String| module.strip_prefix(other.as_str()).is_some_and(inside);
+    others.iter().any(is_within)
+}
+
+/// All arrows.
+pub(super) fn all(files: &Files) -> BTreeSet<Arrow> {
     let tree = Tree { files };
     let mut arrows = BTreeSet::new();
     for from in tree.files.keys() {
@@ -64,7 +86,7 @@ pub(super) fn all(sources: &Sources) -> Result<BTreeSet<Arrow>> {
             }
         });
     }
-    Ok(arrows)
+    arrows
 }
 
 impl File {
@@ -81,6 +103,9 @@ impl File {
                     }
                 }
                 TokenTree::Ident(word) if is_test && word == "mod" => {
+                    if let [TokenTree::Ident(name), TokenTree::Punct(_), ..] = next {
+                        self.tests.push(name.to_string());
+                    }
                     let ends = |token| is_block(token) || is_punct(token, ';');
                     at += next.iter().position(ends).map_or(0, |end| end + 1);
                     is_test = false;
@@ -181,7 +206,7 @@ fn imports_in(tokens: &[TokenTree], before: &[String]) -> Vec<Import> {
 
 /// All files, by their modules.
 struct Tree<'a> {
-    files: BTreeMap<&'a str, File>,
+    files: &'a Files<'a>,
 }
 
 impl Tree<'_> {

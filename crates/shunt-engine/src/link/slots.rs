@@ -114,6 +114,13 @@ mod tests {
     }
 
     #[test]
+    fn a_run_ends_with_its_word_though_nothing_is_in_the_next_one() {
+        let mut runs = Vec::new();
+        of([60..64, 200..201]).each_run_without(&of([]), |run| runs.push(run));
+        assert_eq!(runs, [60..64, 200..201]);
+    }
+
+    #[test]
     fn slots_come_and_go() {
         let set = of([5..6, 6..7]);
         set.remove(5..6);

@@ -372,6 +372,26 @@ mod tests {
     }
 
     #[test]
+    fn an_end_is_told_only_in_the_sets_that_ask_for_its_number() {
+        let asked_to_write = pollfd {
+            fd: 3,
+            events: ASKS[1],
+            revents: libc::POLLOUT | libc::POLLHUP | libc::POLLERR,
+        };
+        let told = |kind: usize| {
+            let mut word = u64::MAX;
+            let set = Bits(&raw mut word);
+            // SAFETY: the set has room for so many.
+            let found = unsafe { tell(set, WORD, &[asked_to_write], (ASKS[kind], MEANS[kind])) };
+            (found, word)
+        };
+        assert_eq!(
+            [0, 1, 2].map(told),
+            [(Some(0), 0), (Some(1), 1 << 3), (Some(0), 0)]
+        );
+    }
+
+    #[test]
     #[cfg_attr(miri, ignore)]
     fn a_closed_number_is_an_error() {
         let ends = BothEnds::attached();

@@ -1,5 +1,5 @@
-//! What the last look at a connection saw, by whichever call looked. Written without a lock and relaxed: where two threads look
-//! at once, one may look once more than need be, or a little later.
+//! What the last call that looked at a connection saw there. Threads write it without a lock and with relaxed order: if two look at
+//! once, one of them may look once more than necessary, or a little later.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ pub(crate) struct Hints {
     pub(crate) slept_at: AtomicU64,
     /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), and [`LEFT`].
     pub(crate) kernel_state: AtomicU32,
-    /// Bytes that could be read in the ring have not come by TCP in time.
+    /// Bytes that were readable in the ring were not resent over TCP in time, so no further call waits for them.
     pub(crate) late: AtomicBool,
     /// 1 + bytes read of the ring when a call waited in vain for a peer in the middle of a withdrawal.
     pub(crate) held_up: AtomicU64,
@@ -43,5 +43,22 @@ impl Hints {
         self.late.store(false, o);
         self.held_up.store(0, o);
         self.unheard.store(false, o);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_socket_is_not_one_that_was_waited_for_in_vain() {
+        let hints = Hints::default();
+        hints.held_up.store(7, Ordering::Relaxed);
+        hints.late.store(true, Ordering::Relaxed);
+        hints.unheard.store(true, Ordering::Relaxed);
+        hints.clear();
+        assert_eq!(hints.held_up.load(Ordering::Relaxed), 0);
+        assert!(!hints.late.load(Ordering::Relaxed));
+        assert!(!hints.unheard.load(Ordering::Relaxed));
     }
 }

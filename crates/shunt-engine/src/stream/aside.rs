@@ -1,5 +1,6 @@
-//! A connection that is closed in order without a word to the kernel, and begins anew: what its words in the slot say, and
-//! what its streams need for that. [`crate::recycle`] has the rest.
+//! Recycling, as far as it concerns the streams: both programs close a connection, the kernel is not told, and the base socket
+//! and the slot serve the next connection. This module reads and writes both sides' words in the slot, and ends or begins the
+//! streams; [`crate::recycle`] decides which connections are kept and who gets them.
 
 use std::sync::atomic::Ordering;
 

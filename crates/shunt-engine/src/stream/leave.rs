@@ -134,3 +134,37 @@ fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
 pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
     conn.is_on_ring() && conn.in_flight() > 0 && !owed::has_room(conn, conn.in_flight())
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    /// How often this thread has given the processor away to sleep: a yield does not count.
+    fn naps() -> i64 {
+        // SAFETY: a C struct of integers, for which zero is a value; the kernel fills it.
+        unsafe {
+            let mut used: libc::rusage = std::mem::zeroed();
+            assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut used), 0);
+            used.ru_nvcsw
+        }
+    }
+
+    #[test]
+    fn a_sender_that_waits_for_long_for_a_peer_in_the_middle_of_a_recall_rests() {
+        const PATIENCE: u64 = 500_000_000;
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        assert_eq!(ends.receive::<1>(), b"x");
+        ends.send(b"unread");
+        let [conn, peer] = &ends.conns();
+        // The peer has begun its recall, and holds no token: nobody can tell whether it is stopped. One call has waited for that.
+        peer.receiver().recall();
+        conn.socket.hints.unheard.store(true, Ordering::Relaxed);
+        let before = naps();
+        leave_ring_within(conn, Reason::SocketOption, PATIENCE);
+        assert!(naps() - before > 3);
+    }
+}

@@ -1,8 +1,8 @@
-//! What lies unread in the peer's ring, sent again by this side in the peer's place: by the peer's descriptor, which
-//! shuntd lends for a moment, or by shuntd's hand.
+//! A recall that the peer does not answer: this side resends over TCP, in the peer's place, what it has not read of the peer's
+//! ring. For that shuntd lends it a copy of the peer's descriptor for a moment, or shuntd resends the bytes itself.
 //!
-//! One request is made, and waited for however late the answer comes, while the caller looks whether the peer answers.
-//! Where many programs want the processor shuntd may take seconds to get to it.
+//! The caller makes one request and waits for its answer, however late that comes: where many programs want the processor,
+//! shuntd may take seconds. Meanwhile the caller looks whether the peer answers after all.
 
 use std::sync::atomic::Ordering;
 
@@ -26,7 +26,7 @@ const BEGINS_MS: i64 = 50;
 /// … and while it does not, in nanoseconds. (Signals of this thread wait, too.)
 const BEGINS: u64 = 1_000_000_000;
 
-/// What this side asks shuntd for, to send to itself what it has not read.
+/// A request to shuntd for help in resending what this side has not read.
 pub(super) struct Help {
     /// Nobody has answered it.
     request: Option<Request>,

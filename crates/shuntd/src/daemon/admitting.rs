@@ -10,7 +10,8 @@ use rustix::process::{Pid, PidfdFlags};
 use shunt_abi::Reason;
 use shunt_abi::message::{Kind, Message};
 
-use super::{Daemon, LISTENER, PIDFD, SOCKET, Scope, dispatch, interest};
+use super::posting::interest;
+use super::{Daemon, LISTENER, PIDFD, SOCKET, Scope, dispatch};
 use crate::client::Client;
 use crate::foreign::{Foreign, Lane};
 use crate::{sys, wire};

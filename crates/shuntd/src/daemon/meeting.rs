@@ -1,5 +1,5 @@
-//! Connections to other hosts: what clients claim goes to [`crate::hosts`]; what that wants done goes to the thread that talks
-//! to other hosts, or to clients, and what the thread hears comes back.
+//! Connections to other hosts. The daemon passes the claims of its clients to [`crate::hosts`], which decides what is to be done.
+//! It then hands each order to the thread that talks to other hosts, or a message to a client, and passes on what that thread hears.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::mirror::Counterpart;
 use crate::namespaces::{self, Ends};
 use crate::{devices, process};
 
-/// So long nobody calls again, for a list's sake, where nobody could be talked to.
+/// After a call in vain, a list of connections does not make the daemon call that host again for so long.
 const STALE: Duration = Duration::from_secs(60);
 /// What other hosts say that is heard in one turn, so that clients do not wait long for theirs.
 const EVENTS: usize = 256;

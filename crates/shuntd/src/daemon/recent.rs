@@ -132,20 +132,21 @@ mod tests {
         record
     }
 
+    fn answer(sent: u64) -> Option<Seen> {
+        let local = ([127, 0, 0, 1], 80).into();
+        let (tuple, carried) = (None, (sent, 0));
+        Some(Seen {
+            local,
+            tuple,
+            carried,
+        })
+    }
+
     #[test]
     fn an_answer_counts_for_a_second_or_two() {
         let (mut recent, now) = (Recent::default(), Instant::now());
         let [name, later] =
             [SPREAD, 2 * SPREAD - 1].map(|c| Name::of(1, &record(Stage::Attached, c)));
-        let answer = |sent| {
-            let local = ([127, 0, 0, 1], 80).into();
-            let (tuple, carried) = (None, (sent, 0));
-            Some(Seen {
-                local,
-                tuple,
-                carried,
-            })
-        };
         let mut sent_at = |millis, sent| {
             let now = now + Duration::from_millis(millis);
             recent.begin_list(now);
@@ -163,6 +164,39 @@ mod tests {
         // A socket that is not found may be there the next time.
         assert!(recent.seen(name, now, || None).is_none());
         assert!(recent.seen(name, now, || answer(1)).is_some());
+    }
+
+    #[test]
+    fn each_socket_has_an_answer_of_its_own() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        let name = |client, cookie, fd| {
+            let record = record(Stage::Attached, cookie);
+            record.fd.store(fd, Ordering::Relaxed);
+            Name::of(client, &record)
+        };
+        // They differ in the client, in the cookie, and in the number.
+        let sockets = [(1, 7, 3), (2, 7, 3), (1, 8, 3), (1, 7, 4)];
+        let names = sockets.map(|(client, cookie, fd)| name(client, cookie, fd));
+        for (sent, name) in (1..).zip(names) {
+            recent.seen(name, now, || answer(sent));
+        }
+        for (sent, name) in (1..).zip(names) {
+            let known = recent.seen(name, now, || panic!("{name:?} is looked at again"));
+            assert_eq!(known.unwrap().carried.0, sent);
+        }
+    }
+
+    #[test]
+    fn a_socket_whose_record_names_another_slot_is_looked_at_again_and_has_one_answer() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        let record = record(Stage::Attached, 7);
+        for generation in 1..=9 {
+            record.generation.store(generation, Ordering::Relaxed);
+            let sent = u64::from(generation);
+            let seen = recent.seen(Name::of(1, &record), now, || answer(sent));
+            assert_eq!(seen.unwrap().carried.0, sent);
+        }
+        assert_eq!(recent.seen.len(), 1);
     }
 
     #[test]

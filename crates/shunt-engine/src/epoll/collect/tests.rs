@@ -1,0 +1,203 @@
+use super::*;
+
+use super::super::{register, see_to_chores};
+use crate::Outcome;
+use crate::both_ends::BothEnds;
+use crate::hold::Held;
+use crate::table::{self, Word};
+
+const IN: u32 = libc::EPOLLIN as u32;
+
+/// A connection, and a set of the program's with the end that receives.
+struct Watched {
+    set: &'static Set,
+    ends: BothEnds,
+}
+
+impl Watched {
+    fn with(events: c_int) -> Self {
+        let ends = BothEnds::attached();
+        let fd = sys::epoll_create().unwrap();
+        Set::enter(fd);
+        let set = Set::of(fd).unwrap();
+        let watched = Self { set, ends };
+        let added = watched.change(libc::EPOLL_CTL_ADD, events);
+        assert_eq!(added, Outcome::Done(0));
+        assert!(watched.wait().is_empty());
+        watched
+    }
+
+    fn change(&self, operation: c_int, events: c_int) -> Outcome {
+        let event = epoll_event {
+            events: events as u32,
+            u64: 7,
+        };
+        let (socket, fd) = (self.ends.sockets[1], self.ends.fds[1]);
+        register(self.set, operation, socket, fd, event)
+    }
+
+    /// The same, and the set looks at the end itself.
+    fn polled(events: c_int) -> Self {
+        let watched = Self::with(events);
+        for _ in 0..100 {
+            watched.ends.send(b"bytes");
+            watched.wait();
+            assert_eq!(watched.ends.receive::<8>(), b"bytes");
+            assert_eq!(watched.answer(8), Outcome::Done(8));
+            assert_eq!(watched.take_answer(), Outcome::Done(8));
+            if watched.set.has_chores() {
+                see_to_chores(watched.set);
+            }
+        }
+        assert_eq!(watched.set.with(|state| state.polled.len()), Some(1));
+        watched.wait();
+        watched
+    }
+
+    /// The watched end sends so many bytes.
+    fn answer(&self, length: usize) -> Outcome {
+        let bytes = vec![7u8; length];
+        let parts = [libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: length,
+        }];
+        // SAFETY: the bytes are there.
+        unsafe { stream::send(&self.ends.conns()[1], &parts, libc::MSG_DONTWAIT) }
+    }
+
+    /// Its peer receives some.
+    fn take_answer(&self) -> Outcome {
+        let mut bytes = [0u8; 1 << 16];
+        let parts = [libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        }];
+        // SAFETY: there is room for so many bytes.
+        unsafe { stream::receive(&self.ends.conns()[0], &parts, libc::MSG_DONTWAIT) }
+    }
+
+    /// What a wait tells that looks at the rings only, and how much waits in the queue then.
+    fn look(&self) -> (Vec<u32>, usize) {
+        let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+        // SAFETY: as below.
+        let mut room = unsafe { Room::new(events.as_mut_ptr(), events.len()) };
+        let found = collect(self.set, &mut room, false, 4);
+        let queued = self.set.with(|state| state.queue.len()).unwrap();
+        (events[..found].iter().map(|e| e.events).collect(), queued)
+    }
+
+    /// What a wait that does not sleep tells.
+    fn wait(&self) -> Vec<(u32, u64)> {
+        let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+        // SAFETY: the array is there as long as the room is.
+        let mut room = unsafe { Room::new(events.as_mut_ptr(), events.len()) };
+        let found = collect(self.set, &mut room, true, 0);
+        events[..found].iter().map(|e| (e.events, e.u64)).collect()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let fd = self.set.fd();
+        table::enter(fd, Word::NOTHING);
+        self.set.unhold();
+        sys::close(fd);
+    }
+}
+
+#[test]
+fn a_member_that_another_thread_is_about_to_let_go_is_not_polled_twice() {
+    let watched = Watched::polled(libc::EPOLLIN);
+    // The first half of what a thread does that sleeps.
+    watched.set.with(|state| {
+        let index = state.polled[0] as usize;
+        (state.items[index].polled, state.awake) = (false, u32::MAX);
+    });
+    polled::review(watched.set);
+    assert_eq!(watched.set.with(|state| state.polled.len()), Some(1));
+}
+
+#[test]
+fn a_level_is_told_as_long_as_it_lasts() {
+    let watched = Watched::with(libc::EPOLLIN);
+    watched.ends.send(b"bytes");
+    assert_eq!(watched.wait(), [(IN, 7)]);
+    assert_eq!(watched.wait(), [(IN, 7)]);
+    assert_eq!(watched.ends.receive::<8>(), b"bytes");
+    assert!(watched.wait().is_empty());
+}
+
+#[test]
+fn an_edge_is_told_once_and_again_when_more_comes() {
+    let watched = Watched::with(libc::EPOLLIN | libc::EPOLLET);
+    watched.ends.send(b"bytes");
+    assert_eq!(watched.wait(), [(IN, 7)]);
+    assert!(watched.wait().is_empty());
+    watched.ends.send(b"more");
+    assert_eq!(watched.wait(), [(IN, 7)]);
+    assert!(watched.wait().is_empty());
+}
+
+#[test]
+fn a_one_shot_registration_tells_nothing_until_it_is_armed_anew() {
+    let watched = Watched::with(libc::EPOLLIN | libc::EPOLLONESHOT);
+    watched.ends.send(b"bytes");
+    assert_eq!(watched.wait(), [(IN, 7)]);
+    watched.ends.send(b"more");
+    assert!(watched.wait().is_empty());
+    let events = libc::EPOLLIN | libc::EPOLLONESHOT;
+    assert_eq!(
+        watched.change(libc::EPOLL_CTL_MOD, events),
+        Outcome::Done(0)
+    );
+    assert_eq!(watched.wait(), [(IN, 7)]);
+}
+
+#[test]
+fn a_level_of_a_polled_end_is_told_without_the_queue() {
+    let watched = Watched::polled(libc::EPOLLIN);
+    assert_eq!(watched.look(), (vec![], 0));
+    watched.ends.send(b"bytes");
+    assert_eq!(watched.look(), (vec![IN], 0));
+    assert_eq!(watched.look(), (vec![IN], 0));
+    assert_eq!(watched.ends.receive::<8>(), b"bytes");
+    assert_eq!(watched.look(), (vec![], 0));
+}
+
+#[test]
+fn an_edge_of_a_polled_end_is_told_once() {
+    let watched = Watched::polled(libc::EPOLLIN | libc::EPOLLET);
+    watched.ends.send(b"bytes");
+    assert_eq!(watched.look(), (vec![IN], 0));
+    assert_eq!(watched.look(), (vec![], 0));
+    watched.ends.send(b"more");
+    assert_eq!(watched.look(), (vec![IN], 0));
+}
+
+#[test]
+fn room_of_a_polled_end_is_told_as_long_as_it_lasts() {
+    const OUT: u32 = libc::EPOLLOUT as u32;
+    let watched = Watched::polled(libc::EPOLLIN);
+    watched.change(libc::EPOLL_CTL_MOD, libc::EPOLLIN | libc::EPOLLOUT);
+    assert_eq!(watched.look().0, [OUT]);
+    while watched.ends.conns()[1].has_room() {
+        assert!(matches!(watched.answer(1 << 14), Outcome::Done(1..)));
+    }
+    assert_eq!(watched.look(), (vec![], 0));
+    while let Outcome::Done(1..) = watched.take_answer() {}
+    assert_eq!(watched.look().0, [OUT]);
+    assert_eq!(watched.look().0, [OUT]);
+}
+
+#[test]
+fn what_the_program_takes_out_tells_nothing_and_comes_back_at_once() {
+    let watched = Watched::with(libc::EPOLLIN);
+    watched.ends.send(b"bytes");
+    let changed = |operation| watched.change(operation, libc::EPOLLIN);
+    assert_eq!(changed(libc::EPOLL_CTL_DEL), Outcome::Done(0));
+    assert!(watched.wait().is_empty());
+    assert_eq!(changed(libc::EPOLL_CTL_DEL), Outcome::Fail(libc::ENOENT));
+    assert_eq!(changed(libc::EPOLL_CTL_ADD), Outcome::Done(0));
+    assert_eq!(watched.wait(), [(IN, 7)]);
+    assert_eq!(changed(libc::EPOLL_CTL_ADD), Outcome::Fail(libc::EEXIST));
+}
