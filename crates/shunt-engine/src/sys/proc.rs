@@ -16,6 +16,11 @@ pub(crate) fn has_threads() -> bool {
     stat_path(c"/proc/self/task").is_none_or(|status| status.st_nlink > 3)
 }
 
+/// Names the PID namespace of this process (`pid_namespaces(7)`); 0 where `/proc` does not say.
+pub(crate) fn pid_namespace() -> u64 {
+    stat_path(c"/proc/self/ns/pid").map_or(0, |status| status.st_ino)
+}
+
 fn stat_path(path: &CStr) -> Option<libc::stat> {
     // SAFETY: a C struct of integers, for which zero is a value.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };

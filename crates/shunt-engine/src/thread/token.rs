@@ -194,13 +194,12 @@ impl Looks {
     }
 }
 
-/// Whether a process held the token when it died. One in another pid namespace seems
-/// dead too.
+/// Whether a process held the token when it died, if it is of this PID namespace: in another one it has another number.
 pub(crate) fn is_held_by_dead(token: &Token) -> bool {
     token.holder().is_some_and(is_dead)
 }
 
-/// Whether a process holds the token that is stopped: there is no saying when it goes on.
+/// Whether a process holds the token that is stopped, if it is of this PID namespace, and can be looked at: there is no saying when it goes on.
 pub(crate) fn is_held_by_stopped(token: &Token) -> bool {
     let process = |holder: Holder| (holder.0 >> PID_SHIFT) as u32;
     let other = token.holder().map(process).filter(|&other| other != pid());

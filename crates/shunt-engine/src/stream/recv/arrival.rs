@@ -11,7 +11,7 @@ use super::bytes::ring_bytes;
 use crate::stream::Conn;
 use crate::stream::owed::PATIENCE;
 use crate::thread::{Rest, give};
-use crate::{config, sys, tcp, thread, wake};
+use crate::{config, sys, tcp, wake};
 
 /// For how much longer, while a processor is all that is lacking (nanoseconds).
 const CROWDED: u64 = if cfg!(test) {
@@ -134,7 +134,7 @@ fn comes_soon(conn: &Conn) -> bool {
     let path = conn.receiver();
     let token = &conn.pair.peer.sending.token;
     if token.is_taken() {
-        return thread::is_held_by_running(token);
+        return conn.is_held_by_running(token);
     }
     if !path.awaits() {
         return true;
@@ -176,6 +176,7 @@ mod tests {
     use crate::stream::downgrade::recall;
     use crate::stream::recv::by_kernel_now;
     use crate::stream::{answer_recall, downgrade, mask, owed, receive, send, unread};
+    use crate::thread;
 
     const IN: u32 = libc::EPOLLIN as u32;
     const OUT: u32 = libc::EPOLLOUT as u32;
