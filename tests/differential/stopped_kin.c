@@ -2,6 +2,7 @@
 // path: free
 // timeout: 60
 #include "diff.h"
+#include <sys/mount.h>
 #include <sys/time.h>
 
 enum { ROUNDS = 60, MUCH = 1 << 20 };
@@ -23,13 +24,8 @@ static void rings(int sig)
 
 // A call that does not wait, one that waits for so long, and one that a signal interrupts come back. What they find
 // may depend on where the other one was stopped.
-static void others_come_back(struct end *e)
+static void come_back(struct end *e)
 {
-    if (e->role == C) {
-        produce(e, FD, MUCH, 1);
-        return;
-    }
-    await_bytes(e, FD, 4);
     int back = 0;
     char buf[4];
     struct kid kid = spawn(e);
@@ -58,4 +54,32 @@ static void others_come_back(struct end *e)
     expect(e, FD, MUCH, 1);
 }
 
-DIFF_MAIN(CASE(others_come_back, SPLIT))
+static void others_come_back(struct end *e)
+{
+    if (e->role == C) {
+        produce(e, FD, MUCH, 1);
+        return;
+    }
+    await_bytes(e, FD, 4);
+    come_back(e);
+}
+
+// Where nobody sees whether a process is stopped: /proc is hidden, if that is allowed.
+static void others_come_back_unseen(struct end *e)
+{
+    if (e->role == C) {
+        produce(e, FD, MUCH, 1);
+        return;
+    }
+    await_bytes(e, FD, 4);
+    struct kid unseeing = spawn(e);
+    if (unseeing.pid == 0) {
+        if (unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0)
+            mount("none", "/proc", "tmpfs", 0, NULL);
+        come_back(e);
+        _exit(0);
+    }
+    reap(e, &unseeing);
+}
+
+DIFF_MAIN(CASE(others_come_back, SPLIT), CASE(others_come_back_unseen, SPLIT))

@@ -2,7 +2,7 @@
 //! other side maps read-only.
 //!
 //! ```text
-//! 0        header      magic, until when the writer finds the cores crowded
+//! 0        header      magic, until when the writer finds the cores crowded, its PID namespace
 //! 4 KiB    doors       GROUPS cache lines: "a thread of mine sleeps on group g"
 //! 8 KiB    tails       GROUPS cache lines: how far the log of group g is written
 //! 12 KiB   logs        GROUPS × LOG_ENTRIES u64: slots that the writer filled
@@ -22,6 +22,8 @@ pub const MAGIC_AT: usize = 0;
 /// Offset of the time (u64, time stamp counter) until which the writer's waits sleep at once,
 /// since strangers want the cores.
 pub const CROWDED_AT: usize = 8;
+/// Offset of the PID namespace (u64, its inode) in which the writer's processes have the numbers that name them; 0: not known.
+pub const PID_NAMESPACE_AT: usize = 16;
 /// Size of a cache line on every machine that Shunt supports.
 pub const LINE: usize = 64;
 /// Number of readiness groups (epoll sets) that a process can tell apart.

@@ -45,7 +45,7 @@ reasons! {
     NoDaemon = 6, "NO_DAEMON", "No compatible shuntd answers: start one with `shunt run` or `shuntd`.";
     Policy = 7, "POLICY", "The daemon's policy (shunt.toml(5)) denies this pair, or has since it was changed.";
     NoResources = 8, "NO_RESOURCES", "Memory, descriptors or slots ran out.";
-    Forked = 9, "FORKED", "The socket was shared by fork before it could be upgraded.";
+    Forked = 9, "FORKED", "The socket was shared by fork before it could be upgraded, or with a child in another PID namespace.";
     Inherited = 10, "INHERITED", "The socket came through exec from a program that opened it.";
     Passed = 11, "PASSED", "The socket was passed to another process by SCM_RIGHTS.";
     Stdio = 12, "STDIO", "The socket is a standard stream or has a stdio stream on it.";

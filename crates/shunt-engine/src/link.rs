@@ -117,6 +117,8 @@ impl Link {
         for flag in [&link.retired, &link.retire_due, &link.foreign] {
             flag.store(false, Ordering::Relaxed);
         }
+        own.pid_namespace()
+            .store(sys::pid_namespace(), Ordering::Relaxed);
         link.between_hosts.store(between_hosts, Ordering::Relaxed);
         let slots = own.slots().min(peer.slots());
         link.slots.store(slots, Ordering::Relaxed);
@@ -157,6 +159,13 @@ impl Link {
     #[inline]
     pub(crate) fn is_between_hosts(&self) -> bool {
         self.between_hosts.load(Ordering::Relaxed)
+    }
+
+    /// Whether a process of either side has the number for the other side that it has for itself: both are in one PID namespace.
+    pub(crate) fn shares_numbers(&self) -> bool {
+        let [own, peer] =
+            [self.own(), self.peer()].map(|arena| arena.pid_namespace().load(Ordering::Relaxed));
+        own == peer && own != 0
     }
 
     /// What this process calls it.

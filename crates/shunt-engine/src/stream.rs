@@ -24,6 +24,7 @@ mod conn;
 mod crowd;
 mod downgrade;
 mod errors;
+mod holder;
 mod leave;
 mod loan;
 mod mask;

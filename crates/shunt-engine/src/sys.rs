@@ -40,7 +40,9 @@ pub(crate) use memory::{
     seal_size, unmap, wipe_on_fork,
 };
 pub(crate) use pair::Listener;
-pub(crate) use proc::{comm, core, exit, getpid, has_threads, is_dead, is_stopped, refuses_to_run};
+pub(crate) use proc::{
+    comm, core, exit, getpid, has_threads, is_dead, is_stopped, pid_namespace, refuses_to_run,
+};
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, is_behind_descriptors,
     nap, poll_ms, poll_now, ready, sched_yield,

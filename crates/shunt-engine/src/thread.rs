@@ -11,7 +11,6 @@ mod owner;
 mod rest;
 pub(crate) mod signals;
 pub(crate) mod sleep;
-mod stopped;
 mod token;
 pub(crate) mod under_way;
 pub(crate) mod undisturbed;
@@ -23,11 +22,10 @@ pub(crate) use identity::{forks, is_used, learn_pid, note_fork, pid};
 pub(crate) use lock::{Lock, signals_lock};
 pub(crate) use owner::{lend_memory, owns_descriptors, owns_memory, set_used};
 pub(crate) use rest::Rest;
-pub(crate) use stopped::Stopped;
 #[cfg(test)]
 pub(crate) use token::of_another;
 pub(crate) use token::{
-    Got, Held, give, here, is_held_by_dead, is_held_by_running, is_held_by_stopped, take_while,
-    try_take,
+    Got, Held, Looks, give, here, is_held_by_dead, is_held_by_running, is_held_by_stopped,
+    take_while, try_take,
 };
 pub(crate) use words::set_apart;

@@ -99,8 +99,13 @@ static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
 with_start! {
 /// Before any fork, by whichever road.
 extern "C" fn prepare_fork() {
+    prepare_fork_by(0);
+}
+
+/// With these flags of `clone`.
+fn prepare_fork_by(flags: u64) {
     next::before_fork();
-    call::quietly(life::before_fork);
+    call::quietly(|| life::before_fork(flags));
 }
 
 /// In the parent.

@@ -199,6 +199,7 @@ next! {
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
     chroot(path: *const c_char) -> c_int = sys!(Sysno::chroot, path);
     unshare(flags: c_int) -> c_int = sys!(Sysno::unshare, flags);
+    setns(fd: c_int, kind: c_int) -> c_int = sys!(Sysno::setns, fd, kind);
     #[variadic] prctl(option: c_int, second: c_ulong, third: c_ulong, fourth: c_ulong, fifth: c_ulong) -> c_int
         = sys!(Sysno::prctl, option, second, third, fourth, fifth);
     setrlimit(resource: c_uint, new: *const rlimit) -> c_int = sys!(Sysno::setrlimit, resource, new);

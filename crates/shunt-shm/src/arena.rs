@@ -272,6 +272,12 @@ impl Arena {
         self.u64_at(layout::CROWDED_AT)
     }
 
+    /// The PID namespace of the writer's processes; 0: not known. In a peer's arena it may say anything.
+    #[must_use]
+    pub fn pid_namespace(&self) -> &AtomicU64 {
+        self.u64_at(layout::PID_NAMESPACE_AT)
+    }
+
     /// The control lines of a slot.
     ///
     /// # Panics

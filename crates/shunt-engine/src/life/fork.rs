@@ -1,6 +1,6 @@
 //! What happens to our state when the process forks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
@@ -18,13 +18,27 @@ use crate::{
     control, epoll, reach, recycle, region, share, stats, thread, upgrade, uring_map, wake,
 };
 
+/// Children of this process are in another PID namespace.
+static ARE_CHILDREN_APART: AtomicBool = AtomicBool::new(false);
+
+/// A process has given its children another PID namespace, or perhaps, …
+pub(super) fn set_children_apart() {
+    ARE_CHILDREN_APART.store(true, Ordering::Relaxed);
+}
+
+/// … and this one is such a child: its own are in the same one as it is.
+pub(super) fn set_children_beside() {
+    ARE_CHILDREN_APART.store(false, Ordering::Relaxed);
+}
+
 /// Before a fork: what is attached goes on, its state being in memory that both
-/// share. Anything else is upgraded only once one process has it alone, since two
+/// share; unless the child will be in another PID namespace, where the holder of a token cannot be known by its number. Anything else is upgraded only once one process has it alone, since two
 /// would have to agree: at best before it is claimed in the name of this one.
-pub(super) fn before_fork() {
+pub(super) fn before_fork(is_apart: bool) {
     if !thread::owns_memory() {
         return;
     }
+    let is_apart = is_apart || ARE_CHILDREN_APART.load(Ordering::Relaxed);
     recycle::before_fork();
     share::before_fork();
     epoll::before_fork();
@@ -49,8 +63,12 @@ pub(super) fn before_fork() {
     // Behind what makes a connection the child's, too.
     let has_memory = link::before_fork(|visit| Socket::each_used(|_| true, visit));
     let has_table = seen::begin();
-    if !(has_memory && has_table) {
-        keep_from_child(has_table);
+    if is_apart {
+        keep_from_child(|_| true, Reason::Forked);
+    } else if !has_table {
+        keep_from_child(|_| true, Reason::NoResources);
+    } else if !has_memory {
+        keep_from_child(|pair| !link::is_handed_on(pair), Reason::NoResources);
     }
     reach::before_fork();
     // A thread that sleeps until there is room has to look from time to time from now on.
@@ -66,15 +84,14 @@ pub(super) fn after_fork_parent() {
     }
 }
 
-/// What a child would have no memory of, or not know, is the kernel's before there is one.
+/// What a child would have no memory of, not know, or not be able to share is the kernel's before there is one.
 #[cold]
-fn keep_from_child(has_table: bool) {
-    let is_lost = |pair: &Pair| !has_table || !link::is_handed_on(pair);
+fn keep_from_child(is_lost: impl Fn(&Pair) -> bool, reason: Reason) {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
-            && socket.pair().is_some_and(is_lost)
+            && socket.pair().is_some_and(|pair| is_lost(&pair))
         {
-            to_kernel(fd, Reason::NoResources);
+            to_kernel(fd, reason);
         }
     });
 }
@@ -207,7 +224,7 @@ mod tests {
         let ends = BothEnds::attached();
         ends.send(b"before");
         let [one, other] = ends.conns();
-        before_fork();
+        before_fork(false);
         assert!(one.is_shared() && other.is_shared() && one.pair.link.is_retired());
         // The child receives what the parent has had sent.
         let receives = || {

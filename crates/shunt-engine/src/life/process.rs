@@ -24,11 +24,11 @@ pub unsafe fn start(environment: *const *const c_char) {
     adopt::look_around();
 }
 
-/// Before any fork; the calling thread forks.
+/// Before any fork, with the flags of `clone(2)`; the calling thread forks.
 #[inline]
-pub fn before_fork() {
+pub fn before_fork(flags: u64) {
     if thread::is_used() {
-        fork::before_fork();
+        fork::before_fork(flags & libc::CLONE_NEWPID as u64 != 0);
     }
 }
 
@@ -50,6 +50,7 @@ pub fn before_lending() {
 #[inline]
 pub fn after_fork_child() {
     thread::learn_pid();
+    fork::set_children_beside();
     signal::after_fork_child();
     if thread::is_used() {
         fork::after_fork_child();
@@ -149,8 +150,18 @@ pub fn after_unshare(flags: libc::c_int) {
         // What it connects next is elsewhere.
         recycle::give_up_all();
     }
+    if flags & libc::CLONE_NEWPID != 0 {
+        fork::set_children_apart();
+    }
     if flags & libc::CLONE_FILES != 0 && sys::has_threads() {
         thread::set_apart();
+    }
+}
+
+/// After a successful `setns`. Without a kind of namespace it may have been any.
+pub fn after_setns(kind: libc::c_int) {
+    if kind == 0 || kind & libc::CLONE_NEWPID != 0 {
+        fork::set_children_apart();
     }
 }
 

@@ -20,6 +20,7 @@ use shunt_shm::slot::Way;
 
 use super::aside::end_by_kernel;
 use super::errors::break_off;
+use super::holder::Stopped;
 use super::leave::leave_ring_within;
 use super::loan::{AGAIN, Help, is_deaf, send_to_self};
 use super::recall::{ENDED, is_any_unanswered, is_never_answered};
@@ -30,7 +31,7 @@ use crate::config::hesitate;
 use crate::control::{self, Loan};
 use crate::socket::returning::is_wish;
 use crate::socket::{Socket, Stage};
-use crate::thread::{self, Rest, Stopped, give};
+use crate::thread::{self, Rest, give};
 use crate::{hold, sys, wake};
 
 /// The peer answers by itself within this time if it is awake, or sleeps on the
@@ -199,7 +200,7 @@ fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
     let asks_on = matches!(reason, Reason::Blocked | Reason::Held);
     let start = sys::now();
     let mut help = Help::from(start + ANSWER);
-    let (mut stopped, rest) = (Stopped::new(), Rest::new());
+    let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
     loop {
         // It may be waiting for ours.
         if owed::is_due(conn) {

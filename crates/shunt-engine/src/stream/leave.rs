@@ -4,11 +4,12 @@ use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
 use super::Conn;
+use super::holder::Stopped;
 use super::owed::{self, Debt, Withdrawal};
 use super::ring_end::end_ring;
 use crate::config::hesitate;
 use crate::socket::returning::is_wish;
-use crate::thread::{self, Rest, Stopped, give};
+use crate::thread::{Rest, give};
 use crate::{sys, tcp};
 
 /// A sender that must wait for a peer that has shut down its sending half, or may be gone, goes
@@ -60,7 +61,7 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         }
         let token = &conn.pair.peer.receiving.token;
         if !await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE)
-            && thread::is_held_by_stopped(token)
+            && conn.is_held_by_stopped(token)
         {
             until = Some(now);
         }
@@ -72,7 +73,7 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
 /// long, as it is stopped there.
 pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
     let token = &conn.pair.peer.receiving.token;
-    let (mut stopped, rest) = (Stopped::new(), Rest::new());
+    let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
     while token.is_taken() && (!owed::is_recalled(conn) || owed::cannot_send(conn)) {
         if !patient() || stopped.is_holder_of(token) {
             return false;

@@ -146,7 +146,7 @@ fn await_recaller(conn: &Conn) -> Option<Look> {
     let token = &conn.pair.peer.receiving.token;
     let unheard = &conn.socket.hints.unheard;
     let mut look = Look::Wait;
-    let heard = await_peer(token, !unheard.load(Ordering::Relaxed), || {
+    let heard = await_peer(conn, token, !unheard.load(Ordering::Relaxed), || {
         look = conn.sender().look();
         let died = look == Look::Wait && has_died_with(conn, token);
         if died {

@@ -210,14 +210,6 @@ pub(crate) fn splice_in(
 /// A call that only the kernel can make: the direction leaves the ring for it.
 pub(crate) fn by_kernel_alone(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
     leave_ring(conn, Reason::Blocked);
-    // A call of no bytes waits for what the peer has recalled, if it may.
-    while owed::is_due(conn) {
-        // SAFETY: no bytes.
-        match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
-            Outcome::Done(_) => {}
-            other => return other,
-        }
-    }
     // Refused like a file that cannot be spliced, if it has to stay there.
     by_kernel(conn, call).unwrap_or(Outcome::Fail(libc::EINVAL))
 }

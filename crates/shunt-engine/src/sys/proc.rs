@@ -16,6 +16,11 @@ pub(crate) fn has_threads() -> bool {
     stat_path(c"/proc/self/task").is_none_or(|status| status.st_nlink > 3)
 }
 
+/// Names the PID namespace of this process (`pid_namespaces(7)`); 0 where `/proc` does not say.
+pub(crate) fn pid_namespace() -> u64 {
+    stat_path(c"/proc/self/ns/pid").map_or(0, |status| status.st_ino)
+}
+
 fn stat_path(path: &CStr) -> Option<libc::stat> {
     // SAFETY: a C struct of integers, for which zero is a value.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
@@ -51,9 +56,9 @@ pub(crate) fn is_dead(process: u32) -> bool {
     }
 }
 
-/// Whether a process is stopped, by a signal or a debugger (`proc_pid_stat(5)`). `false`
-/// also of one that cannot be seen.
-pub(crate) fn is_stopped(process: u32) -> bool {
+/// Whether a process is stopped, by a signal or a debugger (`proc_pid_stat(5)`). `None`: it cannot be seen, as there is no `/proc`,
+/// or it is hidden there (`hidepid`).
+pub(crate) fn is_stopped(process: u32) -> Option<bool> {
     let mut path = *b"/proc/0000000000/stat\0";
     let mut rest = process;
     for digit in path[6..16].iter_mut().rev() {
@@ -67,15 +72,13 @@ pub(crate) fn is_stopped(process: u32) -> bool {
         .count();
     path.copy_within(6 + zeros.., 6);
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    let Ok(fd) = call!(openat, libc::AT_FDCWD, path.as_ptr(), flags) else {
-        return false;
-    };
+    let fd = call!(openat, libc::AT_FDCWD, path.as_ptr(), flags).ok()?;
     let mut stat = [0u8; 128];
     let read = call!(read, fd, stat.as_mut_ptr(), stat.len()).unwrap_or(0);
     close(fd as c_int);
     // The state follows the name, which may have parentheses of its own.
-    let name_ends = stat[..read].iter().rposition(|&byte| byte == b')');
-    name_ends.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
+    let name_ends = stat[..read].iter().rposition(|&byte| byte == b')')?;
+    Some(matches!(stat.get(name_ends + 2), Some(b'T' | b't')))
 }
 
 /// Ends the process.
@@ -108,21 +111,21 @@ mod tests {
     fn a_stopped_process_is_told_from_one_that_sleeps() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = child.id();
-        assert!(!is_stopped(process) && !is_stopped(getpid()));
+        assert_eq!([process, getpid()].map(is_stopped), [Some(false); 2]);
         let signal = |signal| {
             // SAFETY: to this test's own child.
             assert_eq!(unsafe { libc::kill(process as i32, signal) }, 0);
         };
         signal(libc::SIGSTOP);
-        while !is_stopped(process) {
+        while is_stopped(process) != Some(true) {
             std::thread::yield_now();
         }
         signal(libc::SIGCONT);
-        while is_stopped(process) {
+        while is_stopped(process) != Some(false) {
             std::thread::yield_now();
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!is_stopped(process));
+        assert_eq!(is_stopped(process), None);
     }
 }

@@ -142,7 +142,10 @@ pub(crate) fn give(token: &Token) {
 fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
     /// Between two looks at a process that is stopped.
     const NAP_MS: i64 = 1;
-    let (mut looks, rest) = (Looks::begin(sys::now()), Rest::new());
+    /// A holder that cannot be seen may be stopped after so long (nanoseconds).
+    const UNSEEN: u64 = 10_000_000;
+    let began = sys::now();
+    let (mut looks, rest) = (Looks::begin(began), Rest::new());
     loop {
         for _ in 0..100 {
             if !token.is_taken() && try_take(token) {
@@ -157,7 +160,8 @@ fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
         if take_from_the_dead(token) {
             return Got::FromTheDead;
         }
-        while is_held_by_stopped(token) {
+        let may_be = || sys::now() - began > UNSEEN && !is_held_by_dead(token);
+        while holder_is_stopped(token).unwrap_or_else(may_be) {
             if !patient() {
                 return Got::Nothing;
             }
@@ -194,17 +198,21 @@ impl Looks {
     }
 }
 
-/// Whether a process held the token when it died. One in another pid namespace seems
-/// dead too.
+/// Whether a process held the token when it died, if it is of this PID namespace: in another one it has another number.
 pub(crate) fn is_held_by_dead(token: &Token) -> bool {
     token.holder().is_some_and(is_dead)
 }
 
-/// Whether a process holds the token that is stopped: there is no saying when it goes on.
+/// Whether a process holds the token that is stopped, if it is of this PID namespace, and can be looked at: there is no saying when it goes on.
 pub(crate) fn is_held_by_stopped(token: &Token) -> bool {
+    holder_is_stopped(token) == Some(true)
+}
+
+/// The same; `None`: it cannot be looked at.
+fn holder_is_stopped(token: &Token) -> Option<bool> {
     let process = |holder: Holder| (holder.0 >> PID_SHIFT) as u32;
     let other = token.holder().map(process).filter(|&other| other != pid());
-    other.is_some_and(sys::is_stopped)
+    other.map_or(Some(false), sys::is_stopped)
 }
 
 /// Whether another thread holds the token, of this process or of one that lives and is not stopped, so that it goes on as soon as it
@@ -215,7 +223,7 @@ pub(crate) fn is_held_by_running(token: &Token) -> bool {
         if process == pid() {
             holder.0 != here()
         } else {
-            !sys::is_dead(process) && !sys::is_stopped(process)
+            !sys::is_dead(process) && sys::is_stopped(process) != Some(true)
         }
     })
 }

@@ -12,7 +12,7 @@ use shunt_engine::{Outcome, life, not_alone};
 use crate::call::{alias, quietly, quietly_with, set_errno};
 use crate::next::Function;
 use crate::trampoline::{collect, forward};
-use crate::{forked, forked_child, next, prepare_fork, with_start};
+use crate::{forked, forked_child, next, prepare_fork_by, with_start};
 
 /// Surrounds an exec, which returns only if it failed.
 #[inline(always)]
@@ -50,16 +50,16 @@ pub(super) unsafe fn executing_file<T: From<i8>>(
     answer
 }
 
-/// Before a fork that runs no handlers.
-fn prepare_bare_fork() {
+/// Before a fork that runs no handlers, with the flags of `clone`.
+fn prepare_bare_fork(flags: u64) {
     quietly(next::before_bare_fork);
-    prepare_fork();
+    prepare_fork_by(flags);
 }
 
-/// Surrounds a call that returns 0 in a child with memory of its own.
+/// Surrounds a call that returns 0 in a child with memory of its own, and has these flags of `clone`.
 #[inline(always)]
-pub(super) fn forking<T: PartialEq + From<i8>>(kernel: impl FnOnce() -> T) -> T {
-    prepare_bare_fork();
+pub(super) fn forking<T: PartialEq + From<i8>>(flags: u64, kernel: impl FnOnce() -> T) -> T {
+    prepare_bare_fork(flags);
     let child = kernel();
     if child == T::from(0) {
         forked_child();
@@ -149,7 +149,7 @@ unsafe extern "C-unwind" fn collected_execle(path: *const c_char, argv: Strings)
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
     // SAFETY: takes nothing; what holds in the child is `forking`'s matter.
-    forking(|| unsafe { next::_Fork() })
+    forking(0, || unsafe { next::_Fork() })
 }
 
 forward! {
@@ -205,7 +205,7 @@ unsafe extern "C-unwind" fn clone(
         argument,
     };
     let work = (&raw mut work).cast();
-    prepare_bare_fork();
+    prepare_bare_fork(flags as u64);
     // SAFETY: the caller's; `work` is in the memory that the child gets a copy of.
     let made = unsafe { next::clone(Some(cloned_child), stack, flags, work, parent, tls, child) };
     forked();
@@ -233,9 +233,27 @@ alias! {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     // SAFETY: the caller keeps the function's contract.
-    let result = unsafe { next::unshare(flags) };
-    if result == 0 {
+    unsharing(flags, || unsafe { next::unshare(flags) })
+}
+
+pub(super) fn unsharing<T: PartialEq + From<i8>>(flags: c_int, kernel: impl FnOnce() -> T) -> T {
+    let result = kernel();
+    if result == T::from(0) {
         quietly(|| life::after_unshare(flags));
+    }
+    result
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
+    // SAFETY: the caller keeps the function's contract.
+    joining(kind, || unsafe { next::setns(fd, kind) })
+}
+
+pub(super) fn joining<T: PartialEq + From<i8>>(kind: c_int, kernel: impl FnOnce() -> T) -> T {
+    let result = kernel();
+    if result == T::from(0) {
+        quietly(|| life::after_setns(kind));
     }
     result
 }

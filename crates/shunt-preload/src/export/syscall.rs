@@ -105,6 +105,8 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_prctl
             | libc::SYS_setrlimit
             | libc::SYS_prlimit64
+            | libc::SYS_unshare
+            | libc::SYS_setns
     )
 }
 
@@ -244,8 +246,14 @@ unsafe fn made_by_kernel(
             libc::SYS_dup3 => Some(fd::replacing(fd, b as c_int, kernel_fd).into()),
             libc::SYS_pidfd_getfd => Some(fd::fetching(kernel_fd).into()),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork => Some(process::forking(kernel)),
-            libc::SYS_clone | libc::SYS_clone3 => Some(process::forking(kernel)),
+            libc::SYS_fork => Some(process::forking(0, kernel)),
+            libc::SYS_clone => Some(process::forking(a as u64, kernel)),
+            libc::SYS_clone3 => {
+                let flags = word(&raw const (*pointer::<libc::clone_args>(a)).flags);
+                Some(process::forking(flags.unwrap_or(0), kernel))
+            }
+            libc::SYS_unshare => Some(process::unsharing(fd, kernel)),
+            libc::SYS_setns => Some(process::joining(b as c_int, kernel)),
             libc::SYS_execve => Some(process::executing_file(
                 libc::AT_FDCWD,
                 pointer(a),

@@ -6,8 +6,9 @@ use shunt_shm::slot;
 use shunt_shm::token::Token;
 
 use crate::stream::conn::Conn;
+use crate::stream::holder::Stopped;
 use crate::sys;
-use crate::thread::{self, Rest, Stopped};
+use crate::thread::Rest;
 
 /// How long a call waits for a peer that is in the middle of a change of way, in nanoseconds: that takes the peer, or shuntd, a few
 /// system calls, unless it is stopped there or gets no processor. After that a call which may sleep does so, and one which may not
@@ -26,10 +27,15 @@ pub(in crate::stream) const CROWDED: u64 = if cfg!(test) {
 };
 
 /// Waits until `is_over`, if the caller is `patient`, but not for long, nor for a process that is stopped with the peer's `token`.
-pub(super) fn await_peer(token: &Token, patient: bool, mut is_over: impl FnMut() -> bool) -> bool {
+pub(super) fn await_peer(
+    conn: &Conn,
+    token: &Token,
+    patient: bool,
+    mut is_over: impl FnMut() -> bool,
+) -> bool {
     let until = sys::now() + PATIENCE;
-    let lasts = |now| now < until || now < until + CROWDED && thread::is_held_by_running(token);
-    let (mut stopped, rest) = (Stopped::new(), Rest::new());
+    let lasts = |now| now < until || now < until + CROWDED && conn.is_held_by_running(token);
+    let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
     loop {
         if is_over() {
             return true;
@@ -67,7 +73,7 @@ pub(super) fn has_died_with(conn: &Conn, token: &Token) -> bool {
     const OVER: i16 = libc::POLLHUP | libc::POLLERR;
     let ended = sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER);
     // Both halves are shut down, too, where this side has shut down one of them.
-    ended & OVER != 0 && !conn.is_shut() || ended != 0 && thread::is_held_by_dead(token)
+    ended & OVER != 0 && !conn.is_shut() || ended != 0 && conn.is_held_by_dead(token)
 }
 
 /// Whether a peer that was withdrawing what is unread has ended. It sends nothing by TCP before it has withdrawn, and does not
@@ -77,7 +83,7 @@ pub(super) fn has_died_withdrawing(conn: &Conn) -> bool {
     let ended = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
     // After our own `shutdown` the kernel says so of a peer that goes on.
     let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0;
-    ended && (!shut || thread::is_held_by_dead(&conn.pair.peer.sending.token))
+    ended && (!shut || conn.is_held_by_dead(&conn.pair.peer.sending.token))
 }
 
 /// Whether the peer has withdrawn what this side has not read, or is about to.
@@ -117,22 +123,26 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::both_ends::BothEnds;
+    use crate::thread;
 
     #[test]
     fn a_peer_that_only_lacks_a_processor_is_waited_for_longer() {
-        thread::learn_pid();
         let mut running = Command::new("sleep").arg("60").spawn().unwrap();
-        let token = Token::FREE;
+        let ends = BothEnds::attached();
+        let [conn, _] = &ends.conns();
+        let token = &conn.pair.peer.receiving.token;
         let waits = || {
             let start = Instant::now();
             let late = Duration::from_nanos(PATIENCE + CROWDED / 8);
-            await_peer(&token, true, || start.elapsed() > late)
+            await_peer(conn, token, true, || start.elapsed() > late)
         };
         assert!(!waits());
         assert!(token.try_take(thread::of_another(running.id())).is_ok());
-        assert!(waits() && !await_peer(&token, false, || false));
+        assert!(waits() && !await_peer(conn, token, false, || false));
         running.kill().unwrap();
         running.wait().unwrap();
         assert!(!waits());
+        token.reset();
     }
 }

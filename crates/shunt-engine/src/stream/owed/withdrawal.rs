@@ -51,7 +51,7 @@ fn is_over(conn: &Conn) -> bool {
 pub(in crate::stream) fn follow_withdrawal(conn: &Conn) -> bool {
     let held_up = &conn.socket.hints.held_up;
     let patient = held_up.load(Ordering::Relaxed) != mark(conn);
-    let over = await_peer(&conn.pair.peer.sending.token, patient, || {
+    let over = await_peer(conn, &conn.pair.peer.sending.token, patient, || {
         // A peer that has died may have withdrawn it just before.
         follow_if_withdrawn(conn)
             || has_died_withdrawing(conn) && {

@@ -12,7 +12,7 @@ use super::bytes::ring_bytes;
 use crate::stream::Conn;
 use crate::stream::owed::{CROWDED, PATIENCE};
 use crate::thread::{Rest, give};
-use crate::{config, sys, tcp, thread, wake};
+use crate::{config, sys, tcp, wake};
 
 /// For how much longer than that a connection which another program gets is kept back for them.
 const HANDS_ON: u64 = 5 * PATIENCE;
@@ -130,7 +130,7 @@ fn comes_soon_or_is_taken_back(conn: &Conn) -> bool {
     let path = conn.receiver();
     let token = &conn.pair.peer.sending.token;
     if token.is_taken() {
-        return thread::is_held_by_running(token);
+        return conn.is_held_by_running(token);
     }
     if !path.awaits() {
         return true;

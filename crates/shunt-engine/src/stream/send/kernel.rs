@@ -12,6 +12,7 @@ use crate::stream::Conn;
 use crate::stream::aside::end_by_kernel;
 use crate::stream::errors::{is_over, keep_error, note_reset, reset_if_died, take_error};
 use crate::stream::owed;
+use crate::stream::send;
 use crate::stream::wait::timeout;
 use crate::stream::want::{Want, is_interrupted};
 use crate::thread::give;
@@ -32,17 +33,24 @@ pub(super) fn error_before_kernel(conn: &Conn) -> Option<sys::Errno> {
     take_error(conn).filter(|&errno| errno != libc::EPIPE)
 }
 
-/// Makes a real call that sends, so that the direction cannot switch meanwhile;
+/// Makes a real call that sends, behind what the peer has recalled, and so that the direction cannot switch meanwhile;
 /// `None`: it is on the ring.
 pub(in crate::stream) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Outcome> {
     let token = &conn.pair.own.sending.token;
-    if !conn.take(token) {
-        return Some(Outcome::Fail(libc::EAGAIN));
-    }
-    // Behind what the peer has recalled.
-    if owed::is_due(conn) && owed::pay(conn).is_open() {
+    loop {
+        if !conn.take(token) {
+            return Some(Outcome::Fail(libc::EAGAIN));
+        }
+        if !owed::is_due(conn) || !owed::pay(conn).is_open() {
+            break;
+        }
         give(token);
-        return Some(Outcome::Fail(libc::EAGAIN));
+        // A call of no bytes waits for that, if it may.
+        // SAFETY: no bytes.
+        match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
+            Outcome::Done(_) => {}
+            other => return Some(other),
+        }
     }
     let on_ring = conn.is_on_ring() && !is_over(conn);
     if !on_ring {
@@ -162,8 +170,36 @@ unsafe fn send_message(
 
 #[cfg(test)]
 mod tests {
+    use shunt_shm::publish;
+
     use super::*;
     use crate::both_ends::BothEnds;
+    use crate::wake;
+
+    #[test]
+    fn a_call_of_the_kernels_waits_for_what_the_peer_recalls_if_it_may() {
+        let ends = BothEnds::attached();
+        let [conn, peer] = &ends.conns();
+        ends.send(b"x");
+        assert_eq!(ends.receive::<1>(), b"x");
+        // The peer is in the middle of its recall, for longer than anybody waits for one that runs.
+        publish::set_bits(&peer.pair.own.face.state, slot::RECALLED);
+        conn.socket.hints.unheard.store(true, Ordering::Relaxed);
+        assert!(owed::is_due(conn) && owed::cannot_send(conn));
+        let asleep = || conn.pair.own.face.wait.load(Ordering::Acquire) & slot::WAIT_TX != 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !asleep() {
+                    std::thread::yield_now();
+                }
+                let stage = &peer.pair.own.recall.stage;
+                stage.store(slot::Recall::ASKED, Ordering::Release);
+                wake::wake_all();
+            });
+            let sent = by_kernel(conn, || sys::send(conn.fd, b"y").unwrap() as isize);
+            assert_eq!(sent, Some(Outcome::Done(1)));
+        });
+    }
 
     #[test]
     fn a_handler_that_has_run_since_the_call_began_ends_a_send_that_would_sleep() {

@@ -14,6 +14,7 @@ use crate::both_ends::BothEnds;
 use crate::stream::downgrade::recall;
 use crate::stream::recv::by_kernel_now;
 use crate::stream::{answer_recall, downgrade, mask, owed, receive, send, unread};
+use crate::thread;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -234,7 +235,7 @@ impl Drop for Process {
 #[test]
 fn a_peer_that_is_stopped_or_dead_in_the_middle_is_not() {
     let stopped = Process::start("kill -STOP $$");
-    until(|| sys::is_stopped(stopped.0.id()));
+    until(|| sys::is_stopped(stopped.0.id()) == Some(true));
     let mut dead = Process::start("exit");
     dead.0.wait().unwrap();
     for process in [stopped.0.id(), dead.0.id()] {

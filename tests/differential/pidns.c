@@ -1,0 +1,250 @@
+// Processes in other PID namespaces, as every container has one of its own: their numbers say nothing here, where there is no
+// process of that number, or another one.
+// path: free
+// timeout: 120
+#include "diff.h"
+#include <linux/sched.h>
+#include <sys/ptrace.h>
+
+enum { TURNS = 30, UNREAD = 50000, MORE = 3000, STOPPED_MS = 300, HIGH = 32000 };
+
+struct told {
+    _Atomic int ready, go, done;
+    _Atomic pid_t number;
+};
+
+static struct told *tellable(void)
+{
+    return mmap(NULL, sizeof(struct told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+// A number that no process has here.
+static pid_t free_number(void)
+{
+    pid_t number = HIGH;
+    while (kill(number, 0) == 0 || errno != ESRCH)
+        number--;
+    return number;
+}
+
+// Ends with its namespace.
+static pid_t first_of_namespace(struct end *e)
+{
+    pid_t first = MUST(fork());
+    if (first == 0)
+        for (;;)
+            pause();
+    return first;
+}
+
+// A child in a PID namespace of its own, where it has a number that nobody has here; an ordinary one where that is refused.
+static pid_t fork_apart(struct end *e, pid_t *first)
+{
+    pid_t number = free_number();
+    struct clone_args args = {.exit_signal = SIGCHLD, .set_tid = (uintptr_t)&number, .set_tid_size = 1};
+    int apart = unshare(CLONE_NEWPID) == 0;
+    *first = first_of_namespace(e);
+    return apart ? MUST(syscall(SYS_clone3, &args, sizeof args)) : MUST(fork());
+}
+
+static void recalls(struct end *e, struct told *told)
+{
+    int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+    MUST(tcp_connect(fd, e->fam, e->port));
+    int i, on = 1;
+    for (i = 0; i < TURNS; i++) {
+        put(fd, &i, sizeof i);
+        get(fd, &i, sizeof i);
+    }
+    MUST(shutdown(fd, SHUT_WR));
+    told->ready = 1;
+    while (!told->go)
+        usleep(1000);
+    MUST(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
+    told->done = 1;
+    expect(e, fd, UNREAD, 2);
+    expect(e, fd, MORE, 3);
+    close(fd);
+    _exit(0);
+}
+
+// Lets it run until it is in the middle of its change of way, at the barrier, or through. Natively it is in none.
+static int stop_midway(pid_t pid, struct told *told)
+{
+    struct __ptrace_syscall_info call;
+    int status;
+    int traced = ptrace(PTRACE_SEIZE, pid, 0, PTRACE_O_TRACESYSGOOD) == 0 && ptrace(PTRACE_INTERRUPT, pid, 0, 0) == 0;
+    told->go = 1;
+    if (!traced) {
+        while (!told->done)
+            usleep(1000);
+        return 0;
+    }
+    while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
+        int enters = WSTOPSIG(status) == (SIGTRAP | 0x80) &&
+                     ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof call, &call) > 0 && call.op == PTRACE_SYSCALL_INFO_ENTRY;
+        if (enters && call.entry.nr == SYS_membarrier)
+            return 1;
+        if (told->done) {
+            ptrace(PTRACE_DETACH, pid, 0, 0);
+            return 0;
+        }
+        ptrace(PTRACE_SYSCALL, pid, 0, 0);
+    }
+    return 0;
+}
+
+// Role C: the other side's peer is a process apart that is stopped when both meet for the second time, and goes on a while after that.
+static void stops(struct end *e)
+{
+    struct kid maker = spawn(e);
+    if (maker.pid) {
+        reap(e, &maker);
+        return;
+    }
+    struct told *told = tellable();
+    pid_t first, pid = fork_apart(e, &first);
+    int status;
+    if (pid == 0)
+        recalls(e, told);
+    while (!told->ready)
+        usleep(1000);
+    meet(e);
+    int is_stopped = stop_midway(pid, told);
+    meet(e);
+    if (is_stopped) {
+        usleep(STOPPED_MS * 1000);
+        ptrace(PTRACE_DETACH, pid, 0, 0);
+    }
+    MUST(waitpid(pid, &status, 0));
+    say(e, "it ended with %d", status);
+    kill(first, SIGKILL);
+    MUST(waitpid(first, NULL, 0));
+    _exit(0);
+}
+
+static int accepts(struct end *e)
+{
+    int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC)), n;
+    for (int i = 0; i < TURNS; i++) {
+        get(fd, &n, sizeof n);
+        put(fd, &n, sizeof n);
+    }
+    return fd;
+}
+
+// It has sent all that it will ever send, and has what is to come do so by TCP.
+static void recalled_by_half_closed(struct end *e)
+{
+    if (e->role == C) {
+        stops(e);
+        return;
+    }
+    int fd = accepts(e);
+    char c;
+    produce(e, fd, UNREAD, 2);
+    meet(e);
+    meet(e);
+    produce(e, fd, MORE, 3);
+    T(recv(fd, &c, 1, 0));
+    close(fd);
+}
+
+// ---- One connection on both sides of a border ------------------------------
+
+enum { BEFORE = 700, EACH = 40000, PIECE = 700, STOPS = 60, STOP_US = 2000 };
+
+static void sends(int fd, char what)
+{
+    char piece[PIECE];
+    memset(piece, what, sizeof piece);
+    for (int i = 0; i < EACH; i++)
+        put(fd, piece, sizeof piece);
+}
+
+// Stops a process now and then, wherever it is.
+static void disturbs(pid_t pid)
+{
+    for (int i = 0; i < STOPS; i++) {
+        usleep(STOP_US / 2);
+        kill(pid, SIGSTOP);
+        usleep(STOP_US);
+        kill(pid, SIGCONT);
+    }
+}
+
+static void counts(struct end *e)
+{
+    static unsigned char buf[SCRATCH];
+    size_t of[256] = {0};
+    ssize_t n;
+    while ((n = recv(FD, buf, sizeof buf, 0)) > 0)
+        for (ssize_t i = 0; i < n; i++)
+            of[buf[i]]++;
+    say(e, "%zu of before, %zu of the child, %zu of the parent", of['b'], of['c'], of['p']);
+}
+
+// `makes` makes the child.
+static void both_send(struct end *e, pid_t (*makes)(struct end *, pid_t *))
+{
+    if (e->role == S) {
+        send(FD, "unread before", 13, 0);
+        go(e);
+        await_go(e);
+        counts(e);
+        return;
+    }
+    await_go(e);
+    struct kid parent = spawn(e);
+    if (parent.pid) {
+        close(FD);
+        FD = -1;
+        reap(e, &parent);
+        return;
+    }
+    struct told *told = tellable();
+    pid_t pest = MUST(fork());
+    if (pest == 0) {
+        close(FD);
+        while (!told->number)
+            usleep(1000);
+        disturbs(told->number);
+        _exit(0);
+    }
+    char piece[PIECE];
+    memset(piece, 'b', sizeof piece);
+    for (int i = 0; i < BEFORE; i++)
+        put(FD, piece, sizeof piece);
+    pid_t first = 0, child = makes(e, &first);
+    if (child == 0) {
+        sends(FD, 'c');
+        _exit(0);
+    }
+    told->number = child;
+    get(FD, piece, 13);
+    say(e, "%.13s", piece);
+    go(e);
+    sends(FD, 'p');
+    MUST(waitpid(pest, NULL, 0));
+    MUST(waitpid(child, NULL, 0));
+    close(FD);
+    if (first) {
+        kill(first, SIGKILL);
+        MUST(waitpid(first, NULL, 0));
+    }
+    _exit(0);
+}
+
+static pid_t clone_apart(struct end *e, pid_t *first)
+{
+    (void)first;
+    struct clone_args args = {.flags = CLONE_NEWPID, .exit_signal = SIGCHLD};
+    pid_t child = syscall(SYS_clone3, &args, sizeof args);
+    return child < 0 ? MUST(fork()) : child;
+}
+
+static void shared_after_unshare(struct end *e) { both_send(e, fork_apart); }
+static void shared_with_clone(struct end *e) { both_send(e, clone_apart); }
+
+DIFF_MAIN(CASE(recalled_by_half_closed, SPLIT | BARE),
+          CASE(shared_after_unshare, SPLIT), CASE(shared_with_clone, SPLIT))
