@@ -182,6 +182,7 @@ impl World {
     }
 
     /// Both ends agree, when both programs are done.
+    #[cfg(loom)]
     fn ends(&self, made: bool, taken: bool) {
         assert_eq!(made, taken, "{:?}", self.side(0).own());
         if made {
