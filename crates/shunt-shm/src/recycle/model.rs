@@ -385,6 +385,7 @@ fn connect_many(world: &World, most: usize) -> usize {
         }
     }
     side.give_up();
+    world.kernels[1].news(|news| news.has_fin = true);
     made
 }
 
