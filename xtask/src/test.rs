@@ -55,6 +55,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
         report.step("instructions", instructions::step);
         report.step("differential", differential);
         report.step("differential, restless", restless);
+        report.step("differential, recycled", recycled);
         report.step("differential, random", fuzz::fixed);
         report.step("refused calls", faults::short);
         containers::steps(&mut report)?;
@@ -158,6 +159,11 @@ fn restless() -> Result<String> {
     let mut words = vec!["--modes", "both,adaptive", "--restless", EVERY];
     words.extend(FILTERS.iter().flat_map(|filter| ["--filter", filter]));
     run_differential(&words)
+}
+
+/// Short connections, of which those that both programs have closed in order are used again.
+fn recycled() -> Result<String> {
+    run_differential(&["--recycle", "--modes", "sync", "--filter", "recycle"])
 }
 
 fn differential() -> Result<String> {

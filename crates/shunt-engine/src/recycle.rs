@@ -37,16 +37,16 @@ mod tests {
 
     use libc::{c_int, sockaddr_storage};
     use shunt_shm::recycle::Turn;
-    use shunt_shm::slot;
+    use shunt_shm::slot::{self, Way};
 
     use super::*;
     use crate::both_ends::BothEnds;
     use crate::epoll::Known;
     use crate::socket::{Queued, Socket, Stage};
-    use crate::stream::Conn;
+    use crate::stream::{self, Conn, Want};
     use crate::sys::{self, address};
     use crate::table::{self, Word};
-    use crate::{Outcome, config, hold::Held, upgrade};
+    use crate::{Outcome, config, hold::Held, upgrade, wake};
 
     /// Both ends, as `connect` and `accept` leave them, and a listener that has nothing in the kernel's queue.
     struct Scene {
@@ -219,6 +219,33 @@ mod tests {
         // SAFETY: there is room for a byte.
         let received = unsafe { crate::stream::receive(&conn, &[part], libc::MSG_DONTWAIT) };
         assert_eq!(received, Outcome::Done(0));
+    }
+
+    #[test]
+    fn nobody_sleeps_on_an_end_that_was_said_while_the_stream_was_still_on_tcp() {
+        let scene = Scene::new();
+        // The connecting end sends nothing: it moves to its ring as it closes.
+        let conn = scene.conn(ACCEPTED);
+        assert_eq!(conn.way_in(), Way::Tcp);
+        assert!(scene.close(CONNECTED));
+        let place = wake::enter().unwrap();
+        assert!(stream::asleep(&conn, Want::Data, Some(place)));
+        stream::awake(&conn, Want::Data, Some(place));
+        place.leave();
+    }
+
+    #[test]
+    fn both_directions_of_one_that_is_taken_are_in_their_rings() {
+        let mut scene = Scene::new();
+        assert_eq!(scene.conn(ACCEPTED).way_in(), Way::Tcp);
+        let waits = scene.awaited();
+        scene.connect_again();
+        waits.end();
+        scene.accept_again();
+        for end in [ACCEPTED, CONNECTED] {
+            let conn = scene.conn(end);
+            assert_eq!((conn.way_in(), conn.way_out()), (Way::Ring, Way::Ring));
+        }
     }
 
     #[test]

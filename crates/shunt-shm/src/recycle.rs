@@ -25,6 +25,7 @@
 //! here makes a system call or waits, so the same code runs in [models](model).
 
 use crate::atomic::{AtomicU64, Ordering, full};
+use crate::path::step;
 use crate::publish;
 use crate::slot::recycled_life;
 
@@ -108,7 +109,9 @@ impl Side<'_> {
     }
 
     fn say(&self, life: u32, turn: Turn) {
+        step();
         publish::word(self.own, u64::from(life) << 32 | turn as u64);
+        step();
     }
 
     /// The connection of this life may be put aside at this end. Before the peer may see that this side honours its ring.

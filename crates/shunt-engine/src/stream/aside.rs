@@ -12,6 +12,7 @@ use shunt_shm::wake::Address;
 
 use super::Conn;
 use super::recv::{leaves_unread, settle};
+use crate::config::hesitate;
 use crate::control::{self, Loan};
 use crate::link::Pair;
 use crate::sys;
@@ -102,8 +103,10 @@ pub(crate) fn put_aside(conn: &Conn) -> bool {
     let turns = turns(conn.pair);
     turns.put_aside();
     publish::set_bits(&own.face.state, slot::CLOSED);
+    hesitate();
     let is_told = conn.tell_beside_kernel();
     give(&own.sending.token);
+    hesitate();
     let has_peer_closed = conn.pair.peer_state() & slot::CLOSED != 0;
     if !has_peer_closed {
         // Either the peer sees that, or this side sees what it has sent.
@@ -154,8 +157,9 @@ pub(crate) fn use_again(conn: &Conn) -> bool {
 /// An acceptor takes what its peer offers. `false`: nothing is offered any more.
 pub(crate) fn take_again(conn: &Conn) -> bool {
     turns(conn.pair).take(|life| {
-        conn.comes_by_ring();
         begin(conn, life);
+        // Only in the life that the peer has begun its words count. It may have moved to its ring as it closed.
+        conn.comes_by_ring();
     })
 }
 
@@ -168,6 +172,7 @@ fn begin(conn: &Conn, life: u32) {
 /// A connection begins that its peer has still to accept: whoever waits for it there is called.
 pub(crate) fn call_acceptor(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
+    hesitate();
     if conn.take(token) {
         conn.tell_beside_kernel();
         give(token);
@@ -181,6 +186,7 @@ pub(crate) fn await_offer(pair: &Pair, tell: impl FnOnce(&Address)) {
     tell(&face.data);
     face.epoch.fetch_add(1, Ordering::AcqRel);
     publish::set_bits(&face.wait, slot::WAIT_RX);
+    hesitate();
     // Pairs with the one between the peer's offer and its look at the wait word.
     full();
 }

@@ -16,6 +16,7 @@ use super::owed;
 use super::spin::{self, Peer, Spin};
 use super::want::{Deadline, Want, is_interrupted, is_ready, lost, must_be_called, token};
 use super::wish::see_to_wishes;
+use crate::config::hesitate;
 use crate::hold::Taken;
 use crate::sys::{self, Errno};
 use crate::thread::{give, is_alone, signals::Seen};
@@ -235,6 +236,7 @@ pub(super) fn out_of_patience(seen: Seen) -> Errno {
 /// [`awake`]. `true`: what it waits for has just come, so it should not.
 pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     let own = conn.pair.own;
+    hesitate();
     if !conn.take(token(conn, want)) {
         // A signal handler that interrupted the token's holder: not registered,
         // and `awake` will see the same.
@@ -309,12 +311,11 @@ pub(crate) fn say_again(conn: &Conn) -> bool {
 
 /// With the token, having said that a thread sleeps: whether it should not.
 fn has_come(conn: &Conn, want: Want) -> bool {
-    is_ready(conn, want)
-        || conn.sender().is_asked() && !owed::cannot_send(conn)
-        || (want == Want::Data
-            && conn.way_in() == Way::Tcp
-            && super::recv::settle(conn)
-            && conn.consumer().is_ready())
+    if want == Want::Data && conn.way_in() == Way::Tcp {
+        // The peer may have moved to its ring since the look before, and even have said there that it has closed.
+        super::recv::settle(conn);
+    }
+    is_ready(conn, want) || conn.sender().is_asked() && !owed::cannot_send(conn)
 }
 
 /// The address at which a thread that waits for this is called.

@@ -1,47 +1,102 @@
-//! Model checking: what the connector believes to be taken is taken, and nothing else is.
+//! Model checking: what the connector believes to be taken is taken, and nothing else is; and who sleeps on a connection hears
+//! of its end.
 
 #[cfg(loom)]
-use loom::{sync::Arc, thread};
+use loom::{
+    sync::{Arc, Condvar, Mutex},
+    thread,
+};
 #[cfg(shuttle)]
 use shuttle::{
     rand::{Rng, thread_rng},
-    sync::Arc,
+    sync::{Arc, Condvar, Mutex},
     thread,
 };
 
 use super::{Side, Turn};
 #[cfg(shuttle)]
 use crate::atomic::pause;
-use crate::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::slot::recycled_life;
+use crate::atomic::{Ordering, light};
+use crate::path::{Receiver, Sender};
+use crate::publish;
+use crate::slot::{CLOSED, READY, Slot, WAIT_RX, Way, recycled_life};
 
-/// Both words; beside each what its side writes before the other may look at it: the life that its slot has begun.
+/// Both slots, and for each side what can end a sleep of its.
 struct World {
-    words: [AtomicU64; 2],
-    begun: [AtomicU32; 2],
+    slots: [Slot; 2],
+    kernels: [Kernel; 2],
+}
+
+/// What a thread of one side polls: its channel, and the base socket.
+struct Kernel {
+    news: Mutex<News>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct News {
+    is_called: bool,
+    has_fin: bool,
 }
 
 const FIRST: u32 = 256;
 
 impl World {
-    /// Both ends have been put aside.
-    fn put_aside() -> Arc<Self> {
+    /// The program has the connection at both ends, and nobody has sent a byte.
+    fn in_use() -> Arc<Self> {
         let world = Self {
-            words: [AtomicU64::new(0), AtomicU64::new(0)],
-            begun: [AtomicU32::new(FIRST), AtomicU32::new(FIRST)],
+            slots: [Slot::default(), Slot::default()],
+            kernels: [(); 2].map(|()| Kernel {
+                news: Mutex::new(News::default()),
+                changed: Condvar::new(),
+            }),
         };
-        for i in 0..2 {
+        for (i, slot) in world.slots.iter().enumerate() {
+            slot.face.state.store(READY, Ordering::Relaxed);
+            slot.face.generation.store(FIRST, Ordering::Relaxed);
             world.side(i).begin(FIRST);
-            world.side(i).put_aside();
         }
         Arc::new(world)
+    }
+
+    /// Both ends have been put aside, and both directions are in their rings.
+    fn put_aside() -> Arc<Self> {
+        let world = Self::in_use();
+        for (i, slot) in world.slots.iter().enumerate() {
+            Way::Ring.store(&slot.sending.way);
+            Way::Ring.store(&slot.receiving.way);
+            slot.face.state.store(READY | CLOSED, Ordering::Relaxed);
+            world.side(i).put_aside();
+        }
+        world
     }
 
     /// 0: the connector.
     fn side(&self, i: usize) -> Side<'_> {
         Side {
-            own: &self.words[i],
-            peer: &self.words[1 - i],
+            own: &self.slots[i].options.turn,
+            peer: &self.slots[1 - i].options.turn,
+        }
+    }
+
+    /// The life that a side's slot has begun.
+    fn begun(&self, i: usize) -> u32 {
+        self.slots[i].face.generation.load(Ordering::Relaxed)
+    }
+
+    fn sender(&self, i: usize) -> Sender<'_> {
+        Sender {
+            own: &self.slots[i],
+            peer: &self.slots[1 - i],
+            life: self.begun(i),
+        }
+    }
+
+    fn receiver(&self, i: usize) -> Receiver<'_> {
+        Receiver {
+            own: &self.slots[i],
+            peer: &self.slots[1 - i],
+            life: self.begun(i),
         }
     }
 
@@ -51,8 +106,7 @@ impl World {
         if !side.may_offer() {
             return false;
         }
-        let next = recycled_life(side.own().life);
-        self.begun[0].store(next, Ordering::Relaxed);
+        self.slots[0].begin_recycled(recycled_life(side.own().life));
         side.offer()
     }
 
@@ -60,10 +114,9 @@ impl World {
     fn takes(&self) -> bool {
         let side = self.side(1);
         let next = recycled_life(side.own().life);
-        let taken = side.take(|life| self.begun[1].store(life, Ordering::Relaxed));
+        let taken = side.take(|life| self.slots[1].begin_recycled(life));
         if taken {
-            let seen = self.begun[0].load(Ordering::Relaxed);
-            assert_eq!(seen, next, "the connector has not begun");
+            assert_eq!(self.begun(0), next, "the connector has not begun");
         }
         taken
     }
@@ -74,14 +127,90 @@ impl World {
         side.wait() && self.takes() || side.end_wait() && self.takes()
     }
 
+    /// A side's program closes the connection. `false`: the kernel tells the peer.
+    fn closes(&self, i: usize) -> bool {
+        let (side, own) = (self.side(i), &self.slots[i]);
+        let peer = self.sender(i).peer_state();
+        let is_closed = peer & CLOSED != 0;
+        let may =
+            side.may_put_aside() && peer & READY != 0 && is_closed == side.has_peer_put_aside();
+        if may && self.sender(i).may_switch_at_end() {
+            self.sender(i).switch(0);
+        }
+        if may {
+            side.put_aside();
+        }
+        publish::set_bits(&own.face.state, CLOSED);
+        if may {
+            self.tells(i);
+        } else {
+            self.kernels[1 - i].news(|news| news.has_fin = true);
+        }
+        may
+    }
+
+    /// Calls a thread that sleeps at the other side, once for each sleep.
+    fn tells(&self, i: usize) {
+        let (called, face) = (&self.slots[i].sending.called, &self.slots[1 - i].face);
+        light();
+        let wait = face.look_again(face.wait.load(Ordering::Relaxed));
+        let epoch = face.epoch.load(Ordering::Acquire);
+        if wait & WAIT_RX != 0 && called.load(Ordering::Relaxed) != epoch {
+            self.kernels[1 - i].news(|news| news.is_called = true);
+            called.store(epoch, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the rings say that the connection has ended.
+    fn has_ended(&self, i: usize) -> bool {
+        self.receiver(i).follow_switch()
+            && self.receiver(i).peer_state() & CLOSED != 0
+            && self.side(i).has_peer_put_aside()
+    }
+
+    /// A side receives the end, asleep until then. Whoever is not called sleeps for ever, which the checker sees.
+    fn receives_end(&self, i: usize) {
+        let face = &self.slots[i].face;
+        while !self.has_ended(i) {
+            face.epoch.fetch_add(1, Ordering::AcqRel);
+            face.say_asleep(true);
+            if !self.has_ended(i) && self.kernels[i].sleep() {
+                return;
+            }
+            publish::clear_bits(&face.wait, WAIT_RX);
+        }
+    }
+
     /// Both ends agree, when both programs are done.
+    #[cfg(loom)]
     fn ends(&self, made: bool, taken: bool) {
         assert_eq!(made, taken, "{:?}", self.side(0).own());
         if made {
             assert!(self.side(0).is_taken());
-            let [begun, seen] = [&self.begun[0], &self.begun[1]];
-            assert_eq!(begun.load(Ordering::Relaxed), seen.load(Ordering::Relaxed));
+            assert_eq!(self.begun(0), self.begun(1));
         }
+    }
+}
+
+impl Kernel {
+    fn news(&self, change: impl FnOnce(&mut News)) {
+        change(&mut self.news.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    #[cfg(shuttle)]
+    fn has_fin(&self) -> bool {
+        self.news.lock().unwrap().has_fin
+    }
+
+    /// Sleeps until something is told. `true`: the base socket has ended.
+    fn sleep(&self) -> bool {
+        let mut news = self.news.lock().unwrap();
+        while !news.is_called && !news.has_fin {
+            news = self.changed.wait(news).unwrap();
+        }
+        news.is_called = false;
+        news.has_fin
     }
 }
 
@@ -133,7 +262,87 @@ fn an_offer_that_was_withdrawn_is_not_taken_later() {
     });
 }
 
-/// Random orders of many connections one after the other, closed by either side first.
+/// One side closes a connection on which nobody has said a word, and so moves its direction to its ring; the other one
+/// receives.
+#[cfg(loom)]
+#[test]
+fn who_sleeps_on_a_connection_without_a_byte_hears_of_its_end() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let world = World::in_use();
+        let closer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || assert!(world.closes(0)))
+        };
+        world.receives_end(1);
+        closer.join().unwrap();
+        assert!(world.closes(1));
+    });
+}
+
+/// What is offered is closed at once, before it is taken or behind that. The call that goes with the offer may come late.
+#[cfg(loom)]
+#[test]
+fn who_takes_what_its_connector_has_closed_already_hears_of_its_end() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let world = World::put_aside();
+        let connector = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let made = world.connects();
+                if made {
+                    world.tells(0);
+                    world.closes(0);
+                }
+                made
+            })
+        };
+        let taken = world.accepts();
+        if taken {
+            world.receives_end(1);
+        } else {
+            world.side(1).give_up();
+        }
+        assert_eq!(connector.join().unwrap(), taken);
+    });
+}
+
+/// The same, and offered once more where the first one was put aside at both ends.
+#[cfg(loom)]
+#[test]
+fn what_is_offered_closed_and_offered_again_is_taken_twice() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let world = World::put_aside();
+        let connector = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let first = world.connects();
+                let again = first && world.closes(0) && world.connects();
+                if again {
+                    world.closes(0);
+                }
+                u32::from(first) + u32::from(again)
+            })
+        };
+        let mut taken = 0;
+        while taken < 2 && world.accepts() {
+            taken += 1;
+            world.receives_end(1);
+            if !world.closes(1) {
+                break;
+            }
+        }
+        world.side(1).give_up();
+        assert_eq!(connector.join().unwrap(), taken);
+    });
+}
+
+/// Random orders of many connections one after the other, closed by either side first, or as soon as they are offered.
 #[cfg(shuttle)]
 #[test]
 fn many_connections_one_after_the_other() {
@@ -164,16 +373,19 @@ fn connect_many(world: &World, most: usize) -> usize {
             continue;
         }
         made += 1;
-        // It waits for an answer before it closes.
-        while !side.is_taken() {
-            pause();
+        world.tells(0);
+        if thread_rng().r#gen() {
+            // It waits for an answer before it closes.
+            while !side.is_taken() {
+                pause();
+            }
         }
-        if !side.may_put_aside() {
-            break;
+        if !world.closes(0) {
+            return made;
         }
-        side.put_aside();
     }
     side.give_up();
+    world.kernels[1].news(|news| news.has_fin = true);
     made
 }
 
@@ -182,21 +394,19 @@ fn connect_many(world: &World, most: usize) -> usize {
 fn accept_many(world: &World) -> usize {
     let side = world.side(1);
     let mut taken = 0;
-    while side.peer().turn != Turn::Away {
+    // What was offered before the end is accepted behind it.
+    while side.is_offered() || side.peer().turn != Turn::Away && !world.kernels[1].has_fin() {
         if !world.accepts() {
             pause();
             continue;
         }
         taken += 1;
         if thread_rng().r#gen() {
-            while side.peer().turn != Turn::Away && !side.has_peer_put_aside() {
-                pause();
-            }
+            world.receives_end(1);
         }
-        if !side.may_put_aside() {
+        if !world.closes(1) {
             break;
         }
-        side.put_aside();
     }
     taken
 }
