@@ -11,6 +11,7 @@ use crate::recycle::{self, Waits};
 use crate::region::count;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn, Spin};
+use crate::thread::is_alone;
 use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
 use crate::{Outcome, control, signal, sys, upgrade};
@@ -213,6 +214,10 @@ pub(super) unsafe fn poll(
     mask: *const sigset_t,
     seen: Seen,
 ) -> Outcome {
+    // SAFETY: the caller's promise.
+    if let Some(outcome) = unsafe { poll_in_kernel(fds, Memory::NONE, limit, mask, seen) } {
+        return outcome;
+    }
     let count = scratch_for(fds.len());
     // SAFETY: the caller's promise.
     let run = |scratch: &mut [pollfd], memory| unsafe {
@@ -233,6 +238,36 @@ pub(super) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) ->
     }];
     // SAFETY: the caller's promise.
     unsafe { poll(&mut one, limit, mask, signals::now()) }
+}
+
+/// The real call, where none of the descriptors is shunted, nor can become so while this thread waits: no other thread is
+/// there that could bring it about, and a signal handler that does ends the wait. `None`: it is not so, or a handler has.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+pub(super) unsafe fn poll_in_kernel(
+    fds: &mut [pollfd],
+    memory: Memory,
+    limit: Limit,
+    mask: *const sigset_t,
+    seen: Seen,
+) -> Option<Outcome> {
+    let may_be_ready = |one: &pollfd| Conn::of(one.fd).is_some() || Set::of(one.fd).is_some();
+    let listens = recycle::is_any() || recycle::is_any_taken();
+    if !is_alone() || listens || fds.iter().any(may_be_ready) {
+        return None;
+    }
+    control::look();
+    count::ready_call(true);
+    // A call that does not wait tells what there is, whatever has run.
+    let seen = if limit.is_now() { signals::now() } else { seen };
+    // SAFETY: the caller's promise.
+    match unsafe { Sleep::poll(fds, limit.left(), mask, seen, &|| memory.give_back()) } {
+        Ok(n) => Some(Outcome::Done(n as isize)),
+        // It gives way to news that came with it, as in the kernel.
+        Err(libc::EINTR) => None,
+        Err(errno) => Some(Outcome::Fail(errno)),
+    }
 }
 
 /// Entries of scratch that [`poll_with`] needs for so many descriptors.

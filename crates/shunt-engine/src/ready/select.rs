@@ -105,7 +105,8 @@ pub(super) unsafe fn select(
         }
         // SAFETY: the caller's promise.
         let poll = |fds: &mut [pollfd]| unsafe {
-            match poll::poll_with(fds, scratch, memory, limit, mask, seen) {
+            let real = poll::poll_in_kernel(fds, memory, limit, mask, seen);
+            match real.unwrap_or_else(|| poll::poll_with(fds, scratch, memory, limit, mask, seen)) {
                 Outcome::Fail(libc::EINVAL) if sys::descriptor_limit() < n as u64 => {
                     select_in_turns(fds, memory, limit, mask, seen)
                 }
