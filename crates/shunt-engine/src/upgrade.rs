@@ -386,11 +386,17 @@ mod tests {
 
     #[test]
     fn a_connection_looks_less_and_less_for_somebody_to_be_paired_with_but_not_for_ever() {
-        assert_eq!(next_look(LIVES_AFTER, GIVEN_UP_AFTER), Some(LIVES_AFTER + 1));
+        assert_eq!(
+            next_look(LIVES_AFTER, GIVEN_UP_AFTER),
+            Some(LIVES_AFTER + 1)
+        );
         assert_eq!(next_look(80, GIVEN_UP_AFTER), Some(91));
         assert_eq!(next_look(GIVEN_UP_AFTER, GIVEN_UP_AFTER), None);
         let (looks, calls) = looks(GIVEN_UP_AFTER);
-        assert!(looks < 70 && calls < GIVEN_UP_AFTER * 9 / 8 + 1, "{looks} {calls}");
+        assert!(
+            looks < 70 && calls < GIVEN_UP_AFTER * 9 / 8 + 1,
+            "{looks} {calls}"
+        );
     }
 
     #[test]

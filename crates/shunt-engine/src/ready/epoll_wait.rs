@@ -109,12 +109,10 @@ unsafe fn wait_with(user: User, room: &mut Room, limit: Limit, mask: *const sigs
         count::ready_call(true);
         return Outcome::Done(told as isize);
     }
-    let listens = recycle::is_any() || recycle::is_any_taken();
     // SAFETY: the caller's promise.
-    let waited = (set.is_kernels() && !listens)
-        .then(|| unsafe { wait_in_kernel(user, room, limit, mask, seen) });
-    if let Some(outcome) = waited.flatten() {
-        count::ready_call(true);
+    if !set.is_shunted()
+        && let Some(outcome) = unsafe { wait_unshunted(user, room, limit, mask, seen) }
+    {
         return outcome;
     }
     Waits::during(|waits| {
@@ -352,6 +350,26 @@ pub(super) unsafe fn wait_unknown(
         // SAFETY: the caller's promise.
         found = unsafe { real_wait(None, fd, room, limit, mask, seen, &|| ()) };
     }
+}
+
+/// The same on a set that may hold connections which are not shunted yet.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+#[inline(never)]
+unsafe fn wait_unshunted(
+    user: User,
+    room: &mut Room,
+    limit: Limit,
+    mask: *const sigset_t,
+    seen: Seen,
+) -> Option<Outcome> {
+    if !user.set().is_kernels() || recycle::is_any() || recycle::is_any_taken() {
+        return None;
+    }
+    count::ready_call(true);
+    // SAFETY: the caller's promise.
+    unsafe { wait_in_kernel(user, room, limit, mask, seen) }
 }
 
 /// A wait while nothing in the set is served here: as real as can be, but another

@@ -58,14 +58,25 @@ export_short! {
 
 /// Exported functions of which the real one is called at once where nothing is shunted.
 macro_rules! export_meanwhile {
-    ($($name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty = $meanwhile:expr, $engine:expr;)*) => {$(
+    ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),* $(,)?) -> $result:ty = $meanwhile:expr, $engine:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+        pub(super) unsafe extern "C-unwind" fn $name($fd: c_int, $($arg: $type),*) -> $result {
+            #[inline(never)]
+            unsafe extern "C-unwind" fn meanwhile($fd: c_int, $($arg: $type),*) -> $result {
+                // SAFETY: as for `export`.
+                unsafe {
+                    match $meanwhile(|| next::$name($fd, $($arg),*)) {
+                        Some(n) => n,
+                        None => outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)),
+                    }
+                }
+            }
             // SAFETY: as for `export`.
             unsafe {
-                match $meanwhile(|| next::$name($($arg),*)) {
-                    Some(n) => n,
-                    None => outcome!($engine($($arg),*), next::$name($($arg),*)),
+                if short::is_shunted($fd) {
+                    outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*))
+                } else {
+                    meanwhile($fd, $($arg),*)
                 }
             }
         }
