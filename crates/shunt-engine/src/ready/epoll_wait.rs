@@ -109,11 +109,11 @@ unsafe fn wait_with(user: User, room: &mut Room, limit: Limit, mask: *const sigs
         count::ready_call(true);
         return Outcome::Done(told as isize);
     }
-    // SAFETY: the caller's promise.
-    if !set.is_shunted()
-        && let Some(outcome) = unsafe { wait_unshunted(user, room, limit, mask, seen) }
-    {
-        return outcome;
+    if !set.is_shunted() {
+        // SAFETY: the caller's promise.
+        if let Some(outcome) = unsafe { wait_unshunted(user, room, limit, mask, seen) } {
+            return outcome;
+        }
     }
     Waits::during(|waits| {
         wait_at_listeners(set, waits, limit);
