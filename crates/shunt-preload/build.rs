@@ -28,6 +28,8 @@ fn main() {
     // of the functions that ours stand in front of can be written anyway.
     println!("cargo:rustc-cdylib-link-arg=-nostartfiles");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,norelro");
+    // The standard library's calls of functions that are ours here need not be looked up by name.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     if env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
         // An option of lld, which is Rust's linker there.
         println!("cargo:rustc-cdylib-link-arg=-Wl,--no-rosegment");

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 mod callgrind;
 
-/// Calls of each kind in `tests/instructions/calls.c`.
+/// Calls of each kind in the programs in `tests/instructions`.
 const CALLS: u64 = 100;
 /// A count may be so much above its bound: compilers differ a little.
 const SLACK_PERCENT: u64 = 4;
@@ -111,32 +111,40 @@ fn count() -> Result<BTreeMap<String, Kind>> {
 }
 
 fn count_in(directory: &Path) -> Result<BTreeMap<String, Kind>> {
-    let (program, statistics) = (directory.join("calls"), directory.join("statistics"));
-    let source = root().join("tests/instructions/calls.c");
+    let statistics = directory.join("statistics");
+    let file = statistics.to_str().context("a name that is no text")?;
+    let mut kinds = counted(directory, "calls", &["--upgrade=eager", "--stats", file])?;
+    let share = Stats::read(&statistics)?.ring_share();
+    ensure!(share > 0.99, "only {share:.2} of the bytes went by ring");
+    kinds.extend(counted(directory, "plain", &[])?);
+    Ok(kinds)
+}
+
+/// The same of one program under `shunt run` with these options.
+fn counted(directory: &Path, name: &str, options: &[&str]) -> Result<BTreeMap<String, Kind>> {
+    let program = directory.join(name);
+    let source = root().join("tests/instructions").join(format!("{name}.c"));
     check(
         Command::new("gcc")
             .args(["-O2", "-Wall", "-Werror", "-o"])
             .args([&program, &source]),
     )?;
+    let counts = format!("{name}-counts");
     let mut command = Command::new(artifact("shunt"));
-    command
-        .args(["run", "--upgrade=eager", "--stats"])
-        .arg(&statistics);
+    command.arg("run").args(options);
     command.args(["--", "valgrind", "--tool=callgrind", "--collect-atstart=no"]);
     command.arg(format!(
         "--callgrind-out-file={}",
-        directory.join("counts").display()
+        directory.join(&counts).display()
     ));
-    let mut job = Job::spawn("calls", directory, command.arg(&program))?;
+    let mut job = Job::spawn(name, directory, command.arg(&program))?;
     let status = job.wait(Duration::from_secs(60), &[])?;
     ensure!(status.success(), "{status}\n{}", job.tail());
-    let share = Stats::read(&statistics)?.ring_share();
-    ensure!(share > 0.99, "only {share:.2} of the bytes went by ring");
 
     let mut kinds = BTreeMap::new();
     for file in fs::read_dir(directory)? {
         let file = file?.path();
-        if file.extension().is_some() && file.file_stem() == Some("counts".as_ref()) {
+        if file.extension().is_some() && file.file_stem() == Some(counts.as_ref()) {
             let (name, kind) = callgrind::read(&fs::read_to_string(file)?)?;
             kinds.insert(name, kind);
         }

@@ -20,7 +20,8 @@ mod poll;
 mod select;
 mod sleeper;
 
-use poll::Array;
+use array::Memory;
+use poll::{Array, Whose};
 
 /// A `timespec` in nanoseconds; `None` if it is null. An invalid one is the
 /// kernel's to refuse.
@@ -74,11 +75,17 @@ unsafe fn poll_array(
     seen: signals::Seen,
 ) -> Outcome {
     let call = |fds: &mut [pollfd]| {
-        if !poll::is_ours(fds, time == Some(0), seen) {
-            return Outcome::Kernel;
-        }
         // SAFETY: the caller's promise.
-        unsafe { poll::poll(fds, Limit::new(time), mask, seen) }
+        let real = |fds: &mut _| unsafe {
+            poll::poll_in_kernel(fds, Memory::NONE, Limit::new(time), mask, seen)
+        };
+        let told = match poll::whose(fds, time == Some(0), seen) {
+            Whose::Kernels => return Outcome::Kernel,
+            Whose::Perhaps => real(fds),
+            Whose::Ours => None,
+        };
+        // SAFETY: the caller's promise.
+        told.unwrap_or_else(|| unsafe { poll::poll(fds, Limit::new(time), mask, seen) })
     };
     // SAFETY: the caller's promise.
     match unsafe { poll::array(fds, count) } {

@@ -27,9 +27,11 @@ pub(crate) use vain::note_end;
 /// After so many calls a connection is claimed although those from afar come to nothing.
 const AFAR_AFTER: u32 = 64 * LIVES_AFTER;
 /// A fast connection makes many calls before a daemon that gets no processor has said anything. Where it may still
-/// say something, so many calls wait for that, and one in [`LATE_STEP`] looks for it.
+/// say something, so many calls wait for that.
 const LATE_AFTER: u32 = 64 * GIVEN_UP_AFTER;
-const LATE_STEP: u32 = GIVEN_UP_AFTER / 8;
+/// Between two looks for somebody to be paired with a connection makes an eighth of the calls that it has made, but no more
+/// than this.
+const LONGEST_PAUSE: u32 = GIVEN_UP_AFTER / 8;
 /// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
 const LOOK_EVERY: u32 = 16;
 
@@ -282,13 +284,11 @@ fn share_pair(socket: &Socket) -> bool {
     shared
 }
 
-/// With which call a connection that can be paired with nobody looks again, after so many; `None`: with none.
-fn next_look(calls: u32, may_come: bool) -> Option<u32> {
-    match calls {
-        0..GIVEN_UP_AFTER => Some(calls + 1),
-        GIVEN_UP_AFTER..LATE_AFTER if may_come => Some(calls + LATE_STEP),
-        _ => None,
-    }
+/// With which call a connection that can be paired with nobody looks again, after so many; `None`: it has made as many
+/// as it is to look for.
+fn next_look(calls: u32, most: u32) -> Option<u32> {
+    let pause = 1 + (calls / 8).min(LONGEST_PAUSE);
+    (calls < most).then(|| calls + pause)
 }
 
 /// A connection that lives: asks for a pairing, if there may be somebody.
@@ -305,9 +305,12 @@ fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
     if let Some(reason) = alone(socket) {
         // A peer that is on TCP stays there: of that one nothing late is heard.
         let may_come = reason != Reason::PeerPlain && is_for_now(reason);
-        if control::is_fresh() {
-            socket.set_reason(reason);
-        } else if let Some(next) = next_look(calls, may_come) {
+        let most = match may_come {
+            _ if control::is_fresh() => u32::MAX,
+            true => LATE_AFTER,
+            false => GIVEN_UP_AFTER,
+        };
+        if let Some(next) = next_look(calls, most) {
             socket.set_reason(reason);
             socket.claim_after.store(next, Ordering::Relaxed);
         } else {
@@ -371,16 +374,35 @@ mod tests {
         assert_eq!(accepted(true), (Stage::Plain, Reason::SocketOption));
     }
 
-    #[test]
-    fn a_connection_looks_for_a_late_daemon_now_and_then_but_not_for_ever() {
-        assert_eq!(next_look(LIVES_AFTER, false), Some(LIVES_AFTER + 1));
-        assert_eq!(next_look(GIVEN_UP_AFTER, false), None);
-        let mut calls = GIVEN_UP_AFTER;
-        let mut looks = 0;
-        while let Some(next) = next_look(calls, true) {
+    /// How often a connection looks that can be paired with nobody, and after how many calls the last time.
+    fn looks(most: u32) -> (u32, u32) {
+        let (mut calls, mut looks) = (LIVES_AFTER, 0);
+        while let Some(next) = next_look(calls, most) {
             calls = next;
             looks += 1;
         }
-        assert_eq!((calls, looks), (LATE_AFTER, 63 * 8));
+        (looks, calls)
+    }
+
+    #[test]
+    fn a_connection_looks_less_and_less_for_somebody_to_be_paired_with_but_not_for_ever() {
+        assert_eq!(
+            next_look(LIVES_AFTER, GIVEN_UP_AFTER),
+            Some(LIVES_AFTER + 1)
+        );
+        assert_eq!(next_look(80, GIVEN_UP_AFTER), Some(91));
+        assert_eq!(next_look(GIVEN_UP_AFTER, GIVEN_UP_AFTER), None);
+        let (looks, calls) = looks(GIVEN_UP_AFTER);
+        assert!(
+            looks < 70 && calls < GIVEN_UP_AFTER * 9 / 8 + 1,
+            "{looks} {calls}"
+        );
+    }
+
+    #[test]
+    fn it_looks_longer_where_a_late_daemon_may_say_something() {
+        let (looks, calls) = looks(LATE_AFTER);
+        assert!((500..600).contains(&looks), "{looks}");
+        assert!((LATE_AFTER..=LATE_AFTER + LONGEST_PAUSE).contains(&calls));
     }
 }

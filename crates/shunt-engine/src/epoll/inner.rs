@@ -53,7 +53,8 @@ impl Set {
             table::enter(fd, Word::OURS);
         }
         self.kick.store(kick, Ordering::Relaxed);
-        self.inner.store(inner, Ordering::Release);
+        // Either a thread that begins a plain wait sees it, or who opens it sees that thread.
+        self.inner.store(inner, Ordering::SeqCst);
         Ok(inner)
     }
 

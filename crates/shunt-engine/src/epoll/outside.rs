@@ -44,14 +44,18 @@ pub(super) fn enter(
     index: u32,
     link: &'static Link,
 ) -> Result<(), Errno> {
+    // First: a thread in a plain wait that is told of it must not take that for an event of the program's.
+    set.outside.fetch_add(1, Ordering::SeqCst);
     // That is reported at once, which wakes threads asleep on the set.
-    set.change_outside(libc::EPOLL_CTL_ADD, state.items[index as usize].fd)?;
+    if let Err(errno) = set.change_outside(libc::EPOLL_CTL_ADD, state.items[index as usize].fd) {
+        set.outside.fetch_sub(1, Ordering::AcqRel);
+        return Err(errno);
+    }
     state.follow(link, set);
     let item = &mut state.items[index as usize];
     (item.moved, item.outside) = (true, true);
     item.told_at = tcp::mark(item.fd);
     set.moved.fetch_add(1, Ordering::AcqRel);
-    set.outside.fetch_add(1, Ordering::AcqRel);
     Ok(())
 }
 

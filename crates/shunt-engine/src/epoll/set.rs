@@ -163,9 +163,16 @@ impl Set {
     /// no inner set of ours, which stays when the last shunted socket has gone.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.tracked.load(Ordering::SeqCst) == 0
-            && self.nested.load(Ordering::SeqCst) == 0
+        self.tracked.load(Ordering::SeqCst) == 0 && self.is_kernels()
+    }
+
+    /// Whether the kernel knows all that is ready in the set: there may be TCP sockets, but none of them has been served
+    /// here since it came.
+    #[inline]
+    pub(crate) fn is_kernels(&self) -> bool {
+        self.nested.load(Ordering::SeqCst) == 0
             && self.inner.load(Ordering::SeqCst) < 0
+            && self.outside.load(Ordering::SeqCst) == 0
     }
 
     /// Whether the kernel does not know by itself if the set is ready, but has to be told

@@ -36,7 +36,9 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
     let (mut stands, mut inside) = (true, None);
     let own = set.with(|state| {
         set.sleepers.fetch_add(threads, Ordering::AcqRel);
-        inside = Inside::of(state);
+        if !state.nested.is_empty() {
+            inside = Some(Inside::of(state));
+        }
         stands = state.follows.is_empty() || call::tell_doors(set, state);
         for follow in &state.follows {
             share_crowd(follow.link);
@@ -81,7 +83,9 @@ pub(super) fn leave_doors(set: &'static Set, threads: u32) {
     let mut inside = None;
     set.with(|state| {
         set.sleepers.fetch_sub(threads, Ordering::AcqRel);
-        inside = Inside::of(state);
+        if !state.nested.is_empty() {
+            inside = Some(Inside::of(state));
+        }
         at_doors(set, state, |door| {
             door.sleepers.fetch_sub(threads, Ordering::AcqRel);
             // Those still asleep need a call of their own.

@@ -14,11 +14,7 @@ pub(super) struct Inside {
 }
 
 impl Inside {
-    /// `None`: there are none.
-    pub(super) fn of(state: &State) -> Option<Self> {
-        if state.nested.is_empty() {
-            return None;
-        }
+    pub(super) fn of(state: &State) -> Self {
         let mut inside = Self {
             few: [None; 64],
             more: Vec::new(),
@@ -28,7 +24,7 @@ impl Inside {
         }
         let more = state.nested.iter().skip(inside.few.len());
         inside.more.extend(more.filter_map(|&set| SETS.get(set)));
-        Some(inside)
+        inside
     }
 
     pub(super) fn each(inside: Option<Self>, visit: impl FnMut(&'static Set)) {
@@ -58,7 +54,7 @@ impl Set {
 
     pub(super) fn each_inside(&'static self, visit: impl FnMut(&'static Set)) {
         if self.nested.load(Ordering::Acquire) != 0 {
-            let inside = self.with(|state| Inside::of(state)).flatten();
+            let inside = self.with(|state| Inside::of(state));
             Inside::each(inside, visit);
         }
     }

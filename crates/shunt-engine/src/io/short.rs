@@ -43,6 +43,12 @@ pub unsafe fn recv(
     unsafe { short::receive(conn, buffer.cast(), length, flags) }
 }
 
+/// Whether `fd` is shunted.
+#[inline(always)]
+pub fn is_shunted(fd: c_int) -> bool {
+    Socket::of(fd).is_some_and(|socket| socket.stage() == Stage::Attached)
+}
+
 /// Makes the real call that sends at once, if `fd` is not shunted and nothing is due to
 /// change that. `None`: nothing has been done.
 #[inline(always)]

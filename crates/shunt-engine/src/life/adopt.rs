@@ -17,8 +17,8 @@ use crate::{control, sys, upgrade};
 
 /// Inherited descriptors are looked for up to this number, …
 const INHERITED: usize = 1024;
-/// … so many at once, …
-const AT_ONCE: usize = 128;
+/// … so many at once, for which each process has room in its table, …
+const AT_ONCE: usize = 64;
 /// … or so few in a process that may not have that many (`poll` refuses to look at more).
 const FEW: usize = 16;
 
@@ -52,7 +52,7 @@ impl Open {
         while looked < INHERITED {
             if open.look(looked, at_once).is_some() {
                 looked += at_once;
-                if !open.has(looked - 1) && sys::is_behind_descriptors(looked - 1) {
+                if sys::is_behind_descriptors(looked) {
                     break;
                 }
             } else if at_once > FEW {

@@ -18,6 +18,12 @@ pub(super) struct Memory {
 }
 
 impl Memory {
+    /// The stack's.
+    pub(super) const NONE: Self = Self {
+        at: std::ptr::null_mut(),
+        bytes: 0,
+    };
+
     pub(super) fn give_back(self) {
         if self.bytes != 0 {
             sys::unmap(self.at.cast(), self.bytes);
@@ -30,20 +36,16 @@ pub(super) fn with_array(
     count: usize,
     work: impl FnOnce(&mut [pollfd], Memory) -> Outcome,
 ) -> Option<Outcome> {
-    let none = Memory {
-        at: std::ptr::null_mut(),
-        bytes: 0,
-    };
     let unused = pollfd {
         fd: -1,
         events: 0,
         revents: 0,
     };
     if count <= FEW {
-        return Some(work(&mut [unused; FEW][..count], none));
+        return Some(work(&mut [unused; FEW][..count], Memory::NONE));
     }
     if count <= SMALL {
-        return Some(work(&mut [unused; SMALL][..count], none));
+        return Some(work(&mut [unused; SMALL][..count], Memory::NONE));
     }
     let bytes = count * size_of::<pollfd>();
     let memory = Memory {

@@ -95,7 +95,7 @@ unsafe fn wait_with(user: User, room: &mut Room, limit: Limit, mask: *const sigs
     let seen = signals::now();
     if set.is_plain() {
         // SAFETY: the caller's promise.
-        if let Some(outcome) = unsafe { wait_plain(user, room, limit, mask, seen) } {
+        if let Some(outcome) = unsafe { wait_in_kernel(user, room, limit, mask, seen) } {
             return outcome;
         }
     }
@@ -108,6 +108,12 @@ unsafe fn wait_with(user: User, room: &mut Room, limit: Limit, mask: *const sigs
     if told > 0 || room.is_missing() {
         count::ready_call(true);
         return Outcome::Done(told as isize);
+    }
+    if !set.is_shunted() {
+        // SAFETY: the caller's promise.
+        if let Some(outcome) = unsafe { wait_unshunted(user, room, limit, mask, seen) } {
+            return outcome;
+        }
     }
     Waits::during(|waits| {
         wait_at_listeners(set, waits, limit);
@@ -346,12 +352,32 @@ pub(super) unsafe fn wait_unknown(
     }
 }
 
-/// A wait while the set holds nothing of ours: as real as can be, but another
+/// The same on a set that may hold connections which are not shunted yet.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+#[inline(never)]
+unsafe fn wait_unshunted(
+    user: User,
+    room: &mut Room,
+    limit: Limit,
+    mask: *const sigset_t,
+    seen: Seen,
+) -> Option<Outcome> {
+    if !user.set().is_kernels() || recycle::is_any() || recycle::is_any_taken() {
+        return None;
+    }
+    count::ready_call(true);
+    // SAFETY: the caller's promise.
+    unsafe { wait_in_kernel(user, room, limit, mask, seen) }
+}
+
+/// A wait while nothing in the set is served here: as real as can be, but another
 /// thread may bring something in meanwhile. `None`: it has; wait as for such a set.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
-unsafe fn wait_plain(
+unsafe fn wait_in_kernel(
     user: User,
     room: &mut Room,
     limit: Limit,
@@ -371,7 +397,7 @@ unsafe fn wait_plain(
     };
     set.begin_plain_sleep();
     let slept_on = set.fd();
-    let n = if !set.is_plain() {
+    let n = if !set.is_kernels() {
         Ok(0)
     } else {
         // SAFETY: the caller's promise.
@@ -383,7 +409,7 @@ unsafe fn wait_plain(
         Err(errno) => Some(Outcome::Fail(errno)),
         // Another thread may have taken what a poll of the set has found.
         Ok(0) if !limit.is_up() => None,
-        Ok(n) if set.is_plain() && set.fd() == slept_on => Some(Outcome::Done(n)),
+        Ok(n) if set.is_kernels() && set.fd() == slept_on => Some(Outcome::Done(n)),
         Ok(n) => match take_events(set, slept_on, room, n as usize, limit) {
             0 => None,
             found => Some(Outcome::Done(found as isize)),

@@ -11,6 +11,7 @@ use crate::recycle::{self, Waits};
 use crate::region::count;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn, Spin};
+use crate::thread::is_alone;
 use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
 use crate::{Outcome, control, signal, sys, upgrade};
@@ -71,36 +72,55 @@ pub(super) fn in_vain(fds: &[pollfd], call: impl FnOnce(&mut [pollfd]) -> Outcom
     with_array(fds.len(), on_copy).unwrap_or(Outcome::Fail(libc::ENOMEM))
 }
 
-/// Whether the library makes a call, and not the kernel: it names something that is shunted, or that may become so
-/// while the call waits (`now`: it does not wait). Or it must end, as a signal handler has run since it began, of
-/// which the kernel's call would not know.
-pub(super) fn is_ours(fds: &[pollfd], now: bool, seen: Seen) -> bool {
-    let mut any = false;
-    for one in fds {
-        any |= match entry::look(one.fd) {
-            Entry::Socket(socket) => may_be_shunted(socket, one.fd, now),
-            // Another thread may add to an empty one meanwhile, of which the kernel would not know.
-            Entry::Set(set) => !now || set.must_be_exposed(),
-            Entry::Ours | Entry::Other => false,
-        };
-    }
-    any || !now && seen.any_since()
+/// Who makes a call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Whose {
+    /// The kernel.
+    Kernels,
+    /// The library, as something that it names may become shunted while it waits. Where nobody can bring that about it is the
+    /// [real call](poll_in_kernel).
+    Perhaps,
+    /// The library: it names something that is shunted.
+    Ours,
 }
 
-/// Whether a socket is shunted, or may become so while a call waits (unless it is not to: `now`).
-fn may_be_shunted(socket: &'static Socket, fd: c_int, now: bool) -> bool {
+/// Who makes a call; `now`: it does not wait. Not the kernel, if the call must end, as a signal handler has run since it
+/// began, of which the kernel's call would not know.
+pub(super) fn whose(fds: &[pollfd], now: bool, seen: Seen) -> Whose {
+    let mut whose = match !now && seen.any_since() {
+        true => Whose::Ours,
+        false => Whose::Kernels,
+    };
+    for one in fds {
+        whose = whose.max(match entry::look(one.fd) {
+            Entry::Socket(socket) => whose_is(socket, one.fd, now),
+            // Another thread may add to an empty one meanwhile, of which the kernel would not know.
+            Entry::Set(set) if !now || set.must_be_exposed() => Whose::Ours,
+            _ => Whose::Kernels,
+        });
+    }
+    if whose == Whose::Perhaps && !is_alone() {
+        return Whose::Ours;
+    }
+    whose
+}
+
+fn whose_is(socket: &'static Socket, fd: c_int, now: bool) -> Whose {
     match socket.stage() {
-        Stage::Attached => true,
-        Stage::Claimed | Stage::Paired => {
-            upgrade::progress(socket, fd, Known::Nothing);
-            true
-        }
-        Stage::Candidate => !now,
+        Stage::Attached => Whose::Ours,
+        Stage::Claimed | Stage::Paired => match upgrade::progress(socket, fd, Known::Nothing) {
+            true => Whose::Ours,
+            false => Whose::Perhaps,
+        },
+        Stage::Candidate if !now => Whose::Perhaps,
         Stage::Listener => {
             upgrade::sync::watches(socket);
-            recycle::concerns(socket, now)
+            match recycle::concerns(socket, now) {
+                true => Whose::Ours,
+                false => Whose::Kernels,
+            }
         }
-        _ => false,
+        _ => Whose::Kernels,
     }
 }
 
@@ -233,6 +253,32 @@ pub(super) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) ->
     }];
     // SAFETY: the caller's promise.
     unsafe { poll(&mut one, limit, mask, signals::now()) }
+}
+
+/// The real call, for what is the library's [perhaps](Whose::Perhaps): no other thread is there that could bring a connection
+/// to its rings meanwhile, and a signal handler that does ends the call. `None`: a handler has run.
+///
+/// # Safety
+/// `mask` is null or a signal set.
+#[inline(never)]
+pub(super) unsafe fn poll_in_kernel(
+    fds: &mut [pollfd],
+    memory: Memory,
+    limit: Limit,
+    mask: *const sigset_t,
+    seen: Seen,
+) -> Option<Outcome> {
+    control::look();
+    count::ready_call(true);
+    // A call that does not wait tells what there is, whatever has run.
+    let seen = if limit.is_now() { signals::now() } else { seen };
+    // SAFETY: the caller's promise.
+    match unsafe { Sleep::poll(fds, limit.left(), mask, seen, &|| memory.give_back()) } {
+        Ok(n) => Some(Outcome::Done(n as isize)),
+        // It gives way to news that came with it, as in the kernel.
+        Err(libc::EINTR) => None,
+        Err(errno) => Some(Outcome::Fail(errno)),
+    }
 }
 
 /// Entries of scratch that [`poll_with`] needs for so many descriptors.

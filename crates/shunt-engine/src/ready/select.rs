@@ -3,7 +3,7 @@
 use libc::{c_int, fd_set, pollfd, sigset_t};
 
 use super::array::{Memory, with_array};
-use super::poll;
+use super::poll::{self, Whose};
 use crate::entry::{self, Entry};
 use crate::epoll::{self, Limit, Set};
 use crate::recycle::Waits;
@@ -100,12 +100,17 @@ pub(super) unsafe fn select(
                 revents: 0,
             };
         }
-        if !poll::is_ours(fds, limit.is_now(), seen) {
+        let whose = poll::whose(fds, limit.is_now(), seen);
+        if whose == Whose::Kernels {
             return Outcome::Kernel;
         }
         // SAFETY: the caller's promise.
         let poll = |fds: &mut [pollfd]| unsafe {
-            match poll::poll_with(fds, scratch, memory, limit, mask, seen) {
+            let real = match whose {
+                Whose::Perhaps => poll::poll_in_kernel(fds, memory, limit, mask, seen),
+                _ => None,
+            };
+            match real.unwrap_or_else(|| poll::poll_with(fds, scratch, memory, limit, mask, seen)) {
                 Outcome::Fail(libc::EINVAL) if sys::descriptor_limit() < n as u64 => {
                     select_in_turns(fds, memory, limit, mask, seen)
                 }

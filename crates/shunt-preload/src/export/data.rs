@@ -56,19 +56,51 @@ export_short! {
         = short::send(fd, buffer, length, flags), |call| short::sends_meanwhile(fd, flags, call), io::send;
 }
 
-export! {
-    readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = io::readv;
-    writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = io::writev;
-    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = io::preadv2;
-    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = io::pwritev2;
+/// Exported functions of which the real one is called at once where nothing is shunted.
+macro_rules! export_meanwhile {
+    ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),* $(,)?) -> $result:ty = $meanwhile:expr, $engine:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub(super) unsafe extern "C-unwind" fn $name($fd: c_int, $($arg: $type),*) -> $result {
+            #[inline(never)]
+            unsafe extern "C-unwind" fn meanwhile($fd: c_int, $($arg: $type),*) -> $result {
+                // SAFETY: as for `export`.
+                unsafe {
+                    match $meanwhile(|| next::$name($fd, $($arg),*)) {
+                        Some(n) => n,
+                        None => outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)),
+                    }
+                }
+            }
+            // SAFETY: as for `export`.
+            unsafe {
+                if short::is_shunted($fd) {
+                    outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*))
+                } else {
+                    meanwhile($fd, $($arg),*)
+                }
+            }
+        }
+    )*};
+}
+
+export_meanwhile! {
+    readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
+        = |call| short::receives_meanwhile(fd, call), io::readv;
+    writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
+        = |call| short::sends_meanwhile(fd, 0, call), io::writev;
     recvfrom(
         fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int,
         address: *mut sockaddr, address_length: *mut socklen_t,
-    ) -> ssize_t = io::recvfrom;
+    ) -> ssize_t = |call| short::receives_meanwhile(fd, call), io::recvfrom;
     sendto(
         fd: c_int, buffer: *const c_void, length: size_t, flags: c_int,
         address: *const sockaddr, address_length: socklen_t,
-    ) -> ssize_t = io::sendto;
+    ) -> ssize_t = |call| short::sends_meanwhile(fd, flags, call), io::sendto;
+}
+
+export! {
+    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = io::preadv2;
+    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = io::pwritev2;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = io::recvmsg;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = io::sendmsg;
     recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
