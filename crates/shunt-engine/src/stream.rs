@@ -29,6 +29,7 @@ mod leave;
 mod loan;
 mod mask;
 mod owed;
+mod real_call;
 mod recall;
 mod recv;
 mod ring_end;

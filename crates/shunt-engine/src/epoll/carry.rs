@@ -432,7 +432,7 @@ mod tests {
         ends.send(b"bytes");
         // Where another thread waits just now.
         let arming = Known::Arming(set.index(), fd);
-        let moves = |s: &mut State| carry_one(set, s, item, (fd, &conn.pair), arming);
+        let moves = |s: &mut State| carry_one(set, s, item, (fd, conn.pair), arming);
         assert!(matches!(set.with(moves), Some(Carried::Here { .. })));
         assert_eq!(told(set), 0);
         set.with(|s| queue_carried(set, s, item, arming));

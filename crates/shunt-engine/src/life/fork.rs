@@ -89,7 +89,7 @@ pub(super) fn after_fork_parent() {
 fn keep_from_child(is_lost: impl Fn(&Pair) -> bool, reason: Reason) {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
-            && socket.pair().is_some_and(|pair| is_lost(&pair))
+            && socket.pair().is_some_and(&is_lost)
         {
             to_kernel(fd, reason);
         }

@@ -25,7 +25,7 @@ mod kernel;
 mod next;
 
 pub(crate) use ask::{ask_for_room, asked};
-pub(super) use kernel::by_kernel;
+pub(super) use kernel::{enter_kernel, leave_kernel};
 use next::{Call, Step};
 
 /// Sends the bytes of `iov` like `sendmsg`.

@@ -8,7 +8,8 @@ use shunt_shm::slot::{self, Way};
 use std::mem::MaybeUninit;
 
 use super::errors::keep_error;
-use super::send::{allowed, by_kernel, goes_by_ring};
+use super::real_call::by_kernel;
+use super::send::{allowed, goes_by_ring};
 use super::wait::{Stay, wait};
 use super::want::{Deadline, Want};
 use super::{Conn, leave_ring, owed, receive, recv, send};

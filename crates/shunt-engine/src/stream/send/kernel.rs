@@ -10,15 +10,13 @@ use crate::iov::Cursor;
 use crate::socket::SENDER;
 use crate::stream::Conn;
 use crate::stream::aside::end_by_kernel;
-use crate::stream::errors::{is_over, keep_error, note_reset, reset_if_died, take_error};
-use crate::stream::owed;
-use crate::stream::send;
+use crate::stream::errors::{keep_error, note_reset, reset_if_died, take_error};
 use crate::stream::wait::timeout;
 use crate::stream::want::{Want, is_interrupted};
-use crate::thread::give;
+
 use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
-use crate::{Outcome, real, sys};
+use crate::{Outcome, sys};
 
 /// With the sending token, before the kernel sends: an error of the connection that was taken
 /// from it.
@@ -33,43 +31,9 @@ pub(super) fn error_before_kernel(conn: &Conn) -> Option<sys::Errno> {
     take_error(conn).filter(|&errno| errno != libc::EPIPE)
 }
 
-/// Makes a real call that sends, behind what the peer has recalled, and so that the direction cannot switch meanwhile;
-/// `None`: it is on the ring.
-pub(in crate::stream) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Outcome> {
-    let token = &conn.pair.own.sending.token;
-    loop {
-        if !conn.take(token) {
-            return Some(Outcome::Fail(libc::EAGAIN));
-        }
-        if !owed::is_due(conn) || !owed::pay(conn).is_open() {
-            break;
-        }
-        give(token);
-        // A call of no bytes waits for that, if it may.
-        // SAFETY: no bytes.
-        match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
-            Outcome::Done(_) => {}
-            other => return Some(other),
-        }
-    }
-    let on_ring = conn.is_on_ring() && !is_over(conn);
-    if !on_ring {
-        enter_kernel(conn);
-    }
-    give(token);
-    if on_ring {
-        return None;
-    }
-    hesitate();
-    let sent = real::quietly(call);
-    hesitate();
-    leave_kernel(conn);
-    Some(sent.map_or_else(Outcome::Fail, Outcome::Done))
-}
-
 /// A real call that sends is about to be made. With the sending token, so that the
 /// direction cannot switch meanwhile.
-pub(super) fn enter_kernel(conn: &Conn) {
+pub(in crate::stream) fn enter_kernel(conn: &Conn) {
     conn.pair
         .own
         .sending
@@ -78,7 +42,8 @@ pub(super) fn enter_kernel(conn: &Conn) {
     conn.socket.go_in_attached(SENDER);
 }
 
-fn leave_kernel(conn: &Conn) {
+/// It has been made.
+pub(in crate::stream) fn leave_kernel(conn: &Conn) {
     conn.pair
         .own
         .sending
@@ -170,36 +135,8 @@ unsafe fn send_message(
 
 #[cfg(test)]
 mod tests {
-    use shunt_shm::publish;
-
     use super::*;
     use crate::both_ends::BothEnds;
-    use crate::wake;
-
-    #[test]
-    fn a_call_of_the_kernels_waits_for_what_the_peer_recalls_if_it_may() {
-        let ends = BothEnds::attached();
-        let [conn, peer] = &ends.conns();
-        ends.send(b"x");
-        assert_eq!(ends.receive::<1>(), b"x");
-        // The peer is in the middle of its recall, for longer than anybody waits for one that runs.
-        publish::set_bits(&peer.pair.own.face.state, slot::RECALLED);
-        conn.socket.hints.unheard.store(true, Ordering::Relaxed);
-        assert!(owed::is_due(conn) && owed::cannot_send(conn));
-        let asleep = || conn.pair.own.face.wait.load(Ordering::Acquire) & slot::WAIT_TX != 0;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !asleep() {
-                    std::thread::yield_now();
-                }
-                let stage = &peer.pair.own.recall.stage;
-                stage.store(slot::Recall::ASKED, Ordering::Release);
-                wake::wake_all();
-            });
-            let sent = by_kernel(conn, || sys::send(conn.fd, b"y").unwrap() as isize);
-            assert_eq!(sent, Some(Outcome::Done(1)));
-        });
-    }
 
     #[test]
     fn a_handler_that_has_run_since_the_call_began_ends_a_send_that_would_sleep() {
