@@ -76,16 +76,15 @@ unsafe fn poll_array(
 ) -> Outcome {
     let call = |fds: &mut [pollfd]| {
         // SAFETY: the caller's promise.
-        let real = |fds: &mut _| unsafe {
-            poll::poll_in_kernel(fds, Memory::NONE, Limit::new(time), mask, seen)
-        };
-        let told = match poll::whose(fds, time == Some(0), seen) {
-            Whose::Kernels => return Outcome::Kernel,
-            Whose::Perhaps => real(fds),
-            Whose::Ours => None,
-        };
-        // SAFETY: the caller's promise.
-        told.unwrap_or_else(|| unsafe { poll::poll(fds, Limit::new(time), mask, seen) })
+        let wait = |fds: &mut [pollfd], limit| unsafe { poll::poll(fds, limit, mask, seen) };
+        match poll::whose(fds, time == Some(0), seen) {
+            Whose::Kernels => Outcome::Kernel,
+            // SAFETY: the caller's promise.
+            Whose::Perhaps => unsafe {
+                poll::poll_in_kernel(fds, Memory::NONE, Limit::new(time), mask, seen, wait)
+            },
+            Whose::Ours => wait(fds, Limit::new(time)),
+        }
     };
     // SAFETY: the caller's promise.
     match unsafe { poll::array(fds, count) } {

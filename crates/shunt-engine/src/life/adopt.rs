@@ -52,7 +52,9 @@ impl Open {
         while looked < INHERITED {
             if open.look(looked, at_once).is_some() {
                 looked += at_once;
-                if sys::is_behind_descriptors(looked) {
+                if sys::fcntl(looked as c_int, libc::F_GETFD, 0).is_err()
+                    && sys::is_behind_descriptors(looked)
+                {
                     break;
                 }
             } else if at_once > FEW {

@@ -256,7 +256,7 @@ pub(super) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) ->
 }
 
 /// The real call, for what is the library's [perhaps](Whose::Perhaps): no other thread is there that could bring a connection
-/// to its rings meanwhile, and a signal handler that does ends the call. `None`: a handler has run.
+/// to its rings meanwhile, and a signal handler that does ends the call. `look` looks once more then, and does not wait.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -267,17 +267,21 @@ pub(super) unsafe fn poll_in_kernel(
     limit: Limit,
     mask: *const sigset_t,
     seen: Seen,
-) -> Option<Outcome> {
+    look: impl FnOnce(&mut [pollfd], Limit) -> Outcome,
+) -> Outcome {
     control::look();
     count::ready_call(true);
     // A call that does not wait tells what there is, whatever has run.
     let seen = if limit.is_now() { signals::now() } else { seen };
     // SAFETY: the caller's promise.
     match unsafe { Sleep::poll(fds, limit.left(), mask, seen, &|| memory.give_back()) } {
-        Ok(n) => Some(Outcome::Done(n as isize)),
+        Ok(n) => Outcome::Done(n as isize),
         // It gives way to news that came with it, as in the kernel.
-        Err(libc::EINTR) => None,
-        Err(errno) => Some(Outcome::Fail(errno)),
+        Err(libc::EINTR) => match look(fds, Limit::new(Some(0))) {
+            Outcome::Done(0) => Outcome::Fail(libc::EINTR),
+            told => told,
+        },
+        Err(errno) => Outcome::Fail(errno),
     }
 }
 

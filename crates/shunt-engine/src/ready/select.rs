@@ -106,11 +106,14 @@ pub(super) unsafe fn select(
         }
         // SAFETY: the caller's promise.
         let poll = |fds: &mut [pollfd]| unsafe {
-            let real = match whose {
-                Whose::Perhaps => poll::poll_in_kernel(fds, memory, limit, mask, seen),
-                _ => None,
+            let mut wait = |fds: &mut [pollfd], limit| {
+                poll::poll_with(fds, scratch, memory, limit, mask, seen)
             };
-            match real.unwrap_or_else(|| poll::poll_with(fds, scratch, memory, limit, mask, seen)) {
+            let polled = match whose {
+                Whose::Perhaps => poll::poll_in_kernel(fds, memory, limit, mask, seen, wait),
+                _ => wait(fds, limit),
+            };
+            match polled {
                 Outcome::Fail(libc::EINVAL) if sys::descriptor_limit() < n as u64 => {
                     select_in_turns(fds, memory, limit, mask, seen)
                 }

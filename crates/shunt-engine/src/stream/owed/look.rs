@@ -72,8 +72,16 @@ pub(crate) fn is_owing(conn: &Conn) -> bool {
 pub(super) fn has_died_with(conn: &Conn, token: &Token) -> bool {
     const OVER: i16 = libc::POLLHUP | libc::POLLERR;
     let ended = sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER);
+    // In this order: a peer says that it ends before its kernel does.
+    let said = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0;
+    let died = ended != 0 && (!said && !has_shut_receiving(conn) || conn.is_held_by_dead(token));
     // Both halves are shut down, too, where this side has shut down one of them.
-    ended & OVER != 0 && !conn.is_shut() || ended != 0 && conn.is_held_by_dead(token)
+    died || ended & OVER != 0 && !conn.is_shut()
+}
+
+/// Whether this side has shut down its receiving half: after that the kernel says of a peer that goes on that it has ended.
+fn has_shut_receiving(conn: &Conn) -> bool {
+    conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0
 }
 
 /// Whether a peer that was withdrawing what is unread has ended. It sends nothing by TCP before it has withdrawn, and does not
@@ -81,9 +89,8 @@ pub(super) fn has_died_with(conn: &Conn, token: &Token) -> bool {
 pub(super) fn has_died_withdrawing(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let ended = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
-    // After our own `shutdown` the kernel says so of a peer that goes on.
-    let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0;
-    ended && (!shut || conn.is_held_by_dead(&conn.pair.peer.sending.token))
+    let token = &conn.pair.peer.sending.token;
+    ended && (!has_shut_receiving(conn) || conn.is_held_by_dead(token))
 }
 
 /// Whether the peer has withdrawn what this side has not read, or is about to.
@@ -130,8 +137,8 @@ mod tests {
     fn a_peer_that_only_lacks_a_processor_is_waited_for_longer() {
         let mut running = Command::new("sleep").arg("60").spawn().unwrap();
         let ends = BothEnds::attached();
-        let [conn, _] = &ends.conns();
-        let token = &conn.pair.peer.receiving.token;
+        let [conn, peer] = &ends.conns();
+        let token = &peer.pair.own.receiving.token;
         let waits = || {
             let start = Instant::now();
             let late = Duration::from_nanos(PATIENCE + CROWDED / 8);
