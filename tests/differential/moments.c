@@ -7,6 +7,7 @@
 // timeout: 120
 #include "diff.h"
 #include <link.h>
+#include <sys/select.h>
 #include <sys/ucontext.h>
 
 static volatile uintptr_t library_from, library_to;
@@ -333,4 +334,41 @@ static void sends(struct end *e)
     AT(C) drain(e, FD, total, 5);
 }
 
-DIFF_MAIN(CASE(polls, STEADY | BUSY), CASE(sets, STEADY | BUSY), CASE(receives, STEADY | BUSY), CASE(sends, STEADY | BUSY))
+static void does_nothing(int sig, siginfo_t *info, void *context)
+{
+    (void)sig;
+    (void)info;
+    (void)context;
+}
+
+// A handler of which neither libc nor the library knows ends a call that sleeps.
+static void unknown_handler(struct end *e)
+{
+    struct sigevent to_thread = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGALRM};
+    struct timespec minute = {60, 0};
+    struct timeval minute_of_select = {60, 0};
+    struct pollfd one = {FD, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    fd_set set;
+
+    for (int side = 0; side < 2; side++) {
+        AT(side) {
+            int watched = MUST(epoll_create1(EPOLL_CLOEXEC));
+            MUST(epoll_ctl(watched, EPOLL_CTL_ADD, FD, &event));
+            FD_ZERO(&set);
+            FD_SET(FD, &set);
+            handle_barely(SIGALRM, does_nothing, 0);
+            to_thread._sigev_un._tid = syscall(SYS_gettid);
+            MUST(syscall(SYS_timer_create, CLOCK_MONOTONIC, &to_thread, &timer_id));
+            look_after(LOOK_MS);
+            T(poll(&one, 1, 60000));
+            T(ppoll(&one, 1, &minute, NULL));
+            T(select(FD + 1, &set, NULL, NULL, &minute_of_select));
+            T(epoll_wait(watched, &event, 1, 60000));
+            syscall(SYS_timer_delete, timer_id);
+            close(watched);
+        }
+    }
+}
+
+DIFF_MAIN(CASE(unknown_handler, 0), CASE(polls, STEADY | BUSY), CASE(sets, STEADY | BUSY), CASE(receives, STEADY | BUSY), CASE(sends, STEADY | BUSY))
