@@ -119,3 +119,6 @@ pub fn is_deaf(state: u32) -> bool {
 
 #[cfg(all(test, model))]
 mod model;
+
+#[cfg(all(test, not(model), not(miri)))]
+mod tests;
