@@ -156,16 +156,27 @@ impl<'a, T: Transport, W: Words> Side<'a, T, W> {
         }
     }
 
-    /// Until all outgoing directions are in their rings.
+    /// Until all directions are in their rings. A side that has entered its own goes on answering, as the other side may still have to
+    /// propose again.
     fn enter_all(&mut self) {
         let begun = Instant::now();
-        while !self.connections.iter().all(Connection::is_in_ring) {
-            assert!(begun.elapsed() < LONG, "the rings are not entered");
+        let (mut told, mut heard) = (false, false);
+        while !(told && heard) {
+            assert!(
+                begun.elapsed() < LONG,
+                "the rings are not entered: {:?}",
+                self.connections
+            );
             let (transport, link) = self.port.link(self.id).expect("a link");
             for connection in &mut self.connections {
                 connection.try_enter(transport, link);
             }
+            if !told && self.connections.iter().all(Connection::is_in_ring) {
+                self.control.write_all(&[1]).expect("the other side");
+                told = true;
+            }
             self.wait();
+            heard = heard || self.has_heard();
         }
     }
 
