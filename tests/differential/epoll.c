@@ -168,6 +168,27 @@ static void edge_both(struct end *e)
     }
 }
 
+// What is added is told once, also by a wait soon after others that have found nothing.
+static void edge_added(struct end *e)
+{
+    AT(C) {
+        struct epoll_event ev;
+        int ep = set_of(), copies[3];
+        T(add(ep, FD, EPOLLIN, 1));
+        for (int i = 0; i < 3; i++) {
+            copies[i] = MUST(dup(FD));
+            for (int looks = 0; looks < 8; looks++)
+                MUST(epoll_wait(ep, &ev, 1, 0));
+            MUST(add(ep, copies[i], EPOLLOUT | EPOLLET, 2 + i));
+            SOON(ep);
+            NOW(ep);
+        }
+        for (int i = 0; i < 3; i++)
+            close(copies[i]);
+        close(ep);
+    }
+}
+
 // Upgraded after the first event.
 static void edge_both_in_the_middle(struct end *e) { edge_both(e); }
 
@@ -1420,7 +1441,7 @@ static void left_alone(struct end *e)
 }
 
 DIFF_MAIN(CASE(left_alone, COLD), CASE(once_in_a_wait, COLD), CASE(level, ALL | COLD), CASE(edge, ALL | COLD | STEADY), CASE(edge_both, ALL | STEADY),
-          CASE(edge_both_in_the_middle, ONLY_COLD | STEADY),
+          CASE(edge_both_in_the_middle, ONLY_COLD | STEADY), CASE(edge_added, COLD | STEADY),
           CASE(edge_full, COLD | STEADY),
           CASE(level_full, COLD | STEADY), CASE(one_shot, ALL | COLD), CASE(errors, COLD), 
           CASE(too_deep, 0), CASE(too_deep_copied, 0), CASE(too_deep_removed, 0), CASE(too_deep_heard, COLD),

@@ -4,6 +4,8 @@
 // timeout: 60
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
+#include <sys/fsuid.h>
+#include <sys/resource.h>
 
 enum { SOME = 24 };
 
@@ -427,8 +429,159 @@ static void sent_before_it_is_accepted(struct end *e)
     say(e, "wrong: %d", wrong);
 }
 
+// Opens so many files, or as many as there can be; how many there are.
+static int take_all(int *fds, int most)
+{
+    int n = 0;
+    while (n < most && (fds[n] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+        n++;
+    return n;
+}
+
+static void give_back(const int *fds, int n)
+{
+    while (n > 0)
+        close(fds[--n]);
+}
+
+// A process has descriptors for all that it has not closed: what is kept for the next connection takes none away.
+static void full_table(struct end *e)
+{
+    enum { LIMIT = 160 };
+    struct rlimit before, few;
+    int wrong = 0, fds[LIMIT], least = 0;
+    MUST(getrlimit(RLIMIT_NOFILE, &before));
+    few = before;
+    few.rlim_cur = LIMIT;
+    MUST(setrlimit(RLIMIT_NOFILE, &few));
+    for (int i = 0; i < 12; i++) {
+        int filled = 0;
+        if (e->role == C)
+            await_blocked(e);
+        // What the library needs itself it has by then.
+        if (i > 3 && i % 3 == (e->role == C ? 1 : 2)) {
+            // As many as there were while the last connection was open: one number is left.
+            filled = take_all(fds, least);
+            wrong += differs(e, "files", filled, least);
+        }
+        if (e->role == S) {
+            will_block(e);
+            FD = MUST(accept4(e->lfd, NULL, NULL, i % 2 ? SOCK_CLOEXEC : 0));
+            wrong += differs(e, "flags", MUST(fcntl(FD, F_GETFD)), i % 2 ? FD_CLOEXEC : 0);
+        } else {
+            dial(e);
+        }
+        give_back(fds, filled);
+        wrong += talk(e);
+        least = take_all(fds, LIMIT);
+        give_back(fds, least);
+        wrong += part(e, i % 2 ? S : C);
+    }
+    MUST(setrlimit(RLIMIT_NOFILE, &before));
+    say(e, "wrong: %d", wrong);
+}
+
+// Another user in this thread alone, also by the raw call.
+static void be_apart(uid_t user)
+{
+#ifdef VIA_SYSCALL
+    syscall(SYS_setfsuid, user);
+#else
+    setfsuid(user);
+#endif
+}
+
+// A socket is the user's and the group's who has made it, and what is accepted is those' who accept. Last they change in one
+// thread alone.
+static void another_user(struct end *e)
+{
+    enum { ROOT, NOBODY = 65534, EACH = 4 };
+    static const struct {
+        unsigned user, group, apart;
+    } who[] = {{ROOT, ROOT, 0},      {ROOT, NOBODY, 0}, {NOBODY, NOBODY, 0}, {ROOT, NOBODY, 0},
+               {ROOT, ROOT, 0},      {ROOT, ROOT, 1},   {ROOT, ROOT, 0}};
+    enum { PHASES = sizeof who / sizeof *who };
+    int wrong = 0, may_change = geteuid() == ROOT;
+    for (int i = 0; i < PHASES * EACH; i++) {
+        int phase = i / EACH;
+        if (may_change && i % EACH == 0) {
+            if (who[phase].user == ROOT && geteuid() != ROOT)
+                MUST(seteuid(ROOT));
+            if (who[phase].group != getegid())
+                MUST(setegid(who[phase].group));
+            if (who[phase].user != geteuid())
+                MUST(seteuid(who[phase].user));
+            if (phase > 0 && who[phase].apart != who[phase - 1].apart)
+                be_apart(who[phase].apart ? NOBODY : ROOT);
+        }
+        if (e->role == C) {
+            await_blocked(e);
+            dial(e);
+        } else {
+            will_block(e);
+            answer(e);
+        }
+        struct stat made;
+        MUST(fstat(FD, &made));
+        unsigned user = may_change && who[phase].apart ? NOBODY : geteuid();
+        wrong += differs(e, "user", made.st_uid, user) + differs(e, "group", made.st_gid, getegid());
+        wrong += talk(e);
+        wrong += part(e, i % 2 ? S : C);
+    }
+    say(e, "wrong: %d", wrong);
+}
+
+// The kernel's queue is full, and nobody accepts: what is connected next waits, whatever has been closed before.
+static void full_backlog(struct end *e)
+{
+    enum { ROOM = 2, ALL_OF_THEM = ROOM + 1 };
+    int wrong = 0;
+    for (int i = 0; i < 2; i++) {
+        int port = 0, own = -1, fds[ALL_OF_THEM];
+        if (e->role == S)
+            own = MUST(tcp_listener(e->fam, SOCK_CLOEXEC, ROOM - 1, &port));
+        share(e, S, &port, sizeof port);
+        // One that both close, for the next one.
+        for (int n = 0; n < 2; n++) {
+            if (e->role == S)
+                FD = MUST(accept4(own, NULL, NULL, SOCK_CLOEXEC));
+            else
+                FD = call_at(e, port);
+            wrong += talk(e);
+            wrong += part(e, n % 2 ? S : C);
+        }
+        meet(e);
+        for (int n = 0; n < ALL_OF_THEM && e->role == C; n++) {
+            struct pollfd room = {-1, POLLOUT, 0};
+            room.fd = fds[n] = MUST(tcp_socket(e->fam, SOCK_CLOEXEC | SOCK_NONBLOCK));
+            wrong += differs(e, "connect", tcp_connect(fds[n], e->fam, port), -1);
+            wrong += differs(e, "errno", errno, EINPROGRESS);
+            wrong += differs(e, "connected", poll(&room, 1, n < ROOM ? PATIENCE_MS : 100), n < ROOM);
+        }
+        meet(e);
+        for (int n = 0; n < ALL_OF_THEM; n++) {
+            if (e->role == S) {
+                FD = MUST(accept4(own, NULL, NULL, SOCK_CLOEXEC));
+                wrong += differs(e, "which", reply(FD), 'a' + n);
+            } else {
+                FD = fds[n];
+                nonblocking(FD, 0);
+                struct pollfd room = {FD, POLLOUT, 0};
+                wrong += differs(e, "connected at last", poll(&room, 1, PATIENCE_MS), 1);
+                wrong += ask(FD, 'a' + n);
+            }
+            wrong += part(e, C);
+        }
+        if (e->role == S)
+            MUST(close(own));
+    }
+    say(e, "wrong: %d", wrong);
+}
+
 DIFF_MAIN(CASE(as_the_listener_is_now, BARE | TWO), CASE(shared_with_a_child, BARE | SPLIT),
           CASE(under_way_in_a_message, BARE | TWO), CASE(at_two_addresses, BARE | TWO),
           CASE(several_processes, BARE | SPLIT), CASE(shared_port, BARE | TWO), CASE(server_is_killed, BARE | SPLIT),
           CASE(end_for_a_program, BARE | SPLIT),
-          CASE(sent_before_it_is_accepted, BARE | SPLIT))
+          CASE(sent_before_it_is_accepted, BARE | SPLIT), CASE(full_table, BARE | SPLIT), CASE(full_backlog, BARE | TWO),
+          // From there on nothing is used again.
+          CASE(another_user, BARE | SPLIT))

@@ -26,7 +26,7 @@ pub use connection::{
     accept, after_accept, after_connect, after_listen, after_socket, before_connect, connect,
     shutdown,
 };
-pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range};
+pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range, make_room};
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
 pub(crate) use inherit::{give_up, give_up_all, to_kernel};
 pub(crate) use option::before_control_data;
@@ -35,5 +35,5 @@ pub(crate) use pass::{passed, passing};
 pub use process::{
     after_exec, after_fork_child, after_fork_parent, after_setns, after_unshare,
     before_confinement, before_descriptor_limit, before_exec, before_exec_of, before_exit,
-    before_fork, before_lending, before_new_identity, start,
+    before_fork, before_lending, before_new_group, before_new_identity, before_own_identity, start,
 };

@@ -24,7 +24,7 @@ mod wait;
 
 pub(crate) use kept::{
     after_fork_child, after_fork_parent, before_fork, forget_listener, give_up_all, is_any,
-    is_any_taken, last_taken, make_way,
+    is_any_taken, keep_no_more, last_taken, make_way,
 };
 pub(crate) use offer::connect;
 pub(crate) use rest::put_aside;

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use shunt_engine::life;
 use syscalls::Errno;
 
 /// This thread's `errno`.
@@ -49,6 +50,17 @@ pub(crate) fn quietly_with<T>(bookkeeping: impl FnOnce() -> T) -> T {
         set_errno(error);
     }
     answer
+}
+
+/// A call that makes a descriptor.
+#[inline(always)]
+pub(crate) fn making(kernel: impl Fn() -> c_int) -> c_int {
+    let fd = kernel();
+    if fd < 0 && errno() == libc::EMFILE && quietly_with(life::make_room) {
+        kernel()
+    } else {
+        fd
+    }
 }
 
 /// Ends a hook: the engine's outcome, or what the expression gives.

@@ -197,6 +197,14 @@ next! {
     seteuid(user: libc::uid_t) -> c_int;
     setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int;
     setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
+    setgid(group: libc::gid_t) -> c_int;
+    setegid(group: libc::gid_t) -> c_int;
+    setregid(real: libc::gid_t, effective: libc::gid_t) -> c_int;
+    setresgid(real: libc::gid_t, effective: libc::gid_t, saved: libc::gid_t) -> c_int;
+    setgroups(count: usize, groups: *const libc::gid_t) -> c_int;
+    initgroups(user: *const c_char, group: libc::gid_t) -> c_int;
+    setfsuid(user: libc::uid_t) -> c_int;
+    setfsgid(group: libc::gid_t) -> c_int;
     chroot(path: *const c_char) -> c_int = sys!(Sysno::chroot, path);
     unshare(flags: c_int) -> c_int = sys!(Sysno::unshare, flags);
     setns(fd: c_int, kind: c_int) -> c_int = sys!(Sysno::setns, fd, kind);

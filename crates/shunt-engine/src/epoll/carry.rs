@@ -181,11 +181,10 @@ fn carry_one(
     if moved.events & libc::EPOLLONESHOT as u32 != 0 && known.is_arming(set, moved) {
         moved.events &= FLAGS;
     }
-    // The inner set tells of its new member what the program knows.
-    let quiet = mark.is_some_and(|mark| {
-        hear_others(set, s, item);
-        tcp::mark(fd) == Some(mark) && sys::ready(fd, libc::POLLRDHUP) == 0
-    });
+    // The inner set tells of its new member what the program knows, or what the first look at it finds.
+    hear_others(set, s, item);
+    let quiet = mark
+        .is_some_and(|mark| tcp::mark(fd) == Some(mark) && sys::ready(fd, libc::POLLRDHUP) == 0);
     Carried::Here { quiet }
 }
 
@@ -408,10 +407,53 @@ mod tests {
 
     /// How many events a wait tells that does not sleep.
     fn told(set: &'static Set) -> usize {
+        told_by(set, true)
+    }
+
+    /// The same of one that asks the kernel, or does not.
+    fn told_by(set: &'static Set, look: bool) -> usize {
         let mut events = [epoll_event { events: 0, u64: 0 }; 4];
         // SAFETY: the array is there as long as the room is.
         let mut room = unsafe { Room::new(events.as_mut_ptr(), events.len()) };
-        collect(set, &mut room, true, 0)
+        collect(set, &mut room, look, 0)
+    }
+
+    #[test]
+    fn an_edge_of_a_registration_that_moves_as_it_is_modified_is_told_once() {
+        let ends = BothEnds::attached();
+        let (conn, fd) = (&ends.conns()[1], ends.fds[1]);
+        ends.send(b"there");
+        ends.receive::<8>();
+        let mut byte = [7u8];
+        let part = [libc::iovec {
+            iov_base: byte.as_mut_ptr().cast(),
+            iov_len: 1,
+        }];
+        // SAFETY: the byte is there, and stays as it is.
+        let back = unsafe { stream::send(conn, &part, libc::MSG_DONTWAIT) };
+        assert_eq!(back, Outcome::Done(1));
+        assert!(!stream::leaves_ring(conn));
+        let own = sys::epoll_create().unwrap();
+        Set::enter(own);
+        let set = Set::of(own).unwrap();
+        let event = epoll_event {
+            events: (libc::EPOLLOUT | libc::EPOLLET) as u32,
+            u64: 7,
+        };
+        let change = |operation| register(set, operation, ends.sockets[1], fd, event);
+        assert_eq!(change(libc::EPOLL_CTL_ADD), Outcome::Done(0));
+        let item = ends.sockets[1].lock().unwrap().places()[0].1;
+        move_out(set, item, conn.pair.link);
+        let arming = Known::Arming(set.index(), fd);
+        let moves = |s: &mut State| carry_one(set, s, item, (fd, conn.pair), arming);
+        assert!(matches!(set.with(moves), Some(Carried::Here { .. })));
+        set.with(|s| queue_carried(set, s, item, arming));
+        assert_eq!(change(libc::EPOLL_CTL_MOD), Outcome::Done(0));
+        // The first wait does not ask the kernel, as one soon after another one.
+        assert_eq!((told_by(set, false), told(set)), (1, 0));
+        table::enter(own, Word::NOTHING);
+        set.unhold();
+        sys::close(own);
     }
 
     #[test]

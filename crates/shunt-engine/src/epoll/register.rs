@@ -122,9 +122,12 @@ fn add(
     set.tracked.fetch_add(1, Ordering::SeqCst);
     socket.change_places(|places| places.push((set.index(), item)));
     // The conditions of the kernel's own call are the only ones that it may fail for.
-    if let Some(conn) = shunted
-        && !move_in(set, state, item, conn.pair.link)
-    {
+    if let Some(conn) = shunted {
+        if move_in(set, state, item, conn.pair.link) {
+            // What the inner set tells of its new member is part of the first look at it, and no news after that.
+            hear_inner(set, state, true, None);
+            return Ok(());
+        }
         if !moves {
             let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
         }

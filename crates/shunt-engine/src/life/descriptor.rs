@@ -10,7 +10,7 @@ use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::SOCKETS;
 use crate::stream;
-use crate::{Outcome, control, epoll, recycle, region, sys, thread, wake};
+use crate::{Outcome, config, control, epoll, recycle, region, sys, thread, wake};
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
@@ -64,6 +64,13 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
         failed = failed.or(close(from, last).err());
     }
     failed.map_or(Outcome::Done(0), Outcome::Fail)
+}
+
+/// After a call that has found no number left for a descriptor (`EMFILE`). `true`: the library had some that the program
+/// would have otherwise, which are free now, and the call is to be made once more.
+#[cold]
+pub fn make_room() -> bool {
+    thread::owns_descriptors() && !config::is_confined() && recycle::give_up_all()
 }
 
 /// Before the real `dup2`/`dup3` (new != old): what closing `new` means, and

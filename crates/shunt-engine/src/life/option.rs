@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use shunt_abi::Reason;
 
-use super::after_dup;
 use super::inherit::give_up;
+use super::{after_dup, make_room};
 use crate::entry::{self, Entry};
 use crate::socket::{SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::Conn;
@@ -26,13 +26,20 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
         return Outcome::Fail(libc::EBADF);
     }
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => match sys::fcntl(fd, command, argument as usize) {
-            Ok(new) => {
-                after_dup(fd, new as c_int);
-                Outcome::Done(new as isize)
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            let copy = || sys::fcntl(fd, command, argument as usize);
+            let copied = match copy() {
+                Err(libc::EMFILE) if make_room() => copy(),
+                copied => copied,
+            };
+            match copied {
+                Ok(new) => {
+                    after_dup(fd, new as c_int);
+                    Outcome::Done(new as isize)
+                }
+                Err(errno) => Outcome::Fail(errno),
             }
-            Err(errno) => Outcome::Fail(errno),
-        },
+        }
         libc::F_SETFL => set_flags(fd, &entry, argument as c_int),
         F_SETOWN | F_SETSIG | F_SETOWN_EX => {
             if let Entry::Socket(socket) = entry {

@@ -143,6 +143,21 @@ pub fn before_new_identity() {
     }
 }
 
+/// Before the process changes its groups: what it connects and accepts is theirs from then on.
+pub fn before_new_group() {
+    if thread::owns_memory() {
+        recycle::give_up_all();
+    }
+}
+
+/// Before one thread becomes another user, or of another group, than the others: what one of them has closed is not another
+/// one's to use again.
+pub fn before_own_identity() {
+    if thread::owns_memory() {
+        recycle::keep_no_more();
+    }
+}
+
 /// After a successful `unshare`. The thread's descriptors are its own now, unless
 /// it is alone and they were already.
 pub fn after_unshare(flags: libc::c_int) {

@@ -1,6 +1,6 @@
 //! What is kept of connections that are closed, and for how long.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::counters::GivenUp;
@@ -25,6 +25,8 @@ static LOCK: Lock = Lock::new();
 static KEPT: [Kept; MOST] = [const { Kept::nothing() }; MOST];
 /// How many there are, for a look without the lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
+/// Nothing is kept any more: threads of this process may be different users.
+static OFF: AtomicBool = AtomicBool::new(false);
 /// Forks under way: a child would have a copy of what is kept.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -79,7 +81,7 @@ impl Locked {
         self.sweep();
         let count = COUNT.load(Ordering::Relaxed);
         let is_much = count >= FEW && u64::from(count) >= sys::descriptor_limit() / SHARE;
-        if is_much || FORKS.load(Ordering::SeqCst) != 0 {
+        if is_much || OFF.load(Ordering::SeqCst) || FORKS.load(Ordering::SeqCst) != 0 {
             return None;
         }
         KEPT.iter().find(|kept| kept.socket().is_none())
@@ -98,12 +100,11 @@ impl Locked {
         self.give_up(GivenUp::Time, is_over);
     }
 
-    /// Gives up those of this kind at which no thread waits.
-    fn give_up(&self, why: GivenUp, which: impl Fn(&Kept) -> bool) {
+    /// Gives up those of this kind at which no thread waits; how many there were.
+    fn give_up(&self, why: GivenUp, which: impl Fn(&Kept) -> bool) -> usize {
         let goes = |kept: &&Kept| kept.is_free() && which(kept);
-        self.each()
-            .filter(goes)
-            .for_each(|kept| kept.give_up(self, why));
+        let each = self.each().filter(goes);
+        each.inspect(|kept| kept.give_up(self, why)).count()
     }
 }
 
@@ -304,13 +305,15 @@ pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Gives up all at which no thread waits.
-pub(crate) fn give_up_all() {
-    if is_any()
-        && let Some(locked) = lock()
-    {
-        locked.give_up(GivenUp::Process, |_| true);
-    }
+/// Gives up all at which no thread waits. `true`: there were any.
+pub(crate) fn give_up_all() -> bool {
+    is_any() && lock().is_some_and(|locked| locked.give_up(GivenUp::Process, |_| true) > 0)
+}
+
+/// The same for good: nothing is kept from here on.
+pub(crate) fn keep_no_more() {
+    OFF.store(true, Ordering::SeqCst);
+    give_up_all();
 }
 
 /// A listener is closed: what it has accepted, and is kept, goes with it.

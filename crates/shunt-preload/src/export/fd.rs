@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use shunt_engine::life;
 
-use crate::call::{alias, export, outcome, quietly};
+use crate::call::{alias, export, making, outcome, quietly};
 use crate::next;
 
 export! {
@@ -49,8 +49,8 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
 }
 
 #[inline(always)]
-pub(super) fn copying(old: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
-    let new = kernel();
+pub(super) fn copying(old: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    let new = making(kernel);
     if new >= 0 {
         quietly(|| life::after_dup(old, new));
     }
@@ -59,7 +59,7 @@ pub(super) fn copying(old: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
 
 /// `dup2` and `dup3`: whatever `new` was is closed.
 #[inline(always)]
-pub(super) fn replacing(old: c_int, new: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn replacing(old: c_int, new: c_int, kernel: impl Fn() -> c_int) -> c_int {
     if old == new {
         return kernel();
     }
@@ -69,8 +69,8 @@ pub(super) fn replacing(old: c_int, new: c_int, kernel: impl FnOnce() -> c_int) 
 
 /// `pidfd_getfd`: a copy from another process, or from this one.
 #[inline(always)]
-pub(super) fn fetching(kernel: impl FnOnce() -> c_int) -> c_int {
-    let fd = kernel();
+pub(super) fn fetching(kernel: impl Fn() -> c_int) -> c_int {
+    let fd = making(kernel);
     if fd >= 0 {
         quietly(|| life::after_getfd(fd));
     }

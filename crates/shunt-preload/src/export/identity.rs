@@ -5,7 +5,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
-use libc::{pid_t, rlimit, rlimit64, uid_t};
+use libc::{gid_t, pid_t, rlimit, rlimit64, uid_t};
 use shunt_engine::life;
 
 use crate::call::quietly;
@@ -37,6 +37,62 @@ unsafe extern "C-unwind" fn setresuid(real: uid_t, effective: uid_t, saved: uid_
     quietly(life::before_new_identity);
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::setresuid(real, effective, saved) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setgid(group: gid_t) -> c_int {
+    quietly(life::before_new_group);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::setgid(group) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setegid(group: gid_t) -> c_int {
+    quietly(life::before_new_group);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::setegid(group) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setregid(real: gid_t, effective: gid_t) -> c_int {
+    quietly(life::before_new_group);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::setregid(real, effective) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int {
+    quietly(life::before_new_group);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::setresgid(real, effective, saved) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setgroups(count: usize, groups: *const gid_t) -> c_int {
+    quietly(life::before_new_group);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::setgroups(count, groups) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn initgroups(user: *const c_char, group: gid_t) -> c_int {
+    quietly(life::before_new_group);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::initgroups(user, group) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setfsuid(user: uid_t) -> c_int {
+    quietly(life::before_own_identity);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::setfsuid(user) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setfsgid(group: gid_t) -> c_int {
+    quietly(life::before_own_identity);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::setfsgid(group) }
 }
 
 #[unsafe(no_mangle)]

@@ -6,7 +6,7 @@ use std::ptr;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use shunt_engine::{Outcome, ready};
 
-use crate::call::{alias, export, quietly};
+use crate::call::{alias, export, making, quietly};
 use crate::next;
 
 export! {
@@ -47,8 +47,8 @@ unsafe fn wait_unmasked(
 
 /// `epoll_create`, given the call that makes the set.
 #[inline(always)]
-pub(super) fn creating(kernel: impl FnOnce() -> c_int) -> c_int {
-    let set = kernel();
+pub(super) fn creating(kernel: impl Fn() -> c_int) -> c_int {
+    let set = making(kernel);
     if set >= 0 {
         quietly(|| ready::after_epoll_create(set));
     }

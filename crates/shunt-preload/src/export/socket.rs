@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 use shunt_engine::{Outcome, life};
 
-use crate::call::{alias, errno, export, fail, quietly, quietly_with};
+use crate::call::{alias, errno, export, fail, making, quietly, quietly_with};
 use crate::next;
 
 #[inline(always)]
@@ -14,9 +14,9 @@ pub(super) fn opening(
     domain: c_int,
     kind: c_int,
     protocol: c_int,
-    kernel: impl FnOnce() -> c_int,
+    kernel: impl Fn() -> c_int,
 ) -> c_int {
-    let fd = kernel();
+    let fd = making(kernel);
     if fd >= 0 {
         quietly(|| life::after_socket(fd, domain, kind, protocol));
     }
@@ -65,7 +65,7 @@ pub(super) unsafe fn accepting(
     address: *mut sockaddr,
     length: *mut socklen_t,
     flags: c_int,
-    kernel: impl FnOnce() -> c_int,
+    kernel: impl Fn() -> c_int,
 ) -> c_int {
     // SAFETY: the caller keeps the function's contract.
     match quietly_with(|| unsafe { life::accept(listener, address, length, flags) }) {
@@ -73,7 +73,7 @@ pub(super) unsafe fn accepting(
         Outcome::Fail(error) => return fail(error) as c_int,
         Outcome::Kernel => {}
     }
-    let fd = kernel();
+    let fd = making(kernel);
     if fd >= 0 {
         quietly(|| life::after_accept(listener, fd, flags));
     }

@@ -103,6 +103,15 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_io_submit
             | libc::SYS_seccomp
             | libc::SYS_prctl
+            | libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setgroups
+            | libc::SYS_setfsuid
+            | libc::SYS_setfsgid
             | libc::SYS_setrlimit
             | libc::SYS_prlimit64
             | libc::SYS_unshare
@@ -431,6 +440,19 @@ unsafe fn process_wide(number: c_long, [a, b, c, ..]: [c_long; 6]) -> Outcome {
                 && (b as c_uint != libc::SECCOMP_MODE_FILTER || c != 0) =>
         {
             confining()
+        }
+        // Other than libc's functions these concern the calling thread alone.
+        libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setgroups
+        | libc::SYS_setfsuid
+        | libc::SYS_setfsgid => {
+            quietly(life::before_own_identity);
+            Outcome::Kernel
         }
         libc::SYS_setrlimit if first as c_uint == libc::RLIMIT_NOFILE => limiting(pointer(b)),
         libc::SYS_prlimit64 if is_this(first) && b as c_uint == libc::RLIMIT_NOFILE => {

@@ -139,6 +139,27 @@ fn an_edge_is_told_once_and_again_when_more_comes() {
 }
 
 #[test]
+fn an_edge_of_a_new_member_is_told_once_whenever_the_kernel_is_asked() {
+    let watched = Watched::with(libc::EPOLLIN | libc::EPOLLET);
+    watched.ends.send(b"bytes");
+    assert_eq!(watched.ends.receive::<8>(), b"bytes");
+    assert_eq!(watched.answer(8), Outcome::Done(8));
+    assert_eq!(watched.take_answer(), Outcome::Done(8));
+    watched.wait();
+    let event = epoll_event {
+        events: (libc::EPOLLOUT | libc::EPOLLET) as u32,
+        u64: 9,
+    };
+    let (socket, fd) = (watched.ends.sockets[0], watched.ends.fds[0]);
+    assert!(!stream::leaves_ring(&watched.ends.conns()[0]));
+    let added = register(watched.set, libc::EPOLL_CTL_ADD, socket, fd, event);
+    assert_eq!(added, Outcome::Done(0));
+    // As in a wait soon after one that has asked.
+    assert_eq!(watched.look(), (vec![libc::EPOLLOUT as u32], 0));
+    assert!(watched.wait().is_empty());
+}
+
+#[test]
 fn a_one_shot_registration_tells_nothing_until_it_is_armed_anew() {
     let watched = Watched::with(libc::EPOLLIN | libc::EPOLLONESHOT);
     watched.ends.send(b"bytes");
