@@ -94,8 +94,16 @@ static int stop_midway(pid_t pid, struct told *told)
     return 0;
 }
 
-// Role C: the other side's peer is a process apart that is stopped when both meet for the second time, and goes on a while after that.
-static void stops(struct end *e)
+// A child that goes on as before.
+static pid_t fork_beside(struct end *e, pid_t *first)
+{
+    *first = first_of_namespace(e);
+    return MUST(fork());
+}
+
+// Role C: the other side's peer is a process of what `makes` makes that is stopped when both meet for the second time, and goes on a
+// while after that, or is dead then.
+static void stops(struct end *e, pid_t (*makes)(struct end *, pid_t *), int dies)
 {
     struct kid maker = spawn(e);
     if (maker.pid) {
@@ -103,7 +111,7 @@ static void stops(struct end *e)
         return;
     }
     struct told *told = tellable();
-    pid_t first, pid = fork_apart(e, &first);
+    pid_t first, pid = makes(e, &first);
     int status;
     if (pid == 0)
         recalls(e, told);
@@ -111,13 +119,18 @@ static void stops(struct end *e)
         usleep(1000);
     meet(e);
     int is_stopped = stop_midway(pid, told);
-    meet(e);
-    if (is_stopped) {
+    if (dies)
+        kill(pid, SIGKILL);
+    else
+        meet(e);
+    if (is_stopped && !dies) {
         usleep(STOPPED_MS * 1000);
         ptrace(PTRACE_DETACH, pid, 0, 0);
     }
     MUST(waitpid(pid, &status, 0));
     say(e, "it ended with %d", status);
+    if (dies)
+        meet(e);
     kill(first, SIGKILL);
     MUST(waitpid(first, NULL, 0));
     _exit(0);
@@ -137,7 +150,7 @@ static int accepts(struct end *e)
 static void recalled_by_half_closed(struct end *e)
 {
     if (e->role == C) {
-        stops(e);
+        stops(e, fork_apart, 0);
         return;
     }
     int fd = accepts(e);
@@ -148,6 +161,32 @@ static void recalled_by_half_closed(struct end *e)
     produce(e, fd, MORE, 3);
     T(recv(fd, &c, 1, 0));
     close(fd);
+}
+
+// Where there is no /proc it is known of a peer of one's own namespace nevertheless that it has died in the middle of that.
+static void killed_without_proc(struct end *e)
+{
+    if (e->role == C) {
+        stops(e, fork_beside, 1);
+        return;
+    }
+    struct kid server = spawn(e);
+    if (server.pid) {
+        reap(e, &server);
+        return;
+    }
+    // As a user that may not it goes on.
+    if (chroot("/dev") == 0)
+        MUST(chdir("/"));
+    int fd = accepts(e);
+    char more[MORE] = {0};
+    produce(e, fd, UNREAD, 2);
+    meet(e);
+    meet(e);
+    while (send(fd, more, sizeof more, MSG_NOSIGNAL) > 0)
+        ;
+    say(e, "nobody is there");
+    _exit(0);
 }
 
 // ---- One connection on both sides of a border ------------------------------
@@ -246,5 +285,5 @@ static pid_t clone_apart(struct end *e, pid_t *first)
 static void shared_after_unshare(struct end *e) { both_send(e, fork_apart); }
 static void shared_with_clone(struct end *e) { both_send(e, clone_apart); }
 
-DIFF_MAIN(CASE(recalled_by_half_closed, SPLIT | BARE),
+DIFF_MAIN(CASE(recalled_by_half_closed, SPLIT | BARE), CASE(killed_without_proc, SPLIT | BARE),
           CASE(shared_after_unshare, SPLIT), CASE(shared_with_clone, SPLIT))

@@ -74,17 +74,14 @@ unsafe fn poll_array(
     mask: *const sigset_t,
     seen: signals::Seen,
 ) -> Outcome {
-    let call = |fds: &mut [pollfd]| {
+    let call = |fds: &mut [pollfd]| match poll::whose(fds, time == Some(0), seen) {
+        Whose::Kernels => Outcome::Kernel,
         // SAFETY: the caller's promise.
-        let wait = |fds: &mut [pollfd], limit| unsafe { poll::poll(fds, limit, mask, seen) };
-        match poll::whose(fds, time == Some(0), seen) {
-            Whose::Kernels => Outcome::Kernel,
-            // SAFETY: the caller's promise.
-            Whose::Perhaps => unsafe {
-                poll::poll_in_kernel(fds, Memory::NONE, Limit::new(time), mask, seen, wait)
-            },
-            Whose::Ours => wait(fds, Limit::new(time)),
-        }
+        Whose::Perhaps => unsafe {
+            poll::poll_in_kernel(fds, Memory::NONE, Limit::new(time), mask, seen)
+        },
+        // SAFETY: the caller's promise.
+        Whose::Ours => unsafe { poll::poll(fds, Limit::new(time), mask, seen) },
     };
     // SAFETY: the caller's promise.
     match unsafe { poll::array(fds, count) } {

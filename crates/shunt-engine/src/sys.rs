@@ -42,6 +42,7 @@ pub(crate) use memory::{
 pub(crate) use pair::Listener;
 pub(crate) use proc::{
     comm, core, exit, getpid, has_threads, is_dead, is_stopped, pid_namespace, refuses_to_run,
+    take_over_pid_namespace,
 };
 pub(crate) use readiness::{
     epoll_create, epoll_ctl, epoll_now, eventfd, futex_wait, futex_wake_all, is_behind_descriptors,

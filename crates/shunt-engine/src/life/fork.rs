@@ -15,7 +15,8 @@ use crate::hold::Held;
 use crate::link::{self, Link, Pair};
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::{
-    control, epoll, reach, recycle, region, share, stats, thread, upgrade, uring_map, wake,
+    config, control, epoll, reach, recycle, region, share, stats, sys, thread, upgrade, uring_map,
+    wake,
 };
 
 /// Children of this process are in another PID namespace.
@@ -128,6 +129,9 @@ fn is_unshared(socket: &Socket) -> bool {
 /// In the child: the other threads are gone, and so is whatever they held.
 pub(super) fn after_fork_child() {
     thread::note_fork();
+    if !config::is_confined() {
+        sys::take_over_pid_namespace();
+    }
     seen::after_fork_child();
     share::after_fork_child();
     region::after_fork_child();

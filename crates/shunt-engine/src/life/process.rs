@@ -134,11 +134,12 @@ fn close_all() {
 }
 
 /// Before the process changes its user, its root or its rights: afterwards it
-/// might no longer reach the daemon that serves it now.
+/// might no longer reach the daemon that serves it now, nor `/proc`.
 pub fn before_new_identity() {
     if thread::owns_memory() && config::upgrade() != Upgrade::Off {
         recycle::give_up_all();
         control::ensure();
+        sys::pid_namespace();
         link::drop_all_but(|visit| Socket::each_used(|_| true, visit));
     }
 }

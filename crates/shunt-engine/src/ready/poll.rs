@@ -29,6 +29,7 @@ pub(super) enum Array<'a> {
 ///
 /// # Safety
 /// `fds` has `count` entries, or they are not there, and nobody else uses them meanwhile.
+#[inline(always)]
 pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Array<'a> {
     if count == 0 || count > 1 << 20 || (fds as usize) < 4096 {
         return Array::None;
@@ -38,11 +39,24 @@ pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Array<'a> {
     unsafe {
         if is_there(fds, count) {
             Array::Some(std::slice::from_raw_parts_mut(fds, count))
-        } else if signal::may_read(fds, count) {
-            Array::Fixed(std::slice::from_raw_parts(fds, count))
         } else {
-            Array::None
+            fixed(fds, count)
         }
+    }
+}
+
+/// The same of one that cannot be written.
+///
+/// # Safety
+/// As for [`array`].
+#[cold]
+#[inline(never)]
+unsafe fn fixed<'a>(fds: *const pollfd, count: usize) -> Array<'a> {
+    if signal::may_read(fds, count) {
+        // SAFETY: the caller's promise.
+        Array::Fixed(unsafe { std::slice::from_raw_parts(fds, count) })
+    } else {
+        Array::None
     }
 }
 
@@ -256,7 +270,7 @@ pub(super) unsafe fn poll_set(fd: c_int, limit: Limit, mask: *const sigset_t) ->
 }
 
 /// The real call, for what is the library's [perhaps](Whose::Perhaps): no other thread is there that could bring a connection
-/// to its rings meanwhile, and a signal handler that does ends the call. `look` looks once more then, and does not wait.
+/// to its rings meanwhile, and a signal handler that does ends the call, which looks once more then, and does not wait.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -267,7 +281,6 @@ pub(super) unsafe fn poll_in_kernel(
     limit: Limit,
     mask: *const sigset_t,
     seen: Seen,
-    look: impl FnOnce(&mut [pollfd], Limit) -> Outcome,
 ) -> Outcome {
     control::look();
     count::ready_call(true);
@@ -277,9 +290,10 @@ pub(super) unsafe fn poll_in_kernel(
     match unsafe { Sleep::poll(fds, limit.left(), mask, seen, &|| memory.give_back()) } {
         Ok(n) => Outcome::Done(n as isize),
         // It gives way to news that came with it, as in the kernel.
-        Err(libc::EINTR) => match look(fds, Limit::new(Some(0))) {
-            Outcome::Done(0) => Outcome::Fail(libc::EINTR),
-            told => told,
+        // SAFETY: the caller's promise.
+        Err(libc::EINTR) => match unsafe { poll(fds, Limit::new(Some(0)), mask, signals::now()) } {
+            told @ Outcome::Done(1..) => told,
+            _ => Outcome::Fail(libc::EINTR),
         },
         Err(errno) => Outcome::Fail(errno),
     }

@@ -106,12 +106,9 @@ pub(super) unsafe fn select(
         }
         // SAFETY: the caller's promise.
         let poll = |fds: &mut [pollfd]| unsafe {
-            let mut wait = |fds: &mut [pollfd], limit| {
-                poll::poll_with(fds, scratch, memory, limit, mask, seen)
-            };
             let polled = match whose {
-                Whose::Perhaps => poll::poll_in_kernel(fds, memory, limit, mask, seen, wait),
-                _ => wait(fds, limit),
+                Whose::Perhaps => poll::poll_in_kernel(fds, memory, limit, mask, seen),
+                _ => poll::poll_with(fds, scratch, memory, limit, mask, seen),
             };
             match polled {
                 Outcome::Fail(libc::EINVAL) if sys::descriptor_limit() < n as u64 => {

@@ -9,7 +9,7 @@ use super::array::Memory;
 use crate::epoll::{self, SETS, Set};
 use crate::hold::{self, Held, Taken};
 use crate::recycle::Waits;
-use crate::socket::{SOCKETS, Socket, Stage};
+use crate::socket::{IN_VAIN, SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Want};
 use crate::wake::{self, Place};
 
@@ -186,7 +186,7 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Pl
     }
     // A peer that was killed shows itself by the end of its stream only: what it
     // left unread, the kernel does not know of.
-    if conn.socket.hints.kernel_state.load(Ordering::Relaxed) == 0 {
+    if conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !IN_VAIN == 0 {
         to.events |= libc::POLLRDHUP;
     }
     ready

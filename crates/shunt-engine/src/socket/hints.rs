@@ -16,21 +16,62 @@ pub(crate) struct Hints {
     pub(crate) awake: AtomicU32,
     /// `rx.user_calls` at that one.
     pub(crate) slept_at: AtomicU64,
-    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), and [`LEFT`].
+    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), [`LEFT`] and [`IN_VAIN`].
     pub(crate) kernel_state: AtomicU32,
     /// Bytes that were readable in the ring were not resent over TCP in time, so no further call waits for them.
     pub(crate) late: AtomicBool,
-    /// 1 + bytes read of the ring when a call waited in vain for a peer in the middle of a withdrawal.
-    pub(crate) held_up: AtomicU64,
-    /// A call has waited in vain for a peer in the middle of its recall.
-    pub(crate) unheard: AtomicBool,
+    /// 1 + bytes read of the ring when a call waited in vain for a peer in the middle of a withdrawal; in [`RECALL`], whether one
+    /// has for a peer in the middle of its recall. Then [`IN_VAIN`] says so.
+    in_vain: AtomicU64,
 }
+
+/// In [`Hints::in_vain`].
+const RECALL: u64 = 1 << 63;
+
+/// In [`Hints::kernel_state`]: something was waited for in vain. Whoever looks whether the connection is as usual looks there anyway.
+pub(crate) const IN_VAIN: u32 = 1 << 30;
 
 /// In [`Hints::kernel_state`]: an error is left for the next call, also for a send. Whoever looks whether the connection is
 /// as usual looks there anyway.
 pub(crate) const LEFT: u32 = 1 << 31;
 
 impl Hints {
+    /// Whether a call has waited for something in vain that may not be over.
+    #[inline(always)]
+    pub(crate) fn is_any_in_vain(&self) -> bool {
+        self.kernel_state.load(Ordering::Relaxed) & IN_VAIN != 0
+    }
+
+    /// For the end of a withdrawal: 1 + bytes read of the ring at that time; 0: not.
+    pub(crate) fn withdrawal_in_vain(&self) -> u64 {
+        self.in_vain.load(Ordering::Relaxed) & !RECALL
+    }
+
+    /// Notes that.
+    pub(crate) fn note_withdrawal(&self, mark: u64) {
+        let recall = self.in_vain.load(Ordering::Relaxed) & RECALL;
+        self.note(mark & !RECALL | recall);
+    }
+
+    /// For the end of a recall.
+    pub(crate) fn recall_in_vain(&self) -> bool {
+        self.in_vain.load(Ordering::Relaxed) & RECALL != 0
+    }
+
+    /// Notes that.
+    pub(crate) fn note_recall(&self, in_vain: bool) {
+        self.note(self.withdrawal_in_vain() | if in_vain { RECALL } else { 0 });
+    }
+
+    fn note(&self, in_vain: u64) {
+        self.in_vain.store(in_vain, Ordering::Relaxed);
+        if in_vain != 0 {
+            self.kernel_state.fetch_or(IN_VAIN, Ordering::Relaxed);
+        } else if self.is_any_in_vain() {
+            self.kernel_state.fetch_and(!IN_VAIN, Ordering::Relaxed);
+        }
+    }
+
     /// For the next socket.
     pub(super) fn clear(&self) {
         let o = Ordering::Relaxed;
@@ -41,8 +82,7 @@ impl Hints {
         self.slept_at.store(0, o);
         self.kernel_state.store(0, o);
         self.late.store(false, o);
-        self.held_up.store(0, o);
-        self.unheard.store(false, o);
+        self.in_vain.store(0, o);
     }
 }
 
@@ -51,14 +91,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_waited_for_in_vain_is_forgotten_one_by_one() {
+        let hints = Hints::default();
+        hints.kernel_state.store(LEFT, Ordering::Relaxed);
+        hints.note_recall(true);
+        hints.note_withdrawal(7);
+        hints.note_recall(false);
+        assert!(hints.withdrawal_in_vain() == 7 && !hints.recall_in_vain());
+        assert!(hints.is_any_in_vain());
+        hints.note_withdrawal(0);
+        assert_eq!(hints.kernel_state.load(Ordering::Relaxed), LEFT);
+    }
+
+    #[test]
     fn the_next_socket_is_not_one_that_was_waited_for_in_vain() {
         let hints = Hints::default();
-        hints.held_up.store(7, Ordering::Relaxed);
+        hints.note_withdrawal(7);
         hints.late.store(true, Ordering::Relaxed);
-        hints.unheard.store(true, Ordering::Relaxed);
+        hints.note_recall(true);
+        assert!(hints.is_any_in_vain());
+        assert!(hints.withdrawal_in_vain() == 7 && hints.recall_in_vain());
         hints.clear();
-        assert_eq!(hints.held_up.load(Ordering::Relaxed), 0);
+        assert!(!hints.is_any_in_vain());
+        assert!(hints.withdrawal_in_vain() == 0 && !hints.recall_in_vain());
         assert!(!hints.late.load(Ordering::Relaxed));
-        assert!(!hints.unheard.load(Ordering::Relaxed));
     }
 }

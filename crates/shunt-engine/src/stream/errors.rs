@@ -7,7 +7,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
 use super::conn::Conn;
-use crate::socket::LEFT;
+use crate::socket::{IN_VAIN, LEFT};
 use crate::sys::{self, Errno};
 
 /// The highest that the kernel has (`MAX_ERRNO`).
@@ -39,7 +39,7 @@ pub(crate) fn before_reset(conn: &Conn) {
 /// `shutdown` of receiving the kernel no longer tells.
 #[inline(always)]
 pub(crate) fn has_died(conn: &Conn) -> bool {
-    conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !LEFT != 0
+    conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !(LEFT | IN_VAIN) != 0
         && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
         && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
 }

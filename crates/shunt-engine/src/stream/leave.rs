@@ -138,7 +138,6 @@ pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use std::sync::atomic::Ordering;
 
     use super::*;
     use crate::both_ends::BothEnds;
@@ -163,7 +162,7 @@ mod tests {
         let [conn, peer] = &ends.conns();
         // The peer has begun its recall, and holds no token: nobody can tell whether it is stopped. One call has waited for that.
         peer.receiver().recall();
-        conn.socket.hints.unheard.store(true, Ordering::Relaxed);
+        conn.socket.hints.note_recall(true);
         let before = naps();
         leave_ring_within(conn, Reason::SocketOption, PATIENCE);
         assert!(naps() - before > 3);

@@ -12,7 +12,7 @@ use super::stand_in::has_been_replaced;
 use super::usual::{READABLE, WRITABLE, is_as_usual};
 use super::{Conn, owed, send};
 use crate::config::hesitate;
-use crate::socket::LEFT;
+use crate::socket::{IN_VAIN, LEFT};
 use crate::sys;
 
 /// The poll (and epoll: the same numbers) events of `conn`, as far as `wanted` asks
@@ -63,6 +63,7 @@ fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
 /// The same, whatever there may be to know.
 fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     follow(conn);
+    owed::forget_waits_that_are_over(conn);
     let (inward, out) = (conn.way_in(), conn.way_out());
     let kernel = if look || must_ask_kernel(conn, inward, out) {
         ask_kernel(conn)
@@ -111,7 +112,7 @@ fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
     // The kernel ends what it would receive; and a peer that leaves the ring may
     // do so for urgent data, which overtakes what is in it.
     let unsure = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
-    let known = conn.socket.hints.kernel_state.load(Ordering::Relaxed) != 0;
+    let known = conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !IN_VAIN != 0;
     let shut = own & slot::SHUT_WR != 0;
     closing || unsure || known || shut || inward != Way::Ring || out != Way::Ring
 }
@@ -121,7 +122,7 @@ fn ask_kernel(conn: &Conn) -> i16 {
     let kernel = look_at_base(conn);
     let ended = (kernel & ENDED) as u32;
     let state = &conn.socket.hints.kernel_state;
-    let left = state.load(Ordering::Relaxed) & LEFT;
+    let left = state.load(Ordering::Relaxed) & (LEFT | IN_VAIN);
     state.store(ended | left, Ordering::Relaxed);
     honest(conn, kernel)
 }

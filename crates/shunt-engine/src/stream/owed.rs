@@ -2,8 +2,6 @@
 //! ([`downgrade`](mod@super::downgrade) is the other side of this), or this side withdraws
 //! them. They are sent again over TCP, before anything that follows.
 
-use std::sync::atomic::Ordering;
-
 use shunt_abi::Reason;
 use shunt_shm::path::death::Unfinished;
 use shunt_shm::path::recall::{Answer, Look};
@@ -22,8 +20,12 @@ mod room;
 mod withdrawal;
 mod written;
 
+#[cfg(test)]
+pub(super) use look::CROWDED;
 pub(super) use look::GROWTH_MS;
-pub(super) use look::{CROWDED, PATIENCE, is_being_withdrawn, is_held_up};
+pub(super) use look::{
+    PATIENCE, forget_waits_that_are_over, goes_on, is_being_withdrawn, is_held_up,
+};
 use look::{await_peer, has_died_with};
 pub(crate) use look::{cannot_send, is_due, is_owing, is_recalled, is_withdrawn};
 pub(super) use resend::{Debt, resend};
@@ -144,9 +146,9 @@ pub(super) fn finish(conn: &Conn, has_left: bool) {
 /// How far the peer is with its recall; `Wait`: it has died there. `None`: it is in the middle of that, and has been waited for.
 fn await_recaller(conn: &Conn) -> Option<Look> {
     let token = &conn.pair.peer.receiving.token;
-    let unheard = &conn.socket.hints.unheard;
+    let hints = &conn.socket.hints;
     let mut look = Look::Wait;
-    let heard = await_peer(conn, token, !unheard.load(Ordering::Relaxed), || {
+    let heard = await_peer(conn, token, !hints.recall_in_vain(), || {
         look = conn.sender().look();
         let died = look == Look::Wait && has_died_with(conn, token);
         if died {
@@ -155,7 +157,7 @@ fn await_recaller(conn: &Conn) -> Option<Look> {
         }
         died || look != Look::Wait
     });
-    unheard.store(!heard, Ordering::Relaxed);
+    hints.note_recall(!heard);
     heard.then_some(look)
 }
 

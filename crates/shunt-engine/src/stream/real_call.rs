@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(ends.receive::<1>(), b"x");
         // The peer is in the middle of its recall, for longer than anybody waits for one that runs.
         publish::set_bits(&peer.pair.own.face.state, slot::RECALLED);
-        conn.socket.hints.unheard.store(true, Ordering::Relaxed);
+        conn.socket.hints.note_recall(true);
         assert!(owed::is_due(conn) && owed::cannot_send(conn));
         let asleep = || conn.pair.own.face.wait.load(Ordering::Acquire) & slot::WAIT_TX != 0;
         std::thread::scope(|scope| {

@@ -15,7 +15,7 @@ use super::want::Want;
 use super::{Conn, owed};
 use crate::Outcome;
 use crate::link::Pair;
-use crate::socket::{Socket, Stage, bump};
+use crate::socket::{IN_VAIN, Socket, Stage, bump};
 use crate::sys;
 use crate::thread::signals::{self, Seen};
 use crate::thread::{Held, is_alone};
@@ -47,7 +47,7 @@ pub(crate) unsafe fn send(
         && conn.pair.peer_state() & ELSEWHERE == 0
         && !conn.is_shut()
         && own.options.most.load(Ordering::Relaxed) == 0
-        && socket.hints.kernel_state.load(Ordering::Relaxed) == 0;
+        && socket.hints.kernel_state.load(Ordering::Relaxed) & !IN_VAIN == 0;
     let sent = if as_usual {
         // SAFETY: the caller's promise.
         unsafe { conn.producer().write_short(source, length as u32) }

@@ -23,7 +23,7 @@ pub(crate) fn may_be(conn: &Conn, wanted: u32, since: Option<u64>) -> bool {
     wanted & READABLE != 0 && is_there() || asked && conn.has_room()
 }
 
-/// Both directions are on their rings, and nobody is about to leave them or has ended.
+/// Both directions are on their rings, nobody is about to leave them or has ended, and none of that was waited for in vain.
 #[inline]
 pub(crate) fn is_as_usual(conn: &Conn) -> bool {
     const ENDS: u32 = slot::SHUT_WR | slot::SHUT_RD | slot::CLOSED;

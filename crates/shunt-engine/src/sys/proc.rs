@@ -1,6 +1,7 @@
 //! This process, and whether another is there.
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_int;
 
@@ -16,9 +17,27 @@ pub(crate) fn has_threads() -> bool {
     stat_path(c"/proc/self/task").is_none_or(|status| status.st_nlink > 3)
 }
 
-/// Names the PID namespace of this process (`pid_namespaces(7)`); 0 where `/proc` does not say.
+/// The PID namespace of this process, once `/proc` has said it; 0: not yet.
+static PID_NAMESPACE: AtomicU64 = AtomicU64::new(0);
+
+/// Names the PID namespace of this process (`pid_namespaces(7)`); 0 where `/proc` does not say. A process stays in its namespace, so
+/// `/proc` is asked only until it has said so: later the process may have another root, without one.
 pub(crate) fn pid_namespace() -> u64 {
-    stat_path(c"/proc/self/ns/pid").map_or(0, |status| status.st_ino)
+    let noted = PID_NAMESPACE.load(Ordering::Relaxed);
+    if noted != 0 {
+        return noted;
+    }
+    let said = stat_path(c"/proc/self/ns/pid").map_or(0, |status| status.st_ino);
+    PID_NAMESPACE.store(said, Ordering::Relaxed);
+    said
+}
+
+/// In a forked child: what the parent has noted is the child's, too, if the child has a number for its parent. In another
+/// namespace it has none (`getppid(2)`).
+pub(crate) fn take_over_pid_namespace() {
+    if PID_NAMESPACE.load(Ordering::Relaxed) != 0 && call!(getppid).unwrap_or(0) == 0 {
+        PID_NAMESPACE.store(0, Ordering::Relaxed);
+    }
 }
 
 fn stat_path(path: &CStr) -> Option<libc::stat> {
@@ -127,5 +146,41 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(is_stopped(process), None);
+    }
+
+    /// In a child with the rights of root, as far as it may have these: whether `look` says yes there. A child that may not
+    /// have them has nothing to look at.
+    #[cfg(not(miri))]
+    fn as_root(flags: c_int, look: impl FnOnce() -> bool) -> bool {
+        crate::both_ends::in_child(|| {
+            // SAFETY: the child has one thread, and only its own namespaces change.
+            let may = unsafe { libc::unshare(libc::CLONE_NEWUSER | flags) } == 0;
+            !may || look()
+        })
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_process_knows_its_pid_namespace_where_there_is_no_proc_any_more() {
+        let noted = pid_namespace();
+        assert_ne!(noted, 0);
+        assert!(as_root(0, || {
+            // SAFETY: a string, and the child's own root.
+            let has_left = unsafe { libc::chroot(c"/dev".as_ptr()) } == 0;
+            take_over_pid_namespace();
+            has_left && stat_path(c"/proc/self").is_none() && pid_namespace() == noted
+        }));
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn a_child_in_another_pid_namespace_does_not_take_its_parents_for_its_own() {
+        let noted = pid_namespace();
+        assert!(as_root(libc::CLONE_NEWPID, || {
+            crate::both_ends::in_child(|| {
+                take_over_pid_namespace();
+                getpid() == 1 && pid_namespace() != noted
+            })
+        }));
     }
 }

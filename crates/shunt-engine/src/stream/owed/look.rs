@@ -26,6 +26,23 @@ pub(in crate::stream) const CROWDED: u64 = if cfg!(test) {
     200_000_000
 };
 
+/// Nanoseconds between two looks at a process, each of which takes some system calls.
+const STEP: u64 = 1_000_000;
+
+/// Whether a wait whose patience ends at `until` (of [`sys::now`]) goes on: after that, while `only_lacks_processor` says so, which
+/// is asked once in a while, and not for ever. Then it has slept until the next look is due.
+pub(in crate::stream) fn goes_on(until: u64, only_lacks_processor: impl FnOnce() -> bool) -> bool {
+    let now = sys::now();
+    if now < until {
+        return true;
+    }
+    let goes_on = now < until + CROWDED && only_lacks_processor();
+    if goes_on {
+        sys::nap(STEP);
+    }
+    goes_on
+}
+
 /// Waits until `is_over`, if the caller is `patient`, but not for long, nor for a process that is stopped with the peer's `token`.
 pub(super) fn await_peer(
     conn: &Conn,
@@ -34,13 +51,13 @@ pub(super) fn await_peer(
     mut is_over: impl FnMut() -> bool,
 ) -> bool {
     let until = sys::now() + PATIENCE;
-    let lasts = |now| now < until || now < until + CROWDED && conn.is_held_by_running(token);
+    let lasts = || goes_on(until, || conn.is_held_by_running(token));
     let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
     loop {
         if is_over() {
             return true;
         }
-        if !(patient && lasts(sys::now())) || stopped.is_holder_of(token) {
+        if !(patient && lasts()) || stopped.is_holder_of(token) {
             return false;
         }
         rest.turn();
@@ -109,10 +126,24 @@ pub(in crate::stream) fn is_being_withdrawn(conn: &Conn) -> bool {
 /// Whether a call has waited in vain for a peer in the middle of a withdrawal: until that is over, what lies in the ring
 /// is not to be received.
 pub(in crate::stream) fn is_held_up(conn: &Conn) -> bool {
-    is_being_withdrawn(conn) && conn.socket.hints.held_up.load(Ordering::Relaxed) == mark(conn)
+    is_being_withdrawn(conn) && conn.socket.hints.withdrawal_in_vain() == mark(conn)
 }
 
-/// Where the ring is read, as [`Hints::held_up`](crate::socket::Hints::held_up) has it.
+/// Calls wait for the peer's next withdrawal or recall, although one was waited for in vain: it was given up, or taken back. Where
+/// the program is told that something is there, or that there is room, this comes first, since a call must find that so.
+pub(in crate::stream) fn forget_waits_that_are_over(conn: &Conn) {
+    let hints = &conn.socket.hints;
+    if hints.is_any_in_vain() {
+        if !is_being_withdrawn(conn) {
+            hints.note_withdrawal(0);
+        }
+        if !cannot_send(conn) {
+            hints.note_recall(false);
+        }
+    }
+}
+
+/// Where the ring is read, as `Hints::withdrawal_in_vain` has it.
 pub(super) fn mark(conn: &Conn) -> u64 {
     let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
     read.wrapping_add(1)
@@ -129,9 +160,26 @@ mod tests {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
+    use shunt_shm::publish;
+
     use super::*;
     use crate::both_ends::BothEnds;
-    use crate::thread;
+    use crate::stream::owed::follow_withdrawal;
+    use crate::stream::{mask, receive, unread};
+    use crate::{Outcome, thread};
+
+    #[test]
+    fn a_process_that_is_waited_for_is_looked_at_once_in_a_step() {
+        const STEPS: u64 = 20;
+        let until = sys::now() + STEPS * STEP - CROWDED;
+        let mut looks = 0;
+        while goes_on(until, || {
+            looks += 1;
+            true
+        }) {}
+        assert!(looks <= STEPS, "{looks}");
+        assert!(!goes_on(sys::now(), || false) && goes_on(sys::now() + CROWDED, || false));
+    }
 
     #[test]
     fn a_peer_that_only_lacks_a_processor_is_waited_for_longer() {
@@ -151,5 +199,66 @@ mod tests {
         running.wait().unwrap();
         assert!(!waits());
         token.reset();
+    }
+
+    /// Whether a receive would wait for the end of the next withdrawal, after one that was waited for in vain and is over.
+    fn waits_after(told: impl FnOnce(&Conn)) -> bool {
+        let ends = BothEnds::attached();
+        ends.send(b"unread");
+        ends.receive::<1>();
+        let [peer, conn] = &ends.conns();
+        let state = &peer.pair.own.face.state;
+        publish::set_bits(state, slot::WITHDRAWING);
+        assert!(!follow_withdrawal(conn) && is_held_up(conn));
+        publish::clear_bits(state, slot::WITHDRAWING);
+        told(conn);
+        publish::set_bits(state, slot::WITHDRAWING);
+        let waits = !is_held_up(conn);
+        publish::clear_bits(state, slot::WITHDRAWING);
+        waits
+    }
+
+    #[test]
+    fn who_is_told_that_something_is_there_waits_for_the_next_withdrawal() {
+        const IN: u32 = libc::EPOLLIN as u32;
+        let reads = |conn: &Conn, look| mask(conn, IN, look) & IN == IN;
+        let peeks = |conn: &Conn| {
+            let mut bytes = [0u8; 8];
+            let part = libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: bytes.len(),
+            };
+            // SAFETY: there is room for so many bytes.
+            unsafe { receive(conn, &[part], libc::MSG_PEEK) }
+        };
+        assert!(waits_after(|conn| assert!(reads(conn, false))));
+        assert!(waits_after(|conn| assert!(reads(conn, true))));
+        assert!(waits_after(|conn| assert_eq!(unread(conn), 5)));
+        assert!(waits_after(|conn| assert_eq!(
+            peeks(conn),
+            Outcome::Done(5)
+        )));
+        assert!(!waits_after(|_| ()));
+    }
+
+    #[test]
+    fn who_is_told_that_there_is_room_waits_for_the_next_recall() {
+        const OUT: u32 = libc::EPOLLOUT as u32;
+        for look in [false, true] {
+            let ends = BothEnds::attached();
+            ends.send(b"read");
+            ends.receive::<4>();
+            let [peer, conn] = &ends.conns();
+            let token = &conn.pair.own.receiving.token;
+            let hints = &peer.socket.hints;
+            assert!(conn.take(token));
+            conn.receiver().recall();
+            assert_eq!(mask(peer, OUT, look) & OUT, 0);
+            assert!(hints.recall_in_vain());
+            conn.receiver().take_back();
+            thread::give(token);
+            assert_eq!(mask(peer, OUT, look) & OUT, OUT);
+            assert!(!hints.is_any_in_vain());
+        }
     }
 }

@@ -49,8 +49,8 @@ fn is_over(conn: &Conn) -> bool {
 /// and nothing is to be read in the ring.
 #[cold]
 pub(in crate::stream) fn follow_withdrawal(conn: &Conn) -> bool {
-    let held_up = &conn.socket.hints.held_up;
-    let patient = held_up.load(Ordering::Relaxed) != mark(conn);
+    let hints = &conn.socket.hints;
+    let patient = hints.withdrawal_in_vain() != mark(conn);
     let over = await_peer(conn, &conn.pair.peer.sending.token, patient, || {
         // A peer that has died may have withdrawn it just before.
         follow_if_withdrawn(conn)
@@ -59,7 +59,7 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) -> bool {
                 true
             }
     });
-    held_up.store(if over { 0 } else { mark(conn) }, Ordering::Relaxed);
+    hints.note_withdrawal(if over { 0 } else { mark(conn) });
     over
 }
 

@@ -10,7 +10,7 @@ use shunt_shm::slot::Way;
 
 use super::bytes::ring_bytes;
 use crate::stream::Conn;
-use crate::stream::owed::{CROWDED, PATIENCE};
+use crate::stream::owed::{PATIENCE, goes_on};
 use crate::thread::{Rest, give};
 use crate::{config, sys, tcp, wake};
 
@@ -109,14 +109,8 @@ fn await_all(conn: &Conn, until: &mut Option<u64>) -> bool {
 /// Whether a call has waited for long enough. Then no other one waits for the same bytes, and they do not count as readable,
 /// before the next change of way.
 fn is_too_late(conn: &Conn, until: &mut Option<u64>) -> bool {
-    let now = sys::now();
-    let until = *until.get_or_insert(now + PATIENCE);
-    if now < until {
-        return false;
-    }
-    if now < until + CROWDED && comes_soon_or_is_taken_back(conn) {
-        // Not at once: to look at a process takes some system calls.
-        sys::poll_ms(-1, 0, 1);
+    let until = *until.get_or_insert_with(|| sys::now() + PATIENCE);
+    if goes_on(until, || comes_soon_or_is_taken_back(conn)) {
         return false;
     }
     conn.socket.hints.late.store(true, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use shunt_shm::slot;
 
 use super::step::Step;
-use crate::socket::bump;
+use crate::socket::{IN_VAIN, bump};
 use crate::stream::Conn;
 use crate::stream::errors::{reset_if_died, take_error};
 use crate::sys::{self, Errno};
@@ -21,7 +21,7 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
     let socket = conn.socket;
     let ending = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
         || conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0
-        || socket.hints.kernel_state.load(Ordering::Relaxed) != 0;
+        || socket.hints.kernel_state.load(Ordering::Relaxed) & !IN_VAIN != 0;
     let pending = conn.error().load(Ordering::Relaxed);
     // A caller that has just read from the ring asks whether there is more: the peer was there a moment ago.
     let read = socket.rx.ring_bytes.load(Ordering::Relaxed);

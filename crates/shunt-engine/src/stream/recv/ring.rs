@@ -30,6 +30,8 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
         if conn.way_in() != Way::Ring {
             return after_ring(conn);
         }
+    } else {
+        owed::forget_waits_that_are_over(conn);
     }
     if !peek
         && !discard

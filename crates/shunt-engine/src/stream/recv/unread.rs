@@ -40,6 +40,7 @@ pub(crate) fn pump(conn: &Conn) {
 /// Bytes that could be received now (`FIONREAD`).
 pub(crate) fn unread(conn: &Conn) -> u64 {
     pump(conn);
+    owed::forget_waits_that_are_over(conn);
     let ring = || ring_bytes(conn);
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
     match conn.way_in() {

@@ -12,6 +12,7 @@ use super::*;
 use crate::Outcome;
 use crate::both_ends::BothEnds;
 use crate::stream::downgrade::recall;
+use crate::stream::owed::CROWDED;
 use crate::stream::recv::by_kernel_now;
 use crate::stream::{answer_recall, downgrade, mask, owed, receive, send, unread};
 use crate::thread;
@@ -373,17 +374,17 @@ fn sleeps(conn: &Conn) {
 #[test]
 fn who_meets_a_withdrawal_that_is_held_up_waits_as_for_a_silent_peer() {
     let ends = with_unread();
-    let held_up = &ends.sockets[1].hints.held_up;
+    let hints = &ends.sockets[1].hints;
     while_withdrawing(&ends, |peer, conn| {
         finds_nothing(conn);
         sleeps(conn);
-        assert_ne!(held_up.load(Ordering::Relaxed), 0);
+        assert_ne!(hints.withdrawal_in_vain(), 0);
         assert!(owed::withdraw(peer) == Withdrawal::Owing);
     });
     let conn = &ends.conns()[1];
     assert_eq!(mask(conn, IN, false) & IN, IN);
     assert_eq!(receive_now(conn, 0).as_deref(), Ok(&b"unread"[..]));
-    assert_eq!(held_up.load(Ordering::Relaxed), 0);
+    assert!(!hints.is_any_in_vain());
     assert_ne!(conn.socket.reason(), Reason::Protocol);
 }
 
