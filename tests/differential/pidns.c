@@ -189,11 +189,11 @@ static void half_closed_and_killed_beside_a_sleeper(struct end *e) { killed(e, H
 
 enum { BEFORE = 700, EACH = 40000, PIECE = 700, STOPS = 60, STOP_US = 2000 };
 
-static void sends(int fd, char what)
+static void sends(int fd, char what, int pieces)
 {
     char piece[PIECE];
     memset(piece, what, sizeof piece);
-    for (int i = 0; i < EACH; i++)
+    for (int i = 0; i < pieces; i++)
         put(fd, piece, sizeof piece);
 }
 
@@ -252,14 +252,14 @@ static void both_send(struct end *e, pid_t (*makes)(struct end *, pid_t *))
         put(FD, piece, sizeof piece);
     pid_t first = 0, child = makes(e, &first);
     if (child == 0) {
-        sends(FD, 'c');
+        sends(FD, 'c', EACH);
         _exit(0);
     }
     told->number = child;
     get(FD, piece, 13);
     say(e, "%.13s", piece);
     go(e);
-    sends(FD, 'p');
+    sends(FD, 'p', EACH);
     MUST(waitpid(pest, NULL, 0));
     MUST(waitpid(child, NULL, 0));
     close(FD);
@@ -283,7 +283,7 @@ static void shared_with_clone(struct end *e) { both_send(e, clone_apart); }
 
 // ---- Threads on both sides of a border -------------------------------------
 
-enum { THREADS = 2, FROM_PEER = 20000 };
+enum { THREADS = 2, EACH_THREAD = 10000, FROM_PEER = 10000 };
 
 struct job {
     int fd;
@@ -294,7 +294,7 @@ struct job {
 static void *sends_in_thread(void *arg)
 {
     struct job *job = arg;
-    sends(job->fd, job->what);
+    sends(job->fd, job->what, EACH_THREAD);
     return NULL;
 }
 
@@ -322,10 +322,7 @@ static void work(struct job *job)
 static void *answers_in_thread(void *arg)
 {
     struct job *job = arg;
-    char piece[PIECE];
-    memset(piece, job->what, sizeof piece);
-    for (int i = 0; i < FROM_PEER; i++)
-        put(job->fd, piece, sizeof piece);
+    sends(job->fd, job->what, FROM_PEER);
     shutdown(job->fd, SHUT_WR);
     return NULL;
 }
