@@ -822,7 +822,8 @@ static int unix_end(const char *path, int server)
         close(fd);
         return c;
     }
-    for (long long end = now_ms() + PATIENCE_MS; now_ms() < end; nap())
+    // The server may not even have begun yet on a busy machine.
+    for (long long end = now_ms() + 10 * PATIENCE_MS; now_ms() < end; nap())
         if (!connect(fd, (struct sockaddr *)&a, sizeof a))
             return fd;
     return -1;

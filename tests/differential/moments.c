@@ -326,7 +326,7 @@ static void sends(struct end *e)
 {
     size_t total = 0;
     AT(S) {
-        total = stuff(e, FD, 5);
+        total = stuff_for_good(e, FD, 5);
         at_last_steps(e, "send", by_send, FD, 1);
         at_last_steps(e, "writev", by_writev, FD, 1);
     }

@@ -312,7 +312,7 @@ static void full_send_interrupted(struct end *e)
     size_t total = 0;
     AT(C) {
         handle(SIGUSR1, count_hit, 0);
-        total = stuff(e, FD, 4);
+        total = stuff_for_good(e, FD, 4);
         PESTERED(send(FD, "x", 1, 0), SIGUSR1, 1);
         PESTERED(write(FD, "x", 1), SIGUSR1, 1);
         limit(e, SO_SNDTIMEO, 8000);

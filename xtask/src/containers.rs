@@ -154,14 +154,15 @@ pub(crate) fn steps(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Cases of differential programs where a peer elsewhere must be acted for, or cannot be called.
+/// Cases of differential programs where a peer elsewhere must be acted for, or cannot be called, or where TCP takes less.
 fn apart() -> Result<String> {
-    const CASES: [(&str, &str); 5] = [
+    const CASES: [(&str, &str); 6] = [
         ("journey", "execs"),
         ("journey", "passes"),
         ("uring", "moves"),
         ("fork_ends", "daemonised"),
         ("poll", "room_for_many"),
+        ("sndbuf", "grown"),
     ];
     for (program, case) in CASES {
         let words = ["--each", "--apart", "--modes", "both"];

@@ -166,7 +166,7 @@ pub enum Role {
 /// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere; bit 10: it may be met on another host |
 /// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached; bit 8: the other end is in another network namespace |
 /// | Abroad | from the daemon: a socket attached, `role`: 0, to call by, or 1, to be called at; or none, `flags`: [`FLAG_ANSWER`]: the answer is complete, `index`: of how many sockets to be called at it consisted; to it: `index`: how many of these are wanted |
-/// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once; bit 10: it is between hosts, whose handles are counted apart |
+/// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once; bit 10: it is between hosts, whose handles are counted apart; bit 11: the peer process has died, which may be said behind a first Gone that does not say so |
 /// | Retire | `link` |
 /// | Unpaired | `cookie`, `fd` (as claimed), `status`: 0 (nobody claims the other end yet; `flags` bit 6: somebody does, and the pairing comes later) or a reason; with `PEER_LEFT` the `link`, `slot` and `generation` of which the other end was let go unused |
 /// | Report | `cookie`, `fd`, `role`, `family`, `ports`, `addresses`, `status`: 0 (shunted) or a reason; `flags` bit 7: it has been shunted. That a connection is shunted for the first time is said by the counters region; without one, by this |
@@ -268,6 +268,9 @@ pub const FLAG_RESENDS: u32 = 512;
 
 /// [`Message::flags`]: the client can use a connection whose other end is on another host (Meet).
 pub const FLAG_REACHES: u32 = 1024;
+
+/// [`Message::flags`]: the process at the other end of the link has died (Gone).
+pub const FLAG_DIED: u32 = 2048;
 
 /// Bytes of a [`Message::text`].
 pub const TEXT_BYTES: usize = 96;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use shunt_abi::layout;
+use shunt_abi::{layout, message};
 use shunt_shm::arena::{Arena, Part};
 use shunt_shm::ring::{Consumer, Memory};
 use shunt_shm::slot::{self, Slot};
@@ -43,6 +43,8 @@ pub(crate) struct Link {
     /// No new connection will come: the peer process is dead, or the daemon has taken the link
     /// back.
     gone: AtomicBool,
+    /// The daemon has said that the peer process has died.
+    died: AtomicBool,
     /// A forked child has had memory of it, or has it: it is not handed on to one connection more.
     retired: AtomicBool,
     /// What the daemon is still to be told of that.
@@ -114,7 +116,7 @@ impl Link {
         link.own_number.store(own_number, Ordering::Relaxed);
         link.gone.store(false, Ordering::Relaxed);
         link.unused_since.store(0, Ordering::Relaxed);
-        for flag in [&link.retired, &link.retire_due, &link.foreign] {
+        for flag in [&link.died, &link.retired, &link.retire_due, &link.foreign] {
             flag.store(false, Ordering::Relaxed);
         }
         own.pid_namespace()
@@ -236,20 +238,34 @@ impl Link {
     }
 
     /// No new connection will come; the memory goes when the last user has gone, at once if
-    /// that is long ago (`unused`). With the control lock. The daemon counts links between hosts apart.
-    pub(crate) fn bury(id: u64, between_hosts: bool, unused: bool) {
-        let long_ago = if unused { 1 } else { 0 };
+    /// that is long ago (`FLAG_UNUSED`). With the control lock. The daemon counts links between hosts apart.
+    pub(crate) fn bury(id: u64, flags: u32) {
+        let has = |flag| flags & flag != 0;
+        let between_hosts = has(message::FLAG_REACHES);
+        let long_ago = u64::from(has(message::FLAG_UNUSED));
         for link in LINKS.each() {
             if link.in_use.load(Ordering::Acquire)
                 && link.is_between_hosts() == between_hosts
                 && link.id.load(Ordering::Relaxed) == id
             {
                 link.unused_since.store(long_ago, Ordering::Relaxed);
+                link.died
+                    .fetch_or(has(message::FLAG_DIED), Ordering::Relaxed);
                 link.gone.store(true, Ordering::Release);
                 ANY_GONE.store(true, Ordering::Relaxed);
             }
         }
         Self::sweep();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn number_as(&self, id: u64) {
+        self.id.store(id, Ordering::Relaxed);
+    }
+
+    /// Whether the peer process has died, as far as the daemon has said.
+    pub(crate) fn has_peer_died(&self) -> bool {
+        self.died.load(Ordering::Relaxed)
     }
 
     /// The daemon that handed out the slots of all links is gone.

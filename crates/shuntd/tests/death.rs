@@ -3,15 +3,16 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Client, Fixture};
+use common::{Client, Fixture, region};
 use rustix::net::sockopt;
 use rustix::process::{Signal, WaitOptions};
-use shunt_abi::message::{Kind, Message, Role};
+use shunt_abi::counters::SIZE;
+use shunt_abi::message::{FLAG_DIED, Kind, Message, Role};
 
 const DAEMON_NAME: &str = "SHUNTD_TEST_CHILD_OF";
 
@@ -72,6 +73,58 @@ fn a_killed_client_is_forgotten_though_its_child_holds_the_socket() {
             "the dead client is still known"
         );
     }
+}
+
+const ADDRESS: &str = "SHUNTD_TEST_LINKED_TO";
+
+/// Not a test by itself: the client that the next test kills. It has a link, and closes its connection to the daemon before that.
+#[test]
+fn linked_child() {
+    let (Ok(name), Ok(address)) = (std::env::var(DAEMON_NAME), std::env::var(ADDRESS)) else {
+        return;
+    };
+    let client = Client::hello(&name, "child");
+    region::show_region(&client, &region::region(0, 1, SIZE as u64, region::SEALS));
+    let socket = TcpStream::connect(address).unwrap();
+    client.spare(1);
+    client.claim(&socket, Role::Connector, 0);
+    client.expect(Kind::Paired);
+    println!("ready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    drop(client);
+    std::thread::sleep(common::WATCHDOG);
+}
+
+#[test]
+fn a_peer_is_told_of_the_death_of_a_process_and_not_of_one_that_has_closed_its_socket() {
+    let daemon = Fixture::start();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let client = daemon.client();
+    client.spare(1);
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "linked_child", "--nocapture"])
+        .envs([(DAEMON_NAME, &daemon.name), (ADDRESS, &address)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map(Killed)
+        .unwrap();
+    let (socket, _) = listener.accept().unwrap();
+    client.claim(&socket, Role::Acceptor, 0);
+    let (paired, _) = client.expect(Kind::Paired);
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("ready")));
+    client.expect(Kind::NeedSpare);
+    child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let (gone, _) = client.expect(Kind::Gone);
+    assert_eq!((gone.link, gone.flags), (paired.link, 0));
+    client.sync();
+    client.expect_nothing();
+    child.0.kill().unwrap();
+    let (gone, _) = client.expect(Kind::Gone);
+    assert_eq!((gone.link, gone.flags), (paired.link, FLAG_DIED));
 }
 
 fn program(name: &str) -> Command {

@@ -4,7 +4,7 @@
 use crate::demo::{memcslap, redis_csv, wrk};
 
 /// A server and its clients. Shells run all commands, and have the server's `ADDRESS` and `PORT` in their environment;
-/// those of loads also `SECONDS_LONG`, if a load takes a time.
+/// those of loads also `SECONDS_LONG`, if a load takes a time, or is to take about one.
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) port: u16,
@@ -65,7 +65,7 @@ const MEMCACHED: Program = Program {
     source: include_str!("../../../tests/programs/memcached_check.py"),
     loads: &[Load {
         name: "memcached get, 50 clients",
-        client: "memcslap --servers=$ADDRESS:$PORT --concurrency=50 --execute-number=4000 --test=get --flush",
+        client: "memcslap --servers=$ADDRESS:$PORT --concurrency=50 --execute-number=$((2000 * SECONDS_LONG)) --test=get --flush",
         rate: |output| Some(memcslap(output, 50.0)?.rate),
         goal: Some(4.0),
     }],

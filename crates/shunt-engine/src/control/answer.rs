@@ -49,14 +49,7 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
                 wake::note_lost();
             }
         }
-        Some(Kind::Gone) => {
-            let has = |flag| m.flags & flag != 0;
-            Link::bury(
-                m.link,
-                has(message::FLAG_REACHES),
-                has(message::FLAG_UNUSED),
-            );
-        }
+        Some(Kind::Gone) => Link::bury(m.link, m.flags),
         Some(Kind::Meet) => {
             let link = other_host::link_of(m);
             give(m, link);

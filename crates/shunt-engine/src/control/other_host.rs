@@ -43,7 +43,7 @@ mod tests {
     use std::sync::{MutexGuard, OnceLock};
 
     use libc::{c_int, iovec};
-    use shunt_abi::message::FLAG_REACHES;
+    use shunt_abi::message::{FLAG_REACHES, FLAG_UNUSED};
     use shunt_abi::{Reason, layout};
     use shunt_rdma::bond::Lines;
     use shunt_rdma::endpoint::Endpoint;
@@ -346,7 +346,7 @@ mod tests {
         assert!(!scene.peer.is_parted());
         table::enter(scene.fds[0], Entry::NOTHING);
         scene.socket.lose_memory();
-        Link::bury(110, true, true);
+        Link::bury(110, FLAG_REACHES | FLAG_UNUSED);
         assert!(scene.peer.is_parted());
         assert!(Link::find(110, link.own_number()).is_none());
     }

@@ -30,13 +30,18 @@ const FAR: u32 = 320 << 10;
 /// the send buffer TCP fills the peer's receive buffer. A peer that made that small before it
 /// connected has left no room for larger windows (`SO_RCVBUF`; RFC 7323, section 2). 0: as much as a ring takes.
 pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
-    let by_program = match sndbuf {
-        0 => u32::MAX,
-        _ => {
-            let (window, widest) = tcp::send_window(fd);
-            sndbuf.saturating_add(window.max(WINDOW).min(widest))
-        }
-    };
+    within_tcp(fd, by_program(fd, sndbuf))
+}
+
+fn by_program(fd: c_int, sndbuf: u32) -> u32 {
+    if sndbuf == 0 {
+        return u32::MAX;
+    }
+    let (window, widest) = tcp::send_window(fd);
+    sndbuf.saturating_add(window.max(WINDOW).min(widest))
+}
+
+fn within_tcp(fd: c_int, by_program: u32) -> u32 {
     let by_tcp = if tcp::has_small_segments(fd) {
         FAR
     } else {
@@ -51,9 +56,10 @@ pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
 /// The program has set `SO_SNDBUF`: threads that wait for room may have some now.
 pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
     let own = conn.pair.own;
-    let bound = bound(conn.fd, sndbuf);
+    let asked = by_program(conn.fd, sndbuf);
+    let bound = within_tcp(conn.fd, asked);
     own.options.most.store(bound, Ordering::Relaxed);
-    if conn.most() < bound.into() && conn.is_on_ring() && !conn.has_room() {
+    if sndbuf != 0 && conn.most() < asked.into() && conn.is_on_ring() && !conn.has_room() {
         // Only TCP has the room that the program has made.
         leave_ring(conn, Reason::Blocked);
     }

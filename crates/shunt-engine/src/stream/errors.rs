@@ -17,6 +17,11 @@ const MOST_ERRNO: Errno = 4095;
 #[cold]
 pub(crate) fn abort(conn: &Conn) {
     conn.socket.set_reason(Reason::Protocol);
+    end(conn);
+}
+
+/// The program finds both directions ended.
+fn end(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::SHUT_WR);
     let _ = sys::shutdown(conn.fd, libc::SHUT_RDWR);
 }
@@ -48,12 +53,32 @@ pub(crate) fn has_died(conn: &Conn) -> bool {
 /// connection (RFC 1122, 4.2.2.13), whatever lay in the base socket's queue.
 #[cold]
 pub(crate) fn reset_if_died(conn: &Conn) {
-    let told = &conn.pair.own.options.reset_told;
     let lost = has_died(conn)
         && conn.pair.peer_state() & slot::LINGERS == 0
         && conn.way_out() == Way::Ring
         && conn.in_flight() != 0;
-    if !lost || told.swap(1, Ordering::Relaxed) != 0 {
+    if lost {
+        reset_once(conn);
+    }
+}
+
+/// The peer died in the middle of its recall: nobody sends again what it had still to read there.
+pub(super) fn reset_by_death(conn: &Conn) {
+    if conn.in_flight() == 0 {
+        return;
+    }
+    if conn.pair.peer_state() & slot::SHUT_WR != 0 {
+        // Behind the peer's end of file the kernel calls a reset `EPIPE` (tcp_reset).
+        end(conn);
+    } else {
+        reset_once(conn);
+    }
+}
+
+/// The peer is dead, and TCP would have reset the connection.
+fn reset_once(conn: &Conn) {
+    let told = &conn.pair.own.options.reset_told;
+    if told.swap(1, Ordering::Relaxed) != 0 {
         return;
     }
     let shut = conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0;

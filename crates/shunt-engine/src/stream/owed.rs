@@ -107,8 +107,13 @@ fn accept(conn: &Conn) -> bool {
     let asked = match await_recaller(conn) {
         Some(Look::TakenBack) => return true,
         Some(look @ (Look::Asked | Look::Done)) => look == Look::Asked,
-        // It has died in the middle of that, or its word is nonsense.
-        Some(Look::Wait | Look::Nonsense) => {
+        // It has died in the middle of that.
+        Some(Look::Wait) => {
+            errors::reset_by_death(conn);
+            conn.sender().agree();
+            return true;
+        }
+        Some(Look::Nonsense) => {
             errors::abort(conn);
             conn.sender().agree();
             return true;

@@ -1,6 +1,7 @@
 //! Lines of clients that die without having written theirs.
 
 use shunt_abi::counters::Served;
+use shunt_abi::message::FLAG_DIED;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,6 +13,7 @@ use super::{Daemon, PIDFD};
 use crate::account::{Account, Lines, Region, takes_lines};
 use crate::client::Client;
 use crate::foreign::Lane;
+use crate::link::Lost;
 use crate::process::has_ended;
 use crate::sys;
 use crate::wire::Datagram;
@@ -27,6 +29,8 @@ pub(super) struct Orphan {
     pub(super) netns: u64,
     pub(super) lane: Arc<Lane>,
     pub(super) account: Account,
+    /// Links that others have to it, who are told of its death.
+    pub(super) lost: Vec<Lost>,
 }
 
 impl Daemon {
@@ -75,9 +79,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// The last of a client that is no client any more: its line if it has ended, else we
-    /// go on waiting for its end, and list its connections.
-    pub(super) fn part_with(&mut self, mut client: Client) {
+    /// The last of a client that is no client any more: its line if it has ended, and those at the other end of its links are told so;
+    /// else we go on waiting for its end, and list its connections.
+    pub(super) fn part_with(&mut self, mut client: Client, lost: Vec<Lost>) {
         let Some(account) = client.account.take() else {
             return;
         };
@@ -88,6 +92,7 @@ impl Daemon {
             netns: client.netns,
             lane: client.lane,
             account,
+            lost,
         };
         self.add_orphan(orphan);
     }
@@ -95,6 +100,7 @@ impl Daemon {
     /// Waits for the end of a process, or writes its line if it has ended.
     pub(super) fn add_orphan(&mut self, orphan: Orphan) {
         if has_ended(&orphan.pidfd) {
+            self.say_died(&orphan);
             return orphan.account.settle(orphan.pid, &orphan.lane);
         }
         let of_user = self.orphans.values().filter(|o| o.uid == orphan.uid);
@@ -112,10 +118,17 @@ impl Daemon {
     pub(super) fn settle_orphan(&mut self, id: u64) {
         if let Some(orphan) = self.orphans.remove(&id) {
             let _ = epoll::delete(&self.epoll, &orphan.pidfd);
+            self.say_died(&orphan);
             if self.answers_for(&orphan) {
                 orphan.account.settle(orphan.pid, &orphan.lane);
             }
             self.alone_since = Instant::now();
+        }
+    }
+
+    fn say_died(&mut self, orphan: &Orphan) {
+        for &lost in &orphan.lost {
+            self.say_gone(lost, FLAG_DIED);
         }
     }
 

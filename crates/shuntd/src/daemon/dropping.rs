@@ -53,12 +53,13 @@ impl Daemon {
         self.leave_hosts_for_good(id);
         self.elsewhere.forget(id);
         self.turns.forget(id);
-        for lost in self.links.drop_client(id) {
+        let lost = self.links.drop_client(id);
+        for &lost in &lost {
             self.say_gone(lost, 0); // To nobody, for a link with itself.
         }
         self.refund_links();
         self.forget_charge(&client);
-        self.part_with(client);
+        self.part_with(client, lost);
         self.forget_boards();
         self.alone_since = Instant::now();
         self.hear(true);

@@ -73,6 +73,7 @@ impl Daemon {
             },
             lane,
             account: Account::new(region, lines),
+            lost: Vec::new(),
         })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use shunt_shm::slot;
 use shunt_shm::token::Token;
 
+use crate::control;
 use crate::stream::conn::Conn;
 use crate::stream::holder::Stopped;
 use crate::sys;
@@ -91,9 +92,17 @@ pub(super) fn has_died_with(conn: &Conn, token: &Token) -> bool {
     let ended = sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER);
     // In this order: a peer says that it ends before its kernel does.
     let said = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0;
-    let died = ended != 0 && (!said && !has_shut_receiving(conn) || conn.is_held_by_dead(token));
+    let unsaid = !said && !has_shut_receiving(conn);
+    let died = ended != 0 && (unsaid || conn.is_held_by_dead(token) || has_died_elsewhere(conn));
     // Both halves are shut down, too, where this side has shut down one of them.
     died || ended & OVER != 0 && !conn.is_shut()
+}
+
+/// Whether shuntd has said that the peer's process has died, which no other one shares the connection with.
+fn has_died_elsewhere(conn: &Conn) -> bool {
+    control::check_mail();
+    let is_sole = conn.pair.peer.options.forked.load(Ordering::Relaxed) == slot::UNFORKED;
+    is_sole && conn.pair.link.has_peer_died()
 }
 
 /// Whether this side has shut down its receiving half: after that the kernel says of a peer that goes on that it has ended.
@@ -160,10 +169,12 @@ mod tests {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
+    use shunt_abi::message;
     use shunt_shm::publish;
 
     use super::*;
     use crate::both_ends::BothEnds;
+    use crate::link::Link;
     use crate::stream::owed::follow_withdrawal;
     use crate::stream::{mask, receive, unread};
     use crate::{Outcome, thread};
@@ -179,6 +190,25 @@ mod tests {
         }) {}
         assert!(looks <= STEPS, "{looks}");
         assert!(!goes_on(sys::now(), || false) && goes_on(sys::now() + CROWDED, || false));
+    }
+
+    #[test]
+    fn what_shuntd_says_of_a_death_is_believed_where_no_relative_shares_the_connection() {
+        const LINK: u64 = 4711;
+        let ends = BothEnds::attached();
+        let [conn, peer] = &ends.conns();
+        let forked = &peer.pair.own.options.forked;
+        conn.pair.link.number_as(LINK);
+        forked.store(slot::UNFORKED, Ordering::Relaxed);
+        Link::bury(LINK, 0);
+        assert!(!has_died_elsewhere(conn));
+        Link::bury(LINK, message::FLAG_DIED);
+        assert!(has_died_elsewhere(conn));
+        // What comes later takes nothing back.
+        Link::bury(LINK, 0);
+        assert!(has_died_elsewhere(conn));
+        forked.store(slot::SHARED, Ordering::Relaxed);
+        assert!(!has_died_elsewhere(conn));
     }
 
     #[test]
