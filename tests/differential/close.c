@@ -209,6 +209,25 @@ static void error_after_late_reset(struct end *e)
     }
 }
 
+// What came before a reset is counted, and nothing else: no FIN came with that.
+static void counted_before_reset(struct end *e)
+{
+    int n = -1;
+    AT(S) T(send(FD, "unread", 6, 0));
+    AT(C) {
+        T(send(FD, "abc", 3, 0));
+        close(FD), FD = -1;
+    }
+    AT(S) {
+        await_events(e, FD, POLLERR);
+        for (int i = 0; i < 4; i++) {
+            T(ioctl(FD, FIONREAD, &n));
+            say(e, "%d to be read", n);
+            T(recv(FD, (char[1]){0}, 1, MSG_DONTWAIT));
+        }
+    }
+}
+
 // Closing with unread bytes resets the connection.
 static void close_unread(struct end *e)
 {
@@ -907,6 +926,7 @@ static void close_twice(struct end *e)
 DIFF_MAIN(CASE(half_close, ALL | COLD), CASE(half_close_by_server, ALL | COLD), CASE(upload_then_answer, TWO | COLD),
           CASE(both_half_close_at_once, COLD), CASE(end_of_stream, ALL | COLD), CASE(send_after_close, ALL | COLD),
           CASE(receive_after_late_reset, COLD), CASE(error_after_late_reset, COLD), CASE(close_unread, ALL | COLD),
+          CASE(counted_before_reset, COLD),
           CASE(close_unread_send_first, COLD), CASE(close_unread_error_first, COLD), CASE(close_partly_read, COLD),
           CASE(close_after_peek, 0), CASE(close_both_unread, COLD), CASE(linger_zero, ALL | COLD),
           CASE(linger_zero_after_data, COLD), CASE(linger_zero_after_shutdown, COLD), CASE(linger_some, COLD),

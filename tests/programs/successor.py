@@ -5,7 +5,8 @@
 A client under Shunt has a connection to an echo server. shuntd is killed, or stopped and then killed, one or two
 are made and used meanwhile, and a shuntd comes, of whom the server need not have heard when the client makes
 thousands of calls on it. `shunt ss` shows the connections that have been made since in shared memory once they are used,
-without any other being made. Nor is a claim lost that lies unread while the server forks: the child makes it again.
+without any other being made. Nor is a claim lost that lies unread while the server forks: the child makes it again; nor
+that of a server of one thread that sleeps in poll or select from before shuntd is gone until its successor serves.
 Prints one line a case.
 """
 import json
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from echo import serve, serve_by_forks
+from echo import serve, serve_by_forks, serve_by_poll, serve_by_select
 import shuntd
 
 SHUNT = os.path.abspath(sys.argv[1])
@@ -64,18 +65,24 @@ def path(port):
     return None
 
 
-def case(mode, stopped=False, forks=False, busy=False, twice=False):
+SERVERS = {"threads": serve, "forks": serve_by_forks, "poll": serve_by_poll, "select": serve_by_select}
+
+
+def case(mode, stopped=False, busy=False, twice=False, server="threads"):
+    forks = server == "forks"
     words = [SHUNT, "run", f"--upgrade={mode}", "--", sys.executable, os.path.abspath(__file__), SHUNT]
     first = start_daemon()
-    server = subprocess.Popen([*words, "--fork" if forks else "--serve"], stdout=subprocess.PIPE, text=True)
-    port = server.stdout.readline().strip()
+    serving = subprocess.Popen([*words, "--serve", server], stdout=subprocess.PIPE, text=True)
+    port = serving.stdout.readline().strip()
     peer = subprocess.Popen([*words, "--client", port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def tell(word):
         print(word, file=peer.stdin, flush=True)
         return peer.stdout.readline().strip()
 
-    tell("make")
+    if server in ("threads", "forks"):
+        # Beside one that is shunted, poll and select would be the library's.
+        tell("make")
     if stopped:
         # The claim is made, and lies unread.
         first.send_signal(signal.SIGSTOP)
@@ -101,9 +108,9 @@ def case(mode, stopped=False, forks=False, busy=False, twice=False):
         return path(made) == "shm"
 
     good = until(is_shunted)
-    words = [word for word, there in (("stopped", stopped), ("forks", forks), ("busy", busy), ("twice", twice)) if there]
-    print("ok" if good else "FAILED", mode, *words, path(made), flush=True)
-    for process in (peer, server, second):
+    words = [word for word, there in (("stopped", stopped), ("busy", busy), ("twice", twice)) if there]
+    print("ok" if good else "FAILED", mode, server, *words, path(made), flush=True)
+    for process in (peer, serving, second):
         process.kill()
         process.wait()
     return not good
@@ -115,15 +122,14 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as runtime:
         os.environ["XDG_RUNTIME_DIR"] = runtime
-        cases = ({}, {"twice": True}, {"stopped": True}, {"stopped": True, "busy": True}, {"stopped": True, "forks": True})
+        cases = [{}, {"twice": True}, {"stopped": True}, {"stopped": True, "busy": True}, {"stopped": True, "server": "forks"}]
+        cases += [{"stopped": stopped, "server": server} for server in ("poll", "select") for stopped in (False, True)]
         return sum(case(mode, **how) for mode in ("eager", "adaptive") for how in cases)
 
 
 if __name__ == "__main__":
     if "--serve" in sys.argv:
-        serve()
-    elif "--fork" in sys.argv:
-        serve_by_forks()
+        SERVERS[sys.argv[-1]]()
     elif "--client" in sys.argv:
         client(int(sys.argv[-1]))
     else:

@@ -170,6 +170,9 @@ fn differential() -> Result<String> {
     run_differential(&["--modes", "both,adaptive,client,server"])
 }
 
+/// How many programs run at a time: most of their time they wait, for an acknowledgement that the kernel delays or a probe of its.
+const JOBS: &str = "4";
+
 /// Runs programs of the differential suite.
 pub(crate) fn run_differential(words: &[&str]) -> Result<String> {
     let program = artifact("shunt-differential");
@@ -180,7 +183,7 @@ pub(crate) fn run_differential(words: &[&str]) -> Result<String> {
     let mut command = Command::new(&program);
     command
         .args(words)
-        .args(["--jobs", "2"])
+        .args(["--jobs", JOBS])
         .arg("--shunt")
         .arg(artifact("shunt"))
         .current_dir(root());

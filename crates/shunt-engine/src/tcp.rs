@@ -162,10 +162,19 @@ pub(crate) fn received(fd: c_int) -> Option<u64> {
     payload(&info(fd)?)
 }
 
+/// How many payload bytes are still to come until so many have: none behind a FIN or a reset.
+pub(crate) fn to_come(fd: c_int, until: u64) -> u64 {
+    let open = info(fd).filter(may_receive);
+    open.map_or(0, |info| until.saturating_sub(info.bytes_received))
+}
+
 /// A FIN counts among those received.
 fn payload(info: &Info) -> Option<u64> {
-    let open = matches!(info.state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2);
-    info.bytes_received.checked_sub(u64::from(!open))
+    info.bytes_received.checked_sub(u64::from(!may_receive(info)))
+}
+
+fn may_receive(info: &Info) -> bool {
+    matches!(info.state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2)
 }
 
 /// The connection's state, and the payload bytes taken. A FIN does not count among those

@@ -47,9 +47,8 @@ pub(in crate::stream) fn on_its_way(conn: &Conn) -> u64 {
         // TCP had no room for the rest, as natively for what a receive buffer does not hold.
         return 0;
     }
-    let coming = tcp::received(conn.fd).map_or(0, |come| until.saturating_sub(come));
     // The peer has said from where on.
-    coming.min(RING_BYTES as u64)
+    tcp::to_come(conn.fd, until).min(RING_BYTES as u64)
 }
 
 /// Whether the connection counts as readable because some of them are to come.
