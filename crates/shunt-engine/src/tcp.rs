@@ -230,3 +230,48 @@ pub(crate) fn carried(fd: c_int) -> (u64, u64) {
         (first + u64::from(i.notsent_bytes), i.bytes_received)
     })
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// The accepted end, and the connecting one.
+    fn connection() -> [TcpStream; 2] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let connector = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        [listener.accept().unwrap().0, connector]
+    }
+
+    #[test]
+    fn each_end_knows_which_it_is_and_counts_no_syn() {
+        let ends = connection();
+        let roles = [Role::Acceptor, Role::Connector];
+        for (mut end, is) in ends.iter().zip(roles) {
+            assert_eq!(role(end.as_raw_fd()), Some(is));
+            assert_eq!(written(end.as_raw_fd(), is), Some(0));
+            end.write_all(b"bytes").unwrap();
+            assert_eq!(role(end.as_raw_fd()), Some(is));
+            assert_eq!(written(end.as_raw_fd(), is), Some(5));
+        }
+    }
+
+    #[test]
+    fn a_fin_is_no_byte_of_the_stream() {
+        let [mut one, mut other] = connection();
+        let fd = other.as_raw_fd();
+        one.write_all(b"abc").unwrap();
+        assert_ne!(sys::poll_ms(fd, libc::POLLIN, 10_000), 0);
+        assert_eq!((received(fd), consumed(fd)), (Some(3), Some(0)));
+        one.shutdown(Shutdown::Write).unwrap();
+        assert_ne!(sys::poll_ms(fd, libc::POLLRDHUP, 10_000), 0);
+        // A stream that has ended is not counted for a ring.
+        assert_eq!((received(fd), consumed(fd)), (Some(3), None));
+        assert_eq!(consumed_at_last(fd), Some(0));
+        other.read_exact(&mut [0; 3]).unwrap();
+        assert_eq!(consumed_at_last(fd), Some(3));
+    }
+}

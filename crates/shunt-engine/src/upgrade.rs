@@ -374,6 +374,19 @@ mod tests {
         assert_eq!(accepted(true), (Stage::Plain, Reason::SocketOption));
     }
 
+    #[test]
+    fn what_comes_from_another_process_is_a_candidate_and_known_to_come_from_there() {
+        let _alone = one_at_a_time();
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
+        let socket = Socket::enter(fd, Stage::Fresh).unwrap();
+        adopt(socket);
+        assert_eq!(socket.stage(), Stage::Candidate);
+        assert!(socket.adopted.load(Ordering::Relaxed));
+        table::enter(fd, Word::NOTHING);
+        socket.unhold();
+        sys::close(fd);
+    }
+
     /// How often a connection looks that can be paired with nobody, and after how many calls the last time.
     fn looks(most: u32) -> (u32, u32) {
         let (mut calls, mut looks) = (LIVES_AFTER, 0);

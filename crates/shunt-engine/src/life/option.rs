@@ -425,4 +425,20 @@ mod tests {
         set(fd, libc::IPPROTO_TCP, libc::TCP_INQ, &1);
         assert!(socket.settings.tells_left.load(Ordering::Relaxed));
     }
+
+    #[test]
+    fn fionbio_is_known_to_all_who_have_the_connection() {
+        let ends = BothEnds::attached();
+        let nonblock = &ends.sockets[0].pair().unwrap().own.options.nonblock;
+        for mut on in [1, 0] {
+            let at: *mut c_int = &raw mut on;
+            // SAFETY: the number is there.
+            let outcome = unsafe { ioctl(ends.fds[0], libc::FIONBIO, at.cast()) };
+            assert_eq!(outcome, Outcome::Done(0));
+            assert_eq!(nonblock.load(Ordering::Relaxed), on as u32);
+        }
+        // SAFETY: the kernel says that nothing is there.
+        let nowhere = unsafe { ioctl(ends.fds[0], libc::FIONBIO, std::ptr::null_mut()) };
+        assert_eq!(nowhere, Outcome::Fail(libc::EFAULT));
+    }
 }

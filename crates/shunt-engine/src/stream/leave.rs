@@ -168,4 +168,22 @@ mod tests {
         leave_ring_within(conn, Reason::SocketOption, PATIENCE);
         assert!(naps() - before > 3);
     }
+
+    #[test]
+    fn a_direction_that_need_not_leave_stays_in_the_ring_of_a_peer_that_is_receiving() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        assert_eq!(ends.receive::<1>(), b"x");
+        ends.send(b"unread");
+        let [conn, peer] = &ends.conns();
+        let token = &peer.pair.own.receiving.token;
+        let process = crate::thread::pid() + 1;
+        assert!(token.try_take(crate::thread::of_another(process)).is_ok());
+        leave_ring_within(conn, Reason::Requested, 0);
+        token.give();
+        // And it says no more that it leaves.
+        let state = conn.pair.own.face.state.load(Ordering::Relaxed);
+        assert!(conn.is_on_ring() && state & slot::LEAVING == 0);
+        assert_eq!(ends.receive::<8>(), b"unread");
+    }
 }

@@ -271,3 +271,31 @@ fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {
     }
     true
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn an_error_behind_bytes_is_told_by_the_next_call() {
+        let ends = BothEnds::attached();
+        let conn = &ends.conns()[0];
+        let pending = || conn.error().load(Ordering::Relaxed);
+        let mut bytes = [0u8; 4];
+        let parts = [iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        }];
+        let mut call = Call::new(&parts, 0);
+        let reset = libc::ECONNRESET;
+        assert_eq!(call.after_error(conn, reset), Outcome::Fail(reset));
+        assert_eq!(pending(), 0);
+        call.cursor.advance(3);
+        assert_eq!(call.after_error(conn, reset), Outcome::Done(3));
+        assert_eq!(pending(), reset);
+        let next = Call::new(&parts, 0);
+        assert_eq!(next.after_error(conn, reset), Outcome::Fail(reset));
+        assert_eq!(pending(), 0);
+    }
+}
