@@ -45,7 +45,7 @@ pub(crate) struct Link {
     gone: AtomicBool,
     /// A forked child has had memory of it, or has it: it is not handed on to one connection more.
     retired: AtomicBool,
-    /// What the daemon is still to be told of that.
+    /// The daemon is still to be told that it is retired.
     retire_due: AtomicBool,
     /// This process has it from the one that forked it.
     foreign: AtomicBool,

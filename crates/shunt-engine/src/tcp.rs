@@ -135,9 +135,9 @@ pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
     taken(fd).map(|(_, bytes)| bytes)
 }
 
-/// The same where the caller has counted so many, and others may have taken more. With it the
-/// error, told once, of a connection that has ended by one, and of which all has been taken. `was_reset`:
-/// somebody was told of that, and no FIN had come before.
+/// Payload bytes taken so far, where the caller has `counted` so many, and others may have taken more: no fewer than
+/// that. With them the error of a connection that has ended by one, once all bytes have been taken: the kernel tells that
+/// error once, and has now told it. `was_reset`: a former call was told of it, and no FIN had come before.
 pub(crate) fn consumed_since(fd: c_int, counted: u64, was_reset: bool) -> (u64, Option<Errno>) {
     const CLOSE: u8 = 7;
     match taken(fd) {

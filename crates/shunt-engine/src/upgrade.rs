@@ -71,11 +71,11 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
 /// Whether somebody may be known soon with whom it could be paired: later calls on it look again.
 fn is_for_now(reason: Reason) -> bool {
     match reason {
-        // Who accepts it may be elsewhere: when that one has claimed it, the board says so.
+        // The acceptor may be in another namespace: once it has claimed the connection, the board lists the port.
         Reason::PeerPlain => control::crosses() || control::is_fresh(),
-        // One that was killed or is late; its successor.
+        // The daemon was killed or is late: its successor may come.
         Reason::NoDaemon => control::has_been_served(),
-        // One that has been greeted just now.
+        // The daemon has been greeted just now, and has not answered.
         Reason::Pending => true,
         _ => false,
     }

@@ -1,4 +1,9 @@
 //! `fcntl`, `ioctl` and socket options.
+//!
+//! The kernel sets each option on the base socket, and answers for it. Here is what the rings must know of options
+//! ([`setsockopt`]), and which ones only the kernel can honour, so that the connection goes back to TCP
+//! ([`needs_kernel`]). All others change nothing in a ring: it holds nothing back, whatever `TCP_NODELAY` and `TCP_CORK`
+//! say; `SO_KEEPALIVE` and `TCP_USER_TIMEOUT` are the base socket's affair; and `TCP_INFO` counts what went by TCP.
 
 use std::sync::atomic::Ordering;
 

@@ -100,7 +100,7 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
 /// The same, from the ring.
 fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     let path = conn.sender();
-    // What is unread there could not overtake what followed by TCP, if the peer needed that.
+    // Whatever followed by TCP would be ahead of what is unread in the ring, if the peer needed that by TCP, too.
     let can_stay = is_wish(reason);
     if can_stay && is_too_much_for_tcp(conn) {
         return false;

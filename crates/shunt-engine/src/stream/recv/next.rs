@@ -67,7 +67,7 @@ impl<'a> Call<'a> {
     }
 
     /// Answers what the peer has asked for, before the call sleeps, perhaps in the kernel's own call. `true`: the kernel has
-    /// told of an error meanwhile, and tells no more.
+    /// reported an error during that, which it reports only once: the call must not sleep, but look for that error.
     #[inline(always)]
     pub(super) fn answers_peer(&self, conn: &Conn) -> bool {
         if !owed::is_due(conn) {
