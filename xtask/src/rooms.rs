@@ -199,6 +199,17 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_all_names_of_a_file_at_once_takes_them_from_there() {
+        let up = "low takes * from high, which is above it";
+        for text in ["use crate::high::*;", "use crate::{high::{*, d}, middle};"] {
+            let found = wrong(&[("low", text), ("high", ""), ("middle", "")]);
+            assert!(found.contains(&up.to_owned()), "{text}: {found:?}");
+        }
+        let down = [("low", ""), ("high", "use crate::low::*;")];
+        assert_eq!(wrong(&down), [""; 0]);
+    }
+
+    #[test]
     fn a_name_comes_from_the_file_that_defines_it() {
         let files = [
             ("low", "mod inner;\npub(crate) use inner::f;"),

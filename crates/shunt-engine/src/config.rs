@@ -46,7 +46,7 @@ pub(crate) enum Rings {
 
 static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static CONFINED: AtomicBool = AtomicBool::new(false);
-/// In so many waits of the process all its connections go back to TCP once; 0: never.
+/// At every so manieth wait of the process all its connections go back to TCP (a test's switch); 0: never.
 static RESTLESS: AtomicU32 = AtomicU32::new(0);
 /// Waits of the process so far, while there is such a number.
 static WAITS: AtomicU32 = AtomicU32::new(0);

@@ -64,9 +64,9 @@ pub(crate) fn get<T: Held>(fd: c_int) -> Option<&'static T> {
     }
 }
 
-/// Does some work on an object that another thread may close meanwhile: that does not wait for
-/// this, nor is it a call of the program's that goes on under the `close`, but what the object
-/// is stays until this has ended.
+/// Does work of the library's own on an object that another thread may close meanwhile. The `close` does not wait for this
+/// work, and does not count it among the program's calls that go on; but the object is used for nothing else before the work
+/// has ended.
 pub(crate) fn beside_close<T: Held>(object: &'static T, work: impl FnOnce()) {
     let began = Taken::now();
     let held = raise_by(object.count(), BESIDE);

@@ -47,7 +47,7 @@ pub(crate) struct Link {
     died: AtomicBool,
     /// A forked child has had memory of it, or has it: it is not handed on to one connection more.
     retired: AtomicBool,
-    /// What the daemon is still to be told of that.
+    /// The daemon is still to be told that it is retired.
     retire_due: AtomicBool,
     /// This process has it from the one that forked it.
     foreign: AtomicBool,
@@ -407,5 +407,32 @@ impl Pair {
     #[inline(always)]
     pub(crate) fn peer_state(&self) -> u32 {
         self.peer.state(self.life()).unwrap_or(0)
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_is_used_again_meanwhile_rests_anew_before_it_is_unmapped() {
+        const SECOND: u64 = 1_000_000_000;
+        let _alone = crate::both_ends::one_at_a_time();
+        crate::thread::learn_pid();
+        let [(own, own_fd), (other, other_fd)] = [(); 2].map(|()| Arena::create(1).unwrap());
+        let peer = Arena::open(other_fd, 1).unwrap();
+        sys::close(own_fd);
+        sys::close(other_fd);
+        let link = Link::open(u64::MAX, 1, own, peer).unwrap();
+        let is_unmapped_at = |second| link.unmap_if_unused(second * SECOND);
+        assert!(!is_unmapped_at(1));
+        link.hold();
+        assert!(!is_unmapped_at(5));
+        link.unhold();
+        assert!(!is_unmapped_at(9));
+        assert!(is_unmapped_at(11));
+        assert!(Link::find(u64::MAX, 1).is_none());
+        // SAFETY: nobody looks at it any more.
+        unsafe { other.unmap() };
     }
 }

@@ -269,6 +269,16 @@ mod tests {
     }
 
     #[test]
+    fn one_that_a_relative_may_have_is_not_kept() {
+        let scene = Scene::new();
+        let share = &scene.ends.sockets[CONNECTED].share;
+        assert!(share.before_fork());
+        assert!(!scene.close(CONNECTED));
+        share.settle();
+        assert!(scene.close(CONNECTED));
+    }
+
+    #[test]
     fn what_is_kept_long_enough_ends_and_the_kernel_says_so() {
         const LATER: u64 = 2_000_000_000;
         let scene = Scene::new();

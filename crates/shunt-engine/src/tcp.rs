@@ -135,9 +135,9 @@ pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
     taken(fd).map(|(_, bytes)| bytes)
 }
 
-/// The same where the caller has counted so many, and others may have taken more. With it the
-/// error, told once, of a connection that has ended by one, and of which all has been taken. `was_reset`:
-/// somebody was told of that, and no FIN had come before.
+/// Payload bytes taken so far, where the caller has `counted` so many, and others may have taken more: no fewer than
+/// that. With them the error of a connection that has ended by one, once all bytes have been taken: the kernel tells that
+/// error once, and has now told it. `was_reset`: a former call was told of it, and no FIN had come before.
 pub(crate) fn consumed_since(fd: c_int, counted: u64, was_reset: bool) -> (u64, Option<Errno>) {
     const CLOSE: u8 = 7;
     match taken(fd) {
@@ -238,4 +238,49 @@ pub(crate) fn carried(fd: c_int) -> (u64, u64) {
         let first = i.bytes_sent.saturating_sub(i.bytes_retrans);
         (first + u64::from(i.notsent_bytes), i.bytes_received)
     })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// The accepted end, and the connecting one.
+    fn connection() -> [TcpStream; 2] {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let connector = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        [listener.accept().unwrap().0, connector]
+    }
+
+    #[test]
+    fn each_end_knows_which_it_is_and_counts_no_syn() {
+        let ends = connection();
+        let roles = [Role::Acceptor, Role::Connector];
+        for (mut end, is) in ends.iter().zip(roles) {
+            assert_eq!(role(end.as_raw_fd()), Some(is));
+            assert_eq!(written(end.as_raw_fd(), is), Some(0));
+            end.write_all(b"bytes").unwrap();
+            assert_eq!(role(end.as_raw_fd()), Some(is));
+            assert_eq!(written(end.as_raw_fd(), is), Some(5));
+        }
+    }
+
+    #[test]
+    fn a_fin_is_no_byte_of_the_stream() {
+        let [mut one, mut other] = connection();
+        let fd = other.as_raw_fd();
+        one.write_all(b"abc").unwrap();
+        assert_ne!(sys::poll_ms(fd, libc::POLLIN, 10_000), 0);
+        assert_eq!((received(fd), consumed(fd)), (Some(3), Some(0)));
+        one.shutdown(Shutdown::Write).unwrap();
+        assert_ne!(sys::poll_ms(fd, libc::POLLRDHUP, 10_000), 0);
+        // A stream that has ended is not counted for a ring.
+        assert_eq!((received(fd), consumed(fd)), (Some(3), None));
+        assert_eq!(consumed_at_last(fd), Some(0));
+        other.read_exact(&mut [0; 3]).unwrap();
+        assert_eq!(consumed_at_last(fd), Some(3));
+    }
 }

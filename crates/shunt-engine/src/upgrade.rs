@@ -71,11 +71,11 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
 /// Whether somebody may be known soon with whom it could be paired: later calls on it look again.
 fn is_for_now(reason: Reason) -> bool {
     match reason {
-        // Who accepts it may be elsewhere: when that one has claimed it, the board says so.
+        // The acceptor may be in another namespace: once it has claimed the connection, the board lists the port.
         Reason::PeerPlain => control::crosses() || control::is_fresh(),
-        // One that was killed or is late; its successor.
+        // The daemon was killed or is late: its successor may come.
         Reason::NoDaemon => control::has_been_served(),
-        // One that has been greeted just now.
+        // The daemon has been greeted just now, and has not answered.
         Reason::Pending => true,
         _ => false,
     }
@@ -372,6 +372,19 @@ mod tests {
     fn a_socket_that_looks_on_is_no_candidate() {
         assert_eq!(accepted(false), (Stage::Candidate, Reason::Pending));
         assert_eq!(accepted(true), (Stage::Plain, Reason::SocketOption));
+    }
+
+    #[test]
+    fn what_comes_from_another_process_is_a_candidate_and_known_to_come_from_there() {
+        let _alone = one_at_a_time();
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
+        let socket = Socket::enter(fd, Stage::Fresh).unwrap();
+        adopt(socket);
+        assert_eq!(socket.stage(), Stage::Candidate);
+        assert!(socket.adopted.load(Ordering::Relaxed));
+        table::enter(fd, Word::NOTHING);
+        socket.unhold();
+        sys::close(fd);
     }
 
     /// How often a connection looks that can be paired with nobody, and after how many calls the last time.

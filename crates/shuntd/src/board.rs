@@ -152,7 +152,8 @@ impl Board {
         self.file.as_fd()
     }
 
-    /// One more listener on `port`, or one that is reached by it.
+    /// One more listener on `port`, or one that is reached by it. There may be several, of one client or of many
+    /// (`SO_REUSEPORT`, other addresses): the kernel chooses among them, and the port stays listed until the last goes.
     pub(crate) fn add_listener(&self, port: u16) {
         let mut used = self.used.borrow_mut();
         let count = used.listeners.entry(port).or_default();

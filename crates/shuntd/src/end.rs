@@ -328,6 +328,10 @@ impl Ends {
     /// The waiting end that is the other end of `id`, the latest if there are
     /// more (a socket shared by `fork`). A socket connected to itself is no
     /// match for itself, hence the cookies.
+    ///
+    /// A client releases an end when it closes the socket, so a later connection between the same addresses finds no
+    /// former claim. One whose client was killed just now may still be here. Nothing comes of that match: a side uses
+    /// its ring only once its peer has said `READY` there.
     pub(crate) fn partner(&self, id: EndId) -> Option<EndId> {
         let tuple = self.ends.get(&id)?.tuple()?;
         self.by_tuple

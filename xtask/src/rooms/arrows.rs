@@ -187,6 +187,8 @@ fn imports_in(tokens: &[TokenTree], before: &[String]) -> Vec<Import> {
                 }
                 TokenTree::Ident(word) => path.push(word.to_string()),
                 TokenTree::Group(inner) => group = Some(inner.stream()),
+                // Everything that is there, by this one name.
+                token if is_punct(token, '*') => path.push("*".to_owned()),
                 _ => {}
             }
         }

@@ -238,6 +238,8 @@ fn a_full_ring_is_not_writable_and_asks_to_be_told() {
         received += bytes.len();
     }
     assert_eq!((received, stream::mask(one, OUT, false) & OUT), (sent, OUT));
+    // Nobody need be told any more.
+    assert_eq!(wait.load(Ordering::Relaxed) & slot::WANT_TX, 0);
 }
 
 #[test]

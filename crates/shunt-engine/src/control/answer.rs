@@ -175,3 +175,40 @@ fn answered_where(m: &Message, socket: Option<&Socket>) {
         None => count::recount(former, reason),
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn that_a_peer_has_left_is_believed_of_this_very_pairing_only() {
+        let ends = BothEnds::paired();
+        let socket = ends.sockets[0];
+        let pair = socket.pair().unwrap();
+        let told = |slot, generation| {
+            let mut message = Message::new(Kind::Unpaired);
+            message.link = pair.link.id();
+            (message.slot, message.generation) = (slot, generation);
+            left(socket, &message);
+            socket.dealings.left.load(Ordering::Relaxed)
+        };
+        assert_eq!(told(pair.number, pair.generation + 1), 0);
+        assert_eq!(told(pair.number + 1, pair.generation), 0);
+        assert_eq!(told(pair.number, pair.generation), pair.generation);
+    }
+
+    #[test]
+    fn a_message_finds_its_socket_by_the_cookie_whatever_the_number_names_now() {
+        let ends = BothEnds::paired();
+        let [one, other] = ends.sockets;
+        let found = |fd, cookie| {
+            let mut message = Message::new(Kind::Unpaired);
+            (message.fd, message.cookie) = (fd, cookie);
+            find(&message).map(Socket::cookie)
+        };
+        assert_eq!(found(ends.fds[0], one.cookie()), Some(one.cookie()));
+        assert_eq!(found(ends.fds[0], other.cookie()), Some(other.cookie()));
+        assert_eq!(found(ends.fds[0], u64::MAX), None);
+    }
+}

@@ -177,4 +177,32 @@ mod tests {
         );
         assert_eq!((flags_at(0, 0), flags_at(-1, 1 << 20)), (None, None));
     }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_list_with_an_impossible_address_is_refused_before_anything_is_done_with_it() {
+        let ends = crate::both_ends::BothEnds::attached();
+        let call = |parts: &[iovec]| {
+            let (then, nowhere) = (
+                |_, _: &[iovec]| Outcome::Done(1),
+                |_: &[iovec]| Outcome::Done(2),
+            );
+            // SAFETY: the list is there.
+            unsafe {
+                vectored(
+                    ends.fds[0],
+                    parts.as_ptr(),
+                    parts.len() as c_int,
+                    then,
+                    nowhere,
+                )
+            }
+        };
+        assert_eq!(call(&[part(8192, 4)]), Outcome::Done(1));
+        assert_eq!(call(&[part(8192, 4), part(8, 4)]), Outcome::Done(2));
+        let impossible = [part(8, 4), part(USER_END, 4)];
+        assert_eq!(call(&impossible), Outcome::Fail(libc::EFAULT));
+        // Of no bytes at all the kernel has its own opinion.
+        assert_eq!(call(&[part(8192, 0)]), Outcome::Kernel);
+    }
 }

@@ -157,3 +157,26 @@ pub fn after_dup(old: c_int, new: c_int) {
         socket.unhold();
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::table::{self, Word};
+
+    #[test]
+    fn a_range_that_is_closed_leaves_out_what_the_library_has_there() {
+        let _alone = crate::both_ends::one_at_a_time();
+        thread::learn_pid();
+        let event = sys::eventfd().unwrap();
+        let high = || sys::fcntl(event, libc::F_DUPFD_CLOEXEC, 700).unwrap() as c_int;
+        let [ours, theirs] = [(); 2].map(|()| high());
+        table::enter(ours, Word::OURS);
+        let close = |fd: c_int| close_range(fd as c_uint, fd as c_uint, 0);
+        let is_open = |fd| sys::fcntl(fd, libc::F_GETFD, 0).is_ok();
+        assert_eq!((close(ours), is_open(ours)), (Outcome::Done(0), true));
+        assert_eq!((close(theirs), is_open(theirs)), (Outcome::Done(0), false));
+        table::enter(ours, Word::NOTHING);
+        assert_eq!((close(ours), is_open(ours)), (Outcome::Done(0), false));
+        sys::close(event);
+    }
+}

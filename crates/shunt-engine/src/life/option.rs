@@ -1,4 +1,9 @@
 //! `fcntl`, `ioctl` and socket options.
+//!
+//! The kernel sets each option on the base socket, and answers for it. Here is what the rings must know of options
+//! ([`setsockopt`]), and which ones only the kernel can honour, so that the connection goes back to TCP
+//! ([`needs_kernel`]). All others change nothing in a ring: it holds nothing back, whatever `TCP_NODELAY` and `TCP_CORK`
+//! say; `SO_KEEPALIVE` and `TCP_USER_TIMEOUT` are the base socket's affair; and `TCP_INFO` counts what went by TCP.
 
 use std::sync::atomic::Ordering;
 
@@ -431,5 +436,21 @@ mod tests {
         assert_eq!(socket.settings.tells_time.load(Ordering::Relaxed), 0);
         set(fd, libc::IPPROTO_TCP, libc::TCP_INQ, &1);
         assert!(socket.settings.tells_left.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn fionbio_is_known_to_all_who_have_the_connection() {
+        let ends = BothEnds::attached();
+        let nonblock = &ends.sockets[0].pair().unwrap().own.options.nonblock;
+        for mut on in [1, 0] {
+            let at: *mut c_int = &raw mut on;
+            // SAFETY: the number is there.
+            let outcome = unsafe { ioctl(ends.fds[0], libc::FIONBIO, at.cast()) };
+            assert_eq!(outcome, Outcome::Done(0));
+            assert_eq!(nonblock.load(Ordering::Relaxed), on as u32);
+        }
+        // SAFETY: the kernel says that nothing is there.
+        let nowhere = unsafe { ioctl(ends.fds[0], libc::FIONBIO, std::ptr::null_mut()) };
+        assert_eq!(nowhere, Outcome::Fail(libc::EFAULT));
     }
 }

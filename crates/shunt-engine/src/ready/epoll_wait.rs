@@ -31,7 +31,8 @@ fn is_no_room(events: *mut epoll_event) -> bool {
     (events as usize).wrapping_sub(4096) >= USER_END - 4096
 }
 
-/// Whether the kernel says so at once, and not only when there is something to report (`access_ok`).
+/// Whether no program can have anything at that address, so that the kernel fails the call at once (`access_ok`). What else
+/// cannot be written it finds only when there is an event to store.
 #[cold]
 fn is_impossible(events: *mut epoll_event) -> bool {
     events as usize >= USER_END
@@ -64,7 +65,7 @@ pub(super) unsafe fn wait(
     // SAFETY: the caller's promise.
     let outcome = unsafe { wait_with(user, &mut room, limit, mask) };
     if room.is_missing() && !matches!(outcome, Outcome::Done(1..)) {
-        // What this thread was called for another one may be able to store.
+        // This thread has taken a call and can store no event: another one that sleeps here looks instead.
         set.kick();
         // SAFETY: the caller's promise.
         return unsafe { wait_without_room(set, limit, mask) };

@@ -60,11 +60,35 @@ pub(crate) fn given_up(why: GivenUp) {
 /// A connection that has been counted with one reason had another.
 pub(crate) fn recount(former: Reason, reason: Reason) {
     if let Some(header) = header() {
-        let count = |reason: Reason| &header.reasons[reason as usize];
-        let one_less = |n: u64| n.checked_sub(1);
-        let o = Ordering::Relaxed;
-        if count(former).fetch_update(o, o, one_less).is_ok() {
-            count(reason).fetch_add(1, o);
-        }
+        recount_in(header, former, reason);
+    }
+}
+
+fn recount_in(header: &Header, former: Reason, reason: Reason) {
+    let count = |reason: Reason| &header.reasons[reason as usize];
+    let one_less = |n: u64| n.checked_sub(1);
+    let o = Ordering::Relaxed;
+    if count(former).fetch_update(o, o, one_less).is_ok() {
+        count(reason).fetch_add(1, o);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_has_another_reason_only_if_it_was_counted_with_the_former_one() {
+        // SAFETY: integers, for which zero is a value.
+        let header: Header = unsafe { std::mem::zeroed() };
+        let counts = || {
+            [Reason::Pending, Reason::NotLocal]
+                .map(|reason| header.reasons[reason as usize].load(Ordering::Relaxed))
+        };
+        recount_in(&header, Reason::Pending, Reason::NotLocal);
+        assert_eq!(counts(), [0, 0]);
+        header.reasons[Reason::Pending as usize].store(2, Ordering::Relaxed);
+        recount_in(&header, Reason::Pending, Reason::NotLocal);
+        assert_eq!(counts(), [1, 1]);
     }
 }

@@ -17,7 +17,8 @@ pub(crate) struct Return {
     /// How often in a row somebody else had it, or it had to leave because it could not wait
     /// on its rings: each time it takes twice as many calls.
     tries: AtomicU32,
-    /// The number of the last question; raised, too, where what has been asked holds no more.
+    /// The number of the last question to shuntd. It is also raised when something happens that makes an answer to that
+    /// question worthless, as a fork.
     question: AtomicU32,
     /// A `vfork` child has sent it back, which could not say so to shuntd.
     untold: AtomicBool,

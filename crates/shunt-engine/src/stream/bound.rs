@@ -80,3 +80,27 @@ pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
 pub(crate) fn waits_for_many(fd: c_int) -> bool {
     !sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|least| least <= 1)
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_began_with_a_small_receive_buffer_never_takes_more_than_its_window_can_say() {
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
+        sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &4096i32).unwrap();
+        // SAFETY: takes no memory.
+        assert_eq!(unsafe { libc::listen(fd, 1) }, 0);
+        // SAFETY: the descriptor is this test's.
+        let listener = unsafe { TcpListener::from_raw_fd(fd) };
+        let port = listener.local_addr().unwrap().port();
+        let sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let fd = sender.as_raw_fd();
+        let (_, widest) = tcp::send_window(fd);
+        assert!(widest < WINDOW);
+        assert_eq!(bound(fd, 16_384), 16_384 + widest);
+    }
+}

@@ -100,7 +100,7 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
 /// The same, from the ring.
 fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     let path = conn.sender();
-    // What is unread there could not overtake what followed by TCP, if the peer needed that.
+    // Whatever followed by TCP would be ahead of what is unread in the ring, if the peer needed that by TCP, too.
     let can_stay = is_wish(reason);
     if can_stay && is_too_much_for_tcp(conn) {
         return false;
@@ -166,5 +166,23 @@ mod tests {
         let before = naps();
         leave_ring_within(conn, Reason::SocketOption, PATIENCE);
         assert!(naps() - before > 3);
+    }
+
+    #[test]
+    fn a_direction_that_need_not_leave_stays_in_the_ring_of_a_peer_that_is_receiving() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        assert_eq!(ends.receive::<1>(), b"x");
+        ends.send(b"unread");
+        let [conn, peer] = &ends.conns();
+        let token = &peer.pair.own.receiving.token;
+        let process = crate::thread::pid() + 1;
+        assert!(token.try_take(crate::thread::of_another(process)).is_ok());
+        leave_ring_within(conn, Reason::Requested, 0);
+        token.give();
+        // And it says no more that it leaves.
+        let state = conn.pair.own.face.state.load(Ordering::Relaxed);
+        assert!(conn.is_on_ring() && state & slot::LEAVING == 0);
+        assert_eq!(ends.receive::<8>(), b"unread");
     }
 }

@@ -148,7 +148,8 @@ pub(super) fn finish(conn: &Conn, has_left: bool) {
     conn.tell_always(News::Data);
 }
 
-/// How far the peer is with its recall; `Wait`: it has died there. `None`: it is in the middle of that, and has been waited for.
+/// How far the peer is with its recall. `Wait`: it has died in the middle. `None`: it is still in the middle, after this side
+/// has waited as long as it may.
 fn await_recaller(conn: &Conn) -> Option<Look> {
     let token = &conn.pair.peer.receiving.token;
     let hints = &conn.socket.hints;

@@ -1,4 +1,9 @@
-//! Locks of this process.
+//! Locks of this process. Each lies beside what it guards: a socket's (`socket/locked.rs`), a set's (`epoll/set.rs`), and a
+//! `LOCK` in the file of each thing that the process has once, as its connection to shuntd (`control/state.rs`).
+//!
+//! A thread that needs several takes a socket's first, then a set's, then the token of a direction
+//! ([`super::token`]). Where a set names the sockets, it takes the list out, gives the set's lock back, and locks each
+//! (`epoll/polled.rs`).
 
 use shunt_shm::token::Token;
 

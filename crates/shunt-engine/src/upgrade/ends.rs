@@ -31,3 +31,39 @@ pub(super) fn ends(fd: c_int) -> Result<Ends, Reason> {
     }
     Ok(Ends { names, is_local })
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::both_ends::{BothEnds, loopback};
+
+    #[test]
+    fn a_socket_that_is_connected_to_itself_has_no_other_end() {
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
+        let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        let any_port = loopback();
+        // SAFETY: the name is there.
+        let bound = unsafe { libc::bind(fd, (&raw const any_port).cast(), length) };
+        let own = sys::name(fd, false).unwrap();
+        // SAFETY: as above.
+        let connected = unsafe { libc::connect(fd, (&raw const own).cast(), length) };
+        assert_eq!((bound, connected), (0, 0));
+        assert_eq!(ends(fd).err(), Some(Reason::SelfConnected));
+        sys::close(fd);
+    }
+
+    #[test]
+    fn both_ends_at_the_loopback_address_are_on_this_host() {
+        let both = BothEnds::paired();
+        let [one, other] = both.fds.map(|fd| ends(fd).ok().unwrap());
+        assert!(one.is_local && other.is_local);
+        assert!(one.names[0] == other.names[1] && one.names[1] == other.names[0]);
+    }
+
+    #[test]
+    fn a_socket_that_is_not_connected_has_no_ends_yet() {
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
+        assert_eq!(ends(fd).err(), Some(Reason::NotEstablished));
+        sys::close(fd);
+    }
+}

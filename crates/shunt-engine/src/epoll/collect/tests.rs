@@ -222,3 +222,18 @@ fn what_the_program_takes_out_tells_nothing_and_comes_back_at_once() {
     assert_eq!(watched.wait(), [(IN, 7)]);
     assert_eq!(changed(libc::EPOLL_CTL_ADD), Outcome::Fail(libc::EEXIST));
 }
+
+#[test]
+fn a_reader_that_falls_behind_in_a_log_looks_at_every_member_of_the_link() {
+    let watched = Watched::with(libc::EPOLLIN);
+    watched.ends.send(b"bytes");
+    // So many entries follow that the one which tells of the bytes is overwritten; no socket has their slot.
+    let pair = watched.ends.sockets[0].pair().unwrap();
+    let wait = pair.peer.face.wait.load(Ordering::Relaxed);
+    let log = pair
+        .link
+        .own()
+        .log(wait >> shunt_shm::slot::GROUP_SHIFT & 0x3f);
+    (0..=shunt_abi::layout::LOG_ENTRIES).for_each(|_| log.append(pair.number + 1));
+    assert_eq!(watched.wait(), [(IN, 7)]);
+}

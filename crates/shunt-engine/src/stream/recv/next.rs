@@ -67,7 +67,7 @@ impl<'a> Call<'a> {
     }
 
     /// Answers what the peer has asked for, before the call sleeps, perhaps in the kernel's own call. `true`: the kernel has
-    /// told of an error meanwhile, and tells no more.
+    /// reported an error during that, which it reports only once: the call must not sleep, but look for that error.
     #[inline(always)]
     pub(super) fn answers_peer(&self, conn: &Conn) -> bool {
         if !owed::is_due(conn) {
@@ -270,4 +270,32 @@ fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {
         pause.tv_nsec = (pause.tv_nsec * 2).min(16_000_000);
     }
     true
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn an_error_behind_bytes_is_told_by_the_next_call() {
+        let ends = BothEnds::attached();
+        let conn = &ends.conns()[0];
+        let pending = || conn.error().load(Ordering::Relaxed);
+        let mut bytes = [0u8; 4];
+        let parts = [iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        }];
+        let mut call = Call::new(&parts, 0);
+        let reset = libc::ECONNRESET;
+        assert_eq!(call.after_error(conn, reset), Outcome::Fail(reset));
+        assert_eq!(pending(), 0);
+        call.cursor.advance(3);
+        assert_eq!(call.after_error(conn, reset), Outcome::Done(3));
+        assert_eq!(pending(), reset);
+        let next = Call::new(&parts, 0);
+        assert_eq!(next.after_error(conn, reset), Outcome::Fail(reset));
+        assert_eq!(pending(), 0);
+    }
 }
