@@ -170,9 +170,6 @@ fn differential() -> Result<String> {
     run_differential(&["--modes", "both,adaptive,client,server"])
 }
 
-/// How many programs run at a time: most of their time they wait, for an acknowledgement that the kernel delays or a probe of its.
-const JOBS: &str = "4";
-
 /// Runs programs of the differential suite.
 pub(crate) fn run_differential(words: &[&str]) -> Result<String> {
     let program = artifact("shunt-differential");
@@ -183,7 +180,7 @@ pub(crate) fn run_differential(words: &[&str]) -> Result<String> {
     let mut command = Command::new(&program);
     command
         .args(words)
-        .args(["--jobs", JOBS])
+        .args(["--jobs", "2"])
         .arg("--shunt")
         .arg(artifact("shunt"))
         .current_dir(root());
