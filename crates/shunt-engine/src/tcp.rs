@@ -170,7 +170,8 @@ pub(crate) fn to_come(fd: c_int, until: u64) -> u64 {
 
 /// A FIN counts among those received.
 fn payload(info: &Info) -> Option<u64> {
-    info.bytes_received.checked_sub(u64::from(!may_receive(info)))
+    info.bytes_received
+        .checked_sub(u64::from(!may_receive(info)))
 }
 
 fn may_receive(info: &Info) -> bool {

@@ -126,7 +126,8 @@ fn comes_soon_or_is_taken_back(conn: &Conn) -> bool {
         return conn.is_held_by_running(token);
     }
     if !path.awaits() {
-        return true;
+        // Behind what lies here they may be waiting for room, which only a receive makes.
+        return sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) == 0;
     }
     // A relative may have recalled it, for another program.
     let own = &conn.pair.own.receiving.token;

@@ -146,6 +146,19 @@ fn what_is_withdrawn_stays_readable_and_a_receive_waits_for_it() {
 }
 
 #[test]
+fn what_the_kernel_has_and_brings_not_behind_unread_bytes_lacks_room_and_no_processor() {
+    let ends = with_unread();
+    let [peer, conn] = &ends.conns();
+    withdraw(peer, |peer| {
+        owed::pay(peer);
+    });
+    assert_eq!(unread(conn), 6);
+    assert!(!conn.receiver().awaits() && !comes_soon_or_is_taken_back(conn));
+    assert_eq!(receive_now(conn, 0).as_deref(), Ok(&b"unread"[..]));
+    assert!(comes_soon_or_is_taken_back(conn));
+}
+
+#[test]
 fn what_nobody_sends_in_time_is_not_readable_until_it_is_there() {
     let ends = needed_by_tcp();
     let conn = &ends.conns()[1];
