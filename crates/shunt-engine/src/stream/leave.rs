@@ -138,6 +138,7 @@ pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use std::sync::atomic::Ordering;
 
     use super::*;
     use crate::both_ends::BothEnds;
