@@ -481,6 +481,43 @@ static void full_table(struct end *e)
     say(e, "wrong: %d", wrong);
 }
 
+// No number at or above the limit is a new descriptor's, whatever was kept there before the limit was lowered.
+static void lowered_limit(struct end *e)
+{
+    enum { LIMIT = 40, LATER_US = 50000 };
+    struct rlimit before, few;
+    int wrong = 0, fds[LIMIT], filled;
+    MUST(getrlimit(RLIMIT_NOFILE, &before));
+    few = before;
+    few.rlim_cur = LIMIT;
+    for (int i = 0; i < 12; i++) {
+        int is_full = i % 4 == 3;
+        if (e->role == C) {
+            if (is_full) {
+                await_go(e);
+                usleep(LATER_US);
+            } else {
+                await_blocked(e);
+            }
+            dial(e);
+        } else if (is_full) {
+            MUST(setrlimit(RLIMIT_NOFILE, &few));
+            filled = take_all(fds, LIMIT);
+            go(e);
+            wrong += accept(e->lfd, NULL, NULL) != -1 || errno != EMFILE;
+            give_back(fds, filled);
+            MUST(setrlimit(RLIMIT_NOFILE, &before));
+            answer(e);
+        } else {
+            will_block(e);
+            answer(e);
+        }
+        wrong += talk(e);
+        wrong += part(e, i % 2 ? S : C);
+    }
+    say(e, "wrong: %d", wrong);
+}
+
 // Another user in this thread alone, also by the raw call.
 static void be_apart(uid_t user)
 {
@@ -582,6 +619,6 @@ DIFF_MAIN(CASE(as_the_listener_is_now, BARE | TWO), CASE(shared_with_a_child, BA
           CASE(under_way_in_a_message, BARE | TWO), CASE(at_two_addresses, BARE | TWO),
           CASE(several_processes, BARE | SPLIT), CASE(shared_port, BARE | TWO), CASE(server_is_killed, BARE | SPLIT),
           CASE(end_for_a_program, BARE | SPLIT),
-          CASE(sent_before_it_is_accepted, BARE | SPLIT), CASE(full_table, BARE | SPLIT), CASE(full_backlog, BARE | TWO),
+          CASE(sent_before_it_is_accepted, BARE | SPLIT), CASE(full_table, BARE | SPLIT), CASE(lowered_limit, BARE | SPLIT), CASE(full_backlog, BARE | TWO),
           // From there on nothing is used again.
           CASE(another_user, BARE | SPLIT))

@@ -313,7 +313,10 @@ pub(crate) fn give_up_all() -> bool {
 /// The same for good: nothing is kept from here on.
 pub(crate) fn keep_no_more() {
     OFF.store(true, Ordering::SeqCst);
-    give_up_all();
+    // Also if there is nothing yet: a thread that has the lock may have looked before, and be about to keep one.
+    if let Some(locked) = lock() {
+        locked.give_up(GivenUp::Process, |_| true);
+    }
 }
 
 /// A listener is closed: what it has accepted, and is kept, goes with it.

@@ -126,8 +126,9 @@ impl Wanted {
         };
         let fd = match sys::fcntl(kept.fd(), copy, 0) {
             Ok(fd) => fd as c_int,
-            // The numbers that are left are the library's, of which the program knows nothing. It gets this one.
-            Err(libc::EMFILE) => {
+            // The numbers that are left are the library's, of which the program knows nothing. It gets this one, unless it has
+            // forbidden itself such a number meanwhile.
+            Err(libc::EMFILE) if (kept.fd() as u64) < sys::descriptor_limit() => {
                 let closes = self.flags & libc::SOCK_CLOEXEC != 0;
                 let flag = if closes { libc::FD_CLOEXEC } else { 0 };
                 let _ = sys::fcntl(kept.fd(), libc::F_SETFD, flag as usize);
