@@ -182,7 +182,9 @@ fn carry_one(
         moved.events &= FLAGS;
     }
     // The inner set tells of its new member what the program knows, or what the first look at it finds.
-    hear_others(set, s, item);
+    if mark.is_some() || !set.may_be_shared() {
+        hear_others(set, s, item);
+    }
     let quiet = mark
         .is_some_and(|mark| tcp::mark(fd) == Some(mark) && sys::ready(fd, libc::POLLRDHUP) == 0);
     Carried::Here { quiet }

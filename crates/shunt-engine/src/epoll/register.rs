@@ -125,7 +125,9 @@ fn add(
     if let Some(conn) = shunted {
         if move_in(set, state, item, conn.pair.link) {
             // What the inner set tells of its new member is part of the first look at it, and no news after that.
-            hear_inner(set, state, true, None);
+            if !set.may_be_shared() {
+                hear_inner(set, state, true, None);
+            }
             return Ok(());
         }
         if !moves {

@@ -47,6 +47,12 @@ impl Set {
         }
     }
 
+    /// Whether a relative waits on it, as the parent of who has it from there may: what the inner set tells here, that one
+    /// is not told.
+    pub(super) fn may_be_shared(&self) -> bool {
+        !self.is_own() || self.waited_on.is_raised()
+    }
+
     /// Whether who waits on it does not sleep in the kernel's set, which may be ready for its parent alone.
     pub(crate) fn naps(&self) -> bool {
         self.is_in_turns.load(Ordering::Relaxed) && !self.is_own()

@@ -160,6 +160,35 @@ fn an_edge_of_a_new_member_is_told_once_whenever_the_kernel_is_asked() {
 }
 
 #[test]
+fn what_a_relative_may_wait_for_stays_in_the_inner_set_when_a_member_is_added() {
+    let watched = Watched::with(libc::EPOLLIN | libc::EPOLLET);
+    watched.ends.send(b"bytes");
+    assert_eq!(watched.ends.receive::<8>(), b"bytes");
+    assert_eq!(watched.answer(8), Outcome::Done(8));
+    assert_eq!(watched.take_answer(), Outcome::Done(8));
+    watched.wait();
+    watched.set.waited_on.before_fork();
+    assert!(watched.set.waited_on.raise());
+    let (ends, set) = (&watched.ends, watched.set);
+    let item = ends.sockets[1].lock().unwrap().places()[0].1;
+    sys::shutdown(ends.fds[0], libc::SHUT_WR).unwrap();
+    let event = epoll_event { events: IN, u64: 9 };
+    assert!(!stream::leaves_ring(&ends.conns()[0]));
+    let added = register(
+        set,
+        libc::EPOLL_CTL_ADD,
+        ends.sockets[0],
+        ends.fds[0],
+        event,
+    );
+    assert_eq!(added, Outcome::Done(0));
+    let mut told = [epoll_event { events: 0, u64: 0 }; 4];
+    let inner = set.inner.load(Ordering::Relaxed);
+    let n = sys::epoll_now(inner, told.as_mut_ptr(), told.len()).unwrap();
+    assert!(told[..n].iter().any(|event| { event.u64 } as u32 == item));
+}
+
+#[test]
 fn a_one_shot_registration_tells_nothing_until_it_is_armed_anew() {
     let watched = Watched::with(libc::EPOLLIN | libc::EPOLLONESHOT);
     watched.ends.send(b"bytes");
