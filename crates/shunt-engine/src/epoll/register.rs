@@ -63,14 +63,21 @@ fn look_at_once(set: &'static Set, socket: &Locked, fd: c_int, changed: bool) {
     let by_tcp = Conn::new(socket.socket, fd).is_some_and(|conn| stream::leaves_ring(&conn));
     set.with(|state| {
         if by_tcp {
-            // What the kernel has told before is no news after this.
-            hear_inner(set, state, true, None);
+            hear_at_first(set, state);
         }
         if let Some(item) = state.find(socket.socket, fd) {
             state.enqueue(item, changed);
         }
     });
     set.kick();
+}
+
+/// What the inner set tells of a member by now is part of the look that follows, and no news after that. (Where a relative may
+/// be told instead of this process, it may be told here once more.)
+fn hear_at_first(set: &'static Set, state: &mut State) {
+    if !set.may_be_shared() {
+        hear_inner(set, state, true, None);
+    }
 }
 
 fn add(
@@ -124,10 +131,7 @@ fn add(
     // The conditions of the kernel's own call are the only ones that it may fail for.
     if let Some(conn) = shunted {
         if move_in(set, state, item, conn.pair.link) {
-            // What the inner set tells of its new member is part of the first look at it, and no news after that.
-            if !set.may_be_shared() {
-                hear_inner(set, state, true, None);
-            }
+            hear_at_first(set, state);
             return Ok(());
         }
         if !moves {
