@@ -22,9 +22,9 @@ mod other_host;
 mod patience;
 mod reply;
 mod request;
-mod sending;
 mod state;
 mod stock;
+mod to_daemon;
 mod vain;
 mod wire;
 

@@ -15,11 +15,10 @@
 //! queue when something happens to its socket; a wait takes items from the queue, asks each socket what is ready, and
 //! puts level-triggered ones back.
 
-mod call;
 mod carry;
 mod collect;
-mod end;
 mod follow;
+mod hearing;
 mod inner;
 mod limit;
 mod listener;
@@ -32,8 +31,9 @@ mod room;
 mod room_asked;
 mod set;
 mod shared;
-mod sleep;
+mod sleepers;
 mod state;
+mod teardown;
 mod user;
 mod watch;
 mod within;
@@ -44,7 +44,6 @@ pub(crate) use carry::{
 pub(crate) use collect::{
     LOOK_OFTEN, collect, collect_all, has_news, has_some, is_due, take_events,
 };
-pub(crate) use end::{after_fork_child, close_all as close_channels, forget_links};
 pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;
 pub(crate) use listener::tell_listeners;
@@ -55,7 +54,8 @@ pub(crate) use room::Room;
 pub(crate) use room_asked::look_for_room;
 pub(crate) use set::{SETS, Set};
 pub(crate) use shared::before_fork;
-pub(crate) use sleep::{begin_sleep, end_sleep};
+pub(crate) use sleepers::{begin_sleep, end_sleep};
+pub(crate) use teardown::{after_fork_child, close_all as close_channels, forget_links};
 pub(crate) use user::User;
 
 /// Bits of a registration that are not events.

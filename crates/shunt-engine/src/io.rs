@@ -8,17 +8,17 @@
 
 pub mod aio;
 mod buffer;
-mod file;
 mod many;
 mod message;
 mod recv;
 mod send;
+mod sendfile;
 pub mod short;
 mod target;
 pub mod uring;
 
-pub use file::{sendfile, splice};
 pub use many::{recvmmsg, sendmmsg};
 pub use message::{recvmsg, sendmsg};
 pub use recv::{preadv2, read, readv, recv, recvfrom};
 pub use send::{pwritev2, send, sendto, write, writev};
+pub use sendfile::{sendfile, splice};

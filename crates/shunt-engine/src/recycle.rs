@@ -12,24 +12,24 @@
 //! is [`shunt_shm::recycle`]'s; [decision 20](../../../docs/decisions/0020-recycled-connections.md) says why it is so, and what
 //! is not there yet: it is a test's switch (`SHUNT_RECYCLE`).
 //!
-//! * [`kept`]: what is kept, how long, and how it is given up.
-//! * [`rest`]: a connection is closed. [`offer`]: `connect`. [`take`]: `accept`.
-//! * [`wait`]: a thread waits for the next one, in `accept` or in a readiness call.
+//! * [`store`]: what is kept, how long, and how it is given up.
+//! * [`keep`]: a connection is closed. [`offer`]: `connect`. [`accept`]: `accept`.
+//! * [`await_offer`]: a thread waits for the next one, in `accept` or in a readiness call.
 
-mod kept;
+mod accept;
+mod await_offer;
+mod keep;
 mod offer;
-mod rest;
-mod take;
-mod wait;
+mod store;
 
-pub(crate) use kept::{
+pub(crate) use accept::accept;
+pub(crate) use await_offer::{Waits, concerns, is_readable, take_for_others};
+pub(crate) use keep::put_aside;
+pub(crate) use offer::connect;
+pub(crate) use store::{
     after_fork_child, after_fork_parent, before_fork, forget_listener, give_up_all, is_any,
     is_any_taken, keep_no_more, last_taken, make_way,
 };
-pub(crate) use offer::connect;
-pub(crate) use rest::put_aside;
-pub(crate) use take::accept;
-pub(crate) use wait::{Waits, concerns, is_readable, take_for_others};
 
 #[cfg(all(test, not(miri)))]
 mod tests {
@@ -284,12 +284,12 @@ mod tests {
         let scene = Scene::new();
         assert!(scene.close(ACCEPTED));
         let conn = scene.conn(CONNECTED);
-        let locked = kept::lock().unwrap();
+        let locked = store::lock().unwrap();
         locked.sweep();
-        assert!(crate::stream::awaits_base(&conn) && kept::is_any());
+        assert!(crate::stream::awaits_base(&conn) && store::is_any());
         locked.sweep_at(sys::now() + LATER);
         drop(locked);
-        assert!(!crate::stream::awaits_base(&conn) && !kept::is_any());
+        assert!(!crate::stream::awaits_base(&conn) && !store::is_any());
     }
 
     #[test]
@@ -297,8 +297,8 @@ mod tests {
         let scene = Scene::new();
         assert!(scene.close(ACCEPTED) && scene.close(CONNECTED));
         forget_listener(Socket::of(scene.listener).unwrap());
-        let locked = kept::lock().unwrap();
-        let left: Vec<_> = locked.each().filter_map(kept::Kept::socket).collect();
+        let locked = store::lock().unwrap();
+        let left: Vec<_> = locked.each().filter_map(store::Kept::socket).collect();
         assert!(left.len() == 1 && std::ptr::eq(left[0], scene.ends.sockets[CONNECTED]));
     }
 
@@ -344,7 +344,7 @@ mod tests {
         waits.end();
         assert!(is_readable(listener) && concerns(listener, true));
         // It stays where nobody waits, also for longer than anything is kept.
-        kept::lock().unwrap().sweep_at(u64::MAX);
+        store::lock().unwrap().sweep_at(u64::MAX);
         scene.accept_again();
         assert!(!is_readable(listener));
         scene.talk(b"by poll");
@@ -410,7 +410,7 @@ mod tests {
         scene.connect_again();
         waits.end();
         forget_listener(scene.listener());
-        assert!(!is_readable(scene.listener()) && !kept::is_any());
+        assert!(!is_readable(scene.listener()) && !store::is_any());
         let mut byte = 0u8;
         let part = libc::iovec {
             iov_base: (&raw mut byte).cast(),

@@ -34,7 +34,6 @@ use crate::wake::Places;
 pub(crate) mod above;
 mod candidate;
 mod dealings;
-pub(crate) mod due;
 mod handed;
 mod hints;
 mod holds;
@@ -47,6 +46,7 @@ mod queued;
 mod recycled;
 pub(crate) mod returning;
 mod settings;
+pub(crate) mod untold;
 
 use dealings::Dealings;
 use hints::Hints;

@@ -34,7 +34,7 @@ mod recall;
 mod recv;
 mod ring_end;
 mod send;
-pub(crate) mod short;
+pub(crate) mod small;
 mod spin;
 mod stand_in;
 mod take;

@@ -17,13 +17,13 @@ mod again;
 mod attach;
 mod ends;
 pub(crate) mod sync;
-mod vain;
+mod worth;
 
 pub(crate) use again::may_return;
 use attach::attach_paired;
 use ends::{Ends, ends};
-use vain::is_eager;
-pub(crate) use vain::note_end;
+use worth::is_eager;
+pub(crate) use worth::note_end;
 /// After so many calls a connection is claimed although those from afar come to nothing.
 const AFAR_AFTER: u32 = 64 * LIVES_AFTER;
 /// A fast connection makes many calls before a daemon that gets no processor has said anything. Where it may still

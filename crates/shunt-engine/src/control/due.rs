@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use shunt_abi::message::{self, Kind, Message};
 
 use super::names::{names_of, write_names};
-use super::sending::send;
 use super::state::{ANY_DUE, LOCK, SOCKET, is_any_due, note_due};
 use super::stock;
+use super::to_daemon::send;
 use super::wire::Sent;
 use crate::link;
-use crate::socket::due::{BURIED, LISTENED, LISTENS, RELEASED, STATUS};
+use crate::socket::untold::{BURIED, LISTENED, LISTENS, RELEASED, STATUS};
 use crate::socket::{SOCKETS, Socket, Stage};
 
 /// In the order in which it is said, with what makes it needless.

@@ -8,8 +8,8 @@ use shunt_abi::message::{Kind, Message};
 
 use super::mail::check_mail;
 use super::names::{names_of, write_names};
-use super::sending::send;
 use super::state::{LOCK, OPEN_QUESTIONS, PATIENCE_MS, SOCKET};
+use super::to_daemon::send;
 use super::wire::Sent;
 use super::{due, reply};
 use crate::config::LIVES_AFTER;

@@ -1,7 +1,7 @@
 //! What the daemon has sent: taken out and handled.
 
-use super::sending::drop_connection;
 use super::state::{LOCK, SOCKET, WISHES, has_reader, intact};
+use super::to_daemon::drop_connection;
 use super::{answer, board, due, wire};
 use crate::link::Link;
 use crate::{sys, wake};

@@ -6,7 +6,7 @@ use shunt_abi::Reason;
 
 use super::due;
 use super::state::shows_counters;
-use crate::socket::due::{BURIED, LISTENED, LISTENS, RELEASED};
+use crate::socket::untold::{BURIED, LISTENED, LISTENS, RELEASED};
 use crate::socket::{Socket, Stage};
 
 /// Tells the daemon that this process accelerates a listener.

@@ -2,8 +2,8 @@
 
 use shunt_abi::message::{Kind, Message};
 
-use super::sending::send;
 use super::stock;
+use super::to_daemon::send;
 use super::wire::Sent;
 use crate::link::Link;
 use crate::reach::{self, Text};

@@ -6,8 +6,8 @@ use shunt_abi::message::{Kind, Message};
 use shunt_abi::{Reason, layout};
 use shunt_shm::arena::Arena;
 
-use super::sending::send;
 use super::state::note_due;
+use super::to_daemon::send;
 use super::wire::Sent;
 use crate::{sys, wake};
 

@@ -6,7 +6,7 @@ use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
 use super::FLAGS;
-use super::call::is_watched_by_relative;
+use super::hearing::is_watched_by_relative;
 use super::inner::hear_others;
 use super::outside;
 use super::set::{SETS, Set};

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::call;
+use super::hearing;
 use super::set::Set;
 use super::state::{Follow, State};
 use crate::link::Link;
@@ -15,7 +15,7 @@ impl State {
             return;
         }
         link.hold();
-        let door = call::find_door(set, link);
+        let door = hearing::find_door(set, link);
         let log = link.peer().log(door.unwrap_or(0));
         self.follows.push(Follow {
             link,
@@ -30,14 +30,14 @@ impl State {
     /// The door at which the set stands at a link.
     pub(super) fn door(&self, link: &Link, set: &Set) -> Option<u32> {
         let follow = self.follows.iter().find(|f| std::ptr::eq(f.link, link))?;
-        call::door(set, follow)
+        hearing::door(set, follow)
     }
 
     /// Whether the set has a door at a link, or there is one for it.
     pub(super) fn may_follow(&self, link: &Link, set: &Set) -> bool {
         match self.follows.iter().find(|f| std::ptr::eq(f.link, link)) {
-            Some(follow) => call::door(set, follow).is_some(),
-            None => call::is_free(link),
+            Some(follow) => hearing::door(set, follow).is_some(),
+            None => hearing::is_free(link),
         }
     }
 
@@ -46,11 +46,11 @@ impl State {
         if let Some(at) = self.follows.iter().position(|f| std::ptr::eq(f.link, link)) {
             self.follows[at].members -= 1;
             if self.follows[at].members == 0 {
-                call::leave_door(set, &self.follows.swap_remove(at));
+                hearing::leave_door(set, &self.follows.swap_remove(at));
                 link.unhold();
                 // Who waits for a listener is called, too.
                 if self.follows.is_empty() && self.listeners.is_empty() {
-                    call::unwatch(set);
+                    hearing::unwatch(set);
                 }
             }
         }

@@ -7,7 +7,7 @@ use shunt_shm::slot::Way;
 
 use super::outside;
 use super::set::{SETS, Set};
-use super::sleep;
+use super::sleepers;
 use super::state::State;
 use crate::stream::Conn;
 use crate::sys::{self, Errno};
@@ -134,7 +134,7 @@ pub(super) fn take_inner_with(
     let mut left = told.len();
     while let Some(others) = leave_out(set.call_magic(), told, left) {
         if set.channel.hear_sure() {
-            sleep::call_again(set, state);
+            sleepers::call_again(set, state);
         }
         left = others;
     }
@@ -158,7 +158,7 @@ pub(super) fn hear_inner(
     // but somebody may send them without end.
     if set.channel.hear() {
         let _ = (0..16).all(|_| set.channel.hear_sure());
-        sleep::call_again(set, state);
+        sleepers::call_again(set, state);
     }
     outside::look(set, state, false);
     let inner = set.inner.load(Ordering::Acquire);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::epoll_event;
 use shunt_shm::wake::Address;
 
-use super::call;
+use super::hearing;
 use super::room::Room;
 use super::set::Set;
 use super::state::Item;
@@ -47,7 +47,7 @@ impl Set {
 
     /// Whether a thread that sleeps on the set hears calls that are sent [where it says](Self::tell).
     pub(crate) fn hears_calls(&self) -> bool {
-        let watches = |_: &mut _| self.open_inner().is_ok() && call::watch(self);
+        let watches = |_: &mut _| self.open_inner().is_ok() && hearing::watch(self);
         self.is_own() && !self.naps() && self.with(watches) == Some(true)
     }
 

@@ -8,7 +8,7 @@ use super::collect::has_ready;
 use super::outside;
 use super::polled;
 use super::set::Set;
-use super::sleep::{leave_doors, stand_at_doors};
+use super::sleepers::{leave_doors, stand_at_doors};
 use crate::{Outcome, sys};
 
 /// A set in a set: the kernel keeps it; we must know that it is there.

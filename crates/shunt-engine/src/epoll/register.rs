@@ -11,7 +11,7 @@ use super::polled;
 use super::set::{SETS, Set};
 use super::state::State;
 use super::watch::watch;
-use super::{ALWAYS, call};
+use super::{ALWAYS, hearing};
 use crate::socket::{Locked, Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::{Outcome, config, sys};
@@ -40,14 +40,14 @@ pub(crate) fn register(
             retire(&mut locked, Some(set));
         }
         let changed = watch(&locked);
-        leaves = !call::is_at_one_door(&locked);
+        leaves = !hearing::is_at_one_door(&locked);
         if operation != libc::EPOLL_CTL_DEL && matches!(result, Some(Ok(()))) {
             look_at_once(set, &locked, fd, changed);
         }
     }
     drop(locked);
     if leaves {
-        call::leave_ring(socket);
+        hearing::leave_ring(socket);
         polled::leave(set);
     }
     match result {

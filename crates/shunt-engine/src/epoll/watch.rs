@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use shunt_shm::atomic::heavy;
 use shunt_shm::slot;
 
-use super::call;
+use super::hearing;
 use super::set::SETS;
 use crate::socket::Locked;
 
@@ -58,7 +58,8 @@ pub(super) fn say_watched(socket: &Locked) -> bool {
     let bits = group.map_or(0, said);
     let change = |old: u32| {
         let said = old & slot::WATCH_MASK;
-        (said != bits && !call::is_relatives(pair, said)).then_some(old & !slot::WATCH_MASK | bits)
+        (said != bits && !hearing::is_relatives(pair, said))
+            .then_some(old & !slot::WATCH_MASK | bits)
     };
     let wait = &pair.own.face.wait;
     wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change)

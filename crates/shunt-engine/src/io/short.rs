@@ -7,7 +7,7 @@ use super::buffer::is_bad;
 use super::target::meanwhile;
 use crate::Outcome;
 use crate::socket::{RECEIVER, SENDER, Socket, Stage};
-use crate::stream::{Conn, short};
+use crate::stream::{Conn, small};
 
 /// Does what [`send`](super::send()) and [`write`](super::write) do with a short message.
 /// Otherwise nothing has been done: [`Outcome::Kernel`] says that it is not shunted.
@@ -23,7 +23,7 @@ pub unsafe fn send(
         Err(outcome) => return outcome,
     };
     // SAFETY: the caller's promise.
-    unsafe { short::send(conn, buffer.cast(), length, flags) }
+    unsafe { small::send(conn, buffer.cast(), length, flags) }
 }
 
 /// Does what [`recv`](super::recv()) and [`read`](super::read) do where a message is
@@ -40,7 +40,7 @@ pub unsafe fn recv(
         Err(outcome) => return outcome,
     };
     // SAFETY: the caller's promise.
-    unsafe { short::receive(conn, buffer.cast(), length, flags) }
+    unsafe { small::receive(conn, buffer.cast(), length, flags) }
 }
 
 /// Whether `fd` is shunted.

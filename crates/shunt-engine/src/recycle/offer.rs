@@ -6,7 +6,7 @@ use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
 use shunt_abi::counters::GivenUp;
 use shunt_abi::message::Role;
 
-use super::kept::{self, Kept, Locked};
+use super::store::{self, Kept, Locked};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::{RESTORED, Socket, Stage, is_any_queued};
@@ -36,7 +36,7 @@ pub(crate) unsafe fn connect(fd: c_int, at: *const sockaddr, length: socklen_t) 
     };
     socket.origin.note_connect();
     let (_, port, _) = address::parts(&wanted.peer);
-    if kept::is_any() && !is_any_queued(port) && wanted.connect(socket) {
+    if store::is_any() && !is_any_queued(port) && wanted.connect(socket) {
         Outcome::Done(0)
     } else {
         Outcome::Kernel
@@ -97,7 +97,7 @@ impl Wanted {
     fn connect(&self, new: &'static Socket) -> bool {
         let start = sys::ticks();
         loop {
-            let Some(locked) = kept::lock() else {
+            let Some(locked) = store::lock() else {
                 return false;
             };
             locked.sweep();

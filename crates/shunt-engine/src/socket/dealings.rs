@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
-use super::due::Due;
+use super::untold::Due;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -14,12 +14,13 @@ use crate::config::hesitate;
 use crate::thread::give;
 use crate::{sys, tcp};
 
+mod kernel_room;
 mod look;
 mod resend;
-mod room;
 mod withdrawal;
 mod written;
 
+pub(super) use kernel_room::{Roomy, has_room};
 #[cfg(test)]
 pub(super) use look::CROWDED;
 pub(super) use look::GROWTH_MS;
@@ -29,7 +30,6 @@ pub(super) use look::{
 use look::{await_peer, has_died_with};
 pub(crate) use look::{cannot_send, is_due, is_owing, is_recalled, is_withdrawn};
 pub(super) use resend::{Debt, resend};
-pub(super) use room::{Roomy, has_room};
 pub(super) use withdrawal::{Withdrawal, follow_if_withdrawn, follow_withdrawal, withdraw};
 pub(super) use written::Written;
 

@@ -17,19 +17,19 @@ mod back;
 mod brought;
 mod bytes;
 
-mod end;
+mod eof;
+mod from_tcp;
 mod next;
 mod ring;
 mod settle;
 mod step;
-mod tcp;
 mod unread;
 
 use back::{after_ring, by_kernel, from_kernel};
+use from_tcp::from_tcp;
 use next::Call;
 use ring::from_ring;
 use step::Step;
-use tcp::from_tcp;
 
 pub(super) use arrival::{await_to_hand_on, is_expected};
 pub(crate) use back::at_mark;

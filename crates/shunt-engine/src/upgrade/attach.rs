@@ -9,7 +9,7 @@ use shunt_rdma::bond::Lines;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Slot};
 
-use super::vain;
+use super::worth;
 use crate::epoll::Known;
 use crate::link::Pair;
 use crate::socket::{Locked, Socket, Stage};
@@ -112,7 +112,7 @@ fn try_attach(socket: &Locked, fd: c_int, known: Known, pollers: u32) -> bool {
         wake::wake_all();
     }
     control::report_shunted(socket.socket);
-    vain::note_use();
+    worth::note_use();
     true
 }
 

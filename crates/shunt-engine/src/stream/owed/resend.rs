@@ -4,7 +4,7 @@ use libc::c_int;
 use shunt_shm::path::unread::Unread;
 use shunt_shm::ring::{Consumer, Found, Memory};
 
-use super::room::Stretched;
+use super::kernel_room::Stretched;
 use crate::sys::{self, Errno};
 
 /// What became of what is owed.

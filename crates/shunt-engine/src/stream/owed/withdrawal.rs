@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use shunt_shm::path::withdrawal::Look;
 pub(in crate::stream) use shunt_shm::path::withdrawal::Withdrawal;
 
+use super::kernel_room::Stretched;
 use super::look::{GROWTH_MS, await_peer, has_died_withdrawing, is_recalled, mark};
-use super::room::Stretched;
 use super::send_owed;
 use crate::stream::Conn;
 use crate::stream::recv::follow_back;

@@ -6,7 +6,7 @@ use libc::{c_int, iovec};
 use shunt_abi::Reason;
 use shunt_shm::slot;
 
-use super::end::failure;
+use super::eof::failure;
 use super::step::{PARTS, Step};
 use crate::iov::{self, Cursor};
 use crate::socket::RECEIVER;

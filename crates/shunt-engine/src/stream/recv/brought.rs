@@ -9,7 +9,7 @@ use shunt_shm::slot;
 
 use super::back::pending;
 use super::bytes::{recount, truncate};
-use super::end::{failure, has_ended, last};
+use super::eof::{failure, has_ended, last};
 use super::ring::from_ring;
 use super::step::{PARTS, Step};
 use crate::config;

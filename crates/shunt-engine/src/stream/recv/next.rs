@@ -16,7 +16,7 @@ use crate::stream::attempt::{Attempts, Next};
 use crate::stream::errors::{abort, keep_error};
 use crate::stream::wait::{Stay, timeout};
 use crate::stream::want::Want;
-use crate::stream::{Conn, downgrade, owed, short};
+use crate::stream::{Conn, downgrade, owed, small};
 use crate::sys;
 use crate::thread::signals;
 use crate::{Outcome, real};
@@ -215,7 +215,7 @@ impl<'a> Call<'a> {
         // What has come is mostly one message.
         let (target, length) = self.cursor.single()?;
         // SAFETY: the caller's promise.
-        unsafe { short::receive(*program, target, length, self.attempts.flags) }
+        unsafe { small::receive(*program, target, length, self.attempts.flags) }
     }
 }
 

@@ -8,7 +8,7 @@ use shunt_shm::ring::{Found, Stopped};
 use shunt_shm::slot::Way;
 
 use super::back::{after_ring, follow_back};
-use super::end::look;
+use super::eof::look;
 use super::step::Step;
 use crate::iov::Cursor;
 use crate::socket::bump;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use shunt_shm::atomic::full;
 use shunt_shm::wake::Door;
 
-use super::call;
+use super::hearing;
 use super::polled;
 use super::set::Set;
 use super::state::State;
@@ -39,7 +39,7 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
         if !state.nested.is_empty() {
             inside = Some(Inside::of(state));
         }
-        stands = state.follows.is_empty() || call::tell_doors(set, state);
+        stands = state.follows.is_empty() || hearing::tell_doors(set, state);
         for follow in &state.follows {
             share_crowd(follow.link);
         }
@@ -53,7 +53,7 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
     Inside::each(inside, |nested| any |= stand_at_doors(nested, threads));
     polled::leave(set);
     if !stands {
-        call::leave_rings(set);
+        hearing::leave_rings(set);
     }
     // In a signal handler that interrupted a change of the set: nobody knows.
     any | own.unwrap_or(true)
@@ -109,7 +109,7 @@ pub(super) fn call_again(set: &'static Set, state: &State) {
 
 fn at_doors(set: &'static Set, state: &State, visit: impl Fn(&Door)) {
     for follow in &state.follows {
-        if let Some(door) = call::door(set, follow) {
+        if let Some(door) = hearing::door(set, follow) {
             visit(follow.link.own().door(door));
         }
     }

@@ -7,7 +7,7 @@ use shunt_shm::slot::{self, Way};
 
 use super::back::after_ring;
 use super::bytes::{arrived, truncate};
-use super::end::{failure, last};
+use super::eof::{failure, last};
 use super::ring::{from_ring, peek_on};
 use super::settle::settle;
 use super::step::{PARTS, Step};

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use shunt_shm::wake::Address;
 
-use super::kept::{self, Kept, Locked};
+use super::store::{self, Kept, Locked};
 use crate::socket::{SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::{config, hold, sys, thread};
@@ -53,7 +53,7 @@ impl Wait {
 
     /// Says where the thread is called that is about to sleep. The caller [looks](Self::has_news) next.
     pub(super) fn say(&self, tell: impl FnOnce(&Address)) {
-        if let Some(_locked) = kept::lock()
+        if let Some(_locked) = store::lock()
             && self.goes_on()
         {
             stream::await_offer(self.conn.pair, tell);
@@ -102,7 +102,7 @@ fn take_all(locked: &Locked, listener: &Socket) {
 
 /// Whether a connection waits for an `accept` of this listener that was offered in memory.
 pub(crate) fn is_readable(listener: &Socket) -> bool {
-    kept::last_taken(listener) != 0
+    store::last_taken(listener) != 0
 }
 
 /// Whether a listener's `accept` waits as long as it takes, and what it accepts is as a new socket.
@@ -115,7 +115,7 @@ pub(super) fn is_plain(listener: &Socket) -> bool {
 /// Whether a thread may wait at a listener for what is offered in memory.
 fn may_wait_at(listener: &Socket) -> bool {
     config::recycles()
-        && kept::is_any_of(listener)
+        && store::is_any_of(listener)
         && listener.stage() == Stage::Listener
         && is_plain(listener)
         && !config::is_confined()
@@ -125,7 +125,7 @@ fn may_wait_at(listener: &Socket) -> bool {
 /// Whether a readiness call that names this socket is to be answered here: what the kernel knows is not all. `now`: the
 /// call does not wait.
 pub(crate) fn concerns(socket: &Socket, now: bool) -> bool {
-    kept::is_any() && (is_readable(socket) || !now && may_wait_at(socket))
+    store::is_any() && (is_readable(socket) || !now && may_wait_at(socket))
 }
 
 /// What a thread waits at in a readiness call, by numbers, a bit each.
@@ -160,7 +160,7 @@ impl Waits {
         if !may_wait_at(listener) {
             return;
         }
-        let Some(locked) = kept::lock() else { return };
+        let Some(locked) = store::lock() else { return };
         if !self.are_any() {
             locked.sweep();
             leave_what_was_left(&locked);
@@ -179,7 +179,7 @@ impl Waits {
         std::iter::from_fn(move || {
             let number = left.trailing_zeros();
             left &= left.checked_sub(1)?;
-            Some(Wait::at(kept::numbered(number)))
+            Some(Wait::at(store::numbered(number)))
         })
     }
 
@@ -215,7 +215,7 @@ impl Waits {
 
     #[cold]
     fn end_all(&self) {
-        if let Some(locked) = kept::lock() {
+        if let Some(locked) = store::lock() {
             for wait in self.each().flatten() {
                 wait.end(&locked);
             }
@@ -226,8 +226,8 @@ impl Waits {
 
 /// A thread that waited for what comes to this listener, beside others that are called at the same address, was called.
 pub(crate) fn take_for_others(listener: &Socket) {
-    if kept::is_any()
-        && let Some(locked) = kept::lock()
+    if store::is_any()
+        && let Some(locked) = store::lock()
     {
         take_all(&locked, listener);
     }

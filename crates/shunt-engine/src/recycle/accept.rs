@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, pollfd, sockaddr, socklen_t};
 
-use super::kept::{self, Kept, Locked};
+use super::await_offer::{self, Wait};
 use super::offer::set_up;
-use super::wait::{self, Wait};
+use super::store::{self, Kept, Locked};
 use crate::entry::{self, Entry};
 use crate::hold::{Held, Taken};
 use crate::socket::{Socket, Stage};
@@ -35,11 +35,12 @@ pub(crate) unsafe fn accept(
     length: *mut socklen_t,
     flags: c_int,
 ) -> Outcome {
-    if !config::recycles() || !kept::is_any() || config::is_confined() {
+    if !config::recycles() || !store::is_any() || config::is_confined() {
         return Outcome::Kernel;
     }
     // What was taken before has come about when the listener was as new.
-    let accepts = |socket: &Socket| wait::is_plain(socket) || wait::is_readable(socket);
+    let accepts =
+        |socket: &Socket| await_offer::is_plain(socket) || await_offer::is_readable(socket);
     let listens = |socket: &&Socket| socket.stage() == Stage::Listener && accepts(socket);
     let Some(listener) = Socket::of(fd).filter(listens) else {
         return Outcome::Kernel;
@@ -75,16 +76,16 @@ enum Next {
 
 impl Wanted {
     fn attempt(&self, seen: Seen) -> Next {
-        let Some(locked) = kept::lock() else {
+        let Some(locked) = store::lock() else {
             return Next::End(Outcome::Kernel);
         };
         locked.sweep();
-        wait::leave_what_was_left(&locked);
+        await_offer::leave_what_was_left(&locked);
         let taken = |kept: &&Kept| kept.is_taken() && kept.is_of(self.listener);
         if let Some(taken) = locked.each().find(taken) {
             return self.finish(&locked, taken);
         }
-        let may_wait = wait::is_plain(self.listener) && self.may_wait();
+        let may_wait = await_offer::is_plain(self.listener) && self.may_wait();
         let Some(wait) = may_wait
             .then(|| Wait::begin(&locked, self.listener))
             .flatten()
@@ -93,7 +94,7 @@ impl Wanted {
         };
         drop(locked);
         let woken = self.wait(&wait, seen);
-        let Some(locked) = kept::lock() else {
+        let Some(locked) = store::lock() else {
             // Never: this thread has not got it.
             return Next::End(Outcome::Kernel);
         };
@@ -242,7 +243,7 @@ impl Wanted {
 
 /// The thread is cancelled in its sleep: what is offered the next `accept` returns.
 fn leave(wait: &Wait) {
-    if let Some(locked) = kept::lock() {
+    if let Some(locked) = store::lock() {
         wait.end(&locked);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::call;
+use super::hearing;
 use super::set::{SETS, Set};
-use super::sleep::leave_doors;
+use super::sleepers::leave_doors;
 use super::watch::watch;
 use crate::hold::Held;
 use crate::link::Link;
@@ -53,7 +53,7 @@ impl Set {
                 }
             }
             for follow in &state.follows {
-                call::leave_door(self, follow);
+                hearing::leave_door(self, follow);
                 follow.link.unhold();
             }
         }
