@@ -34,9 +34,14 @@ def talk(connection, times):
 
 
 def client(port):
-    """Makes a connection, or uses one, for each line that it is told."""
+    """Makes a connection, uses the last one or closes it, for each line that it is told."""
     connections = []
+    print("begun", flush=True)
     for line in sys.stdin:
+        if line.strip() == "close":
+            connections.pop().close()
+            print("closed", flush=True)
+            continue
         if line.strip() == "make":
             connections.append(socket.create_connection(("127.0.0.1", port)))
         talk(connections[-1], 5000 if line.strip() == "use much" else 200)
@@ -45,7 +50,7 @@ def client(port):
 
 def start_daemon():
     daemon = subprocess.Popen([DAEMON, "--linger", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until(lambda: shuntd.pid() == daemon.pid)
+    assert until(lambda: shuntd.pid() == daemon.pid), "another shuntd serves here"
     return daemon
 
 
@@ -75,14 +80,18 @@ def case(mode, stopped=False, busy=False, twice=False, server="threads"):
     serving = subprocess.Popen([*words, "--serve", server], stdout=subprocess.PIPE, text=True)
     port = serving.stdout.readline().strip()
     peer = subprocess.Popen([*words, "--client", port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # `shunt run` would start another shuntd if it found none.
+    assert peer.stdout.readline().strip() == "begun"
 
     def tell(word):
         print(word, file=peer.stdin, flush=True)
         return peer.stdout.readline().strip()
 
-    if server in ("threads", "forks"):
+    # Both are known to shuntd from here on, and may be to its successor.
+    tell("make")
+    if server in ("poll", "select"):
         # Beside one that is shunted, poll and select would be the library's.
-        tell("make")
+        tell("close")
     if stopped:
         # The claim is made, and lies unread.
         first.send_signal(signal.SIGSTOP)
