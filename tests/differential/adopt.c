@@ -9,20 +9,6 @@
 enum { ROUNDS = 20000, FEWER = 2000 };
 enum { KEPT = 1, TAKEN = 2, INHERITED = 4 }; // the giver's copy; the receiver's way to it
 
-static void connect_anew(struct end *e)
-{
-    int on = 1;
-    if (e->role == S) {
-        go(e);
-        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
-    } else {
-        await_go(e);
-        FD = tcp_socket(e->fam, SOCK_CLOEXEC);
-        MUST(tcp_connect(FD, e->fam, e->port));
-    }
-    MUST(setsockopt(FD, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
-}
-
 // The other side of ECHO.
 static void ask(struct end *e, int rounds)
 {

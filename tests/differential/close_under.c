@@ -66,7 +66,7 @@ static int close_is_long(int fd)
     return is_long;
 }
 
-static void connect_anew(struct end *e)
+static void connect_untold(struct end *e)
 {
     if (e->role == C) {
         FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
@@ -96,7 +96,7 @@ static void ends_a_reader(struct end *e)
     int slow = 0;
     for (int i = 0; i < ENDINGS; i++) {
         struct sleeper r;
-        connect_anew(e);
+        connect_untold(e);
         use(e);
         if (e->role == S) {
             begin(e, &r, FD, 8);
@@ -120,7 +120,7 @@ static void two_under_one_close(struct end *e)
 {
     int good = 0, slow = 0;
     for (int i = 0; i < ROUNDS; i++) {
-        connect_anew(e);
+        connect_untold(e);
         use(e);
         if (e->role == S) {
             struct sleeper r[2];

@@ -221,6 +221,21 @@ static int step_end(struct end *e)
 #define AT(r) for (int on_ = step_begin(e, r); on_; on_ = step_end(e))
 #define FD (e->fd)
 
+// Another connection, by the same listener, in the place of the one that the case had.
+__attribute__((unused)) static void connect_anew(struct end *e)
+{
+    int on = 1;
+    if (e->role == S) {
+        go(e);
+        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    } else {
+        await_go(e);
+        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(FD, e->fam, e->port));
+    }
+    MUST(setsockopt(FD, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+}
+
 // ---- Waiting for states that can be seen -----------------------------------
 
 static long long now_ms(void)

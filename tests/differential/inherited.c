@@ -9,20 +9,6 @@ enum { ROUNDS = 2000, BYTES = 32 };
 static const int idle[] = {64, 128, 256, 512};
 enum { IDLES = sizeof idle / sizeof *idle };
 
-static void connect_anew(struct end *e)
-{
-    int on = 1;
-    if (e->role == S) {
-        go(e);
-        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
-    } else {
-        await_go(e);
-        FD = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
-        MUST(tcp_connect(FD, e->fam, e->port));
-    }
-    MUST(setsockopt(FD, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
-}
-
 static void asks(struct end *e)
 {
     unsigned char buf[BYTES];
