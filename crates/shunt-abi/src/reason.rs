@@ -84,6 +84,7 @@ reasons! {
     NoDevice = 45, "NO_DEVICE", "The other end is on another host, and one of the two hosts has no RDMA device with an active port.";
     DeviceKind = 46, "DEVICE_KIND", "The other end is on another host, and one of the two hosts has only RDMA devices of kinds that Shunt cannot use (iWARP, EFA).";
     Pinned = 47, "PINNED", "The other end is on another host, and a process of one of them may not pin as much memory as RDMA needs (RLIMIT_MEMLOCK, or [hosts] in shunt.toml(5)).";
+    SharedTable = 48, "SHARED_TABLE", "The process has shared its table of descriptors with another one (clone(2) with CLONE_FILES).";
 }
 
 impl Reason {

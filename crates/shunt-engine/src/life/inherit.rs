@@ -46,7 +46,12 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
 fn goes_on_elsewhere(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::Inherited | Reason::Passed | Reason::Stdio | Reason::IoUring | Reason::AsyncIo
+        Reason::Inherited
+            | Reason::Passed
+            | Reason::Stdio
+            | Reason::IoUring
+            | Reason::AsyncIo
+            | Reason::SharedTable
     )
 }
 
@@ -83,6 +88,11 @@ pub(super) fn forget_all(reason: Reason) {
             give_up_socket(socket, fd, reason);
         }
     });
+    forget_plain();
+}
+
+/// What is the kernel's again is forgotten, unless an epoll set has it.
+pub(super) fn forget_plain() {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && socket.stage() == Stage::Attached
