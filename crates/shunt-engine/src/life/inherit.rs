@@ -1,6 +1,6 @@
 //! What another program is about to have: by `exec`, by a spawn, or passed to its
 //! process. It may not run under Shunt, so each such connection becomes a plain
-//! kernel socket first.
+//! kernel socket first. What lies unread in its ring comes by TCP then (`stream/downgrade.rs`).
 
 use libc::c_int;
 use shunt_abi::Reason;

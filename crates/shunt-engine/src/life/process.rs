@@ -1,4 +1,5 @@
-//! The process: start, fork, exec, exit, and a change of its rights.
+//! The process: start, fork, exec, exit, and a change of its rights. What becomes of each connection at an exec stands in
+//! [`inherit`].
 
 use libc::{c_char, c_int};
 use shunt_abi::Reason;
