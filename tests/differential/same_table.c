@@ -1,6 +1,5 @@
 // A process and its child with one table of descriptors (`clone(2)`, CLONE_FILES): what one of them closes or opens, the
 // other one has closed or opened, too. Each case has such a pair as a child of the server's, which goes on without it.
-// path: free
 #include "diff.h"
 #include <linux/sched.h>
 
