@@ -46,7 +46,7 @@ pub(crate) enum Rings {
 
 static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static CONFINED: AtomicBool = AtomicBool::new(false);
-/// Why upgrades are off since the start or a later moment, as a reason number.
+/// Why upgrades are off where they are, as a reason number.
 static AGAINST: AtomicU8 = AtomicU8::new(Reason::Disabled as u8);
 /// At every so manieth wait of the process all its connections go back to TCP (a test's switch); 0: never.
 static RESTLESS: AtomicU32 = AtomicU32::new(0);
