@@ -49,7 +49,7 @@ reasons! {
     Inherited = 10, "INHERITED", "The socket came through exec from a program that opened it.";
     Passed = 11, "PASSED", "The socket was passed to another process by SCM_RIGHTS.";
     Stdio = 12, "STDIO", "The socket is a standard stream or has a stdio stream on it.";
-    Urgent = 13, "URGENT", "The program uses urgent (out-of-band) data.";
+    Urgent = 13, "URGENT", "The program sends urgent (out-of-band) data, or with another flag that only the kernel serves (MSG_ZEROCOPY, MSG_FASTOPEN).";
     SocketOption = 14, "SOCKET_OPTION", "A socket option in use needs the kernel's TCP.";
     AsyncIo = 15, "ASYNC_IO", "The program asked for SIGIO (O_ASYNC, F_SETOWN, F_SETSIG), or has others read and write for it (aio(7), io_submit(2)).";
     OneShot = 16, "ONE_SHOT", "A one-shot registration must be re-armed before the upgrade.";
@@ -84,6 +84,7 @@ reasons! {
     NoDevice = 45, "NO_DEVICE", "The other end is on another host, and one of the two hosts has no RDMA device with an active port.";
     DeviceKind = 46, "DEVICE_KIND", "The other end is on another host, and one of the two hosts has only RDMA devices of kinds that Shunt cannot use (iWARP, EFA).";
     Pinned = 47, "PINNED", "The other end is on another host, and a process of one of them may not pin as much memory as RDMA needs (RLIMIT_MEMLOCK, or [hosts] in shunt.toml(5)).";
+    SharedTable = 48, "SHARED_TABLE", "The process has shared its table of descriptors with another one (clone(2) with CLONE_FILES).";
 }
 
 impl Reason {

@@ -46,6 +46,8 @@ pub(crate) enum Rings {
 
 static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static CONFINED: AtomicBool = AtomicBool::new(false);
+/// Why upgrades are off where they are, as a reason number.
+static AGAINST: AtomicU8 = AtomicU8::new(Reason::Disabled as u8);
 /// At every so manieth wait of the process all its connections go back to TCP (a test's switch); 0: never.
 static RESTLESS: AtomicU32 = AtomicU32::new(0);
 /// Waits of the process so far, while there is such a number.
@@ -233,12 +235,14 @@ pub(crate) fn claims_at_once() -> bool {
 
 /// Why connections are not upgraded, if they are not.
 pub(crate) fn against() -> Option<Reason> {
-    match (upgrade(), rings()) {
-        (Upgrade::Off, _) if CONFINED.load(Ordering::Relaxed) => Some(Reason::Confined),
-        (Upgrade::Off, Rings::InUse) => Some(Reason::IoUring),
-        (Upgrade::Off, _) => Some(Reason::Disabled),
-        _ => None,
-    }
+    let number = AGAINST.load(Ordering::Relaxed);
+    (upgrade() == Upgrade::Off).then(|| Reason::from_number(number).unwrap_or(Reason::Disabled))
+}
+
+/// Upgrades are off for the rest of the process's life.
+fn turn_off(why: Reason) {
+    AGAINST.store(why as u8, Ordering::Relaxed);
+    UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
 }
 
 /// Whether the program uses `io_uring`, or may.
@@ -250,18 +254,25 @@ pub(crate) fn rings() -> Rings {
     }
 }
 
-/// The program uses `io_uring`: upgrades are off for the rest of its life.
+/// The program uses `io_uring`: no more upgrades.
 pub(crate) fn use_rings() {
     if upgrade() != Upgrade::Off {
         RINGS.store(Rings::InUse as u8, Ordering::Relaxed);
-        UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
+        turn_off(Reason::IoUring);
     }
 }
 
-/// The program gives up system calls: upgrades are off for the rest of its life.
+/// The process shares its table of descriptors with another one: no more upgrades.
+pub(crate) fn share_table() {
+    if upgrade() != Upgrade::Off {
+        turn_off(Reason::SharedTable);
+    }
+}
+
+/// The program gives up system calls: no more upgrades.
 pub(crate) fn confine() {
     CONFINED.store(true, Ordering::Relaxed);
-    UPGRADE.store(Upgrade::Off as u8, Ordering::Relaxed);
+    turn_off(Reason::Confined);
 }
 
 /// Whether it has. Then a system call of the library's that the program would not make itself may end the process.

@@ -1,4 +1,5 @@
-//! What sockets have done, and the line that each process appends to the statistics file.
+//! What sockets have done, and the line that each process appends to the statistics file as it ends. Of a process that is killed,
+//! also by a signal of its own, shuntd appends it (`shuntd/src/account.rs`).
 
 use std::sync::atomic::Ordering;
 

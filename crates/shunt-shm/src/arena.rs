@@ -3,7 +3,8 @@
 //! The writer makes the file, maps it, then seals it: from then on nobody can
 //! resize it or map it writable again (`memfd_create(2)`, `F_SEAL_FUTURE_WRITE`),
 //! so its descriptor can be handed to a peer that is not trusted, and a peer
-//! that maps it need not fear `SIGBUS`.
+//! that maps it need not fear `SIGBUS`: nobody can truncate it, and a process that unmaps it
+//! unmaps its own view alone.
 //!
 //! A forked child has none of it (`MADV_DONTFORK`) but the parts that [`Arena::hand_on`] names: those
 //! of connections that it shares. A part that a process has given away once, by [`Arena::unmap_part`]

@@ -6,7 +6,7 @@
 //! 1     progress   the receiver                        by its sender, when the ring looks full
 //! 2     output     the sender                          by its receiver, where a direction changes its way
 //! 3, 4  sending    the sender (shared by fork)         `token` and `way` alone, where a direction goes back to TCP
-//! 5     receiving  the receiver (shared by fork)       `token` and `way` alone, likewise
+//! 5     receiving  the receiver (shared by fork)       `token`, `way`, `read` and `left` alone, likewise
 //! 6     options    setsockopt, fork, a call that       `forked` alone, by a sender that waits for room; `turn` where a
 //!                  meets an error; close, connect      connection ends or begins
 //!                  and accept (`turn`)
@@ -16,6 +16,44 @@
 //!
 //! *The sender* and *the receiver* are the threads that hold the token of that direction. All of a slot is written by
 //! one side only: a peer maps it read-only and checks everything it reads.
+//!
+//! # Where each word of a peer's is checked
+//!
+//! A hostile peer may write anything into its own arena. This side reads these of its words; none of them says where to read or
+//! write, or how much, before it is checked:
+//!
+//! ```text
+//! word                            checked in                        what a wrong one comes to
+//! face.generation, state          slot/life.rs `state`              of another life: no state; unknown bits: ignored
+//! face.again                      path/life.rs                      counts only if it is the next life
+//! face.wait                       engine stream/tell.rs `tell`      bits are asked for; the group is cut to 6 bits
+//! face.epoch                      engine stream/tell.rs `call_once` compared only: one call too many or too few, to the peer
+//! face.core                       engine stream/spin.rs `compare`   compared only
+//! face.data, room                 engine wake/call.rs               a datagram to a name; the channel there hears none
+//!                                                                   without its own word (wake/datagram.rs `listen_for`)
+//! progress.read                   ring/producer.rs `is_possible`    `Fault`: the connection ends
+//! progress.bytes                  engine stream/conn.rs `in_flight` counts for how much may be in flight, never for where
+//! output.switch_at, back_at       path/switch.rs, path/recall.rs    compared with what has come by TCP, never an offset in the ring
+//! output.bytes                    engine stream/recv/bytes.rs       a count for `FIONREAD`, a ring at most
+//! output.room_at                  engine stream/tell.rs             compared only: when the peer is told of room
+//! sending.token, receiving.token  engine stream/owed/look.rs        waited for within bounds, and while the kernel says that
+//!                                                                   the holder runs
+//! sending.way, receiving.way      `Way::load`                       any other number is `TcpAgain`
+//! receiving.read, left            path/unread.rs `lies_in`          no place in this side's ring: the ring is broken
+//! options.forked                  engine stream/owed/look.rs        compared only
+//! options.turn                    recycle.rs `read`, `from_number`  of another life or unknown: nothing is offered
+//! recall.stage                    path/recall.rs `look`             `Nonsense`: the connection ends
+//! recall.answered                 path/recall.rs                    compared with the two answers
+//! beside the slots:
+//! a header of the ring            ring/consumer.rs `frame`          `Fault`: the connection ends
+//! payload                         never                             the program's own business; copied once, by length of `frame`
+//! an entry of a log               wake.rs `Log::next`               a bounded number of looks; a slot that is none is skipped
+//!                                                                   (engine link.rs `socket`)
+//! a door: sleepers, epoch, address engine stream/tell.rs `tell`     as those of `face`
+//! the arena: its size and seals   arena.rs `open`                   the link is refused
+//! the arena: crowded until        engine stream/crowd.rs `learn`    no time soon: ignored; else this side sleeps sooner
+//! the arena: PID namespace        engine link.rs `shares_numbers`   compared only: whether a token's number is believed
+//! ```
 //!
 //! Bits are plain constants, and no type of flags: every word is an atomic that is changed by `fetch_or` and read, on the
 //! peer's side, by one load whose other bits may be anything; so a type would be made and taken apart at each of these places,

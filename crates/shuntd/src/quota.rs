@@ -1,4 +1,5 @@
-//! What a tenant may hold of what all share: links, slots, memory, and the daemon's time.
+//! What a tenant may hold of what all share: links, slots, memory, and the daemon's time. A pair for which there is no room
+//! stays on TCP (`QUOTA`, `daemon/pairing.rs`), and all else goes on.
 //!
 //! A process is charged to its user, to its container if it is in one, and to the host. Each of the two
 //! processes of a link or of a connection is charged with it, and with the arena that it has made for it.

@@ -72,6 +72,7 @@ pub(crate) fn of(reason: Reason) -> Option<&'static str> {
         | Reason::Edge
         | Reason::HolderDied
         | Reason::Ended
+        | Reason::SharedTable
         | Reason::UnknownSet => return None,
     })
 }

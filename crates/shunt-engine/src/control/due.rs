@@ -135,7 +135,8 @@ pub(super) fn forget() {
     }
 }
 
-/// A new daemon knows nothing: tell it of listeners and unpaired connections.
+/// A new daemon knows nothing: it is told of listeners and of attached connections, which go on. A connection that is claimed
+/// and not paired is claimed again by its next call.
 pub(super) fn tell_everything() {
     stock::forget();
     forget();
@@ -146,7 +147,6 @@ pub(super) fn tell_everything() {
                 socket.dealings.told.store(true, Ordering::Relaxed);
                 socket.dealings.due.add_status(0);
             }
-            // Claims are made again by the next call on the connection.
             Stage::Claimed => {
                 socket.move_on(Stage::Claimed, Stage::Candidate);
             }

@@ -1,4 +1,8 @@
 //! Registrations of sockets in a set: what `epoll_ctl` does.
+//!
+//! `EPOLLEXCLUSIVE` is the kernel's as long as the registration is in the program's set: that of a listener always is, and that
+//! of a connection on TCP. Once the registration is in the inner set the flag has no effect but its `EINVAL`s: if a connection
+//! is in several sets, the threads of each are woken (`epoll_ctl(2)`: "one or more of the epoll file descriptors").
 
 use std::sync::atomic::Ordering;
 

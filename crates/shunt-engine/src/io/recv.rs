@@ -1,4 +1,4 @@
-//! Bytes in.
+//! Bytes in: the calls and their buffers. How the bytes come, and what its flags do, stands in `stream/recv.rs`.
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 

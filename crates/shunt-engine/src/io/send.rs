@@ -1,4 +1,4 @@
-//! Bytes out.
+//! Bytes out: the calls and their buffers. How the bytes go, and what its flags do, stands in `stream/send.rs`.
 
 use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t};
 use shunt_abi::Reason;

@@ -1,4 +1,7 @@
 //! From `socket` to `shutdown`.
+//!
+//! When a connection is offered to shuntd, also one whose `connect` does not block, [`upgrade`] decides: each `before_…` and
+//! `after_…` here asks it.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 

@@ -1,6 +1,6 @@
 //! What another program is about to have: by `exec`, by a spawn, or passed to its
 //! process. It may not run under Shunt, so each such connection becomes a plain
-//! kernel socket first.
+//! kernel socket first. What lies unread in its ring comes by TCP then (`stream/downgrade.rs`).
 
 use libc::c_int;
 use shunt_abi::Reason;
@@ -46,7 +46,12 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
 fn goes_on_elsewhere(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::Inherited | Reason::Passed | Reason::Stdio | Reason::IoUring | Reason::AsyncIo
+        Reason::Inherited
+            | Reason::Passed
+            | Reason::Stdio
+            | Reason::IoUring
+            | Reason::AsyncIo
+            | Reason::SharedTable
     )
 }
 
@@ -83,6 +88,11 @@ pub(super) fn forget_all(reason: Reason) {
             give_up_socket(socket, fd, reason);
         }
     });
+    forget_plain();
+}
+
+/// What is the kernel's again is forgotten, unless an epoll set has it.
+pub(super) fn forget_plain() {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && socket.stage() == Stage::Attached

@@ -1,4 +1,5 @@
-//! The process: start, fork, exec, exit, and a change of its rights.
+//! The process: start, fork, exec, exit, and a change of its rights. What becomes of each connection at an exec stands in
+//! [`inherit`].
 
 use libc::{c_char, c_int};
 use shunt_abi::Reason;
@@ -44,6 +45,21 @@ pub fn after_fork_parent() {
 #[inline]
 pub fn before_lending() {
     thread::lend_memory();
+}
+
+/// Before a child is made that has this process's table of descriptors (`CLONE_FILES`), and is no thread of it.
+///
+/// What one of them closes or opens, the other one's memory knows nothing of. So all that the process has goes back to the
+/// kernel, and neither upgrades anything from then on. The child is not told that it is one: in the memory of its parent,
+/// or in a copy, it owns nothing ([`thread::owns_memory`]), and leaves the library's descriptors alone.
+pub fn before_sharing_table() {
+    if thread::owns_memory() {
+        config::share_table();
+        recycle::give_up_all();
+        inherit::give_up_all(Reason::SharedTable);
+        epoll::give_back();
+        inherit::forget_plain();
+    }
 }
 
 /// After a fork, in the child.

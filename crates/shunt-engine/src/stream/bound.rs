@@ -22,7 +22,7 @@ pub(crate) fn unsent(conn: &Conn) -> u64 {
 const WINDOW: u32 = 192 << 10;
 
 /// What TCP takes at once where its segments are small (a link between network namespaces), in a send buffer as large as
-/// every program may make one (`owed/room.rs`): over the loopback interface that takes a whole ring. What is in
+/// every program may make one (`owed/kernel_room.rs`): over the loopback interface that takes a whole ring. What is in
 /// flight can be sent again at any time.
 const FAR: u32 = 320 << 10;
 
@@ -75,8 +75,8 @@ pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
     }
 }
 
-/// Whether a receive waits for more than one byte (`SO_RCVLOWAT`), which the kernel does; or may do so,
-/// as the kernel does not say what options are set.
+/// Whether a receive waits for more than one byte (`SO_RCVLOWAT`), which the kernel does, so that the connection stays on TCP;
+/// or may do so, as the kernel does not say what options are set.
 pub(crate) fn waits_for_many(fd: c_int) -> bool {
     !sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|least| least <= 1)
 }

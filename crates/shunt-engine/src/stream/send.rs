@@ -80,7 +80,7 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
     }
 }
 
-/// The kernel alone can send it, behind what the peer has recalled.
+/// The kernel alone can send it (urgent data, `MSG_ZEROCOPY`, `MSG_FASTOPEN`), behind what the peer has recalled.
 #[cold]
 fn leave_for_kernel(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
     loop {

@@ -6,6 +6,10 @@
 //! itself, if it was made by `vfork` or the like: then the memory has been *lent*, and
 //! from there on only the process number tells.
 //!
+//! A child with memory of its own that has its parent's table of descriptors (`CLONE_FILES`) is left to believe that it is such
+//! a copy: what it closes is closed for its parent, too, so it must take nothing of the library's
+//! ([`crate::life::before_sharing_table`]).
+//!
 //! Of a `vfork` by an instruction of the program's own nobody knows. Its child may move bytes by
 //! the state in memory, as a thread may; where descriptors are closed or copied, the kernel is asked.
 

@@ -56,9 +56,25 @@ fn prepare_bare_fork(flags: u64) {
     prepare_fork_by(flags);
 }
 
+/// Whether a child with these flags of `clone` has its parent's table of descriptors, and is no thread of it.
+fn has_same_table(flags: u64) -> bool {
+    flags & (libc::CLONE_FILES | libc::CLONE_THREAD) as u64 == libc::CLONE_FILES as u64
+}
+
+/// Before any `clone`, with its flags.
+pub(super) fn before_clone(flags: u64) {
+    if has_same_table(flags) {
+        quietly(next::before_bare_fork);
+        quietly(life::before_sharing_table);
+    }
+}
+
 /// Surrounds a call that returns 0 in a child with memory of its own, and has these flags of `clone`.
 #[inline(always)]
 pub(super) fn forking<T: PartialEq + From<i8>>(flags: u64, kernel: impl FnOnce() -> T) -> T {
+    if has_same_table(flags) {
+        return kernel();
+    }
     prepare_bare_fork(flags);
     let child = kernel();
     if child == T::from(0) {
@@ -189,12 +205,15 @@ unsafe extern "C-unwind" fn clone(
     tls: *mut c_void,
     child: *mut pid_t,
 ) -> c_int {
-    let (Some(function), 0) = (main, flags & libc::CLONE_VM) else {
-        // A thread or a `vfork`, on a stack of its own.
-        if flags & libc::CLONE_VFORK == 0 {
+    before_clone(flags as u64);
+    let has = |flag| flags & flag != 0;
+    let Some(function) = main.filter(|_| !has(libc::CLONE_VM) && !has_same_table(flags as u64))
+    else {
+        // A thread or a `vfork`, on a stack of its own, or a child that owns no descriptor.
+        if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
             not_alone();
         }
-        if flags & libc::CLONE_THREAD == 0 {
+        if has(libc::CLONE_VM) && !has(libc::CLONE_THREAD) {
             life::before_lending();
         }
         // SAFETY: the caller keeps the function's contract.

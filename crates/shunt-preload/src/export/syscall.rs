@@ -153,6 +153,7 @@ fn forks(number: c_long, first: c_long, second: c_long) -> Forks {
         }
         _ => return Forks::No,
     };
+    process::before_clone(flags);
     let has = |flag: c_int| flags & flag as u64 != 0;
     if has(libc::CLONE_VM) && !has(libc::CLONE_VFORK) {
         not_alone();

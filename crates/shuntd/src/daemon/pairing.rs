@@ -1,4 +1,4 @@
-//! From a claim to a slot.
+//! From a claim to a slot. By what two ends are known to be one connection stands in [`super::crossing`] (`counterpart`).
 //!
 //! ```text
 //!            resolved            match            memory
