@@ -39,6 +39,7 @@ mod spin;
 mod stand_in;
 mod take;
 mod tell;
+mod together;
 mod transfer;
 mod usual;
 mod wait;

@@ -12,12 +12,15 @@
 //! all of them have a turn, and to sleep instead would cost this thread, and the one that must wake it, far more than
 //! the yields do.
 //!
+//! Ends that take turns on one core for long sleep now and then, so that they may part ([`Together`]).
+//!
 //! While strangers want the cores ([`Crowd`]) a wait sleeps at once. And where nobody knows that the
 //! peer is on this core, a yield is a try: if a [`Stranger`] has it, there is no other for a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::crowd::{AWAY, Crowd, Seen, Stranger};
+use super::together::Together;
 use crate::link::Link;
 use crate::sys;
 
@@ -72,6 +75,8 @@ static CROWD: Crowd = Crowd::new();
 static HERE: Seen = Seen::new();
 /// Whether a stranger has had a yield that was meant for a peer.
 static STRANGER: Stranger = Stranger::new();
+/// For how long this process and its peers have taken turns on a core.
+static TOGETHER: Together = Together::new();
 
 /// Whether a full spin is tried after so many that failed in a row.
 fn is_probe(failed: u32) -> bool {
@@ -130,6 +135,14 @@ pub(crate) fn shares_core() -> bool {
     YIELDED.load(Ordering::Relaxed) >= SHARING
 }
 
+/// A wait is to sleep, so that this process and its peers may part. The next one looks first, which shows whether they have.
+#[cold]
+fn part(now: u64) {
+    TOGETHER.tries(now);
+    let yielded = YIELDED.load(Ordering::Relaxed);
+    YIELDED.store(yielded.min(SHARING - 1), Ordering::Relaxed);
+}
+
 /// Whether to yield before the first look at ends that share a core.
 fn is_at_once() -> bool {
     let waits = AT_ONCE.load(Ordering::Relaxed).wrapping_add(1);
@@ -180,10 +193,11 @@ pub(super) fn is_burst_over(now: u64) -> bool {
     now.wrapping_sub(YIELDED_AT.load(Ordering::Relaxed)) > BURST
 }
 
-/// Yields once to a peer on this core, unless that has been in vain or strangers want it.
+/// Yields once to a peer on this core, unless that has been in vain, strangers want it, or the two are to part.
 pub(super) fn give_turn() -> bool {
     let now = sys::ticks();
-    let may = FAILED.load(Ordering::Relaxed) == 0 && !CROWD.is_there(now);
+    let may =
+        FAILED.load(Ordering::Relaxed) == 0 && !CROWD.is_there(now) && !TOGETHER.is_for_long(now);
     if may {
         yield_now(now);
     }
@@ -229,10 +243,14 @@ impl Spin {
             _ => (false, GREEDY),
         };
         let at_once = at_once && !crowded;
+        let parts = at_once && peer != Peer::Elsewhere && TOGETHER.is_for_long(start);
+        if parts {
+            part(start);
+        }
         let greedy = if at_once { 0 } else { look };
         Self {
             start,
-            budget: if crowded { 0 } else { budget },
+            budget: if crowded || parts { 0 } else { budget },
             greedy,
             away: 0,
             turns: 0,

@@ -1,0 +1,134 @@
+//! Two ends on one core, while another core may be idle.
+//!
+//! Ends that take turns by yields never sleep. Linux looks for an idle core when a thread wakes; its balancing takes
+//! threads that have run in the last half millisecond for hot in their caches, and leaves them where they are, for seconds
+//! at times (redis and its benchmark, pushed onto one core by a program that ran for 0.7 ms: 0.75 million requests a second, 1.18
+//! on two). So from time to time a wait sleeps in place of a yield, and is woken on an idle core, if there is one. If
+//! there is none, the ends meet again, and the next try comes later and later.
+//!
+//! Times are ticks of the time stamp counter (here about 2.6 per nanosecond).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Ends that have taken turns for so long try to part (about 0.25 ms), …
+const FIRST: u64 = 650_000;
+/// … at the latest after this (about 16 ms) where that has been in vain: a try takes some 10 µs.
+const LAST: u64 = FIRST << 6;
+/// They have parted if no wait yielded at once for so long (about 1 ms).
+const APART: u64 = 2_600_000;
+
+/// How this process's ends take turns with theirs. Its words are hints: threads that change them at the same time may lose
+/// what one of them has seen.
+pub(super) struct Together {
+    /// When a wait last yielded at once.
+    seen: AtomicU64,
+    /// When the next try is due, …
+    due: AtomicU64,
+    /// … and how long after the last one that is.
+    pause: AtomicU64,
+}
+
+impl Together {
+    pub(super) const fn new() -> Self {
+        Self {
+            seen: AtomicU64::new(0),
+            due: AtomicU64::new(0),
+            pause: AtomicU64::new(FIRST),
+        }
+    }
+
+    /// A wait is about to yield at once, to a peer on its core. Whether it is to sleep instead, and say so by
+    /// [`Together::tries`].
+    #[inline]
+    pub(super) fn is_for_long(&self, now: u64) -> bool {
+        let apart = now.wrapping_sub(self.seen.load(Ordering::Relaxed));
+        self.seen.store(now, Ordering::Relaxed);
+        if apart > APART {
+            self.meet(apart, now);
+        }
+        let left = self.due.load(Ordering::Relaxed).wrapping_sub(now);
+        // A time that is too far away is none: the counter has begun anew.
+        !(1..=LAST).contains(&left)
+    }
+
+    /// The ends have met on a core, and were apart before that for so long. Where they meet soon after they
+    /// have parted, that is of little use.
+    #[cold]
+    fn meet(&self, apart: u64, now: u64) {
+        let pause = self.pause.load(Ordering::Relaxed);
+        let pause = if apart > 4 * pause { FIRST } else { pause };
+        self.pause.store(pause, Ordering::Relaxed);
+        self.due.store(now.wrapping_add(pause), Ordering::Relaxed);
+    }
+
+    /// A wait sleeps, that the ends may part.
+    #[cold]
+    pub(super) fn tries(&self, now: u64) {
+        let pause = (2 * self.pause.load(Ordering::Relaxed)).min(LAST);
+        self.pause.store(pause, Ordering::Relaxed);
+        self.due.store(now.wrapping_add(pause), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 2_600_000;
+
+    /// Yields each 2 µs for so long (ms); when they would sleep instead, from the beginning (ms).
+    fn take_turns(together: &Together, from: u64, lasts: u64) -> Vec<u64> {
+        let mut tries = Vec::new();
+        let mut now = from;
+        while now < from + lasts * MS {
+            now += MS / 500;
+            if together.is_for_long(now) {
+                together.tries(now);
+                tries.push((now - from) / MS);
+            }
+        }
+        tries
+    }
+
+    #[test]
+    fn ends_that_stay_on_one_core_try_less_and_less_often() {
+        let together = Together::new();
+        assert_eq!(take_turns(&together, MS, 20), [0, 0, 1, 3, 7, 15]);
+        assert_eq!(take_turns(&together, 21 * MS, 1600).len(), 100);
+    }
+
+    #[test]
+    fn ends_that_have_parted_for_long_begin_anew() {
+        let together = Together::new();
+        take_turns(&together, MS, 100);
+        assert_eq!(take_turns(&together, 200 * MS, 20), [0, 0, 1, 3, 7, 15]);
+    }
+
+    #[test]
+    fn ends_that_meet_again_at_once_try_no_more_often() {
+        let together = Together::new();
+        take_turns(&together, MS, 50);
+        for n in 1..100 {
+            let tries = take_turns(&together, (1 + 60 * n) * MS, 50);
+            assert_eq!(tries.len(), 3, "{tries:?}");
+        }
+    }
+
+    #[test]
+    fn a_turn_now_and_then_is_no_reason() {
+        let together = Together::new();
+        for n in 1..1000 {
+            assert!(!together.is_for_long(n * 2 * MS));
+        }
+    }
+
+    #[test]
+    fn who_has_not_slept_is_asked_again() {
+        let together = Together::new();
+        assert!(!together.is_for_long(100 * MS));
+        assert!(together.is_for_long(100 * MS + FIRST));
+        assert!(together.is_for_long(100 * MS + FIRST + 1));
+        together.tries(100 * MS + FIRST + 2);
+        assert!(!together.is_for_long(100 * MS + FIRST + 3));
+    }
+}
