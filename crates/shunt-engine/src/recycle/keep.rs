@@ -1,4 +1,5 @@
-//! A connection is closed: is it kept for the next one?
+//! A connection is closed: is it kept for the next one? Only if it is as it was made, and there is room; for how long and how
+//! many says [`store`] (a second, 64).
 
 use std::sync::atomic::Ordering;
 

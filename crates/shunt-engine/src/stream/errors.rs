@@ -1,4 +1,7 @@
 //! Errors that the program has still to see, and ends by reset.
+//!
+//! A peer that was killed has said no end ([`has_died`]). If it left bytes of ours unread, calls say `ECONNRESET`, as on TCP; if
+//! not, they find what it had sent, and then the end of the stream, of which [`super::recv`]'s `eof.rs` asks the kernel.
 
 use std::sync::atomic::Ordering;
 

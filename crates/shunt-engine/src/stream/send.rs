@@ -1,5 +1,8 @@
 //! How a send goes: one attempt after another, into the ring or through the kernel
 //! ([`kernel`]).
+//!
+//! Flags that only the kernel can honour, as `MSG_OOB`, make it leave the ring first. Urgent data is received by the
+//! kernel's call ([`super::recv`]), as is the mark in the stream.
 
 use std::sync::atomic::Ordering;
 

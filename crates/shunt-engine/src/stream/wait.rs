@@ -1,5 +1,8 @@
 //! Waiting on one connection: spin, then sleep in a real call on the base socket and a wake
 //! channel ([`in_kernel`]), having said so to the peer.
+//!
+//! Whatever ends the sleep, also `pthread_cancel`, gives back what the sleeper holds: [`sleep`]'s `get_up` the wait word and its
+//! place at the wake channel, [`stay`] the call's count and its copy of the descriptor.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
