@@ -1,5 +1,5 @@
 //! A port: one process on one device. It takes completions ([`Port::progress`]), and gives them to its links. Who reads of a
-//! ring gives credit back by [`Link::has_read`], which `bond.rs` counts; it is posted once it is due.
+//! ring gives credit back by `Link::has_read`, which `bond.rs` counts; it is posted once it is due.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
