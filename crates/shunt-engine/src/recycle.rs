@@ -249,6 +249,30 @@ mod tests {
     }
 
     #[test]
+    fn who_sends_just_as_its_peer_closes_is_told_of_a_reset_once() {
+        let scene = Scene::new();
+        let said = &scene.conn(CONNECTED).pair.own.face.state;
+        assert!(scene.close(CONNECTED));
+        // The sender has looked at the word before, and publishes when the peer has looked at the ring.
+        let closed = said.fetch_and(!slot::CLOSED, Ordering::Relaxed);
+        let (conn, mut byte) = (scene.conn(ACCEPTED), 0u8);
+        let parts = [libc::iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        }];
+        // SAFETY: a byte of this test's, here and below.
+        let sent = unsafe { stream::send(&conn, &parts, libc::MSG_DONTWAIT) };
+        assert_eq!(sent, Outcome::Done(1));
+        said.store(closed, Ordering::Relaxed);
+        for told in [Outcome::Fail(libc::ECONNRESET), Outcome::Done(0)] {
+            // SAFETY: as above.
+            let received = unsafe { stream::receive(&conn, &parts, libc::MSG_DONTWAIT) };
+            assert_eq!(received, told);
+        }
+        assert!(!scene.close(ACCEPTED));
+    }
+
+    #[test]
     fn one_with_unread_bytes_is_not_kept() {
         let scene = Scene::new();
         scene.ends.send(b"unread");

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use shunt_shm::atomic::{full, heavy};
+use shunt_shm::atomic::full;
 use shunt_shm::publish;
 use shunt_shm::recycle::Side;
 use shunt_shm::slot::{self, Way};
@@ -107,11 +107,10 @@ pub(crate) fn put_aside(conn: &Conn) -> bool {
     let is_told = conn.tell_beside_kernel();
     give(&own.sending.token);
     hesitate();
+    // Pairs with the peer's, if that closes at the same time: one of the two sees what the other one has sent. A peer that
+    // goes on, and had not seen this word as it sent, is told of a reset when it does (`reset_if_died`).
+    full();
     let has_peer_closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    if !has_peer_closed {
-        // Either the peer sees that, or this side sees what it has sent.
-        heavy();
-    }
     // Bytes that the peer has sent meanwhile and nobody reads, or a way that it changes just now.
     let lost = leaves_unread(conn) || has_peer_closed && conn.in_flight() > 0;
     let changes = conn.pair.peer_state() & !(slot::READY | slot::CLOSED) != 0;
