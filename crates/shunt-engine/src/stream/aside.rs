@@ -51,7 +51,15 @@ impl Conn<'_> {
             && (returns, forked, errors) == (0, slot::UNFORKED, false)
             && turns.may_put_aside()
             && turns.life() == self.pair.life()
-            && !has_news(self)
+            && (self.tells_all_in_memory() || !has_news(self))
+    }
+
+    /// Whether the kernel has neither bytes nor an end for it, as far as is known: nothing comes by TCP, and the peer lives. (Of
+    /// one that has been killed since the last look the next connect finds that out, and nothing else comes of it.)
+    fn tells_all_in_memory(&self) -> bool {
+        let lives = || self.socket.hints.kernel_state.load(Ordering::Relaxed) == 0;
+        (self.way_in(), self.way_out()) == (Way::Ring, Way::Ring)
+            && (turns(self.pair).has_peer_put_aside() || lives())
     }
 
     /// Has both directions end in the rings, so that the next connection begins there. A peer that goes on may still have to
