@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, pollfd, sockaddr, socklen_t};
 
 use super::await_offer::{self, Wait};
+use super::lock::{self, Locked};
 use super::offer::set_up;
-use super::store::{self, Kept, Locked};
+use super::store::{self, Kept};
 use crate::entry::{self, Entry};
 use crate::hold::{Held, Taken};
 use crate::socket::{Socket, Stage};
@@ -76,7 +77,7 @@ enum Next {
 
 impl Wanted {
     fn attempt(&self, seen: Seen) -> Next {
-        let Some(locked) = store::lock() else {
+        let Some(locked) = lock::lock() else {
             return Next::End(Outcome::Kernel);
         };
         locked.sweep();
@@ -94,7 +95,7 @@ impl Wanted {
         };
         drop(locked);
         let woken = self.wait(&wait, seen);
-        let Some(locked) = store::lock() else {
+        let Some(locked) = lock::lock() else {
             // Never: this thread has not got it.
             return Next::End(Outcome::Kernel);
         };
@@ -111,8 +112,9 @@ impl Wanted {
     /// Whether the call waits, and the kernel has nothing for it.
     fn may_wait(&self) -> bool {
         let waits = |flags| flags & libc::O_NONBLOCK as usize == 0;
-        sys::ready(self.fd, libc::POLLIN) == 0
-            && sys::fcntl(self.fd, libc::F_GETFL, 0).is_ok_and(waits)
+        let asked = || sys::fcntl(self.fd, libc::F_GETFL, 0).is_ok_and(waits);
+        let known = self.listener.made.flags();
+        known.map_or_else(asked, |flags| !flags.nonblock) && sys::ready(self.fd, libc::POLLIN) == 0
     }
 
     /// The program gets a descriptor of what has been taken.
@@ -138,13 +140,9 @@ impl Wanted {
             // As in the kernel it waits for one who has room.
             Err(errno) => return Next::End(Outcome::Fail(errno)),
         };
-        let nonblock = if self.flags & libc::SOCK_NONBLOCK != 0 {
-            libc::O_NONBLOCK
-        } else {
-            0
-        };
+        let nonblock = self.flags & libc::SOCK_NONBLOCK != 0;
         let set = self.listener.settings.on.load(Ordering::Relaxed);
-        set_up(socket, fd, (libc::O_RDWR | nonblock) as usize, set);
+        set_up(socket, fd, nonblock, set);
         if !self.address.is_null() {
             // SAFETY: the program's own, as `accept4(2)` wants it.
             unsafe { sys::put_name(fd, self.address, self.length) };
@@ -243,7 +241,7 @@ impl Wanted {
 
 /// The thread is cancelled in its sleep: what is offered the next `accept` returns.
 fn leave(wait: &Wait) {
-    if let Some(locked) = store::lock() {
+    if let Some(locked) = lock::lock() {
         wait.end(&locked);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libc::c_int;
 
 use super::{Socket, Stage};
+use crate::sys::{self, address};
 
 /// How a connection came about, as far as another one may come about the same way: by which listener, or by a `connect` of
 /// this process from an address that the kernel has chosen.
@@ -51,6 +52,76 @@ fn name(listener: &Socket) -> u64 {
     u64::from(life) << 32 | u64::from(listener.index() + 2)
 }
 
+/// What the kernel says of a socket once and for all, asked for when it is first needed. Zero: not asked yet.
+#[derive(Debug, Default)]
+pub(crate) struct Whereabouts {
+    network: AtomicU64,
+    cookie: AtomicU64,
+    peer: [AtomicU64; 4],
+}
+
+/// A socket that is nobody's yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Its network namespace (`SO_NETNS_COOKIE`).
+    pub(crate) network: u64,
+    /// The kernel's name for it (`SO_COOKIE`).
+    pub(crate) cookie: u64,
+}
+
+impl Whereabouts {
+    /// Nothing is known.
+    pub(super) fn clear(&self) {
+        let all = [&self.network, &self.cookie].into_iter().chain(&self.peer);
+        all.for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    /// It is this one.
+    pub(crate) fn note(&self, place: Place) {
+        self.network.store(place.network, Ordering::Relaxed);
+        self.cookie.store(place.cookie, Ordering::Relaxed);
+    }
+
+    /// The network namespace that it is in; `fd` names it. `None`: this kernel does not tell (Linux 5.14 does).
+    pub(crate) fn network(&self, fd: c_int) -> Option<u64> {
+        known(&self.network, fd, libc::SO_NETNS_COOKIE)
+    }
+
+    /// The same with its name.
+    pub(crate) fn place(&self, fd: c_int) -> Option<Place> {
+        Some(Place {
+            network: self.network(fd)?,
+            cookie: known(&self.cookie, fd, libc::SO_COOKIE)?,
+        })
+    }
+
+    /// The address that it is connected to, as [`address::words`] says it. One thread at a time.
+    pub(crate) fn peer(&self, fd: c_int) -> Option<[u64; 4]> {
+        if self.peer[0].load(Ordering::Relaxed) == 0 {
+            let words = address::words(&sys::name(fd, true).ok()?);
+            for (at, word) in self.peer.iter().zip(words) {
+                at.store(word, Ordering::Relaxed);
+            }
+        }
+        Some(
+            self.peer
+                .each_ref()
+                .map(|word| word.load(Ordering::Relaxed)),
+        )
+    }
+}
+
+fn known(word: &AtomicU64, fd: c_int, name: c_int) -> Option<u64> {
+    match word.load(Ordering::Relaxed) {
+        0 => {
+            let value = sys::getsockopt(fd, libc::SOL_SOCKET, name).ok()?;
+            word.store(value, Ordering::Relaxed);
+            Some(value)
+        }
+        value => Some(value),
+    }
+}
+
 impl Socket {
     /// The program has closed it, and the library keeps it by this copy of its descriptor.
     pub(crate) fn put_aside(&self, copy: c_int) {
@@ -62,6 +133,8 @@ impl Socket {
     pub(crate) fn use_again(&self, fd: c_int) {
         self.name_by(fd);
         self.hints.clear();
+        // Its peer was there just now: the kernel need not be asked soon.
+        self.hints.looked_at.store(sys::ticks(), Ordering::Relaxed);
         self.again.clear();
         self.dealings.forget_wish();
         self.was_reset.store(false, Ordering::Relaxed);

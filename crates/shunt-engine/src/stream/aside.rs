@@ -171,9 +171,7 @@ pub(crate) fn take_again(conn: &Conn) -> bool {
 }
 
 fn begin(conn: &Conn, life: u32) {
-    let own = conn.pair.own;
-    own.options.nonblock.store(0, Ordering::Relaxed);
-    own.begin_recycled(life);
+    conn.pair.own.begin_recycled(life);
 }
 
 /// A connection begins that its peer has still to accept: whoever waits for it there is called.
