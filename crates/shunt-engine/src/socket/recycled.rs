@@ -1,6 +1,6 @@
 //! A socket whose connection has ended, and that is the next connection's.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 
@@ -10,7 +10,11 @@ use crate::sys::{self, address};
 /// How a connection came about, as far as another one may come about the same way: by which listener, or by a `connect` of
 /// this process from an address that the kernel has chosen.
 #[derive(Debug, Default)]
-pub(crate) struct Origin(AtomicU64);
+pub(crate) struct Origin {
+    by: AtomicU64,
+    /// It uses the socket of a former one.
+    is_again: AtomicBool,
+}
 
 /// A `connect`.
 const CONNECT: u64 = 1;
@@ -20,29 +24,39 @@ const NEITHER: u64 = 0;
 impl Origin {
     /// Neither.
     pub(crate) fn clear(&self) {
-        self.0.store(NEITHER, Ordering::Relaxed);
+        self.begin(NEITHER);
     }
 
     /// A `connect` of this process, which has not bound the socket.
     pub(crate) fn note_connect(&self) {
-        self.0.store(CONNECT, Ordering::Relaxed);
+        self.begin(CONNECT);
     }
 
     /// An `accept` on this listener.
     pub(crate) fn note_accept(&self, listener: &Socket) {
-        self.0.store(name(listener), Ordering::Relaxed);
+        self.begin(name(listener));
+    }
+
+    fn begin(&self, by: u64) {
+        self.by.store(by, Ordering::Relaxed);
+        self.is_again.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the connection has begun in the rings of a former one, and on its socket.
+    pub(crate) fn is_again(&self) -> bool {
+        self.is_again.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_known(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != NEITHER
+        self.by.load(Ordering::Relaxed) != NEITHER
     }
 
     pub(crate) fn is_connect(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == CONNECT
+        self.by.load(Ordering::Relaxed) == CONNECT
     }
 
     pub(crate) fn is_accept_of(&self, listener: &Socket) -> bool {
-        self.0.load(Ordering::Relaxed) == name(listener)
+        self.by.load(Ordering::Relaxed) == name(listener)
     }
 }
 
@@ -136,6 +150,7 @@ impl Socket {
         // Its peer was there just now: the kernel need not be asked soon.
         self.hints.looked_at.store(sys::ticks(), Ordering::Relaxed);
         self.again.clear();
+        self.origin.is_again.store(true, Ordering::Relaxed);
         self.dealings.forget_wish();
         self.was_reset.store(false, Ordering::Relaxed);
         self.move_on(Stage::Aside, Stage::Attached);
