@@ -13,7 +13,7 @@ use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::made::Flags;
 use crate::socket::{RESTORED, Socket, Stage, is_any_queued};
-use crate::stream::{self, Conn};
+use crate::stream::{self, Conn, Spin};
 use crate::sys::{self, address};
 use crate::{Outcome, config, signal, thread};
 
@@ -46,8 +46,8 @@ pub(crate) unsafe fn connect(fd: c_int, at: *const sockaddr, length: socklen_t) 
     }
 }
 
-/// How long a connect waits for an acceptor that is about to close the connection before, and to accept the next one
-/// (ticks, about 5 µs): less than the kernel's own would take.
+/// How long a connect that does not wait looks for an acceptor that is about to close the connection before, and to accept the
+/// next one (ticks, about 5 µs): less than the kernel's own would take. One that waits does so as for an answer ([`Spin`]).
 const GLANCE: u64 = 13_000;
 
 /// What the program wants to connect, and to what.
@@ -100,7 +100,7 @@ impl Wanted {
 
     /// `true`: the number names a connection that is used again. `false`: there is none at which somebody waits.
     fn connect(&self) -> bool {
-        let start = sys::ticks();
+        let mut spin = Spin::new();
         loop {
             let Some(locked) = lock::lock() else {
                 return false;
@@ -110,17 +110,25 @@ impl Wanted {
             if let Some((kept, conn)) = found {
                 replace(&locked, kept, &conn, self);
                 drop(locked);
+                spin.paid();
                 stream::call_acceptor(&conn);
                 return true;
             }
             let soon = locked.each().any(|kept| self.may_soon(kept));
             drop(locked);
-            let is_over = sys::ticks().wrapping_sub(start) > GLANCE;
-            if !soon || is_over || stream::shares_core() {
+            if !soon || !self.waits_on(&mut spin) {
                 return false;
             }
-            std::hint::spin_loop();
         }
+    }
+
+    /// Passes a moment. `false`: it has been waited for long enough.
+    fn waits_on(&self, spin: &mut Spin) -> bool {
+        if !self.flags.nonblock {
+            return spin.turn();
+        }
+        std::hint::spin_loop();
+        !stream::shares_core() && sys::ticks().wrapping_sub(spin.began()) <= GLANCE
     }
 
     /// Whether the acceptor of a connection that is kept may be about to wait there.
