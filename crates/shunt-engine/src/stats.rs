@@ -111,7 +111,9 @@ pub(crate) fn add_and_begin(socket: &Socket) {
 
 /// Payload that the kernel carried (sent, received).
 fn carried(socket: &Socket) -> (u64, u64) {
-    if config::is_confined() {
+    // What has never been connected, nor used here, does not count.
+    let counts = socket.is_connected() || socket.rx.kernel_calls.load(Ordering::Relaxed) != 0;
+    if config::is_confined() || !counts {
         return (0, 0);
     }
     let (sent, received) = tcp::carried(socket.fd());
