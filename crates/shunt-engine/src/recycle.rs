@@ -456,6 +456,19 @@ mod tests {
     }
 
     #[test]
+    fn what_the_program_has_put_in_the_place_of_a_kept_connection_stays_open() {
+        let scene = Scene::new();
+        assert!(scene.close(ACCEPTED) && scene.close(CONNECTED));
+        let kept = scene.ends.sockets[CONNECTED].fd();
+        let other = sys::eventfd().unwrap();
+        sys::dup3(other, kept, 0).unwrap();
+        sys::close(other);
+        assert!(give_up_all() && !store::is_any());
+        assert!(sys::fcntl(kept, libc::F_GETFD, 0).is_ok());
+        sys::close(kept);
+    }
+
+    #[test]
     fn new_sockets_are_given_up_with_all_that_is_kept() {
         let ends: [fn(); 4] = [
             || lock::lock().unwrap().sweep_at(u64::MAX),

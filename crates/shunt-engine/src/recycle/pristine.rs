@@ -79,9 +79,11 @@ impl Aside {
         })
     }
 
-    /// The same, and closes it.
+    /// The same, and closes it, unless the program has put something else there.
     fn release(&self, locked: &Locked) {
-        if let Some(fd) = self.forget(locked) {
+        if let Some(fd) = self.forget(locked)
+            && self.is_there(fd)
+        {
             sys::close(fd);
         }
     }

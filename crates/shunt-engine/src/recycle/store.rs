@@ -185,6 +185,10 @@ impl Kept {
     /// The connection ends here, as one that is closed: the kernel tells the peer.
     pub(super) fn give_up(&self, locked: &Locked, why: GivenUp) {
         count::given_up(why);
+        if !self.is_there() {
+            // The program has put something else there, which is its own.
+            table::enter(self.fd(), Word::NOTHING);
+        }
         if let Some(socket) = self.socket() {
             if let Some(pair) = socket.pair() {
                 stream::turns(pair).give_up();
