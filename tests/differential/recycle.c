@@ -4,6 +4,7 @@
 // timeout: 60
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
+#include <sys/syscall.h>
 
 enum { MANY = 200, SOME = 60 };
 
@@ -152,6 +153,98 @@ static void options(struct end *e)
             MUST(nonblocking(FD, 1));
         nonblocking(FD, 0);
         wrong += part(e, i % 4 < 2 ? S : C);
+    }
+    say(e, "wrong: %d", wrong);
+}
+
+// A system call past libc.
+static long past_libc(long number, long a, long b, long c, const void *d, long f)
+{
+#ifdef __x86_64__
+    long result;
+    register const void *fourth __asm__("r10") = d;
+    register long fifth __asm__("r8") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth)
+                     : "rcx", "r11", "memory");
+    return result;
+#else
+    register long n __asm__("x8") = number;
+    register long x __asm__("x0") = a, y __asm__("x1") = b, z __asm__("x2") = c, v __asm__("x4") = f;
+    register const void *w __asm__("x3") = d;
+    __asm__ volatile("svc 0" : "+r"(x) : "r"(n), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
+    return x;
+#endif
+}
+
+// Another socket takes the number of a new one, and the library sees nothing of it.
+static void replace_unseen(struct end *e, int fd)
+{
+    int one = 1, family = e->fam == V4 || e->fam == DUAL ? AF_INET : AF_INET6;
+    int other = past_libc(SYS_socket, family, SOCK_STREAM, 0, NULL, 0);
+    MUST(other);
+    past_libc(SYS_setsockopt, other, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    past_libc(SYS_dup3, other, fd, O_CLOEXEC, NULL, 0);
+    past_libc(SYS_close, other, 0, 0, NULL, 0);
+}
+
+static int is_unbound(struct end *e, int fd)
+{
+    union address a = {0};
+    socklen_t n = sizeof a;
+    MUST(getsockname(fd, &a.sa, &n));
+    return a.sa.sa_family == AF_INET ? !a.in.sin_port : a.sa.sa_family == AF_INET6 && !a.in6.sin6_port;
+}
+
+// A new socket is as new, whatever was done to the one before, whose place a connection has taken.
+static void new_sockets(struct end *e)
+{
+    int wrong = 0;
+    for (int i = 0; i < 2 * SOME; i++) {
+        int flags = (i % 2 ? SOCK_CLOEXEC : 0) | (i % 3 ? 0 : SOCK_NONBLOCK);
+        if (e->role == S) {
+            FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        } else {
+            int lowest = MUST(dup(e->lfd >= 0 ? e->lfd : 0));
+            MUST(close(lowest));
+            FD = MUST(tcp_socket(e->fam, flags));
+            if (e->pid != e->peer_pid)
+                wrong += differs(e, "number", FD, lowest);
+            wrong += differs(e, "close-on-exec", fcntl(FD, F_GETFD), i % 2 ? FD_CLOEXEC : 0);
+            wrong += differs(e, "flags", fcntl(FD, F_GETFL), O_RDWR | (i % 3 ? 0 : O_NONBLOCK));
+            wrong += differs(e, "TCP_NODELAY", option(FD, IPPROTO_TCP, TCP_NODELAY), 0);
+            wrong += differs(e, "SO_KEEPALIVE", option(FD, SOL_SOCKET, SO_KEEPALIVE), 0);
+            wrong += differs(e, "SO_PRIORITY", option(FD, SOL_SOCKET, SO_PRIORITY), 0);
+            wrong += differs(e, "unbound", is_unbound(e, FD), 1);
+            MUST(nonblocking(FD, 0));
+            union address any = {.sa.sa_family = e->fam == V4 || e->fam == DUAL ? AF_INET : AF_INET6};
+            switch (i / 3 % 7) {
+            case 0:
+                set(e, FD, IPPROTO_TCP, TCP_NODELAY, 1);
+                break;
+            case 1:
+                set(e, FD, SOL_SOCKET, SO_PRIORITY, 3);
+                break;
+            case 2:
+                MUST(bind(FD, &any.sa, any.sa.sa_family == AF_INET ? sizeof any.in : sizeof any.in6));
+                break;
+            case 3:
+                MUST(close(MUST(dup(FD))));
+                break;
+            case 4:
+                replace_unseen(e, FD);
+                break;
+            case 5:
+                MUST(fcntl(FD, F_SETFD, FD_CLOEXEC));
+                break;
+            default:
+                break;
+            }
+            MUST(tcp_connect(FD, e->fam, e->port));
+        }
+        wrong += talk(e, i);
+        wrong += part(e, i / 2 % 2 ? S : C);
     }
     say(e, "wrong: %d", wrong);
 }
@@ -390,6 +483,6 @@ static void several_threads(struct end *e)
 }
 
 DIFF_MAIN(CASE(one_after_the_other, BARE | TWO | ALL), CASE(without_a_word, BARE | TWO | ALL),
-          CASE(names, BARE | TWO | ALL), CASE(options, BARE | TWO), CASE(not_in_order, BARE | TWO),
+          CASE(names, BARE | TWO | ALL), CASE(options, BARE | TWO), CASE(new_sockets, BARE | TWO | ALL), CASE(not_in_order, BARE | TWO),
           CASE(beside_a_child, BARE | SPLIT), CASE(listener_closed, BARE | TWO | ALL), CASE(in_order, BARE | SPLIT),
           CASE(in_another_network, BARE | SPLIT | APART), CASE(several_threads, BARE | TWO))

@@ -24,7 +24,7 @@ mod track;
 pub(crate) use closing::closing;
 pub use connection::{
     accept, after_accept, after_connect, after_listen, after_socket, before_connect, connect,
-    shutdown,
+    shutdown, socket,
 };
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range, make_room};
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};

@@ -12,23 +12,28 @@
 //! is [`shunt_shm::recycle`]'s; [decision 20](../../../docs/decisions/0020-recycled-connections.md) says why it is so, and what
 //! is not there yet: it is a test's switch (`SHUNT_RECYCLE`).
 //!
-//! * [`store`]: what is kept, how long, and how it is given up.
+//! * [`store`]: what is kept, how long, and how it is given up; [`lock`]: by whose leave. [`pristine`]: the sockets whose places
+//!   such connections take.
 //! * [`keep`]: a connection is closed. [`offer`]: `connect`. [`accept`]: `accept`.
 //! * [`await_offer`]: a thread waits for the next one, in `accept` or in a readiness call.
 
 mod accept;
 mod await_offer;
 mod keep;
+mod lock;
 mod offer;
+mod pristine;
 mod store;
 
 pub(crate) use accept::accept;
 pub(crate) use await_offer::{Waits, concerns, is_readable, take_for_others};
 pub(crate) use keep::put_aside;
+pub(crate) use lock::after_fork_parent;
 pub(crate) use offer::connect;
+pub(crate) use pristine::{Taken, set_apart, take as take_new};
 pub(crate) use store::{
-    after_fork_child, after_fork_parent, before_fork, forget_listener, give_up_all, is_any,
-    is_any_taken, keep_no_more, last_taken, make_way,
+    after_fork_child, before_fork, forget_listener, give_up_all, is_any, is_any_taken,
+    keep_no_more, last_taken, make_way,
 };
 
 #[cfg(all(test, not(miri)))]
@@ -249,6 +254,30 @@ mod tests {
     }
 
     #[test]
+    fn who_sends_just_as_its_peer_closes_is_told_of_a_reset_once() {
+        let scene = Scene::new();
+        let said = &scene.conn(CONNECTED).pair.own.face.state;
+        assert!(scene.close(CONNECTED));
+        // The sender has looked at the word before, and publishes when the peer has looked at the ring.
+        let closed = said.fetch_and(!slot::CLOSED, Ordering::Relaxed);
+        let (conn, mut byte) = (scene.conn(ACCEPTED), 0u8);
+        let parts = [libc::iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        }];
+        // SAFETY: a byte of this test's, here and below.
+        let sent = unsafe { stream::send(&conn, &parts, libc::MSG_DONTWAIT) };
+        assert_eq!(sent, Outcome::Done(1));
+        said.store(closed, Ordering::Relaxed);
+        for told in [Outcome::Fail(libc::ECONNRESET), Outcome::Done(0)] {
+            // SAFETY: as above.
+            let received = unsafe { stream::receive(&conn, &parts, libc::MSG_DONTWAIT) };
+            assert_eq!(received, told);
+        }
+        assert!(!scene.close(ACCEPTED));
+    }
+
+    #[test]
     fn one_with_unread_bytes_is_not_kept() {
         let scene = Scene::new();
         scene.ends.send(b"unread");
@@ -284,7 +313,7 @@ mod tests {
         let scene = Scene::new();
         assert!(scene.close(ACCEPTED));
         let conn = scene.conn(CONNECTED);
-        let locked = store::lock().unwrap();
+        let locked = lock::lock().unwrap();
         locked.sweep();
         assert!(crate::stream::awaits_base(&conn) && store::is_any());
         locked.sweep_at(sys::now() + LATER);
@@ -297,7 +326,7 @@ mod tests {
         let scene = Scene::new();
         assert!(scene.close(ACCEPTED) && scene.close(CONNECTED));
         forget_listener(Socket::of(scene.listener).unwrap());
-        let locked = store::lock().unwrap();
+        let locked = lock::lock().unwrap();
         let left: Vec<_> = locked.each().filter_map(store::Kept::socket).collect();
         assert!(left.len() == 1 && std::ptr::eq(left[0], scene.ends.sockets[CONNECTED]));
     }
@@ -344,10 +373,118 @@ mod tests {
         waits.end();
         assert!(is_readable(listener) && concerns(listener, true));
         // It stays where nobody waits, also for longer than anything is kept.
-        store::lock().unwrap().sweep_at(u64::MAX);
+        lock::lock().unwrap().sweep_at(u64::MAX);
         scene.accept_again();
         assert!(!is_readable(listener));
         scene.talk(b"by poll");
+    }
+
+    /// The program's new socket has become a connection that is used again, after `change` was done to it. Its name.
+    fn replaced_after(scene: &mut Scene, change: impl FnOnce(&Socket, c_int)) -> u64 {
+        let waits = scene.awaited();
+        let fd = Scene::fresh();
+        let socket = Socket::of(fd).unwrap();
+        socket.made.note(libc::SOCK_CLOEXEC);
+        let name = socket.whereabouts.place(fd).unwrap().cookie;
+        change(socket, fd);
+        assert_eq!(Scene::connect(fd, &scene.target()), Outcome::Done(0));
+        scene.ends.fds[CONNECTED] = fd;
+        waits.end();
+        scene.accept_again();
+        name
+    }
+
+    fn name_of(fd: c_int) -> Option<u64> {
+        sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok()
+    }
+
+    #[test]
+    fn the_socket_whose_place_a_connection_takes_is_the_next_new_one_of_its_family() {
+        let mut scene = Scene::new();
+        let name = replaced_after(&mut scene, |_, _| ());
+        assert!(take_new(libc::AF_INET6, 0).is_none());
+        let fd = take_new(libc::AF_INET, libc::SOCK_NONBLOCK).unwrap().fd;
+        assert_eq!(name_of(fd), Some(name));
+        let flags = [libc::F_GETFD, libc::F_GETFL].map(|which| sys::fcntl(fd, which, 0).unwrap());
+        assert_eq!(flags, [0, (libc::O_RDWR | libc::O_NONBLOCK) as usize]);
+        assert!(take_new(libc::AF_INET, 0).is_none());
+        sys::close(fd);
+    }
+
+    #[test]
+    fn one_that_is_not_as_it_was_made_is_nobodys_next_one() {
+        let changes: [fn(&Socket, c_int); 4] = [
+            |socket, _| {
+                socket
+                    .settings
+                    .note(libc::IPPROTO_TCP, libc::TCP_NODELAY, Some(1))
+            },
+            |socket, _| socket.made.forget(),
+            |_, _| crate::socket::made::before_child(),
+            |socket, _| socket.set_reason(shunt_abi::Reason::Passed),
+        ];
+        for change in changes {
+            let mut scene = Scene::new();
+            replaced_after(&mut scene, change);
+            assert!(take_new(libc::AF_INET, 0).is_none());
+        }
+    }
+
+    #[test]
+    fn what_the_program_has_put_in_the_place_of_one_is_its_own() {
+        let mut scene = Scene::new();
+        let name = replaced_after(&mut scene, |_, _| ());
+        let mut kept = -1;
+        table::each(|fd, word| {
+            if word == Word::OURS && name_of(fd) == Some(name) {
+                kept = fd;
+            }
+        });
+        let other = sys::eventfd().unwrap();
+        sys::dup3(other, kept, 0).unwrap();
+        assert!(take_new(libc::AF_INET, 0).is_none());
+        assert!(sys::fcntl(kept, libc::F_GETFD, 0).is_ok() && table::look(kept) == Word::NOTHING);
+        sys::close(kept);
+        sys::close(other);
+        // Likewise where another socket has taken the number before it connects.
+        replaced_after(&mut scene, |_, fd| {
+            let other = sys::socket(libc::AF_INET, libc::SOCK_STREAM).unwrap();
+            sys::dup3(other, fd, 0).unwrap();
+            sys::close(other);
+        });
+        assert!(take_new(libc::AF_INET, 0).is_none());
+    }
+
+    #[test]
+    fn what_the_program_has_put_in_the_place_of_a_kept_connection_stays_open() {
+        let scene = Scene::new();
+        assert!(scene.close(ACCEPTED) && scene.close(CONNECTED));
+        let kept = scene.ends.sockets[CONNECTED].fd();
+        let other = sys::eventfd().unwrap();
+        sys::dup3(other, kept, 0).unwrap();
+        sys::close(other);
+        assert!(give_up_all() && !store::is_any());
+        assert!(sys::fcntl(kept, libc::F_GETFD, 0).is_ok());
+        sys::close(kept);
+    }
+
+    #[test]
+    fn new_sockets_are_given_up_with_all_that_is_kept() {
+        let ends: [fn(); 4] = [
+            || lock::lock().unwrap().sweep_at(u64::MAX),
+            || assert!(give_up_all()),
+            || {
+                before_fork();
+                after_fork_parent();
+            },
+            || table::each(|fd, _| make_way(fd)),
+        ];
+        for end in ends {
+            let mut scene = Scene::new();
+            replaced_after(&mut scene, |_, _| ());
+            end();
+            assert!(take_new(libc::AF_INET, 0).is_none());
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@ mod holds;
 mod inside;
 mod items;
 mod locked;
+pub(crate) mod made;
 mod paired;
 mod pairs;
 mod queued;
@@ -51,6 +52,7 @@ pub(crate) mod untold;
 use dealings::Dealings;
 use hints::Hints;
 use items::ItemList;
+use made::Made;
 use pairs::Pairs;
 use returning::Return;
 use settings::Settings;
@@ -61,7 +63,7 @@ pub(crate) use inside::{Inside, RECEIVER, SENDER};
 pub(crate) use locked::Locked;
 pub(crate) use paired::any as is_any_paired;
 pub(crate) use queued::{Queued, is_any_queued};
-pub(crate) use recycled::Origin;
+pub(crate) use recycled::{Origin, Place, Whereabouts};
 pub(crate) use settings::{NO_RCVTIMEO, NO_SNDTIMEO, RESTORED, SETS_TIMEOUTS};
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
@@ -75,7 +77,8 @@ pub(crate) use shunt_abi::counters::{Counts, Stage};
 /// | `inside`, `handed`, `share`, `again` | each its own functions |
 /// | `dealings`, `pairs` | who holds the lock of the connection to the daemon |
 /// | `settings` | `setsockopt` |
-/// | `origin`, `queued` | `connect` and `accept` |
+/// | `made` | calls that make a descriptor, and change its flags |
+/// | `origin`, `whereabouts`, `queued` | `socket`, `connect` and `accept` |
 /// | `hints` | any call, without a lock |
 /// | `places` | the holder of the direction's token |
 /// | `items` | the holder of `lock` ([`Locked`]) |
@@ -118,8 +121,12 @@ pub(crate) struct Socket {
     pub(crate) again: Return,
     /// What the program has set.
     pub(crate) settings: Settings,
+    /// Its flags, as far as they are known.
+    pub(crate) made: Made,
     /// How it came about, if the next connection may come about the same way.
     pub(crate) origin: Origin,
+    /// Where it is, and leads.
+    pub(crate) whereabouts: Whereabouts,
     /// Whether the kernel connects it, and it may be in the listener's queue.
     pub(crate) queued: Queued,
     /// Of a listener: which thread last accepted or polled there (sync); 0: none yet.
@@ -191,7 +198,9 @@ impl Socket {
         socket.hints.clear();
         socket.again.clear();
         socket.settings.clear();
+        socket.made.forget();
         socket.origin.clear();
+        socket.whereabouts.clear();
         socket.queued.clear();
         socket.handed.clear();
         record.fd.store(fd, o);

@@ -77,24 +77,44 @@ pub(crate) fn add(socket: &Socket) {
     }
 }
 
+/// The same of a connection that began in its rings and never left them: the kernel has carried nothing.
+fn add_in_rings(socket: &Socket) {
+    if line_file::is_on()
+        && let Some(header) = region::header()
+    {
+        header.add(&socket.record, has_been_shunted(socket), (0, 0));
+    }
+}
+
 /// The same of a connection whose socket is the next one's: that counts anew.
 pub(crate) fn add_and_begin(socket: &Socket) {
-    add(socket);
     let (record, o) = (&socket.record, Ordering::Relaxed);
+    let is_again = socket.origin.is_again();
+    let (sent, received) = if is_again {
+        add_in_rings(socket);
+        (record.tx.before.load(o), record.rx.before.load(o))
+    } else {
+        add(socket);
+        let asks = line_file::is_on() && !config::is_confined();
+        if asks {
+            tcp::carried(socket.fd())
+        } else {
+            (0, 0)
+        }
+    };
     record.since.store(0, o);
     record.connected.store(0, o);
     record.tx.clear();
     record.rx.clear();
-    if line_file::is_on() && !config::is_confined() {
-        let (sent, received) = tcp::carried(socket.fd());
-        record.tx.before.store(sent, o);
-        record.rx.before.store(received, o);
-    }
+    record.tx.before.store(sent, o);
+    record.rx.before.store(received, o);
 }
 
 /// Payload that the kernel carried (sent, received).
 fn carried(socket: &Socket) -> (u64, u64) {
-    if config::is_confined() {
+    // What has never been connected, nor used here, does not count.
+    let counts = socket.is_connected() || socket.rx.kernel_calls.load(Ordering::Relaxed) != 0;
+    if config::is_confined() || !counts {
         return (0, 0);
     }
     let (sent, received) = tcp::carried(socket.fd());

@@ -19,17 +19,42 @@ use crate::stream::{self, Conn};
 use crate::sys::{self, address};
 use crate::{Outcome, control, recycle, thread, upgrade};
 
+/// Whether `socket` makes one of TCP.
+fn is_tcp(domain: c_int, kind: c_int, protocol: c_int) -> bool {
+    const KINDS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    matches!(domain, libc::AF_INET | libc::AF_INET6)
+        && kind & !KINDS == libc::SOCK_STREAM
+        && matches!(protocol, 0 | libc::IPPROTO_TCP)
+}
+
+/// Instead of `socket`. `Kernel`: none is there that is as new.
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Outcome {
+    if !is_tcp(domain, kind, protocol) {
+        return Outcome::Kernel;
+    }
+    let Some(recycle::Taken { fd, place }) = recycle::take_new(domain, kind) else {
+        return Outcome::Kernel;
+    };
+    if let Some(socket) = track(fd, Stage::Fresh) {
+        socket.made.note(kind);
+        socket.whereabouts.note(place);
+    }
+    Outcome::Done(fd as isize)
+}
+
 /// After a successful `socket`.
 pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
-    const KINDS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    let tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
-        && kind & !KINDS == libc::SOCK_STREAM
-        && matches!(protocol, 0 | libc::IPPROTO_TCP);
     if !thread::owns_memory() {
         return;
     }
-    if tcp {
-        track(fd, Stage::Fresh);
+    if is_tcp(domain, kind, protocol) {
+        if let Some(socket) = track(fd, Stage::Fresh) {
+            socket.made.note(kind);
+            if config::recycles() {
+                // By its name it is known to be the same when it is put aside, whatever has been done to the number.
+                socket.whereabouts.place(fd);
+            }
+        }
     } else {
         forget_stale(fd);
     }
@@ -115,6 +140,7 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
         // It may try again, elsewhere.
         _ => {
             socket.queued.note_end(socket.port());
+            socket.made.forget();
             if socket.stage() == Stage::Claimed {
                 control::release(socket);
             }
@@ -235,6 +261,7 @@ pub fn shutdown(fd: c_int, how: c_int) -> Outcome {
         None => {
             // A connection that is ending is not worth an upgrade.
             if let Some(socket) = Socket::of(fd) {
+                socket.made.forget();
                 control::refuse(socket, Reason::HalfClosed);
             }
             Outcome::Kernel

@@ -57,6 +57,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
                 from = n + 1;
             }
             entry if own => closing(fd, entry),
+            Entry::Socket(socket) => socket.made.forget(),
             _ => {}
         }
     });
@@ -132,6 +133,7 @@ pub fn after_dup(old: c_int, new: c_int) {
     match entry {
         Entry::Socket(socket) => {
             socket.hold();
+            socket.made.forget();
             if new <= 2 {
                 before_stdio(old);
             }

@@ -13,7 +13,7 @@ use crate::entry::{self, Entry};
 use crate::epoll::SETS;
 use crate::hold::Held;
 use crate::link::{self, Link, Pair};
-use crate::socket::{SOCKETS, Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage, made};
 use crate::{
     config, control, epoll, reach, recycle, region, share, stats, sys, thread, upgrade, uring_map,
     wake,
@@ -40,6 +40,7 @@ pub(super) fn before_fork(is_apart: bool) {
         return;
     }
     let is_apart = is_apart || ARE_CHILDREN_APART.load(Ordering::Relaxed);
+    made::before_child();
     recycle::before_fork();
     share::before_fork();
     epoll::before_fork();
@@ -82,6 +83,8 @@ pub(super) fn after_fork_parent() {
         reach::after_fork_parent();
         seen::end();
         recycle::after_fork_parent();
+        // Also of what another thread has made meanwhile.
+        made::before_child();
     }
 }
 

@@ -6,7 +6,7 @@ use libc::c_int;
 use shunt_abi::Reason;
 
 use crate::entry::{self, Entry};
-use crate::socket::{Socket, Stage};
+use crate::socket::{Socket, Stage, made};
 use crate::stream::{self, Conn};
 use crate::{control, sys, thread, upgrade};
 
@@ -168,6 +168,7 @@ fn survives(fd: c_int) -> bool {
 
 /// Before libc starts another program (`posix_spawn`, `system`, `popen`).
 pub fn before_spawn() {
+    made::before_child();
     if thread::is_used() && thread::owns_memory() {
         before_program();
     }

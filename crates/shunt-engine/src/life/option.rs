@@ -15,7 +15,7 @@ use super::{after_dup, make_room};
 use crate::entry::{self, Entry};
 use crate::socket::{SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::Conn;
-use crate::{Outcome, control, signal, stream, sys, upgrade, wake};
+use crate::{Outcome, control, signal, stream, sys, thread, upgrade, wake};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -46,6 +46,12 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
             }
         }
         libc::F_SETFL => set_flags(fd, &entry, argument as c_int),
+        libc::F_SETFD => {
+            if let Entry::Socket(socket) = entry {
+                note_cloexec(socket, argument as c_int & libc::FD_CLOEXEC != 0);
+            }
+            Outcome::Kernel
+        }
         F_SETOWN | F_SETSIG | F_SETOWN_EX => {
             if let Entry::Socket(socket) = entry {
                 control::refuse(socket, Reason::AsyncIo);
@@ -67,12 +73,23 @@ fn set_flags(fd: c_int, entry: &Entry, flags: c_int) -> Outcome {
     }
     if let Entry::Socket(socket) = entry {
         note_nonblock(socket, flags & libc::O_NONBLOCK != 0);
+        if flags & (libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME) != 0 {
+            socket.settings.is_odd.store(true, Ordering::Relaxed);
+        }
     }
     Outcome::Done(0)
 }
 
+/// `FD_CLOEXEC`, unless it is a `vfork` child's descriptor.
+fn note_cloexec(socket: &Socket, on: bool) {
+    if thread::owns_memory() {
+        socket.made.note_cloexec(on);
+    }
+}
+
 /// `O_NONBLOCK`, as all who have the connection see it.
 fn note_nonblock(socket: &Socket, on: bool) {
+    socket.made.note_nonblock(on);
     if let Some(pair) = socket.pair() {
         let nonblock = &pair.own.options.nonblock;
         nonblock.store(u32::from(on), Ordering::Relaxed);
@@ -85,6 +102,8 @@ const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
 
 const SIOCATMARK: c_ulong = 0x8905;
+const FIOSETOWN: c_ulong = 0x8901;
+const SIOCSPGRP: c_ulong = 0x8902;
 /// Like `TIOCOUTQ`, also known as `SIOCOUTQ`, without what is on its way.
 const SIOCOUTQNSD: c_ulong = 0x894B;
 
@@ -123,8 +142,18 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             }
             _ => Outcome::Kernel,
         },
+        libc::FIOCLEX | libc::FIONCLEX => {
+            note_cloexec(socket, request == libc::FIOCLEX);
+            Outcome::Kernel
+        }
+        // Whom the kernel signals is the open file's.
+        FIOSETOWN | SIOCSPGRP => {
+            socket.settings.is_odd.store(true, Ordering::Relaxed);
+            Outcome::Kernel
+        }
         // The kernel signals what comes over the base socket.
         libc::FIOASYNC => {
+            socket.settings.is_odd.store(true, Ordering::Relaxed);
             // SAFETY: the caller's promise; the kernel reads it again.
             if unsafe { number(argument, size_of::<c_int>()) }.is_some_and(|on| on != 0) {
                 give_up(fd, Reason::AsyncIo);

@@ -9,7 +9,7 @@ use super::inherit::give_up;
 use super::track::forget_stale;
 use crate::entry::{self, Entry};
 use crate::hold::Held;
-use crate::socket::{SOCKETS, Stage};
+use crate::socket::{SOCKETS, Socket, Stage};
 use crate::{signal, sys, thread};
 
 /// Descriptors are being passed to another process.
@@ -21,6 +21,9 @@ pub(crate) unsafe fn passing(message: *const libc::msghdr) {
     unsafe {
         each_passed(message, |fd| {
             if thread::owns_memory() {
+                if let Some(socket) = Socket::of(fd) {
+                    socket.made.forget();
+                }
                 give_up(fd, Reason::Passed);
             }
         });

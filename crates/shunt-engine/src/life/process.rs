@@ -6,7 +6,7 @@ use shunt_abi::Reason;
 
 use super::{adopt, fork, inherit, successor};
 use crate::config::{self, Environment, Upgrade};
-use crate::socket::{SOCKETS, Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage, made};
 use crate::stream::{self, Conn};
 use crate::{Outcome, control, epoll, link, recycle, region, signal, stats, sys, thread};
 
@@ -44,6 +44,7 @@ pub fn after_fork_parent() {
 /// Before a child is made that runs on this memory (`vfork(2)`, `CLONE_VM`).
 #[inline]
 pub fn before_lending() {
+    made::before_child();
     thread::lend_memory();
 }
 
@@ -179,8 +180,9 @@ pub fn before_own_identity() {
 /// it is alone and they were already.
 pub fn after_unshare(flags: libc::c_int) {
     if flags & libc::CLONE_NEWNET != 0 {
-        // What it connects next is elsewhere.
+        // What it makes and connects next is elsewhere.
         recycle::give_up_all();
+        recycle::set_apart();
     }
     if flags & libc::CLONE_NEWPID != 0 {
         fork::set_children_apart();
@@ -192,6 +194,9 @@ pub fn after_unshare(flags: libc::c_int) {
 
 /// After a successful `setns`. Without a kind of namespace it may have been any.
 pub fn after_setns(kind: libc::c_int) {
+    if kind == 0 || kind & libc::CLONE_NEWNET != 0 {
+        recycle::set_apart();
+    }
     if kind == 0 || kind & libc::CLONE_NEWPID != 0 {
         fork::set_children_apart();
     }

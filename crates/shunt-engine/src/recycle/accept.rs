@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, pollfd, sockaddr, socklen_t};
 
 use super::await_offer::{self, Wait};
+use super::lock::{self, Locked};
 use super::offer::set_up;
-use super::store::{self, Kept, Locked};
+use super::store::{self, Kept};
 use crate::entry::{self, Entry};
 use crate::hold::{Held, Taken};
 use crate::socket::{Socket, Stage};
@@ -68,6 +69,13 @@ pub(crate) unsafe fn accept(
     }
 }
 
+/// How long a thread looks for an offer before it asks whether the kernel has something, which takes longer than a connector
+/// that is on its way (ticks, about 1 µs).
+const GLANCE: u64 = 2_600;
+
+/// What the kernel has is accepted though there are offers all the time: it is asked at least this often (ticks, about 40 µs).
+const ASK_EVERY: u64 = 100_000;
+
 /// What follows an attempt.
 enum Next {
     Again,
@@ -76,7 +84,7 @@ enum Next {
 
 impl Wanted {
     fn attempt(&self, seen: Seen) -> Next {
-        let Some(locked) = store::lock() else {
+        let Some(locked) = lock::lock() else {
             return Next::End(Outcome::Kernel);
         };
         locked.sweep();
@@ -86,6 +94,8 @@ impl Wanted {
             return self.finish(&locked, taken);
         }
         let may_wait = await_offer::is_plain(self.listener) && self.may_wait();
+        let is_known = may_wait && self.was_asked_just_now();
+        let may_wait = may_wait && (is_known || !self.has_kernel_some());
         let Some(wait) = may_wait
             .then(|| Wait::begin(&locked, self.listener))
             .flatten()
@@ -93,8 +103,8 @@ impl Wanted {
             return Next::End(Outcome::Kernel);
         };
         drop(locked);
-        let woken = self.wait(&wait, seen);
-        let Some(locked) = store::lock() else {
+        let woken = self.wait(&wait, seen, !is_known);
+        let Some(locked) = lock::lock() else {
             // Never: this thread has not got it.
             return Next::End(Outcome::Kernel);
         };
@@ -108,11 +118,25 @@ impl Wanted {
         }
     }
 
-    /// Whether the call waits, and the kernel has nothing for it.
+    /// Whether the kernel was asked for a connection so short a time ago that an offer comes first.
+    fn was_asked_just_now(&self) -> bool {
+        let asked_at = self.listener.hints.looked_at.load(Ordering::Relaxed);
+        !stream::shares_core() && sys::ticks().wrapping_sub(asked_at) < ASK_EVERY
+    }
+
+    /// Asks the kernel for a connection.
+    fn has_kernel_some(&self) -> bool {
+        let asked_at = &self.listener.hints.looked_at;
+        asked_at.store(sys::ticks(), Ordering::Relaxed);
+        sys::ready(self.fd, libc::POLLIN) != 0
+    }
+
+    /// Whether the call waits.
     fn may_wait(&self) -> bool {
         let waits = |flags| flags & libc::O_NONBLOCK as usize == 0;
-        sys::ready(self.fd, libc::POLLIN) == 0
-            && sys::fcntl(self.fd, libc::F_GETFL, 0).is_ok_and(waits)
+        let asked = || sys::fcntl(self.fd, libc::F_GETFL, 0).is_ok_and(waits);
+        let known = self.listener.made.flags();
+        known.map_or_else(asked, |flags| !flags.nonblock)
     }
 
     /// The program gets a descriptor of what has been taken.
@@ -138,13 +162,9 @@ impl Wanted {
             // As in the kernel it waits for one who has room.
             Err(errno) => return Next::End(Outcome::Fail(errno)),
         };
-        let nonblock = if self.flags & libc::SOCK_NONBLOCK != 0 {
-            libc::O_NONBLOCK
-        } else {
-            0
-        };
+        let nonblock = self.flags & libc::SOCK_NONBLOCK != 0;
         let set = self.listener.settings.on.load(Ordering::Relaxed);
-        set_up(socket, fd, (libc::O_RDWR | nonblock) as usize, set);
+        set_up(socket, fd, nonblock, set);
         if !self.address.is_null() {
             // SAFETY: the program's own, as `accept4(2)` wants it.
             unsafe { sys::put_name(fd, self.address, self.length) };
@@ -159,8 +179,9 @@ impl Wanted {
         Next::End(Outcome::Done(fd as isize))
     }
 
-    fn wait(&self, wait: &Wait, seen: Seen) -> Woken {
-        let mut spin = Spin::new();
+    /// `asked`: the kernel has nothing, as it has said just now.
+    fn wait(&self, wait: &Wait, seen: Seen, mut asked: bool) -> Woken {
+        let (mut spin, began) = (Spin::new(), sys::ticks());
         loop {
             if wait.has_news() {
                 spin.paid();
@@ -169,8 +190,15 @@ impl Wanted {
             if seen.interrupting_since() {
                 return Woken::Interrupted;
             }
-            if !spin.turn() {
-                break;
+            if asked {
+                if !spin.turn() {
+                    break;
+                }
+            } else if sys::ticks().wrapping_sub(began) > GLANCE {
+                asked = true;
+                if self.has_kernel_some() {
+                    return Woken::Kernel;
+                }
             }
         }
         let woken = self.sleep(wait, seen);
@@ -243,7 +271,7 @@ impl Wanted {
 
 /// The thread is cancelled in its sleep: what is offered the next `accept` returns.
 fn leave(wait: &Wait) {
-    if let Some(locked) = store::lock() {
+    if let Some(locked) = lock::lock() {
         wait.end(&locked);
     }
 }

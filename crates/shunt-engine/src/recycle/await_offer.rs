@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 
 use shunt_shm::wake::Address;
 
-use super::store::{self, Kept, Locked};
+use super::lock::{self, Locked};
+use super::store::{self, Kept};
 use crate::socket::{SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::{config, hold, sys, thread};
@@ -53,7 +54,7 @@ impl Wait {
 
     /// Says where the thread is called that is about to sleep. The caller [looks](Self::has_news) next.
     pub(super) fn say(&self, tell: impl FnOnce(&Address)) {
-        if let Some(_locked) = store::lock()
+        if let Some(_locked) = lock::lock()
             && self.goes_on()
         {
             stream::await_offer(self.conn.pair, tell);
@@ -160,7 +161,7 @@ impl Waits {
         if !may_wait_at(listener) {
             return;
         }
-        let Some(locked) = store::lock() else { return };
+        let Some(locked) = lock::lock() else { return };
         if !self.are_any() {
             locked.sweep();
             leave_what_was_left(&locked);
@@ -215,7 +216,7 @@ impl Waits {
 
     #[cold]
     fn end_all(&self) {
-        if let Some(locked) = store::lock() {
+        if let Some(locked) = lock::lock() {
             for wait in self.each().flatten() {
                 wait.end(&locked);
             }
@@ -227,7 +228,7 @@ impl Waits {
 /// A thread that waited for what comes to this listener, beside others that are called at the same address, was called.
 pub(crate) fn take_for_others(listener: &Socket) {
     if store::is_any()
-        && let Some(locked) = store::lock()
+        && let Some(locked) = lock::lock()
     {
         take_all(&locked, listener);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use shunt_abi::Reason;
 
-use super::store;
+use super::lock;
 use crate::hold;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
@@ -25,13 +25,13 @@ pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
     if !epoll::leave_sets(socket, fd) {
         return false;
     }
-    let Some(locked) = store::lock() else {
+    let Some(locked) = lock::lock() else {
         return false;
     };
     let Some(room) = locked.room() else {
         return false;
     };
-    let Ok(copy) = store::copy(fd) else {
+    let Ok(copy) = lock::copy(fd) else {
         return false;
     };
     if !stream::put_aside(&conn) {

@@ -6,11 +6,14 @@ use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
 use shunt_abi::counters::GivenUp;
 use shunt_abi::message::Role;
 
-use super::store::{self, Kept, Locked};
+use super::lock::{self, Locked};
+use super::pristine;
+use super::store::{self, Kept};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
+use crate::socket::made::Flags;
 use crate::socket::{RESTORED, Socket, Stage, is_any_queued};
-use crate::stream::{self, Conn};
+use crate::stream::{self, Conn, Spin};
 use crate::sys::{self, address};
 use crate::{Outcome, config, signal, thread};
 
@@ -30,30 +33,29 @@ pub(crate) unsafe fn connect(fd: c_int, at: *const sockaddr, length: socklen_t) 
         && socket.items.is_empty()
         && socket.share.is_unknown();
     // SAFETY: the caller's promise.
-    let wanted = unsafe { Wanted::new(fd, at, length) };
+    let wanted = unsafe { Wanted::new(socket, fd, at, length) };
     let Some(wanted) = wanted.filter(|_| is_as_made) else {
         return Outcome::Kernel;
     };
     socket.origin.note_connect();
     let (_, port, _) = address::parts(&wanted.peer);
-    if store::is_any() && !is_any_queued(port) && wanted.connect(socket) {
+    if store::is_any() && !is_any_queued(port) && wanted.connect() {
         Outcome::Done(0)
     } else {
         Outcome::Kernel
     }
 }
 
-/// How long a connect waits for an acceptor that is about to close the connection before, and to accept the next one
-/// (ticks, about 5 µs): less than the kernel's own would take.
+/// How long a connect that does not wait looks for an acceptor that is about to close the connection before, and to accept the
+/// next one (ticks, about 5 µs): less than the kernel's own would take. One that waits does so as for an answer ([`Spin`]).
 const GLANCE: u64 = 13_000;
 
 /// What the program wants to connect, and to what.
 struct Wanted {
+    new: &'static Socket,
     fd: c_int,
     peer: sockaddr_storage,
-    /// Flags of the open file.
-    flags: usize,
-    closes_on_exec: bool,
+    flags: Flags,
 }
 
 impl Wanted {
@@ -61,7 +63,12 @@ impl Wanted {
     ///
     /// # Safety
     /// As for `connect(2)`.
-    unsafe fn new(fd: c_int, at: *const sockaddr, length: socklen_t) -> Option<Self> {
+    unsafe fn new(
+        new: &'static Socket,
+        fd: c_int,
+        at: *const sockaddr,
+        length: socklen_t,
+    ) -> Option<Self> {
         let length = length as usize;
         let fits = (2..=size_of::<sockaddr_storage>()).contains(&length);
         if !fits || (at as usize) < 4096 || !signal::may_read(at.cast::<u8>(), length) {
@@ -81,41 +88,47 @@ impl Wanted {
         };
         let own = sys::name(fd, false).ok()?;
         let unbound = (peer.ss_family, 0, [0; 16]);
-        let flags = sys::fcntl(fd, libc::F_GETFL, 0).ok()?;
-        let fd_flags = sys::fcntl(fd, libc::F_GETFD, 0).ok()?;
-        let signals = flags & libc::O_ASYNC as usize != 0;
-        let is_able = length >= least && address::parts(&own) == unbound && !signals;
+        let flags = new.made.flags().or_else(|| flags_of(fd))?;
+        let is_able = length >= least && address::parts(&own) == unbound;
         is_able.then_some(Self {
+            new,
             fd,
             peer,
             flags,
-            closes_on_exec: fd_flags & libc::FD_CLOEXEC as usize != 0,
         })
     }
 
     /// `true`: the number names a connection that is used again. `false`: there is none at which somebody waits.
-    fn connect(&self, new: &'static Socket) -> bool {
-        let start = sys::ticks();
+    fn connect(&self) -> bool {
+        let mut spin = Spin::new();
         loop {
-            let Some(locked) = store::lock() else {
+            let Some(locked) = lock::lock() else {
                 return false;
             };
             locked.sweep();
             let found = locked.each().find_map(|kept| self.offer(&locked, kept));
             if let Some((kept, conn)) = found {
-                replace(&locked, kept, &conn, new, self);
+                replace(&locked, kept, &conn, self);
                 drop(locked);
+                spin.paid();
                 stream::call_acceptor(&conn);
                 return true;
             }
             let soon = locked.each().any(|kept| self.may_soon(kept));
             drop(locked);
-            let is_over = sys::ticks().wrapping_sub(start) > GLANCE;
-            if !soon || is_over || stream::shares_core() {
+            if !soon || !self.waits_on(&mut spin) {
                 return false;
             }
-            std::hint::spin_loop();
         }
+    }
+
+    /// Passes a moment. `false`: it has been waited for long enough.
+    fn waits_on(&self, spin: &mut Spin) -> bool {
+        if !self.flags.nonblock {
+            return spin.turn();
+        }
+        std::hint::spin_loop();
+        !stream::shares_core() && sys::ticks().wrapping_sub(spin.began()) <= GLANCE
     }
 
     /// Whether the acceptor of a connection that is kept may be about to wait there.
@@ -137,7 +150,7 @@ impl Wanted {
         if !turns.may_offer() {
             return None;
         }
-        if !kept.is_there() || !self.leads_there(kept.fd()) || !stream::use_again(&conn) {
+        if !kept.is_there() || !self.leads_there(&conn) || !stream::use_again(&conn) {
             kept.give_up(locked, GivenUp::Lost);
             return None;
         }
@@ -159,62 +172,55 @@ impl Wanted {
 
     /// Whether a base socket is connected to this address, in the network namespace of the program's socket: a thread may be
     /// in another one by now.
-    fn leads_there(&self, base: c_int) -> bool {
-        let Ok(peer) = sys::name(base, true) else {
-            return false;
-        };
-        let [old, new] = [base, self.fd].map(network);
-        let is_same = old.is_some() && old == new;
-        is_same
-            && address::parts(&peer) == address::parts(&self.peer)
-            && scope(&peer) == scope(&self.peer)
+    fn leads_there(&self, conn: &Conn) -> bool {
+        let base = &conn.socket.whereabouts;
+        let network = base.network(conn.fd);
+        network.is_some()
+            && network == self.new.whereabouts.network(self.fd)
+            && base.peer(conn.fd) == Some(address::words(&self.peer))
     }
 }
 
-/// The network namespace that a socket is in. `None`: this kernel does not tell (Linux 5.14 does).
-fn network(fd: c_int) -> Option<u64> {
-    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE).ok()
-}
-
-/// Flow label and scope of an IPv6 address.
-fn scope(name: &sockaddr_storage) -> (u32, u32) {
-    if c_int::from(name.ss_family) != libc::AF_INET6 {
-        return (0, 0);
-    }
-    // SAFETY: the family says that this is what it holds.
-    let v6 = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
-    (v6.sin6_flowinfo, v6.sin6_scope_id)
+/// A socket's flags, as the kernel says them. `None`: it has others than a new one may have.
+#[cold]
+fn flags_of(fd: c_int) -> Option<Flags> {
+    const NEW: c_int = libc::O_RDWR | libc::O_NONBLOCK;
+    let file = sys::fcntl(fd, libc::F_GETFL, 0).ok()? as c_int;
+    let own = sys::fcntl(fd, libc::F_GETFD, 0).ok()? as c_int;
+    (file & !NEW == 0).then_some(Flags {
+        nonblock: file & libc::O_NONBLOCK != 0,
+        cloexec: own & libc::FD_CLOEXEC != 0,
+    })
 }
 
 /// The connection takes the place of the program's new socket, under its number.
-fn replace(locked: &Locked, kept: &Kept, conn: &Conn<'static>, new: &'static Socket, to: &Wanted) {
-    let Some(socket) = kept.socket() else { return };
-    let flags = if to.closes_on_exec {
-        libc::O_CLOEXEC
-    } else {
-        0
+fn replace(locked: &Locked, kept: &Kept, conn: &Conn<'static>, to: &Wanted) {
+    let (Some(socket), new) = (kept.socket(), to.new) else {
+        return;
     };
+    pristine::put_aside(locked, new, to.fd, to.peer.ss_family.into());
+    let flags = if to.flags.cloexec { libc::O_CLOEXEC } else { 0 };
     // `EBUSY`: another thread's `open` is about to get the number (dup(2)).
     while sys::dup3(conn.fd, to.fd, flags) == Err(libc::EBUSY) {
         sys::sched_yield();
     }
     let set = new.settings.on.load(Ordering::Relaxed);
-    set_up(socket, to.fd, to.flags, set);
+    set_up(socket, to.fd, to.flags.nonblock, set);
     socket.use_again(to.fd);
     entry::enter(to.fd, Entry::Socket(socket));
     new.unhold();
     kept.use_again(locked);
 }
 
-/// Has the kernel's socket be as a new one: these flags of the open file, and these options ([`RESTORED`]).
-pub(super) fn set_up(socket: &Socket, fd: c_int, flags: usize, set: u32) {
+/// Has the kernel's socket be as a new one: whether `O_NONBLOCK` is set, and these options ([`RESTORED`]). Other flags make a
+/// socket odd (`fcntl`), and of this one the rings have heard.
+pub(super) fn set_up(socket: &Socket, fd: c_int, nonblock: bool, set: u32) {
     let o = Ordering::Relaxed;
-    if sys::fcntl(fd, libc::F_GETFL, 0) != Ok(flags) {
-        let _ = sys::fcntl(fd, libc::F_SETFL, flags);
-    }
-    if let Some(pair) = socket.pair() {
-        let nonblock = u32::from(flags & libc::O_NONBLOCK as usize != 0);
-        pair.own.options.nonblock.store(nonblock, o);
+    if let Some(pair) = socket.pair()
+        && pair.own.options.nonblock.swap(nonblock.into(), o) != u32::from(nonblock)
+    {
+        let flags = libc::O_RDWR | if nonblock { libc::O_NONBLOCK } else { 0 };
+        let _ = sys::fcntl(fd, libc::F_SETFL, flags as usize);
     }
     let differ = socket.settings.on.swap(set, o) ^ set;
     for (bit, (level, name)) in RESTORED.into_iter().enumerate() {

@@ -1,35 +1,28 @@
 //! What is kept of connections that are closed, and for how long.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 use shunt_abi::counters::GivenUp;
 
+use super::lock::{self, LONGEST, Locked};
+use super::pristine;
 use crate::hold::Held;
 use crate::region::count;
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::sys;
 use crate::table::{self, Word};
-use crate::thread::{self, Lock};
+use crate::thread;
 
 /// So many connections a process keeps, ...
 const MOST: usize = 64;
 /// ... and no more than one in so many of the descriptors that it may have.
 const SHARE: u64 = 16;
-/// How long one is kept, in nanoseconds: what the kernel's firewall forbids meanwhile holds from then on.
-const LONGEST: u64 = 1_000_000_000;
 
-/// Held while anything here changes, and while something is offered or taken.
-static LOCK: Lock = Lock::new();
 static KEPT: [Kept; MOST] = [const { Kept::nothing() }; MOST];
 /// How many there are, for a look without the lock.
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Nothing is kept any more: threads of this process may be different users.
-static OFF: AtomicBool = AtomicBool::new(false);
-/// Forks under way: a child would have a copy of what is kept.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
 /// A connection that is kept.
 #[derive(Debug)]
 pub(super) struct Kept {
@@ -54,20 +47,6 @@ static TAKEN_NOW: AtomicU32 = AtomicU32::new(0);
 /// ... and have been so far.
 static TAKEN_EVER: AtomicU64 = AtomicU64::new(0);
 
-/// The lock, until it is dropped.
-pub(super) struct Locked(());
-
-/// Takes the lock. `None`: this thread has it, and is in a signal handler.
-pub(super) fn lock() -> Option<Locked> {
-    LOCK.take().then(|| Locked(()))
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        LOCK.give();
-    }
-}
-
 impl Locked {
     /// Those that are kept.
     pub(super) fn each(&self) -> impl Iterator<Item = &'static Kept> {
@@ -78,13 +57,26 @@ impl Locked {
     pub(super) fn room(&self) -> Option<&'static Kept> {
         /// Any process may have so many.
         const FEW: u32 = 4;
-        self.sweep();
+        let now = sys::now();
+        self.sweep_at(now);
         let count = COUNT.load(Ordering::Relaxed);
-        let is_much = count >= FEW && u64::from(count) >= sys::descriptor_limit() / SHARE;
-        if is_much || OFF.load(Ordering::SeqCst) || FORKS.load(Ordering::SeqCst) != 0 {
+        let is_much = count >= FEW && u64::from(count) >= self.descriptor_limit(now) / SHARE;
+        if is_much || !self.may_keep() {
             return None;
         }
         KEPT.iter().find(|kept| kept.socket().is_none())
+    }
+
+    /// So many descriptors the process may have, or might when it was last looked at: a call that finds no number left has
+    /// what is kept given up ([`make_room`](crate::life::make_room)).
+    fn descriptor_limit(&self, now: u64) -> u64 {
+        static LIMIT: AtomicU64 = AtomicU64::new(0);
+        static ASK_AT: AtomicU64 = AtomicU64::new(0);
+        if ASK_AT.load(Ordering::Relaxed) <= now {
+            ASK_AT.store(now + LONGEST, Ordering::Relaxed);
+            LIMIT.store(sys::descriptor_limit(), Ordering::Relaxed);
+        }
+        LIMIT.load(Ordering::Relaxed)
     }
 
     /// Gives up what was kept long enough, or is wished back to TCP.
@@ -98,6 +90,13 @@ impl Locked {
             kept.until.load(Ordering::Relaxed) <= now || kept.socket().is_some_and(wished)
         };
         self.give_up(GivenUp::Time, is_over);
+        pristine::sweep(self, now);
+    }
+
+    /// Gives up all at which no thread waits, and new sockets. `true`: there were any.
+    fn give_up_all(&self) -> bool {
+        let sockets = pristine::give_up_all(self);
+        self.give_up(GivenUp::Process, |_| true) > 0 || sockets
     }
 
     /// Gives up those of this kind at which no thread waits; how many there were.
@@ -186,6 +185,10 @@ impl Kept {
     /// The connection ends here, as one that is closed: the kernel tells the peer.
     pub(super) fn give_up(&self, locked: &Locked, why: GivenUp) {
         count::given_up(why);
+        if !self.is_there() {
+            // The program has put something else there, which is its own.
+            table::enter(self.fd(), Word::NOTHING);
+        }
         if let Some(socket) = self.socket() {
             if let Some(pair) = socket.pair() {
                 stream::turns(pair).give_up();
@@ -285,44 +288,31 @@ pub(super) fn is_any_of(listener: &Socket) -> bool {
     is_any() && KEPT.iter().any(|kept| kept.is_of(listener))
 }
 
-/// A copy of a base socket's descriptor, at a number of ours.
-pub(super) fn copy(fd: c_int) -> Result<c_int, sys::Errno> {
-    /// Where the last look at the process's limit has shown them to begin, or a little before; 0: there was none.
-    static FIRST: AtomicI32 = AtomicI32::new(0);
-    let first = FIRST.load(Ordering::Relaxed);
-    let copied = (first > 0).then(|| sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, first as usize));
-    if let Some(Ok(copy)) = copied {
-        return Ok(copy as c_int);
-    }
-    let copy = sys::copy_high(fd)?;
-    FIRST.store(copy & !63, Ordering::Relaxed);
-    Ok(copy)
-}
-
 /// Whether anything is kept.
 #[inline(always)]
 pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Gives up all at which no thread waits. `true`: there were any.
+/// Gives up all at which no thread waits, and new sockets. `true`: there were any.
 pub(crate) fn give_up_all() -> bool {
-    is_any() && lock().is_some_and(|locked| locked.give_up(GivenUp::Process, |_| true) > 0)
+    let is_any = is_any() || pristine::is_any();
+    is_any && lock::lock().is_some_and(|locked| locked.give_up_all())
 }
 
 /// The same for good: nothing is kept from here on.
 pub(crate) fn keep_no_more() {
-    OFF.store(true, Ordering::SeqCst);
+    lock::keep_no_more();
     // Also if there is nothing yet: a thread that has the lock may have looked before, and be about to keep one.
-    if let Some(locked) = lock() {
-        locked.give_up(GivenUp::Process, |_| true);
+    if let Some(locked) = lock::lock() {
+        locked.give_up_all();
     }
 }
 
 /// A listener is closed: what it has accepted, and is kept, goes with it.
 pub(crate) fn forget_listener(listener: &Socket) {
     if is_any()
-        && let Some(locked) = lock()
+        && let Some(locked) = lock::lock()
     {
         for kept in locked.each().filter(|kept| kept.is_of(listener)) {
             if kept.is_taken() {
@@ -337,37 +327,30 @@ pub(crate) fn forget_listener(listener: &Socket) {
 
 /// Nothing is kept while a child is forked, which would have a copy. (Where a thread waits, the child closes that.)
 pub(crate) fn before_fork() {
-    FORKS.fetch_add(1, Ordering::SeqCst);
+    lock::before_fork();
     give_up_all();
-}
-
-/// After a fork, in the parent.
-pub(crate) fn after_fork_parent() {
-    // A `vfork` child that forks has counted for its parent, too.
-    let less = |forks: u32| forks.checked_sub(1);
-    let _ = FORKS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
 }
 
 /// In the child: what its parent keeps is none of its own.
 pub(crate) fn after_fork_child() {
-    LOCK.reset();
-    FORKS.store(0, Ordering::SeqCst);
-    let locked = Locked(());
-    for kept in locked.each() {
-        if let Some(socket) = kept.socket() {
-            socket.set_stage(Stage::Plain);
+    lock::after_fork_child(|locked| {
+        for kept in locked.each() {
+            if let Some(socket) = kept.socket() {
+                socket.set_stage(Stage::Plain);
+            }
+            kept.release(locked);
         }
-        kept.release(&locked);
-    }
-    std::mem::forget(locked);
+        pristine::give_up_all(locked);
+    });
 }
 
 /// If one of ours has the number that the program wants, it moves.
 pub(crate) fn make_way(wanted: c_int) {
-    if !is_any() {
+    if !is_any() && !pristine::is_any() {
         return;
     }
-    let Some(locked) = lock() else { return };
+    let Some(locked) = lock::lock() else { return };
+    pristine::make_way(&locked, wanted);
     for kept in locked.each().filter(|kept| kept.fd() == wanted) {
         let copy = || sys::copy_high(wanted).ok();
         let Some(other) = kept.is_there().then(copy).flatten() else {

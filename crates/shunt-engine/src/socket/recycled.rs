@@ -1,15 +1,20 @@
 //! A socket whose connection has ended, and that is the next connection's.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 
 use super::{Socket, Stage};
+use crate::sys::{self, address};
 
 /// How a connection came about, as far as another one may come about the same way: by which listener, or by a `connect` of
 /// this process from an address that the kernel has chosen.
 #[derive(Debug, Default)]
-pub(crate) struct Origin(AtomicU64);
+pub(crate) struct Origin {
+    by: AtomicU64,
+    /// It uses the socket of a former one.
+    is_again: AtomicBool,
+}
 
 /// A `connect`.
 const CONNECT: u64 = 1;
@@ -19,29 +24,39 @@ const NEITHER: u64 = 0;
 impl Origin {
     /// Neither.
     pub(crate) fn clear(&self) {
-        self.0.store(NEITHER, Ordering::Relaxed);
+        self.begin(NEITHER);
     }
 
     /// A `connect` of this process, which has not bound the socket.
     pub(crate) fn note_connect(&self) {
-        self.0.store(CONNECT, Ordering::Relaxed);
+        self.begin(CONNECT);
     }
 
     /// An `accept` on this listener.
     pub(crate) fn note_accept(&self, listener: &Socket) {
-        self.0.store(name(listener), Ordering::Relaxed);
+        self.begin(name(listener));
+    }
+
+    fn begin(&self, by: u64) {
+        self.by.store(by, Ordering::Relaxed);
+        self.is_again.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the connection has begun in the rings of a former one, and on its socket.
+    pub(crate) fn is_again(&self) -> bool {
+        self.is_again.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_known(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != NEITHER
+        self.by.load(Ordering::Relaxed) != NEITHER
     }
 
     pub(crate) fn is_connect(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == CONNECT
+        self.by.load(Ordering::Relaxed) == CONNECT
     }
 
     pub(crate) fn is_accept_of(&self, listener: &Socket) -> bool {
-        self.0.load(Ordering::Relaxed) == name(listener)
+        self.by.load(Ordering::Relaxed) == name(listener)
     }
 }
 
@@ -49,6 +64,76 @@ impl Origin {
 fn name(listener: &Socket) -> u64 {
     let life = listener.life.load(Ordering::Relaxed);
     u64::from(life) << 32 | u64::from(listener.index() + 2)
+}
+
+/// What the kernel says of a socket once and for all, asked for when it is first needed. Zero: not asked yet.
+#[derive(Debug, Default)]
+pub(crate) struct Whereabouts {
+    network: AtomicU64,
+    cookie: AtomicU64,
+    peer: [AtomicU64; 4],
+}
+
+/// A socket that is nobody's yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Its network namespace (`SO_NETNS_COOKIE`).
+    pub(crate) network: u64,
+    /// The kernel's name for it (`SO_COOKIE`).
+    pub(crate) cookie: u64,
+}
+
+impl Whereabouts {
+    /// Nothing is known.
+    pub(super) fn clear(&self) {
+        let all = [&self.network, &self.cookie].into_iter().chain(&self.peer);
+        all.for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    /// It is this one.
+    pub(crate) fn note(&self, place: Place) {
+        self.network.store(place.network, Ordering::Relaxed);
+        self.cookie.store(place.cookie, Ordering::Relaxed);
+    }
+
+    /// The network namespace that it is in; `fd` names it. `None`: this kernel does not tell (Linux 5.14 does).
+    pub(crate) fn network(&self, fd: c_int) -> Option<u64> {
+        known(&self.network, fd, libc::SO_NETNS_COOKIE)
+    }
+
+    /// The same with its name.
+    pub(crate) fn place(&self, fd: c_int) -> Option<Place> {
+        Some(Place {
+            network: self.network(fd)?,
+            cookie: known(&self.cookie, fd, libc::SO_COOKIE)?,
+        })
+    }
+
+    /// The address that it is connected to, as [`address::words`] says it. One thread at a time.
+    pub(crate) fn peer(&self, fd: c_int) -> Option<[u64; 4]> {
+        if self.peer[0].load(Ordering::Relaxed) == 0 {
+            let words = address::words(&sys::name(fd, true).ok()?);
+            for (at, word) in self.peer.iter().zip(words) {
+                at.store(word, Ordering::Relaxed);
+            }
+        }
+        Some(
+            self.peer
+                .each_ref()
+                .map(|word| word.load(Ordering::Relaxed)),
+        )
+    }
+}
+
+fn known(word: &AtomicU64, fd: c_int, name: c_int) -> Option<u64> {
+    match word.load(Ordering::Relaxed) {
+        0 => {
+            let value = sys::getsockopt(fd, libc::SOL_SOCKET, name).ok()?;
+            word.store(value, Ordering::Relaxed);
+            Some(value)
+        }
+        value => Some(value),
+    }
 }
 
 impl Socket {
@@ -62,7 +147,10 @@ impl Socket {
     pub(crate) fn use_again(&self, fd: c_int) {
         self.name_by(fd);
         self.hints.clear();
+        // Its peer was there just now: the kernel need not be asked soon.
+        self.hints.looked_at.store(sys::ticks(), Ordering::Relaxed);
         self.again.clear();
+        self.origin.is_again.store(true, Ordering::Relaxed);
         self.dealings.forget_wish();
         self.was_reset.store(false, Ordering::Relaxed);
         self.move_on(Stage::Aside, Stage::Attached);

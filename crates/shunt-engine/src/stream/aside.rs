@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use shunt_shm::atomic::{full, heavy};
+use shunt_shm::atomic::full;
 use shunt_shm::publish;
 use shunt_shm::recycle::Side;
 use shunt_shm::slot::{self, Way};
@@ -51,7 +51,15 @@ impl Conn<'_> {
             && (returns, forked, errors) == (0, slot::UNFORKED, false)
             && turns.may_put_aside()
             && turns.life() == self.pair.life()
-            && !has_news(self)
+            && (self.tells_all_in_memory() || !has_news(self))
+    }
+
+    /// Whether the kernel has neither bytes nor an end for it, as far as is known: nothing comes by TCP, and the peer lives. (Of
+    /// one that has been killed since the last look the next connect finds that out, and nothing else comes of it.)
+    fn tells_all_in_memory(&self) -> bool {
+        let lives = || self.socket.hints.kernel_state.load(Ordering::Relaxed) == 0;
+        (self.way_in(), self.way_out()) == (Way::Ring, Way::Ring)
+            && (turns(self.pair).has_peer_put_aside() || lives())
     }
 
     /// Has both directions end in the rings, so that the next connection begins there. A peer that goes on may still have to
@@ -107,11 +115,10 @@ pub(crate) fn put_aside(conn: &Conn) -> bool {
     let is_told = conn.tell_beside_kernel();
     give(&own.sending.token);
     hesitate();
+    // Pairs with the peer's, if that closes at the same time: one of the two sees what the other one has sent. A peer that
+    // goes on, and had not seen this word as it sent, is told of a reset when it does (`reset_if_died`).
+    full();
     let has_peer_closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    if !has_peer_closed {
-        // Either the peer sees that, or this side sees what it has sent.
-        heavy();
-    }
     // Bytes that the peer has sent meanwhile and nobody reads, or a way that it changes just now.
     let lost = leaves_unread(conn) || has_peer_closed && conn.in_flight() > 0;
     let changes = conn.pair.peer_state() & !(slot::READY | slot::CLOSED) != 0;
@@ -164,9 +171,7 @@ pub(crate) fn take_again(conn: &Conn) -> bool {
 }
 
 fn begin(conn: &Conn, life: u32) {
-    let own = conn.pair.own;
-    own.options.nonblock.store(0, Ordering::Relaxed);
-    own.begin_recycled(life);
+    conn.pair.own.begin_recycled(life);
 }
 
 /// A connection begins that its peer has still to accept: whoever waits for it there is called.

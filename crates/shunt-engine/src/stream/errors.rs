@@ -53,11 +53,12 @@ pub(crate) fn has_died(conn: &Conn) -> bool {
 }
 
 /// If the peer died with bytes of ours unread, TCP would have reset the
-/// connection (RFC 1122, 4.2.2.13), whatever lay in the base socket's queue.
+/// connection (RFC 1122, 4.2.2.13), whatever lay in the base socket's queue. Likewise if it has put the connection aside
+/// and had not seen them: they were sent as it closed.
 #[cold]
 pub(crate) fn reset_if_died(conn: &Conn) {
-    let lost = has_died(conn)
-        && conn.pair.peer_state() & slot::LINGERS == 0
+    let is_dead = || has_died(conn) && conn.pair.peer_state() & slot::LINGERS == 0;
+    let lost = (is_dead() || conn.is_put_aside_by_peer())
         && conn.way_out() == Way::Ring
         && conn.in_flight() != 0;
     if lost {

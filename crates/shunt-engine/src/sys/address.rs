@@ -31,6 +31,21 @@ pub(crate) fn parts(name: &sockaddr_storage) -> (u16, u16, [u8; 16]) {
     }
 }
 
+/// All of an IPv4 or IPv6 name, flow label and scope as well; the first word is not 0.
+pub(crate) fn words(name: &sockaddr_storage) -> [u64; 4] {
+    let (family, port, address) = parts(name);
+    let (flow, scope) = if i32::from(family) == libc::AF_INET6 {
+        // SAFETY: the family says that this is what it holds.
+        let v6 = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+        (v6.sin6_flowinfo, v6.sin6_scope_id)
+    } else {
+        (0, 0)
+    };
+    let address = u128::from_ne_bytes(address);
+    let head = u64::from(family) << 48 | u64::from(port) << 32 | u64::from(flow);
+    [head, address as u64, (address >> 64) as u64, scope.into()]
+}
+
 /// Whether two names of one connection show that both ends are on this host:
 /// the same address, or loopback.
 pub(crate) fn is_local(own: &sockaddr_storage, peer: &sockaddr_storage) -> bool {

@@ -16,6 +16,9 @@ pub(super) fn opening(
     protocol: c_int,
     kernel: impl Fn() -> c_int,
 ) -> c_int {
+    if let Outcome::Done(fd) = quietly_with(|| life::socket(domain, kind, protocol)) {
+        return fd as c_int;
+    }
     let fd = making(kernel);
     if fd >= 0 {
         quietly(|| life::after_socket(fd, domain, kind, protocol));

@@ -37,6 +37,10 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
     if pending != 0 {
         return Some(failure(conn, pending));
     }
+    if conn.is_put_aside_by_peer() {
+        // The peer keeps its base socket, so the kernel has no end to tell, and an empty ring has given all.
+        return Some(end(conn));
+    }
     ask_kernel(conn)
 }
 
