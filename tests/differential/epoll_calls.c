@@ -82,6 +82,54 @@ static void unwanted(struct end *e)
     close(ep), close(level), close(edge), close(once), close(fd);
 }
 
+// The same of many that follow one another, by TCP: each wakes who looks from outside, while the one before is looked at.
+static void unwanted_flood(struct end *e)
+{
+    enum { WAYS = 4, ROUNDS = WAYS * 5, MANY = 2000 };
+    if (e->role == C) {
+        int fd = MUST(tcp_socket(e->fam, SOCK_CLOEXEC));
+        MUST(tcp_connect(fd, e->fam, e->port));
+        for (int i = 0; i < ROUNDS; i++) {
+            await_blocked(e);
+            for (int n = 0; n < MANY; n++)
+                MUST(write(FD, "q", 1));
+            MUST(write(fd, &(char){(char)i}, 1));
+        }
+        meet(e);
+        close(fd);
+        return;
+    }
+    int fd = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC)), ep = set_of(e), good = 0;
+    int level = set_of(e), edge = set_of(e), once = set_of(e);
+    change(e, ep, EPOLL_CTL_ADD, FD, 0, 1);
+    change(e, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 2);
+    change(e, level, EPOLL_CTL_ADD, ep, EPOLLIN, 3);
+    change(e, edge, EPOLL_CTL_ADD, ep, EPOLLIN | EPOLLET, 4);
+    change(e, once, EPOLL_CTL_ADD, ep, EPOLLONESHOT, 5);
+    MUST(setsockopt(FD, SOL_SOCKET, SO_ZEROCOPY, &(int){1}, sizeof(int)));
+    for (int i = 0; i < ROUNDS; i++) {
+        struct pollfd p = {ep, POLLIN, 0};
+        if (i % WAYS == 3)
+            change(e, once, EPOLL_CTL_MOD, ep, EPOLLIN | EPOLLONESHOT, 5);
+        will_block(e);
+        int told = i % WAYS == 0   ? poll(&p, 1, PATIENCE_MS) == 1
+                   : i % WAYS == 1 ? tells(level, PATIENCE_MS, 3)
+                   : i % WAYS == 2 ? tells(edge, PATIENCE_MS, 4)
+                                   : tells(once, PATIENCE_MS, 5);
+        int there = tells(ep, 0, 2);
+        if (!told || !there)
+            IN_VAIN("way %d: told %d, there %d", i % WAYS, told, there);
+        good += told && there;
+        if (!is_next(fd, i))
+            say(e, "not %d", i);
+    }
+    say(e, "%d of %d", good, ROUNDS);
+    await_bytes(e, FD, ROUNDS * MANY);
+    say(e, "%zd unwanted", read(FD, scratch(), SCRATCH));
+    meet(e);
+    close(ep), close(level), close(edge), close(once), close(fd);
+}
+
 // One of many sets in a set.
 static void many_inside(struct end *e)
 {
@@ -378,6 +426,6 @@ static void no_set(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(unwanted, TWO | COLD), CASE(many_inside, TWO | COLD),
+DIFF_MAIN(CASE(unwanted, TWO | COLD), CASE(unwanted_flood, TWO | COLD), CASE(many_inside, TWO | COLD),
           CASE(changed_under_sleeper, SPLIT | COLD), CASE(gone, COLD), CASE(late, SPLIT | COLD),
           CASE(taken, TWO | BUSY), CASE(no_set, STEADY))

@@ -15,6 +15,7 @@
 //! queue when something happens to its socket; a wait takes items from the queue, asks each socket what is ready, and
 //! puts level-triggered ones back.
 
+mod base_events;
 mod carry;
 mod collect;
 mod follow;

@@ -6,6 +6,7 @@ use libc::{c_int, epoll_event};
 use shunt_abi::Reason;
 
 use super::FLAGS;
+use super::base_events;
 use super::hearing::is_watched_by_relative;
 use super::inner::hear_others;
 use super::outside;
@@ -205,11 +206,12 @@ fn queue_carried(set: &Set, s: &mut State, item: u32, known: Known) {
 /// seen before says anything.
 pub(crate) fn begun_again(socket: &Locked, pair: &Pair) {
     let end = pair.consumer().position();
-    for &(set, item) in socket.places() {
+    for &(set, index) in socket.places() {
         if let Some(set) = SETS.get(set) {
             set.with(|s| {
-                if let Some(item) = s.items.get_mut(item as usize) {
+                if let Some(item) = s.items.get_mut(index as usize) {
                     item.end = end;
+                    base_events::begun_again(set, s, index);
                 }
             });
         }
@@ -242,12 +244,8 @@ pub(super) fn move_in(
         return false;
     };
     let item = &state.items[index as usize];
-    // Edges of everything: what counts is judged when the item is looked at.
-    let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLET;
-    let mut base = epoll_event {
-        events: events as u32,
-        u64: u64::from(item.generation) << 32 | u64::from(index),
-    };
+    let events = base_events::at_first(set, state, item);
+    let mut base = base_events::member(item, index, events);
     let fd = item.fd;
     let mut enter = |operation| sys::epoll_ctl(inner, operation, fd, &raw mut base);
     // One that was to go while its number named another socket is there still.
@@ -260,7 +258,9 @@ pub(super) fn move_in(
     }
     let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
     state.follow(link, set);
-    state.items[index as usize].moved = true;
+    let item = &mut state.items[index as usize];
+    (item.moved, item.base) = (true, events);
+    state.may_narrow_later(index);
     set.moved.fetch_add(1, Ordering::AcqRel);
     true
 }

@@ -10,7 +10,7 @@ use super::limit::Limit;
 use super::room::Room;
 use super::set::Set;
 use super::state::{Follow, State};
-use super::{FLAGS, outside, polled, wanted};
+use super::{FLAGS, base_events, outside, polled, wanted};
 use crate::stream::{self, Conn};
 use crate::sys;
 
@@ -231,6 +231,8 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         let Some(index) = state.queue.pop_front() else {
             break;
         };
+        // It may have been used up by this, or have gone back to TCP.
+        state.may_narrow_later(index);
         let item = &mut state.items[index as usize];
         item.listed = false;
         if !std::mem::take(&mut item.queued) {
@@ -284,10 +286,16 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
         return false;
     }
     set.with(|state| {
+        base_events::narrow(set, state);
         // In this order: a call that is heard says nothing but that a log has news.
         hear_inner(set, state, true, None);
         harvest(state);
+        // That look may bring some of them back to TCP.
         is_any_ready(state)
+            || base_events::narrow_queued(set, state) && {
+                hear_inner(set, state, true, None);
+                is_any_ready(state)
+            }
     })
     .unwrap_or(false)
 }

@@ -196,7 +196,11 @@ pub(super) fn report(state: &mut State, room: &mut Room) -> Option<usize> {
             News::None => continue,
             News::Some => {
                 (any, state.fresh) = (true, true);
-                match report_one(item, room, found) {
+                let told = report_one(item, room, found);
+                if wanted(item.events) == 0 {
+                    state.may_narrow_later(index);
+                }
+                match told {
                     Told::Nothing => {}
                     Told::Once => found += 1,
                     Told::AndStays => {

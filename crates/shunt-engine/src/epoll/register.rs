@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event};
 
+use super::base_events;
 use super::carry::move_in;
 use super::inner::hear_inner;
 use super::outside;
@@ -114,7 +115,9 @@ fn add(
             let item = &mut state.items[index as usize];
             (item.inactive, item.idle_news) = (false, 0);
             (item.events, item.data) = (event.events, event.u64);
-            return Ok(());
+            if base_events::follow(set, state, index).is_ok() {
+                return Ok(());
+            }
         }
         remove(set, state, socket, index);
     }
@@ -178,9 +181,13 @@ fn modify(
     } else if (item.events | event.events) & libc::EPOLLEXCLUSIVE as u32 != 0 {
         return Err(libc::EINVAL);
     }
-    item.events = event.events;
-    item.data = event.u64;
-    item.armed = true;
+    let former = std::mem::replace(&mut item.events, event.events);
+    if let Err(errno) = base_events::follow(set, state, index) {
+        state.items[index as usize].events = former;
+        return Err(errno);
+    }
+    let item = &mut state.items[index as usize];
+    (item.data, item.armed) = (event.u64, true);
     Ok(())
 }
 
@@ -196,6 +203,7 @@ fn delete(set: &'static Set, state: &mut State, socket: &mut Locked, fd: c_int) 
     if item.moved {
         // Programs that take interest in turns (Redis) come back at once.
         state.items[index as usize].inactive = true;
+        state.may_narrow_later(index);
         return Ok(());
     }
     sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut())?;

@@ -27,6 +27,10 @@ pub(super) struct Item {
     pub(super) queued: bool,
     /// The queue has its number, perhaps for one that had the place before and was removed.
     pub(super) listed: bool,
+    /// Of which events of its base socket the inner set tells ([`super::base_events`]).
+    pub(super) base: u32,
+    /// Its number is among those that may be narrowed there, perhaps for one that had the place before.
+    pub(super) may_be_narrowed: bool,
     /// Taken out by the program, but still in the inner set: programs that take
     /// interest in turns put it back at once, which then costs nothing.
     pub(super) inactive: bool,
@@ -106,6 +110,10 @@ pub(super) struct State {
     pub(super) kernel_first: bool,
     /// Items of listeners.
     pub(super) listeners: Vec<u32>,
+    /// Items of which the inner set may tell more than is wanted, and whether somebody has waited from outside, who minds that
+    /// ([`super::base_events`]).
+    pub(super) to_narrow: Vec<u32>,
+    pub(super) narrows: bool,
     /// The socket object that was last looked at of those that wait to be attached.
     pub(super) brought: u32,
 }
@@ -120,6 +128,15 @@ impl State {
             if !std::mem::replace(&mut item.listed, true) {
                 self.queue.push_back(index);
             }
+        }
+    }
+
+    /// Less may be wanted of an item than before.
+    #[inline]
+    pub(super) fn may_narrow_later(&mut self, index: u32) {
+        let item = &mut self.items[index as usize];
+        if !std::mem::replace(&mut item.may_be_narrowed, true) {
+            self.to_narrow.push(index);
         }
     }
 
@@ -195,6 +212,8 @@ impl State {
             told_at: None,
             queued: false,
             listed: false,
+            base: 0,
+            may_be_narrowed: false,
             inactive: false,
             polled: false,
             end: 0,
@@ -212,6 +231,7 @@ impl State {
                 item.generation =
                     self.items[index as usize].generation.wrapping_add(1) & 0x7fff_ffff;
                 item.listed = self.items[index as usize].listed;
+                item.may_be_narrowed = self.items[index as usize].may_be_narrowed;
                 self.items[index as usize] = item;
                 index
             }

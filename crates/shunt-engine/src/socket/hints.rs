@@ -72,6 +72,18 @@ impl Hints {
         }
     }
 
+    /// Notes what the base socket says of an end, in a look before which the word was `before`. Nothing is lost that other threads
+    /// have noted since; what they may have forgotten stays until the next look.
+    #[inline]
+    pub(crate) fn note_ends(&self, before: u32, ends: u32) {
+        let now = before & (LEFT | IN_VAIN) | ends;
+        let o = Ordering::Relaxed;
+        let state = &self.kernel_state;
+        if now != before && state.compare_exchange(before, now, o, o).is_err() {
+            state.fetch_or(ends, o);
+        }
+    }
+
     /// For the next socket.
     pub(super) fn clear(&self) {
         let o = Ordering::Relaxed;
@@ -101,6 +113,24 @@ mod tests {
         assert!(hints.is_any_in_vain());
         hints.note_withdrawal(0);
         assert_eq!(hints.kernel_state.load(Ordering::Relaxed), LEFT);
+    }
+
+    #[test]
+    fn a_look_forgets_an_end_that_is_over_and_nothing_that_others_note_meanwhile() {
+        const ENDS: [u32; 2] = [libc::POLLRDHUP as u32, libc::POLLERR as u32];
+        let hints = Hints::default();
+        let state = || hints.kernel_state.load(Ordering::Relaxed);
+        let before = state();
+        hints.kernel_state.fetch_or(LEFT, Ordering::Relaxed);
+        hints.note_withdrawal(7);
+        hints.note_ends(before, ENDS[1]);
+        assert_eq!(state(), LEFT | IN_VAIN | ENDS[1]);
+        let before = state();
+        hints.kernel_state.fetch_or(ENDS[0], Ordering::Relaxed);
+        hints.note_ends(before, ENDS[1]);
+        assert_eq!(state(), LEFT | IN_VAIN | ENDS[0] | ENDS[1]);
+        hints.note_ends(state(), ENDS[0]);
+        assert_eq!(state(), LEFT | IN_VAIN | ENDS[0]);
     }
 
     #[test]

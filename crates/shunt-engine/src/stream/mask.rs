@@ -119,11 +119,10 @@ fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
 
 /// Asks it, and notes what it says of an end.
 fn ask_kernel(conn: &Conn) -> i16 {
+    let hints = &conn.socket.hints;
+    let before = hints.kernel_state.load(Ordering::Relaxed);
     let kernel = look_at_base(conn);
-    let ended = (kernel & ENDED) as u32;
-    let state = &conn.socket.hints.kernel_state;
-    let left = state.load(Ordering::Relaxed) & (LEFT | IN_VAIN);
-    state.store(ended | left, Ordering::Relaxed);
+    hints.note_ends(before, (kernel & ENDED) as u32);
     honest(conn, kernel)
 }
 
