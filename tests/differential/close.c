@@ -850,6 +850,53 @@ static void killed_under_receiver(struct end *e)
     }
 }
 
+// A process that is killed with bytes unread while its peer waits for room, or before it wants some.
+static void killed_full_of_unread(struct end *e, int asleep, int flags)
+{
+    char buf[16];
+    if (e->role == C) {
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            close(e->ctl);
+            int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
+            MUST(tcp_connect(fd, e->fam, e->port));
+            for (int i = 0; i < 6; i++) {
+                put(fd, "ping", 4);
+                get(fd, buf, 4);
+            }
+            pause();
+        }
+        if (asleep)
+            await_blocked(e);
+        else
+            await_go(e);
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+        if (!asleep)
+            go(e);
+    } else {
+        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        for (int i = 0; i < 6; i++) {
+            get(FD, buf, 4);
+            put(FD, "pong", 4);
+        }
+        stuff(e, FD, 5);
+        if (asleep) {
+            will_block(e);
+        } else {
+            go(e);
+            await_go(e);
+        }
+        T(send(FD, "x", 1, flags));
+        T(send(FD, "x", 1, flags));
+        T(recv(FD, buf, 16, 0));
+    }
+}
+
+static void killed_under_sender(struct end *e) { killed_full_of_unread(e, 1, MSG_NOSIGNAL); }
+static void killed_before_sender(struct end *e) { killed_full_of_unread(e, 0, MSG_NOSIGNAL); }
+static void killed_before_attempt(struct end *e) { killed_full_of_unread(e, 0, MSG_NOSIGNAL | MSG_DONTWAIT); }
+
 // A process that is killed in its sleep, and a peer that does nothing but send: it is told
 // before long.
 static void killed_asleep(struct end *e, int by_epoll)
@@ -940,5 +987,7 @@ DIFF_MAIN(CASE(half_close, ALL | COLD), CASE(half_close_by_server, ALL | COLD), 
           CASE(killed, SPLIT | BARE | ALL), CASE(killed_unread, SPLIT | BARE), CASE(killed_full, SPLIT | BARE),
           CASE(exited, SPLIT | BARE), CASE(exited_unread, SPLIT | BARE), CASE(exited_full, SPLIT | BARE),
           CASE(returned, SPLIT | BARE), CASE(returned_full, SPLIT | BARE), CASE(killed_under_receiver, SPLIT | BARE),
+          CASE(killed_under_sender, SPLIT | BARE | STEADY), CASE(killed_before_sender, SPLIT | BARE | STEADY),
+          CASE(killed_before_attempt, SPLIT | BARE | STEADY),
           CASE(killed_in_recv, SPLIT | BARE), CASE(killed_in_epoll, SPLIT | BARE),
           CASE(close_unused, BARE | ALL), CASE(close_twice, COLD))

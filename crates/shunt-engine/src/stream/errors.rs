@@ -66,6 +66,16 @@ pub(crate) fn reset_if_died(conn: &Conn) {
     }
 }
 
+/// The kernel has told by these events that the peer has ended. `true`: the program is told of a reset, as the peer
+/// died with bytes of ours unread.
+#[cold]
+pub(super) fn tells_of_reset(conn: &Conn, ended: i16) -> bool {
+    let state = &conn.socket.hints.kernel_state;
+    state.fetch_or(ended as u32, Ordering::Relaxed);
+    reset_if_died(conn);
+    has_died(conn) && conn.error().load(Ordering::Relaxed) != 0
+}
+
 /// The peer died in the middle of its recall: nobody sends again what it had still to read there.
 pub(super) fn reset_by_death(conn: &Conn) {
     if conn.in_flight() == 0 {

@@ -4,6 +4,7 @@ use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
 use super::Conn;
+use super::errors::tells_of_reset;
 use super::holder::Stopped;
 use super::owed::{self, Debt, Withdrawal};
 use super::ring_end::end_ring;
@@ -13,11 +14,16 @@ use crate::thread::{Rest, give};
 use crate::{sys, tcp};
 
 /// A sender that must wait for a peer that has shut down its sending half, or may be gone, goes
-/// back to TCP and waits there: only the kernel knows what becomes of what it sends. `true`: it has.
+/// back to TCP and waits there: only the kernel knows what becomes of what it sends. `true`: it has, or the next
+/// attempt to send fails: the peer has died with bytes unread, and TCP, which does not know of these, would take more.
 pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
-    let ends = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0
-        || sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
+    let kernel = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED;
+    // In this order: a peer says that it ends before its kernel does.
+    let ends = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0 || kernel != 0;
+    if kernel != 0 && tells_of_reset(conn, kernel) {
+        return true;
+    }
     if ends {
         leave_ring(conn, Reason::HalfClosed);
     }
