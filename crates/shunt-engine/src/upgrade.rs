@@ -1,4 +1,7 @@
 //! From a kernel connection to a shunted one: when to ask, when to attach.
+//!
+//! A `connect` that does not block has begun once it says `EINPROGRESS` (`life/connection.rs`): from there on its connection is
+//! like any other, and is asked for before it is known whether it comes about.
 
 use std::sync::atomic::Ordering;
 
