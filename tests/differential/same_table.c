@@ -136,6 +136,23 @@ static void replaced(struct pair *p)
 }
 static void child_replaces(struct end *e) { paired(e, replaced, sees_the_end); }
 
+// The same of a connection that is in a set, or was.
+static void replaced_in_set(struct pair *p, int stays)
+{
+    struct end *e = p->e;
+    struct epoll_event ev = {.events = EPOLLIN, .data.u32 = 9};
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+    MUST(epoll_wait(ep, &ev, 1, 0));
+    if (!stays)
+        MUST(epoll_ctl(ep, EPOLL_CTL_DEL, FD, NULL));
+    replaced(p);
+}
+static void replaced_as_member(struct pair *p) { replaced_in_set(p, 1); }
+static void replaced_as_former_member(struct pair *p) { replaced_in_set(p, 0); }
+static void child_replaces_in_set(struct end *e) { paired(e, replaced_as_member, sees_the_end); }
+static void child_replaces_of_set(struct end *e) { paired(e, replaced_as_former_member, sees_the_end); }
+
 // Both go on with it in turns, and a copy that one makes serves the other one.
 static int converses(struct pair *p)
 {
@@ -242,5 +259,5 @@ static void connects_for_set(struct end *e)
 static void child_closes_in_set(struct end *e) { paired(e, waits, connects_for_set); }
 
 DIFF_MAIN(CASE(child_closes, SPLIT | BARE), CASE(child_with_memory_closes, SPLIT | BARE), CASE(numbered_child_closes, SPLIT | BARE),
-          CASE(numbered_3_child_closes, SPLIT | BARE), CASE(child_replaces, SPLIT | BARE), CASE(both_converse, SPLIT | BARE),
-          CASE(child_accepts, SPLIT | BARE), CASE(child_closes_later, SPLIT | BARE), CASE(child_closes_in_set, SPLIT | BARE))
+          CASE(numbered_3_child_closes, SPLIT | BARE), CASE(child_replaces, SPLIT | BARE), CASE(child_replaces_in_set, SPLIT | BARE), CASE(child_replaces_of_set, SPLIT | BARE),
+          CASE(both_converse, SPLIT | BARE), CASE(child_accepts, SPLIT | BARE), CASE(child_closes_later, SPLIT | BARE), CASE(child_closes_in_set, SPLIT | BARE))

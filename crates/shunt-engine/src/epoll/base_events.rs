@@ -136,6 +136,7 @@ fn is_here(item: &Item) -> bool {
 fn renew(set: &'static Set, state: &mut State, index: u32, events: u32) {
     let item = &mut state.items[index as usize];
     let (fd, is_told) = (item.fd, !item.inactive && wanted(item.events) != 0);
+    let hears_more = events & !item.base != 0;
     if !is_told || item.events & EDGE == 0 {
         let _ = change(set, item, index, events);
         return;
@@ -145,8 +146,17 @@ fn renew(set: &'static Set, state: &mut State, index: u32, events: u32) {
     hear_inner(set, state, true, None);
     let _ = change(set, &mut state.items[index as usize], index, events);
     hear_others(set, state, index);
-    if tcp::mark(fd) != before {
+    // An end that was there before has been told to nobody who did not ask for it.
+    if tcp::mark(fd) != before || hears_more && sys::ready(fd, libc::POLLRDHUP) != 0 {
         state.enqueue(index, true);
+    }
+}
+
+/// In a forked child: another thread of the parent's may have been in the middle of narrowing, so what the members of such a set come
+/// with is not known, and the next change of each says it.
+pub(super) fn after_fork_child(state: &mut State) {
+    if state.narrows {
+        state.items.iter_mut().for_each(|item| item.base = EDGE);
     }
 }
 

@@ -6,7 +6,8 @@ use libc::c_int;
 
 use super::outside;
 use super::register::count_listeners;
-use super::set::SETS;
+use super::set::{SETS, Set};
+use super::state::State;
 use super::watch::say_watched;
 use crate::socket::Socket;
 use crate::sys;
@@ -34,6 +35,23 @@ pub(crate) fn part(socket: &'static Socket, fd: c_int) {
             }
         });
     }
+}
+
+/// Whether the program has registered a socket with a set, and the kernel knows only the library's registration of it.
+pub(crate) fn has(socket: &'static Socket) -> bool {
+    if socket.items.is_empty() {
+        return false;
+    }
+    let Some(socket) = socket.lock() else {
+        return true;
+    };
+    let is_ours = |set: &'static Set, index: u32| {
+        let moved = |s: &mut State| s.items.get(index as usize).map(|i| i.moved && !i.inactive);
+        set.with(moved).flatten() == Some(true)
+    };
+    let places = socket.places().iter();
+    let mut sets = places.filter_map(|&(set, index)| Some((SETS.get(set)?, index)));
+    sets.any(|(set, index)| is_ours(set, index))
 }
 
 /// A socket ends: its registrations are gone, as the kernel's are.

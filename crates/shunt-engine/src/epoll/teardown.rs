@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::hearing;
 use super::set::{SETS, Set};
 use super::sleepers::leave_doors;
 use super::watch::watch;
+use super::{base_events, hearing};
 use crate::hold::Held;
 use crate::link::Link;
 use crate::sys;
@@ -84,6 +84,7 @@ pub(crate) fn after_fork_child() {
         set.lock.reset();
         set.sleepers.store(0, Ordering::Relaxed);
         set.plain_sleepers.store(0, Ordering::Relaxed);
+        set.with_any(base_events::after_fork_child);
     }
     forget_channels();
 }

@@ -88,15 +88,15 @@ pub(super) fn forget_all(reason: Reason) {
             give_up_socket(socket, fd, reason);
         }
     });
-    forget_plain();
+    forget_plain(|socket| !socket.items.is_empty());
 }
 
-/// What is the kernel's again is forgotten, unless an epoll set has it.
-pub(super) fn forget_plain() {
+/// What is the kernel's again is forgotten, unless an epoll set has it, as `is_in_set` says.
+pub(super) fn forget_plain(is_in_set: impl Fn(&'static Socket) -> bool) {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
             && socket.stage() == Stage::Attached
-            && socket.items.is_empty()
+            && !is_in_set(socket)
             && Conn::new(socket, fd).is_some_and(|conn| stream::is_plain(&conn))
         {
             // Held for ever: a thread may be about to use it.

@@ -59,7 +59,7 @@ pub fn before_sharing_table() {
         recycle::give_up_all();
         inherit::give_up_all(Reason::SharedTable);
         epoll::give_back();
-        inherit::forget_plain();
+        inherit::forget_plain(epoll::has);
     }
 }
 

@@ -9,8 +9,9 @@ use shunt_abi::Reason;
 
 use super::lock::{self, LONGEST, Locked};
 use crate::socket::{Place, Socket};
+use crate::sys::{self, Errno};
 use crate::table::{self, Word};
-use crate::{config, sys, thread};
+use crate::{config, thread};
 
 /// So many a process keeps.
 const MOST: usize = 4;
@@ -41,6 +42,10 @@ pub(crate) struct Taken {
     pub(crate) place: Place,
 }
 
+fn cookie_of(fd: c_int) -> Result<u64, Errno> {
+    sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+}
+
 impl Aside {
     /// All zeros, which take no room in the library's data.
     const fn nothing() -> Self {
@@ -63,8 +68,7 @@ impl Aside {
 
     /// Whether the number names it still: a program may close what it has not opened.
     fn is_there(&self, fd: c_int) -> bool {
-        let cookie = sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
-        cookie == Ok(self.cookie.load(Ordering::Relaxed))
+        cookie_of(fd) == Ok(self.cookie.load(Ordering::Relaxed))
     }
 
     /// Keeps it no more, by the number that it returns.
@@ -103,6 +107,11 @@ pub(super) fn put_aside(locked: &Locked, new: &Socket, fd: c_int, family: c_int)
     }
     let Some(aside) = free() else { return };
     let Ok(copy) = lock::copy(fd) else { return };
+    if cookie_of(copy) != Ok(place.cookie) {
+        // A call that the library has not seen has put something else at the number.
+        sys::close(copy);
+        return;
+    }
     table::enter(copy, Word::OURS);
     let o = Ordering::Relaxed;
     aside.family.store(family, o);

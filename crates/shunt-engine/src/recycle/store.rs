@@ -185,7 +185,7 @@ impl Kept {
     /// The connection ends here, as one that is closed: the kernel tells the peer.
     pub(super) fn give_up(&self, locked: &Locked, why: GivenUp) {
         count::given_up(why);
-        if !self.is_there() {
+        if !self.is_there() && table::look(self.fd()) == Word::OURS {
             // The program has put something else there, which is its own.
             table::enter(self.fd(), Word::NOTHING);
         }

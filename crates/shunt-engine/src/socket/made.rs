@@ -1,6 +1,6 @@
 //! Flags of a socket's one descriptor and of its open file, for as long as the library has seen all that could change them:
 //! since `socket` or `accept` it has noted each `fcntl` and `ioctl` that does. A copy of the descriptor, a message, or a child
-//! that may have inherited it end that; and so does an attempt to connect that has failed, after which it is not as new.
+//! that may have inherited it (by `vfork` and the like only what was made before that began) end that; and so does an attempt to connect that has failed, after which it is not as new.
 //! A system call that the library does not see is not noted, as rings do not hear of `O_NONBLOCK` by one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

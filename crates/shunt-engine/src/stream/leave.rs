@@ -21,7 +21,8 @@ pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     let kernel = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED;
     // In this order: a peer says that it ends before its kernel does.
     let ends = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0 || kernel != 0;
-    if kernel != 0 && tells_of_reset(conn, kernel) {
+    // A peer that has asked for the unread bytes by TCP may have handed the connection on: it lives.
+    if kernel != 0 && !owed::is_due(conn) && tells_of_reset(conn, kernel) {
         return true;
     }
     if ends {

@@ -135,7 +135,8 @@ pub(crate) fn shares_core() -> bool {
     YIELDED.load(Ordering::Relaxed) >= SHARING
 }
 
-/// A wait is to sleep, so that this process and its peers may part. The next one looks first, which shows whether they have.
+/// A wait is to sleep, so that this process and its peers may part. The next one of which nobody says where its peer is looks first,
+/// which shows whether they have.
 #[cold]
 fn part(now: u64) {
     TOGETHER.tries(now);
