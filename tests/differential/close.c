@@ -75,6 +75,7 @@ static void half_close(struct end *e)
         T(shutdown(FD, SHUT_WR));
         look(e);
         T(send(FD, "x", 1, 0));
+        await_acknowledged(e);
         T(shutdown(FD, SHUT_WR));
         T(shutdown(FD, SHUT_RD));
         T(recv(FD, buf, 1, 0));

@@ -284,6 +284,16 @@ __attribute__((unused)) static int await_bytes(struct end *e, int fd, int n)
     return have;
 }
 
+// What was sent is acknowledged, also the end of the stream. The kernel ends a connection with a FIN before the reset if what is
+// unread was not; and it takes one whose end was for connected until then.
+__attribute__((unused)) static void await_acknowledged(struct end *e)
+{
+    int unacknowledged = 0;
+    long long end = now_ms() + PATIENCE_MS;
+    while (ioctl(FD, SIOCOUTQ, &unacknowledged) == 0 && unacknowledged > 0 && now_ms() < end)
+        nap();
+}
+
 // Thread `tid` of process `pid` sleeps: its state is S and its count of
 // voluntary switches stands still.
 __attribute__((unused)) static void await_sleep(struct end *e, pid_t pid, pid_t tid)

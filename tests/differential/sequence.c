@@ -21,16 +21,6 @@ static int by_message(struct end *e, int fd)
 // The other end was closed with something of ours unread.
 static void await_reset(struct end *e) { await_events(e, FD, POLLRDHUP); }
 
-// What was sent is acknowledged. The kernel ends a connection with a FIN before the reset if what
-// is unread was not.
-static void await_acknowledged(struct end *e)
-{
-    int unacknowledged = 0;
-    long long end = now_ms() + PATIENCE_MS;
-    while (ioctl(FD, SIOCOUTQ, &unacknowledged) == 0 && unacknowledged > 0 && now_ms() < end)
-        nap();
-}
-
 // ---- Ends ------------------------------------------------------------------
 
 // What a program has taken of the stream is not there once more when the connection is reset.

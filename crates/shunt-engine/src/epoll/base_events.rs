@@ -102,10 +102,12 @@ pub(super) fn begun_again(set: &'static Set, state: &mut State, index: u32) {
 /// Somebody waits on the set from outside: of what nobody wants the inner set tells no more. `true`: of some members it tells
 /// something else than before, which is to be heard. With the set's lock.
 pub(super) fn narrow(set: &'static Set, state: &mut State) -> bool {
-    if state.to_narrow.is_empty() || !may_narrow(set) {
+    if !may_narrow(set) {
         return false;
     }
-    state.narrows = true;
+    if !std::mem::replace(&mut state.narrows, true) {
+        (0..state.items.len() as u32).for_each(|index| state.note_to_narrow(index));
+    }
     let mut any = false;
     while let Some(index) = state.to_narrow.pop() {
         let item = &mut state.items[index as usize];

@@ -110,8 +110,8 @@ pub(super) struct State {
     pub(super) kernel_first: bool,
     /// Items of listeners.
     pub(super) listeners: Vec<u32>,
-    /// Items of which the inner set may tell more than is wanted, and whether somebody has waited from outside, who minds that
-    /// ([`super::base_events`]).
+    /// Once somebody has waited from outside, who minds that (`narrows`): items of which the inner set may tell more than is
+    /// wanted ([`super::base_events`]).
     pub(super) to_narrow: Vec<u32>,
     pub(super) narrows: bool,
     /// The socket object that was last looked at of those that wait to be attached.
@@ -131,9 +131,16 @@ impl State {
         }
     }
 
-    /// Less may be wanted of an item than before.
+    /// Less may be wanted of an item than before, which matters once somebody has waited from outside.
     #[inline]
     pub(super) fn may_narrow_later(&mut self, index: u32) {
+        if self.narrows {
+            self.note_to_narrow(index);
+        }
+    }
+
+    #[cold]
+    pub(super) fn note_to_narrow(&mut self, index: u32) {
         let item = &mut self.items[index as usize];
         if !std::mem::replace(&mut item.may_be_narrowed, true) {
             self.to_narrow.push(index);
