@@ -16,7 +16,7 @@ pub(crate) struct Hints {
     pub(crate) awake: AtomicU32,
     /// `rx.user_calls` at that one.
     pub(crate) slept_at: AtomicU64,
-    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), [`LEFT`] and [`IN_VAIN`].
+    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), [`LEFT`], [`IN_VAIN`] and [`BETWEEN_HOSTS`].
     pub(crate) kernel_state: AtomicU32,
     /// Bytes that were readable in the ring were not resent over TCP in time, so no further call waits for them.
     pub(crate) late: AtomicBool,
@@ -30,6 +30,10 @@ const RECALL: u64 = 1 << 63;
 
 /// In [`Hints::kernel_state`]: something was waited for in vain. Whoever looks whether the connection is as usual looks there anyway.
 pub(crate) const IN_VAIN: u32 = 1 << 30;
+
+/// In [`Hints::kernel_state`]: the other end is on another host, so each look at an empty ring asks the NIC, too, and each event is
+/// looked for with all care.
+pub(crate) const BETWEEN_HOSTS: u32 = 1 << 29;
 
 /// In [`Hints::kernel_state`]: an error is left for the next call, also for a send. Whoever looks whether the connection is
 /// as usual looks there anyway.

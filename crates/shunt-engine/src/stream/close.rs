@@ -4,19 +4,21 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use shunt_abi::Reason;
 use shunt_shm::atomic::{heavy, light};
 use shunt_shm::path;
 use shunt_shm::publish;
 use shunt_shm::slot::{self};
 
 use super::downgrade;
-use super::leave::await_receiver;
+use super::leave::{await_receiver, leave_ring};
 use super::owed::Withdrawal;
 use super::want::any_waits_for_room;
 use super::{Conn, leaves_unread, owed, recall};
 use crate::Outcome;
 use crate::config::{self, hesitate};
 use crate::hold;
+use crate::reach;
 use crate::socket::Socket;
 use crate::sys::{self};
 use crate::table::{self, Word};
@@ -90,6 +92,10 @@ const ENDING_PATIENCE: u64 = 1_000_000_000;
 /// that only waited until there was something to read; it then finds all of it in the
 /// kernel.
 fn before_end(conn: &Conn, most: u64) {
+    if conn.is_mirrored() {
+        // The kernel has everything before its FIN.
+        leave_ring(conn, Reason::Ended);
+    }
     // Where a forked relative may go on, the ring stays unless nobody looks at it.
     let stays = || {
         const LOOKS: u32 = slot::WAIT_RX | slot::WATCHED;
@@ -213,6 +219,10 @@ pub(crate) fn before_close(conn: &Conn) {
     }
     hesitate();
     let lost = leaves_unread(conn);
+    if conn.is_mirrored() {
+        let (link, slot) = conn.at_nic();
+        reach::recall(link, slot);
+    }
     if lost && !resets {
         reset_with_close(conn);
     }
