@@ -170,6 +170,18 @@ pub(crate) fn leave(link: u32, slot: u32) -> Option<Leave> {
     on(link, slot, |_, link| link.leave(slot))?
 }
 
+/// Tells the peer that nothing follows in the ring. `true`: it has everything in its memory.
+pub(crate) fn end(link: u32, slot: u32) -> bool {
+    on(link, slot, |wire, link| link.end(wire, slot));
+    has_arrived(link, slot)
+}
+
+/// Whether it has by now.
+pub(crate) fn has_arrived(link: u32, slot: u32) -> bool {
+    progress();
+    on(link, slot, |_, link| link.has_ended(slot)) == Some(true)
+}
+
 /// The record that says so, where the peer was known to have read so many bytes.
 pub(crate) fn record(link: u32, slot: u32, from: u64) -> Option<[u8; BYTES]> {
     on(link, slot, |_, link| link.record(slot, from))?

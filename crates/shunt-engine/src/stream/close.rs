@@ -93,8 +93,11 @@ const ENDING_PATIENCE: u64 = 1_000_000_000;
 /// kernel.
 fn before_end(conn: &Conn, most: u64) {
     if conn.is_mirrored() {
-        // The kernel has everything before its FIN.
-        leave_ring(conn, Reason::Ended);
+        end_afar(conn);
+        if owed::is_due(conn) {
+            owed::answer_at_last(conn);
+        }
+        return;
     }
     // Where a forked relative may go on, the ring stays unless nobody looks at it.
     let stays = || {
@@ -114,6 +117,23 @@ fn before_end(conn: &Conn, most: u64) {
     }
     if owed::is_due(conn) {
         owed::answer_at_last(conn);
+    }
+}
+
+/// How long a side that ends the stream waits until a peer on another host is known to have all of it, in nanoseconds.
+const ARRIVAL: u64 = 50_000;
+
+/// The peer, which is on another host, has everything before the kernel's FIN: in its memory, or by TCP.
+#[cold]
+fn end_afar(conn: &Conn) {
+    let (link, slot) = conn.at_nic();
+    let until = sys::now() + ARRIVAL;
+    let mut arrived = conn.is_on_ring() && reach::end(link, slot);
+    while conn.is_on_ring() && !arrived && sys::now() < until {
+        arrived = reach::has_arrived(link, slot);
+    }
+    if !arrived {
+        leave_ring(conn, Reason::Ended);
     }
 }
 

@@ -5,6 +5,7 @@ use shunt_abi::Reason;
 use shunt_shm::slot::Way;
 
 use super::Conn;
+use super::errors::keep_error;
 use super::leave::leave_ring_within;
 use super::owed;
 use super::recv::{Resumption, follow, settle};
@@ -46,6 +47,9 @@ fn is_home(conn: &Conn) -> bool {
     }
     if conn.way_in() == Way::Ring {
         let found = follow(conn, false);
+        if let Resumption::Failed(errno) = found {
+            keep_error(conn, errno);
+        }
         let ends = matches!(found, Resumption::End | Resumption::Failed(_));
         if ends && !conn.consumer().is_ready() {
             path.follow_back();

@@ -19,10 +19,16 @@ pub(crate) fn hear_news(link: u32, number: u32, news: News) {
         // Whoever waits next sees to that, on whatever connection.
         control::wish_again();
     }
+    let (for_readers, for_writers) = match news {
+        News::Data | News::Ended => (true, false),
+        News::Room => (false, true),
+        News::Recalled => (true, true),
+        News::Ready | News::Agreed | News::Switched => return,
+    };
     let (own, view) = (link.own().slot(number), link.peer().slot(number));
     light();
     let wait = own.face.look_again(own.face.wait.load(Ordering::Relaxed));
-    if wait & slot::WATCHED != 0 {
+    if wait & slot::WATCHED != 0 && (for_readers || wait & slot::WANT_TX != 0) {
         let group = wait >> slot::GROUP_SHIFT & 0x3f;
         link.peer().log(group).append(number);
         // Pairs with the sleeper's, between its place at the door and its look at the log.
@@ -34,10 +40,10 @@ pub(crate) fn hear_news(link: u32, number: u32, news: News) {
         }
     }
     let epoch = own.face.epoch.load(Ordering::Acquire);
-    if wait & slot::WAIT_RX != 0 {
+    if for_readers && wait & slot::WAIT_RX != 0 {
         call_once(&view.sending.called, epoch, &own.face.data);
     }
-    if wait & slot::WAIT_TX != 0 {
+    if for_writers && wait & slot::WAIT_TX != 0 {
         call_once(&view.sending.called_for_room, epoch, &own.face.room);
     }
 }

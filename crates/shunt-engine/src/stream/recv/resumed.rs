@@ -65,6 +65,10 @@ pub(in crate::stream) fn follow(conn: &Conn, reads: bool) -> Resumption {
 /// `None`: the record has been taken off.
 fn look_for_record(conn: &Conn, base: c_int) -> Option<Resumption> {
     let path = conn.receiver();
+    if path.is_void() && !conn.consumer().is_ready() {
+        path.stay_on_tcp();
+        return Some(Resumption::Some);
+    }
     let mut bytes = [0; BYTES];
     let now = libc::MSG_DONTWAIT | libc::MSG_PEEK;
     let n = match sys::recv(base, bytes.as_mut_ptr(), BYTES, now) {
@@ -74,12 +78,7 @@ fn look_for_record(conn: &Conn, base: c_int) -> Option<Resumption> {
         Err(errno) => return Some(Resumption::Failed(errno)),
     };
     let (link, slot) = conn.at_nic();
-    let resumed = if path.is_void() && !conn.consumer().is_ready() {
-        Resumed::Plain
-    } else {
-        reach::resume(link, slot, &bytes[..n])
-    };
-    match resumed {
+    match reach::resume(link, slot, &bytes[..n]) {
         Resumed::Record(doubled) => {
             let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
             if sys::recv(base, bytes.as_mut_ptr(), BYTES, libc::MSG_DONTWAIT) != Ok(BYTES) {

@@ -8,8 +8,9 @@ use shunt_shm::slot::Way;
 use super::arrival::on_its_way;
 use super::back::{after_ring, follow_back};
 use super::bytes::ring_bytes;
-use super::resumed::look_around;
+use super::resumed::{Resumption, look_around};
 use super::settle::settle;
+use crate::stream::errors::keep_error;
 use crate::stream::{Conn, owed};
 use crate::{reach, sys, thread};
 
@@ -36,8 +37,10 @@ pub(crate) fn pump(conn: &Conn) {
         }
     }
     if conn.is_mirrored() && conn.way_in() == Way::Ring && !conn.consumer().is_ready() {
-        // What is wrong a receive finds, too.
-        look_around(conn);
+        // The kernel tells it once; what else is wrong a receive finds, too.
+        if let Resumption::Failed(errno) = look_around(conn) {
+            keep_error(conn, errno);
+        }
     }
     if conn.way_in() == Way::TcpAgain {
         after_ring(conn);

@@ -198,10 +198,12 @@ impl Both {
         if let Some(leave) = self.link().1.leave(SLOT) {
             let unread = leave.unread.read_by(ring, |consumer| {
                 let (mut all, mut part) = (Vec::new(), [0; 999]);
-                // SAFETY: there is room.
-                while let Ok(Found::Bytes(n)) =
-                    unsafe { consumer.read(part.as_mut_ptr(), part.len(), false) }
-                {
+                loop {
+                    // SAFETY: there is room.
+                    let found = unsafe { consumer.read(part.as_mut_ptr(), part.len(), false) };
+                    let Ok(Found::Bytes(n)) = found else {
+                        break;
+                    };
                     all.extend_from_slice(&part[..n]);
                 }
                 all
