@@ -274,8 +274,12 @@ impl<'a, T: Transport> Bond<'a, T> {
 
     /// The peer switches at a byte of TCP; `u64::MAX`: not any more.
     pub(crate) fn switched(&mut self, at: u64) {
-        if !self.is_closed {
-            publish::word(&self.lines.view.output.switch_at, at.wrapping_add(1));
+        let is_proposal = at != u64::MAX;
+        if is_proposal && self.is_closed {
+            return;
+        }
+        publish::word(&self.lines.view.output.switch_at, at.wrapping_add(1));
+        if is_proposal {
             self.owe(due::SWITCHED);
         }
     }

@@ -93,8 +93,8 @@ const ENDING_PATIENCE: u64 = 1_000_000_000;
 /// kernel.
 fn before_end(conn: &Conn, most: u64) {
     if conn.is_mirrored() {
-        end_afar(conn);
-        if owed::is_due(conn) {
+        if !has_ended_afar(conn) {
+            leave_ring(conn, Reason::Ended);
             owed::answer_at_last(conn);
         }
         return;
@@ -123,18 +123,16 @@ fn before_end(conn: &Conn, most: u64) {
 /// How long a side that ends the stream waits until a peer on another host is known to have all of it, in nanoseconds.
 const ARRIVAL: u64 = 50_000;
 
-/// The peer, which is on another host, has everything before the kernel's FIN: in its memory, or by TCP.
+/// Whether a peer on another host has all that was published before the kernel's FIN.
 #[cold]
-fn end_afar(conn: &Conn) {
+fn has_ended_afar(conn: &Conn) -> bool {
     let (link, slot) = conn.at_nic();
     let until = sys::now() + ARRIVAL;
     let mut arrived = conn.is_on_ring() && reach::end(link, slot);
     while conn.is_on_ring() && !arrived && sys::now() < until {
         arrived = reach::has_arrived(link, slot);
     }
-    if !arrived {
-        leave_ring(conn, Reason::Ended);
-    }
+    arrived
 }
 
 /// Says that nothing more is sent. With the sending token: a peer that has recalled the
@@ -239,10 +237,6 @@ pub(crate) fn before_close(conn: &Conn) {
     }
     hesitate();
     let lost = leaves_unread(conn);
-    if conn.is_mirrored() {
-        let (link, slot) = conn.at_nic();
-        reach::recall(link, slot);
-    }
     if lost && !resets {
         reset_with_close(conn);
     }

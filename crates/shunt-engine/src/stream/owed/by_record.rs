@@ -21,9 +21,7 @@ const ENDED: u32 = (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as u32;
 /// What has been put into the ring goes out, or by TCP. With the sending token. `false`: the direction is the kernel's now.
 pub(in crate::stream) fn publish(conn: &Conn) -> bool {
     let (link, slot) = conn.at_nic();
-    // What becomes of what is sent to a peer that has ended only the kernel knows.
-    let ends = conn.socket.hints.kernel_state.load(Ordering::Relaxed) & ENDED != 0;
-    let reason = if ends {
+    let reason = if has_ended(conn) {
         Reason::HalfClosed
     } else if !reach::publish(link, slot) {
         Reason::Blocked
@@ -34,6 +32,22 @@ pub(in crate::stream) fn publish(conn: &Conn) -> bool {
     };
     leave_by_record(conn, reason);
     false
+}
+
+/// Whether the peer has ended, as far as the kernel was asked, which is now and then: it alone knows what becomes of what is sent to such a
+/// peer.
+fn has_ended(conn: &Conn) -> bool {
+    /// Ticks, about 40 µs.
+    const SELDOM: u64 = 100_000;
+    let (hints, now) = (&conn.socket.hints, sys::ticks());
+    if now.wrapping_sub(hints.looked_at.load(Ordering::Relaxed)) > SELDOM
+        && let Some(base) = conn.base()
+    {
+        hints.looked_at.store(now, Ordering::Relaxed);
+        let ended = sys::ready(base, libc::POLLRDHUP) as u32 & ENDED;
+        hints.kernel_state.fetch_or(ended, Ordering::Relaxed);
+    }
+    hints.kernel_state.load(Ordering::Relaxed) & ENDED != 0
 }
 
 /// A sender that finds its ring full: there is room by now, or the kernel sends. Without a token.

@@ -8,7 +8,7 @@ use shunt_rdma::link::{Link, Resumed};
 use shunt_rdma::resume::BYTES;
 use shunt_rdma::wire::Wire;
 use shunt_shm::ring::Found;
-use shunt_shm::slot::RECALLED;
+use shunt_shm::slot::{RECALLED, Way};
 
 use super::{SLOT, Scene, both_are_ready};
 use crate::stream::{self, Conn, leave_ring};
@@ -382,6 +382,57 @@ fn bytes_that_were_put_into_the_ring_and_do_not_go_out_go_by_tcp() {
     assert_eq!(both.send(100), 100);
     assert!(!both.conn.is_on_ring());
     both.finish();
+}
+
+#[test]
+fn a_connection_whose_peer_has_proposed_its_ring_comes_home_once_the_peer_has_heard_that() {
+    let mut both = Both::new(250);
+    both.send_there(10);
+    both.enter_there();
+    (0..2).for_each(|_| {
+        both.receive(100);
+    });
+    assert_eq!(both.conn.way_in(), Way::Ring);
+    assert!(!stream::downgrade(&both.conn, Reason::Requested));
+    both.progress_there();
+    assert!(stream::downgrade(&both.conn, Reason::Requested));
+    both.send_there(100);
+    both.send(100);
+    both.finish();
+}
+
+#[test]
+fn a_connection_in_both_rings_comes_home_and_tcp_brings_what_is_unread() {
+    let mut both = Both::new(260);
+    both.enter();
+    both.send_there(5000);
+    both.receive(1000);
+    assert!(!stream::downgrade(&both.conn, Reason::Requested));
+    both.progress_there();
+    both.leave_there();
+    // The kernel may keep it back behind the record until that is acknowledged.
+    while !stream::downgrade(&both.conn, Reason::Requested) {}
+    let queued = sys::ioctl_int(both.conn.fd, libc::FIONREAD);
+    assert_eq!(queued, Ok(4000));
+    both.send(100);
+    both.finish();
+}
+
+#[test]
+fn what_was_published_before_an_end_arrives_and_nothing_comes_by_tcp_but_the_end() {
+    let mut both = Both::new(270);
+    both.enter();
+    both.send(5000);
+    let taken = both.taken;
+    assert_eq!(
+        stream::shutdown(&both.conn, libc::SHUT_WR),
+        Outcome::Done(0)
+    );
+    both.finish();
+    let mut byte = 0;
+    let fd = both.scene.fds[1];
+    assert_eq!(sys::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT), Ok(0));
+    assert_eq!(both.taken, taken);
 }
 
 /// One thing that happens.
