@@ -144,6 +144,15 @@ impl Link {
         })
     }
 
+    /// The link to a process on another host that this process calls so.
+    pub(crate) fn between_hosts(own_number: u32) -> Option<&'static Self> {
+        LINKS.each().find(|l| {
+            l.in_use.load(Ordering::Acquire)
+                && l.is_between_hosts()
+                && l.own_number.load(Ordering::Relaxed) == own_number
+        })
+    }
+
     /// The link to a process on another host that the daemon calls so, unless no new connection uses it.
     pub(crate) fn find_between_hosts(id: u64) -> Option<&'static Self> {
         LINKS.each().find(|l| {

@@ -1,23 +1,28 @@
 //! Processes on other hosts, and the NIC by which this one reaches them.
 //!
 //! ```text
-//! begin    the daemon says that a connection's other end is such a process's: offers it a queue pair
-//! heard    words of that process, which the daemon relays, until both have the queue pair
-//! open     a connection is attached: tells the peer so, and where its ring goes
-//! progress what the peer has told goes into the view of its arena
+//! begin     the daemon says that a connection's other end is such a process's: offers it a queue pair
+//! heard     words of that process, which the daemon relays, until both have the queue pair
+//! open      a connection is attached: tells the peer so, and where its ring goes
+//! propose   the stream may go on in the ring; enter, if the peer has answered that
+//! publish   what is in the ring goes out; leave, where it does not
+//! progress  what the peer has told and written goes into the view of its arena
 //! ```
 //!
-//! Payload stays on TCP so far (`docs/decisions/0018-between-hosts.md`), and all of this is a test's switch: `SHUNT_WIRE` names a
-//! directory of emulated NICs. Nothing here runs on the way of a message. It allocates where a link or its queue pair is made.
+//! All of this is a test's switch (`docs/decisions/0018-between-hosts.md`): `SHUNT_WIRE` names a directory of emulated NICs. It allocates
+//! where a link or its queue pair is made.
 
 use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use libc::c_int;
 use shunt_abi::Reason;
 use shunt_rdma::bond::Lines;
-use shunt_rdma::link::Link;
+use shunt_rdma::link::{Link, News, Resumed};
 use shunt_rdma::meeting::{Connected, Heard, Meeting};
 use shunt_rdma::port::{Found, Port};
+use shunt_rdma::resume::{BYTES, Leave};
 use shunt_rdma::transport::{QueueId, Refused};
 use shunt_rdma::wire::{Queue, Wire};
 use shunt_rdma::word::{self, Word};
@@ -27,6 +32,9 @@ use crate::thread::Lock;
 
 /// What one process says to another by way of their daemons.
 pub(crate) type Text = [u8; word::BYTES];
+
+/// Hears what has happened on a slot of a link, with the lock.
+pub(crate) type Tell = fn(link: u32, slot: u32, News);
 
 static LOCK: Lock = Lock::new();
 /// Forks under way in handlers of the thread that has the lock.
@@ -43,6 +51,8 @@ unsafe impl Sync for Place {}
 struct Nic {
     port: Port<'static, Wire>,
     peers: Vec<Peer>,
+    /// Of the first connection that was opened.
+    tell: Option<Tell>,
 }
 
 /// One process on another host.
@@ -56,6 +66,10 @@ struct Peer {
     is_met: bool,
     /// Connections that were attached before that.
     early: Vec<Opening>,
+    /// By which queue pair those go that have been told to the peer, by their slots.
+    queues: BTreeMap<u32, QueueId>,
+    /// Queue pairs that are over, of connections that have still to leave their rings.
+    former: Vec<QueueId>,
 }
 
 /// A connection that is attached: its slot, its life and its memory.
@@ -83,9 +97,8 @@ pub(crate) fn begin(link: u32, mut say: impl FnMut(&Text) -> bool) {
 /// The process at the other end of a link says something.
 pub(crate) fn heard(link: u32, text: &Text, mut say: impl FnMut(&Text) -> bool) {
     let _ = with(no_nic, |nic| {
-        let Nic { port, peers } = nic;
-        if let Some(peer) = peers.iter_mut().find(|peer| peer.link == link) {
-            peer.hear(port, text, &mut say);
+        if let Some(at) = nic.peers.iter().position(|peer| peer.link == link) {
+            nic.hear(at, text, &mut say);
         }
     });
 }
@@ -102,11 +115,13 @@ pub(crate) unsafe fn open(
     slot: u32,
     life: u32,
     lines: Lines<'static>,
+    tell: Tell,
 ) -> Result<(), Reason> {
     let opening = Opening { slot, life, lines };
     with(no_nic, |nic| {
+        nic.tell = Some(tell);
         nic.progress();
-        let Nic { port, peers } = nic;
+        let Nic { port, peers, .. } = nic;
         let peer = peers.iter_mut().find(|peer| peer.link == link);
         let peer = peer.ok_or(Reason::NoDevice)?;
         // SAFETY: the caller's promise.
@@ -114,17 +129,102 @@ pub(crate) unsafe fn open(
     })?
 }
 
-/// Takes what other processes have told.
+/// Takes what other processes have told and written.
 pub(crate) fn progress() {
     let _ = with(no_nic, Nic::progress);
+}
+
+/// Readable when there is something to take.
+pub(crate) fn events() -> Option<c_int> {
+    with(no_nic, |nic| nic.port.events()).ok()
+}
+
+/// Asks the peer whether the ring may carry the stream from that byte of TCP on.
+pub(crate) fn propose(link: u32, slot: u32, written: u64) {
+    on(link, slot, |wire, link| link.propose(wire, slot, written));
+}
+
+/// The stream goes on in the ring, if the peer has agreed to that for this byte of TCP.
+pub(crate) fn enter(link: u32, slot: u32, written: u64) -> bool {
+    progress();
+    let entered = on(link, slot, |_, link| {
+        link.agreed(slot) == Some(written) && link.enter(slot)
+    });
+    entered == Some(true)
+}
+
+/// Sends what is in the ring. `false`: not all of it is out.
+pub(crate) fn publish(link: u32, slot: u32) -> bool {
+    progress();
+    on(link, slot, |wire, link| link.publish(wire, slot)) == Some(Ok(true))
+}
+
+/// This side has read something of the peer's ring, with the receiving token, which the caller has.
+pub(crate) fn has_read(link: u32, slot: u32) {
+    on(link, slot, |wire, link| link.has_read(wire, slot));
+}
+
+/// The stream leaves the ring, or never comes there in this life. What is said goes to TCP; `None`: it was not in the ring, or this
+/// process does not know.
+pub(crate) fn leave(link: u32, slot: u32) -> Option<Leave> {
+    on(link, slot, |_, link| link.leave(slot))?
+}
+
+/// Tells the peer that nothing follows in the ring. `true`: it has everything in its memory.
+pub(crate) fn end(link: u32, slot: u32) -> bool {
+    on(link, slot, |wire, link| link.end(wire, slot));
+    has_arrived(link, slot)
+}
+
+/// Whether it has by now.
+pub(crate) fn has_arrived(link: u32, slot: u32) -> bool {
+    progress();
+    on(link, slot, |_, link| link.has_ended(slot)) == Some(true)
+}
+
+/// The record that says so, where the peer was known to have read so many bytes.
+pub(crate) fn record(link: u32, slot: u32, from: u64) -> Option<[u8; BYTES]> {
+    on(link, slot, |_, link| link.record(slot, from))?
+}
+
+/// What these bytes of TCP are where the peer's stream is to be in its ring.
+pub(crate) fn resume(link: u32, slot: u32, bytes: &[u8]) -> Resumed {
+    let resumed = on(link, slot, |_, link| link.resume(slot, bytes));
+    resumed.unwrap_or(Resumed::Wrong)
+}
+
+/// This side reads the peer's ring no more: the peer is to leave it, or not to enter it.
+pub(crate) fn recall(link: u32, slot: u32) {
+    on(link, slot, |wire, link| link.recall(wire, slot));
+}
+
+/// Does that with a connection's queue pair, also one that is over. `None`: there was none.
+fn on<R>(
+    link: u32,
+    slot: u32,
+    act: impl FnOnce(&Wire, &mut Link<'static, Wire>) -> R,
+) -> Option<R> {
+    with(no_nic, |nic| {
+        let peer = nic.peers.iter().position(|peer| peer.link == link)?;
+        let queue = *nic.peers[peer].queues.get(&slot)?;
+        let (wire, link) = nic.port.link(queue)?;
+        let done = act(wire, link);
+        if link.broken().is_some() && nic.peers[peer].queue == Some(queue) {
+            nic.part(peer);
+        }
+        Some(done)
+    })
+    .ok()?
 }
 
 /// A link ends: its queue pair and its regions go.
 pub(crate) fn forget(link: u32) {
     let _ = with(no_nic, |nic| {
         if let Some(at) = nic.peers.iter().position(|peer| peer.link == link) {
-            let mut peer = nic.peers.swap_remove(at);
-            peer.part(&mut nic.port);
+            let peer = nic.peers.swap_remove(at);
+            for queue in peer.queue.into_iter().chain(peer.former) {
+                nic.port.remove(queue);
+            }
         }
     });
 }
@@ -205,6 +305,7 @@ fn open_nic() -> Option<Nic> {
     Some(Nic {
         port: Port::new(wire),
         peers: Vec::new(),
+        tell: None,
     })
 }
 
@@ -216,21 +317,85 @@ impl Nic {
             queue: None,
             is_met: false,
             early: Vec::new(),
+            queues: BTreeMap::new(),
+            former: Vec::new(),
         });
         self.peers.len() - 1
     }
 
     fn progress(&mut self) {
+        let Self { port, peers, tell } = self;
         let mut broken = Vec::new();
-        let done = self.port.progress(|found| {
-            if let Found::Broken(queue, _) = found {
-                broken.push(queue);
+        let done = port.progress(|found| match found {
+            Found::Broken(queue, _) => broken.push(queue),
+            Found::News(queue, slot, news) => {
+                let peer = peers.iter().find(|peer| peer.queue == Some(queue));
+                if let (Some(peer), Some(tell)) = (peer, *tell) {
+                    tell(peer.link, slot, news);
+                }
             }
         });
-        for peer in &mut self.peers {
-            if done.is_err() || peer.queue.is_some_and(|queue| broken.contains(&queue)) {
-                peer.part(&mut self.port);
+        for at in 0..self.peers.len() {
+            let queue = self.peers[at].queue;
+            if done.is_err() || queue.is_some_and(|queue| broken.contains(&queue)) {
+                self.part(at);
             }
+        }
+    }
+
+    fn hear(&mut self, at: usize, text: &Text, say: &mut impl FnMut(&Text) -> bool) {
+        let word = Word::parse(text);
+        let meeting = &mut self.peers[at].meeting;
+        let heard = word.map(|word| meeting.heard(self.port.transport(), &word));
+        match heard {
+            Some(Ok(Heard::Nothing)) => {}
+            Some(Ok(Heard::Connected(connected))) => self.connect(at, connected, say),
+            Some(Ok(Heard::Met)) => self.peers[at].meet(&mut self.port),
+            Some(Ok(Heard::Refused(_, word))) => {
+                self.part(at);
+                say(&word.to_bytes());
+            }
+            // It makes no sense, or the peer has none.
+            None | Some(Err(_) | Ok(Heard::Gone)) => self.part(at),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        at: usize,
+        connected: Connected<Queue>,
+        say: &mut impl FnMut(&Text) -> bool,
+    ) {
+        self.part(at);
+        let mut words = connected.words();
+        let [own, peer] = connected.ends;
+        let link = Link::new(self.port.transport(), connected.queue, &own, &peer);
+        self.peers[at].queue = Some(self.port.add(link));
+        if !words.all(|word| say(&word.to_bytes())) {
+            self.part(at);
+        }
+    }
+
+    /// The queue pair to a peer is over. Its connections leave their rings; until then what is known of these is kept.
+    fn part(&mut self, at: usize) {
+        let Self { port, peers, tell } = self;
+        let peer = &mut peers[at];
+        peer.is_met = false;
+        let Some(queue) = peer.queue.take() else {
+            return;
+        };
+        let Some((wire, link)) = port.link(queue) else {
+            return;
+        };
+        link.abandon(wire);
+        if let Some(tell) = tell {
+            link.slots()
+                .for_each(|slot| tell(peer.link, slot, News::Recalled));
+        }
+        if link.is_needed() {
+            peer.former.push(queue);
+        } else {
+            port.remove(queue);
         }
     }
 }
@@ -242,43 +407,6 @@ impl Peer {
         {
             // A word that is lost ends the round; the next connection of the link begins another one.
             say(&offer.to_bytes());
-        }
-    }
-
-    fn hear(
-        &mut self,
-        port: &mut Port<'static, Wire>,
-        text: &Text,
-        say: &mut impl FnMut(&Text) -> bool,
-    ) {
-        let word = Word::parse(text);
-        let heard = word.map(|word| self.meeting.heard(port.transport(), &word));
-        match heard {
-            Some(Ok(Heard::Nothing)) => {}
-            Some(Ok(Heard::Connected(connected))) => self.connect(port, connected, say),
-            Some(Ok(Heard::Met)) => self.meet(port),
-            Some(Ok(Heard::Refused(_, word))) => {
-                self.part(port);
-                say(&word.to_bytes());
-            }
-            // It makes no sense, or the peer has none.
-            None | Some(Err(_) | Ok(Heard::Gone)) => self.part(port),
-        }
-    }
-
-    fn connect(
-        &mut self,
-        port: &mut Port<'static, Wire>,
-        connected: Connected<Queue>,
-        say: &mut impl FnMut(&Text) -> bool,
-    ) {
-        self.part(port);
-        let mut words = connected.words();
-        let [own, peer] = connected.ends;
-        let link = Link::new(port.transport(), connected.queue, &own, &peer);
-        self.queue = Some(port.add(link));
-        if !words.all(|word| say(&word.to_bytes())) {
-            self.part(port);
         }
     }
 
@@ -310,23 +438,27 @@ impl Peer {
     /// # Safety
     /// As for [`open`].
     unsafe fn open_now(
-        &self,
+        &mut self,
         port: &mut Port<'static, Wire>,
         opening: Opening,
     ) -> Result<(), Refused> {
+        self.former.retain(|&queue| {
+            let is_needed = port.link(queue).is_some_and(|(_, link)| link.is_needed());
+            if !is_needed {
+                port.remove(queue);
+            }
+            is_needed
+        });
         let Opening { slot, life, lines } = opening;
-        let Some((wire, link)) = self.queue.and_then(|queue| port.link(queue)) else {
+        let Some(queue) = self.queue else {
+            return Ok(());
+        };
+        let Some((wire, link)) = port.link(queue) else {
             return Ok(());
         };
         // SAFETY: the caller's promise.
-        unsafe { link.open(wire, slot, life, lines) }
-    }
-
-    /// The queue pair is over.
-    fn part(&mut self, port: &mut Port<'static, Wire>) {
-        self.is_met = false;
-        if let Some(queue) = self.queue.take() {
-            port.remove(queue);
-        }
+        unsafe { link.open(wire, slot, life, lines) }?;
+        self.queues.insert(slot, queue);
+        Ok(())
     }
 }

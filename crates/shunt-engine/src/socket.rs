@@ -58,7 +58,7 @@ use returning::Return;
 use settings::Settings;
 
 pub(crate) use handed::{Handed, Left};
-pub(crate) use hints::{IN_VAIN, LEFT};
+pub(crate) use hints::{BETWEEN_HOSTS, IN_VAIN, LEFT};
 pub(crate) use inside::{Inside, RECEIVER, SENDER};
 pub(crate) use locked::Locked;
 pub(crate) use paired::any as is_any_paired;

@@ -4,7 +4,7 @@ use shunt_shm::atomic::Ordering;
 use shunt_shm::publish;
 use shunt_shm::ring::mirror::{Arrivals, Run, Runs};
 use shunt_shm::ring::{Consumer, Fault, Memory, Position, Producer};
-use shunt_shm::slot::Slot;
+use shunt_shm::slot::{self, Recall, Slot, Way};
 
 use crate::immediate::{Immediate, Kind};
 use crate::lane::{Lane, Unposted};
@@ -73,7 +73,9 @@ pub(crate) struct Bond<'a, T: Transport> {
     arrivals: Option<Arrivals>,
     /// How far this side is with its ring.
     pub(crate) stage: Stage,
-    /// What the peer has been told of this side's reading.
+    /// How far this side has read, as a credit says it.
+    read: Reading,
+    /// What the peer has been told of that.
     told: Position,
     /// The peer wants a credit once so much has been read.
     asked: Option<u64>,
@@ -83,6 +85,19 @@ pub(crate) struct Bond<'a, T: Transport> {
     due: u32,
     /// The post of `END`, once it is out.
     ended: Option<u64>,
+    /// This side reads the peer's ring no more, and follows no switch.
+    is_closed: bool,
+}
+
+/// How far a side has read: words of one moment.
+#[derive(Clone, Copy, Default)]
+struct Reading {
+    /// [`Position`] of the next byte.
+    read: u64,
+    /// Stream bytes before that.
+    bytes: u64,
+    /// What is left there of a frame.
+    left: u32,
 }
 
 impl<'a, T: Transport> Bond<'a, T> {
@@ -97,11 +112,13 @@ impl<'a, T: Transport> Bond<'a, T> {
             runs: Runs::new(),
             arrivals: None,
             stage: Stage::Tcp,
+            read: Reading::default(),
             told: Position::unpack(0),
             asked: None,
             wanted: 0,
             due: 0,
             ended: None,
+            is_closed: false,
         };
         bond.begin(life);
         bond
@@ -113,13 +130,16 @@ impl<'a, T: Transport> Bond<'a, T> {
         self.runs = Runs::new();
         self.arrivals = None;
         self.stage = Stage::Tcp;
+        self.read = Reading::default();
         self.told = Position::unpack(0);
         self.asked = None;
         self.ended = None;
+        self.is_closed = false;
         self.due = due::BEGIN | due::READY;
         // As `Slot::begin` leaves this side's: nothing has been read.
         let view = self.lines.view;
         view.face.state.store(0, Ordering::Relaxed);
+        view.recall.stage.store(Recall::NONE, Ordering::Relaxed);
         view.output.switch_at.store(0, Ordering::Relaxed);
         view.progress.bytes.store(0, Ordering::Relaxed);
         view.receiving.left.store(0, Ordering::Relaxed);
@@ -249,7 +269,50 @@ impl<'a, T: Transport> Bond<'a, T> {
     /// The peer wants a credit once so much has been read.
     pub(crate) fn ask(&mut self, bytes: u64) {
         self.asked = Some(bytes);
-        self.note_reading();
+        self.look_at_reading();
+    }
+
+    /// The peer switches at a byte of TCP; `u64::MAX`: not any more.
+    pub(crate) fn switched(&mut self, at: u64) {
+        let is_proposal = at != u64::MAX;
+        if is_proposal && self.is_closed {
+            return;
+        }
+        publish::word(&self.lines.view.output.switch_at, at.wrapping_add(1));
+        if is_proposal {
+            self.owe(due::SWITCHED);
+        }
+    }
+
+    /// This side reads the peer's ring no more: the peer is to leave it, or not to enter it.
+    pub(crate) fn recall(&mut self) {
+        self.is_closed = true;
+        self.owe(due::RECALL);
+    }
+
+    /// The peer reads this side's ring no more, or the queue pair is over: the view says so, as a peer's arena within a host does. A
+    /// direction that is not in the ring never comes there, which the peer is told.
+    pub(crate) fn recalled(&mut self) {
+        let view = self.lines.view;
+        publish::half(&view.recall.stage, Recall::ASKED);
+        publish::set_bits(&view.face.state, slot::RECALLED);
+        if !matches!(self.stage, Stage::Ring | Stage::Left) {
+            self.stage = Stage::Left;
+            self.owe(due::SWITCH);
+        }
+    }
+
+    /// Whether one of its directions is not back on TCP for good, in the life that the slot is in.
+    pub(crate) fn is_needed(&self) -> bool {
+        let own = self.lines.own;
+        let is_over = |way| Way::load(way) == Way::TcpAgain;
+        own.face.generation.load(Ordering::Relaxed) == self.life
+            && !(is_over(&own.sending.way) && is_over(&own.receiving.way))
+    }
+
+    /// Shows nothing more of what the peer's NIC places.
+    pub(crate) fn freeze(&mut self) {
+        self.arrivals = None;
     }
 
     /// Whether something is to be said.
@@ -257,14 +320,22 @@ impl<'a, T: Transport> Bond<'a, T> {
         self.due != 0
     }
 
-    /// Notes whether a credit is due. Called after this side has read.
+    /// Notes how far this side has read, and whether a credit is due. Nobody reads meanwhile.
     pub(crate) fn note_reading(&mut self) {
-        let progress = &self.lines.own.progress;
-        let at = Position::unpack(progress.read.load(Ordering::Relaxed));
+        let own = self.lines.own;
+        self.read = Reading {
+            read: own.progress.read.load(Ordering::Relaxed),
+            bytes: own.progress.bytes.load(Ordering::Relaxed),
+            left: own.receiving.left.load(Ordering::Relaxed),
+        };
+        self.look_at_reading();
+    }
+
+    fn look_at_reading(&mut self) {
+        let at = Position::unpack(self.read.read);
         let is_half = at.lap != self.told.lap
             || at.offset.wrapping_sub(self.told.offset) >= self.lines.inward.size() / 2;
-        let read = progress.bytes.load(Ordering::Relaxed);
-        if is_half || self.asked.is_some_and(|asked| read >= asked) {
+        if is_half || self.asked.is_some_and(|asked| self.read.bytes >= asked) {
             self.due |= due::CREDIT;
         }
     }
@@ -288,8 +359,7 @@ impl<'a, T: Transport> Bond<'a, T> {
             self.due &= !bit;
             match bit {
                 due::CREDIT => {
-                    self.told =
-                        Position::unpack(self.lines.own.progress.read.load(Ordering::Relaxed));
+                    self.told = Position::unpack(self.read.read);
                     self.asked = None;
                 }
                 due::END => self.ended = Some(lane.last()),
@@ -333,9 +403,9 @@ impl<'a, T: Transport> Bond<'a, T> {
             }
             due::CREDIT => Note::Credit {
                 slot,
-                read: own.progress.read.load(Ordering::Relaxed),
-                bytes: own.progress.bytes.load(Ordering::Relaxed),
-                left: own.receiving.left.load(Ordering::Relaxed),
+                read: self.read.read,
+                bytes: self.read.bytes,
+                left: self.read.left,
             },
             due::ROOM => Note::Room {
                 slot,

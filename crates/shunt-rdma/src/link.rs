@@ -198,11 +198,10 @@ impl<'a, T: Transport> Link<'a, T> {
         let Some(bond) = place.bond.as_mut().filter(|_| is_ready) else {
             return false;
         };
-        if !matches!(
-            bond.stage,
-            Stage::Tcp | Stage::Proposed(_) | Stage::Agreed(_)
-        ) {
-            return false;
+        match bond.stage {
+            Stage::Proposed(at) | Stage::Agreed(at) if at == given => return true,
+            Stage::Tcp | Stage::Proposed(_) | Stage::Agreed(_) => {}
+            Stage::Ring | Stage::Left => return false,
         }
         bond.stage = Stage::Proposed(given);
         self.owe(transport, slot, due::SWITCH);
@@ -215,6 +214,16 @@ impl<'a, T: Transport> Link<'a, T> {
             && matches!(bond.stage, Stage::Proposed(_) | Stage::Agreed(_))
         {
             bond.stage = Stage::Tcp;
+        }
+    }
+
+    /// The byte of TCP from which on the stream may be in this side's ring, as the peer has agreed to.
+    #[must_use]
+    pub fn agreed(&self, slot: u32) -> Option<u64> {
+        let bond = self.places.get(slot as usize)?.bond.as_ref()?;
+        match bond.stage {
+            Stage::Agreed(at) => Some(at),
+            _ => None,
         }
     }
 
@@ -292,7 +301,7 @@ impl<'a, T: Transport> Link<'a, T> {
         }
     }
 
-    /// After something has been read of the peer's ring: a credit, if that is due.
+    /// After something has been read of the peer's ring, which nobody reads meanwhile: a credit, if that is due.
     pub fn has_read(&mut self, transport: &T, slot: u32) {
         if let Some(bond) = &mut self.places[slot as usize].bond {
             bond.note_reading();
@@ -308,9 +317,13 @@ impl<'a, T: Transport> Link<'a, T> {
         self.say(transport, slot);
     }
 
-    /// This side reads the peer's ring no more; a resume record is to come by TCP.
+    /// This side reads the peer's ring no more, and follows no switch: a resume record is to come by TCP, or the view's
+    /// `output.switch_at` will say that none does. Once is enough.
     pub fn recall(&mut self, transport: &T, slot: u32) {
-        self.owe(transport, slot, due::RECALL);
+        if let Some(bond) = &mut self.places[slot as usize].bond {
+            bond.recall();
+        }
+        self.say(transport, slot);
     }
 
     /// Nothing follows in this side's ring. [`Self::has_ended`] says when the peer has all of it.
@@ -333,16 +346,26 @@ impl<'a, T: Transport> Link<'a, T> {
         (stage == Stage::Ring).then(|| Leave::new(bond.life, bond.lines.view, self.secrets[0]))
     }
 
-    /// TCP has brought these bytes, while the peer's stream is to be in its ring: whether they begin with the record by which it has left.
-    /// What follows a record has been read already for so many bytes. `Resumed::Plain`: the peer has never been in it.
+    /// The record of a direction that has left its ring when the peer was known to have read so many bytes there.
     #[must_use]
-    pub fn resume(&self, slot: u32, bytes: &[u8]) -> Resumed {
-        let Some(bond) = &self.places[slot as usize].bond else {
+    pub fn record(&self, slot: u32, from: u64) -> Option<[u8; resume::BYTES]> {
+        let bond = self.places[slot as usize].bond.as_ref()?;
+        let life = bond.life;
+        Some(Record { life, from }.to_bytes(self.secrets[0]))
+    }
+
+    /// TCP has brought these bytes, while the peer's stream is to be in its ring: whether they begin with the record by which it has left.
+    /// What follows a record has been read already for so many bytes; nothing more is shown in the view of the ring. `Resumed::Plain`: the
+    /// peer has never been in it.
+    #[must_use]
+    pub fn resume(&mut self, slot: u32, bytes: &[u8]) -> Resumed {
+        let Some(bond) = &mut self.places[slot as usize].bond else {
             return Resumed::Wrong;
         };
         let own = bond.lines.own;
         match Record::look(bytes, bond.life, self.secrets[1]) {
             Look::Record(from) => {
+                bond.freeze();
                 resume::doubled(own, from).map_or(Resumed::Wrong, Resumed::Record)
             }
             Look::Begins => Resumed::Begins,
@@ -391,7 +414,28 @@ impl<'a, T: Transport> Link<'a, T> {
 
     fn fail(&mut self, why: Broken) -> Broken {
         self.lane.fail();
+        if self.broken.is_none() {
+            let bonds = self
+                .places
+                .iter_mut()
+                .filter_map(|place| place.bond.as_mut());
+            bonds.for_each(Bond::recalled);
+        }
         *self.broken.get_or_insert(why)
+    }
+
+    /// Whether some connection may still have to leave a ring of this link's, or to follow a peer that does.
+    #[must_use]
+    pub fn is_needed(&self) -> bool {
+        self.places
+            .iter()
+            .any(|place| place.bond.as_ref().is_some_and(Bond::is_needed))
+    }
+
+    /// The slots that have been opened.
+    pub fn slots(&self) -> impl Iterator<Item = u32> + use<'_, 'a, T> {
+        let has_bond = |slot: &u32| self.places[*slot as usize].bond.is_some();
+        (0..self.places.len() as u32).filter(has_bond)
     }
 }
 

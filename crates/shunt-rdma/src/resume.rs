@@ -107,6 +107,8 @@ const TAG: u64 = u64::MAX;
 pub struct Leave {
     /// First of all.
     pub record: [u8; BYTES],
+    /// Ring bytes before what follows.
+    pub from: u64,
     /// Then this, of its own ring.
     pub unread: Unread,
 }
@@ -118,6 +120,7 @@ impl Leave {
         let from = view.progress.bytes.load(Ordering::Relaxed);
         Self {
             record: Record { life, from }.to_bytes(secret),
+            from,
             unread: Unread::of(view),
         }
     }

@@ -4,7 +4,8 @@
 //! ```text
 //!          switch                leave, withdraw, recall            the next life
 //!   Tcp ───────────> Ring ─────────────────────────────> TcpAgain ───────────────> Tcp …
-//!                      └──> Owing: what was not read is sent again ──┘
+//!     ^                │└──> Owing: what was not read is sent again ──┘
+//!     └────────────────┘ between hosts: the sender has never entered it
 //! ```
 //!
 //! | who changes it | how | module |
@@ -14,6 +15,7 @@
 //! | the sender | sends again by TCP what is unread, while the receiver is in no operation | [`withdrawal`] |
 //! | the receiver | has it sent again, or sends it itself in the sender's name | [`recall`] |
 //! | both | say that they are ready, and begin their slots anew | [`life`] |
+//! | between hosts, the sender | sends a record by TCP, and again what is unread | [`record`] |
 //! | a relative | finishes what a process began that died with a token | [`death`] |
 //!
 //! Here is what both ends decide, and the words that they exchange. Nothing here makes a system
@@ -29,6 +31,7 @@ pub mod death;
 pub mod leave;
 pub mod life;
 pub mod recall;
+pub mod record;
 mod step;
 pub mod switch;
 pub mod unread;

@@ -119,6 +119,8 @@ pub const WANT_TX: u32 = 8;
 /// `Face::wait`: the receiver sleeps without a heavy barrier. It issued one when it set this bit; since then its peer passes a
 /// full barrier after each publication.
 pub const FENCED: u32 = 16;
+/// `Face::wait`, in this process's view of a peer on another host: what is published goes there by a NIC.
+pub const MIRRORED: u32 = 32;
 /// Shift of the group in `Face::wait`.
 pub const GROUP_SHIFT: u32 = 8;
 /// All bits of the group and its flag.
@@ -320,6 +322,13 @@ pub struct Recall {
     /// This side's own, of what it receives: the TCP stream offset up to which TCP brings
     /// what it had not read in the ring; 0: nothing of that; [`Recall::IN_RING`].
     pub brought_until: AtomicU64,
+    /// This side's own, towards another host: ring bytes before those that are sent again.
+    pub owed_bytes: AtomicU64,
+    /// This side's own, of what it receives from another host: 1 + the TCP stream offset behind the record by which the peer
+    /// has left its ring; 0: it has not.
+    pub resumed_at: AtomicU64,
+    /// This side's own: ring bytes before the one that comes there.
+    pub resumed_from: AtomicU64,
 }
 
 impl Recall {

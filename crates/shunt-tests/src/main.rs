@@ -259,12 +259,17 @@ fn cases(runner: &Runner, exe: &Path, args: &Args, left_out: &AtomicUsize) -> Re
             left_out.fetch_add(1, Ordering::Relaxed);
             continue;
         }
-        is_any_possible |= refused.is_none();
-        if args.each || known.is_some() || refused.is_some() {
+        let takes_numbers = args.hosts && hosts::TAKES_NUMBERS.contains(&name.as_str());
+        let refused = refused.map(|call| format!("{call} is refused"));
+        let impossible = takes_numbers
+            .then(|| "takes the emulated NIC's descriptors".to_owned())
+            .or(refused);
+        is_any_possible |= impossible.is_none();
+        if args.each || known.is_some() || impossible.is_some() {
             cases.push(Case {
                 pattern: Some(format!("={name}")),
                 known,
-                impossible: refused.map(|call| format!("{call} is refused")),
+                impossible,
             });
         }
     }

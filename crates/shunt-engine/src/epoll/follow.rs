@@ -16,6 +16,9 @@ impl State {
         }
         link.hold();
         let door = hearing::find_door(set, link);
+        if link.is_between_hosts() {
+            set.watch_nic();
+        }
         let log = link.peer().log(door.unwrap_or(0));
         self.follows.push(Follow {
             link,

@@ -9,11 +9,14 @@ use super::outside;
 use super::set::{SETS, Set};
 use super::sleepers;
 use super::state::State;
+use crate::reach;
 use crate::stream::Conn;
 use crate::sys::{self, Errno};
 use crate::table::{self, Word};
 
-/// What the inner set reports a kick with.
+/// What the inner set reports the NIC with.
+const NIC: u64 = KICK - 1;
+/// What it reports a kick with.
 const KICK: u64 = u64::MAX;
 
 impl Set {
@@ -56,6 +59,18 @@ impl Set {
         // Either a thread that begins a plain wait sees it, or who opens it sees that thread.
         self.inner.store(inner, Ordering::SeqCst);
         Ok(inner)
+    }
+
+    /// Has the NIC in the inner set, by which other hosts are reached. With the lock held.
+    pub(super) fn watch_nic(&self) {
+        let mut event = epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: NIC,
+        };
+        if let (Ok(inner), Some(nic)) = (self.open_inner(), reach::events()) {
+            // It may be there already.
+            let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, nic, &raw mut event);
+        }
     }
 
     /// How the program's set reports the inner one: an address of ours, which
@@ -176,6 +191,10 @@ pub(super) fn hear_inner(
                 set.exposed.store(false, Ordering::Relaxed);
                 let mut count = 0u64;
                 let _ = sys::read(set.kick.load(Ordering::Relaxed), (&raw mut count).cast(), 8);
+                continue;
+            }
+            if data == NIC {
+                reach::progress();
                 continue;
             }
             let (index, generation) = (data as u32, (data >> 32) as u32);

@@ -301,7 +301,7 @@ pub(super) unsafe fn poll_in_kernel(
 
 /// Entries of scratch that [`poll_with`] needs for so many descriptors.
 pub(super) fn scratch_for(fds: usize) -> usize {
-    2 * (fds + 1)
+    2 * (fds + 1) + 1
 }
 
 /// [`poll`] in an array from [`with_array`], which `memory` belongs to.
@@ -336,13 +336,14 @@ unsafe fn poll_within(
     let mut spin = Spin::new();
     wait_at_listeners(fds, waits, limit);
     let any = begin(fds) || waits.are_any();
-    let (array, told) = scratch.split_at_mut(fds.len() + 1);
+    let (array, told) = scratch.split_at_mut(fds.len() + 2);
     array[fds.len()].fd = -1;
     let scratch = &mut Scratch {
         fds: array,
         told,
         held: Taken::now(),
         turn: None,
+        nic: None,
         memory,
         waits,
     };
@@ -418,7 +419,10 @@ unsafe fn sleep(
         // What came before this counts, as what a call that does not wait is told.
         let ready = get_in(fds, scratch, crowded) || fds.iter().any(is_told_beside_kernel);
         let placed = scratch.told[fds.len()].events == PLACE;
-        let count = fds.len() + usize::from(placed);
+        let count = match scratch.nic {
+            Some(_) => fds.len() + 2,
+            None => fds.len() + usize::from(placed),
+        };
         interrupted |= seen.any_since() && !limit.is_now();
         let n = if ready || interrupted {
             sys::poll_now(&mut scratch.fds[..count])
@@ -432,7 +436,7 @@ unsafe fn sleep(
         get_out(scratch.told, scratch.held);
         scratch.waits.end();
         // The kernel polls no more than the process may have descriptors.
-        if placed && n == Err(libc::EINVAL) {
+        if count > fds.len() && !crowded && n == Err(libc::EINVAL) {
             crowded = true;
             continue;
         }

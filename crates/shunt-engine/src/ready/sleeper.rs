@@ -8,8 +8,9 @@ use shunt_abi::Reason;
 use super::array::Memory;
 use crate::epoll::{self, SETS, Set};
 use crate::hold::{self, Held, Taken};
+use crate::reach;
 use crate::recycle::Waits;
-use crate::socket::{IN_VAIN, SOCKETS, Socket, Stage};
+use crate::socket::{BETWEEN_HOSTS, IN_VAIN, SOCKETS, Socket, Stage};
 use crate::stream::{self, Conn, Want};
 use crate::wake::{self, Place};
 
@@ -23,6 +24,8 @@ pub(super) struct Scratch<'a> {
     pub(super) held: Taken,
     /// Nobody tells, for certain, of everything that is waited for: nanoseconds until the next look.
     pub(super) turn: Option<u64>,
+    /// What is readable when something comes from another host for a connection that is waited for.
+    pub(super) nic: Option<c_int>,
     /// What a call that is cancelled leaves to give back.
     pub(super) memory: Memory,
     /// Where it waits for connections to accept.
@@ -54,7 +57,7 @@ fn writes(events: i16) -> bool {
 /// come; do not sleep. `crowded`: there is no room for an entry beside the program's.
 pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bool {
     scratch.held = Taken::now();
-    scratch.turn = None;
+    (scratch.turn, scratch.nic) = (None, None);
     let mut ready = false;
     let place = take_place(fds, scratch, crowded);
     for (i, from) in fds.iter().enumerate() {
@@ -92,6 +95,13 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
         {
             told.events = CONNECTION;
             ready |= get_in_connection(&conn, from.events, to, place);
+            if conn.is_mirrored() {
+                if crowded {
+                    look_within(&mut scratch.turn, stream::TURN);
+                } else {
+                    scratch.nic = scratch.nic.or_else(reach::events);
+                }
+            }
             // By TCP the kernel tells.
             if writes(from.events) && conn.is_on_ring() {
                 look_within(&mut scratch.turn, stream::turn(&conn, place.is_some()));
@@ -99,6 +109,13 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
         } else {
             socket.unhold();
         }
+    }
+    if let Some(nic) = scratch.nic {
+        scratch.fds[fds.len() + 1] = pollfd {
+            fd: nic,
+            events: libc::POLLIN,
+            revents: 0,
+        };
     }
     ready | get_in_waits(scratch, place)
 }
@@ -186,7 +203,7 @@ fn get_in_connection(conn: &Conn, events: i16, to: &mut pollfd, place: Option<Pl
     }
     // A peer that was killed shows itself by the end of its stream only: what it
     // left unread, the kernel does not know of.
-    if conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !IN_VAIN == 0 {
+    if conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !(IN_VAIN | BETWEEN_HOSTS) == 0 {
         to.events |= libc::POLLRDHUP;
     }
     ready

@@ -16,7 +16,7 @@ pub(crate) struct Hints {
     pub(crate) awake: AtomicU32,
     /// `rx.user_calls` at that one.
     pub(crate) slept_at: AtomicU64,
-    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), [`LEFT`] and [`IN_VAIN`].
+    /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), [`LEFT`], [`IN_VAIN`] and [`BETWEEN_HOSTS`].
     pub(crate) kernel_state: AtomicU32,
     /// Bytes that were readable in the ring were not resent over TCP in time, so no further call waits for them.
     pub(crate) late: AtomicBool,
@@ -30,6 +30,10 @@ const RECALL: u64 = 1 << 63;
 
 /// In [`Hints::kernel_state`]: something was waited for in vain. Whoever looks whether the connection is as usual looks there anyway.
 pub(crate) const IN_VAIN: u32 = 1 << 30;
+
+/// In [`Hints::kernel_state`]: the other end is on another host, so each look at an empty ring asks the NIC, too, and each event is
+/// looked for with all care.
+pub(crate) const BETWEEN_HOSTS: u32 = 1 << 29;
 
 /// In [`Hints::kernel_state`]: an error is left for the next call, also for a send. Whoever looks whether the connection is
 /// as usual looks there anyway.
@@ -76,7 +80,7 @@ impl Hints {
     /// have noted since; what they may have forgotten stays until the next look.
     #[inline]
     pub(crate) fn note_ends(&self, before: u32, ends: u32) {
-        let now = before & (LEFT | IN_VAIN) | ends;
+        let now = before & (LEFT | IN_VAIN | BETWEEN_HOSTS) | ends;
         let o = Ordering::Relaxed;
         let state = &self.kernel_state;
         if now != before && state.compare_exchange(before, now, o, o).is_err() {

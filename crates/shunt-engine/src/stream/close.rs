@@ -4,19 +4,21 @@
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use shunt_abi::Reason;
 use shunt_shm::atomic::{heavy, light};
 use shunt_shm::path;
 use shunt_shm::publish;
 use shunt_shm::slot::{self};
 
 use super::downgrade;
-use super::leave::await_receiver;
+use super::leave::{await_receiver, leave_ring};
 use super::owed::Withdrawal;
 use super::want::any_waits_for_room;
 use super::{Conn, leaves_unread, owed, recall};
 use crate::Outcome;
 use crate::config::{self, hesitate};
 use crate::hold;
+use crate::reach;
 use crate::socket::Socket;
 use crate::sys::{self};
 use crate::table::{self, Word};
@@ -90,6 +92,13 @@ const ENDING_PATIENCE: u64 = 1_000_000_000;
 /// that only waited until there was something to read; it then finds all of it in the
 /// kernel.
 fn before_end(conn: &Conn, most: u64) {
+    if conn.is_mirrored() {
+        if !has_ended_afar(conn) {
+            leave_ring(conn, Reason::Ended);
+            owed::answer_at_last(conn);
+        }
+        return;
+    }
     // Where a forked relative may go on, the ring stays unless nobody looks at it.
     let stays = || {
         const LOOKS: u32 = slot::WAIT_RX | slot::WATCHED;
@@ -109,6 +118,21 @@ fn before_end(conn: &Conn, most: u64) {
     if owed::is_due(conn) {
         owed::answer_at_last(conn);
     }
+}
+
+/// How long a side that ends the stream waits until a peer on another host is known to have all of it, in nanoseconds.
+const ARRIVAL: u64 = 50_000;
+
+/// Whether a peer on another host has all that was published before the kernel's FIN.
+#[cold]
+fn has_ended_afar(conn: &Conn) -> bool {
+    let (link, slot) = conn.at_nic();
+    let until = sys::now() + ARRIVAL;
+    let mut arrived = conn.is_on_ring() && reach::end(link, slot);
+    while conn.is_on_ring() && !arrived && sys::now() < until {
+        arrived = reach::has_arrived(link, slot);
+    }
+    arrived
 }
 
 /// Says that nothing more is sent. With the sending token: a peer that has recalled the

@@ -217,6 +217,17 @@ impl<'a> Conn<'a> {
         publish::word(&self.pair.own.output.room_at, read.wrapping_add(wanted));
     }
 
+    /// Whether the other end is on another host: a NIC takes there what this side publishes.
+    #[inline(always)]
+    pub(crate) fn is_mirrored(&self) -> bool {
+        self.pair.link.is_between_hosts()
+    }
+
+    /// What [`crate::reach`] knows it by: its link and its slot.
+    pub(super) fn at_nic(&self) -> (u32, u32) {
+        (self.pair.link.own_number(), self.pair.number)
+    }
+
     /// Whether this side has shut down sending.
     #[inline(always)]
     pub(super) fn is_shut(&self) -> bool {

@@ -20,6 +20,7 @@ use shunt_shm::slot::Way;
 
 use super::aside::end_by_kernel;
 use super::errors::break_off;
+use super::from_afar;
 use super::holder::Stopped;
 use super::leave::leave_ring_within;
 use super::loan::{AGAIN, Help, is_deaf, send_to_self};
@@ -62,6 +63,12 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
         return true;
     }
     conn.socket.set_reason(reason);
+    if conn.is_mirrored() {
+        let patience = if insists { PATIENCE } else { ANSWER };
+        let home = from_afar::downgrade(conn, reason, patience);
+        conn.socket.look_again();
+        return home;
+    }
     if insists {
         conn.socket.again.insists.store(true, Ordering::Relaxed);
     }
@@ -135,6 +142,10 @@ impl Conn<'_> {
     /// namespace, or this process may not send to it). Without a token.
     #[cold]
     pub(super) fn reach(&self) {
+        // To another host it has gone back already.
+        if self.is_mirrored() {
+            return;
+        }
         downgrade(self, Reason::Blocked);
     }
 }

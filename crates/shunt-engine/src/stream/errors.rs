@@ -10,7 +10,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
 use super::conn::Conn;
-use crate::socket::{IN_VAIN, LEFT};
+use crate::socket::{BETWEEN_HOSTS, IN_VAIN, LEFT};
 use crate::sys::{self, Errno};
 
 /// The highest that the kernel has (`MAX_ERRNO`).
@@ -47,9 +47,11 @@ pub(crate) fn before_reset(conn: &Conn) {
 /// `shutdown` of receiving the kernel no longer tells.
 #[inline(always)]
 pub(crate) fn has_died(conn: &Conn) -> bool {
-    conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !(LEFT | IN_VAIN) != 0
+    conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !(LEFT | IN_VAIN | BETWEEN_HOSTS) != 0
         && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
         && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
+        // A peer on another host says nothing before its end.
+        && !conn.is_mirrored()
 }
 
 /// If the peer died with bytes of ours unread, TCP would have reset the

@@ -98,7 +98,12 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     }
     match conn.way_out() {
         Way::Ring => return leave_for(conn, reason, may_wait),
-        Way::Tcp => path.stay_with_kernel(),
+        Way::Tcp => {
+            if conn.is_mirrored() {
+                owed::stay_out(conn);
+            }
+            path.stay_with_kernel();
+        }
         Way::TcpAgain | Way::Owing => {}
     }
     false
@@ -106,6 +111,10 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
 
 /// The same, from the ring.
 fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
+    if conn.is_mirrored() {
+        owed::leave_by_record(conn, reason);
+        return false;
+    }
     let path = conn.sender();
     // Whatever followed by TCP would be ahead of what is unread in the ring, if the peer needed that by TCP, too.
     let can_stay = is_wish(reason);

@@ -12,7 +12,7 @@ use super::stand_in::has_been_replaced;
 use super::usual::{READABLE, WRITABLE, is_as_usual};
 use super::{Conn, owed, send};
 use crate::config::hesitate;
-use crate::socket::{IN_VAIN, LEFT};
+use crate::socket::{BETWEEN_HOSTS, IN_VAIN, LEFT};
 use crate::sys;
 
 /// The poll (and epoll: the same numbers) events of `conn`, as far as `wanted` asks
@@ -96,7 +96,11 @@ const ENDED: i16 = POLLRDHUP | POLLHUP | POLLERR;
 
 /// Follows what the peer did to the way of the bytes.
 fn follow(conn: &Conn) {
-    if conn.way_in() != Way::Ring || conn.consumer().has_ended() || owed::is_withdrawn(conn) {
+    if conn.way_in() != Way::Ring
+        || conn.consumer().has_ended()
+        || owed::is_withdrawn(conn)
+        || conn.is_mirrored()
+    {
         pump(conn);
     }
     if owed::is_due(conn) {
@@ -131,7 +135,7 @@ fn is_readable(conn: &Conn, inward: Way, kernel: i16) -> bool {
         Way::Ring => {
             // Payload: the ring may have ended since the look before, which is nothing to read.
             // Behind the look at the kernel: a peer that leaves says so before it sends.
-            let leaves = || conn.pair.peer_state() & slot::LEAVING != 0;
+            let leaves = || conn.pair.peer_state() & slot::LEAVING != 0 || conn.is_mirrored();
             let stray = kernel & POLLIN != 0 && !leaves();
             let there = conn.consumer().at_hand() > 0 && !owed::is_held_up(conn);
             there || stray || kernel & ENDED != 0

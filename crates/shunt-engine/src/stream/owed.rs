@@ -14,12 +14,15 @@ use crate::config::hesitate;
 use crate::thread::give;
 use crate::{sys, tcp};
 
+mod by_record;
 mod kernel_room;
 mod look;
 mod resend;
 mod withdrawal;
 mod written;
 
+use by_record::pay_by_record;
+pub(super) use by_record::{leave_by_record, make_room, publish, stay_out};
 pub(super) use kernel_room::{Roomy, has_room};
 #[cfg(test)]
 pub(super) use look::CROWDED;
@@ -29,6 +32,7 @@ pub(super) use look::{
 };
 use look::{await_peer, has_died_with};
 pub(crate) use look::{cannot_send, is_due, is_owing, is_recalled, is_withdrawn};
+use resend::send_owed;
 pub(super) use resend::{Debt, resend};
 pub(super) use withdrawal::{Withdrawal, follow_if_withdrawn, follow_withdrawal, withdraw};
 pub(super) use written::Written;
@@ -87,6 +91,9 @@ fn pay_and_wait(conn: &Conn) -> bool {
 
 /// With the sending token.
 pub(super) fn pay(conn: &Conn) -> Debt {
+    if conn.is_mirrored() {
+        return pay_by_record(conn);
+    }
     let accepts = !is_owing(conn) && conn.sender().is_asked();
     if accepts && !accept(conn) {
         return Debt::Unsaid;
@@ -165,27 +172,4 @@ fn await_recaller(conn: &Conn) -> Option<Look> {
     });
     hints.note_recall(!heard);
     heard.then_some(look)
-}
-
-/// Sends what is owed, as far as the kernel takes it. With the sending token.
-fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
-    hesitate();
-    let debt = conn.base().map_or(Some(Debt::Paid), |base| {
-        let written = tcp::written(base, conn.socket.role());
-        match written.and_then(|written| conn.sender().owed(written)) {
-            Some((unread, sent)) => resend::resend(&unread, conn.pair.out, sent, base, patience_ms),
-            // It is over.
-            None => Some(Debt::Paid),
-        }
-    });
-    errors::name_reset(conn);
-    match debt {
-        Some(debt @ (Debt::Owed | Debt::Unsaid)) => return debt,
-        Some(Debt::Paid) => {}
-        // The program has still to hear of it.
-        Some(Debt::Void(errno)) => errors::keep_error(conn, errno),
-        None => errors::abort(conn),
-    }
-    conn.sender().paid();
-    Debt::Paid
 }

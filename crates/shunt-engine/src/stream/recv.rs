@@ -20,6 +20,7 @@ mod bytes;
 mod eof;
 mod from_tcp;
 mod next;
+mod resumed;
 mod ring;
 mod settle;
 mod step;
@@ -35,6 +36,7 @@ pub(super) use arrival::{await_to_hand_on, is_expected};
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
 pub(super) use bytes::recount;
+pub(super) use resumed::{Resumption, follow};
 pub(super) use settle::settle;
 pub(crate) use unread::{is_any_in_ring, leaves_unread, pump, unread};
 

@@ -9,10 +9,11 @@ use shunt_shm::slot;
 use shunt_shm::wake::Address;
 
 use super::Conn;
+use super::owed::publish;
 use crate::link::Pair;
 use crate::socket::Socket;
 use crate::thread::give;
-use crate::{sys, tcp, wake};
+use crate::{reach, sys, tcp, wake};
 
 /// What has happened.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,12 +42,15 @@ impl Conn<'_> {
     pub(super) fn tell_room(&self) {
         light();
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
-        if wait & (slot::WAIT_TX | slot::WANT_TX) != 0 {
+        if wait & (slot::WAIT_TX | slot::WANT_TX | slot::MIRRORED) != 0 {
             tell_room_slowly(self.socket, self.pair, self.fd, wait);
         }
     }
 
     fn tell_room_slowly(&self, wait: u32) {
+        if wait & slot::MIRRORED != 0 {
+            return self.credit();
+        }
         let read = self.pair.own.progress.bytes.load(Ordering::Relaxed);
         let asked = self.pair.peer.output.room_at.load(Ordering::Acquire);
         let there = read.wrapping_sub(asked) as i64 >= 0;
@@ -56,6 +60,16 @@ impl Conn<'_> {
             if !told {
                 self.reach();
             }
+        }
+    }
+
+    /// Says how far this side has read to a peer on another host, if that is due.
+    fn credit(&self) {
+        let token = &self.pair.own.receiving.token;
+        if self.take(token) {
+            let (link, slot) = self.at_nic();
+            reach::has_read(link, slot);
+            give(token);
         }
     }
 
@@ -181,9 +195,7 @@ impl Conn<'_> {
 
     fn switch(&self) -> bool {
         let path = self.sender();
-        // Between hosts the peer would have to agree first.
-        let between_hosts = self.pair.link.is_between_hosts();
-        if between_hosts || self.socket.inside.has_sender() || self.is_shared() {
+        if self.socket.inside.has_sender() || self.is_shared() {
             return false;
         }
         let Some(base) = self.base() else {
@@ -195,6 +207,10 @@ impl Conn<'_> {
         if self.producer().lacks_memory() {
             self.socket.set_reason(Reason::NoResources);
             path.stay_with_kernel();
+            return false;
+        }
+        let (link, slot) = self.at_nic();
+        if self.is_mirrored() && !reach::enter(link, slot, written) {
             return false;
         }
         path.switch(written);
@@ -215,7 +231,7 @@ impl Conn<'_> {
 }
 
 /// What has become of a call.
-enum Call {
+pub(super) enum Call {
     /// The sleepers have been called just now, or there are none.
     Done,
     /// They were called in this epoch before, and have not come.
@@ -225,7 +241,7 @@ enum Call {
 }
 
 /// Calls the threads that sleep at that address, unless that was done in this epoch.
-fn call_once(called: &AtomicU32, epoch: u32, at: &Address) -> Call {
+pub(super) fn call_once(called: &AtomicU32, epoch: u32, at: &Address) -> Call {
     if called.load(Ordering::Relaxed) == epoch {
         return Call::Overdue;
     }
@@ -240,7 +256,11 @@ fn call_once(called: &AtomicU32, epoch: u32, at: &Address) -> Call {
 
 #[cold]
 fn tell_data_slowly(socket: &'static Socket, pair: &Pair, fd: c_int, wait: u32) -> bool {
-    Conn { socket, pair, fd }.tell(wait, News::Data)
+    let conn = Conn { socket, pair, fd };
+    if wait & slot::MIRRORED != 0 {
+        return publish(&conn);
+    }
+    conn.tell(wait, News::Data)
 }
 
 #[cold]

@@ -150,9 +150,13 @@ fn sleep(
     if want == Want::Room && leave_if_ending(here) {
         return Ok(Waited::Enough);
     }
+    if want == Want::Room && here.is_mirrored() && here.is_on_ring() {
+        owed::make_room(here);
+        return Ok(Waited::Enough);
+    }
     let until = until(here, want, deadline);
     let place = wake::enter();
-    if place.is_none() && must_be_called(here, want) {
+    if place.is_none() && must_be_called(here, want) && !here.is_mirrored() {
         downgrade(here, Reason::Blocked);
         return Ok(Waited::Enough);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use shunt_abi::Reason;
 
 use super::leave::is_too_much_for_tcp;
-use super::{Conn, give_up};
+use super::{Conn, give_up, owed};
 use crate::socket::{Socket, Stage};
 use crate::{config, control, table, thread};
 
@@ -28,6 +28,12 @@ fn go_back(all: bool) {
         let Some(socket) = word.get::<Socket>() else {
             return;
         };
+        if let Some(conn) = Conn::attached(socket, fd)
+            && conn.is_mirrored()
+            && owed::is_due(&conn)
+        {
+            owed::answer(&conn);
+        }
         let wished = Reason::from_number(socket.dealings.wished.load(Ordering::Relaxed));
         if !(wished.is_some() || all && socket.stage() == Stage::Attached) {
             return;

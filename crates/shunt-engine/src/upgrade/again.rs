@@ -23,7 +23,7 @@ use shunt_shm::slot;
 use crate::config::{self, Upgrade, hesitate};
 use crate::epoll::Known;
 use crate::socket::returning::{ALONE, ASKED, COUNTS};
-use crate::socket::{IN_VAIN, LEFT, Locked, NO_RCVTIMEO, NO_SNDTIMEO, Socket};
+use crate::socket::{BETWEEN_HOSTS, IN_VAIN, LEFT, Locked, NO_RCVTIMEO, NO_SNDTIMEO, Socket};
 use crate::stream::{Conn, is_plain, say_again, waits_for_many};
 use crate::thread::{self, give};
 use crate::{control, epoll, stats, sys, tcp};
@@ -89,7 +89,8 @@ fn is_free(conn: &Conn) -> bool {
     thread::owns_memory()
         && config::upgrade() != Upgrade::Off
         && conn.receiver().may_begin_again()
-        && socket.hints.kernel_state.load(Ordering::Relaxed) & !(LEFT | IN_VAIN) == 0
+        && socket.hints.kernel_state.load(Ordering::Relaxed) & !(LEFT | IN_VAIN | BETWEEN_HOSTS)
+            == 0
         && conn.error().load(Ordering::Relaxed) == 0
 }
 

@@ -12,7 +12,7 @@ use shunt_shm::slot::{self, Slot};
 use super::worth;
 use crate::epoll::Known;
 use crate::link::Pair;
-use crate::socket::{Locked, Socket, Stage};
+use crate::socket::{BETWEEN_HOSTS, Locked, Socket, Stage};
 use crate::{config, control, epoll, reach, signal, stats, stream, sys, tcp, wake};
 
 /// A call on a paired socket: attaches it if that can be. `true` if it is attached now.
@@ -131,7 +131,7 @@ fn attach_now(socket: &Locked, fd: c_int, known: Known) -> Result<(), Obstacle> 
         Some(false) => return Err(Obstacle::For(Reason::Edge)),
         None => return Err(refuse_peer(own, Reason::NoResources)),
     }
-    tell_host(pair).map_err(|reason| match reason {
+    tell_host(socket, pair).map_err(|reason| match reason {
         Reason::Busy => Obstacle::For(reason),
         _ => refuse_peer(own, reason),
     })?;
@@ -207,7 +207,7 @@ fn look_at_kernel(socket: &Socket, fd: c_int, own: &Slot) -> Result<(), Obstacle
 }
 
 /// Tells a peer on another host that this side honours its ring.
-fn tell_host(pair: &Pair) -> Result<(), Reason> {
+fn tell_host(socket: &Socket, pair: &Pair) -> Result<(), Reason> {
     if !pair.link.is_between_hosts() {
         return Ok(());
     }
@@ -217,8 +217,16 @@ fn tell_host(pair: &Pair) -> Result<(), Reason> {
         out: pair.out,
         inward: pair.inward,
     };
+    let link = pair.link.own_number();
     // SAFETY: the link is forgotten before it is unmapped; the view is written for that link alone.
-    unsafe { reach::open(pair.link.own_number(), pair.number, pair.life(), lines) }
+    unsafe { reach::open(link, pair.number, pair.life(), lines, stream::hear_news) }?;
+    // What this side publishes, and how far it reads, the NIC says.
+    publish::set_bits(&pair.peer.face.wait, slot::MIRRORED);
+    socket
+        .hints
+        .kernel_state
+        .fetch_or(BETWEEN_HOSTS, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Tells the peer that this side never will.

@@ -1,11 +1,10 @@
 //! What comes of completions: writes of the peer's, its notes, and failures.
 
 use shunt_shm::atomic::Ordering;
-use shunt_shm::publish;
 use shunt_shm::ring::Fault;
 
 use super::{Broken, Link, News, Place};
-use crate::bond::{Bond, Heard, due};
+use crate::bond::{Bond, Heard};
 use crate::immediate::Immediate;
 use crate::note::Note;
 use crate::transport::{Completion, Target, Transport};
@@ -124,8 +123,7 @@ impl<T: Transport> Place<'_, T> {
         let view = bond.lines.view;
         Ok(Some(match note {
             Note::Switch { at, .. } => {
-                publish::word(&view.output.switch_at, at.wrapping_add(1));
-                bond.owe(due::SWITCHED);
+                bond.switched(at);
                 News::Switched
             }
             Note::Switched { at, .. } if bond.agreed(at) => News::Agreed,
@@ -140,7 +138,10 @@ impl<T: Transport> Place<'_, T> {
                 bond.ask(bytes);
                 return Ok(None);
             }
-            Note::Recall { .. } => News::Recalled,
+            Note::Recall { .. } => {
+                bond.recalled();
+                News::Recalled
+            }
             Note::End { bytes, .. } => {
                 view.output.bytes.store(bytes, Ordering::Release);
                 News::Ended

@@ -257,7 +257,7 @@ impl<'a> Connection<'a> {
     }
 
     /// TCP has brought something while the stream is in the ring. (Each side of a trial enters a ring before it sends on, so it is a record.)
-    fn follow<T: Transport>(&mut self, link: &Link<'a, T>) {
+    fn follow<T: Transport>(&mut self, link: &mut Link<'a, T>) {
         let bytes: Vec<u8> = self.arrived.iter().copied().take(resume::BYTES).collect();
         match link.resume(self.slot as u32, &bytes) {
             Resumed::Record(doubled) => {

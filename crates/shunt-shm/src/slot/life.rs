@@ -131,6 +131,9 @@ impl Slot {
         k.owed_read.store(0, o);
         k.owed_from.store(0, o);
         k.brought_until.store(0, o);
+        k.owed_bytes.store(0, o);
+        k.resumed_at.store(0, o);
+        k.resumed_from.store(0, o);
     }
 
     /// The state bits, if the slot is in this generation.

@@ -5,7 +5,11 @@ use shunt_shm::path::unread::Unread;
 use shunt_shm::ring::{Consumer, Found, Memory};
 
 use super::kernel_room::Stretched;
+use crate::config::hesitate;
+use crate::stream::conn::Conn;
+use crate::stream::errors;
 use crate::sys::{self, Errno};
+use crate::tcp;
 
 /// What became of what is owed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,6 +36,29 @@ const STEP: usize = 256 << 10;
 
 /// How poll tells of a connection that is over.
 const ENDED: i16 = libc::POLLHUP | libc::POLLERR;
+
+/// Sends what is owed, as far as the kernel takes it. With the sending token.
+pub(super) fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
+    hesitate();
+    let debt = conn.base().map_or(Some(Debt::Paid), |base| {
+        let written = tcp::written(base, conn.socket.role());
+        match written.and_then(|written| conn.sender().owed(written)) {
+            Some((unread, sent)) => resend(&unread, conn.pair.out, sent, base, patience_ms),
+            // It is over.
+            None => Some(Debt::Paid),
+        }
+    });
+    errors::name_reset(conn);
+    match debt {
+        Some(debt @ (Debt::Owed | Debt::Unsaid)) => return debt,
+        Some(Debt::Paid) => {}
+        // The program has still to hear of it.
+        Some(Debt::Void(errno)) => errors::keep_error(conn, errno),
+        None => errors::abort(conn),
+    }
+    conn.sender().paid();
+    Debt::Paid
+}
 
 /// Sends what is unread in this ring to `fd`, but for the first `sent` bytes. `None`: the
 /// ring is broken, or TCP refuses more although the connection goes on.

@@ -8,7 +8,7 @@ pub(in crate::stream) use shunt_shm::path::withdrawal::Withdrawal;
 
 use super::kernel_room::Stretched;
 use super::look::{GROWTH_MS, await_peer, has_died_withdrawing, is_recalled, mark};
-use super::send_owed;
+use super::resend::send_owed;
 use crate::stream::Conn;
 use crate::stream::recv::follow_back;
 use crate::stream::tell::News;

@@ -47,6 +47,9 @@ pub(super) fn arrived(base: c_int, most: usize) -> Result<usize, Errno> {
 
 /// Bytes in the peer's ring: never more than can be read, and some if any can.
 pub(super) fn ring_bytes(conn: &Conn) -> u64 {
+    if conn.is_mirrored() {
+        return conn.unread_in_ring().unwrap_or(0);
+    }
     let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
     let written = conn.pair.peer.output.bytes.load(Ordering::Acquire);
     written

@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 
 use shunt_shm::slot;
 
+use super::resumed::{Resumption, look_around};
 use super::step::Step;
 use crate::socket::{IN_VAIN, bump};
 use crate::stream::Conn;
-use crate::stream::errors::{reset_if_died, take_error};
+use crate::stream::errors::{abort, reset_if_died, take_error};
 use crate::sys::{self, Errno};
 
 /// The kernel is asked about an empty ring at least this often (ticks, about
@@ -48,6 +49,18 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
 #[cold]
 fn ask_kernel(conn: &Conn) -> Option<Step> {
     bump(&conn.socket.rx.kernel_calls, 1);
+    if conn.is_mirrored() {
+        return match look_around(conn) {
+            Resumption::Nothing => None,
+            Resumption::Some => Some(Step::Moved),
+            Resumption::End => Some(end(conn)),
+            Resumption::Failed(errno) => Some(failure(conn, errno)),
+            Resumption::Wrong => {
+                abort(conn);
+                Some(Step::Failed(libc::ECONNRESET))
+            }
+        };
+    }
     match has_ended(conn) {
         Ok(false) if has_stray(conn) => Some(Step::Stray),
         Ok(false) => None,

@@ -13,8 +13,10 @@ use super::settle::settle;
 use super::step::{PARTS, Step};
 use crate::config::hesitate;
 use crate::iov::{self, Cursor};
+use crate::reach;
 use crate::socket::bump;
 use crate::stream::Conn;
+use crate::stream::proposal::propose;
 use crate::sys::{self, Errno};
 
 /// On TCP, and the peer may switch at any moment.
@@ -156,6 +158,10 @@ unsafe fn without_bytes(
 ) -> Step {
     match error {
         Some(libc::EBADF) if conn.base().is_none() => Step::Failed(libc::EBADF),
+        Some(libc::EAGAIN) if conn.is_mirrored() && hears_of_ring(conn) => {
+            // SAFETY: the caller's promise.
+            unsafe { from_ring(conn, cursor, flags) }
+        }
         Some(libc::EAGAIN) => {
             // Taken from the kernel by a call that had bytes to return; behind what was
             // in the queue, as in the kernel.
@@ -174,4 +180,13 @@ unsafe fn without_bytes(
         Some(errno) => failure(conn, errno),
         None => last(conn),
     }
+}
+
+/// Nothing has come by TCP: whether the peer, which is on another host, goes on in its ring. (It may wait for an answer, and this side's
+/// ring may be entered before the next send.)
+#[cold]
+fn hears_of_ring(conn: &Conn) -> bool {
+    reach::progress();
+    propose(conn);
+    settle(conn)
 }

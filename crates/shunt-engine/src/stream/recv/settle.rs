@@ -12,5 +12,8 @@ pub(in crate::stream) fn settle(conn: &Conn) -> bool {
         // What comes before the ring is received in any case.
         owed::follow_if_withdrawn(conn);
     }
+    if conn.is_mirrored() && conn.way_in() == Way::Tcp {
+        conn.receiver().forget_void();
+    }
     conn.receiver().follow_switch()
 }

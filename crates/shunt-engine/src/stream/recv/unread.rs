@@ -8,14 +8,19 @@ use shunt_shm::slot::Way;
 use super::arrival::on_its_way;
 use super::back::{after_ring, follow_back};
 use super::bytes::ring_bytes;
+use super::resumed::{Resumption, look_around};
 use super::settle::settle;
+use crate::stream::errors::keep_error;
 use crate::stream::{Conn, owed};
-use crate::{sys, thread};
+use crate::{reach, sys, thread};
 
 /// Follows what the peer did to the way of its bytes, so that readiness can be
 /// told: past a `Back` frame or onto the ring. Takes the token if it is free.
 pub(crate) fn pump(conn: &Conn) {
     let receiving = &conn.pair.own.receiving;
+    if conn.is_mirrored() {
+        reach::progress();
+    }
     if !thread::try_take(&receiving.token) {
         return;
     }
@@ -29,6 +34,12 @@ pub(crate) fn pump(conn: &Conn) {
         // SAFETY: one byte of our own.
         if let Ok(Found::Back(_)) = unsafe { conn.consumer().read(&raw mut byte, 1, true) } {
             follow_back(conn);
+        }
+    }
+    if conn.is_mirrored() && conn.way_in() == Way::Ring && !conn.consumer().is_ready() {
+        // The kernel tells it once; what else is wrong a receive finds, too.
+        if let Resumption::Failed(errno) = look_around(conn) {
+            keep_error(conn, errno);
         }
     }
     if conn.way_in() == Way::TcpAgain {

@@ -25,6 +25,10 @@ pub(crate) fn asked() -> u32 {
 /// is now, or the kernel has taken over; try again.
 #[cold]
 pub(crate) fn ask_for_room(conn: &Conn) -> bool {
+    if conn.is_mirrored() {
+        owed::make_room(conn);
+        return true;
+    }
     if leave_if_ending(conn) {
         return true;
     }

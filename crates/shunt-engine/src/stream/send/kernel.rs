@@ -11,6 +11,7 @@ use crate::socket::SENDER;
 use crate::stream::Conn;
 use crate::stream::aside::end_by_kernel;
 use crate::stream::errors::{keep_error, note_reset, reset_if_died, take_error};
+use crate::stream::proposal::propose;
 use crate::stream::wait::timeout;
 use crate::stream::want::{Want, is_interrupted};
 
@@ -99,6 +100,9 @@ pub(super) unsafe fn through_kernel(
     };
     hesitate();
     leave_kernel(conn);
+    if conn.is_mirrored() {
+        propose(conn);
+    }
     outcome
 }
 

@@ -6,6 +6,7 @@ use libc::pollfd;
 use shunt_shm::slot::{self, Slot};
 
 use super::Stay;
+use crate::reach;
 use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, SETS_TIMEOUTS};
 use crate::stream::want::{Deadline, Want, is_interrupted, is_ready, lost};
 use crate::stream::{Conn, owed};
@@ -65,8 +66,22 @@ pub(super) fn sleep_in_kernel(
         revents: 0,
     };
     let nobody = pollfd { fd: -1, ..base };
-    let mut both = [base, place.map_or(nobody, Place::watch)];
-    let watched = 1 + usize::from(place.is_some());
+    let nic = if conn.is_mirrored() {
+        reach::events()
+    } else {
+        None
+    };
+    let by_nic = pollfd {
+        fd: nic.unwrap_or(-1),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut all = [base, place.map_or(nobody, Place::watch), by_nic];
+    let watched = if nic.is_some() {
+        all.len()
+    } else {
+        1 + usize::from(place.is_some())
+    };
     // A handler that runs from here on ends the sleep. One that has run before has had the call rest.
     let looked = signals::now();
     if !stay.is_counted() {
@@ -75,8 +90,13 @@ pub(super) fn sleep_in_kernel(
     let turn = (want == Want::Room)
         .then(|| sys::now() + turn(conn, place.is_some()))
         .filter(|turn| until.is_none_or(|until| until > *turn));
-    let result = poll_until(&mut both[..watched], turn.or(until), looked, undo);
-    let called = both[1].revents != 0;
+    let result = poll_until(&mut all[..watched], turn.or(until), looked, undo);
+    let [base, by_place, by_nic] = &all;
+    if by_nic.revents != 0 {
+        // Also where the connection does not look at its ring.
+        reach::progress();
+    }
+    let called = by_place.revents != 0;
     if called && let Some(place) = place {
         place.hear(is_ready(conn, want));
     }
@@ -98,7 +118,7 @@ pub(super) fn sleep_in_kernel(
         // The kernel restarts no poll, but it would the program's call.
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(Woken::Restarted),
         Err(errno) => Err(errno),
-        Ok(()) if called && both[0].revents == 0 => Ok(Woken::Called),
+        Ok(()) if called && base.revents == 0 && by_nic.revents == 0 => Ok(Woken::Called),
         // The number names something else since: after a signal the kernel looked it up once
         // more, and reported that.
         Ok(()) if !called && conn.base() != Some(conn.fd) && is_interrupted(until, seen) => {

@@ -1,0 +1,156 @@
+//! The way back to TCP of a direction whose receiver is on another host: a record, then what that receiver is not known to have read,
+//! then TCP ([`shunt_shm::path::record`]). It goes that way alone and at once, and whenever what it publishes does not go out.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_rdma::resume::BYTES;
+
+use super::kernel_room::Stretched;
+use super::look::{GROWTH_MS, is_owing};
+use super::resend::{Debt, send_owed};
+use crate::stream::conn::Conn;
+use crate::stream::errors::{break_off, keep_error};
+use crate::thread::give;
+use crate::{reach, sys, tcp};
+
+/// How the kernel tells of a connection that is over, or of a peer that sends no more.
+const ENDED: u32 = (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as u32;
+
+/// What has been put into the ring goes out, or by TCP. With the sending token. `false`: the direction is the kernel's now.
+pub(in crate::stream) fn publish(conn: &Conn) -> bool {
+    let (link, slot) = conn.at_nic();
+    let reason = if has_ended(conn) {
+        Reason::HalfClosed
+    } else if !reach::publish(link, slot) {
+        Reason::Blocked
+    } else if conn.sender().is_recalled() {
+        Reason::PeerLeft
+    } else {
+        return true;
+    };
+    leave_by_record(conn, reason);
+    false
+}
+
+/// Whether the peer has ended, as far as the kernel was asked, which is now and then: it alone knows what becomes of what is sent to such a
+/// peer.
+fn has_ended(conn: &Conn) -> bool {
+    /// Ticks, about 40 µs.
+    const SELDOM: u64 = 100_000;
+    let (hints, now) = (&conn.socket.hints, sys::ticks());
+    if now.wrapping_sub(hints.looked_at.load(Ordering::Relaxed)) > SELDOM
+        && let Some(base) = conn.base()
+    {
+        hints.looked_at.store(now, Ordering::Relaxed);
+        let ended = sys::ready(base, libc::POLLRDHUP) as u32 & ENDED;
+        hints.kernel_state.fetch_or(ended, Ordering::Relaxed);
+    }
+    hints.kernel_state.load(Ordering::Relaxed) & ENDED != 0
+}
+
+/// A sender that finds its ring full: there is room by now, or the kernel sends. Without a token.
+#[cold]
+pub(in crate::stream) fn make_room(conn: &Conn) {
+    reach::progress();
+    let token = &conn.pair.own.sending.token;
+    if conn.take(token) {
+        if conn.is_on_ring() && !conn.has_room() {
+            leave_by_record(conn, Reason::Blocked);
+        }
+        give(token);
+    }
+}
+
+/// Leaves the ring. With the sending token.
+#[cold]
+pub(in crate::stream) fn leave_by_record(conn: &Conn, reason: Reason) {
+    let (link, slot) = conn.at_nic();
+    let written = |base| tcp::written(base, conn.socket.role());
+    let written = conn.base().and_then(written);
+    match (written, reach::leave(link, slot)) {
+        (Some(written), Some(left)) => {
+            let behind = written + BYTES as u64;
+            conn.sender()
+                .leave_by_record(&left.unread, left.from, behind);
+            send(conn);
+        }
+        // A child of the process that has the NIC; or the connection is over.
+        _ => {
+            break_off(conn);
+            conn.sender().agree();
+        }
+    }
+    conn.socket.again.stay();
+    conn.socket.set_reason(reason);
+    conn.socket.note_downgrade();
+}
+
+/// A direction that is on TCP never enters its ring. With the sending token.
+pub(in crate::stream) fn stay_out(conn: &Conn) {
+    let (link, slot) = conn.at_nic();
+    reach::leave(link, slot);
+}
+
+/// Answers a recall, and sends what is owed as far as the kernel takes it. With the sending token.
+#[cold]
+pub(super) fn pay_by_record(conn: &Conn) -> Debt {
+    if conn.sender().is_asked() {
+        if conn.is_on_ring() {
+            leave_by_record(conn, Reason::PeerLeft);
+        } else {
+            stay_out(conn);
+            conn.sender().agree();
+        }
+    }
+    if is_owing(conn) {
+        send(conn)
+    } else {
+        Debt::Paid
+    }
+}
+
+fn send(conn: &Conn) -> Debt {
+    let sent = conn.base().map_or(Ok(()), |base| send_record(conn, base));
+    match sent {
+        Ok(()) => send_owed(conn, GROWTH_MS),
+        Err(libc::EAGAIN) => Debt::Owed,
+        Err(errno) => {
+            keep_error(conn, errno);
+            conn.sender().paid();
+            Debt::Paid
+        }
+    }
+}
+
+/// What the kernel lacks of the record.
+fn send_record(conn: &Conn, base: c_int) -> Result<(), sys::Errno> {
+    let (link, slot) = conn.at_nic();
+    let lacks = || {
+        let written = tcp::written(base, conn.socket.role())?;
+        conn.sender().lacks_of_record(BYTES as u64, written)
+    };
+    let Some(mut lacks) = lacks() else {
+        // It is over, as what follows finds, too.
+        return Ok(());
+    };
+    if lacks == 0 {
+        return Ok(());
+    }
+    let from = conn.pair.own.recall.owed_bytes.load(Ordering::Relaxed);
+    let record = reach::record(link, slot, from).ok_or(libc::EPIPE)?;
+    let mut stretched = None;
+    while lacks > 0 {
+        let rest = &record[BYTES - lacks as usize..];
+        match sys::send_more(base, rest.as_ptr(), rest.len()) {
+            Ok(n) => lacks -= n as u64,
+            Err(libc::EINTR) => {}
+            Err(libc::EAGAIN) if stretched.is_none() => stretched = Some(Stretched::new(base)),
+            Err(errno) => return Err(errno),
+        }
+    }
+    // Where nothing is owed behind it.
+    sys::push(base);
+    Ok(())
+}

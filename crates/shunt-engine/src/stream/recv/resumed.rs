@@ -1,0 +1,128 @@
+//! A direction that comes from another host: what its NIC has brought, and how it goes back to TCP
+//! ([`shunt_shm::path::record`]). The record is taken off by the first look that finds the ring empty; what the view of the ring has shown
+//! by then is read there.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_int;
+use shunt_abi::Reason;
+use shunt_rdma::link::Resumed;
+use shunt_rdma::resume::BYTES;
+
+use crate::reach;
+use crate::socket::bump;
+use crate::stream::conn::Conn;
+use crate::sys::{self, Errno};
+
+/// What a look came to.
+pub(in crate::stream) enum Resumption {
+    /// Nothing new.
+    Nothing,
+    /// Something may be read, where the way says.
+    Some,
+    /// Nothing comes by TCP any more.
+    End,
+    Failed(Errno),
+    /// The peer breaks the rules.
+    Wrong,
+}
+
+/// Looks what there is beside an empty ring. With the receiving token.
+#[cold]
+pub(super) fn look_around(conn: &Conn) -> Resumption {
+    reach::progress();
+    if conn.consumer().is_ready() {
+        return Resumption::Some;
+    }
+    let found = follow(conn, true);
+    if matches!(found, Resumption::End) {
+        // What was written before that.
+        reach::progress();
+        if conn.consumer().is_ready() {
+            return Resumption::Some;
+        }
+    }
+    found
+}
+
+/// Follows a peer that has left its ring, or has never entered it. With the receiving token, in the ring. `reads`: what the view of
+/// the ring still has is read there; otherwise TCP brings it.
+pub(in crate::stream) fn follow(conn: &Conn, reads: bool) -> Resumption {
+    let Some(base) = conn.base() else {
+        return Resumption::Failed(libc::EBADF);
+    };
+    if !conn.receiver().has_record()
+        && let Some(found) = look_for_record(conn, base)
+    {
+        return found;
+    }
+    if reads && conn.consumer().is_ready() {
+        return Resumption::Some;
+    }
+    drop_doubled(conn, base)
+}
+
+/// `None`: the record has been taken off.
+fn look_for_record(conn: &Conn, base: c_int) -> Option<Resumption> {
+    let path = conn.receiver();
+    if path.is_void() && !conn.consumer().is_ready() {
+        path.stay_on_tcp();
+        return Some(Resumption::Some);
+    }
+    let mut bytes = [0; BYTES];
+    let now = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    let n = match sys::recv(base, bytes.as_mut_ptr(), BYTES, now) {
+        Ok(0) => return Some(Resumption::End),
+        Ok(n) => n,
+        Err(libc::EAGAIN | libc::EINTR) => return Some(Resumption::Nothing),
+        Err(errno) => return Some(Resumption::Failed(errno)),
+    };
+    let (link, slot) = conn.at_nic();
+    match reach::resume(link, slot, &bytes[..n]) {
+        Resumed::Record(doubled) => {
+            let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
+            if sys::recv(base, bytes.as_mut_ptr(), BYTES, libc::MSG_DONTWAIT) != Ok(BYTES) {
+                return Some(Resumption::Wrong);
+            }
+            bump(&conn.pair.own.receiving.kernel_bytes, BYTES as u64);
+            path.note_record(read - doubled);
+            None
+        }
+        // Where nothing follows it is none.
+        Resumed::Begins if !has_ended(base) => Some(Resumption::Nothing),
+        Resumed::Begins | Resumed::Plain => {
+            path.stay_on_tcp();
+            Some(Resumption::Some)
+        }
+        Resumed::Wrong => Some(Resumption::Wrong),
+    }
+}
+
+fn has_ended(base: c_int) -> bool {
+    const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+    sys::ready(base, libc::POLLRDHUP) & ENDED != 0
+}
+
+/// Drops what has been read in the ring of what follows the record.
+fn drop_doubled(conn: &Conn, base: c_int) -> Resumption {
+    let path = conn.receiver();
+    loop {
+        let left = path.doubled();
+        if left == 0 {
+            path.follow_back();
+            conn.socket.note_downgrade();
+            if conn.socket.reason() == Reason::Pending {
+                conn.socket.set_reason(Reason::PeerLeft);
+            }
+            return Resumption::Some;
+        }
+        // To nowhere.
+        let now = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        match sys::recv(base, std::ptr::null_mut(), left as usize, now) {
+            Ok(0) => return Resumption::End,
+            Ok(n) => bump(&conn.pair.own.receiving.kernel_bytes, n as u64),
+            Err(libc::EAGAIN | libc::EINTR) => return Resumption::Nothing,
+            Err(errno) => return Resumption::Failed(errno),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Between hosts: from the ring to TCP by a record in the TCP stream, and from a ring that was never entered.
+//!
+//! ```text
+//! sender                                     receiver, in the ring
+//!   notes what the peer is known to have read
+//!   record, then its ring from there on ───> finds the record: reads what its view of the ring has, and drops as much of
+//!   Owing, then TcpAgain                     what follows as it has read; TcpAgain
+//!   has never entered: plain bytes ────────> finds no record, and has read nothing of the ring: Tcp
+//! ```
+//!
+//! The view shows nothing more once the record is found, and what it has shown is what the sender sends again. So it does not matter
+//! which copy is taken, nor what has become of the NIC.
+
+use super::unread::Unread;
+use super::{Receiver, Sender};
+use crate::atomic::Ordering;
+use crate::publish;
+use crate::slot::{Recall, Way};
+
+impl Sender<'_> {
+    /// Leaves the ring by a record that ends at that offset of the TCP stream. Behind it everything is owed that the peer is not known
+    /// to have read: `unread`, which comes after so many bytes of the ring.
+    pub fn leave_by_record(&self, unread: &Unread, bytes: u64, behind: u64) {
+        let recall = &self.own.recall;
+        unread.note(recall);
+        recall.owed_bytes.store(bytes, Ordering::Relaxed);
+        recall.owed_from.store(behind, Ordering::Relaxed);
+        Way::Owing.store(&self.own.sending.way);
+        // A recall is answered by that.
+        publish::half(&self.own.recall.answered, Recall::AGREED);
+    }
+
+    /// How much of a record of that length the kernel still lacks, which has been given `written` bytes; `None`: that is less than it had
+    /// before, so that the connection is over.
+    #[must_use]
+    pub fn lacks_of_record(&self, length: u64, written: u64) -> Option<u64> {
+        let behind = self.own.recall.owed_from.load(Ordering::Relaxed);
+        let lacks = behind.saturating_sub(written);
+        (lacks <= length).then_some(lacks)
+    }
+}
+
+impl Receiver<'_> {
+    /// The peer has never entered the ring that it proposed: TCP goes on. Another proposal may have come.
+    pub fn stay_on_tcp(&self) {
+        let followed = self.taken() + 1;
+        let switch_at = &self.peer.output.switch_at;
+        let _ = switch_at.compare_exchange(followed, 0, Ordering::Relaxed, Ordering::Relaxed);
+        Way::Tcp.store(&self.own.receiving.way);
+    }
+
+    /// On TCP: a proposal that was heard of when more had been taken already is void.
+    pub fn forget_void(&self) {
+        if let Some(at) = self.switch_offset().filter(|&at| at < self.taken()) {
+            let switch_at = &self.peer.output.switch_at;
+            let _ = switch_at.compare_exchange(at + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The peer has named another byte than that at which this side looks for its ring, and so has not entered it.
+    #[must_use]
+    pub fn is_void(&self) -> bool {
+        self.own.progress.bytes.load(Ordering::Relaxed) == 0
+            && self.switch_offset() != Some(self.taken())
+    }
+
+    /// A record has been taken from TCP: so many bytes of the ring come before what follows.
+    pub fn note_record(&self, from: u64) {
+        let recall = &self.own.recall;
+        recall.resumed_from.store(from, Ordering::Relaxed);
+        recall.resumed_at.store(self.taken() + 1, Ordering::Relaxed);
+    }
+
+    /// Whether one has.
+    #[must_use]
+    pub fn has_record(&self) -> bool {
+        self.own.recall.resumed_at.load(Ordering::Relaxed) != 0
+    }
+
+    /// How many bytes TCP still brings behind the record that this side has read in the ring.
+    #[must_use]
+    pub fn doubled(&self) -> u64 {
+        let recall = &self.own.recall;
+        let read = self.own.progress.bytes.load(Ordering::Relaxed);
+        let all = read.saturating_sub(recall.resumed_from.load(Ordering::Relaxed));
+        let behind = recall.resumed_at.load(Ordering::Relaxed).saturating_sub(1);
+        all.saturating_sub(self.taken().saturating_sub(behind))
+    }
+}
