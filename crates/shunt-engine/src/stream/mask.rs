@@ -12,7 +12,7 @@ use super::stand_in::has_been_replaced;
 use super::usual::{READABLE, WRITABLE, is_as_usual};
 use super::{Conn, owed, send};
 use crate::config::hesitate;
-use crate::socket::{BETWEEN_HOSTS, IN_VAIN, LEFT};
+use crate::socket::{IN_VAIN, LEFT};
 use crate::sys;
 
 /// The poll (and epoll: the same numbers) events of `conn`, as far as `wanted` asks
