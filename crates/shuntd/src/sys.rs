@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{AddressFamily, SocketType};
 use zerocopy::FromBytes;
 
 /// Reads a socket option.
@@ -121,6 +122,12 @@ impl TcpInfo {
 pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
     // SAFETY: integers.
     unsafe { option(socket.as_fd(), libc::SO_NETNS_COOKIE) }
+}
+
+/// Our own network namespace.
+pub(crate) fn own_netns_cookie() -> Option<u64> {
+    let here = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+    netns_cookie(here.ok()?).ok()
 }
 
 /// `SO_PEERCRED` as (pid, uid). The pid is 0 for a process of a pid namespace

@@ -4,7 +4,7 @@ use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
 use super::Conn;
-use super::errors::tells_of_reset;
+use super::errors::{resets_by_word, tells_of_reset};
 use super::holder::Stopped;
 use super::owed::{self, Debt, Withdrawal};
 use super::ring_end::end_ring;
@@ -21,7 +21,9 @@ pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     let kernel = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED;
     // In this order: a peer says that it ends before its kernel does.
     let ends = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0 || kernel != 0;
-    if kernel != 0 && tells_of_reset(conn, kernel) {
+    if kernel != 0 && tells_of_reset(conn, kernel)
+        || kernel == 0 && owed::has_died_elsewhere(conn) && resets_by_word(conn)
+    {
         return true;
     }
     if ends {

@@ -13,7 +13,7 @@
 //! Either end may be a forked child's, of which this daemon knows nothing, when the process
 //! that was paired has gone. Then the processes are looked through for who has the other end.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -82,6 +82,21 @@ impl LeftBehind {
             self.0.pop_front();
         }
         self.0.push_back((user, cookie, mate));
+    }
+
+    /// The other ends of these sockets of a user's, as far as they are known.
+    pub(super) fn mates(&self, user: u32, cookies: impl Iterator<Item = u64>) -> Vec<(u64, Mate)> {
+        let mut wanted: HashSet<u64> = cookies.collect();
+        let mut found = Vec::new();
+        for &(of, cookie, mate) in self.0.iter().rev() {
+            if wanted.is_empty() {
+                break;
+            }
+            if of == user && wanted.remove(&cookie) {
+                found.push((cookie, mate));
+            }
+        }
+        found
     }
 
     /// The other end of one of these.
@@ -210,7 +225,7 @@ impl Daemon {
     }
 
     /// The paired ends that are this socket: the name of each, its descriptor, and its other end.
-    fn paired(&self, cookie: u64) -> impl Iterator<Item = (EndId, i32, Option<Mate>)> {
+    pub(super) fn paired(&self, cookie: u64) -> impl Iterator<Item = (EndId, i32, Option<Mate>)> {
         self.ends.with_cookie(cookie).into_iter().filter_map(|id| {
             let end = self.ends.get(id)?;
             matches!(end.state, State::Paired(_)).then_some((id, end.fd, end.mate))
