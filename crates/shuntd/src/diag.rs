@@ -2,7 +2,6 @@
 //! for a per-user daemon that may not use `pidfd_getfd`. Where the kernel has no
 //! `tcp_diag`, its tables in `/proc` say the same, without the cookie.
 
-use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 
@@ -21,7 +20,7 @@ use crate::tuple::{FAMILIES, Tuple, bytes};
 const BY_FAMILY: u16 = 20;
 /// `TCP_LISTEN`.
 const LISTEN: u8 = 10;
-/// `TCP_FIN_WAIT1`: closed, and the end of the stream is not acknowledged.
+/// `TCP_FIN_WAIT1`: closed, and the end of its stream is not acknowledged.
 const FIN_WAIT1: u8 = 4;
 
 /// `struct inet_diag_sockid`; ports and addresses in network order.
@@ -72,17 +71,7 @@ struct Reply {
     inode: u32,
 }
 
-impl Reply {
-    /// It is closed, and no process has it.
-    fn is_closing(&self) -> bool {
-        self.state == FIN_WAIT1 && self.inode == 0
-    }
-}
-
 const _: () = assert!(size_of::<Request>() == 72 && size_of::<Reply>() == 88);
-
-/// So few sockets the kernel is asked for one by one; to look through all that it has takes milliseconds.
-pub(crate) const FEW: usize = 64;
 
 /// Whether this kernel has no `tcp_diag`, found out when it first knows a socket not: the
 /// claim was made of one that is there.
@@ -111,7 +100,8 @@ impl Found {
 
 /// The socket with these addresses, if there is one.
 pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
-    let tuple = Tuple::new(sys::own_netns_cookie()?, local, peer);
+    let here = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+    let tuple = Tuple::new(sys::netns_cookie(&here).ok()?, local, peer);
     // A kernel without tcp_diag would look for the module at each question.
     let told = if MISSING.get() == Some(&true) {
         Err(Errno::NOENT)
@@ -141,19 +131,10 @@ pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
     }
 }
 
-/// Which of these sockets no process has any more, while their peers have not taken all of their streams. Of other network
-/// namespaces, and without tcp_diag, nothing is known.
-pub(crate) fn closing(mut tuples: HashSet<Tuple>) -> HashSet<Tuple> {
-    if tuples.len() > FEW {
-        return &dump::closing() & &tuples;
-    }
-    let netns = sys::own_netns_cookie();
-    let is_closing = |tuple: &Tuple| {
-        let reply = ask(tuple.local.into(), tuple.peer.into());
-        reply.is_ok_and(|reply| reply.kind == BY_FAMILY && reply.is_closing())
-    };
-    tuples.retain(|tuple| Some(tuple.netns) == netns && is_closing(tuple));
-    tuples
+/// Whether a socket of our own network namespace is closed and no process has it, while its peer has not taken all of its stream.
+pub(crate) fn is_closing(tuple: Tuple) -> bool {
+    let reply = ask(tuple.local.into(), tuple.peer.into());
+    reply.is_ok_and(|reply| reply.kind == BY_FAMILY && (reply.state, reply.inode) == (FIN_WAIT1, 0))
 }
 
 /// One question, one answer. The kernel answers within the send, so that the

@@ -70,30 +70,44 @@ const WAITING: usize = 64;
 /// Ends that were paired when their clients went or let go of them, with their users: forked
 /// children may go on with them.
 #[derive(Debug, Default)]
-pub(super) struct LeftBehind(VecDeque<(u32, u64, Mate)>);
+pub(super) struct LeftBehind(VecDeque<Left>);
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    user: u32,
+    pub(super) cookie: u64,
+    /// Its addresses.
+    pub(super) tuple: Option<Tuple>,
+    pub(super) mate: Mate,
+}
 
 impl LeftBehind {
     /// So many are remembered.
     const MOST: usize = 16_384;
 
-    pub(super) fn add(&mut self, user: u32, cookie: u64, mate: Option<Mate>) {
+    pub(super) fn add(&mut self, user: u32, cookie: u64, tuple: Option<Tuple>, mate: Option<Mate>) {
         let Some(mate) = mate else { return };
         if self.0.len() >= Self::MOST {
             self.0.pop_front();
         }
-        self.0.push_back((user, cookie, mate));
+        self.0.push_back(Left {
+            user,
+            cookie,
+            tuple,
+            mate,
+        });
     }
 
-    /// The other ends of these sockets of a user's, as far as they are known.
-    pub(super) fn mates(&self, user: u32, cookies: impl Iterator<Item = u64>) -> Vec<(u64, Mate)> {
-        let mut wanted: HashSet<u64> = cookies.collect();
+    /// These sockets of a user's.
+    pub(super) fn of(&self, user: u32, mut cookies: HashSet<u64>) -> Vec<Left> {
         let mut found = Vec::new();
-        for &(of, cookie, mate) in self.0.iter().rev() {
-            if wanted.is_empty() {
+        for left in self.0.iter().rev() {
+            if cookies.is_empty() {
                 break;
             }
-            if of == user && wanted.remove(&cookie) {
-                found.push((cookie, mate));
+            if left.user == user && cookies.remove(&left.cookie) {
+                found.push(*left);
             }
         }
         found
@@ -102,16 +116,17 @@ impl LeftBehind {
     /// The other end of one of these.
     fn mate(&self, user: u32, cookie: u64) -> Option<Mate> {
         let mut newest = self.0.iter().rev();
-        let found = newest.find(|left| (left.0, left.1) == (user, cookie));
-        found.map(|left| left.2)
+        let found = newest.find(|left| (left.user, left.cookie) == (user, cookie));
+        found.map(|left| left.mate)
     }
 }
 
 impl Daemon {
     /// A paired end was let go by its client, a child of which may go on with it.
-    pub(super) fn leave_behind(&mut self, end: EndId, mate: Option<Mate>) {
+    pub(super) fn leave_behind(&mut self, end: EndId, tuple: Tuple, mate: Option<Mate>) {
         if let Some(client) = self.clients.get(&end.client) {
-            self.left_behind.add(client.uid, end.cookie, mate);
+            let user = client.uid;
+            self.left_behind.add(user, end.cookie, Some(tuple), mate);
         }
     }
 

@@ -306,14 +306,18 @@ impl Daemon {
     }
 }
 
+/// So few sockets the kernel is asked for one by one.
+const FEW: usize = 64;
+
 /// The sockets with these addresses, by inode number: of other network namespaces, and without tcp_diag, nothing is known.
 fn inodes(wanted: Vec<(EndId, Tuple)>) -> Vec<(EndId, u64)> {
-    let find: Box<dyn Fn(Tuple) -> Option<u64>> = if wanted.len() <= diag::FEW {
+    let find: Box<dyn Fn(Tuple) -> Option<u64>> = if wanted.len() <= FEW {
         Box::new(|tuple| {
             let found = diag::find(tuple.local.into(), tuple.peer.into())?;
             (found.tuple == tuple).then_some(found.inode)
         })
     } else {
+        // The kernel looks through all that it has, which takes milliseconds.
         let all = dump::all().into_iter();
         let all = all.filter_map(|(inode, seen)| Some((seen.tuple?, inode)));
         let all: HashMap<_, _> = all.collect();

@@ -15,67 +15,92 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use shunt_abi::counters::{Counts, Record, SOCKETS, Stage};
 
 use super::Daemon;
 use super::accounting::Orphan;
+use super::lending::Left;
 use crate::account::Account;
-use crate::diag;
-use crate::end::Mate;
+use crate::diag::{self, table};
+use crate::foreign::{Foreign, Lane};
 use crate::inspect::{self, Look};
+use crate::sys;
+use crate::tuple::Tuple;
+
+/// A copy of the other end, for which the stream has not ended.
+struct FarEnd {
+    /// Who has it, and by what name.
+    client: u64,
+    cookie: u64,
+    socket: Foreign,
+    lane: Arc<Lane>,
+}
 
 impl Daemon {
     /// A process has died: ends its connections that hold unread bytes, and whose peers would not hear of it.
     pub(super) fn reset_peers(&self, dead: &Orphan) {
-        let left = whole(&dead.account);
-        let mates = self.left_behind.mates(dead.uid, left.keys().copied());
-        let far = |mate: &Mate| mate.socket.tuple.flipped();
-        let closing = diag::closing(mates.iter().map(|(_, mate)| far(mate)).collect());
-        let stuck = mates
-            .into_iter()
-            .filter(|(_, mate)| closing.contains(&far(mate)));
+        let own = whole(&dead.account);
         let mut others = HashMap::new();
-        for (cookie, mate) in stuck {
-            let Some((id, ..)) = self.paired(mate.id.cookie).last() else {
+        for left in self.left_behind.of(dead.uid, own.keys().copied().collect()) {
+            let Some(far) = self.unaware(&left) else {
                 continue;
             };
-            let Some(holder) = self.clients.get(&id.client) else {
-                continue;
-            };
-            let Some(account) = &holder.account else {
-                continue;
-            };
-            let records = others.entry(id.client).or_insert_with(|| whole(account));
-            let Some(record) = records.get(&id.cookie) else {
-                continue;
-            };
-            if !has_unread(record, &left[&cookie]) {
-                continue;
-            }
-            let fd = record.fd.load(Ordering::Relaxed);
-            let copy = inspect::copy(holder.pidfd.as_fd(), fd, Some(id.cookie), &holder.lane);
-            let Ok(socket) = copy else { continue };
-            if inspect::look_at(&socket) == Look::Found(mate.socket) {
-                holder.lane.send_byte(socket);
+            let account = || self.clients.get(&far.client)?.account.as_ref();
+            let of_client = others.entry(far.client);
+            let records = of_client.or_insert_with(|| account().map(whole).unwrap_or_default());
+            let sender = records.get(&far.cookie);
+            let is_lost = sender.is_some_and(|sender| has_unread(sender, &own[&left.cookie]));
+            if is_lost && left.tuple.is_some_and(|tuple| self.is_closing(tuple)) {
+                far.lane.send_byte(far.socket);
             } else {
-                socket.close_now();
+                far.socket.close_now();
             }
         }
+    }
+
+    /// The other end, if that has heard of no end.
+    fn unaware(&self, left: &Left) -> Option<FarEnd> {
+        let mate = left.mate;
+        let (id, fd, _) = self.paired(mate.id.cookie).last()?;
+        let holder = self.clients.get(&id.client)?;
+        let copy = |fd| inspect::copy(holder.pidfd.as_fd(), fd, Some(id.cookie), &holder.lane);
+        // It may be known by another descriptor than that by which it was claimed.
+        let shown = || holder.account.as_ref()?.descriptor_of(id.cookie);
+        let socket = copy(fd).ok().or_else(|| copy(shown()?).ok())?;
+        if sys::is_established(&socket) && inspect::look_at(&socket) == Look::Found(mate.socket) {
+            return Some(FarEnd {
+                client: id.client,
+                cookie: id.cookie,
+                socket,
+                lane: Arc::clone(&holder.lane),
+            });
+        }
+        socket.close_now();
+        None
+    }
+
+    /// Whether the kernel says that no process has a socket, while its peer has not taken all of its stream.
+    fn is_closing(&self, tuple: Tuple) -> bool {
+        if tuple.netns == self.address.0 {
+            return diag::is_closing(tuple);
+        }
+        let mut clients = self.clients.values();
+        let there = clients.find(|client| client.netns == tuple.netns);
+        there.is_some_and(|client| table::is_closing(client.pid, tuple))
     }
 }
 
 /// The connections of a process whose counts tell what is unread, by `SO_COOKIE`.
 fn whole(account: &Account) -> HashMap<u64, Record> {
-    let records = account.region.sockets(SOCKETS).into_iter();
     let is_whole = |record: &Record| {
         record.stage() == Stage::Attached && record.whole.load(Ordering::Relaxed) == 1
     };
-    let whole = records.filter(is_whole);
-    whole
-        .map(|record| (record.cookie.load(Ordering::Relaxed), record))
-        .collect()
+    let records = account.region.sockets(SOCKETS).into_iter();
+    let named = |record: Record| (record.cookie.load(Ordering::Relaxed), record);
+    records.filter(is_whole).map(named).collect()
 }
 
 /// Whether one end of a connection has sent through its ring what the other has not received.

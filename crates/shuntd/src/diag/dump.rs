@@ -1,13 +1,13 @@
 //! All TCP sockets of our own network namespace, as `sock_diag(7)` lists them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Result;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{BY_FAMILY, FIN_WAIT1, LISTEN, Reply, Request};
+use super::{BY_FAMILY, LISTEN, Reply, Request};
 use crate::inspect::Seen;
 use crate::sys::{self, TcpInfo};
 use crate::tuple::{FAMILIES, Tuple, address};
@@ -20,11 +20,12 @@ pub(crate) type Sockets = HashMap<u64, Seen>;
 /// Lists them; what the kernel does not tell is left out.
 pub(crate) fn all() -> Sockets {
     let mut sockets = Sockets::new();
-    let Some(netns) = sys::own_netns_cookie() else {
+    let here = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
+    let Some(netns) = here.ok().and_then(|s| sys::netns_cookie(&s).ok()) else {
         return sockets;
     };
     for family in [FAMILIES.0, FAMILIES.1] {
-        let _ = list(family, u32::MAX, |reply, info| {
+        let _ = list(family, |reply, info| {
             if let Some(seen) = seen(netns, reply, info) {
                 sockets.insert(reply.inode.into(), seen);
             }
@@ -33,22 +34,7 @@ pub(crate) fn all() -> Sockets {
     sockets
 }
 
-/// Those that are closed, that no process has, and whose peers have not taken all of their streams.
-pub(super) fn closing() -> HashSet<Tuple> {
-    let mut found = HashSet::new();
-    let Some(netns) = sys::own_netns_cookie() else {
-        return found;
-    };
-    for family in [FAMILIES.0, FAMILIES.1] {
-        let _ = list(family, 1 << FIN_WAIT1, |reply, _| {
-            let tuple = seen(netns, reply, &[]).and_then(|seen| seen.tuple);
-            found.extend(tuple.filter(|_| reply.is_closing()));
-        });
-    }
-    found
-}
-
-fn list(family: u16, states: u32, mut visit: impl FnMut(&Reply, &[u8])) -> Result<()> {
+fn list(family: u16, mut visit: impl FnMut(&Reply, &[u8])) -> Result<()> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -63,7 +49,7 @@ fn list(family: u16, states: u32, mut visit: impl FnMut(&Reply, &[u8])) -> Resul
     request.family = family as u8;
     request.protocol = libc::IPPROTO_TCP as u8;
     request.extensions = 1 << (INFO - 1);
-    request.states = states;
+    request.states = u32::MAX;
     rustix::net::send(&socket, request.as_bytes(), SendFlags::DONTWAIT)?;
     let mut buffer = vec![0_u8; 64 << 10];
     loop {
