@@ -898,6 +898,65 @@ static void killed_under_sender(struct end *e) { killed_full_of_unread(e, 1, MSG
 static void killed_before_sender(struct end *e) { killed_full_of_unread(e, 0, MSG_NOSIGNAL); }
 static void killed_before_attempt(struct end *e) { killed_full_of_unread(e, 0, MSG_NOSIGNAL | MSG_DONTWAIT); }
 
+enum { IN_SEND, IN_POLL, IN_EPOLL };
+
+// A process that is killed with bytes unread, and more of its own on the way than its peer reads: the end of its stream waits
+// behind these, and the peer, which waits for room, is told of a reset all the same.
+static void killed_behind_own_bytes(struct end *e, int call)
+{
+    char buf[16], done;
+    if (e->role == C) {
+        int full[2];
+        MUST(pipe2(full, O_CLOEXEC));
+        struct kid kid = spawn(e);
+        if (kid.pid == 0) {
+            close(e->ctl);
+            int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
+            MUST(tcp_connect(fd, e->fam, e->port));
+            memset(scratch(), 'x', SCRATCH);
+            for (int calm = 0; calm < 5; nap())
+                calm = send(fd, scratch(), SCRATCH, MSG_DONTWAIT) < 0 ? calm + 1 : 0;
+            MUST(write(full[1], "f", 1));
+            for (;; nap())
+                (void)!send(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
+        MUST(read(full[0], &done, 1));
+        close(full[0]), close(full[1]);
+        go(e);
+        await_blocked(e);
+        kill(kid.pid, SIGKILL);
+        reap(e, &kid);
+    } else {
+        struct epoll_event ev = {EPOLLOUT, {.u64 = 0}};
+        struct pollfd p;
+        int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+        await_go(e);
+        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+        p = (struct pollfd){FD, POLLOUT, 0};
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
+        for (int i = 0; i < 60; i++, nap())
+            get(FD, buf, 1);
+        stuff(e, FD, 5);
+        will_block(e);
+        if (call == IN_POLL) {
+            T(poll(&p, 1, PATIENCE_MS));
+            say(e, "%s", events(p.revents));
+        }
+        if (call == IN_EPOLL) {
+            T(epoll_wait(ep, &ev, 1, PATIENCE_MS));
+            say(e, "%s", events(ev.events));
+        }
+        T(send(FD, "x", 1, MSG_NOSIGNAL));
+        T(send(FD, "x", 1, MSG_NOSIGNAL));
+        T(recv(FD, buf, 16, 0));
+        MUST(close(ep));
+    }
+}
+
+static void killed_behind_bytes_in_send(struct end *e) { killed_behind_own_bytes(e, IN_SEND); }
+static void killed_behind_bytes_in_poll(struct end *e) { killed_behind_own_bytes(e, IN_POLL); }
+static void killed_behind_bytes_in_epoll(struct end *e) { killed_behind_own_bytes(e, IN_EPOLL); }
+
 // A process that is killed in its sleep, and a peer that does nothing but send: it is told
 // before long.
 static void killed_asleep(struct end *e, int by_epoll)
@@ -990,5 +1049,7 @@ DIFF_MAIN(CASE(half_close, ALL | COLD), CASE(half_close_by_server, ALL | COLD), 
           CASE(returned, SPLIT | BARE), CASE(returned_full, SPLIT | BARE), CASE(killed_under_receiver, SPLIT | BARE),
           CASE(killed_under_sender, SPLIT | BARE | STEADY), CASE(killed_before_sender, SPLIT | BARE | STEADY),
           CASE(killed_before_attempt, SPLIT | BARE | STEADY),
+          CASE(killed_behind_bytes_in_send, SPLIT | BARE | STEADY), CASE(killed_behind_bytes_in_poll, SPLIT | BARE | STEADY),
+          CASE(killed_behind_bytes_in_epoll, SPLIT | BARE | STEADY),
           CASE(killed_in_recv, SPLIT | BARE), CASE(killed_in_epoll, SPLIT | BARE),
           CASE(close_unused, BARE | ALL), CASE(close_twice, COLD))

@@ -153,6 +153,9 @@ pub struct Record {
     pub connected: AtomicU8,
     /// 1: a direction went back to TCP.
     pub downgraded: AtomicU8,
+    /// 1: since the rings are honoured no direction has gone back to TCP, and one process has had this end. If both ends say so, what
+    /// the one has sent through its ring and the other has not received there is unread.
+    pub whole: AtomicU8,
     /// When the process got the connection, in seconds of the monotonic clock, or 0.
     pub since: AtomicU32,
     /// The slot's generation, …
@@ -180,6 +183,7 @@ impl Record {
             &self.role,
             &self.connected,
             &self.downgraded,
+            &self.whole,
         ] {
             byte.store(0, RELAXED);
         }

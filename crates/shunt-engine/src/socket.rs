@@ -290,6 +290,12 @@ impl Socket {
     /// A direction went back to TCP.
     pub(crate) fn note_downgrade(&self) {
         self.record.downgraded.store(1, Ordering::Relaxed);
+        self.note_whole(false);
+    }
+
+    /// Whether this end's counts of its rings tell what is unread there.
+    pub(crate) fn note_whole(&self, is_whole: bool) {
+        self.record.whole.store(is_whole.into(), Ordering::Relaxed);
     }
 
     pub(crate) fn is_downgraded(&self) -> bool {

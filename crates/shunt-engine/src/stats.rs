@@ -104,6 +104,7 @@ pub(crate) fn add_and_begin(socket: &Socket) {
     };
     record.since.store(0, o);
     record.connected.store(0, o);
+    socket.note_whole(false);
     record.tx.clear();
     record.rx.clear();
     record.tx.before.store(sent, o);

@@ -23,6 +23,7 @@ mod posting;
 mod putting_off;
 mod recalling;
 mod recent;
+mod resetting;
 mod seeing;
 mod turns;
 mod viewing;

@@ -20,6 +20,8 @@ use crate::tuple::{FAMILIES, Tuple, bytes};
 const BY_FAMILY: u16 = 20;
 /// `TCP_LISTEN`.
 const LISTEN: u8 = 10;
+/// `TCP_FIN_WAIT1`: closed, and the end of its stream is not acknowledged.
+const FIN_WAIT1: u8 = 4;
 
 /// `struct inet_diag_sockid`; ports and addresses in network order.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -127,6 +129,12 @@ pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
         }
         _ => None,
     }
+}
+
+/// Whether a socket of our own network namespace is closed and no process has it, while its peer has not taken all of its stream.
+pub(crate) fn is_closing(tuple: Tuple) -> bool {
+    let reply = ask(tuple.local.into(), tuple.peer.into());
+    reply.is_ok_and(|reply| reply.kind == BY_FAMILY && (reply.state, reply.inode) == (FIN_WAIT1, 0))
 }
 
 /// One question, one answer. The kernel answers within the send, so that the

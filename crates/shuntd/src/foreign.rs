@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::sockopt;
+use rustix::net::{SendFlags, sockopt};
 use rustix::process::{Gid, Resource, Uid, geteuid, getrlimit};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -86,6 +86,7 @@ enum Work {
     Close(OwnedFd),
     Write(LastLine),
     Resend(Resend),
+    Byte(OwnedFd),
 }
 
 /// Closes one user's descriptors, and writes the last lines of his processes.
@@ -132,6 +133,11 @@ impl Lane {
         may
     }
 
+    /// Sends a byte by a socket of its user's, and closes it.
+    pub(crate) fn send_byte(self: &Arc<Self>, socket: Foreign) {
+        self.push(Work::Byte(socket.hand_over()));
+    }
+
     fn push(self: &Arc<Self>, work: Work) {
         let mut state = self.lock();
         state.queue.push_back(work);
@@ -162,6 +168,10 @@ impl Lane {
                     Work::Write(line) if self.is_ours || self.act(line.group) => line.write(),
                     Work::Write(line) => drop(line),
                     Work::Resend(resend) => resend.send(),
+                    Work::Byte(socket) => {
+                        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                        let _ = rustix::net::send(socket, &[0], flags);
+                    }
                 }
                 self.room.made();
                 state = self.lock();

@@ -85,7 +85,8 @@ pub(crate) fn set_integer(
 #[derive(Clone, Copy, FromBytes)]
 #[repr(C)]
 pub(crate) struct TcpInfo {
-    head: [u8; 128],
+    state: u8,
+    head: [u8; 127],
     bytes_received: u64,
     segments: [u32; 2],
     notsent_bytes: u32,
@@ -100,6 +101,14 @@ const _: () = assert!(
     std::mem::offset_of!(TcpInfo, notsent_bytes) == 144
         && std::mem::offset_of!(TcpInfo, bytes_sent) == 200
 );
+
+/// Whether a TCP connection has ended in neither direction, as far as this end has heard (`TCP_ESTABLISHED`).
+pub(crate) fn is_established(socket: impl AsFd) -> bool {
+    // SAFETY: integers.
+    let info: io::Result<TcpInfo> =
+        unsafe { option_of(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO) };
+    info.is_ok_and(|info| info.state == 1)
+}
 
 /// What the kernel has carried on a TCP connection: (sent, received).
 pub(crate) fn carried(socket: impl AsFd) -> io::Result<(u64, u64)> {

@@ -111,6 +111,7 @@ fn share_attached(socket: &'static Socket) {
     let _locked = socket.lock();
     socket.again.forget();
     socket.share.before_fork();
+    socket.note_whole(false);
     if let Some(pair) = socket.pair() {
         let forked = &pair.own.options.forked;
         forked.store(slot::SHARED, Ordering::Release);

@@ -68,6 +68,19 @@ pub(crate) fn reset_if_died(conn: &Conn) {
     }
 }
 
+/// shuntd has told that the peer's only process has died, and its kernel has not, as what it had sent comes first. `true`: the program is
+/// told of a reset, as that left bytes of ours unread; but if it had begun to ask for them by TCP, it may have given the connection away.
+#[cold]
+pub(super) fn resets_by_word(conn: &Conn) -> bool {
+    const SAID: u32 = slot::SHUT_WR | slot::CLOSED | slot::LINGERS;
+    let is_unsaid = conn.pair.peer_state() & SAID == 0 && !conn.sender().is_recalled();
+    let lost = is_unsaid && conn.way_out() == Way::Ring && conn.in_flight() != 0;
+    if lost {
+        reset_once(conn);
+    }
+    lost && conn.error().load(Ordering::Relaxed) != 0
+}
+
 /// The kernel has told by these events that the peer has ended. `true`: the program is told of a reset, as the peer
 /// died with bytes of ours unread.
 #[cold]

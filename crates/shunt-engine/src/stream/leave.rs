@@ -4,7 +4,7 @@ use shunt_abi::Reason;
 use shunt_shm::slot::{self, Way};
 
 use super::Conn;
-use super::errors::tells_of_reset;
+use super::errors::{resets_by_word, tells_of_reset};
 use super::holder::Stopped;
 use super::owed::{self, Debt, Withdrawal};
 use super::ring_end::end_ring;
@@ -22,7 +22,9 @@ pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     // In this order: a peer says that it ends before its kernel does.
     let ends = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0 || kernel != 0;
     // A peer that has asked for the unread bytes by TCP may have handed the connection on: it lives.
-    if kernel != 0 && !owed::is_due(conn) && tells_of_reset(conn, kernel) {
+    if kernel != 0 && !owed::is_due(conn) && tells_of_reset(conn, kernel)
+        || kernel == 0 && owed::has_died_elsewhere(conn) && resets_by_word(conn)
+    {
         return true;
     }
     if ends {

@@ -28,7 +28,8 @@ pub(super) use kernel_room::{Roomy, has_room};
 pub(super) use look::CROWDED;
 pub(super) use look::GROWTH_MS;
 pub(super) use look::{
-    PATIENCE, forget_waits_that_are_over, goes_on, is_being_withdrawn, is_held_up,
+    PATIENCE, forget_waits_that_are_over, goes_on, has_died_elsewhere, is_being_withdrawn,
+    is_held_up,
 };
 use look::{await_peer, has_died_with};
 pub(crate) use look::{cannot_send, is_due, is_owing, is_recalled, is_withdrawn};

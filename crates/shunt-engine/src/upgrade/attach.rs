@@ -139,6 +139,8 @@ fn attach_now(socket: &Locked, fd: c_int, known: Known) -> Result<(), Obstacle> 
         stream::foresee_sleep(own);
     }
     socket.set_reason(Reason::Pending);
+    let is_alone = own.options.forked.load(Ordering::Acquire) == slot::UNFORKED;
+    socket.note_whole(is_alone && !socket.record.has_used_rings());
     signal::guard_copies();
     if !socket.move_on(Stage::Paired, Stage::Attached) {
         return Err(Obstacle::Over);

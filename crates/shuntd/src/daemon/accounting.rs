@@ -127,6 +127,7 @@ impl Daemon {
     }
 
     fn say_died(&mut self, orphan: &Orphan) {
+        self.reset_peers(orphan);
         for &lost in &orphan.lost {
             self.say_gone(lost, FLAG_DIED);
         }

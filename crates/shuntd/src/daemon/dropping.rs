@@ -5,7 +5,7 @@ use std::time::Instant;
 use rustix::event::epoll;
 
 use super::Daemon;
-use crate::end::State;
+use crate::end::{End, State};
 
 impl Daemon {
     /// Drops the clients that failed while a message was handled.
@@ -45,8 +45,9 @@ impl Daemon {
         }
         for end in ends {
             if let Some(State::Paired(_)) = self.ends.get(end).map(|end| end.state) {
-                let mate = self.ends.get(end).and_then(|end| end.mate);
-                self.left_behind.add(client.uid, end.cookie, mate);
+                let known = self.ends.get(end);
+                let (tuple, mate) = (known.and_then(End::tuple), known.and_then(|end| end.mate));
+                self.left_behind.add(client.uid, end.cookie, tuple, mate);
             }
             self.forget_end(end);
         }

@@ -13,7 +13,7 @@
 //! Either end may be a forked child's, of which this daemon knows nothing, when the process
 //! that was paired has gone. Then the processes are looked through for who has the other end.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -70,33 +70,63 @@ const WAITING: usize = 64;
 /// Ends that were paired when their clients went or let go of them, with their users: forked
 /// children may go on with them.
 #[derive(Debug, Default)]
-pub(super) struct LeftBehind(VecDeque<(u32, u64, Mate)>);
+pub(super) struct LeftBehind(VecDeque<Left>);
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    user: u32,
+    pub(super) cookie: u64,
+    /// Its addresses.
+    pub(super) tuple: Option<Tuple>,
+    pub(super) mate: Mate,
+}
 
 impl LeftBehind {
     /// So many are remembered.
     const MOST: usize = 16_384;
 
-    pub(super) fn add(&mut self, user: u32, cookie: u64, mate: Option<Mate>) {
+    pub(super) fn add(&mut self, user: u32, cookie: u64, tuple: Option<Tuple>, mate: Option<Mate>) {
         let Some(mate) = mate else { return };
         if self.0.len() >= Self::MOST {
             self.0.pop_front();
         }
-        self.0.push_back((user, cookie, mate));
+        self.0.push_back(Left {
+            user,
+            cookie,
+            tuple,
+            mate,
+        });
+    }
+
+    /// These sockets of a user's.
+    pub(super) fn of(&self, user: u32, mut cookies: HashSet<u64>) -> Vec<Left> {
+        let mut found = Vec::new();
+        for left in self.0.iter().rev() {
+            if cookies.is_empty() {
+                break;
+            }
+            if left.user == user && cookies.remove(&left.cookie) {
+                found.push(*left);
+            }
+        }
+        found
     }
 
     /// The other end of one of these.
     fn mate(&self, user: u32, cookie: u64) -> Option<Mate> {
         let mut newest = self.0.iter().rev();
-        let found = newest.find(|left| (left.0, left.1) == (user, cookie));
-        found.map(|left| left.2)
+        let found = newest.find(|left| (left.user, left.cookie) == (user, cookie));
+        found.map(|left| left.mate)
     }
 }
 
 impl Daemon {
     /// A paired end was let go by its client, a child of which may go on with it.
-    pub(super) fn leave_behind(&mut self, end: EndId, mate: Option<Mate>) {
+    pub(super) fn leave_behind(&mut self, end: EndId, tuple: Tuple, mate: Option<Mate>) {
         if let Some(client) = self.clients.get(&end.client) {
-            self.left_behind.add(client.uid, end.cookie, mate);
+            let user = client.uid;
+            self.left_behind.add(user, end.cookie, Some(tuple), mate);
         }
     }
 
@@ -210,7 +240,7 @@ impl Daemon {
     }
 
     /// The paired ends that are this socket: the name of each, its descriptor, and its other end.
-    fn paired(&self, cookie: u64) -> impl Iterator<Item = (EndId, i32, Option<Mate>)> {
+    pub(super) fn paired(&self, cookie: u64) -> impl Iterator<Item = (EndId, i32, Option<Mate>)> {
         self.ends.with_cookie(cookie).into_iter().filter_map(|id| {
             let end = self.ends.get(id)?;
             matches!(end.state, State::Paired(_)).then_some((id, end.fd, end.mate))

@@ -367,7 +367,7 @@ impl Daemon {
         let Some((State::Paired(seat), Some(tuple), mate)) = left else {
             return;
         };
-        self.leave_behind(id, mate);
+        self.leave_behind(id, tuple, mate);
         if used || !self.links.has(seat.link) {
             return;
         }

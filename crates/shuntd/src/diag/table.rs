@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::FIN_WAIT1;
 use crate::tuple::Tuple;
 
 /// The kernel's rows have 150 bytes, or 180 with IPv6 addresses.
@@ -14,6 +15,7 @@ const LONGEST: u64 = 512;
 pub(crate) struct Row {
     pub(crate) local: (IpAddr, u16),
     pub(crate) peer: (IpAddr, u16),
+    state: u8,
     /// Its owner; says nothing where there is no `inode`.
     pub(crate) uid: u32,
     /// 0: no process has it any more, or yet.
@@ -57,15 +59,32 @@ pub(super) fn find(tuple: Tuple) -> Option<(u32, u64)> {
         })
 }
 
+/// Whether a socket of this process's network namespace is closed and no process has it, while its peer has not taken all of its stream.
+pub(crate) fn is_closing(pid: u32, tuple: Tuple) -> bool {
+    let is_it = |row: &Row| (row.local, row.peer) == (tuple.local, tuple.peer);
+    ["tcp", "tcp6"].into_iter().any(|name| {
+        let mut found = None;
+        if let Ok(table) = File::open(format!("/proc/{pid}/net/{name}")) {
+            let _ = rows(BufReader::new(table), |row| {
+                found = Some(row).filter(is_it);
+                found.is_none()
+            });
+        }
+        found.is_some_and(|row| (row.state, row.inode) == (FIN_WAIT1, 0))
+    })
+}
+
 /// `sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode`.
 fn row(line: &str) -> Option<Row> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (local, peer) = (end(fields.next()?)?, end(fields.next()?)?);
-    let mut fields = fields.skip(4);
+    let state = u8::from_str_radix(fields.next()?, 16).ok()?;
+    let mut fields = fields.skip(3);
     let uid = fields.next()?.parse().ok()?;
     Some(Row {
         local,
         peer,
+        state,
         uid,
         inode: fields.nth(1)?.parse().ok()?,
     })
@@ -122,16 +141,17 @@ mod tests {
             let address: std::net::SocketAddr = text.parse().unwrap();
             (address.ip(), address.port())
         };
-        let row = |local, peer, uid, inode| Row {
+        let row = |local, peer, state, uid, inode| Row {
             local: end(local),
             peer: end(peer),
+            state,
             uid,
             inode,
         };
         let good = [
-            row(near, "0.0.0.0:0", 0, 11),
-            row(near, far, 1000, 12),
-            row(far, near, 0, 0),
+            row(near, "0.0.0.0:0", 10, 0, 11),
+            row(near, far, 1, 1000, 12),
+            row(far, near, 6, 0, 0),
         ];
         assert_eq!(all(TABLE.as_bytes()), good);
         let mut long = vec![b'x'; 100_000];

@@ -99,7 +99,7 @@ pub(super) fn has_died_with(conn: &Conn, token: &Token) -> bool {
 }
 
 /// Whether shuntd has said that the peer's process has died, which no other one shares the connection with.
-fn has_died_elsewhere(conn: &Conn) -> bool {
+pub(in crate::stream) fn has_died_elsewhere(conn: &Conn) -> bool {
     control::check_mail();
     let is_sole = conn.pair.peer.options.forked.load(Ordering::Relaxed) == slot::UNFORKED;
     is_sole && conn.pair.link.has_peer_died()
