@@ -167,7 +167,11 @@ pub(crate) fn has_read(link: u32, slot: u32) {
 /// The stream leaves the ring, or never comes there in this life. What is said goes to TCP; `None`: it was not in the ring, or this
 /// process does not know.
 pub(crate) fn leave(link: u32, slot: u32) -> Option<Leave> {
-    on(link, slot, |_, link| link.leave(slot))?
+    on(link, slot, |wire, link| {
+        let left = link.leave(slot);
+        link.flush(wire);
+        left
+    })?
 }
 
 /// Tells the peer that nothing follows in the ring. `true`: it has everything in its memory.

@@ -18,8 +18,7 @@
 //! * [`resume`]: how a direction leaves its ring for TCP, at an exact byte.
 //!
 //! Neighbours: below it `shunt-shm`, whose rings these are. It makes no policy, waits for nothing and knows no sockets.
-//! `docs/decisions/0018-between-hosts.md` says why it is so, and what uses it: the engine (`reach.rs`), over [`wire`] and for tests only, and no
-//! more of it yet than that a connection is attached.
+//! `docs/decisions/0018-between-hosts.md` says why it is so, and what uses it: the engine (`reach.rs`), over [`wire`] and for tests only.
 
 pub mod bond;
 pub mod endpoint;

@@ -339,10 +339,14 @@ impl<'a, T: Transport> Link<'a, T> {
     }
 
     /// Leaves this side's ring for this life: nothing of it is posted from now on, and what this says goes to TCP. `None`: the stream
-    /// was not there.
+    /// was not there. A proposal is taken back with [`Self::flush`]: what is sent by TCP instead may look like a record.
     pub fn leave(&mut self, slot: u32) -> Option<Leave> {
         let bond = self.places[slot as usize].bond.as_mut()?;
         let stage = std::mem::replace(&mut bond.stage, Stage::Left);
+        if matches!(stage, Stage::Proposed(_) | Stage::Agreed(_)) {
+            bond.owe(due::SWITCH);
+            self.unsaid = true;
+        }
         (stage == Stage::Ring).then(|| Leave::new(bond.life, bond.lines.view, self.secrets[0]))
     }
 

@@ -72,6 +72,10 @@ pub(super) fn before_fork(is_apart: bool) {
     } else if !has_memory {
         keep_from_child(|pair| !link::is_handed_on(pair), Reason::NoResources);
     }
+    if reach::is_on() {
+        // The NIC stays this process's.
+        keep_from_child(|pair| pair.link.is_between_hosts(), Reason::Forked);
+    }
     reach::before_fork();
     // A thread that sleeps until there is room has to look from time to time from now on.
     wake::wake_all();

@@ -402,6 +402,34 @@ fn a_connection_whose_peer_has_proposed_its_ring_comes_home_once_the_peer_has_he
 }
 
 #[test]
+fn a_byte_that_may_begin_a_record_is_taken_once_its_sender_says_that_it_stays_on_tcp() {
+    let mut both = Both::new(280);
+    both.send_there(10);
+    both.enter_there();
+    (0..2).for_each(|_| {
+        both.receive(100);
+    });
+    let tag = both.link().1.record(SLOT, 0).unwrap()[0];
+    sys::write(both.scene.fds[1], &raw const tag, 1).unwrap();
+    let receive = || {
+        let mut byte = 0_u8;
+        let part = iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        };
+        // SAFETY: there is room for it.
+        let received = unsafe { stream::receive(&both.conn, &[part], libc::MSG_DONTWAIT) };
+        (received, byte)
+    };
+    assert_eq!(receive().0, Outcome::Fail(libc::EAGAIN));
+    let peer = &mut both.scene.peer;
+    let (wire, link) = peer.port.link(peer.queue).unwrap();
+    assert!(link.leave(SLOT).is_none());
+    link.flush(wire);
+    assert_eq!(receive(), (Outcome::Done(1), tag));
+}
+
+#[test]
 fn a_connection_in_both_rings_comes_home_and_tcp_brings_what_is_unread() {
     let mut both = Both::new(260);
     both.enter();
