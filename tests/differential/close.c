@@ -898,10 +898,11 @@ static void killed_under_sender(struct end *e) { killed_full_of_unread(e, 1, MSG
 static void killed_before_sender(struct end *e) { killed_full_of_unread(e, 0, MSG_NOSIGNAL); }
 static void killed_before_attempt(struct end *e) { killed_full_of_unread(e, 0, MSG_NOSIGNAL | MSG_DONTWAIT); }
 
-enum { IN_SEND, IN_POLL, IN_EPOLL };
+enum { IN_SEND, IN_POLL, IN_EPOLL, ALL_READ, PART = 1000 };
 
 // A process that is killed with bytes unread, and more of its own on the way than its peer reads: the end of its stream waits
-// behind these, and the peer, which waits for room, is told of a reset all the same.
+// behind these, and the peer, which waits for room, is told of a reset all the same. If it has read
+// everything, all that it has sent comes.
 static void killed_behind_own_bytes(struct end *e, int call)
 {
     char buf[16], done;
@@ -917,15 +918,23 @@ static void killed_behind_own_bytes(struct end *e, int call)
             for (int calm = 0; calm < 5; nap())
                 calm = send(fd, scratch(), SCRATCH, MSG_DONTWAIT) < 0 ? calm + 1 : 0;
             MUST(write(full[1], "f", 1));
-            for (;; nap())
+            for (int n = 0;; nap()) {
                 (void)!send(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+                if (call == ALL_READ && recv(fd, buf, 1, MSG_DONTWAIT) == 1 && ++n == PART)
+                    MUST(write(full[1], "r", 1));
+            }
         }
         MUST(read(full[0], &done, 1));
-        close(full[0]), close(full[1]);
         go(e);
-        await_blocked(e);
+        if (call == ALL_READ)
+            MUST(read(full[0], &done, 1));
+        else
+            await_blocked(e);
+        close(full[0]), close(full[1]);
         kill(kid.pid, SIGKILL);
         reap(e, &kid);
+        if (call == ALL_READ)
+            go(e);
     } else {
         struct epoll_event ev = {EPOLLOUT, {.u64 = 0}};
         struct pollfd p;
@@ -936,6 +945,17 @@ static void killed_behind_own_bytes(struct end *e, int call)
         MUST(epoll_ctl(ep, EPOLL_CTL_ADD, FD, &ev));
         for (int i = 0; i < 60; i++, nap())
             get(FD, buf, 1);
+        if (call == ALL_READ) {
+            put(FD, scratch(), PART);
+            await_go(e);
+            ssize_t n;
+            do
+                n = recv(FD, scratch(), SCRATCH, 0);
+            while (n > 0);
+            say(e, "the last: %s", n < 0 ? errname(errno) : "0");
+            MUST(close(ep));
+            return;
+        }
         stuff(e, FD, 5);
         will_block(e);
         if (call == IN_POLL) {
@@ -956,6 +976,7 @@ static void killed_behind_own_bytes(struct end *e, int call)
 static void killed_behind_bytes_in_send(struct end *e) { killed_behind_own_bytes(e, IN_SEND); }
 static void killed_behind_bytes_in_poll(struct end *e) { killed_behind_own_bytes(e, IN_POLL); }
 static void killed_behind_bytes_in_epoll(struct end *e) { killed_behind_own_bytes(e, IN_EPOLL); }
+static void killed_behind_bytes_all_read(struct end *e) { killed_behind_own_bytes(e, ALL_READ); }
 
 // A process that is killed in its sleep, and a peer that does nothing but send: it is told
 // before long.
@@ -1050,6 +1071,6 @@ DIFF_MAIN(CASE(half_close, ALL | COLD), CASE(half_close_by_server, ALL | COLD), 
           CASE(killed_under_sender, SPLIT | BARE | STEADY), CASE(killed_before_sender, SPLIT | BARE | STEADY),
           CASE(killed_before_attempt, SPLIT | BARE | STEADY),
           CASE(killed_behind_bytes_in_send, SPLIT | BARE | STEADY), CASE(killed_behind_bytes_in_poll, SPLIT | BARE | STEADY),
-          CASE(killed_behind_bytes_in_epoll, SPLIT | BARE | STEADY),
+          CASE(killed_behind_bytes_in_epoll, SPLIT | BARE | STEADY), CASE(killed_behind_bytes_all_read, SPLIT | BARE),
           CASE(killed_in_recv, SPLIT | BARE), CASE(killed_in_epoll, SPLIT | BARE),
           CASE(close_unused, BARE | ALL), CASE(close_twice, COLD))

@@ -158,8 +158,12 @@ pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use shunt_abi::message::FLAG_DIED;
+
     use super::*;
     use crate::both_ends::BothEnds;
+    use crate::link::Link;
+    use crate::stream::errors::take_error;
 
     /// How often this thread has given the processor away to sleep: a yield does not count.
     fn naps() -> i64 {
@@ -189,6 +193,26 @@ mod tests {
             assert!(sys::now() < until, "it does not rest");
             leave_ring_within(conn, Reason::SocketOption, PATIENCE);
         }
+    }
+
+    #[test]
+    fn a_sender_without_room_takes_shuntds_word_that_its_peer_has_died_with_bytes_unread() {
+        const LINK: u64 = 4712;
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        assert_eq!(ends.receive::<1>(), b"x");
+        let [conn, peer] = &ends.conns();
+        conn.pair.link.number_as(LINK);
+        let forked = &peer.pair.own.options.forked;
+        forked.store(slot::UNFORKED, Ordering::Relaxed);
+        Link::bury(LINK, FLAG_DIED);
+        assert!(!leave_if_ending(conn) && take_error(conn).is_none());
+        ends.send(b"unread");
+        peer.receiver().recall();
+        assert!(!leave_if_ending(conn) && take_error(conn).is_none());
+        peer.receiver().take_back();
+        assert!(leave_if_ending(conn));
+        assert_eq!(take_error(conn), Some(libc::ECONNRESET));
     }
 
     #[test]
