@@ -956,7 +956,7 @@ static void killed_behind_own_bytes(struct end *e, int call)
             MUST(close(ep));
             return;
         }
-        stuff(e, FD, 5);
+        stuff_for_good(e, FD, 5);
         will_block(e);
         if (call == IN_POLL) {
             T(poll(&p, 1, PATIENCE_MS));
