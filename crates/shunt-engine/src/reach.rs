@@ -134,6 +134,11 @@ pub(crate) fn progress() {
     let _ = with(no_nic, Nic::progress);
 }
 
+/// Whether this process has the NIC, and not the one that has forked it.
+pub(crate) fn is_here() -> bool {
+    with(no_nic, |_| ()).is_ok()
+}
+
 /// Readable when there is something to take.
 pub(crate) fn events() -> Option<c_int> {
     with(no_nic, |nic| nic.port.events()).ok()

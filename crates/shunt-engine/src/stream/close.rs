@@ -93,7 +93,7 @@ const ENDING_PATIENCE: u64 = 1_000_000_000;
 /// kernel.
 fn before_end(conn: &Conn, most: u64) {
     if conn.is_mirrored() {
-        if !has_ended_afar(conn) {
+        if reach::is_here() && !has_ended_afar(conn) {
             leave_ring(conn, Reason::Ended);
             owed::answer_at_last(conn);
         }

@@ -15,6 +15,9 @@ use crate::{reach, sys};
 /// Makes the connection a plain kernel socket, if the peer answers within that time (nanoseconds). The caller holds no token.
 #[cold]
 pub(super) fn downgrade(conn: &Conn, reason: Reason, patience: u64) -> bool {
+    if !reach::is_here() {
+        return false;
+    }
     leave_ring_within(conn, reason, 0);
     let (link, slot) = conn.at_nic();
     reach::recall(link, slot);

@@ -11,7 +11,7 @@ use super::ring_end::end_ring;
 use crate::config::hesitate;
 use crate::socket::returning::is_wish;
 use crate::thread::{Rest, give};
-use crate::{sys, tcp};
+use crate::{reach, sys, tcp};
 
 /// A sender that must wait for a peer that has shut down its sending half, or may be gone, goes
 /// back to TCP and waits there: only the kernel knows what becomes of what it sends. `true`: it has, or the next
@@ -114,7 +114,10 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
 /// The same, from the ring.
 fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     if conn.is_mirrored() {
-        owed::leave_by_record(conn, reason);
+        // A relative has it for this process, too.
+        if reach::is_here() {
+            owed::leave_by_record(conn, reason);
+        }
         return false;
     }
     let path = conn.sender();

@@ -96,7 +96,7 @@ pub(in crate::stream) fn stay_out(conn: &Conn) {
 /// Answers a recall, and sends what is owed as far as the kernel takes it. With the sending token.
 #[cold]
 pub(super) fn pay_by_record(conn: &Conn) -> Debt {
-    if conn.sender().is_asked() {
+    if conn.sender().is_asked() && reach::is_here() {
         if conn.is_on_ring() {
             leave_by_record(conn, Reason::PeerLeft);
         } else {
