@@ -1,7 +1,9 @@
 //! Where TCP ends and the ring begins.
 
+use shunt_shm::atomic::full;
 use shunt_shm::slot::Way;
 
+use crate::reach;
 use crate::stream::conn::Conn;
 use crate::stream::owed;
 
@@ -15,5 +17,21 @@ pub(in crate::stream) fn settle(conn: &Conn) -> bool {
     if conn.is_mirrored() && conn.way_in() == Way::Tcp {
         conn.receiver().forget_void();
     }
-    conn.receiver().follow_switch()
+    let follows = conn.receiver().follow_switch();
+    if follows && conn.is_mirrored() {
+        // Pairs with that of who takes the peer's next proposal, between the word and a look at the way.
+        full();
+        if conn.receiver().is_void() {
+            stay_on_tcp(conn);
+            return false;
+        }
+    }
+    follows
+}
+
+/// The peer, which is on another host, has not entered its ring where this side has looked for it. With the receiving token.
+pub(super) fn stay_on_tcp(conn: &Conn) {
+    conn.receiver().stay_on_tcp();
+    let (link, slot) = conn.at_nic();
+    reach::stayed(link, slot);
 }
