@@ -9,10 +9,10 @@ use shunt_abi::Reason;
 use shunt_rdma::link::Resumed;
 use shunt_rdma::resume::BYTES;
 
-use super::settle::stay_on_tcp;
 use crate::reach;
 use crate::socket::bump;
 use crate::stream::conn::Conn;
+use crate::stream::proposal::stay_on_tcp;
 use crate::sys::{self, Errno};
 
 /// What a look came to.

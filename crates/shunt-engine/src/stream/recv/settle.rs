@@ -3,9 +3,9 @@
 use shunt_shm::atomic::full;
 use shunt_shm::slot::Way;
 
-use crate::reach;
 use crate::stream::conn::Conn;
 use crate::stream::owed;
+use crate::stream::proposal::stay_on_tcp;
 
 /// Moves the incoming direction to the ring if the program has read everything
 /// that came before it. With the receiving token. `true`: it is on the ring.
@@ -27,11 +27,4 @@ pub(in crate::stream) fn settle(conn: &Conn) -> bool {
         }
     }
     follows
-}
-
-/// The peer, which is on another host, has not entered its ring where this side has looked for it. With the receiving token.
-pub(super) fn stay_on_tcp(conn: &Conn) {
-    conn.receiver().stay_on_tcp();
-    let (link, slot) = conn.at_nic();
-    reach::stayed(link, slot);
 }
