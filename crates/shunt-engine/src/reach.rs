@@ -202,6 +202,11 @@ pub(crate) fn resume(link: u32, slot: u32, bytes: &[u8]) -> Resumed {
     resumed.unwrap_or(Resumed::Wrong)
 }
 
+/// This side reads on by TCP where it has looked for the peer's ring.
+pub(crate) fn stayed(link: u32, slot: u32) {
+    on(link, slot, |wire, link| link.stayed(wire, slot));
+}
+
 /// This side reads the peer's ring no more: the peer is to leave it, or not to enter it.
 pub(crate) fn recall(link: u32, slot: u32) {
     on(link, slot, |wire, link| link.recall(wire, slot));

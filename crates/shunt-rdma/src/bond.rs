@@ -1,6 +1,6 @@
 //! One connection on a link: its rings, its regions, and what both sides have said of it.
 
-use shunt_shm::atomic::Ordering;
+use shunt_shm::atomic::{Ordering, full};
 use shunt_shm::publish;
 use shunt_shm::ring::mirror::{Arrivals, Run, Runs};
 use shunt_shm::ring::{Consumer, Fault, Memory, Position, Producer};
@@ -279,7 +279,19 @@ impl<'a, T: Transport> Bond<'a, T> {
             return;
         }
         publish::word(&self.lines.view.output.switch_at, at.wrapping_add(1));
-        if is_proposal {
+        // Pairs with the receiver's, between its way and its second look at the word.
+        full();
+        // In the ring it looks for what was proposed before: first it goes back.
+        let is_elsewhere = Way::load(&self.lines.own.receiving.way) == Way::Ring;
+        if is_proposal && !is_elsewhere {
+            self.owe(due::SWITCHED);
+        }
+    }
+
+    /// The receiver has gone back to TCP, where it looks for what the peer has proposed since.
+    pub(crate) fn stayed(&mut self) {
+        let is_proposed = self.lines.view.output.switch_at.load(Ordering::Relaxed) != 0;
+        if is_proposed && !self.is_closed {
             self.owe(due::SWITCHED);
         }
     }

@@ -378,6 +378,14 @@ impl<'a, T: Transport> Link<'a, T> {
         }
     }
 
+    /// This side reads on by TCP where it has looked for the peer's ring, as [`Resumed::Plain`] says: another proposal may be answered.
+    pub fn stayed(&mut self, transport: &T, slot: u32) {
+        if let Some(bond) = &mut self.places[slot as usize].bond {
+            bond.stayed();
+        }
+        self.say(transport, slot);
+    }
+
     /// Says what is due on all connections, and what the peer may send again. After completions.
     pub fn flush(&mut self, transport: &T) {
         if std::mem::take(&mut self.unsaid) {

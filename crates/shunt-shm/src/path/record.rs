@@ -87,3 +87,6 @@ impl Receiver<'_> {
         all.saturating_sub(self.taken().saturating_sub(behind))
     }
 }
+
+#[cfg(all(test, not(model), not(miri)))]
+mod tests;

@@ -12,6 +12,7 @@ use shunt_rdma::resume::BYTES;
 use crate::reach;
 use crate::socket::bump;
 use crate::stream::conn::Conn;
+use crate::stream::proposal::stay_on_tcp;
 use crate::sys::{self, Errno};
 
 /// What a look came to.
@@ -66,7 +67,7 @@ pub(in crate::stream) fn follow(conn: &Conn, reads: bool) -> Resumption {
 fn look_for_record(conn: &Conn, base: c_int) -> Option<Resumption> {
     let path = conn.receiver();
     if path.is_void() && !conn.consumer().is_ready() {
-        path.stay_on_tcp();
+        stay_on_tcp(conn);
         return Some(Resumption::Some);
     }
     let mut bytes = [0; BYTES];
@@ -91,7 +92,7 @@ fn look_for_record(conn: &Conn, base: c_int) -> Option<Resumption> {
         // Where nothing follows it is none.
         Resumed::Begins if !has_ended(base) => Some(Resumption::Nothing),
         Resumed::Begins | Resumed::Plain => {
-            path.stay_on_tcp();
+            stay_on_tcp(conn);
             Some(Resumption::Some)
         }
         Resumed::Wrong => Some(Resumption::Wrong),

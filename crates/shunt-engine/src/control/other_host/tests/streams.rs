@@ -430,6 +430,29 @@ fn a_byte_that_may_begin_a_record_is_taken_once_its_sender_says_that_it_stays_on
 }
 
 #[test]
+fn a_proposal_is_answered_only_once_what_came_by_tcp_before_it_is_looked_for_there() {
+    let mut both = Both::new(290);
+    both.send_there(10);
+    both.enter_there();
+    (0..2).for_each(|_| {
+        both.receive(100);
+    });
+    assert_eq!(both.conn.way_in(), Way::Ring);
+    both.send_there(1);
+    both.enter_there();
+    reach::progress();
+    both.progress_there();
+    assert_eq!(both.link().1.agreed(SLOT), None);
+    both.receive(100);
+    both.progress_there();
+    let given = both.given;
+    assert_eq!(both.link().1.agreed(SLOT), Some(given));
+    both.enter_there();
+    both.send_there(100);
+    both.finish();
+}
+
+#[test]
 fn a_connection_in_both_rings_comes_home_and_tcp_brings_what_is_unread() {
     let mut both = Both::new(260);
     both.enter();
