@@ -172,7 +172,7 @@ static void send_after_close(struct end *e)
     AT(S) {
         await_events(e, FD, POLLRDHUP);
         T(send(FD, "abc", 3, 0));
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         T(send(FD, "abc", 3, 0));
         T(send(FD, "abc", 3, 0));
@@ -190,7 +190,7 @@ static void receive_after_late_reset(struct end *e)
     AT(S) {
         await_events(e, FD, POLLRDHUP);
         T(write(FD, "abc", 3));
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         receive_all(e);
         T(write(FD, "abc", 3));
@@ -202,7 +202,7 @@ static void error_after_late_reset(struct end *e)
     AT(C) close(FD), FD = -1;
     AT(S) {
         T(write(FD, "abc", 3));
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         error(e);
         error(e);
         T(write(FD, "abc", 3));
@@ -220,7 +220,7 @@ static void counted_before_reset(struct end *e)
         close(FD), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         for (int i = 0; i < 4; i++) {
             T(ioctl(FD, FIONREAD, &n));
             say(e, "%d to be read", n);
@@ -238,7 +238,7 @@ static void close_unread(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(C) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         receive_all(e);
         look(e);
@@ -256,7 +256,7 @@ static void close_unread_send_first(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(C) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         T(send(FD, "x", 1, 0));
         T(send(FD, "x", 1, 0));
         T(write(FD, "x", 1));
@@ -273,7 +273,7 @@ static void close_unread_error_first(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(C) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         error(e);
         look(e);
         error(e);
@@ -296,7 +296,7 @@ static void close_partly_read(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(C) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         receive_all(e);
         look(e);
@@ -313,7 +313,7 @@ static void close_after_peek(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(C) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         receive_all(e);
     }
 }
@@ -327,7 +327,7 @@ static void close_both_unread(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         receive_all(e);
         T(close(FD)), FD = -1;
@@ -343,7 +343,7 @@ static void linger_zero(struct end *e)
     }
     AT(S) {
         int empty = memfd_create("empty", MFD_CLOEXEC);
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         names(e);
         T(sendfile(FD, empty, NULL, 4)); // The error stays.
@@ -362,7 +362,7 @@ static void linger_zero_after_data(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         receive_all(e);
         error(e);
@@ -378,7 +378,7 @@ static void linger_zero_after_shutdown(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         receive_all(e);
         error(e);
@@ -452,7 +452,7 @@ static void full_then_reset(struct end *e)
     AT(C) stuff(e, FD, 4);
     AT(S) T(close(FD)), FD = -1;
     AT(C) {
-        await_events(e, FD, POLLERR);
+        await_events(e, FD, POLLHUP);
         look(e);
         T(send(FD, "x", 1, 0));
         T(send(FD, "x", 1, 0));
@@ -797,7 +797,7 @@ static void other_process(struct end *e, int how, int unread, int filled)
         look(e);
         T(send(FD, "x", 1, 0));
         if (!unread) {
-            await_events(e, FD, POLLERR);
+            await_events(e, FD, POLLHUP);
             T(send(FD, "x", 1, 0));
         }
         error(e);

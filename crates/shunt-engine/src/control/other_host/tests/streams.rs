@@ -525,7 +525,7 @@ fn step(both: &mut Both, random: &mut u64, may_break: bool) {
 fn no_byte_is_lost_or_doubled_whatever_happens_when() {
     let mut by_rings = [0; 2];
     for seed in 0..200 {
-        let mut random = (seed + 1) * 0x9e37_79b9_7f4a_7c15;
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed + 1);
         let mut both = Both::new(1000 + seed);
         let may_break = seed % 2 == 1;
         for _ in 0..200 {
