@@ -135,6 +135,8 @@ pub(crate) fn progress() {
 }
 
 /// Whether this process has the NIC, and not the one that has forked it.
+#[cold]
+#[inline(never)]
 pub(crate) fn is_here() -> bool {
     with(no_nic, |_| ()).is_ok()
 }

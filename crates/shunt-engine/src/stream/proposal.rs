@@ -22,6 +22,7 @@ pub(super) fn propose(conn: &Conn) {
 }
 
 /// The peer, which is on another host, has not entered its ring where this side has looked for it. With the receiving token.
+#[cold]
 pub(super) fn stay_on_tcp(conn: &Conn) {
     conn.receiver().stay_on_tcp();
     let (link, slot) = conn.at_nic();

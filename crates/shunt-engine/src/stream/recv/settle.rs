@@ -14,17 +14,28 @@ pub(in crate::stream) fn settle(conn: &Conn) -> bool {
         // What comes before the ring is received in any case.
         owed::follow_if_withdrawn(conn);
     }
-    if conn.is_mirrored() && conn.way_in() == Way::Tcp {
-        conn.receiver().forget_void();
+    if conn.is_mirrored() {
+        return settle_from_afar(conn);
     }
-    let follows = conn.receiver().follow_switch();
-    if follows && conn.is_mirrored() {
-        // Pairs with that of who takes the peer's next proposal, between the word and a look at the way.
-        full();
-        if conn.receiver().is_void() {
-            stay_on_tcp(conn);
-            return false;
-        }
+    conn.receiver().follow_switch()
+}
+
+/// The same where the peer is on another host.
+#[cold]
+#[inline(never)]
+fn settle_from_afar(conn: &Conn) -> bool {
+    let path = conn.receiver();
+    if conn.way_in() == Way::Tcp {
+        path.forget_void();
     }
-    follows
+    if !path.follow_switch() {
+        return false;
+    }
+    // Pairs with that of who takes the peer's next proposal, between the word and a look at the way.
+    full();
+    let is_void = path.is_void();
+    if is_void {
+        stay_on_tcp(conn);
+    }
+    !is_void
 }
