@@ -1,5 +1,5 @@
-//! A connection is closed: is it kept for the next one? Only if it is as it was made, and there is room; for how long and how
-//! many says [`store`] (a second, 64).
+//! A connection is closed: is it kept for the next one? Only if it is as it was made, and there is room; how many
+//! says [`store`] (64), and for how long [`lock`] (a second).
 
 use std::sync::atomic::Ordering;
 

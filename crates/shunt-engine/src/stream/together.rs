@@ -1,8 +1,8 @@
 //! Two ends on one core, while another core may be idle.
 //!
 //! Ends that take turns by yields never sleep. Linux looks for an idle core when a thread wakes; its balancing takes
-//! threads that have run in the last half millisecond for hot in their caches, and leaves them where they are, for seconds
-//! at times (redis and its benchmark, pushed onto one core by a program that ran for 0.7 ms: 0.75 million requests a second, 1.18
+//! threads that have run in the last half millisecond for hot in their caches, and leaves them where they are, for a tenth of a
+//! second and longer (redis and its benchmark, pushed onto one core by a program that ran for 0.7 ms: 0.75 million requests a second, 1.18
 //! on two). So from time to time a wait sleeps in place of a yield, and is woken on an idle core, if there is one. If
 //! there is none, the ends meet again, and the next try comes later and later.
 //!
