@@ -1,6 +1,6 @@
 //! A conversation with shuntd.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Read as _};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -258,13 +258,14 @@ impl Control {
     /// Somebody has stopped the daemon's process, as far as can be seen from here.
     pub(crate) fn is_stopped(&self) -> bool {
         let Some(pid) = self.pid else { return false };
-        let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        // One read: whoever watches asks this before each look.
+        let mut text = [0; 512];
+        let length = std::fs::File::open(format!("/proc/{pid}/stat"))
+            .and_then(|mut file| file.read(&mut text));
         // The name before it is in parentheses and may contain some.
-        status.is_ok_and(|text| {
-            let state = text
-                .rsplit_once(") ")
-                .and_then(|(_, rest)| rest.chars().next());
-            matches!(state, Some('T' | 't'))
+        length.is_ok_and(|length| {
+            let state = text[..length].windows(3).rfind(|at| at.starts_with(b") "));
+            matches!(state, Some([.., b'T' | b't']))
         })
     }
 

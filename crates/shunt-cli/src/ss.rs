@@ -86,7 +86,9 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
         if clear {
             crate::print("\x1b[H\x1b[2J")?;
         }
-        if json {
+        if json && display.watch.is_some() {
+            crate::print(&(serde_json::to_string(&list)? + "\n"))?;
+        } else if json {
             crate::print_json(&list)?;
         } else {
             let style = Style {

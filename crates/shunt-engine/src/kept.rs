@@ -1,8 +1,8 @@
 //! A descriptor that the library keeps, and what it names.
 //!
-//! A program that closes every number (`closefrom`, a loop over system calls of its own)
-//! closes ours too, and the number may name a file of the program's then. So each use asks
-//! the kernel first what the number names now.
+//! `close` and `close_range` of libc leave our numbers out (`life/descriptor.rs`). A program that closes every number by
+//! system calls of its own closes ours, too, and the number may name a file of the program's then. So each use asks the
+//! kernel first what the number names now.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 

@@ -185,7 +185,7 @@ impl Client {
     pub(crate) fn tenant(&self, limits: &Limits) -> &Tenant {
         let container = || {
             let is_bounded = limits.container.is_any();
-            is_bounded.then(|| self.profile().container().map(str::to_owned))
+            is_bounded.then(|| self.profile().container.clone())
         };
         self.tenant.get_or_init(|| Tenant {
             user: self.uid,

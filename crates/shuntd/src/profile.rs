@@ -14,6 +14,8 @@ pub(crate) struct Profile {
     pub(crate) groups: Option<Vec<u32>>,
     /// The paths of its control groups, as the daemon sees them.
     pub(crate) cgroups: Option<Vec<String>>,
+    /// The container that it is in.
+    pub(crate) container: Option<String>,
     /// The path of its program, as it is called in its own mount namespace.
     pub(crate) program: Option<String>,
     /// The number of the network namespace in which it connected.
@@ -34,11 +36,8 @@ impl Profile {
         if pid != 0 && !process::has_ended(pidfd) {
             (profile.cgroups, profile.program) = (cgroups, program);
         }
+        let container = profile.cgroups.as_deref().and_then(container::of);
+        profile.container = container.map(str::to_owned);
         profile
-    }
-
-    /// The container that the process is in.
-    pub(crate) fn container(&self) -> Option<&str> {
-        container::of(self.cgroups.as_deref()?)
     }
 }

@@ -1,5 +1,7 @@
 //! Where lists come from: the daemons that serve this user, from one look to the next.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, bail};
 
 use super::List;
@@ -7,9 +9,20 @@ use super::connection;
 use super::expression::Item;
 use crate::control::{Control, Details};
 
-/// The host's daemon and the user's own, as far as they have answered. Whoever looks again and again stays connected.
+/// The host's daemon and the user's own. Whoever looks again and again stays connected to those that have answered.
 #[derive(Debug, Default)]
-pub(crate) struct Source([Option<Control>; 2]);
+pub(crate) struct Source([Place; 2]);
+
+/// Where a daemon may be.
+#[derive(Debug, Default)]
+struct Place {
+    daemon: Option<Control>,
+    /// When there was none the last time.
+    empty: Option<Instant>,
+}
+
+/// For so long a daemon that was not there is not looked for again, if the other one answers.
+const ABSENCE: Duration = Duration::from_secs(1);
 
 impl Source {
     /// What every daemon that serves this user knows, and `shows` wants.
@@ -34,18 +47,12 @@ impl Source {
     }
 
     fn details(&mut self) -> Result<Vec<Details>> {
+        let mut places: Vec<_> = [true, false].into_iter().zip(&mut self.0).collect();
+        places.sort_by_key(|(_, place)| place.daemon.is_none());
         let mut found = Vec::new();
-        for (host, place) in [true, false].into_iter().zip(&mut self.0) {
-            // One that ended since the last look may have a successor.
-            let known = place.take().filter(|daemon| !daemon.is_stopped());
-            let known = known.and_then(|daemon| Some((daemon.list_details().ok()?, daemon)));
-            let known = match known {
-                Some(known) => Some(known),
-                None => asked_anew(host)?,
-            };
-            if let Some((details, daemon)) = known {
-                found.push(details);
-                *place = Some(daemon);
+        for (host, place) in places {
+            if found.is_empty() || !place.was_just_empty() {
+                found.extend(place.details(host)?);
             }
         }
         match (found.is_empty(), Control::named()) {
@@ -58,6 +65,27 @@ impl Source {
                 "no shuntd answers, so nothing runs under Shunt here: `shunt run -- CMD` starts one"
             ),
         }
+    }
+}
+
+impl Place {
+    fn was_just_empty(&self) -> bool {
+        self.empty.is_some_and(|since| since.elapsed() < ABSENCE)
+    }
+
+    /// What the daemon there knows; `None`: there is none.
+    fn details(&mut self, host: bool) -> Result<Option<Details>> {
+        // One that ended since the last look may have a successor.
+        let known = self.daemon.take().filter(|daemon| !daemon.is_stopped());
+        let known = known.and_then(|daemon| Some((daemon.list_details().ok()?, daemon)));
+        let known = match known {
+            Some(known) => Some(known),
+            None => asked_anew(host)?,
+        };
+        self.empty = known.is_none().then(Instant::now);
+        let (details, daemon) = known.unzip();
+        self.daemon = daemon;
+        Ok(details)
     }
 }
 

@@ -1,4 +1,7 @@
 //! How senders learn that a thread sleeps on a set: the thread is counted at the set's door in each link.
+//!
+//! All threads sleep in the kernel's `epoll_wait` on the program's set, and it wakes one of them for a call, as for any
+//! event. That one reads the logs for all, and has senders call again for the others.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,8 @@
 //! Descriptors in messages (`SCM_RIGHTS`).
+//!
+//! Before the real `sendmsg` a connection that is sent goes back to TCP, with what is unread in its ring, and stays there: nobody can
+//! tell who else has a copy one day ([`Reason::Passed`]). What comes to this process is one of its connections by another number, or a
+//! candidate.
 
 use libc::c_int;
 use shunt_abi::Reason;

@@ -200,6 +200,9 @@ pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
 
 /// The last descriptor is about to be closed: notes how, so that the peer
 /// takes the kernel's FIN or RST for what TCP would have said.
+///
+/// With a linger time of zero the peer is told so in memory, and the kernel's `close` resets the connection. What the peer has not
+/// read is as natively in its queue before that: TCP has brought it (`before_end`), or it is in the ring.
 pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
     before_end(conn, MOST_WITHDRAWN);

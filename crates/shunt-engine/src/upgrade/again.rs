@@ -1,5 +1,6 @@
-//! Back to the rings: a connection that went back to TCP for a reason that has passed is
-//! shunted again, in the same slot, in a life of its own.
+//! Back to the rings: a connection that went back to TCP for a reason that has passed (`socket/returning.rs`: a started
+//! program among them) is shunted again, in the same slot, in a life of its own. The program after an `exec` knows
+//! nothing of the slot, and adopts the socket as one that is new to it (`life/adopt.rs`).
 //!
 //! ```text
 //! this side                                   peer

@@ -60,7 +60,7 @@ impl Daemon {
             user: client.uid,
             groups: profile.and_then(|profile| profile.groups.as_deref()),
             cgroups: profile.and_then(|profile| profile.cgroups.as_deref()),
-            container: profile.and_then(|profile| profile.container()),
+            container: profile.and_then(|profile| profile.container.as_deref()),
             program: profile.and_then(|profile| profile.program.as_deref()),
             comm,
             namespace: Namespace {

@@ -223,7 +223,7 @@ impl Daemon {
     /// The container of a process that is known by this number, as lists show it.
     fn container(&self, id: u64) -> Option<[u8; 16]> {
         if let Some(client) = self.clients.get(&id) {
-            return client.profile().container().map(container::shown);
+            return client.profile().container.as_deref().map(container::shown);
         }
         let orphan = self.orphans.get(&id)?;
         let cgroups = process::cgroups(orphan.pid)?;
