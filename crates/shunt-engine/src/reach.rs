@@ -1,12 +1,12 @@
 //! Processes on other hosts, and the NIC by which this one reaches them.
 //!
 //! ```text
-//! begin     the daemon says that a connection's other end is such a process's: offers it a queue pair
-//! heard     words of that process, which the daemon relays, until both have the queue pair
-//! open      a connection is attached: tells the peer so, and where its ring goes
-//! propose   the stream may go on in the ring; enter, if the peer has answered that
-//! publish   what is in the ring goes out; leave, where it does not
-//! progress  what the peer has told and written goes into the view of its arena
+//! begin     the daemon has said that the other end of a connection is on another host: offers its process a queue pair
+//! heard     reads what that process answers by way of the daemons, until both have the queue pair
+//! open      a connection is attached: tells the peer where to write its ring
+//! propose   asks the peer whether the stream may go on in the ring; enter: goes on there, if the peer has said yes
+//! publish   posts what is new in the ring; leave: goes back to TCP where that cannot be posted
+//! progress  takes completions: what the peer has written is in the view of its arena after that
 //! ```
 //!
 //! All of this is a test's switch (`docs/decisions/0018-between-hosts.md`): `SHUNT_WIRE` names a directory of emulated NICs. It allocates

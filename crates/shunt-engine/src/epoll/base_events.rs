@@ -1,10 +1,12 @@
 //! Of which events of its members' base sockets the inner set tells.
 //!
-//! A thread that waits on the set itself does not mind what nobody wants: it looks, and sleeps on. So a member comes
-//! with [`ALL`], and no change of its registration takes a system call. But to who waits from outside, by `poll` or
-//! on a set around it, the inner set makes the program's set look ready until it is heard. Before the kernel is asked there, each
-//! member is [narrowed](narrow) to what its registration asks for, and what the library needs; from then on the two are
-//! kept [equal](follow).
+//! A thread that waits on the set itself does not mind an event that nobody wants: it looks, and sleeps on. So a member
+//! comes with [`ALL`], and no change of its registration takes a system call.
+//!
+//! A thread that waits from outside, by `poll` or on a set around this one, does mind: such an event makes the program's
+//! set look ready until somebody reads the inner set. So before the kernel is asked from outside, each member is
+//! [narrowed](narrow) to the events that its registration asks for and those that the library needs. From then on each
+//! change of a registration [changes](follow) the member, too.
 //!
 //! The kernel tells of what is there already whenever the events of a member change. To the program that is news
 //! only if it has changed the registration.

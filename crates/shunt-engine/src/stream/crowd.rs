@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Such a yield has made way for a stranger (about 1.6 ms).
 pub(super) const AWAY: u64 = 4_000_000;
-/// So much above their share is no accident (about 6 ms).
-const ENOUGH: u64 = 15_000_000;
-/// Their share, of which nothing is said: one tick in so many.
+/// Strangers may have one tick in this many: that is their share, and makes no crowd.
 const SHARE: u64 = 4;
-/// It is crowded for so long then (about 10 ms), longer by so many times what one yield has
-/// taken beyond that (several strangers, one after the other), …
+/// Once they have had this much above their share (about 6 ms), the machine is crowded, …
+const ENOUGH: u64 = 15_000_000;
+/// … at first for this long (about 10 ms). A last yield that took longer than [`ENOUGH`], since several strangers ran one
+/// after the other, adds this many times the excess.
 const SHORT: u64 = 26_000_000;
 const TIMES: u64 = 16;
-/// … and twice as long as the last time if it was no better then, up to this (about 1.3 s).
+/// If the machine is as crowded after that, the next time is twice as long, up to this (about 1.3 s).
 const LONG: u64 = SHORT << 7;
 
 /// So many cores are told apart; others share their places.

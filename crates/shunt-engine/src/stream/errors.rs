@@ -54,9 +54,9 @@ pub(crate) fn has_died(conn: &Conn) -> bool {
         && !conn.is_mirrored()
 }
 
-/// If the peer died with bytes of ours unread, TCP would have reset the
-/// connection (RFC 1122, 4.2.2.13), whatever lay in the base socket's queue. Likewise if it has put the connection aside
-/// and had not seen them: they were sent as it closed.
+/// Resets the connection if the peer died with bytes of ours unread, as TCP would have done (RFC 1122, 4.2.2.13),
+/// whatever lay in the base socket's queue. A peer that put the connection aside without having seen these bytes counts
+/// as dead, too: they were sent while it closed.
 #[cold]
 pub(crate) fn reset_if_died(conn: &Conn) {
     let is_dead = || has_died(conn) && conn.pair.peer_state() & slot::LINGERS == 0;

@@ -13,9 +13,9 @@ use crate::socket::returning::is_wish;
 use crate::thread::{Rest, give};
 use crate::{reach, sys, tcp};
 
-/// A sender that must wait for a peer that has shut down its sending half, or may be gone, goes
-/// back to TCP and waits there: only the kernel knows what becomes of what it sends. `true`: it has, or the next
-/// attempt to send fails: the peer has died with bytes unread, and TCP, which does not know of these, would take more.
+/// A sender that must wait for a peer which has shut down its sending half, or may be gone, goes back to TCP and waits
+/// there: only the kernel learns what becomes of such a peer. `true`: the sender has gone back; or the peer has died with
+/// bytes unread, of which TCP knows nothing, so the next attempt to send fails in place of the kernel's.
 pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let kernel = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED;

@@ -15,10 +15,9 @@ use crate::config::hesitate;
 use crate::socket::{IN_VAIN, LEFT};
 use crate::sys;
 
-/// The poll (and epoll: the same numbers) events of `conn`, as far as `wanted` asks
-/// for them and those that nobody can refuse. If room is wanted
-/// and there is none, the peer is asked to tell when there is. The kernel is
-/// asked if `look`, or if it alone knows.
+/// The events that `conn` has: those of `wanted`, and those that `poll` and epoll report unasked (both have the same
+/// numbers). If room is wanted and there is none, this asks the peer to tell when there is. It asks the kernel if `look`
+/// says so, or if only the kernel knows.
 pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     mask_asking(conn, wanted, look, true)
 }

@@ -10,11 +10,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Ends that have taken turns for so long try to part (about 0.25 ms), …
+/// Two ends that have taken turns for this long (about 0.25 ms) try to part.
 const FIRST: u64 = 650_000;
-/// … at the latest after this (about 16 ms) where that has been in vain: a try takes some 10 µs.
+/// Each try in vain doubles the time to the next one, up to this (about 16 ms): a try takes some 10 µs.
 const LAST: u64 = FIRST << 6;
-/// They have parted if no wait yielded at once for so long (about 1 ms).
+/// The ends have parted if for this long (about 1 ms) no wait has yielded at once.
 const APART: u64 = 2_600_000;
 
 /// How this process's ends take turns with theirs. Its words are hints: threads that change them at the same time may lose

@@ -49,14 +49,14 @@ pub(crate) fn expect_sleeper(most: u32) {
     let _ = WANTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
 }
 
-/// There are none in stock for a set that needs one. `false`: nobody waits for that.
+/// A set needs a socket, and none is in stock. `false`: none will come soon, and nobody is to wait for it.
 pub(super) fn wants_some() -> bool {
     look_ahead();
     lacks_sockets()
 }
 
-/// Whether sockets are missing that are on their way, or will be: who begins to sleep on a connection to another
-/// namespace before they have come may not be heard there. A shuntd that does not answer is not waited for longer than [`REST`].
+/// Whether sockets are missing that are on their way, or will be. A thread that began to sleep on a connection to another
+/// namespace before they have come could not be woken from there. A shuntd that does not answer is waited for [`REST`] at most.
 pub(crate) fn lacks_sockets() -> bool {
     is_short() && !IS_REFUSED.load(Ordering::Relaxed) && !is_answer_late()
 }

@@ -1,6 +1,7 @@
-//! Bytes that were readable in the ring, and that the sender resends over TCP because the direction left its ring. A program has
-//! perhaps been told that they are there, and the kernel never takes that back. So until TCP has brought them they count as
-//! readable, and a receive that may not sleep waits for them a little.
+//! Bytes that could be read in the ring, until the sender, whose direction has left the ring, has sent them again by TCP.
+//!
+//! The program may have been told that these bytes are there, and the kernel never takes such a word back. So they count
+//! as readable on their way, too, and a receive that may not sleep waits a little for them.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,8 @@ use crate::stream::owed::{PATIENCE, goes_on};
 use crate::thread::{Rest, give};
 use crate::{config, sys, tcp, wake};
 
-/// For how much longer than that a connection which another program gets is kept back for them.
+/// How long a connection is kept back from the next program for these bytes, in nanoseconds; longer while only a
+/// processor is lacking.
 const HANDS_ON: u64 = 5 * PATIENCE;
 
 /// How long a receive waits for them.
