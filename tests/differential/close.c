@@ -230,15 +230,20 @@ static void counted_before_reset(struct end *e)
 }
 
 // Closing with unread bytes resets the connection.
-static void close_unread(struct end *e)
+static void be_reset(struct end *e)
 {
     AT(C) T(send(FD, "abc", 3, 0));
     AT(S) {
         await_bytes(e, FD, 3);
         T(close(FD)), FD = -1;
     }
+    AT(C) await_events(e, FD, POLLHUP);
+}
+
+static void close_unread(struct end *e)
+{
+    be_reset(e);
     AT(C) {
-        await_events(e, FD, POLLHUP);
         look(e);
         receive_all(e);
         look(e);
@@ -250,13 +255,8 @@ static void close_unread(struct end *e)
 
 static void close_unread_send_first(struct end *e)
 {
-    AT(C) T(send(FD, "abc", 3, 0));
-    AT(S) {
-        await_bytes(e, FD, 3);
-        T(close(FD)), FD = -1;
-    }
+    be_reset(e);
     AT(C) {
-        await_events(e, FD, POLLHUP);
         T(send(FD, "x", 1, 0));
         T(send(FD, "x", 1, 0));
         T(write(FD, "x", 1));
@@ -267,13 +267,8 @@ static void close_unread_send_first(struct end *e)
 
 static void close_unread_error_first(struct end *e)
 {
-    AT(C) T(send(FD, "abc", 3, 0));
-    AT(S) {
-        await_bytes(e, FD, 3);
-        T(close(FD)), FD = -1;
-    }
+    be_reset(e);
     AT(C) {
-        await_events(e, FD, POLLHUP);
         error(e);
         look(e);
         error(e);
@@ -748,13 +743,7 @@ static void other_process(struct end *e, int how, int unread, int filled)
         MUST(pipe2(more, O_CLOEXEC));
         struct kid kid = spawn(e);
         if (kid.pid == 0) {
-            close(e->ctl);
-            int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
-            MUST(tcp_connect(fd, e->fam, e->port));
-            for (int i = 0; i < 6; i++) {
-                put(fd, "ping", 4);
-                get(fd, buf, 4);
-            }
+            int fd = child_asks(e, 6);
             if (unread)
                 await_bytes(e, fd, 5);
             total = filled ? stuff(e, fd, 6) : 0;
@@ -779,11 +768,7 @@ static void other_process(struct end *e, int how, int unread, int filled)
             close(ready[i]), close(more[i]);
         go(e);
     } else {
-        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
-        for (int i = 0; i < 6; i++) {
-            get(FD, buf, 4);
-            put(FD, "pong", 4);
-        }
+        answer_child(e, 6);
         if (unread)
             T(send(FD, "stale", 5, 0));
         take(e, &total, sizeof total);
@@ -824,13 +809,7 @@ static void killed_under_receiver(struct end *e)
         MUST(pipe2(read_all, O_CLOEXEC));
         struct kid kid = spawn(e);
         if (kid.pid == 0) {
-            close(e->ctl);
-            int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
-            MUST(tcp_connect(fd, e->fam, e->port));
-            for (int i = 0; i < 6; i++) {
-                put(fd, "ping", 4);
-                get(fd, buf, 4);
-            }
+            int fd = child_asks(e, 6);
             MUST(write(read_all[1], "r", 1));
             pause();
         }
@@ -840,11 +819,7 @@ static void killed_under_receiver(struct end *e)
         kill(kid.pid, SIGKILL);
         reap(e, &kid);
     } else {
-        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
-        for (int i = 0; i < 6; i++) {
-            get(FD, buf, 4);
-            put(FD, "pong", 4);
-        }
+        answer_child(e, 6);
         will_block(e);
         T(recv(FD, buf, 16, 0));
         T(recv(FD, buf, 16, 0));
@@ -858,13 +833,7 @@ static void killed_full_of_unread(struct end *e, int asleep, int flags)
     if (e->role == C) {
         struct kid kid = spawn(e);
         if (kid.pid == 0) {
-            close(e->ctl);
-            int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
-            MUST(tcp_connect(fd, e->fam, e->port));
-            for (int i = 0; i < 6; i++) {
-                put(fd, "ping", 4);
-                get(fd, buf, 4);
-            }
+            int fd = child_asks(e, 6);
             pause();
         }
         if (asleep)
@@ -876,11 +845,7 @@ static void killed_full_of_unread(struct end *e, int asleep, int flags)
         if (!asleep)
             go(e);
     } else {
-        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
-        for (int i = 0; i < 6; i++) {
-            get(FD, buf, 4);
-            put(FD, "pong", 4);
-        }
+        answer_child(e, 6);
         stuff(e, FD, 5);
         if (asleep) {
             will_block(e);

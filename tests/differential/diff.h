@@ -429,6 +429,31 @@ __attribute__((unused)) static size_t get(int fd, void *buf, size_t n)
     return done;
 }
 
+// A child of the client's end has a connection of its own, on which it has asked so many times.
+__attribute__((unused)) static int child_asks(struct end *e, int times)
+{
+    char answer[4];
+    close(e->ctl);
+    int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
+    MUST(tcp_connect(fd, e->fam, e->port));
+    for (int i = 0; i < times; i++) {
+        put(fd, "ping", 4);
+        get(fd, answer, 4);
+    }
+    return fd;
+}
+
+// The server's end of that connection, which is FD from now on.
+__attribute__((unused)) static void answer_child(struct end *e, int times)
+{
+    char question[4];
+    FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
+    for (int i = 0; i < times; i++) {
+        get(FD, question, 4);
+        put(FD, "pong", 4);
+    }
+}
+
 // Receive n bytes of the pattern and say whether they are intact.
 __attribute__((unused)) static void expect(struct end *e, int fd, size_t n, unsigned seed)
 {

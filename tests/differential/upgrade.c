@@ -530,13 +530,7 @@ static void killed_half_closed(struct end *e)
     if (e->role == C) {
         struct kid kid = spawn(e);
         if (kid.pid == 0) {
-            close(e->ctl);
-            int fd = tcp_socket(e->fam, SOCK_CLOEXEC);
-            MUST(tcp_connect(fd, e->fam, e->port));
-            for (int i = 0; i < 20; i++) {
-                put(fd, "ping", 4);
-                get(fd, buf, 4);
-            }
+            int fd = child_asks(e, 20);
             shutdown(fd, SHUT_WR);
             get(fd, buf, 1);
             pause();
@@ -547,11 +541,7 @@ static void killed_half_closed(struct end *e)
         go(e);
     } else {
         int sent = 0;
-        FD = MUST(accept4(e->lfd, NULL, NULL, SOCK_CLOEXEC));
-        for (int i = 0; i < 20; i++) {
-            get(FD, buf, 4);
-            put(FD, "pong", 4);
-        }
+        answer_child(e, 20);
         T(recv(FD, buf, 1, 0));
         for (int i = 0; i < 10; i++)
             sent += send(FD, block, sizeof block, 0) == sizeof block;
