@@ -138,6 +138,9 @@ fn connect(uid: u32) -> Option<c_int> {
 }
 
 /// Takes the daemon's welcome and its board; `false`: it refuses, which is noted, or says something else.
+///
+/// A daemon of another version: connections stay on TCP, for [`Reason::Version`]. Mostly the two do not even meet, since the
+/// version is part of the address ([`shunt_abi::control_name`]); then the reason is [`Reason::NoDaemon`].
 fn take_welcome(fd: c_int) -> bool {
     let received = wire::receive(fd).ok().flatten();
     let Some((m, passed)) = received.filter(|(m, _)| m.kind() == Some(Kind::Welcome)) else {

@@ -136,7 +136,8 @@ fn end_process() {
     stats::write_at_last();
 }
 
-/// The process ends: its connections end as if it had closed them.
+/// The process ends: its connections end as if it had closed them. One that a relative has, too, as the parent of a
+/// forked child, stays as it is (`before_close`).
 fn close_all() {
     for socket in SOCKETS.each() {
         if socket.stage() == Stage::Attached

@@ -84,7 +84,7 @@ fn will_be_deaf(state: u32, how: c_int) -> bool {
 /// More than this the peer of a closed connection reads in the ring, or gets by a [stand-in](super::stand_in).
 const MOST_WITHDRAWN: u64 = 1 << 20;
 /// How long a side that ends the stream waits for a peer that is in the middle of a receive, in nanoseconds: long
-/// enough for one that waits for a crowded core.
+/// enough for one that waits for a crowded core. A peer that is stopped there is not waited for ([`await_receiver`]).
 const ENDING_PATIENCE: u64 = 1_000_000_000;
 
 /// Nothing can be sent after this: what the peer has recalled goes now. And a peer

@@ -1,6 +1,10 @@
 //! Claims that may have come before the other end's handshake was done: the connector's is, as soon as
 //! `connect` returns; the acceptor's by a segment that may be lost, or be put off until there is data
 //! (`TCP_DEFER_ACCEPT`).
+//!
+//! Only a connection that leaves its network namespace is seen to here, where an answer has to be given to who claims an
+//! end whose other one may be on another host: it comes after two seconds ([`HANDSHAKE`]). An acceptor that claims before
+//! that is paired. Within one namespace a claim waits for the other end's as long as the connection lives.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -23,7 +23,8 @@ use crate::thread::give;
 pub(super) enum Step {
     /// All is written.
     Done,
-    /// The ring is full.
+    /// The ring is full. A call that may not wait asks for room, and says `EAGAIN`; another one spins and then sleeps
+    /// ([`crate::stream::wait`]), until the receiver has read enough and wakes it (`tell_room`).
     Full,
     /// The ring has space, but the system no memory for it.
     NoMemory,
