@@ -2,7 +2,8 @@
 //!
 //! It lives in the slot, so threads and forked processes of one side share it.
 //! It is taken for one operation and never held asleep. Taking a free token is
-//! one uncontended compare-and-swap.
+//! one uncontended compare-and-swap. Whoever finds it taken waits for its holder, as the engine does in
+//! `thread/token.rs`: so two sends come one after the other.
 
 use crate::atomic::{AtomicU64, Ordering, light};
 

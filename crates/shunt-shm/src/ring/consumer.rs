@@ -412,7 +412,7 @@ impl Consumer<'_> {
     }
 
     /// Reads and checks the header at `at`; the acquire pairs with the
-    /// producer's publication of it.
+    /// producer's publication of it. [`Fault`]: the producer wrote nonsense, and the connection ends like a reset.
     #[inline]
     fn frame(&self, at: Position) -> Result<Frame, Fault> {
         let size = self.memory.size();
