@@ -63,23 +63,6 @@ static long bare(long number, long a, long b, long c, long d, long e)
 #endif
 }
 
-// Has the kernel acknowledge what came, and counts the sockets of which something is still under
-// way. Unread bytes that fill a window are not.
-static void do_settle(struct answer *a)
-{
-    for (int i = 0; i < SLOTS; i++) {
-        uint32_t info[64] = {0}; // struct tcp_info; older headers lack its later fields
-        unsigned size = sizeof info;
-        int on = 1;
-        if (fds[i] < 0 || bare(SYS_getsockopt, fds[i], IPPROTO_TCP, TCP_INFO, (long)info, (long)&size))
-            continue;
-        bare(SYS_setsockopt, fds[i], IPPROTO_TCP, TCP_QUICKACK, (long)&on, sizeof on);
-        uint32_t unacked = info[6], unsent = info[36], window = info[57];
-        int has_ended = (info[0] & 0xff) == TCP_CLOSE;
-        a->result += !has_ended && (unacked > 0 || (unsent > 0 && window > 0));
-    }
-}
-
 // ---- Threads ---------------------------------------------------------------
 
 static void *run_thread(void *argument)
@@ -114,6 +97,25 @@ static void await_rest(struct runner *r)
         calm = r->tid && switches_asleep(r->tid, &now) && now == last ? calm + 1 : 0;
         last = r->tid ? now : -1;
         nap(300);
+    }
+}
+
+// Has the kernel acknowledge what came, and counts the sockets of which something is still under
+// way. Unread bytes that fill a window are not. A thread that was woken gets what there is before the next line takes it away.
+static void do_settle(struct answer *a)
+{
+    for (int i = 0; i < THREADS; i++)
+        await_rest(&runners[i]);
+    for (int i = 0; i < SLOTS; i++) {
+        uint32_t info[64] = {0}; // struct tcp_info; older headers lack its later fields
+        unsigned size = sizeof info;
+        int on = 1;
+        if (fds[i] < 0 || bare(SYS_getsockopt, fds[i], IPPROTO_TCP, TCP_INFO, (long)info, (long)&size))
+            continue;
+        bare(SYS_setsockopt, fds[i], IPPROTO_TCP, TCP_QUICKACK, (long)&on, sizeof on);
+        uint32_t unacked = info[6], unsent = info[36], window = info[57];
+        int has_ended = (info[0] & 0xff) == TCP_CLOSE;
+        a->result += !has_ended && (unacked > 0 || (unsent > 0 && window > 0));
     }
 }
 
