@@ -123,8 +123,10 @@ fn reset_once(conn: &Conn) {
     // end; what the kernel calls it (EPIPE, after the FIN) is not what we would.
     let _ = sys::send(conn.fd, &[0]);
     // The answer is mostly there. Where the kernel puts it off, as beside much other work, the end would not be told at once, and the
-    // error twice.
-    sys::poll_ms(conn.fd, 0, ANSWER_MS);
+    // error twice. (Of a connection that was put aside there is none.)
+    if !conn.is_put_aside_by_peer() {
+        sys::poll_ms(conn.fd, 0, ANSWER_MS);
+    }
     let _ = sys::getsockopt::<i32>(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR);
     conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
 }
