@@ -2,7 +2,7 @@
 // Unix socket or by exec, and its giver closes its copy: the other program is shunted.
 // path: shunted 20%
 // sync: free (what was attached before it is handed on stays on TCP)
-// timeout: 60
+// timeout: 120
 #include "diff.h"
 #include "plain.h"
 

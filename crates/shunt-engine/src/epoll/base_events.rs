@@ -98,6 +98,12 @@ pub(super) fn begun_again(set: &'static Set, state: &mut State, index: u32) {
             ALL | events
         };
         renew(set, state, index, events);
+        // What that makes the inner set tell is no news to who waits from outside. Where a relative may be told instead of this
+        // process, both are.
+        if !set.may_be_shared() {
+            hear_inner(set, state, true, None);
+            set.kick();
+        }
     }
 }
 
@@ -336,6 +342,21 @@ mod tests {
         assert!(member.told().is_empty() && !member.looks_ready());
         sys::shutdown(member.ends.fds[0], libc::SHUT_WR).unwrap();
         assert_eq!(member.told(), [IN as u32]);
+    }
+
+    #[test]
+    fn a_connection_that_comes_back_to_its_rings_makes_no_set_ready() {
+        for events in [IN, IN | EDGES, IN | ONCE, libc::EPOLLPRI] {
+            let member = Member::with(events);
+            member.goes_back();
+            member.told();
+            assert!(!member.looks_ready());
+            member.comes_back();
+            assert!(!member.is_ready(), "{events:x}");
+            // And it is told of what comes then.
+            member.comes_by_tcp();
+            assert_eq!(!member.told().is_empty(), events & IN != 0, "{events:x}");
+        }
     }
 
     #[test]

@@ -13,11 +13,7 @@ use crate::link::Pair;
 impl Socket {
     /// After how many data calls it is claimed.
     pub(crate) fn claim_after(&self) -> u32 {
-        match (self.claim_after.load(Ordering::Relaxed), config::upgrade()) {
-            (0, Upgrade::Eager | Upgrade::Sync) => 1,
-            (0, _) => LIVES_AFTER,
-            (calls, _) => calls,
-        }
+        due_after(self.claim_after.load(Ordering::Relaxed), config::upgrade())
     }
 
     /// Another process still has a copy of this connection, which came from elsewhere: it is claimed later.
@@ -84,6 +80,16 @@ impl Socket {
     }
 }
 
+/// After how many data calls a connection is claimed for which so many are noted; 0: as many as its mode has.
+#[inline(always)]
+fn due_after(noted: u32, mode: Upgrade) -> u32 {
+    match (noted, mode) {
+        (0, Upgrade::Eager | Upgrade::Sync) => 1,
+        (0, Upgrade::Adaptive | Upgrade::Off) => LIVES_AFTER,
+        (calls, _) => calls,
+    }
+}
+
 /// What a peer is told of a connection that is refused: whether to wait for the process that has it next.
 fn refusal(reason: Reason) -> u32 {
     match reason {
@@ -107,6 +113,24 @@ mod tests {
         assert_eq!(socket.claim_after(), LIVES_AFTER);
         socket.claim_after.store(40, Ordering::Relaxed);
         assert_eq!(socket.claim_after(), 40);
+    }
+
+    #[test]
+    fn the_first_call_claims_it_where_nobody_waits_for_it_to_live() {
+        for mode in [Upgrade::Eager, Upgrade::Sync] {
+            assert_eq!(due_after(0, mode), 1);
+        }
+        for mode in [Upgrade::Adaptive, Upgrade::Off] {
+            assert_eq!(due_after(0, mode), LIVES_AFTER);
+        }
+        for mode in [
+            Upgrade::Adaptive,
+            Upgrade::Eager,
+            Upgrade::Off,
+            Upgrade::Sync,
+        ] {
+            assert_eq!(due_after(40, mode), 40);
+        }
     }
 
     #[test]

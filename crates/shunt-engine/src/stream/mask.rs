@@ -45,10 +45,30 @@ pub(crate) fn mask_as_usual(conn: &Conn, wanted: u32) -> u32 {
 #[inline(always)]
 fn usual_mask(conn: &Conn, wanted: u32, asks: bool) -> u32 {
     let readable = conn.consumer().at_hand() > 0;
-    let writable =
-        asks_for_room(conn, wanted) && (has_room(conn) || asks && ask_for_room(conn, wanted));
+    let asks_for_room = asks_for_room(conn, wanted);
+    let writable = asks_for_room && has_room(conn);
+    if asks_for_room && !writable && asks && ask_for_room(conn, wanted) {
+        return mask_behind_answer(conn, wanted, readable);
+    }
     let events = |is_so: bool, events| if is_so { events } else { 0 };
     events(readable, READABLE) | events(writable, WRITABLE)
+}
+
+/// The peer was asked for room, and that does not take long: there is some, or the peer has turned out to be gone.
+#[cold]
+fn mask_behind_answer(conn: &Conn, wanted: u32, readable: bool) -> u32 {
+    if has_error(conn) {
+        return any_mask(conn, wanted, true, false);
+    }
+    if readable {
+        READABLE | WRITABLE
+    } else {
+        WRITABLE
+    }
+}
+
+fn has_error(conn: &Conn) -> bool {
+    conn.error().load(Ordering::Relaxed) != 0
 }
 
 /// Whether the program waits for room, or has waited: the peer may still believe so ([`slot::WANT_TX`]), and is told
@@ -75,7 +95,7 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     hesitate();
     let mut ready = kernel & (ENDED | POLLPRI);
     let readable = is_readable(conn, inward, kernel);
-    let error = conn.error().load(Ordering::Relaxed) != 0;
+    let error = has_error(conn);
     // One that a call has left says nothing of the connection.
     let is_left = conn.socket.hints.kernel_state.load(Ordering::Relaxed) & LEFT != 0;
     if readable || error && !is_left {
@@ -86,6 +106,10 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     }
     if asks_for_room(conn, wanted) && is_writable(conn, out, kernel, wanted, asks) {
         ready |= WRITABLE as i16;
+    }
+    // Who has asked for room may have found out that the peer is gone.
+    if asks && !error && has_error(conn) {
+        return any_mask(conn, wanted, true, false);
     }
     ready as u16 as u32
 }
@@ -198,4 +222,48 @@ fn has_room(conn: &Conn) -> bool {
         publish::clear_bits(wait, slot::WANT_TX);
     }
     room
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use libc::iovec;
+
+    use super::*;
+    use crate::Outcome;
+    use crate::both_ends::BothEnds;
+    use crate::stream;
+
+    fn send(conn: &Conn, bytes: &[u8]) -> Outcome {
+        let parts = [iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        }];
+        // SAFETY: the bytes are there.
+        unsafe { stream::send(conn, &parts, libc::MSG_DONTWAIT) }
+    }
+
+    #[test]
+    fn who_waits_for_room_and_finds_out_first_that_the_peer_was_killed_is_told_all_of_a_reset() {
+        const ALL: i16 = POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP;
+        for waited in [false, true] {
+            let ends = BothEnds::attached();
+            ends.send(b"x");
+            assert_eq!(ends.receive::<1>(), b"x");
+            let [conn, peer] = &ends.conns();
+            assert_eq!(send(peer, b"x"), Outcome::Done(1));
+            assert_eq!(mask(conn, READABLE | WRITABLE, false), READABLE | WRITABLE);
+            while matches!(send(conn, &[0; 1 << 16]), Outcome::Done(_)) {}
+            assert_eq!(mask(conn, WRITABLE, false), READABLE);
+            if waited {
+                let state = &conn.socket.hints.kernel_state;
+                state.fetch_or(IN_VAIN, Ordering::Relaxed);
+            }
+            assert!(is_as_usual(conn) != waited && !must_ask_kernel(conn, Way::Ring, Way::Ring));
+            // So the kernel ends the connections of a process that is killed.
+            sys::shutdown(peer.fd, libc::SHUT_RDWR).unwrap();
+            assert_ne!(sys::poll_ms(conn.fd, POLLRDHUP, 10_000), 0);
+            let told = mask(conn, WRITABLE, false) as i16;
+            assert_eq!(told & ALL, ALL, "{waited}: {told:x}");
+        }
+    }
 }

@@ -135,11 +135,11 @@ pub(crate) fn shares_core() -> bool {
     YIELDED.load(Ordering::Relaxed) >= SHARING
 }
 
-/// A wait is to sleep, so that this process and its peers may part. The next one of which nobody says where its peer is looks first,
+/// A wait goes to sleep, so that this process and its peers may part. The next one of which nobody says where its peer is looks first,
 /// which shows whether they have.
 #[cold]
-fn part(now: u64) {
-    TOGETHER.tries(now);
+fn part(together: &Together, now: u64) {
+    together.tries(now);
     let yielded = YIELDED.load(Ordering::Relaxed);
     YIELDED.store(yielded.min(SHARING - 1), Ordering::Relaxed);
 }
@@ -216,6 +216,8 @@ pub(crate) struct Spin {
     peer: Peer,
     yielded: bool,
     at_once: bool,
+    /// The wait is to sleep, if it must wait at all, so that the two may part.
+    parts: Option<&'static Together>,
 }
 
 impl Spin {
@@ -228,6 +230,12 @@ impl Spin {
     /// Of a wait for one peer.
     #[inline(always)]
     pub(crate) fn for_peer(peer: Peer) -> Self {
+        let start = sys::ticks();
+        Self::begun(start, peer, CROWD.is_there(start), &TOGETHER)
+    }
+
+    #[inline(always)]
+    fn begun(start: u64, peer: Peer, crowded: bool, together: &'static Together) -> Self {
         let failed = FAILED.load(Ordering::Relaxed);
         // The first without a division.
         let budget = if failed == 0 || is_probe(failed) {
@@ -235,8 +243,6 @@ impl Spin {
         } else {
             LONGEST >> failed.min(16)
         };
-        let start = sys::ticks();
-        let crowded = CROWD.is_there(start);
         let (at_once, look) = match peer {
             Peer::Here => (true, 0),
             Peer::Elsewhere if is_wanted() => (is_burst_over(start), GLANCE),
@@ -244,10 +250,7 @@ impl Spin {
             _ => (false, GREEDY),
         };
         let at_once = at_once && !crowded;
-        let parts = at_once && peer != Peer::Elsewhere && TOGETHER.is_for_long(start);
-        if parts {
-            part(start);
-        }
+        let parts = at_once && peer != Peer::Elsewhere && together.is_for_long(start);
         let greedy = if at_once { 0 } else { look };
         Self {
             start,
@@ -258,6 +261,7 @@ impl Spin {
             peer,
             yielded: false,
             at_once,
+            parts: parts.then_some(together),
         }
     }
 
@@ -278,7 +282,7 @@ impl Spin {
     pub(crate) fn turn(&mut self) -> bool {
         self.turns += 1;
         if !self.is_hopeful() {
-            return failed();
+            return self.give_up();
         }
         if !self.turns.is_multiple_of(8) && !self.at_once {
             std::hint::spin_loop();
@@ -310,6 +314,15 @@ impl Spin {
             }
         }
         true
+    }
+
+    /// Nothing is to be spun for: the wait sleeps.
+    #[cold]
+    fn give_up(&mut self) -> bool {
+        if let Some(together) = self.parts.take() {
+            part(together, self.start);
+        }
+        failed()
     }
 
     /// A sleep has ended. If the whole wait was no longer than a spin may be, a
@@ -368,6 +381,25 @@ mod tests {
         for unknown in [compare(0, 0), compare(3, 0), compare(0, 3)] {
             assert!(unknown == Peer::Somewhere);
         }
+    }
+
+    #[test]
+    fn ends_try_to_part_with_a_wait_that_sleeps_and_not_with_one_that_finds_something_at_once() {
+        const TURN: u64 = 5_000;
+        static OWN: Together = Together::new();
+        let mut now = 1 << 40;
+        let mut wait = || {
+            now += TURN;
+            Spin::begun(now, Peer::Here, false, &OWN)
+        };
+        while wait().parts.is_none() {}
+        for _ in 0..100 {
+            let found_at_once = wait();
+            assert!(found_at_once.parts.is_some());
+            found_at_once.paid();
+        }
+        assert!(!wait().turn());
+        assert!(wait().parts.is_none());
     }
 
     /// Both ends on one processor: whatever the spin, the answer comes after it.

@@ -44,10 +44,17 @@ fn is_on() -> bool {
     config::upgrade() == Upgrade::Sync
 }
 
-/// Whether the next call on a connection is to complete it.
+/// Whether the next call on a connection is to complete it. Not of one that another program or process has made: bytes may have
+/// gone by it, its other end need not be in a call soon, and a call that waits for that before its own sleep would not be
+/// interrupted by a signal.
 #[inline]
 pub(super) fn is_due(socket: &Socket) -> bool {
-    is_on() && !socket.completed.load(Ordering::Relaxed)
+    is_on() && !is_past(socket)
+}
+
+/// Whether it was completed, or never will be.
+fn is_past(socket: &Socket) -> bool {
+    socket.completed.load(Ordering::Relaxed) || socket.adopted.load(Ordering::Relaxed)
 }
 
 /// Notes that this thread accepts or polls at a listener, and so will probably accept.
@@ -176,5 +183,21 @@ fn give_up(socket: &Socket, waited: u64) {
         && let Some(listener) = listener(socket.port())
     {
         let _ = listener.watcher.compare_exchange(0, thread::here(), o, o);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_waited_for_once_and_not_if_it_was_made_elsewhere() {
+        let socket = Socket::enter(302_100, Stage::Claimed).unwrap();
+        assert!(!is_past(socket));
+        socket.adopted.store(true, Ordering::Relaxed);
+        assert!(is_past(socket));
+        socket.adopted.store(false, Ordering::Relaxed);
+        socket.completed.store(true, Ordering::Relaxed);
+        assert!(is_past(socket));
     }
 }

@@ -12,10 +12,15 @@ static AT_ONCE: Vain = Vain::new();
 
 /// Whether to claim a new connection at once.
 pub(super) fn is_eager() -> bool {
-    if config::upgrade() == Upgrade::Eager {
-        AT_ONCE.pays()
-    } else {
-        config::claims_at_once()
+    claims_new(config::upgrade(), || AT_ONCE.pays())
+}
+
+/// The same in a mode, where it is asked for whether that pays only if it matters.
+fn claims_new(mode: Upgrade, pays: impl FnOnce() -> bool) -> bool {
+    match mode {
+        Upgrade::Eager => pays(),
+        Upgrade::Sync => true,
+        Upgrade::Adaptive | Upgrade::Off => false,
     }
 }
 
@@ -31,4 +36,20 @@ pub(crate) fn note_end(socket: &Socket) {
 /// One is used in shared memory.
 pub(super) fn note_use() {
     AT_ONCE.reset();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_connection_is_claimed_at_once_as_its_mode_has_it_and_if_that_pays() {
+        let never_asked = || -> bool { unreachable!("whether it pays does not matter") };
+        assert!(claims_new(Upgrade::Sync, never_asked));
+        assert!(!claims_new(Upgrade::Adaptive, never_asked));
+        assert!(!claims_new(Upgrade::Off, never_asked));
+        for pays in [false, true] {
+            assert_eq!(claims_new(Upgrade::Eager, || pays), pays);
+        }
+    }
 }

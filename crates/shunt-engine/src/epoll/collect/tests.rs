@@ -88,7 +88,12 @@ impl Watched {
 
     /// What a wait that does not sleep tells.
     fn wait(&self) -> Vec<(u32, u64)> {
-        let mut events = [epoll_event { events: 0, u64: 0 }; 4];
+        self.wait_with_room(4)
+    }
+
+    /// The same with room for so many events.
+    fn wait_with_room(&self, most: usize) -> Vec<(u32, u64)> {
+        let mut events = vec![epoll_event { events: 0, u64: 0 }; most];
         // SAFETY: the array is there as long as the room is.
         let mut room = unsafe { Room::new(events.as_mut_ptr(), events.len()) };
         let found = collect(self.set, &mut room, true, 0);
@@ -125,6 +130,27 @@ fn a_level_is_told_as_long_as_it_lasts() {
     assert_eq!(watched.wait(), [(IN, 7)]);
     assert_eq!(watched.ends.receive::<8>(), b"bytes");
     assert!(watched.wait().is_empty());
+}
+
+#[test]
+fn members_have_their_turns_where_there_is_not_room_for_all_that_are_ready() {
+    let watched = Watched::with(libc::EPOLLIN);
+    let other = epoll_event { events: IN, u64: 8 };
+    let (socket, fd) = (watched.ends.sockets[0], watched.ends.fds[0]);
+    let added = register(watched.set, libc::EPOLL_CTL_ADD, socket, fd, other);
+    assert_eq!(added, Outcome::Done(0));
+    watched.ends.send(b"bytes");
+    assert_eq!(watched.answer(8), Outcome::Done(8));
+    let mut told = watched.wait();
+    told.sort_unstable();
+    assert_eq!(told, [(IN, 7), (IN, 8)]);
+    let turns: Vec<u64> = (0..6).map(|_| watched.wait_with_room(1)[0].1).collect();
+    assert!(
+        [[7, 8, 7, 8, 7, 8], [8, 7, 8, 7, 8, 7]]
+            .iter()
+            .any(|each| turns == each),
+        "{turns:?}"
+    );
 }
 
 #[test]
