@@ -307,6 +307,20 @@ mod tests {
     }
 
     #[test]
+    fn a_shutdown_that_the_kernel_refuses_says_no_end() {
+        let ends = BothEnds::attached();
+        let conn = &ends.conns()[1];
+        sys::reset(ends.fds[0]);
+        while sys::ready(conn.fd, libc::POLLHUP) & libc::POLLHUP == 0 {
+            std::thread::yield_now();
+        }
+        let failed = Outcome::Fail(libc::ENOTCONN);
+        assert_eq!(shutdown(conn, libc::SHUT_WR), failed);
+        let state = conn.pair.own.face.state.load(Ordering::Relaxed);
+        assert_eq!(state & slot::SHUT_WR, 0);
+    }
+
+    #[test]
     fn a_side_is_deaf_when_it_has_ended_both_halves() {
         assert!(will_be_deaf(0, libc::SHUT_RDWR));
         assert!(will_be_deaf(slot::SHUT_RD, libc::SHUT_WR));

@@ -164,8 +164,10 @@ mod tests {
     use shunt_abi::message::FLAG_DIED;
 
     use super::*;
+    use crate::Outcome;
     use crate::both_ends::BothEnds;
     use crate::link::Link;
+    use crate::stream::close::shutdown;
     use crate::stream::errors::take_error;
 
     /// How often this thread has given the processor away to sleep: a yield does not count.
@@ -216,6 +218,19 @@ mod tests {
         peer.receiver().take_back();
         assert!(leave_if_ending(conn));
         assert_eq!(take_error(conn), Some(libc::ECONNRESET));
+    }
+
+    #[test]
+    fn a_sender_that_waits_for_the_end_leaves_its_ring_once_its_peer_has_shut_down_its_half() {
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        assert_eq!(ends.receive::<1>(), b"x");
+        ends.send(b"unread");
+        let [conn, peer] = &ends.conns();
+        assert!(!leave_to_half_closed(conn) && conn.is_on_ring());
+        assert_eq!(shutdown(peer, libc::SHUT_WR), Outcome::Done(0));
+        assert!(leave_to_half_closed(conn) && !conn.is_on_ring());
+        assert_eq!(ends.receive::<8>(), b"unread");
     }
 
     #[test]
