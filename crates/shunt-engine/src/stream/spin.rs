@@ -138,8 +138,8 @@ pub(crate) fn shares_core() -> bool {
 /// A wait goes to sleep, so that this process and its peers may part. The next one of which nobody says where its peer is looks first,
 /// which shows whether they have.
 #[cold]
-fn part(together: &Together, now: u64) {
-    together.tries(now);
+fn part(now: u64) {
+    TOGETHER.tries(now);
     let yielded = YIELDED.load(Ordering::Relaxed);
     YIELDED.store(yielded.min(SHARING - 1), Ordering::Relaxed);
 }
@@ -216,8 +216,6 @@ pub(crate) struct Spin {
     peer: Peer,
     yielded: bool,
     at_once: bool,
-    /// The wait is to sleep, if it must wait at all, so that the two may part.
-    parts: Option<&'static Together>,
 }
 
 impl Spin {
@@ -235,7 +233,7 @@ impl Spin {
     }
 
     #[inline(always)]
-    fn begun(start: u64, peer: Peer, crowded: bool, together: &'static Together) -> Self {
+    fn begun(start: u64, peer: Peer, crowded: bool, together: &Together) -> Self {
         let failed = FAILED.load(Ordering::Relaxed);
         // The first without a division.
         let budget = if failed == 0 || is_probe(failed) {
@@ -261,7 +259,6 @@ impl Spin {
             peer,
             yielded: false,
             at_once,
-            parts: parts.then_some(together),
         }
     }
 
@@ -319,10 +316,16 @@ impl Spin {
     /// Nothing is to be spun for: the wait sleeps.
     #[cold]
     fn give_up(&mut self) -> bool {
-        if let Some(together) = self.parts.take() {
-            part(together, self.start);
+        if self.is_to_part() {
+            self.at_once = false;
+            part(self.start);
         }
         failed()
+    }
+
+    /// Whether the wait sleeps, if it must wait at all, so that the two may part: it has no other reason not to yield.
+    fn is_to_part(&self) -> bool {
+        self.at_once && self.budget == 0
     }
 
     /// A sleep has ended. If the whole wait was no longer than a spin may be, a
@@ -386,20 +389,22 @@ mod tests {
     #[test]
     fn ends_try_to_part_with_a_wait_that_sleeps_and_not_with_one_that_finds_something_at_once() {
         const TURN: u64 = 5_000;
-        static OWN: Together = Together::new();
+        let together = Together::new();
         let mut now = 1 << 40;
-        let mut wait = || {
-            now += TURN;
-            Spin::begun(now, Peer::Here, false, &OWN)
+        let wait = |now: &mut u64| {
+            *now += TURN;
+            Spin::begun(*now, Peer::Here, false, &together)
         };
-        while wait().parts.is_none() {}
+        while !wait(&mut now).is_to_part() {}
         for _ in 0..100 {
-            let found_at_once = wait();
-            assert!(found_at_once.parts.is_some());
+            let found_at_once = wait(&mut now);
+            assert!(found_at_once.is_to_part());
             found_at_once.paid();
         }
-        assert!(!wait().turn());
-        assert!(wait().parts.is_none());
+        let mut sleeps = wait(&mut now);
+        assert!(!sleeps.turn() && !sleeps.is_to_part());
+        together.tries(now);
+        assert!(!wait(&mut now).is_to_part());
     }
 
     /// Both ends on one processor: whatever the spin, the answer comes after it.
