@@ -64,7 +64,7 @@ pub(crate) use locked::Locked;
 pub(crate) use paired::any as is_any_paired;
 pub(crate) use queued::{Queued, is_any_queued};
 pub(crate) use recycled::{Origin, Place, Whereabouts};
-pub(crate) use settings::{NO_RCVTIMEO, NO_SNDTIMEO, RESTORED, SETS_TIMEOUTS};
+pub(crate) use settings::{KEEPALIVE, NO_RCVTIMEO, NO_SNDTIMEO, RESTORED, SETS_TIMEOUTS};
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
 /// See the module.

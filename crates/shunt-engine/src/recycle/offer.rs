@@ -12,7 +12,7 @@ use super::store::{self, Kept};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::made::Flags;
-use crate::socket::{RESTORED, Socket, Stage, is_any_queued};
+use crate::socket::{KEEPALIVE, RESTORED, Socket, Stage, is_any_queued};
 use crate::stream::{self, Conn, Spin};
 use crate::sys::{self, address};
 use crate::{Outcome, config, signal, thread};
@@ -212,7 +212,7 @@ fn replace(locked: &Locked, kept: &Kept, conn: &Conn<'static>, to: &Wanted) {
     kept.use_again(locked);
 }
 
-/// Has the kernel's socket be as a new one: whether `O_NONBLOCK` is set, and these options ([`RESTORED`]). Other flags make a
+/// Has the kernel's socket be as a new one: whether `O_NONBLOCK` is set, and these options ([`RESTORED`]), and [`KEEPALIVE`] as it was. Other flags make a
 /// socket odd (`fcntl`), and of this one the rings have heard.
 pub(super) fn set_up(socket: &Socket, fd: c_int, nonblock: bool, set: u32) {
     let o = Ordering::Relaxed;
@@ -227,6 +227,11 @@ pub(super) fn set_up(socket: &Socket, fd: c_int, nonblock: bool, set: u32) {
         if differ >> bit & 1 != 0 {
             let on = (set >> bit & 1) as c_int;
             let _ = sys::setsockopt(fd, level, name, &on);
+        }
+    }
+    for (before, name) in socket.settings.keepalive.iter().zip(KEEPALIVE) {
+        if before.load(o) != 0 {
+            let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, name, &before.swap(0, o));
         }
     }
 }
