@@ -11,7 +11,7 @@ use crate::hold;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 use crate::table::{self, Word};
-use crate::{config, epoll, stats, sys};
+use crate::{config, epoll, stats, sys, upgrade};
 
 /// The last descriptor of a connection is about to be closed. `true`: it is kept instead of the connection's end, which the
 /// peer has been told of in memory; the number names nothing any more, and the caller closes it.
@@ -39,6 +39,7 @@ pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
         return false;
     }
     stats::add_and_begin(socket);
+    upgrade::trial::note_kept(socket);
     socket.put_aside(copy);
     room.keep(&locked, socket, copy);
     table::enter(fd, Word::NOTHING);

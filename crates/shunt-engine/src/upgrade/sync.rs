@@ -19,6 +19,7 @@ use shunt_abi::message::Role;
 use shunt_shm::slot;
 
 use super::attach::{attach_paired, hear};
+use super::trial;
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::socket::{SOCKETS, Socket, Stage};
@@ -47,7 +48,7 @@ fn is_on() -> bool {
 /// Whether the next call on a connection is to complete it.
 #[inline]
 pub(super) fn is_due(socket: &Socket) -> bool {
-    is_on() && !socket.completed.load(Ordering::Relaxed)
+    (is_on() || socket.tries()) && !socket.completed.load(Ordering::Relaxed)
 }
 
 /// Notes that this thread accepts or polls at a listener, and so will probably accept.
@@ -76,7 +77,12 @@ pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
     let start = sys::now();
     while !is_settled(socket, fd) {
         let passed = sys::now() - start;
-        if passed >= patience(socket).min(longest()) {
+        let longest = if is_on() {
+            longest()
+        } else {
+            trial::longest(socket)
+        };
+        if passed >= patience(socket).min(longest) {
             return give_up(socket, passed);
         }
         control::nap();
