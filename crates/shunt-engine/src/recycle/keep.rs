@@ -22,6 +22,7 @@ pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
     let Some(conn) = Conn::attached(socket, fd) else {
         return false;
     };
+    let watched = !socket.items.is_empty();
     if !epoll::leave_sets(socket, fd) {
         return false;
     }
@@ -34,7 +35,7 @@ pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
     let Ok(copy) = lock::copy(fd) else {
         return false;
     };
-    if !stream::put_aside(&conn) {
+    if !stream::put_aside(&conn, watched) {
         sys::close(copy);
         return false;
     }

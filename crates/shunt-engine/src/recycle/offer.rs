@@ -15,6 +15,7 @@ use crate::socket::made::Flags;
 use crate::socket::{KEEPALIVE, RESTORED, Socket, Stage, is_any_queued};
 use crate::stream::{self, Conn, Spin};
 use crate::sys::{self, address};
+use crate::upgrade::trial;
 use crate::{Outcome, config, signal, thread};
 
 /// Before the real `connect`. `Done`: the number names the connection.
@@ -39,11 +40,17 @@ pub(crate) unsafe fn connect(fd: c_int, at: *const sockaddr, length: socklen_t) 
     };
     socket.origin.note_connect();
     let (_, port, _) = address::parts(&wanted.peer);
-    if store::is_any() && !is_any_queued(port) && wanted.connect() {
-        Outcome::Done(0)
-    } else {
-        Outcome::Kernel
+    if !store::is_any() {
+        return Outcome::Kernel;
     }
+    if !is_any_queued(port) && wanted.connect(trial::may_wait(port)) {
+        trial::note_used(port);
+        return Outcome::Done(0);
+    }
+    if lock::lock().is_some_and(|locked| wanted.is_any_by(&locked)) {
+        trial::note_missed(port);
+    }
+    Outcome::Kernel
 }
 
 /// How long a connect that does not wait looks for an acceptor that is about to close the connection before, and to accept the
@@ -99,7 +106,8 @@ impl Wanted {
     }
 
     /// `true`: the number names a connection that is used again. `false`: there is none at which somebody waits.
-    fn connect(&self) -> bool {
+    /// `waits`: as long as it pays, for somebody who is about to.
+    fn connect(&self, waits: bool) -> bool {
         let mut spin = Spin::new();
         loop {
             let Some(locked) = lock::lock() else {
@@ -116,10 +124,16 @@ impl Wanted {
             }
             let soon = locked.each().any(|kept| self.may_soon(kept));
             drop(locked);
-            if !soon || !self.waits_on(&mut spin) {
+            if !waits || !soon || !self.waits_on(&mut spin) {
                 return false;
             }
         }
+    }
+
+    /// Whether any that is kept leads there, as far as its port says.
+    fn is_any_by(&self, locked: &Locked) -> bool {
+        let mut sockets = locked.each().filter_map(Kept::socket);
+        sockets.any(|socket| self.is_by(socket))
     }
 
     /// Passes a moment. `false`: it has been waited for long enough.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Each wait is bounded. While trials come to nothing each is followed by twice as many connections without one as the one before, so that
-//! those cost what they cost. Once a connection of a trial is put aside, each `connect` that finds none to use again is a trial.
+//! those cost what they cost. With each connection that uses a socket again it is half as many, and soon each `connect` that finds
+//! none to use again is a trial. Where some are kept and nobody waits there, time and again, none is tried, and nobody waits for that.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,6 +25,9 @@ const MOST: u32 = 1 << 15;
 /// After one that came to nothing where those before did not: so many.
 const AGAIN: u32 = 8;
 
+/// So many connects in a row that found nobody waiting at what is kept say that the acceptor is busy.
+const MANY: u32 = 4;
+
 /// The longest that a connector waits in a trial, in nanoseconds: before the connection is made, ...
 const SAYING: u64 = 1_000_000;
 /// ... and after that.
@@ -39,6 +43,8 @@ struct Port {
     pause: AtomicU32,
     /// How many have come.
     short: AtomicU32,
+    /// How many connects in a row have found that something is kept and nobody waits there.
+    missed: AtomicU32,
 }
 
 /// A port that finds its place taken takes it, and begins anew.
@@ -51,6 +57,7 @@ impl Port {
             number: AtomicU32::new(0),
             pause: AtomicU32::new(0),
             short: AtomicU32::new(0),
+            missed: AtomicU32::new(0),
         }
     }
 
@@ -59,6 +66,7 @@ impl Port {
         if port.number.load(o) != number.into() {
             port.number.store(number.into(), o);
             port.wait(FIRST);
+            port.missed.store(0, o);
         }
         port
     }
@@ -71,6 +79,26 @@ impl Port {
 
     fn is_due(&self) -> bool {
         self.short.load(Ordering::Relaxed) >= self.pause.load(Ordering::Relaxed)
+            && !self.is_missed()
+    }
+
+    fn is_missed(&self) -> bool {
+        self.missed.load(Ordering::Relaxed) >= MANY
+    }
+
+    fn note_used(&self) {
+        self.missed.store(0, Ordering::Relaxed);
+        self.wait(self.pause.load(Ordering::Relaxed) / 2);
+    }
+
+    fn note_missed(&self) {
+        let missed = self.missed.load(Ordering::Relaxed).saturating_add(1);
+        self.missed.store(missed, Ordering::Relaxed);
+    }
+
+    /// Whether a connect is to wait for somebody who waits: also now and then where those before have done so in vain.
+    fn may_wait(&self) -> bool {
+        !self.is_missed() || self.missed.load(Ordering::Relaxed).is_power_of_two()
     }
 
     fn note_short(&self) {
@@ -130,15 +158,29 @@ pub(super) fn note_end(socket: &Socket) {
 /// A connection is put aside.
 pub(crate) fn note_kept(socket: &Socket) {
     socket.on_trial.store(false, Ordering::Relaxed);
-    if socket.role() == Role::Connector {
-        Port::of(socket.port()).wait(0);
-    }
+}
+
+/// A `connect` to that port uses a socket again.
+pub(crate) fn note_used(port: u16) {
+    Port::of(port).note_used();
+}
+
+/// A `connect` to that port might, but nobody waits there.
+pub(crate) fn note_missed(port: u16) {
+    Port::of(port).note_missed();
+}
+
+/// Whether such a `connect` is to wait for somebody.
+pub(crate) fn may_wait(port: u16) -> bool {
+    config::upgrade() == config::Upgrade::Sync || Port::of(port).may_wait()
 }
 
 /// One that was put aside is given up: nobody has used it again for as long as it was kept.
 pub(crate) fn note_unused(socket: &Socket) {
     if socket.role() == Role::Connector {
-        Port::of(socket.port()).note_vain();
+        let port = Port::of(socket.port());
+        port.missed.store(0, Ordering::Relaxed);
+        port.note_vain();
     }
 }
 
@@ -166,10 +208,29 @@ mod tests {
             port.note_vain();
         }
         assert_eq!(pause(port), MOST);
-        port.wait(0);
+        for _ in 0..16 {
+            port.note_used();
+        }
         assert!(port.is_due());
         port.note_vain();
         assert_eq!(pause(port), AGAIN);
+    }
+
+    #[test]
+    fn nothing_is_tried_and_hardly_anybody_waits_where_the_acceptor_is_busy() {
+        let port = Port::of(8);
+        port.wait(0);
+        let misses = |count: u32| {
+            (0..count).fold(0, |waits, _| {
+                port.note_missed();
+                waits + u32::from(port.may_wait())
+            })
+        };
+        assert!(misses(MANY - 1) == MANY - 1 && port.is_due());
+        assert_eq!(misses(1000), 8);
+        assert!(!port.is_due());
+        port.note_used();
+        assert!(port.is_due() && port.may_wait());
     }
 
     #[test]
