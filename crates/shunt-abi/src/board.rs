@@ -5,6 +5,8 @@
 //! 4096  ports:  65,536 bits, one per TCP port with an accelerated listener, or behind which
 //!               one has been found that is elsewhere, or has another port there
 //! 12288 mail:   one u32 per client, raised after each message sent to it
+//! 77824 trials: 65,536 bits, one per TCP port to which a connection is about to be made, or has been made, that is tried
+//!               in shared memory though it may be short
 //! ```
 //!
 //! A `connect` looks at one bit; a call on a connection that awaits its pairing
@@ -31,5 +33,8 @@ pub const MAIL_SLOTS: usize = 16_384;
 /// Mailbox index of a client without a mail counter: it looks at its control
 /// socket instead.
 pub const NO_MAIL: u32 = u32::MAX;
+/// Offset of the bitmap of ports at which a connector has claimed a short connection whose acceptor is to claim it, too
+/// ([`crate::message::FLAG_TRIAL`]); bits as at [`PORTS_AT`].
+pub const TRIALS_AT: usize = MAIL_AT + MAIL_SLOTS * 4;
 /// Size of the whole board.
-pub const SIZE: usize = MAIL_AT + MAIL_SLOTS * 4;
+pub const SIZE: usize = TRIALS_AT + 65_536 / 8;

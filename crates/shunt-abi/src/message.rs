@@ -163,7 +163,7 @@ pub enum Role {
 /// | Counters, Statistics | descriptor attached |
 /// | Spare | `arena` (the client's number for it), `slot` (as NeedSpare says); descriptor attached, or a `status` |
 /// | Listen, Unlisten | `cookie`, `port` |
-/// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere; bit 10: it may be met on another host |
+/// | Claim | `cookie`, `fd`, `role`, `flags` bit 0: answer even if nothing matches; bit 3: the client has not made it, `index` of its descriptors name it; bit 4: its peer has gone elsewhere; bit 10: it may be met on another host; bit 12: it is a trial, to `port` |
 /// | Paired | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`, `arena` (own, always); `flags` bit 1: new link, then the peer's arena is attached; bit 8: the other end is in another network namespace |
 /// | Abroad | from the daemon: a socket attached, `role`: 0, to call by, or 1, to be called at; or none, `flags`: [`FLAG_ANSWER`]: the answer is complete, `index`: of how many sockets to be called at it consisted; to it: `index`: how many of these are wanted |
 /// | Gone | `link`; `flags` bit 5: nobody has had a slot of it for a while, so it may be unmapped at once; bit 10: it is between hosts, whose handles are counted apart; bit 11: the peer process has died, which may be said behind a first Gone that does not say so |
@@ -271,6 +271,9 @@ pub const FLAG_REACHES: u32 = 1024;
 
 /// [`Message::flags`]: the process at the other end of the link has died (Gone).
 pub const FLAG_DIED: u32 = 2048;
+
+/// [`Message::flags`]: the connection is one of many short ones, and its acceptor is to claim it, too (Claim).
+pub const FLAG_TRIAL: u32 = 4096;
 
 /// Bytes of a [`Message::text`].
 pub const TEXT_BYTES: usize = 96;

@@ -132,8 +132,7 @@ pub(crate) fn read(environment: Environment) {
         HESITANT.store(steps, Ordering::Relaxed);
         path::pause_with(hesitate);
     }
-    let at_once = matches!(mode, Upgrade::Eager | Upgrade::Sync);
-    if at_once && number("SHUNT_RECYCLE=").is_some_and(|on| on != 0) {
+    if number("SHUNT_RECYCLE=").is_some_and(|on| on != 0) {
         RECYCLES.store(true, Ordering::Relaxed);
     }
     let path = |name| variable(name).filter(|path| !path.is_empty());
@@ -183,8 +182,7 @@ pub(crate) fn is_restless() -> bool {
     every != 0 && WAITS.fetch_add(1, Ordering::Relaxed).is_multiple_of(every)
 }
 
-/// Whether connections that are closed in order are put aside for the next ones: a test wishes it, and each connection is
-/// paired at once.
+/// Whether connections that are closed in order are put aside for the next ones: a test wishes it.
 #[inline]
 pub(crate) fn recycles() -> bool {
     RECYCLES.load(Ordering::Relaxed) && upgrade() != Upgrade::Off

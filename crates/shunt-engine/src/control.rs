@@ -28,7 +28,7 @@ mod to_daemon;
 mod vain;
 mod wire;
 
-pub(crate) use board::{accelerates, await_listed, crosses, has_mail};
+pub(crate) use board::{accelerates, await_listed, await_trial, crosses, has_mail, is_tried};
 pub(crate) use borrow::{Loan, Proxy, Request, Resent, borrow};
 pub(crate) use dial::{ensure, ensure_without_waiting, has_been_served, show_region};
 pub(crate) use inquiry::{await_answers, inquire};

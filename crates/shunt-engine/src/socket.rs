@@ -64,7 +64,7 @@ pub(crate) use locked::Locked;
 pub(crate) use paired::any as is_any_paired;
 pub(crate) use queued::{Queued, is_any_queued};
 pub(crate) use recycled::{Origin, Place, Whereabouts};
-pub(crate) use settings::{NO_RCVTIMEO, NO_SNDTIMEO, RESTORED, SETS_TIMEOUTS};
+pub(crate) use settings::{KEEPALIVE, NO_RCVTIMEO, NO_SNDTIMEO, RESTORED, SETS_TIMEOUTS};
 pub(crate) use shunt_abi::counters::{Counts, Stage};
 
 /// See the module.
@@ -111,6 +111,8 @@ pub(crate) struct Socket {
     pub(crate) afar: AtomicBool,
     /// Both ends have been waited for until they were attached, or as long as one may (sync).
     pub(crate) completed: AtomicBool,
+    /// It is brought to its rings at once, though it may be short: a trial whether the next ones can use its socket again.
+    pub(crate) on_trial: AtomicBool,
     /// A call was told of a reset before which no FIN had come.
     pub(crate) was_reset: AtomicBool,
     /// What the daemon knows of it, and has said.
@@ -188,10 +190,17 @@ impl Socket {
         socket.port.store(0, o);
         socket.calls.store(0, o);
         socket.claim_after.store(0, o);
-        for flag in [&socket.adopted, &socket.afar, &socket.completed] {
+        let Self {
+            adopted,
+            afar,
+            completed,
+            on_trial,
+            was_reset,
+            ..
+        } = socket;
+        for flag in [adopted, afar, completed, on_trial, was_reset] {
             flag.store(false, o);
         }
-        socket.was_reset.store(false, o);
         socket.watcher.store(0, o);
         socket.inside.clear();
         socket.dealings.clear();
@@ -426,6 +435,11 @@ impl Socket {
         self.record.port.store(u32::from(port), Ordering::Relaxed);
     }
 
+    /// Whether it is a trial.
+    pub(crate) fn tries(&self) -> bool {
+        self.on_trial.load(Ordering::Relaxed)
+    }
+
     /// Whether the daemon has answered that nobody claims the other end.
     pub(crate) fn answered(&self) -> bool {
         self.dealings.answered.load(Ordering::Acquire)
@@ -433,7 +447,7 @@ impl Socket {
 
     /// `matched`: somebody does, but the pairing needs memory that is still to come.
     pub(crate) fn note_answer(&self, matched: bool) {
-        if matched && config::upgrade() == Upgrade::Sync {
+        if matched && (config::upgrade() == Upgrade::Sync || self.tries()) {
             return; // Who waits goes on.
         }
         // An eager connector would have claimed it. If another does so later, the

@@ -20,6 +20,7 @@ mod again;
 mod attach;
 mod ends;
 pub(crate) mod sync;
+pub(crate) mod trial;
 mod worth;
 
 pub(crate) use again::may_return;
@@ -52,7 +53,7 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
         socket.set_plain(Stage::Fresh, reason);
         return;
     }
-    let eager = is_eager();
+    let eager = is_eager() || socket.tries();
     let after = if eager { 0 } else { LIVES_AFTER };
     socket.claim_after.store(after, Ordering::Relaxed);
     // Until it has shown that it will live, nobody need be asked for it.
@@ -127,6 +128,7 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
     if role == Role::Connector {
         if know_cookie(socket, fd) {
             control::claim(socket, fd, None);
+            trial::await_said(socket);
         }
         return;
     }

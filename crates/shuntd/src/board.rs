@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 use shunt_abi::board::{
     CROSSES_AT, MAGIC, MAGIC_AT, MAIL_AT, MAIL_SLOTS, NO_MAIL, PID_AT, PORTS_AT, PROTOCOL_AT, SIZE,
+    TRIALS_AT,
 };
 
 use crate::sys::Words;
@@ -97,10 +98,25 @@ impl Drop for Listed {
     }
 }
 
+/// A port at which a connection is tried, for a while.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    board: Rc<Board>,
+    port: u16,
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.board.end_trial(self.port);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Used {
     /// Listeners per port, of all clients together, and what else has it listed.
     listeners: HashMap<u16, u32>,
+    /// Trials per port.
+    trials: HashMap<u16, u32>,
     /// Mail counters given back by clients that have gone.
     free: Vec<u32>,
     /// The first counter that was never given out.
@@ -192,6 +208,30 @@ impl Board {
         }
     }
 
+    /// Acceptors at `port` are to claim what they accept as long as the answer lives.
+    pub(crate) fn begin_trial(self: &Rc<Self>, port: u16) -> Trial {
+        *self.used.borrow_mut().trials.entry(port).or_default() += 1;
+        self.word(TRIALS_AT + usize::from(port) / 32 * 4)
+            .fetch_or(1 << (port % 32), Ordering::Release);
+        Trial {
+            board: Rc::clone(self),
+            port,
+        }
+    }
+
+    fn end_trial(&self, port: u16) {
+        let mut used = self.used.borrow_mut();
+        let Some(count) = used.trials.get_mut(&port) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            used.trials.remove(&port);
+            self.word(TRIALS_AT + usize::from(port) / 32 * 4)
+                .fetch_and(!(1 << (port % 32)), Ordering::Release);
+        }
+    }
+
     /// A mail counter for a new client, at zero; [`NO_MAIL`] if all are taken.
     pub(crate) fn take_mail(&self) -> u32 {
         let mut used = self.used.borrow_mut();
@@ -252,6 +292,21 @@ mod tests {
         );
         board.remove_listener(6379);
         assert_eq!(board.port_word(6379).load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_port_is_one_of_trials_until_the_last_has_ended() {
+        let board = Rc::new(Board::new(false).unwrap());
+        let word = || {
+            board
+                .word(TRIALS_AT + 6379 / 32 * 4)
+                .load(Ordering::Relaxed)
+        };
+        let [one, other] = [board.begin_trial(6379), board.begin_trial(6379)];
+        drop(one);
+        assert_eq!(word(), 1 << (6379 % 32));
+        drop(other);
+        assert_eq!(word(), 0);
     }
 
     #[test]

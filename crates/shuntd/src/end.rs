@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use shunt_abi::message::Role;
 
-use crate::board::Listed;
+use crate::board::{Listed, Trial};
 use crate::inspect::Connected;
 use crate::link::Seat;
 use crate::tuple::Tuple;
@@ -80,6 +80,8 @@ pub(crate) struct End {
     pub(crate) mate: Option<Mate>,
     /// It was accepted, and waits for the claim of its connector, who makes one if the port is listed.
     pub(crate) listed: Option<Listed>,
+    /// Its connector has claimed it as a trial, and its acceptor has not yet.
+    pub(crate) trial: Option<Trial>,
     /// Its client can use it if the other end is on another host.
     pub(crate) reaches: bool,
     /// Its own and its peer's address, as its client says.
@@ -107,6 +109,7 @@ impl End {
             kept: false,
             mate: None,
             listed: None,
+            trial: None,
             reaches: false,
             named: None,
             socket: None,
@@ -321,7 +324,7 @@ impl Ends {
         let Some(end) = self.ends.get_mut(&id) else {
             return;
         };
-        (end.state, end.listed) = (State::Refused, None);
+        (end.state, end.listed, end.trial) = (State::Refused, None, None);
         self.unresolved.remove(end.user, end.turn, id);
     }
 

@@ -61,14 +61,32 @@ pub(super) fn set_seen(mail: u32) {
 /// Whether some process on this host accelerates connections to `port`: one
 /// look at the board.
 pub(crate) fn accelerates(port: u16) -> bool {
+    is_set(board::PORTS_AT, port)
+}
+
+/// Whether some connector has claimed a short connection there that its acceptor is to claim, too.
+pub(crate) fn is_tried(port: u16) -> bool {
+    is_set(board::TRIALS_AT, port)
+}
+
+/// Waits until acceptors can see that, so many nanoseconds at most.
+pub(crate) fn await_trial(port: u16, longest: u64) {
+    let start = sys::now();
+    while !is_tried(port) && sys::now() - start < longest {
+        sys::sched_yield();
+    }
+}
+
+/// A port's bit in one of the board's bitmaps.
+fn is_set(bitmap: usize, port: u16) -> bool {
     let board = BOARD.load(Ordering::Acquire);
     if board.is_null() {
         return false;
     }
-    // SAFETY: every port has its word in the board, which is never unmapped.
+    // SAFETY: every port has its word in the bitmaps of the board, which is never unmapped.
     let word = unsafe {
         &*board
-            .add(board::PORTS_AT + port as usize / 32 * 4)
+            .add(bitmap + port as usize / 32 * 4)
             .cast::<AtomicU32>()
     };
     word.load(Ordering::Acquire) & 1 << (port % 32) != 0

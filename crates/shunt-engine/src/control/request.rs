@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 use shunt_abi::layout;
-use shunt_abi::message::{self, Kind, Message};
+use shunt_abi::message::{self, Kind, Message, Role};
 
 use super::board::has_mail;
 use super::dial::ensure;
@@ -95,6 +95,10 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
     }
     if reach::is_on() {
         m.flags |= message::FLAG_REACHES;
+    }
+    if socket.tries() && socket.role() == Role::Connector {
+        m.flags |= message::FLAG_TRIAL;
+        m.port = socket.port();
     }
     if socket.adopted.load(Ordering::Relaxed) {
         m.flags |= message::FLAG_ADOPTED;

@@ -309,8 +309,9 @@ fn is_ready(item: &Item, conn: &Conn) -> bool {
     stream::may_be(conn, wanted(item.events), edge.then_some(item.end))
 }
 
-/// Whether a log would have told of something. Of ends the kernel tells.
+/// Whether a log would have told of something. Of ends the kernel tells, but for that of a peer that has put the connection aside.
 fn has_some(item: &Item) -> bool {
-    Conn::new(item.socket, item.socket.fd())
-        .is_some_and(|conn| is_ready(item, &conn) || stream::leaves_ring(&conn))
+    Conn::new(item.socket, item.socket.fd()).is_some_and(|conn| {
+        is_ready(item, &conn) || stream::leaves_ring(&conn) || conn.is_put_aside_by_peer()
+    })
 }

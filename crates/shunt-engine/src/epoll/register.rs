@@ -15,7 +15,7 @@ use super::outside;
 use super::polled;
 use super::set::{SETS, Set};
 use super::state::State;
-use super::watch::watch;
+use super::watch::{say_watched, watch};
 use super::{ALWAYS, hearing};
 use crate::socket::{Locked, Socket, Stage};
 use crate::stream::{self, Conn};
@@ -307,7 +307,8 @@ pub(crate) fn leave_sets(socket: &'static Socket, fd: c_int) -> bool {
             }
         });
     }
-    watch(&socket);
+    // Nobody looks at what the peer does meanwhile: that is seen before the connection is put aside, or not at all.
+    say_watched(&socket);
     socket.socket.items.is_empty()
 }
 

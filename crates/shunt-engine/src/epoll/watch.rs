@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use shunt_shm::atomic::heavy;
+use shunt_shm::atomic::{full, heavy};
 use shunt_shm::slot;
 
 use super::hearing;
@@ -15,21 +15,29 @@ use crate::socket::Locked;
 /// A socket whose registrations are all inactive stays as it is. `true`: the
 /// peer has been told something new.
 pub(super) fn watch(socket: &Locked) -> bool {
-    let told = say_watched(socket);
-    if told {
+    let said = change_word(socket);
+    // In this order: who has the peer pass no barrier any more says so there first.
+    let is_fenced = |said: u32| said & slot::FENCED != 0 && socket.origin.is_fenced();
+    match said {
+        // As below, but for the peer's full barrier.
+        Some(said) if is_fenced(said) => full(),
         // Pairs with the light barrier before a peer's look at the wait word: what
         // it publishes from now on is logged; what came before is seen by the look
         // that the caller makes next.
-        heavy();
+        Some(_) => heavy(),
+        None => {}
     }
-    told
+    said.is_some()
 }
 
 /// The same without the barrier.
 pub(super) fn say_watched(socket: &Locked) -> bool {
-    let Some(pair) = socket.pair() else {
-        return false;
-    };
+    change_word(socket).is_some()
+}
+
+/// The same; what the word was, if it has changed.
+fn change_word(socket: &Locked) -> Option<u32> {
+    let pair = socket.pair()?;
     // A thread that waits for several connections does not say on which core.
     pair.own.face.forget_core();
     let mut group = None;
@@ -53,7 +61,7 @@ pub(super) fn say_watched(socket: &Locked) -> bool {
         });
     }
     if group.is_none() && inactive {
-        return false;
+        return None;
     }
     let bits = group.map_or(0, said);
     let change = |old: u32| {
@@ -63,7 +71,7 @@ pub(super) fn say_watched(socket: &Locked) -> bool {
     };
     let wait = &pair.own.face.wait;
     wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, change)
-        .is_ok()
+        .ok()
 }
 
 /// The bits that name a group.

@@ -73,7 +73,7 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
     };
     // Only a process that claims at once has anything to say before.
     let fresh = socket.stage() == Stage::Fresh;
-    if fresh && !config::claims_at_once() || !thread::owns_memory() {
+    if fresh && !config::claims_at_once() && !config::recycles() || !thread::owns_memory() {
         return;
     }
     // SAFETY: the caller's promise.
@@ -85,8 +85,11 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
         } else if let Some(port) = address::port_of(address, length) {
             if config::recycles() {
                 socket.queued.note_connect(port);
+                upgrade::trial::begin(socket, port);
             }
-            upgrade::consider(socket, fd, Role::Connector, Some(port));
+            if config::claims_at_once() || socket.tries() {
+                upgrade::consider(socket, fd, Role::Connector, Some(port));
+            }
         }
     }
 }
@@ -219,6 +222,7 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
             socket.settings.inherit(&listener.settings);
             socket.origin.note_accept(listener);
             upgrade::sync::watches(listener);
+            upgrade::trial::follow(socket, listener);
         }
         upgrade::consider(socket, fd, Role::Acceptor, None);
         upgrade::sync::complete(socket, fd);

@@ -13,9 +13,9 @@ use shunt_abi::Reason;
 use super::inherit::give_up;
 use super::{after_dup, make_room};
 use crate::entry::{self, Entry};
-use crate::socket::{SETS_TIMEOUTS, Socket, Stage};
+use crate::socket::{KEEPALIVE, SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::Conn;
-use crate::{Outcome, control, signal, stream, sys, thread, upgrade, wake};
+use crate::{Outcome, config, control, signal, stream, sys, thread, upgrade, wake};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -234,7 +234,9 @@ pub unsafe fn setsockopt(
     };
     // SAFETY: the caller's promise; the kernel checks it again.
     let number = unsafe { number(value, length as usize) };
-    socket.settings.note(level, name, number);
+    if !note_keepalive(socket, fd, level, name) {
+        socket.settings.note(level, name, number);
+    }
     if needs_kernel(level, name, number) {
         if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) {
             // Also of what a listener accepts. If the kernel refuses it, nothing is lost but speed.
@@ -277,6 +279,21 @@ pub unsafe fn setsockopt(
         _ => {}
     }
     Outcome::Kernel
+}
+
+/// An option of a connection that the next one on its base socket is to have as before ([`KEEPALIVE`]). `false`: it is no such.
+fn note_keepalive(socket: &Socket, fd: c_int, level: c_int, name: c_int) -> bool {
+    let which = KEEPALIVE.iter().position(|&known| known == name);
+    let which = which.filter(|_| level == libc::IPPROTO_TCP && socket.is_connected());
+    let Some(before) = which.map(|which| &socket.settings.keepalive[which]) else {
+        return false;
+    };
+    if !config::recycles() || before.load(Ordering::Relaxed) != 0 {
+        return config::recycles();
+    }
+    let now = sys::getsockopt::<c_int>(fd, level, name);
+    before.store(now.unwrap_or(0), Ordering::Relaxed);
+    now.is_ok()
 }
 
 /// Whether an option makes the kernel do what rings cannot.

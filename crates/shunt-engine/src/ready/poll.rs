@@ -3,18 +3,22 @@
 use libc::{c_int, nfds_t, pollfd, sigset_t};
 
 use super::array::{Memory, with_array};
-use super::sleeper::{HEARD, PLACE, Scratch, get_in, get_out, reads};
-use crate::entry::{self, Entry};
-use crate::epoll::{self, Known, Limit, Set};
+use super::sleeper::{HEARD, PLACE, Scratch, get_in, get_out};
+use crate::epoll::{self, Limit, Set};
 use crate::hold::Taken;
-use crate::recycle::{self, Waits};
+use crate::recycle::Waits;
 use crate::region::count;
-use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn, Spin};
-use crate::thread::is_alone;
 use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
-use crate::{Outcome, control, signal, sys, upgrade};
+use crate::{Outcome, control, signal, sys};
+
+mod listeners;
+mod whose;
+
+use listeners::wait_at_listeners;
+pub(super) use listeners::{is_told_beside_kernel, look_at_listeners};
+pub(super) use whose::{Whose, whose};
 
 /// What a program has passed as its array.
 pub(super) enum Array<'a> {
@@ -86,58 +90,6 @@ pub(super) fn in_vain(fds: &[pollfd], call: impl FnOnce(&mut [pollfd]) -> Outcom
     with_array(fds.len(), on_copy).unwrap_or(Outcome::Fail(libc::ENOMEM))
 }
 
-/// Who makes a call.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Whose {
-    /// The kernel.
-    Kernels,
-    /// The library, as something that it names may become shunted while it waits. Where nobody can bring that about it is the
-    /// [real call](poll_in_kernel).
-    Perhaps,
-    /// The library: it names something that is shunted.
-    Ours,
-}
-
-/// Who makes a call; `now`: it does not wait. Not the kernel, if the call must end, as a signal handler has run since it
-/// began, of which the kernel's call would not know.
-pub(super) fn whose(fds: &[pollfd], now: bool, seen: Seen) -> Whose {
-    let mut whose = match !now && seen.any_since() {
-        true => Whose::Ours,
-        false => Whose::Kernels,
-    };
-    for one in fds {
-        whose = whose.max(match entry::look(one.fd) {
-            Entry::Socket(socket) => whose_is(socket, one.fd, now),
-            // Another thread may add to an empty one meanwhile, of which the kernel would not know.
-            Entry::Set(set) if !now || set.must_be_exposed() => Whose::Ours,
-            _ => Whose::Kernels,
-        });
-    }
-    if whose == Whose::Perhaps && !is_alone() {
-        return Whose::Ours;
-    }
-    whose
-}
-
-fn whose_is(socket: &'static Socket, fd: c_int, now: bool) -> Whose {
-    match socket.stage() {
-        Stage::Attached => Whose::Ours,
-        Stage::Claimed | Stage::Paired => match upgrade::progress(socket, fd, Known::Nothing) {
-            true => Whose::Ours,
-            false => Whose::Perhaps,
-        },
-        Stage::Candidate if !now => Whose::Perhaps,
-        Stage::Listener => {
-            upgrade::sync::watches(socket);
-            match recycle::concerns(socket, now) {
-                true => Whose::Ours,
-                false => Whose::Kernels,
-            }
-        }
-        _ => Whose::Kernels,
-    }
-}
-
 /// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
 /// what the kernel reported of each, or nothing.
 pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
@@ -151,61 +103,6 @@ pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
         }
     }
     found
-}
-
-/// The same of listeners for which something was offered in memory, behind what the kernel has reported.
-#[inline(always)]
-pub(super) fn look_at_listeners(fds: &mut [pollfd], waits: &Waits) -> usize {
-    if recycle::is_any() {
-        look_at_each(fds, waits)
-    } else {
-        0
-    }
-}
-
-#[cold]
-fn look_at_each(fds: &mut [pollfd], waits: &Waits) -> usize {
-    if waits.have_news() {
-        waits.end();
-    }
-    let mut found = 0;
-    for one in fds.iter_mut().filter(|one| is_told_beside_kernel(one)) {
-        found += usize::from(one.revents == 0);
-        one.revents |= one.events & READABLE;
-    }
-    found
-}
-
-/// What a listener is when there is something to accept.
-const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
-
-/// Whether a listener has something to accept of which the kernel does not know.
-#[cold]
-fn has_taken(fd: c_int) -> bool {
-    let is_listener = |socket: &&Socket| socket.stage() == Stage::Listener;
-    let listener = Socket::of(fd).filter(is_listener);
-    listener.is_some_and(recycle::is_readable)
-}
-
-/// The same of one that a program polls.
-pub(super) fn is_told_beside_kernel(one: &pollfd) -> bool {
-    recycle::is_any_taken() && reads(one.events) && has_taken(one.fd)
-}
-
-/// The thread waits for what comes to its listeners, unless it does already.
-#[inline(always)]
-fn wait_at_listeners(fds: &[pollfd], waits: &Waits, limit: Limit) {
-    if recycle::is_any() && !limit.is_now() && !waits.are_any() {
-        wait_at_each(fds, waits);
-    }
-}
-
-#[cold]
-fn wait_at_each(fds: &[pollfd], waits: &Waits) {
-    let reading = fds.iter().filter(|one| reads(one.events));
-    for listener in reading.filter_map(|one| Socket::of(one.fd)) {
-        waits.begin(listener);
-    }
 }
 
 /// Asks the kernel about everything else, without waiting.
@@ -517,33 +414,4 @@ fn take_others(fds: &mut [pollfd], reported: &[pollfd]) -> usize {
 }
 
 #[cfg(all(test, not(miri)))]
-mod tests {
-    use super::*;
-    use crate::both_ends::one_at_a_time;
-    use crate::thread;
-
-    #[test]
-    fn news_go_before_a_signal_that_came_with_them() {
-        let _alone = one_at_a_time();
-        thread::learn_pid();
-        let fd = sys::eventfd().unwrap();
-        let seen = signals::now();
-        signals::count_one(true);
-        let ask = || {
-            let mut one = [pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            }];
-            // SAFETY: no mask.
-            let outcome = unsafe { poll(&mut one, Limit::new(None), std::ptr::null(), seen) };
-            (outcome, one[0].revents)
-        };
-        assert_eq!(ask(), (Outcome::Fail(libc::EINTR), 0));
-        let one = 1u64;
-        // SAFETY: the number is there.
-        assert_eq!(unsafe { libc::write(fd, (&raw const one).cast(), 8) }, 8);
-        assert_eq!(ask(), (Outcome::Done(1), libc::POLLIN));
-        sys::close(fd);
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use crate::hold;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 use crate::table::{self, Word};
-use crate::{config, epoll, stats, sys};
+use crate::{config, epoll, stats, sys, upgrade};
 
 /// The last descriptor of a connection is about to be closed. `true`: it is kept instead of the connection's end, which the
 /// peer has been told of in memory; the number names nothing any more, and the caller closes it.
@@ -22,6 +22,7 @@ pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
     let Some(conn) = Conn::attached(socket, fd) else {
         return false;
     };
+    let watched = !socket.items.is_empty();
     if !epoll::leave_sets(socket, fd) {
         return false;
     }
@@ -34,11 +35,12 @@ pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
     let Ok(copy) = lock::copy(fd) else {
         return false;
     };
-    if !stream::put_aside(&conn) {
+    if !stream::put_aside(&conn, watched) {
         sys::close(copy);
         return false;
     }
     stats::add_and_begin(socket);
+    upgrade::trial::note_kept(socket);
     socket.put_aside(copy);
     room.keep(&locked, socket, copy);
     table::enter(fd, Word::NOTHING);

@@ -12,9 +12,10 @@ use super::store::{self, Kept};
 use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::made::Flags;
-use crate::socket::{RESTORED, Socket, Stage, is_any_queued};
+use crate::socket::{KEEPALIVE, RESTORED, Socket, Stage, is_any_queued};
 use crate::stream::{self, Conn, Spin};
 use crate::sys::{self, address};
+use crate::upgrade::trial;
 use crate::{Outcome, config, signal, thread};
 
 /// Before the real `connect`. `Done`: the number names the connection.
@@ -39,11 +40,17 @@ pub(crate) unsafe fn connect(fd: c_int, at: *const sockaddr, length: socklen_t) 
     };
     socket.origin.note_connect();
     let (_, port, _) = address::parts(&wanted.peer);
-    if store::is_any() && !is_any_queued(port) && wanted.connect() {
-        Outcome::Done(0)
-    } else {
-        Outcome::Kernel
+    if !store::is_any() {
+        return Outcome::Kernel;
     }
+    if !is_any_queued(port) && wanted.connect(trial::may_wait(port)) {
+        trial::note_used(port);
+        return Outcome::Done(0);
+    }
+    if lock::lock().is_some_and(|locked| wanted.is_any_by(&locked)) {
+        trial::note_missed(port);
+    }
+    Outcome::Kernel
 }
 
 /// How long a connect that does not wait looks for an acceptor that is about to close the connection before, and to accept the
@@ -99,7 +106,8 @@ impl Wanted {
     }
 
     /// `true`: the number names a connection that is used again. `false`: there is none at which somebody waits.
-    fn connect(&self) -> bool {
+    /// `waits`: as long as it pays, for somebody who is about to.
+    fn connect(&self, waits: bool) -> bool {
         let mut spin = Spin::new();
         loop {
             let Some(locked) = lock::lock() else {
@@ -116,10 +124,16 @@ impl Wanted {
             }
             let soon = locked.each().any(|kept| self.may_soon(kept));
             drop(locked);
-            if !soon || !self.waits_on(&mut spin) {
+            if !waits || !soon || !self.waits_on(&mut spin) {
                 return false;
             }
         }
+    }
+
+    /// Whether any that is kept leads there, as far as its port says.
+    fn is_any_by(&self, locked: &Locked) -> bool {
+        let mut sockets = locked.each().filter_map(Kept::socket);
+        sockets.any(|socket| self.is_by(socket))
     }
 
     /// Passes a moment. `false`: it has been waited for long enough.
@@ -212,7 +226,7 @@ fn replace(locked: &Locked, kept: &Kept, conn: &Conn<'static>, to: &Wanted) {
     kept.use_again(locked);
 }
 
-/// Has the kernel's socket be as a new one: whether `O_NONBLOCK` is set, and these options ([`RESTORED`]). Other flags make a
+/// Has the kernel's socket be as a new one: whether `O_NONBLOCK` is set, and these options ([`RESTORED`]), and [`KEEPALIVE`] as it was. Other flags make a
 /// socket odd (`fcntl`), and of this one the rings have heard.
 pub(super) fn set_up(socket: &Socket, fd: c_int, nonblock: bool, set: u32) {
     let o = Ordering::Relaxed;
@@ -227,6 +241,11 @@ pub(super) fn set_up(socket: &Socket, fd: c_int, nonblock: bool, set: u32) {
         if differ >> bit & 1 != 0 {
             let on = (set >> bit & 1) as c_int;
             let _ = sys::setsockopt(fd, level, name, &on);
+        }
+    }
+    for (before, name) in socket.settings.keepalive.iter().zip(KEEPALIVE) {
+        if before.load(o) != 0 {
+            let _ = sys::setsockopt(fd, libc::IPPROTO_TCP, name, &before.swap(0, o));
         }
     }
 }

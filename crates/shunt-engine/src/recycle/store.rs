@@ -14,6 +14,7 @@ use crate::stream::{self, Conn};
 use crate::sys;
 use crate::table::{self, Word};
 use crate::thread;
+use crate::upgrade::trial;
 
 /// So many connections a process keeps, ...
 const MOST: usize = 64;
@@ -190,6 +191,9 @@ impl Kept {
             table::enter(self.fd(), Word::NOTHING);
         }
         if let Some(socket) = self.socket() {
+            if matches!(why, GivenUp::Time) {
+                trial::note_unused(socket);
+            }
             if let Some(pair) = socket.pair() {
                 stream::turns(pair).give_up();
             }

@@ -14,6 +14,8 @@ pub(crate) struct Origin {
     by: AtomicU64,
     /// It uses the socket of a former one.
     is_again: AtomicBool,
+    /// Its peer passes a full barrier with each publication, since before it could publish any.
+    is_fenced: AtomicBool,
 }
 
 /// A `connect`.
@@ -40,6 +42,17 @@ impl Origin {
     fn begin(&self, by: u64) {
         self.by.store(by, Ordering::Relaxed);
         self.is_again.store(false, Ordering::Relaxed);
+        self.is_fenced.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether its peer has passed a full barrier with each publication so far.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::Relaxed)
+    }
+
+    /// It is about to begin, with such a peer or without; or its peer is about to be told that it need not any more.
+    pub(crate) fn note_fenced(&self, is_fenced: bool) {
+        self.is_fenced.store(is_fenced, Ordering::Relaxed);
     }
 
     /// Whether the connection has begun in the rings of a former one, and on its socket.

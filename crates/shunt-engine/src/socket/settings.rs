@@ -6,11 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 use libc::c_int;
 
 /// Options that are on or off, and that a base socket which is used again can be told.
-pub(crate) const RESTORED: [(c_int, c_int); 3] = [
+pub(crate) const RESTORED: [(c_int, c_int); 4] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_TCP, libc::TCP_CORK),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
 ];
+
+/// What `SO_KEEPALIVE` goes by. A base socket that is used again is told what it had before the program set it.
+pub(crate) const KEEPALIVE: [c_int; 3] =
+    [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT];
 
 /// In [`Settings::timeouts`]: the kernel has said that there is no `SO_RCVTIMEO`.
 pub(crate) const NO_RCVTIMEO: u8 = 1;
@@ -35,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) tells_left: AtomicBool,
     /// Which of the options are on that a connection put aside can be told anew ([`RESTORED`]), a bit each.
     pub(crate) on: AtomicU32,
+    /// Of a connection, what it had of [`KEEPALIVE`] before the program set that; 0: it has not.
+    pub(crate) keepalive: [AtomicI32; 3],
     /// Some other option has been set: whether it is as a new socket's nobody knows.
     pub(crate) is_odd: AtomicBool,
     /// `SO_TIMESTAMP` or its like, by which `recvmsg` tells when the bytes came; 0: none is set.
@@ -55,11 +62,17 @@ impl Settings {
         self.tells_time.store(0, o);
         self.looks_on.store(false, o);
         self.on.store(0, o);
+        self.keepalive.iter().for_each(|before| before.store(0, o));
         self.is_odd.store(false, o);
     }
 
     /// The program sets an option to this number; `None`: to something else.
     pub(crate) fn note(&self, level: c_int, name: c_int, number: Option<c_int>) {
+        const NO_LINGER: (c_int, c_int, Option<c_int>) =
+            (libc::SOL_SOCKET, libc::SO_LINGER, Some(0));
+        if (level, name, number) == NO_LINGER {
+            return;
+        }
         let known = RESTORED.iter().position(|&known| known == (level, name));
         let (Some(known), Some(number)) = (known, number) else {
             self.is_odd.store(true, Ordering::Relaxed);
@@ -111,7 +124,8 @@ mod tests {
         settings.note(libc::IPPROTO_TCP, libc::TCP_NODELAY, Some(1));
         settings.note(libc::SOL_SOCKET, libc::SO_KEEPALIVE, Some(7));
         settings.note(libc::IPPROTO_TCP, libc::TCP_NODELAY, Some(0));
-        assert_eq!(settings.on.load(Ordering::Relaxed), 0b10);
+        settings.note(libc::SOL_SOCKET, libc::SO_LINGER, Some(0));
+        assert_eq!(settings.on.load(Ordering::Relaxed), 0b100);
         assert!(!settings.is_odd.load(Ordering::Relaxed));
         settings.note(libc::SOL_SOCKET, libc::SO_KEEPALIVE, None);
         assert!(settings.is_odd.load(Ordering::Relaxed));

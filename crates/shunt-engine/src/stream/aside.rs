@@ -100,8 +100,9 @@ pub(crate) fn awaits_base(conn: &Conn) -> bool {
 }
 
 /// In the place of [`super::before_close`], for a connection that nobody else has: the peer is told in the slot that it is
-/// closed. `false`: that cannot be, and the kernel is to tell it.
-pub(crate) fn put_aside(conn: &Conn) -> bool {
+/// closed. `false`: that cannot be, and the kernel is to tell it. `watched`: it was in an epoll set, and so will be the next one: its
+/// peer passes a full barrier with each publication of that, so that the set need not issue a heavy one.
+pub(crate) fn put_aside(conn: &Conn, watched: bool) -> bool {
     let own = conn.pair.own;
     // Said before the look at what is unread, the end would hide the reset from a peer that sent in time.
     let ends_well = conn.is_in_order() && conn.ends_in_rings() && !leaves_unread(conn);
@@ -109,6 +110,10 @@ pub(crate) fn put_aside(conn: &Conn) -> bool {
         return false;
     }
     let turns = turns(conn.pair);
+    if watched {
+        // Seen by the peer before it offers the next connection, or takes it.
+        publish::set_bits(&own.face.wait, slot::FENCED);
+    }
     turns.put_aside();
     publish::set_bits(&own.face.state, slot::CLOSED);
     hesitate();
@@ -171,7 +176,10 @@ pub(crate) fn take_again(conn: &Conn) -> bool {
 }
 
 fn begin(conn: &Conn, life: u32) {
-    conn.pair.own.begin_recycled(life);
+    let own = conn.pair.own;
+    own.begin_recycled(life);
+    let is_fenced = own.face.wait.load(Ordering::Relaxed) & slot::FENCED != 0;
+    conn.socket.origin.note_fenced(is_fenced);
 }
 
 /// A connection begins that its peer has still to accept: whoever waits for it there is called.

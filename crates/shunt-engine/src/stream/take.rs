@@ -40,6 +40,7 @@ impl Conn<'_> {
     pub(crate) fn unfence(&self) {
         let (wait, token) = (&self.pair.own.face.wait, &self.pair.own.receiving.token);
         if wait.load(Ordering::Relaxed) & slot::FENCED != 0 && self.take(token) {
+            self.socket.origin.note_fenced(false);
             publish::clear_bits(wait, slot::FENCED);
             thread::give(token);
         }

@@ -262,7 +262,11 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     own.face.epoch.fetch_add(1, Ordering::AcqRel);
     match want {
         Want::Data => {
-            if own.face.say_asleep(!has_streamed(conn)) {
+            let soon = !has_streamed(conn);
+            if !soon {
+                conn.socket.origin.note_fenced(false);
+            }
+            if own.face.say_asleep(soon) {
                 HEAVY.fetch_add(1, Ordering::Relaxed);
             }
             let socket = conn.socket;

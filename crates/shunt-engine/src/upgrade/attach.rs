@@ -29,7 +29,7 @@ pub(super) fn attach_paired(socket: &'static Socket, fd: c_int, known: Known) ->
 /// Whether its acceptor, which was paired at once, may still hand it on to somebody
 /// else, as it has not used it.
 fn awaits_acceptor(socket: &Socket) -> bool {
-    if !config::claims_at_once() || socket.role() != Role::Connector {
+    if !(config::claims_at_once() || socket.tries()) || socket.role() != Role::Connector {
         return false;
     }
     control::check_mail();

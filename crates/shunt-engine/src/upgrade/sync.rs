@@ -19,6 +19,7 @@ use shunt_abi::message::Role;
 use shunt_shm::slot;
 
 use super::attach::{attach_paired, hear};
+use super::trial;
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::socket::{SOCKETS, Socket, Stage};
@@ -49,7 +50,7 @@ fn is_on() -> bool {
 /// interrupted by a signal.
 #[inline]
 pub(super) fn is_due(socket: &Socket) -> bool {
-    is_on() && !is_past(socket)
+    (is_on() || socket.tries()) && !is_past(socket)
 }
 
 /// Whether it was completed, or never will be.
@@ -83,7 +84,12 @@ pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
     let start = sys::now();
     while !is_settled(socket, fd) {
         let passed = sys::now() - start;
-        if passed >= patience(socket).min(longest()) {
+        let longest = if is_on() {
+            longest()
+        } else {
+            trial::longest(socket)
+        };
+        if passed >= patience(socket).min(longest) {
             return give_up(socket, passed);
         }
         control::nap();

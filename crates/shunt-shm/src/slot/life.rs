@@ -1,6 +1,6 @@
 //! A slot's lives: how each begins, and by which number its peer knows it.
 
-use super::{READY, Recall, Slot};
+use super::{FENCED, READY, Recall, Slot};
 use crate::atomic::Ordering;
 use crate::publish;
 use crate::wake::Address;
@@ -82,11 +82,11 @@ impl Slot {
     }
 
     /// Starts the life of the next connection in a slot that both sides have put aside: its streams go on where those of the
-    /// former one have ended, in both rings.
+    /// former one have ended, in both rings. A peer that passes a full barrier with each publication ([`FENCED`]) goes on to do so.
     pub fn begin_recycled(&self, life: u32) {
         let o = Ordering::Relaxed;
         self.face.state.store(READY, o);
-        self.face.wait.store(0, o);
+        self.face.wait.store(self.face.wait.load(o) & FENCED, o);
         self.face.core.store(0, o);
         self.options.most.store(0, o);
         self.options.error.store(0, o);

@@ -7,8 +7,8 @@
 //! ```
 
 use shunt_abi::message::{
-    FLAG_ADOPTED, FLAG_AGAIN, FLAG_CROSSES, FLAG_MATCHED, FLAG_NEW_LINK, FLAG_REACHES, Kind,
-    Message, Role,
+    FLAG_ADOPTED, FLAG_AGAIN, FLAG_CROSSES, FLAG_MATCHED, FLAG_NEW_LINK, FLAG_REACHES, FLAG_TRIAL,
+    Kind, Message, Role,
 };
 use shunt_abi::{Reason, layout};
 
@@ -58,6 +58,11 @@ impl Daemon {
         (end.status, end.former) = (status, former);
         end.named = named(message);
         end.reaches = message.flags & FLAG_REACHES != 0;
+        if let (Role::Connector, Some(client)) = (role, self.clients.get(&id.client))
+            && message.flags & FLAG_TRIAL != 0
+        {
+            end.trial = Some(client.board.begin_trial(message.port));
+        }
         self.add_end(id, end);
         match self.look_at_claim(id) {
             Look::Found(found) if found.is_one_end() => self.refuse(id, Reason::SelfConnected),
@@ -306,7 +311,7 @@ impl Daemon {
         for (((id, mate), seat), file) in ids.into_iter().zip(turned).zip(seats).zip(files) {
             if let Some(end) = self.ends.get_mut(id) {
                 end.state = State::Paired(seat);
-                (end.mate, end.listed) = (mate, None);
+                (end.mate, end.listed, end.trial) = (mate, None, None);
                 end.status = end.status.filter(|&s| s != Reason::PeerPlain as u8);
                 end.answer = false;
             }

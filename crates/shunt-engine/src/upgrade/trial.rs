@@ -1,0 +1,242 @@
+//! Trials: of many short connections to one port now and then one is brought to its rings at once, to see whether the next ones
+//! can use its socket again ([`crate::recycle`]).
+//!
+//! ```text
+//! connector:  so many were short │ claims, and waits until the board says so │ connect │ waits until both are attached
+//! acceptor:                                                       accept │ sees that at the board │ claims │ likewise
+//! ```
+//!
+//! Each wait is bounded. While trials come to nothing each is followed by twice as many connections without one as the one before, so that
+//! those cost what they cost. With each connection that uses a socket again it is half as many, and soon each `connect` that finds
+//! none to use again is a trial. Where some are kept and nobody waits there, time and again, none is tried, and nobody waits for that.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use shunt_abi::message::Role;
+
+use crate::config;
+use crate::control;
+use crate::socket::{Socket, Stage};
+
+/// So many short connections come before the first trial; ...
+const FIRST: u32 = 32;
+/// ... and never more than so many before the next one.
+const MOST: u32 = 1 << 15;
+/// After one that came to nothing where those before did not: so many.
+const AGAIN: u32 = 8;
+
+/// So many connects in a row that found nobody waiting at what is kept say that the acceptor is busy.
+const MANY: u32 = 4;
+
+/// The longest that a connector waits in a trial, in nanoseconds: before the connection is made, ...
+const SAYING: u64 = 1_000_000;
+/// ... and after that.
+const CONNECTING: u64 = 4_000_000;
+/// The same of an acceptor, whom others may wait for.
+const ACCEPTING: u64 = 1_000_000;
+
+/// What this process has seen of connections to one port.
+struct Port {
+    /// Which port it is.
+    number: AtomicU32,
+    /// How many short ones come before the next trial; 0: each may be one.
+    pause: AtomicU32,
+    /// How many have come.
+    short: AtomicU32,
+    /// How many connects in a row have found that something is kept and nobody waits there.
+    missed: AtomicU32,
+}
+
+/// A port that finds its place taken takes it, and begins anew.
+static PORTS: [Port; 64] = [const { Port::new() }; 64];
+
+impl Port {
+    /// All zeros, which take no room in the library's data.
+    const fn new() -> Self {
+        Self {
+            number: AtomicU32::new(0),
+            pause: AtomicU32::new(0),
+            short: AtomicU32::new(0),
+            missed: AtomicU32::new(0),
+        }
+    }
+
+    fn of(number: u16) -> &'static Self {
+        let (port, o) = (&PORTS[usize::from(number) % PORTS.len()], Ordering::Relaxed);
+        if port.number.load(o) != number.into() {
+            port.number.store(number.into(), o);
+            port.wait(FIRST);
+            port.missed.store(0, o);
+        }
+        port
+    }
+
+    /// So many come before the next trial.
+    fn wait(&self, pause: u32) {
+        self.pause.store(pause, Ordering::Relaxed);
+        self.short.store(0, Ordering::Relaxed);
+    }
+
+    fn is_due(&self) -> bool {
+        self.short.load(Ordering::Relaxed) >= self.pause.load(Ordering::Relaxed)
+            && !self.is_missed()
+    }
+
+    fn is_missed(&self) -> bool {
+        self.missed.load(Ordering::Relaxed) >= MANY
+    }
+
+    fn note_used(&self) {
+        self.missed.store(0, Ordering::Relaxed);
+        self.wait(self.pause.load(Ordering::Relaxed) / 2);
+    }
+
+    fn note_missed(&self) {
+        let missed = self.missed.load(Ordering::Relaxed).saturating_add(1);
+        self.missed.store(missed, Ordering::Relaxed);
+    }
+
+    /// Whether a connect is to wait for somebody who waits: also now and then where those before have done so in vain.
+    fn may_wait(&self) -> bool {
+        !self.is_missed() || self.missed.load(Ordering::Relaxed).is_power_of_two()
+    }
+
+    fn note_short(&self) {
+        // Two threads that count the same one do no harm.
+        let short = self.short.load(Ordering::Relaxed).saturating_add(1);
+        self.short.store(short, Ordering::Relaxed);
+    }
+
+    fn note_vain(&self) {
+        let pause = self.pause.load(Ordering::Relaxed);
+        self.wait((pause * 2).clamp(AGAIN, MOST));
+    }
+}
+
+/// A socket is about to connect to `port`: is that a trial?
+pub(crate) fn begin(socket: &Socket, port: u16) {
+    let tries = config::upgrade() != config::Upgrade::Sync && Port::of(port).is_due();
+    socket.on_trial.store(tries, Ordering::Relaxed);
+}
+
+/// One was accepted: is it one that its connector tries?
+pub(crate) fn follow(socket: &Socket, listener: &Socket) {
+    let tries = config::recycles() && control::is_tried(listener.port());
+    socket.on_trial.store(tries, Ordering::Relaxed);
+}
+
+/// A connector has claimed a connection before it makes it: if that is a trial, its acceptor is to see it when it accepts.
+pub(super) fn await_said(socket: &Socket) {
+    if socket.tries() && socket.stage() == Stage::Claimed {
+        control::await_trial(socket.port(), SAYING);
+    }
+}
+
+/// How long an end waits for the other one in a trial, in nanoseconds.
+pub(super) fn longest(socket: &Socket) -> u64 {
+    match socket.role() {
+        Role::Connector => CONNECTING,
+        Role::Acceptor => ACCEPTING,
+    }
+}
+
+/// A connection ends, and its socket is not used again.
+pub(super) fn note_end(socket: &Socket) {
+    if !config::recycles() || socket.role() != Role::Connector || socket.port() == 0 {
+        return;
+    }
+    if socket.tries() {
+        Port::of(socket.port()).note_vain();
+    } else if matches!(
+        socket.stage(),
+        Stage::Candidate | Stage::Claimed | Stage::Paired
+    ) {
+        Port::of(socket.port()).note_short();
+    }
+}
+
+/// A connection is put aside.
+pub(crate) fn note_kept(socket: &Socket) {
+    socket.on_trial.store(false, Ordering::Relaxed);
+}
+
+/// A `connect` to that port uses a socket again.
+pub(crate) fn note_used(port: u16) {
+    Port::of(port).note_used();
+}
+
+/// A `connect` to that port might, but nobody waits there.
+pub(crate) fn note_missed(port: u16) {
+    Port::of(port).note_missed();
+}
+
+/// Whether such a `connect` is to wait for somebody.
+pub(crate) fn may_wait(port: u16) -> bool {
+    config::upgrade() == config::Upgrade::Sync || Port::of(port).may_wait()
+}
+
+/// One that was put aside is given up: nobody has used it again for as long as it was kept.
+pub(crate) fn note_unused(socket: &Socket) {
+    if socket.role() == Role::Connector {
+        let port = Port::of(socket.port());
+        port.missed.store(0, Ordering::Relaxed);
+        port.note_vain();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many short connections come before the next trial.
+    fn pause(port: &Port) -> u32 {
+        let mut pause = 0;
+        while !port.is_due() {
+            port.note_short();
+            pause += 1;
+        }
+        pause
+    }
+
+    #[test]
+    fn trials_that_come_to_nothing_become_rare_and_one_that_pays_is_followed_by_the_next() {
+        let port = Port::of(7);
+        assert_eq!(pause(port), FIRST);
+        port.note_vain();
+        assert_eq!(pause(port), 2 * FIRST);
+        for _ in 0..20 {
+            port.note_vain();
+        }
+        assert_eq!(pause(port), MOST);
+        for _ in 0..16 {
+            port.note_used();
+        }
+        assert!(port.is_due());
+        port.note_vain();
+        assert_eq!(pause(port), AGAIN);
+    }
+
+    #[test]
+    fn nothing_is_tried_and_hardly_anybody_waits_where_the_acceptor_is_busy() {
+        let port = Port::of(8);
+        port.wait(0);
+        let misses = |count: u32| {
+            (0..count).fold(0, |waits, _| {
+                port.note_missed();
+                waits + u32::from(port.may_wait())
+            })
+        };
+        assert!(misses(MANY - 1) == MANY - 1 && port.is_due());
+        assert_eq!(misses(1000), 8);
+        assert!(!port.is_due());
+        port.note_used();
+        assert!(port.is_due() && port.may_wait());
+    }
+
+    #[test]
+    fn a_port_that_comes_to_the_place_of_another_one_begins_anew() {
+        Port::of(9).wait(0);
+        assert_eq!(pause(Port::of(9 + 64)), FIRST);
+        assert_eq!(pause(Port::of(9)), FIRST);
+    }
+}
