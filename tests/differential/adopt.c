@@ -6,7 +6,7 @@
 #include "diff.h"
 #include "plain.h"
 
-enum { ROUNDS = 20000, FEWER = 2000 };
+enum { ROUNDS = 5000, FEWER = 2000 };
 enum { KEPT = 1, TAKEN = 2, INHERITED = 4 }; // the giver's copy; the receiver's way to it
 
 // The other side of ECHO.

@@ -103,7 +103,7 @@ static void half_close_by_server(struct end *e)
         look(e);
     }
     AT(S) {
-        await_events(e, FD, POLLHUP);
+        await_closed(e);
         look(e);
         receive_all(e);
         look(e);
@@ -133,8 +133,8 @@ static void both_half_close_at_once(struct end *e)
 {
     AT(C) { T(send(FD, "abc", 3, 0)); T(shutdown(FD, SHUT_WR)); }
     AT(S) { T(send(FD, "def", 3, 0)); T(shutdown(FD, SHUT_WR)); }
-    AT(C) { await_events(e, FD, POLLHUP); look(e); receive_all(e); look(e); }
-    AT(S) { await_events(e, FD, POLLHUP); look(e); receive_all(e); look(e); }
+    AT(C) { await_over(e); look(e); receive_all(e); look(e); }
+    AT(S) { await_over(e); look(e); receive_all(e); look(e); }
 }
 
 static void end_of_stream(struct end *e)
@@ -172,7 +172,7 @@ static void send_after_close(struct end *e)
     AT(S) {
         await_events(e, FD, POLLRDHUP);
         T(send(FD, "abc", 3, 0));
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         look(e);
         T(send(FD, "abc", 3, 0));
         T(send(FD, "abc", 3, 0));
@@ -190,7 +190,7 @@ static void receive_after_late_reset(struct end *e)
     AT(S) {
         await_events(e, FD, POLLRDHUP);
         T(write(FD, "abc", 3));
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         look(e);
         receive_all(e);
         T(write(FD, "abc", 3));
@@ -202,7 +202,7 @@ static void error_after_late_reset(struct end *e)
     AT(C) close(FD), FD = -1;
     AT(S) {
         T(write(FD, "abc", 3));
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         error(e);
         error(e);
         T(write(FD, "abc", 3));
@@ -216,11 +216,12 @@ static void counted_before_reset(struct end *e)
     int n = -1;
     AT(S) T(send(FD, "unread", 6, 0));
     AT(C) {
+        await_bytes(e, FD, 6);
         T(send(FD, "abc", 3, 0));
         close(FD), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         for (int i = 0; i < 4; i++) {
             T(ioctl(FD, FIONREAD, &n));
             say(e, "%d to be read", n);
@@ -237,7 +238,7 @@ static void be_reset(struct end *e)
         await_bytes(e, FD, 3);
         T(close(FD)), FD = -1;
     }
-    AT(C) await_events(e, FD, POLLHUP);
+    AT(C) await_over(e);
 }
 
 static void close_unread(struct end *e)
@@ -291,7 +292,7 @@ static void close_partly_read(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(C) {
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         look(e);
         receive_all(e);
         look(e);
@@ -308,7 +309,7 @@ static void close_after_peek(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(C) {
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         receive_all(e);
     }
 }
@@ -322,7 +323,7 @@ static void close_both_unread(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         look(e);
         receive_all(e);
         T(close(FD)), FD = -1;
@@ -338,7 +339,7 @@ static void linger_zero(struct end *e)
     }
     AT(S) {
         int empty = memfd_create("empty", MFD_CLOEXEC);
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         look(e);
         names(e);
         T(sendfile(FD, empty, NULL, 4)); // The error stays.
@@ -357,7 +358,7 @@ static void linger_zero_after_data(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         look(e);
         receive_all(e);
         error(e);
@@ -373,7 +374,7 @@ static void linger_zero_after_shutdown(struct end *e)
         T(close(FD)), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         look(e);
         receive_all(e);
         error(e);
@@ -447,7 +448,7 @@ static void full_then_reset(struct end *e)
     AT(C) stuff(e, FD, 4);
     AT(S) T(close(FD)), FD = -1;
     AT(C) {
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         look(e);
         T(send(FD, "x", 1, 0));
         T(send(FD, "x", 1, 0));
@@ -513,7 +514,7 @@ static void shut_both(struct end *e)
         T(shutdown(FD, SHUT_RDWR));
     }
     AT(S) {
-        await_events(e, FD, POLLHUP);
+        await_closed(e);
         look(e);
         T(shutdown(FD, SHUT_RDWR));
         T(shutdown(FD, SHUT_RD));
@@ -776,13 +777,16 @@ static void other_process(struct end *e, int how, int unread, int filled)
         await_go(e);
         if (total) // a full receiver does not hear of the end yet
             drain(e, FD, total, 6);
-        await_events(e, FD, unread ? POLLERR : POLLRDHUP);
+        if (unread)
+            await_over(e);
+        else
+            await_events(e, FD, POLLRDHUP);
         look(e);
         receive_all(e);
         look(e);
         T(send(FD, "x", 1, 0));
         if (!unread) {
-            await_events(e, FD, POLLHUP);
+            await_over(e);
             T(send(FD, "x", 1, 0));
         }
         error(e);

@@ -256,17 +256,49 @@ static volatile int patience = 5000;
 #define PATIENCE_MS patience
 #define IN_VAIN(...) (patience = 300, say(e, __VA_ARGS__))
 
-// The events poll reports for fd once any of `want` is among them.
+// The events poll reports for fd once any of `want` is among them. (Of a reset the kernel tells the error first, and the rest a
+// moment later.)
 __attribute__((unused)) static unsigned await_events(struct end *e, int fd, short want)
 {
     struct pollfd p = {fd, want, 0};
+    long long end = now_ms() + PATIENCE_MS;
     int r;
-    do
+    for (;;) {
         r = poll(&p, 1, PATIENCE_MS);
-    while (r < 0 && errno == EINTR);
+        if (r > 0 ? (p.revents & want) || now_ms() > end : r == 0 || errno != EINTR)
+            break;
+        if (r > 0)
+            nap();
+    }
     if (r <= 0)
         IN_VAIN("waited in vain for %s", events(want));
     return p.revents;
+}
+
+// The connection is over, in both directions, and poll tells all of that.
+__attribute__((unused)) static void await_over(struct end *e)
+{
+    struct pollfd p = {FD, POLLRDHUP, 0};
+    const short all = POLLHUP | POLLRDHUP;
+    long long end = now_ms() + PATIENCE_MS;
+    while ((p.revents & all) != all && now_ms() < end) {
+        if (p.revents)
+            nap();
+        poll(&p, 1, PATIENCE_MS);
+    }
+    if ((p.revents & all) != all)
+        IN_VAIN("waited in vain for the end");
+}
+
+// The same, and the kernel's socket is closed: it has the peer's last word.
+__attribute__((unused)) static void await_closed(struct end *e)
+{
+    struct tcp_info info = {0};
+    socklen_t n = sizeof info;
+    long long end = now_ms() + PATIENCE_MS;
+    await_over(e);
+    while (getsockopt(FD, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state != TCP_CLOSE && now_ms() < end)
+        nap();
 }
 
 // At least n bytes can be read.

@@ -622,7 +622,7 @@ static void reset_and_end(struct end *e)
         close(FD), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLERR);
+        await_over(e);
         SOON(lt);
         SOON(et);
         SOON(quiet);

@@ -34,7 +34,7 @@ static void reset_is_told(struct end *e)
         MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
         await_events(e, FD, POLLRDHUP);
         produce(e, FD, ANSWER, 2);
-        await_events(e, FD, POLLHUP);
+        await_over(e);
         T(select(FD + 1, &readable, NULL, NULL, &now));
         say(e, "poll says %s", events(await_events(e, FD, POLLIN)));
         if (T(epoll_wait(set, &event, 1, 0)) == 1)

@@ -98,7 +98,7 @@ static void reset(struct end *e)
         close(FD), FD = -1;
     }
     AT(S) {
-        await_events(e, FD, POLLERR);
+        await_over(e);
         look(e);
         T(recv(FD, (char[8]){0}, 8, 0));
         look(e);
