@@ -7,7 +7,7 @@ use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
-use crate::{control, epoll, recycle, sys};
+use crate::{control, epoll, recycle, sys, tcp};
 
 /// Bookkeeping for a descriptor about to be closed.
 pub(crate) fn closing(fd: c_int, entry: Entry) {
@@ -70,8 +70,16 @@ pub(super) fn close_copy(socket: &'static Socket, copy: c_int) {
     }
 }
 
+/// A connection that its peer has sent something on was accepted, and is in no listener's queue any more.
+fn note_answered(socket: &Socket, fd: c_int) {
+    if socket.queued.is_open() && tcp::consumed_at_last(fd).is_some_and(|bytes| bytes > 0) {
+        socket.queued.note_end(socket.port());
+    }
+}
+
 /// The last descriptor of a socket is about to be closed.
 fn ending(socket: &'static Socket, fd: c_int) {
+    note_answered(socket, fd);
     match socket.stage() {
         Stage::Attached => {
             if socket.reason() == Reason::Passed {
@@ -87,5 +95,47 @@ fn ending(socket: &'static Socket, fd: c_int) {
         }
         Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
         _ => {}
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::{loopback, one_at_a_time};
+    use crate::socket::is_any_queued;
+    use crate::thread;
+
+    /// Whether a connection that is closed may still be in the queue. `answers`: its peer has sent something.
+    fn is_left_in_queue(answers: bool) -> bool {
+        let _alone = one_at_a_time();
+        thread::learn_pid();
+        let listener = sys::Listener::at(&loopback(), &loopback()).unwrap();
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
+        let socket = Socket::enter(fd, Stage::Candidate).unwrap();
+        const PORT: u16 = 4;
+        socket.set_port(PORT);
+        socket.queued.note_connect(PORT);
+        let accepted = listener.connect(fd, &loopback()).unwrap();
+        let mut byte = 0u8;
+        if answers {
+            // SAFETY: a byte of this test's, here and below.
+            assert_eq!(
+                unsafe { libc::write(accepted, (&raw const byte).cast(), 1) },
+                1
+            );
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::read(fd, (&raw mut byte).cast(), 1) }, 1);
+        }
+        closing(fd, Entry::Socket(socket));
+        sys::close(fd);
+        sys::close(accepted);
+        is_any_queued(PORT)
+    }
+
+    #[test]
+    fn who_was_answered_has_been_accepted() {
+        assert!(!is_left_in_queue(true));
+        assert!(is_left_in_queue(false));
     }
 }

@@ -36,6 +36,11 @@ impl Queued {
         }
     }
 
+    /// Whether it may be there, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     /// It was accepted, or refused.
     pub(crate) fn note_end(&self, port: u16) {
         let o = Ordering::Relaxed;

@@ -82,6 +82,15 @@ impl Port {
             && !self.is_missed()
     }
 
+    /// The same, and those that follow count anew: many may be under way at once.
+    fn takes_turn(&self) -> bool {
+        let is_due = self.is_due();
+        if is_due {
+            self.short.store(0, Ordering::Relaxed);
+        }
+        is_due
+    }
+
     fn is_missed(&self) -> bool {
         self.missed.load(Ordering::Relaxed) >= MANY
     }
@@ -115,7 +124,7 @@ impl Port {
 
 /// A socket is about to connect to `port`: is that a trial?
 pub(crate) fn begin(socket: &Socket, port: u16) {
-    let tries = config::upgrade() != config::Upgrade::Sync && Port::of(port).is_due();
+    let tries = config::upgrade() != config::Upgrade::Sync && Port::of(port).takes_turn();
     socket.on_trial.store(tries, Ordering::Relaxed);
 }
 
@@ -202,6 +211,7 @@ mod tests {
     fn trials_that_come_to_nothing_become_rare_and_one_that_pays_is_followed_by_the_next() {
         let port = Port::of(7);
         assert_eq!(pause(port), FIRST);
+        assert!(port.takes_turn() && !port.is_due());
         port.note_vain();
         assert_eq!(pause(port), 2 * FIRST);
         for _ in 0..20 {
