@@ -120,12 +120,10 @@ mod tests {
         let mut byte = 0u8;
         if answers {
             // SAFETY: a byte of this test's, here and below.
-            assert_eq!(
-                unsafe { libc::write(accepted, (&raw const byte).cast(), 1) },
-                1
-            );
+            let written = unsafe { libc::write(accepted, (&raw const byte).cast(), 1) };
             // SAFETY: as above.
-            assert_eq!(unsafe { libc::read(fd, (&raw mut byte).cast(), 1) }, 1);
+            let read = unsafe { libc::read(fd, (&raw mut byte).cast(), 1) };
+            assert_eq!((written, read), (1, 1));
         }
         closing(fd, Entry::Socket(socket));
         sys::close(fd);
