@@ -107,4 +107,59 @@ static void signalled_by_peer(struct end *e)
     MUST(sched_setaffinity(0, sizeof all, &all));
 }
 
-DIFF_MAIN(CASE(moving, SPLIT | COLD), CASE(signalled_by_peer, SPLIT))
+// The data of what the set tells of, a connection (1) and a Unix socket (2), in turn.
+static int told_in_turn(struct end *e, int set)
+{
+    int order = 0, left = 2;
+    while (left > 0) {
+        struct epoll_event got[2];
+        int n = epoll_wait(set, got, 2, PATIENCE_MS);
+        for (int i = 0; i < n; i++, left--) {
+            order = 10 * order + got[i].data.u64;
+            get(got[i].data.u64 == 1 ? FD : e->ctl, (char[1]){0}, 1);
+        }
+        if (n <= 0)
+            return -1;
+    }
+    return order;
+}
+
+// A byte comes on a connection, and one on a socket that is the kernel's, or the other way round, before a thread that
+// sleeps on both gets the core: it is told of them as they came.
+static void two_in_turn(struct end *e)
+{
+    enum { ROUNDS = 20 };
+    cpu_set_t all;
+    MUST(sched_getaffinity(0, sizeof all, &all));
+    run_on(e, &all, 0);
+    if (e->role == S) {
+        int set = MUST(epoll_create1(EPOLL_CLOEXEC)), good[2] = {0, 0};
+        for (int i = 0; i < 2; i++) {
+            struct epoll_event event = {EPOLLIN, {.u64 = i + 1}};
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, i ? e->ctl : FD, &event));
+        }
+        // Who is woken does not take the core from its peer.
+        MUST(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}));
+        for (int i = 0; i < ROUNDS; i++) {
+            will_block(e);
+            good[i & 1] += told_in_turn(e, set) == (i & 1 ? 21 : 12);
+        }
+        MUST(sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0}));
+        say(e, "%d and %d of %d", good[0], good[1], ROUNDS / 2);
+        close(set);
+    } else {
+        for (int i = 0; i < ROUNDS; i++) {
+            await_blocked(e);
+            if (i & 1)
+                give(e, "k", 1);
+            put(FD, "c", 1);
+            if (~i & 1)
+                give(e, "k", 1);
+        }
+    }
+    meet(e);
+    MUST(sched_setaffinity(0, sizeof all, &all));
+}
+
+DIFF_MAIN(CASE(moving, SPLIT | COLD), CASE(signalled_by_peer, SPLIT),
+          CASE(two_in_turn, TWO))

@@ -426,6 +426,38 @@ static void no_set(struct end *e)
     }
 }
 
+// The data of both members, in the order in which one wait tells of them.
+static void say_both(struct end *e, int ep)
+{
+    struct epoll_event got[2];
+    int n, tries = 0;
+    do {
+        n = epoll_wait(ep, got, 2, PATIENCE_MS);
+    } while (n == 1 && ++tries < 1000000);
+    say(e, "%d: %d, %d", n, (int)got[0].data.u64, (int)got[1].data.u64);
+}
+
+// What came first is told first; what is left unread stays in front of what comes later.
+static void in_turn(struct end *e)
+{
+    AT(C) put(FD, "three", 5);
+    AT(S) {
+        int ep = set_of(e), pipes[2];
+        char c;
+        MUST(pipe2(pipes, O_CLOEXEC));
+        change(e, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 2);
+        change(e, ep, EPOLL_CTL_ADD, FD, EPOLLIN, 1);
+        await_bytes(e, FD, 5);
+        for (int i = 0; i < 5; i++) {
+            MUST(write(pipes[1], "p", 1));
+            say_both(e, ep);
+            get(FD, &c, 1);
+            MUST(read(pipes[0], &c, 1));
+        }
+        close(ep), close(pipes[0]), close(pipes[1]);
+    }
+}
+
 DIFF_MAIN(CASE(unwanted, TWO | COLD), CASE(unwanted_flood, TWO | COLD), CASE(many_inside, TWO | COLD),
           CASE(changed_under_sleeper, SPLIT | COLD), CASE(gone, COLD), CASE(late, SPLIT | COLD),
-          CASE(taken, TWO | BUSY), CASE(no_set, STEADY))
+          CASE(taken, TWO | BUSY), CASE(no_set, STEADY), CASE(in_turn, 0))

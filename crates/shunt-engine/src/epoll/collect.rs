@@ -70,12 +70,13 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usi
     }
     set.with(|state| {
         let (mut found, mut share, mut is_all) = (0, room.len(), false);
+        let mut ours = 0;
         outside::look(set, state, false);
         if look {
             set.looked_at.store(sys::ticks(), Ordering::Relaxed);
             harvest(state);
             // Neither side may starve the other.
-            let ours = state.queue.len();
+            ours = state.queue.len();
             share = match (ours, room.len()) {
                 (0, n) => n,
                 (_, 1) => usize::from(state.kernel_first),
@@ -86,7 +87,7 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usi
         }
         found = match found {
             0 => gather_ours(state, room).unwrap_or(0),
-            n => gather_queued(state, room, n),
+            n => gather_both(state, room, n, ours > 0),
         };
         if share == 0 && found == 0 {
             // It was our turn, but there was nothing.
@@ -130,8 +131,21 @@ fn gather_queued(state: &mut State, room: &mut Room, found: usize) -> usize {
     deliver(state, room, found)
 }
 
+/// Reports what is ready of ours beside `told` events of the kernel's; how many there are now. If there was something before
+/// the kernel was asked, ours come first: nobody knows better what came first, and a level that is told again stands in
+/// front in the kernel, too.
+fn gather_both(state: &mut State, room: &mut Room, told: usize, ours_first: bool) -> usize {
+    let found = gather_queued(state, room, told);
+    if ours_first {
+        // SAFETY: the kernel and `deliver` have stored so many.
+        unsafe { room.stored(found) }.rotate_left(told);
+    }
+    found
+}
+
 /// What the program gets of `n` events of the kernel's, and what is ready of ours: a thread that takes a call out of
-/// the channel reads the logs after that.
+/// the channel reads the logs after that. Ours come where the kernel has told of the call: what came before it is
+/// reported first, what came after it behind, as it came.
 pub(crate) fn take_events(
     set: &'static Set,
     slept_on: c_int,
@@ -141,6 +155,7 @@ pub(crate) fn take_events(
 ) -> usize {
     // SAFETY: the kernel has stored so many.
     let told = unsafe { room.stored(n) };
+    let before = told.iter().position(|event| set.is_report(event));
     let mut kept = take_inner(set, told);
     if set.fd() != slept_on {
         kept = take_foreign(&mut told[..kept]);
@@ -156,7 +171,13 @@ pub(crate) fn take_events(
     }
     // Reports of our own may have been where the program's would have been.
     let look = kept == 0 && n == room.len() && limit.is_up();
-    kept + room.behind(kept, |rest| collect(set, rest, look, 0))
+    let found = kept + room.behind(kept, |rest| collect(set, rest, look, 0));
+    if let Some(after) = before.and_then(|before| kept.checked_sub(before)) {
+        // SAFETY: the kernel and `collect` have stored so many.
+        let told = unsafe { room.stored(found) };
+        told[kept - after..].rotate_left(after);
+    }
+    found
 }
 
 /// Asks for what the kernel has, no more than `most` events; returns how many, and whether that is all. Where it has told of nothing but our own reports, which

@@ -84,6 +84,12 @@ impl Set {
         self.magic() + 1
     }
 
+    /// Whether an event is one of these two.
+    pub(super) fn is_report(&self, event: &epoll_event) -> bool {
+        let data = event.u64;
+        data == self.magic() || data == self.call_magic()
+    }
+
     /// Wakes a thread of this process that sleeps on the set.
     pub(crate) fn kick(&self) {
         let asleep =
@@ -130,9 +136,7 @@ fn leave_out(magic: u64, told: &mut [epoll_event], n: usize) -> Option<usize> {
 pub(crate) fn take_foreign(told: &mut [epoll_event]) -> usize {
     let mut left = 0;
     for i in 0..told.len() {
-        let data = told[i].u64;
-        let ours = |set: &Set| data == set.magic() || data == set.call_magic();
-        if !SETS.each().any(ours) {
+        if !SETS.each().any(|set| set.is_report(&told[i])) {
             told[left] = told[i];
             left += 1;
         }
