@@ -121,10 +121,18 @@ static void names(struct end *e)
     say(e, "wrong: %d", wrong);
 }
 
+static int keepalive(int fd, int name)
+{
+    int value = -1;
+    socklen_t n = sizeof value;
+    return getsockopt(fd, IPPROTO_TCP, name, &value, &n) ? -errno : value;
+}
+
 // Whatever one connection has been told, the next one has not.
 static void options(struct end *e)
 {
-    int wrong = 0;
+    static const int names[] = {TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT};
+    int wrong = 0, first[3];
     for (int i = 0; i < SOME; i++) {
         int before = e->role == C && i % 3 == 0;
         if (e->role == C) {
@@ -139,6 +147,12 @@ static void options(struct end *e)
         wrong += differs(e, "SO_KEEPALIVE", option(FD, SOL_SOCKET, SO_KEEPALIVE), 0);
         wrong += differs(e, "SO_REUSEADDR", option(FD, SOL_SOCKET, SO_REUSEADDR), e->role == S);
         wrong += differs(e, "SO_ERROR", option(FD, SOL_SOCKET, SO_ERROR), 0);
+        wrong += differs(e, "TCP_CORK", option(FD, IPPROTO_TCP, TCP_CORK), 0);
+        for (int k = 0; k < 3; k++) {
+            if (i == 0)
+                first[k] = keepalive(FD, names[k]);
+            wrong += differs(e, "of SO_KEEPALIVE", keepalive(FD, names[k]), first[k]);
+        }
         int waits = e->role == C || i % 7 != 0;
         wrong += differs(e, "O_NONBLOCK", !(fcntl(FD, F_GETFL) & O_NONBLOCK), waits);
         nonblocking(FD, 0);
@@ -146,6 +160,13 @@ static void options(struct end *e)
             set(e, FD, SOL_SOCKET, SO_KEEPALIVE, 1);
         if (i % 5 == 1)
             set(e, FD, SOL_SOCKET, SO_PRIORITY, 3);
+        if (i % 3 == 1)
+            set(e, FD, IPPROTO_TCP, names[i % 9 / 3], 7);
+        if (i % 6 == 3) {
+            struct linger none = {0, 0};
+            MUST(setsockopt(FD, SOL_SOCKET, SO_LINGER, &none, sizeof none));
+            set(e, FD, IPPROTO_TCP, TCP_CORK, 1);
+        }
         wrong += talk(e, i);
         if (i % 2)
             set(e, FD, IPPROTO_TCP, TCP_NODELAY, 1);

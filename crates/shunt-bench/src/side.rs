@@ -41,7 +41,7 @@ impl Side {
 pub(crate) enum Upgrade {
     Eager,
     Adaptive,
-    /// At once, and the sockets of connections that are closed are used again (a test's switch).
+    /// As it is by default, and the sockets of short connections that are closed are used again (a test's switch).
     Again,
 }
 
@@ -107,8 +107,7 @@ impl Lab {
         }
         command.arg(match upgrade {
             Upgrade::Eager => "--upgrade=eager",
-            Upgrade::Adaptive => "--upgrade=adaptive",
-            Upgrade::Again => "--upgrade=sync",
+            Upgrade::Adaptive | Upgrade::Again => "--upgrade=adaptive",
         });
         if upgrade == Upgrade::Again {
             command.env("SHUNT_RECYCLE", "1");

@@ -72,14 +72,16 @@ pub(super) fn close_copy(socket: &'static Socket, copy: c_int) {
 
 /// A connection that its peer has sent something on was accepted, and is in no listener's queue any more.
 fn note_answered(socket: &Socket, fd: c_int) {
-    if socket.queued.is_open() && tcp::consumed_at_last(fd).is_some_and(|bytes| bytes > 0) {
+    if tcp::consumed_at_last(fd).is_some_and(|bytes| bytes > 0) {
         socket.queued.note_end(socket.port());
     }
 }
 
 /// The last descriptor of a socket is about to be closed.
 fn ending(socket: &'static Socket, fd: c_int) {
-    note_answered(socket, fd);
+    if socket.queued.is_open() && control::accelerates(socket.port()) {
+        note_answered(socket, fd);
+    }
     match socket.stage() {
         Stage::Attached => {
             if socket.reason() == Reason::Passed {
@@ -125,10 +127,12 @@ mod tests {
             let read = unsafe { libc::read(fd, (&raw mut byte).cast(), 1) };
             assert_eq!((written, read), (1, 1));
         }
+        note_answered(socket, fd);
+        let is_left = is_any_queued(PORT);
         closing(fd, Entry::Socket(socket));
         sys::close(fd);
         sys::close(accepted);
-        is_any_queued(PORT)
+        is_left
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     if is_tcp(domain, kind, protocol) {
         if let Some(socket) = track(fd, Stage::Fresh) {
             socket.made.note(kind);
-            if config::recycles() {
+            if recycle::is_any() {
                 // By its name it is known to be the same when it is put aside, whatever has been done to the number.
                 socket.whereabouts.place(fd);
             }

@@ -16,7 +16,7 @@ use crate::socket::{KEEPALIVE, RESTORED, Socket, Stage, is_any_queued};
 use crate::stream::{self, Conn, Spin};
 use crate::sys::{self, address};
 use crate::upgrade::trial;
-use crate::{Outcome, config, signal, thread};
+use crate::{Outcome, config, control, signal, thread};
 
 /// Before the real `connect`. `Done`: the number names the connection.
 ///
@@ -24,6 +24,12 @@ use crate::{Outcome, config, signal, thread};
 /// As for `connect(2)`.
 pub(crate) unsafe fn connect(fd: c_int, at: *const sockaddr, length: socklen_t) -> Outcome {
     if !config::recycles() || config::is_confined() || !thread::owns_descriptors() {
+        return Outcome::Kernel;
+    }
+    // Most peers are not under Shunt: of these nothing need be known.
+    let may_matter = |port| control::accelerates(port) || trial::is_due(port);
+    // SAFETY: the caller's promise.
+    if !store::is_any() && !unsafe { address::port_of(at, length) }.is_some_and(may_matter) {
         return Outcome::Kernel;
     }
     let is_new = |socket: &&Socket| socket.stage() == Stage::Fresh && socket.holds() == 1;

@@ -99,7 +99,7 @@ pub(super) fn put_aside(locked: &Locked, new: &Socket, fd: c_int, family: c_int)
     let is_as_made = new.settings.on.load(Ordering::Relaxed) == 0
         && new.reason() == Reason::Pending
         && !new.adopted.load(Ordering::Relaxed);
-    let (Some(flags), Some(place)) = (new.made.flags(), new.whereabouts.place(fd)) else {
+    let (Some(flags), Some(place)) = (new.made.flags(), new.whereabouts.noted()) else {
         return;
     };
     if !is_as_made || ARE_APART.load(Ordering::Relaxed) || !locked.may_keep() {

@@ -114,6 +114,13 @@ impl Whereabouts {
         known(&self.network, fd, libc::SO_NETNS_COOKIE)
     }
 
+    /// It as it was when both were asked for; `None`: they have not been.
+    pub(crate) fn noted(&self) -> Option<Place> {
+        let [network, cookie] =
+            [&self.network, &self.cookie].map(|word| word.load(Ordering::Relaxed));
+        (network != 0 && cookie != 0).then_some(Place { network, cookie })
+    }
+
     /// The same with its name.
     pub(crate) fn place(&self, fd: c_int) -> Option<Place> {
         Some(Place {

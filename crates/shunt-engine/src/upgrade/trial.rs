@@ -122,6 +122,11 @@ impl Port {
     }
 }
 
+/// Whether the next connection to that port is brought to its rings at once.
+pub(crate) fn is_due(port: u16) -> bool {
+    config::upgrade() == config::Upgrade::Sync || Port::of(port).is_due()
+}
+
 /// A socket is about to connect to `port`: is that a trial?
 pub(crate) fn begin(socket: &Socket, port: u16) {
     let tries = config::upgrade() != config::Upgrade::Sync && Port::of(port).takes_turn();
