@@ -153,7 +153,8 @@ pub struct Record {
     pub connected: AtomicU8,
     /// 1: a direction went back to TCP.
     pub downgraded: AtomicU8,
-    /// 1: since the rings are honoured no direction has gone back to TCP, and one process has had this end. If both ends say so, what
+    /// 1: since the rings are honoured no direction has gone back to TCP (but by a record, from or to another host), and one process has
+    /// had this end. If both ends say so, what
     /// the one has sent through its ring and the other has not received there is unread.
     pub whole: AtomicU8,
     /// When the process got the connection, in seconds of the monotonic clock, or 0.

@@ -100,6 +100,8 @@ pub enum Kind {
     Hosts = 31,
     /// One of them.
     Host = 32,
+    /// The process at the other end of a connection between hosts has died.
+    Died = 33,
 }
 
 impl Kind {
@@ -139,6 +141,7 @@ impl Kind {
             30 => Self::Word,
             31 => Self::Hosts,
             32 => Self::Host,
+            33 => Self::Died,
             _ => return None,
         })
     }
@@ -184,6 +187,7 @@ pub enum Role {
 /// | Row | `family`, `addresses`, `pids`, `name`, `peer_name`, `status`, `flags` bit 2: shunted, `bytes`; [`Message::containers`] |
 /// | Meet | `cookie`, `fd` (as claimed), `link` (a handle of the link's for this client), `slot`, `generation`, `role`: 0 if this host's name is the smaller one; `flags` bit 1: new link; the first of `bytes`: what the process may still pin, in bytes |
 /// | Word | `link`; [`Message::text`] |
+/// | Died | `cookie`, `fd` (as claimed), `link`, `slot`, `generation`; the first of `bytes`: how much it had received and sent through the rings |
 /// | Hosts | – |
 /// | Host | the first of `family` and `addresses`; `status`: 0, or the reason for connections there; `index`: connections that were met; `slot`: claims there that wait; `link`: seconds since that is so |
 /// | Listener | the first of `family`, `addresses`, `ports`, `pids` and [`Message::containers`]; `name` |

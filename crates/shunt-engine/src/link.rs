@@ -45,6 +45,8 @@ pub(crate) struct Link {
     gone: AtomicBool,
     /// The daemon has said that the peer process has died.
     died: AtomicBool,
+    /// Between hosts: its word of that was waited for in vain.
+    is_unsaid: AtomicBool,
     /// A forked child has had memory of it, or has it: it is not handed on to one connection more.
     retired: AtomicBool,
     /// The daemon is still to be told that it is retired.
@@ -116,7 +118,13 @@ impl Link {
         link.own_number.store(own_number, Ordering::Relaxed);
         link.gone.store(false, Ordering::Relaxed);
         link.unused_since.store(0, Ordering::Relaxed);
-        for flag in [&link.died, &link.retired, &link.retire_due, &link.foreign] {
+        for flag in [
+            &link.died,
+            &link.is_unsaid,
+            &link.retired,
+            &link.retire_due,
+            &link.foreign,
+        ] {
             flag.store(false, Ordering::Relaxed);
         }
         own.pid_namespace()
@@ -275,6 +283,11 @@ impl Link {
     /// Whether the peer process has died, as far as the daemon has said.
     pub(crate) fn has_peer_died(&self) -> bool {
         self.died.load(Ordering::Relaxed)
+    }
+
+    /// Whether the daemon's word of the peer process's death was waited for in vain, which is noted.
+    pub(crate) fn is_waited_for_in_vain(&self) -> &AtomicBool {
+        &self.is_unsaid
     }
 
     /// The daemon that handed out the slots of all links is gone.

@@ -28,6 +28,7 @@ use shunt_rdma::wire::{Queue, Wire};
 use shunt_rdma::word::{self, Word};
 
 use crate::config;
+use crate::real;
 use crate::thread::Lock;
 
 /// What one process says to another by way of their daemons.
@@ -181,7 +182,8 @@ pub(crate) fn leave(link: u32, slot: u32) -> Option<Leave> {
     })?
 }
 
-/// Tells the peer that nothing follows in the ring. `true`: it has everything in its memory.
+/// Tells the peer that nothing follows in the ring, and how far its own is read; with the receiving token, which the caller has. `true`: it
+/// has everything in its memory.
 pub(crate) fn end(link: u32, slot: u32) -> bool {
     on(link, slot, |wire, link| link.end(wire, slot));
     has_arrived(link, slot)
@@ -191,6 +193,19 @@ pub(crate) fn end(link: u32, slot: u32) -> bool {
 pub(crate) fn has_arrived(link: u32, slot: u32) -> bool {
     progress();
     on(link, slot, |_, link| link.has_ended(slot)) == Some(true)
+}
+
+/// Whether the peer has said that nothing follows in its ring, as far as is known by now.
+pub(crate) fn has_peer_ended(link: u32, slot: u32) -> bool {
+    progress();
+    on(link, slot, |_, link| link.has_peer_ended(slot)) == Some(true)
+}
+
+/// The peer has died in this life of the slot, when it had received and sent so many bytes through the rings.
+pub(crate) fn note_death(link: u32, slot: u32, life: u32, bytes: [u64; 2]) {
+    progress();
+    let [received, sent] = bytes;
+    on(link, slot, |_, link| link.died(slot, life, received, sent));
 }
 
 /// The record that says so, where the peer was known to have read so many bytes.
@@ -209,9 +224,16 @@ pub(crate) fn stayed(link: u32, slot: u32) {
     on(link, slot, |wire, link| link.stayed(wire, slot));
 }
 
-/// This side reads the peer's ring no more: the peer is to leave it, or not to enter it.
+/// This side reads the peer's ring no more: the peer is to leave it, or not to enter it. One that has not been told of the connection never
+/// is, and so never enters.
 pub(crate) fn recall(link: u32, slot: u32) {
-    on(link, slot, |wire, link| link.recall(wire, slot));
+    let recalled = on(link, slot, |wire, link| link.recall(wire, slot));
+    if recalled.is_none() {
+        let _ = with(no_nic, |nic| {
+            let peer = nic.peers.iter_mut().find(|peer| peer.link == link);
+            peer.into_iter().for_each(|peer| peer.take_back(slot));
+        });
+    }
 }
 
 /// Does that with a connection's queue pair, also one that is over. `None`: there was none.
@@ -300,13 +322,13 @@ fn with<R>(missing: fn() -> Option<Nic>, act: impl FnOnce(&mut Nic) -> R) -> Res
     done
 }
 
-/// A NIC makes calls of libc's: the program's `errno` stays what it is.
+/// A NIC makes calls of libc's: the program's `errno` stays what it is, and a thread that is cancelled ends later.
 fn unseen<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: this thread's own, as long as it lives.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
-    let done = work();
+    let done = real::uncancelled(work);
     // SAFETY: as above.
     unsafe { *errno = before };
     done
@@ -447,8 +469,14 @@ impl Peer {
             let opened = unsafe { self.open_now(port, opening) };
             return opened.map_err(|_| Reason::Pinned);
         }
+        self.take_back(opening.slot);
         self.early.push(opening);
         Ok(())
+    }
+
+    /// The peer is not told of a connection of that slot.
+    fn take_back(&mut self, slot: u32) {
+        self.early.retain(|early| early.slot != slot);
     }
 
     /// # Safety

@@ -48,6 +48,7 @@ real_functions! {
     recvmsg(libc::c_int, *mut libc::msghdr, libc::c_int) -> isize;
     pthread_testcancel() -> ();
     pthread_setcanceltype(libc::c_int, *mut libc::c_int) -> libc::c_int;
+    pthread_setcancelstate(libc::c_int, *mut libc::c_int) -> libc::c_int;
     sigaction(libc::c_int, *const libc::sigaction, *mut libc::sigaction) -> libc::c_int;
     recvfrom(libc::c_int, *mut libc::c_void, usize, libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> isize;
     recvmmsg(libc::c_int, *mut libc::mmsghdr, libc::c_uint, libc::c_int, *mut libc::timespec) -> libc::c_int;
@@ -112,6 +113,18 @@ pub(crate) fn cancellable<U: Fn(), R>(undo: &U, call: impl FnOnce() -> R) -> R {
     let result = call();
     // SAFETY: pushed last.
     unsafe { CleanUp::pop(&raw mut buffer) };
+    result
+}
+
+/// Does some work in which the thread is not cancelled, whatever calls it makes (`pthread_setcancelstate(3)`).
+pub(crate) fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
+    const PTHREAD_CANCEL_DISABLE: c_int = 1;
+    let mut before = 0;
+    // SAFETY: a place for the state.
+    unsafe { pthread_setcancelstate()(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+    let result = work();
+    // SAFETY: the state that this thread has had.
+    unsafe { pthread_setcancelstate()(before, std::ptr::null_mut()) };
     result
 }
 

@@ -298,8 +298,13 @@ impl Socket {
 
     /// A direction went back to TCP.
     pub(crate) fn note_downgrade(&self) {
-        self.record.downgraded.store(1, Ordering::Relaxed);
+        self.note_record();
         self.note_whole(false);
+    }
+
+    /// The same by a record, to or from another host: this end's counts of its rings say as much as before.
+    pub(crate) fn note_record(&self) {
+        self.record.downgraded.store(1, Ordering::Relaxed);
     }
 
     /// Whether this end's counts of its rings tell what is unread there.

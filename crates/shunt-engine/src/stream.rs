@@ -24,6 +24,7 @@ mod conn;
 mod crowd;
 mod downgrade;
 mod errors;
+mod far_death;
 mod from_afar;
 mod holder;
 mod leave;

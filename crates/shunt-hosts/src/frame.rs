@@ -14,6 +14,7 @@
 //! Seat   6   to u64, from u64, slot u32, generation u32   a pair of ends has this slot
 //! Word   7   to u64, from u64, 96 bytes              from a process to its peer
 //! Gone   8   process u64                             it has ended
+//! Died   9   to u64, from u64, received u64, sent u64   the process that had an end has died
 //! ```
 //!
 //! What is not exactly one of these ends the conversation.
@@ -21,7 +22,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The version that is spoken here. Others are told in their Hello that this is not theirs.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The longest frame behind its length.
 pub const MOST: usize = 1024;
 /// The length of the text of a [`Frame::Word`].
@@ -148,6 +149,17 @@ pub enum Frame {
     },
     /// The sender's process of that number has ended.
     Gone(u64),
+    /// The process that had one of two ends with a slot has died.
+    Died {
+        /// The receiver's number of its end.
+        to: u64,
+        /// The sender's number of the end of the dead.
+        from: u64,
+        /// How many bytes that had received through the receiver's ring.
+        received: u64,
+        /// How many it had sent through its own.
+        sent: u64,
+    },
 }
 
 /// It is no frame.
@@ -162,6 +174,7 @@ const DROP: u8 = 5;
 const SEAT: u8 = 6;
 const WORDS: u8 = 7;
 const GONE: u8 = 8;
+const DIED: u8 = 9;
 
 impl Frame {
     /// Appends its bytes, with the length before them.
@@ -217,6 +230,17 @@ impl Frame {
                 to.push(GONE);
                 to.extend(process.to_be_bytes());
             }
+            Self::Died {
+                to: end,
+                from,
+                received,
+                sent,
+            } => {
+                to.push(DIED);
+                for number in [end, from, received, sent] {
+                    to.extend(number.to_be_bytes());
+                }
+            }
         }
         // No frame has more than some hundred bytes.
         let length = (to.len() - start - 2) as u16;
@@ -271,6 +295,12 @@ impl Frame {
                 text: input.array()?,
             },
             GONE => Self::Gone(input.long()?),
+            DIED => Self::Died {
+                to: input.long()?,
+                from: input.long()?,
+                received: input.long()?,
+                sent: input.long()?,
+            },
             _ => return Err(Malformed),
         };
         if input.0.is_empty() {

@@ -291,6 +291,7 @@ pub(crate) fn before_bare_fork() {
     shunt_engine::real::recv();
     shunt_engine::real::ppoll();
     shunt_engine::real::pthread_setcanceltype();
+    shunt_engine::real::pthread_setcancelstate();
     shunt_engine::real::pthread_testcancel();
     shunt_engine::real::sendmsg();
     shunt_engine::real::recvmsg();

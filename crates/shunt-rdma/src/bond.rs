@@ -85,6 +85,8 @@ pub(crate) struct Bond<'a, T: Transport> {
     due: u32,
     /// The post of `END`, once it is out.
     ended: Option<u64>,
+    /// The peer has said `END`.
+    pub(crate) is_ended: bool,
     /// This side reads the peer's ring no more, and follows no switch.
     is_closed: bool,
 }
@@ -118,6 +120,7 @@ impl<'a, T: Transport> Bond<'a, T> {
             wanted: 0,
             due: 0,
             ended: None,
+            is_ended: false,
             is_closed: false,
         };
         bond.begin(life);
@@ -134,6 +137,7 @@ impl<'a, T: Transport> Bond<'a, T> {
         self.told = Position::unpack(0);
         self.asked = None;
         self.ended = None;
+        self.is_ended = false;
         self.is_closed = false;
         self.due = due::BEGIN | due::READY;
         // As `Slot::begin` leaves this side's: nothing has been read.
@@ -281,9 +285,9 @@ impl<'a, T: Transport> Bond<'a, T> {
         publish::word(&self.lines.view.output.switch_at, at.wrapping_add(1));
         // Pairs with the receiver's, between its way and its second look at the word.
         full();
-        // In the ring it looks for what was proposed before: first it goes back.
-        let is_elsewhere = Way::load(&self.lines.own.receiving.way) == Way::Ring;
-        if is_proposal && !is_elsewhere {
+        // In the ring it looks for what was proposed before: first it goes back. Behind the ring it looks for nothing.
+        let looks = Way::load(&self.lines.own.receiving.way) == Way::Tcp;
+        if is_proposal && looks {
             self.owe(due::SWITCHED);
         }
     }
@@ -312,6 +316,32 @@ impl<'a, T: Transport> Bond<'a, T> {
             self.stage = Stage::Left;
             self.owe(due::SWITCH);
         }
+    }
+
+    /// The queue pair is over. A peer that has ended, having read everything, needs nothing again, and may be gone.
+    pub(crate) fn failed(&mut self) {
+        let written = self.lines.own.output.bytes.load(Ordering::Relaxed);
+        let read = self.lines.view.progress.bytes.load(Ordering::Relaxed);
+        let state = self.lines.view.face.state.load(Ordering::Relaxed);
+        let is_done = self.is_ended && self.stage == Stage::Ring && read == written;
+        if !is_done && state & slot::DIED == 0 {
+            self.recalled();
+        }
+    }
+
+    /// The peer has died, when it had received and sent so many bytes through the rings. It reads nothing any more, so it has not recalled
+    /// what it left unread.
+    pub(crate) fn died(&mut self, received: u64, sent: u64) {
+        let view = self.lines.view;
+        let written = self.lines.own.output.bytes.load(Ordering::Relaxed);
+        let before = view.progress.bytes.load(Ordering::Relaxed);
+        if (before..=written).contains(&received) {
+            view.progress.bytes.store(received, Ordering::Relaxed);
+        }
+        view.output.bytes.store(sent, Ordering::Release);
+        view.recall.stage.store(Recall::NONE, Ordering::Relaxed);
+        publish::clear_bits(&view.face.state, slot::RECALLED);
+        publish::set_bits(&view.face.state, slot::DIED);
     }
 
     /// Whether one of its directions is not back on TCP for good, in the life that the slot is in.

@@ -326,9 +326,28 @@ impl<'a, T: Transport> Link<'a, T> {
         self.say(transport, slot);
     }
 
-    /// Nothing follows in this side's ring. [`Self::has_ended`] says when the peer has all of it.
+    /// Nothing follows in this side's ring. [`Self::has_ended`] says when the peer has all of it. Before that it hears how far its own
+    /// ring is read, which nobody reads meanwhile.
     pub fn end(&mut self, transport: &T, slot: u32) {
-        self.owe(transport, slot, due::END);
+        if let Some(bond) = &mut self.places[slot as usize].bond {
+            bond.note_reading();
+        }
+        self.owe(transport, slot, due::CREDIT | due::END);
+    }
+
+    /// Whether the peer has said that nothing follows in its ring.
+    #[must_use]
+    pub fn has_peer_ended(&self, slot: u32) -> bool {
+        let bond = self.places[slot as usize].bond.as_ref();
+        bond.is_some_and(|bond| bond.is_ended)
+    }
+
+    /// The peer has died in this life of the slot, when it had received and sent so many bytes through the rings.
+    pub fn died(&mut self, slot: u32, life: u32, received: u64, sent: u64) {
+        let bond = self.places[slot as usize].bond.as_mut();
+        if let Some(bond) = bond.filter(|bond| bond.life == life) {
+            bond.died(received, sent);
+        }
     }
 
     /// Whether everything of a connection that has been ended is in the peer's memory.
@@ -431,7 +450,7 @@ impl<'a, T: Transport> Link<'a, T> {
                 .places
                 .iter_mut()
                 .filter_map(|place| place.bond.as_mut());
-            bonds.for_each(Bond::recalled);
+            bonds.for_each(Bond::failed);
         }
         *self.broken.get_or_insert(why)
     }

@@ -99,6 +99,8 @@ pub const WITHDRAWN: u32 = 1024;
 /// `Face::state`, beside [`REFUSED`]: another program or process will have this end,
 /// and may be paired in its place.
 pub const HANDED_ON: u32 = 4096;
+/// `Face::state`, in this process's view of a peer on another host: shuntd has said that it has died, and how far it had come.
+pub const DIED: u32 = 8192;
 
 /// `Options::forked`: no fork has copied the connection.
 pub const UNFORKED: u32 = 0;

@@ -52,6 +52,33 @@ pub(crate) enum Act {
     },
     /// No new connection will use this link of a client's.
     Gone { client: u64, link: u64 },
+    /// The process that had the other end of this one's connection has died, having received and sent so many bytes through the rings.
+    Died(EndId, Seat, [u64; 2]),
+}
+
+/// A process's end that has met one on another host, as that is said when the process has died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Afar {
+    host: HostId,
+    /// Their number, and ours.
+    theirs: u64,
+    ours: u64,
+    /// By which the process knows it.
+    pub(crate) cookie: u64,
+    pub(crate) seat: Seat,
+}
+
+impl Afar {
+    /// What that host is told.
+    pub(crate) fn died(&self, received: u64, sent: u64) -> Act {
+        let died = Frame::Died {
+            to: self.theirs,
+            from: self.ours,
+            received,
+            sent,
+        };
+        Act::Tell(self.host, died)
+    }
 }
 
 /// How far an end of ours is.
@@ -213,6 +240,21 @@ impl Table {
         }
     }
 
+    /// An end that has met its other one.
+    pub(crate) fn afar(&self, id: EndId) -> Option<Afar> {
+        let &ours = self.by_id.get(&id)?;
+        let Stand::Met(host, theirs, seat) = self.ours.get(&ours)?.stand else {
+            return None;
+        };
+        Some(Afar {
+            host,
+            theirs,
+            ours,
+            cookie: id.cookie,
+            seat,
+        })
+    }
+
     /// A client has ended, and all its ends are forgotten.
     pub(crate) fn forget_client(&mut self, client: u64) -> Vec<Act> {
         let hosts = self.pairs.forget_client(client);
@@ -295,6 +337,12 @@ impl Table {
                 let closed = self.pairs.forget_process(host, process);
                 acts.extend(closed.into_iter().map(gone));
             }
+            Frame::Died {
+                to,
+                from,
+                received,
+                sent,
+            } => acts.extend(self.hear_died(host, [to, from], [received, sent])),
             Frame::Hello { .. } | Frame::Ping(_) | Frame::Pong(_) => {}
         }
         acts
@@ -371,6 +419,17 @@ impl Table {
             acts.push(Act::Left(ours.id, seat));
         }
         self.pairs.left(host, theirs);
+    }
+
+    /// The process that had the other end of one of ours has died. It is believed of ends that have met, also after it was dropped.
+    fn hear_died(&self, host: HostId, [to, from]: [u64; 2], bytes: [u64; 2]) -> Option<Act> {
+        let ours = self.ours.get(&to)?;
+        match ours.stand {
+            Stand::Met(at, theirs, seat) if (at, theirs) == (host, from) => {
+                Some(Act::Died(ours.id, seat, bytes))
+            }
+            _ => None,
+        }
     }
 
     /// Two ends are those of one connection. The host with the smaller name gives them a slot.

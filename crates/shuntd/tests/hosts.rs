@@ -102,6 +102,27 @@ fn processes_that_can_use_rdma_meet_and_talk() {
 }
 
 #[test]
+fn a_connector_that_has_claimed_before_its_connect_meets_its_acceptor() {
+    let Some(scene) = Scene::alike("ahead") else {
+        return;
+    };
+    scene.files.make_device();
+    let clients = scene.clients();
+    let ends = [scene.connection(), scene.connection()];
+    // The first claim of a client is looked at in any case.
+    claim(&clients, &ends[0], FLAG_REACHES);
+    for client in &clients {
+        client.expect(Kind::Meet);
+    }
+    let connector = clients[0].claim_ahead(&ends[1][0], FLAG_REACHES);
+    clients[0].sync();
+    let acceptor = clients[1].claim(&ends[1][1], Role::Acceptor, FLAG_REACHES);
+    for (client, cookie) in clients.iter().zip([connector, acceptor]) {
+        assert_eq!(client.expect(Kind::Meet).0.cookie, cookie);
+    }
+}
+
+#[test]
 fn a_program_that_cannot_use_rdma_is_told_so_at_both_ends() {
     let Some(scene) = Scene::alike("cannot") else {
         return;

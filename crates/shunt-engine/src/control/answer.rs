@@ -55,6 +55,11 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
             give(m, link);
         }
         Some(Kind::Word) => other_host::hear(m),
+        Some(Kind::Died) => {
+            if let Some(socket) = find(m) {
+                other_host::note_death(socket, m);
+            }
+        }
         _ => {}
     }
 }

@@ -1,12 +1,14 @@
 //! Links to processes on other hosts: the daemon names them, and relays what both sides say of their queue pairs.
 
 use shunt_abi::message::{Kind, Message};
+use shunt_shm::slot;
 
 use super::stock;
 use super::to_daemon::send;
 use super::wire::Sent;
-use crate::link::Link;
+use crate::link::{Link, Pair};
 use crate::reach::{self, Text};
+use crate::socket::Socket;
 
 /// The link on which a connection has met its other end; a new one is opened, and its process offered a queue pair.
 pub(super) fn link_of(m: &Message) -> Option<&'static Link> {
@@ -23,6 +25,18 @@ pub(super) fn link_of(m: &Message) -> Option<&'static Link> {
 pub(super) fn hear(m: &Message) {
     if let Some(link) = Link::find_between_hosts(m.link) {
         reach::heard(link.own_number(), &m.text(), |text| say(m.link, text));
+    }
+}
+
+/// The process at the other end of a connection has died.
+pub(super) fn note_death(socket: &Socket, m: &Message) {
+    let named = (m.link, m.slot, m.generation);
+    let is_named = |pair: &&Pair| (pair.link.id(), pair.number, pair.generation) == named;
+    let pair = socket.pair().filter(is_named);
+    if let Some(pair) = pair.filter(|pair| pair.link.is_between_hosts()) {
+        // What was counted in a later life would not be whole.
+        let life = slot::first_life(m.generation);
+        reach::note_death(pair.link.own_number(), pair.number, life, m.bytes[0]);
     }
 }
 

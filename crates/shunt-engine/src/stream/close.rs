@@ -127,12 +127,17 @@ const ARRIVAL: u64 = 50_000;
 #[cold]
 fn has_ended_afar(conn: &Conn) -> bool {
     let (link, slot) = conn.at_nic();
+    let token = &conn.pair.own.receiving.token;
     let until = sys::now() + ARRIVAL;
-    let mut arrived = conn.is_on_ring() && reach::end(link, slot);
+    let mut arrived = false;
+    if conn.take(token) {
+        arrived = reach::end(link, slot);
+        give(token);
+    }
     while conn.is_on_ring() && !arrived && sys::now() < until {
         arrived = reach::has_arrived(link, slot);
     }
-    arrived
+    arrived && conn.is_on_ring()
 }
 
 /// Says that nothing more is sent. With the sending token: a peer that has recalled the

@@ -10,6 +10,7 @@ use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
 use super::conn::Conn;
+use super::far_death::has_died_afar;
 use crate::socket::{BETWEEN_HOSTS, IN_VAIN, LEFT};
 use crate::sys::{self, Errno};
 
@@ -53,8 +54,8 @@ pub(crate) fn has_died(conn: &Conn) -> bool {
     conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !(LEFT | IN_VAIN | BETWEEN_HOSTS) != 0
         && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
         && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
-        // A peer on another host says nothing before its end.
-        && !conn.is_mirrored()
+        // A peer on another host says nothing of its end there.
+        && (!conn.is_mirrored() || conn.pair.peer_state() & slot::DIED != 0)
 }
 
 /// Resets the connection if the peer died with bytes of ours unread, as TCP would have done (RFC 1122, 4.2.2.13),
@@ -62,11 +63,34 @@ pub(crate) fn has_died(conn: &Conn) -> bool {
 /// as dead, too: they were sent while it closed.
 #[cold]
 pub(crate) fn reset_if_died(conn: &Conn) {
+    if conn.is_mirrored() {
+        return reset_if_died_afar(conn);
+    }
     let is_dead = || has_died(conn) && conn.pair.peer_state() & slot::LINGERS == 0;
     let lost = (is_dead() || conn.is_put_aside_by_peer())
         && conn.way_out() == Way::Ring
         && conn.in_flight() != 0;
     if lost {
+        reset_once(conn);
+    }
+}
+
+/// The same where the peer was on another host: also if what it had sent has not all come.
+fn reset_if_died_afar(conn: &Conn) {
+    if !has_died_afar(conn) {
+        return;
+    }
+    let pair = conn.pair;
+    let has_come = || {
+        let read = pair.own.progress.bytes.load(Ordering::Relaxed);
+        read + conn.unread_in_ring().unwrap_or(0)
+    };
+    let sent = pair.peer.output.bytes.load(Ordering::Acquire);
+    // A record that says where it goes on may lie there.
+    let is_all = || sys::ioctl_int(conn.fd, libc::FIONREAD) == Ok(0);
+    let is_unread = conn.way_out() == Way::Ring && conn.in_flight() != 0;
+    let is_lost = conn.way_in() == Way::Ring && has_come() < sent && is_all();
+    if is_unread || is_lost {
         reset_once(conn);
     }
 }

@@ -44,10 +44,6 @@ pub(super) fn downgrade(conn: &Conn, reason: Reason, patience: u64) -> bool {
 fn is_home(conn: &Conn) -> bool {
     reach::progress();
     let path = conn.receiver();
-    if conn.way_in() == Way::Tcp && !settle(conn) && path.switch_offset().is_none() {
-        // Nor does it begin with its ring any more.
-        path.skip();
-    }
     if conn.way_in() == Way::Ring {
         let found = follow(conn, false);
         if let Resumption::Failed(errno) = found {
@@ -57,6 +53,10 @@ fn is_home(conn: &Conn) -> bool {
         if ends && !conn.consumer().is_ready() {
             path.follow_back();
         }
+    }
+    if conn.way_in() == Way::Tcp && !settle(conn) && path.switch_offset().is_none() {
+        // Nor does it begin with its ring any more.
+        path.skip();
     }
     conn.way_in() == Way::TcpAgain
 }

@@ -33,10 +33,11 @@ fn awaits_acceptor(socket: &Socket) -> bool {
         return false;
     }
     control::check_mail();
-    socket.pair().is_some_and(|pair| {
-        hear(pair);
-        pair.peer_state() & (slot::READY | slot::REFUSED) == 0 && !is_left(socket, pair)
-    })
+    let is_unused = |pair: &Pair| pair.peer_state() & (slot::READY | slot::REFUSED) == 0;
+    // One on another host says so only to a connector that is attached.
+    let waits =
+        |pair: &Pair| !pair.link.is_between_hosts() && is_unused(pair) && !is_left(socket, pair);
+    socket.pair().is_some_and(waits)
 }
 
 /// Takes what a peer on another host has told of itself; one on this host says it in memory that both have.

@@ -53,6 +53,12 @@ fn frames() -> impl Strategy<Value = Frame> {
             slot,
             generation
         }),
+        any::<[u64; 4]>().prop_map(|[to, from, received, sent]| Frame::Died {
+            to,
+            from,
+            received,
+            sent
+        }),
         (any::<(u64, u64)>(), text).prop_map(|((to, from), text)| Frame::Word {
             to,
             from,

@@ -144,6 +144,7 @@ impl<T: Transport> Place<'_, T> {
             }
             Note::End { bytes, .. } => {
                 view.output.bytes.store(bytes, Ordering::Release);
+                bond.is_ended = true;
                 News::Ended
             }
             Note::Grant | Note::Begin { .. } | Note::Ready { .. } => return Ok(None),

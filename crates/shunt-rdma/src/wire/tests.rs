@@ -155,6 +155,20 @@ fn what_was_sent_before_an_end_arrives_before_it() {
 }
 
 #[test]
+fn what_has_come_of_a_peer_that_has_gone_is_there_for_who_sends_first_too() {
+    let place = Place::new();
+    let [(one, of_one), (other, of_other)] = connected(&place);
+    // Each knows the other's connection.
+    assert!(all(&one).is_empty() && all(&other).is_empty());
+    one.post(&of_one, &Post::Note(b"last"), None).unwrap();
+    one.end(&of_one);
+    other.post(&of_other, &Post::Note(b"more"), None).unwrap();
+    let found = all(&other);
+    assert!(matches!(found[0], Completion::Note { .. }));
+    assert_eq!(found[1..], [failed(&other, &of_other)]);
+}
+
+#[test]
 fn a_peer_that_has_gone_is_found_out_by_who_sends_nothing() {
     let place = Place::new();
     let [(one, of_one), gone] = connected(&place);

@@ -102,7 +102,8 @@ impl World {
         self.pairs.get_mut(&number)?.outward.as_mut()
     }
 
-    /// Ends a queue pair; said once. The other side finds both connections closed.
+    /// Ends a queue pair; said once, behind what has come by then: it is in this side's memory. The other side finds both connections
+    /// closed.
     pub(super) fn fail(&mut self, number: u32) {
         let Some(pair) = self.pairs.get_mut(&number) else {
             return;
@@ -110,7 +111,19 @@ impl World {
         if std::mem::replace(&mut pair.has_failed, true) {
             return;
         }
-        (pair.outward, pair.inward) = (None, None);
+        pair.outward = None;
+        let inward = pair.inward.take();
+        let said = |mut inward: UnixStream| {
+            std::iter::from_fn(move || match hear(&mut inward) {
+                Said::This(record) => Some(record),
+                Said::Nothing | Said::End => None,
+            })
+        };
+        let last = inward.into_iter().flat_map(said);
+        let last: Vec<_> = last
+            .map_while(|record| self.completion(number, record))
+            .collect();
+        self.done.extend(last);
         let queue = QueueId(number);
         self.done.push_back(Completion::Failed {
             queue,
@@ -124,6 +137,8 @@ impl World {
 
     /// Takes what has come by all connections.
     pub(super) fn take(&mut self, events: &Events) -> Result<(), Refused> {
+        // Looked at first: what such a peer has said has come by now.
+        let gone: Vec<_> = self.gone().collect();
         while let Ok((stranger, _)) = self.listener.accept() {
             let stranger = high(stranger)?;
             let set = stranger.set_nonblocking(true);
@@ -142,7 +157,27 @@ impl World {
         for number in numbers {
             self.take_of(number);
         }
+        // One whose connection is there says its end by that.
+        for number in gone {
+            if self.inward(number).is_none() {
+                self.fail(number);
+            }
+        }
         Ok(())
+    }
+
+    /// Queue pairs whose peers have gone.
+    fn gone(&self) -> impl Iterator<Item = u32> {
+        let is_gone = |pair: &Pair| {
+            let outward = pair.outward.as_ref();
+            outward.is_some_and(|outward| is_ended(outward.as_raw_fd()))
+        };
+        let gone = self.pairs.iter().filter(move |(_, pair)| is_gone(pair));
+        gone.map(|(number, _)| *number)
+    }
+
+    fn inward(&mut self, number: u32) -> Option<&mut UnixStream> {
+        self.pairs.get_mut(&number)?.inward.as_mut()
     }
 
     fn admit(&mut self, number: u32, stranger: UnixStream) {
@@ -154,11 +189,7 @@ impl World {
 
     fn take_of(&mut self, number: u32) {
         while self.done.len() < BATCH {
-            let inward = self
-                .pairs
-                .get_mut(&number)
-                .and_then(|pair| pair.inward.as_mut());
-            let Some(inward) = inward else {
+            let Some(inward) = self.inward(number) else {
                 break;
             };
             match hear(inward) {
@@ -169,10 +200,6 @@ impl World {
                 },
                 Said::End => self.fail(number),
             }
-        }
-        let outward = self.outward(number).map(|outward| outward.as_raw_fd());
-        if outward.is_some_and(is_ended) && self.done.len() < BATCH {
-            self.fail(number);
         }
     }
 

@@ -13,6 +13,7 @@ use super::{Daemon, PIDFD};
 use crate::account::{Account, Lines, Region, takes_lines};
 use crate::client::Client;
 use crate::foreign::Lane;
+use crate::hosts::Afar;
 use crate::link::Lost;
 use crate::process::has_ended;
 use crate::sys;
@@ -31,6 +32,8 @@ pub(super) struct Orphan {
     pub(super) account: Account,
     /// Links that others have to it, who are told of its death.
     pub(super) lost: Vec<Lost>,
+    /// Its ends that had met ones on other hosts, which are told so, too.
+    pub(super) afar: Vec<Afar>,
 }
 
 impl Daemon {
@@ -81,7 +84,7 @@ impl Daemon {
 
     /// The last of a client that is no client any more: its line if it has ended, and those at the other end of its links are told so;
     /// else we go on waiting for its end, and list its connections.
-    pub(super) fn part_with(&mut self, mut client: Client, lost: Vec<Lost>) {
+    pub(super) fn part_with(&mut self, mut client: Client, lost: Vec<Lost>, afar: Vec<Afar>) {
         let Some(account) = client.account.take() else {
             return;
         };
@@ -93,6 +96,7 @@ impl Daemon {
             lane: client.lane,
             account,
             lost,
+            afar,
         };
         self.add_orphan(orphan);
     }
@@ -128,6 +132,7 @@ impl Daemon {
 
     fn say_died(&mut self, orphan: &Orphan) {
         self.reset_peers(orphan);
+        self.tell_afar(orphan);
         for &lost in &orphan.lost {
             self.say_gone(lost, FLAG_DIED);
         }

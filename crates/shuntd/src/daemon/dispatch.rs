@@ -179,6 +179,7 @@ impl Daemon {
             | Kind::End
             | Kind::Meet
             | Kind::Host
+            | Kind::Died
             // … or what `handle` has seen to.
             | Kind::Counters
             | Kind::Statistics

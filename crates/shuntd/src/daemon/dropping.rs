@@ -43,6 +43,7 @@ impl Daemon {
                 self.per_user.remove(&client.uid);
             }
         }
+        let afar = self.ends_afar(&ends);
         for end in ends {
             if let Some(State::Paired(_)) = self.ends.get(end).map(|end| end.state) {
                 let known = self.ends.get(end);
@@ -60,7 +61,7 @@ impl Daemon {
         }
         self.refund_links();
         self.forget_charge(&client);
-        self.part_with(client, lost);
+        self.part_with(client, lost, afar);
         self.forget_boards();
         self.alone_since = Instant::now();
         self.hear(true);

@@ -74,6 +74,7 @@ impl Daemon {
             lane,
             account: Account::new(region, lines),
             lost: Vec::new(),
+            afar: Vec::new(),
         })
     }
 }

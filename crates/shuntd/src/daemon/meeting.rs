@@ -13,7 +13,7 @@ use super::dispatch::Malformed;
 use super::hosting::reason;
 use crate::config::PINNED;
 use crate::end::{EndId, State};
-use crate::hosts::{Act, Seat};
+use crate::hosts::{Act, Afar, Seat};
 use crate::mirror::Counterpart;
 use crate::namespaces::{self, Ends};
 use crate::{devices, process};
@@ -111,7 +111,7 @@ impl Daemon {
     }
 
     /// Does what is to be done.
-    fn perform(&mut self, acts: Vec<Act>) {
+    pub(super) fn perform(&mut self, acts: Vec<Act>) {
         for act in acts {
             match act {
                 Act::Find(address) => self.order(Order::Find(address)),
@@ -131,6 +131,7 @@ impl Daemon {
                     (gone.link, gone.flags) = (link, FLAG_REACHES);
                     self.post(client, gone, None);
                 }
+                Act::Died(id, seat, bytes) => self.say_died_afar(id, seat, bytes),
             }
         }
     }
@@ -209,6 +210,7 @@ impl Daemon {
         if claim.side != Side::Acceptor {
             return;
         }
+        self.resolve_connectors();
         let found = match claim.numbers.filter(|_| self.mirrors.is_on()) {
             Some(numbers) => {
                 let found = self.mirrors.connector_of(numbers);
@@ -257,6 +259,23 @@ impl Daemon {
         left.status = Reason::PeerLeft as u8;
         (left.link, left.slot, left.generation) = (seat.link, seat.slot, seat.generation);
         self.post(id.client, left, None);
+    }
+
+    fn say_died_afar(&mut self, id: EndId, seat: Seat, bytes: [u64; 2]) {
+        let mut died = Message::new(Kind::Died);
+        died.cookie = id.cookie;
+        died.fd = self.ends.get(id).map_or(-1, |end| end.fd);
+        (died.link, died.slot, died.generation) = (seat.link, seat.slot, seat.generation);
+        died.bytes[0] = bytes;
+        self.post(id.client, died, None);
+    }
+
+    /// Those of these ends that have met ones on other hosts.
+    pub(super) fn ends_afar(&self, ends: &[EndId]) -> Vec<Afar> {
+        let hosting = self.hosting.iter();
+        hosting
+            .flat_map(|hosting| ends.iter().filter_map(|&end| hosting.table.afar(end)))
+            .collect()
     }
 
     /// A client says something to the process at the other end of its link.

@@ -140,8 +140,9 @@ impl Daemon {
                 }
                 Look::Found(found) => {
                     self.ends.resolve(id, found);
-                    if let Some(other) = self.counterpart(id) {
-                        self.pair(id, other);
+                    match self.counterpart(id) {
+                        Some(other) => self.pair(id, other),
+                        None => self.look_abroad(id),
                     }
                 }
                 Look::Gone => self.forget_end(id),
@@ -149,6 +150,18 @@ impl Daemon {
                 Look::NotConnected | Look::Unnamed | Look::NoRoom => {}
             }
         }
+    }
+
+    /// What a claim made before its `connect` is about may lead to another host.
+    fn look_abroad(&mut self, id: EndId) {
+        if let Some(reason) = self.ask_host(id) {
+            self.drop_claim(id, reason);
+        }
+    }
+
+    /// Another host has an acceptor's claim: its connector may be among those that were made before their `connect`.
+    pub(super) fn resolve_connectors(&mut self) {
+        self.resolve_all(self.ends.unresolved(0, true, RETRIES));
     }
 
     /// A sign of life of a client: its `connect` may have come through.

@@ -26,6 +26,7 @@ use super::lending::Left;
 use crate::account::Account;
 use crate::diag::{self, table};
 use crate::foreign::{Foreign, Lane};
+use crate::hosts::Afar;
 use crate::inspect::{self, Look};
 use crate::sys;
 use crate::tuple::Tuple;
@@ -59,6 +60,23 @@ impl Daemon {
                 far.socket.close_now();
             }
         }
+    }
+
+    /// A process has died: its peers on other hosts are told how much it had received and sent through rings, as their NICs do not tell them.
+    /// (What stands in the middle of a stretch only: who has gone back to TCP has named its place there.)
+    pub(super) fn tell_afar(&mut self, dead: &Orphan) {
+        let whole = whole(&dead.account);
+        let is_of = |afar: &Afar, record: &Record| {
+            let generation = record.generation.load(Ordering::Relaxed);
+            let link = record.link.load(Ordering::Relaxed);
+            (link, generation) == (afar.seat.link, afar.seat.generation)
+        };
+        let acts = dead.afar.iter().filter_map(|afar| {
+            let record = whole.get(&afar.cookie)?;
+            let bytes = |counts: &Counts| counts.ring_bytes.load(Ordering::Relaxed);
+            is_of(afar, record).then(|| afar.died(bytes(&record.rx), bytes(&record.tx)))
+        });
+        self.perform(acts.collect());
     }
 
     /// The other end, if that has heard of no end.

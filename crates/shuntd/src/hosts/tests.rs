@@ -111,6 +111,29 @@ impl Scene {
 }
 
 #[test]
+fn a_death_is_told_to_the_end_that_the_dead_has_met_and_to_no_other() {
+    let mut scene = Scene::new([PLENTY; 2]);
+    let [own, _] = scene.meet(1);
+    let dead = scene.tables[1].afar(id(11, 1)).unwrap();
+    scene.forget(1, id(11, 1));
+    let gone = scene.tables[1].forget_client(11);
+    scene.perform(1, gone);
+    scene.perform(1, vec![dead.died(5, 6)]);
+    scene.settle();
+    let told = Act::Died(id(10, 1), own, [5, 6]);
+    assert_eq!(scene.done[0].last(), Some(&told));
+    // Of another end of that host's.
+    let forged = Frame::Died {
+        to: 1,
+        from: 99,
+        received: 5,
+        sent: 6,
+    };
+    assert_eq!(scene.tables[0].said(NAMES[1], forged), []);
+    assert_eq!(scene.tables[1].afar(id(11, 1)), None);
+}
+
+#[test]
 fn the_two_ends_meet_in_whatever_order_they_are_claimed() {
     for (first, name) in NAMES.into_iter().enumerate() {
         let mut scene = Scene::new([PLENTY; 2]);

@@ -13,7 +13,7 @@ use shunt_abi::message::{FLAG_USED, Kind, Message, Role};
 use shunt_abi::{board, layout};
 use zerocopy::IntoBytes;
 
-use super::{ARENA_SEALS, WATCHDOG, arena_file, named};
+use super::{ARENA_SEALS, WATCHDOG, arena_file, named, unnamed};
 
 /// A fake libshunt.
 pub struct Client {
@@ -152,6 +152,13 @@ impl Client {
         let mut claim = named(socket, role, flags);
         claim.cookie = cookie;
         self.send(&claim, None);
+    }
+
+    /// As before its `connect`: the claim names no addresses.
+    pub fn claim_ahead(&self, socket: impl AsFd, flags: u32) -> u64 {
+        let claim = unnamed(&socket, Role::Connector, flags);
+        self.send(&claim, None);
+        claim.cookie
     }
 
     pub fn release(&self, cookie: u64) {

@@ -373,6 +373,32 @@ fn what_the_nic_does_leaves_the_programs_errno_as_it_is() {
 }
 
 #[test]
+fn a_thread_that_is_cancelled_ends_behind_what_the_nic_does() {
+    let (_scene, _conn) = both_are_ready(180, true);
+    let lives = std::thread::spawn(|| {
+        // SAFETY: this thread.
+        unsafe { libc::pthread_cancel(libc::pthread_self()) };
+        reach::progress();
+        // Nor in what a thread does at its end. SAFETY: no place for the state before.
+        unsafe { crate::real::pthread_setcancelstate()(1, std::ptr::null_mut()) };
+        true
+    });
+    assert!(lives.join().unwrap() && reach::is_here());
+}
+
+#[test]
+fn a_connection_that_goes_back_before_the_queue_pair_is_there_is_never_ready() {
+    let mut scene = Scene::new();
+    scene.meet(190);
+    let conn = scene.attach();
+    assert!(stream::downgrade(&conn, Reason::Blocked));
+    scene.relay(190);
+    assert!(scene.peer.is_met);
+    scene.peer.open();
+    assert_eq!(scene.peer.view(), None);
+}
+
+#[test]
 fn a_child_leaves_the_nic_to_its_parent() {
     let (mut scene, conn) = both_are_ready(140, true);
     reach::before_fork();

@@ -12,6 +12,7 @@ use super::look::{GROWTH_MS, is_owing};
 use super::resend::{Debt, send_owed};
 use crate::stream::conn::Conn;
 use crate::stream::errors::{break_off, keep_error};
+use crate::stream::far_death::has_died_afar;
 use crate::thread::give;
 use crate::{reach, sys, tcp};
 
@@ -84,7 +85,7 @@ pub(in crate::stream) fn leave_by_record(conn: &Conn, reason: Reason) {
     }
     conn.socket.again.stay();
     conn.socket.set_reason(reason);
-    conn.socket.note_downgrade();
+    conn.socket.note_record();
 }
 
 /// A direction that is on TCP never enters its ring. With the sending token.
@@ -96,7 +97,7 @@ pub(in crate::stream) fn stay_out(conn: &Conn) {
 /// Answers a recall, and sends what is owed as far as the kernel takes it. With the sending token.
 #[cold]
 pub(super) fn pay_by_record(conn: &Conn) -> Debt {
-    if conn.sender().is_asked() && reach::is_here() {
+    if conn.sender().is_asked() && reach::is_here() && !has_died_afar(conn) {
         if conn.is_on_ring() {
             leave_by_record(conn, Reason::PeerLeft);
         } else {

@@ -111,7 +111,7 @@ fn drop_doubled(conn: &Conn, base: c_int) -> Resumption {
         let left = path.doubled();
         if left == 0 {
             path.follow_back();
-            conn.socket.note_downgrade();
+            conn.socket.note_record();
             if conn.socket.reason() == Reason::Pending {
                 conn.socket.set_reason(Reason::PeerLeft);
             }

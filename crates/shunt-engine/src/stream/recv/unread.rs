@@ -8,7 +8,7 @@ use shunt_shm::slot::Way;
 use super::arrival::on_its_way;
 use super::back::{after_ring, follow_back};
 use super::bytes::ring_bytes;
-use super::resumed::{Resumption, look_around};
+use super::resumed::{Resumption, follow, look_around};
 use super::settle::settle;
 use crate::stream::errors::keep_error;
 use crate::stream::{Conn, owed};
@@ -37,10 +37,7 @@ pub(crate) fn pump(conn: &Conn) {
         }
     }
     if conn.is_mirrored() && conn.way_in() == Way::Ring && !conn.consumer().is_ready() {
-        // The kernel tells it once; what else is wrong a receive finds, too.
-        if let Resumption::Failed(errno) = look_around(conn) {
-            keep_error(conn, errno);
-        }
+        note_failure(conn, &look_around(conn));
     }
     if conn.way_in() == Way::TcpAgain {
         after_ring(conn);
@@ -55,6 +52,7 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
     let ring = || ring_bytes(conn);
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
     match conn.way_in() {
+        Way::Ring if conn.is_mirrored() => shown_and_behind(conn, queued),
         Way::Ring => ring(),
         Way::TcpAgain | Way::Owing => come_and_coming(conn, queued),
         Way::Tcp => {
@@ -70,6 +68,32 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
                 _ => queued,
             }
         }
+    }
+}
+
+/// What the view of a ring on another host shows, and what TCP brings behind that if the peer has left.
+#[cold]
+fn shown_and_behind(conn: &Conn, queued: impl Fn() -> u64) -> u64 {
+    let token = &conn.pair.own.receiving.token;
+    if thread::try_take(token) {
+        if conn.way_in() == Way::Ring {
+            note_failure(conn, &follow(conn, true));
+        }
+        thread::give(token);
+    }
+    let (path, shown) = (conn.receiver(), ring_bytes(conn));
+    if path.has_record() {
+        // What is shown comes by TCP, too.
+        shown + queued().saturating_sub(path.doubled() + shown)
+    } else {
+        shown
+    }
+}
+
+/// The kernel tells it once; what else is wrong a receive finds, too.
+fn note_failure(conn: &Conn, found: &Resumption) {
+    if let Resumption::Failed(errno) = *found {
+        keep_error(conn, errno);
     }
 }
 

@@ -1,0 +1,50 @@
+//! A process on another host has died. Neither the kernel nor the NIC tells how far it had read: what it was last known to have read it
+//! has said some time ago. The two shuntds do, from what it has counted.
+
+use std::sync::atomic::Ordering;
+
+use shunt_shm::slot::{self, Way};
+
+use super::conn::Conn;
+use crate::thread::Rest;
+use crate::{control, reach, sys};
+
+/// How long their word is waited for, in nanoseconds. They say it once the process has ended, which takes a round trip and a turn of each.
+const WORD: u64 = 200_000_000;
+
+/// Whether the peer has died, and its place in the rings is known. Where the kernel says that its stream has ended, and the peer has not
+/// said that itself, what follows is waited for: its word, which the NIC brings, or shuntd's.
+#[cold]
+pub(super) fn has_died_afar(conn: &Conn) -> bool {
+    control::check_mail();
+    let is_told = || conn.pair.peer_state() & slot::DIED != 0;
+    let in_vain = conn.pair.link.is_waited_for_in_vain();
+    if is_told() || in_vain.load(Ordering::Relaxed) || !is_unexplained(conn) {
+        return is_told();
+    }
+    let (until, rest) = (sys::now() + WORD, Rest::new());
+    while is_unexplained(conn) && sys::now() < until {
+        rest.turn();
+        control::check_mail();
+    }
+    in_vain.store(is_unexplained(conn), Ordering::Relaxed);
+    is_told()
+}
+
+/// Whether the kernel says that a stream has ended of which nobody has said so, and a ring may have been left in the middle.
+fn is_unexplained(conn: &Conn) -> bool {
+    let is_in_ring = conn.way_out() == Way::Ring || conn.way_in() == Way::Ring;
+    let (link, slot) = conn.at_nic();
+    is_in_ring
+        && conn.pair.peer_state() & slot::DIED == 0
+        && conn.base().is_some_and(|base| has_ended(base))
+        && reach::is_here()
+        && !reach::has_peer_ended(link, slot)
+}
+
+/// In order: after a reset nothing is asked.
+fn has_ended(base: libc::c_int) -> bool {
+    const OVER: i16 = libc::POLLHUP | libc::POLLERR;
+    let ready = sys::ready(base, libc::POLLRDHUP);
+    ready & libc::POLLRDHUP != 0 && ready & OVER == 0
+}
