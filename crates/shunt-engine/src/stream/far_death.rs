@@ -37,7 +37,7 @@ fn is_unexplained(conn: &Conn) -> bool {
     let (link, slot) = conn.at_nic();
     is_in_ring
         && conn.pair.peer_state() & slot::DIED == 0
-        && conn.base().is_some_and(|base| has_ended(base))
+        && conn.base().is_some_and(has_ended)
         && reach::is_here()
         && !reach::has_peer_ended(link, slot)
 }
