@@ -1,6 +1,6 @@
 // Setting connections up: every kind of connect, accept and listener.
 // path: shunted (what a socket sends to itself is most, and stays on TCP)
-// timeout: 60
+// timeout: 120
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
 
