@@ -93,6 +93,15 @@ static void level(struct end *e)
     }
 }
 
+// The peer's end has come, of which the kernel tells a set twice in a row; what asks for the socket's lock is behind that.
+static void await_end(struct end *e)
+{
+    struct tcp_info info;
+    socklen_t n = sizeof info;
+    await_events(e, FD, POLLRDHUP);
+    MUST(getsockopt(FD, IPPROTO_TCP, TCP_INFO, &info, &n));
+}
+
 static void edge(struct end *e)
 {
     char buf[8];
@@ -131,6 +140,7 @@ static void edge(struct end *e)
     }
     AT(C) T(shutdown(FD, SHUT_WR));
     AT(S) {
+        await_end(e);
         SOON(ep);
         NOW(ep);
         T(recv(FD, buf, 8, 0));
