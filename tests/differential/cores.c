@@ -142,7 +142,10 @@ static void two_in_turn(struct end *e)
         MUST(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}));
         for (int i = 0; i < ROUNDS; i++) {
             will_block(e);
-            good[i & 1] += told_in_turn(e, set) == (i & 1 ? 21 : 12);
+            int order = told_in_turn(e, set);
+            good[i & 1] += order == (i & 1 ? 21 : 12);
+            if (order != (i & 1 ? 21 : 12))
+                say(e, "round %d: %d", i, order);
         }
         MUST(sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0}));
         say(e, "%d and %d of %d", good[0], good[1], ROUNDS / 2);
