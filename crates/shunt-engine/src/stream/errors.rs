@@ -54,8 +54,14 @@ pub(crate) fn has_died(conn: &Conn) -> bool {
     conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !(LEFT | IN_VAIN | BETWEEN_HOSTS) != 0
         && conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0
         && conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD == 0
-        // A peer on another host says nothing of its end there.
-        && (!conn.is_mirrored() || conn.pair.peer_state() & slot::DIED != 0)
+        && !may_live_afar(conn)
+}
+
+/// Whether the peer is on another host, and is not known to have died: there it says nothing of its end.
+#[cold]
+#[inline(never)]
+fn may_live_afar(conn: &Conn) -> bool {
+    conn.is_mirrored() && conn.pair.peer_state() & slot::DIED == 0
 }
 
 /// Resets the connection if the peer died with bytes of ours unread, as TCP would have done (RFC 1122, 4.2.2.13),
