@@ -134,6 +134,7 @@ fn gather_queued(state: &mut State, room: &mut Room, found: usize) -> usize {
 /// Reports what is ready of ours beside `told` events of the kernel's; how many there are now. If there was something before
 /// the kernel was asked, ours come first: nobody knows better what came first, and a level that is told again stands in
 /// front in the kernel, too.
+#[inline(never)]
 fn gather_both(state: &mut State, room: &mut Room, told: usize, ours_first: bool) -> usize {
     let found = gather_queued(state, room, told);
     if ours_first {
@@ -172,12 +173,16 @@ pub(crate) fn take_events(
     // Reports of our own may have been where the program's would have been.
     let look = kept == 0 && n == room.len() && limit.is_up();
     let found = kept + room.behind(kept, |rest| collect(set, rest, look, 0));
-    if let Some(after) = before.and_then(|before| kept.checked_sub(before)) {
+    if let Some(before) = before.filter(|&before| before < kept) {
         // SAFETY: the kernel and `collect` have stored so many.
-        let told = unsafe { room.stored(found) };
-        told[kept - after..].rotate_left(after);
+        put_last(unsafe { room.stored(found) }, before..kept);
     }
     found
+}
+
+#[inline(never)]
+fn put_last(told: &mut [epoll_event], part: std::ops::Range<usize>) {
+    told[part.start..].rotate_left(part.len());
 }
 
 /// Asks for what the kernel has, no more than `most` events; returns how many, and whether that is all. Where it has told of nothing but our own reports, which
