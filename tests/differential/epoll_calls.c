@@ -1,5 +1,5 @@
 // epoll: calls that come to nothing, come late, or are taken by another thread; sets in sets.
-// timeout: 60
+// timeout: 120
 #include "diff.h"
 
 enum { OFTEN = 20 };
