@@ -2,7 +2,7 @@
 //!
 //! The kernel keeps it there, and looks only at its descriptors. So before the kernel is asked, [`expose`] makes a set that
 //! has shunted news look ready. A thread that sleeps on the outer set is counted at the inner set's doors, too
-//! ([`put_in`]): a peer calls it as it calls a thread that sleeps on the inner one.
+//! ([`stand_at_doors`]): a peer calls it as it calls a thread that sleeps on the inner one.
 
 use std::sync::atomic::Ordering;
 

@@ -14,9 +14,6 @@ use super::far_death::has_died_afar;
 use crate::socket::{BETWEEN_HOSTS, IN_VAIN, LEFT};
 use crate::sys::{self, Errno};
 
-/// For how long the kernel may put off what it answers to a byte for a peer that is gone.
-const ANSWER_MS: i64 = 100;
-
 /// The highest that the kernel has (`MAX_ERRNO`).
 const MOST_ERRNO: Errno = 4095;
 
@@ -152,11 +149,6 @@ fn reset_once(conn: &Conn) {
     // A byte that nobody is left to receive brings the base socket to the same
     // end; what the kernel calls it (EPIPE, after the FIN) is not what we would.
     let _ = sys::send(conn.fd, &[0]);
-    // The answer is mostly there. Where the kernel puts it off, as beside much other work, the end would not be told at once, and the
-    // error twice. (Of a connection that was put aside there is none.)
-    if !conn.is_put_aside_by_peer() {
-        sys::poll_ms(conn.fd, 0, ANSWER_MS);
-    }
     let _ = sys::getsockopt::<i32>(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR);
     conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
 }

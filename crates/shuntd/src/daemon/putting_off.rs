@@ -1,6 +1,6 @@
 //! What tenants hold and say is charged to them; whose messages come faster than allowed is read later.
 //!
-//! How many may come in a second, `messages` in `[limits]` says (`quota.rs`); a second's worth may come at once. Without
+//! How many may come in a second, `messages` in `[limits.user]`, `[limits.container]` and `[limits.host]` says (`quota.rs`); a second's worth may come at once. Without
 //! that setting there is no bound.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

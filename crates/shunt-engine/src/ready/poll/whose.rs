@@ -15,7 +15,7 @@ pub(in crate::ready) enum Whose {
     /// The kernel.
     Kernels,
     /// The library, as something that it names may become shunted while it waits. Where nobody can bring that about it is the
-    /// [real call](poll_in_kernel).
+    /// real call (`poll_in_kernel`).
     Perhaps,
     /// The library: it names something that is shunted.
     Ours,
