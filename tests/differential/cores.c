@@ -114,7 +114,7 @@ static int told_in_turn(struct end *e, int set)
     while (left > 0) {
         struct epoll_event got[2];
         int n = epoll_wait(set, got, 2, PATIENCE_MS);
-        for (int i = 0; i < n; i++, left--) {
+        for (int i = 0; i < n && left > 0; i++, left--) {
             order = 10 * order + got[i].data.u64;
             get(got[i].data.u64 == 1 ? FD : e->ctl, (char[1]){0}, 1);
         }
