@@ -165,4 +165,4 @@ static void two_in_turn(struct end *e)
 }
 
 DIFF_MAIN(CASE(moving, SPLIT | COLD), CASE(signalled_by_peer, SPLIT),
-          CASE(two_in_turn, TWO))
+          CASE(two_in_turn, TWO | STEADY))

@@ -460,4 +460,4 @@ static void in_turn(struct end *e)
 
 DIFF_MAIN(CASE(unwanted, TWO | COLD), CASE(unwanted_flood, TWO | COLD), CASE(many_inside, TWO | COLD),
           CASE(changed_under_sleeper, SPLIT | COLD), CASE(gone, COLD), CASE(late, SPLIT | COLD),
-          CASE(taken, TWO | BUSY), CASE(no_set, STEADY), CASE(in_turn, 0))
+          CASE(taken, TWO | BUSY), CASE(no_set, STEADY), CASE(in_turn, STEADY))
