@@ -307,7 +307,8 @@ pub(crate) fn leave_sets(socket: &'static Socket, fd: c_int) -> bool {
             }
         });
     }
-    // Nobody looks at what the peer does meanwhile: that is seen before the connection is put aside, or not at all.
+    // Without a barrier, as the only caller puts the connection aside: it looks itself at what the peer has done meanwhile, and no
+    // set is to be told of that any more.
     say_watched(&socket);
     socket.socket.items.is_empty()
 }

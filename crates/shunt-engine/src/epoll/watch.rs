@@ -16,10 +16,10 @@ use crate::socket::Locked;
 /// peer has been told something new.
 pub(super) fn watch(socket: &Locked) -> bool {
     let said = change_word(socket);
-    // In this order: who has the peer pass no barrier any more says so there first.
+    // The word first: a call that lets the peer off its barriers stores that in `origin` before it clears FENCED in the word.
     let is_fenced = |said: u32| said & slot::FENCED != 0 && socket.origin.is_fenced();
     match said {
-        // As below, but for the peer's full barrier.
+        // The peer passes a full barrier before its look at the wait word, so one pairs with it here, too; else as below.
         Some(said) if is_fenced(said) => full(),
         // Pairs with the light barrier before a peer's look at the wait word: what
         // it publishes from now on is logged; what came before is seen by the look
