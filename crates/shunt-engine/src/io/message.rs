@@ -7,7 +7,7 @@ use libc::{c_int, iovec, msghdr, socklen_t};
 
 use super::buffer::{self, has_bad, is_bad, list, sendable};
 use super::recv::receive_nowhere;
-use super::send::{send_before_bad, transmit};
+use super::send::{send_before_bad, transmit_list};
 use super::target::{is_candidate, serve};
 use crate::socket::{RECEIVER, SENDER};
 use crate::stream::{self, Conn};
@@ -243,7 +243,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
         if has_bad(parts) {
             send_before_bad(fd, parts, flags)
         } else {
-            transmit(fd, parts, flags)
+            transmit_list(fd, parts, flags)
         }
     }
 }

@@ -18,7 +18,7 @@ pub unsafe fn write(fd: c_int, buffer: *const c_void, length: size_t) -> Outcome
 /// `writev(2)`.
 pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> Outcome {
     // SAFETY: the caller's promise.
-    let then = |fd, parts: &[iovec]| unsafe { transmit(fd, parts, 0) };
+    let then = |fd, parts: &[iovec]| unsafe { transmit_list(fd, parts, 0) };
     // SAFETY: the caller's promise.
     unsafe { vectored(fd, iov, count, then, |parts| send_before_bad(fd, parts, 0)) }
 }
@@ -35,7 +35,7 @@ pub unsafe fn pwritev2(
         return Outcome::Kernel;
     };
     // SAFETY: the caller's promise.
-    let then = |fd, parts: &[iovec]| unsafe { transmit(fd, parts, flags) };
+    let then = |fd, parts: &[iovec]| unsafe { transmit_list(fd, parts, flags) };
     // SAFETY: the caller's promise.
     unsafe {
         vectored(fd, iov, count, then, |parts| {
@@ -108,6 +108,15 @@ pub unsafe fn sendto(
     }
 }
 
+/// A short list goes the short way.
+///
+/// # Safety
+/// The parts are readable.
+pub(super) unsafe fn transmit_list(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
+    // SAFETY: the caller's promise.
+    unsafe { short::send_list(fd, parts, flags).unwrap_or_else(|| transmit(fd, parts, flags)) }
+}
+
 /// # Safety
 /// The parts are readable.
 #[inline(always)]
@@ -134,4 +143,29 @@ pub(super) unsafe fn transmit(fd: c_int, parts: &[iovec], flags: c_int) -> Outco
             }
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_short_list_is_one_message_in_the_ring() {
+        let ends = BothEnds::attached();
+        // A first message learns how much of the ring is free.
+        ends.send(&[0]);
+        assert_eq!(ends.receive::<1>(), [0]);
+        let (head, body) = ([1; 5], [2; 6]);
+        let part = |bytes: &[u8]| iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let parts = [part(&head), part(&body)];
+        // SAFETY: the parts are readable.
+        let sent = unsafe { writev(ends.fds[0], parts.as_ptr(), 2) };
+        assert_eq!(sent, Outcome::Done(11));
+        assert_eq!(ends.conns()[1].consumer().at_hand(), 11);
+    }
 }

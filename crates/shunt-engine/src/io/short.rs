@@ -1,7 +1,7 @@
 //! The one branch of every short call: done in a few instructions if all is as usual,
 //! otherwise left to the functions beside this one.
 
-use libc::{c_int, c_void, size_t};
+use libc::{c_int, c_void, iovec, size_t};
 
 use super::buffer::is_bad;
 use super::target::meanwhile;
@@ -24,6 +24,17 @@ pub unsafe fn send(
     };
     // SAFETY: the caller's promise.
     unsafe { small::send(conn, buffer.cast(), length, flags) }
+}
+
+/// Does what [`writev`](super::writev) and [`sendmsg`](super::sendmsg) do with a short list, whose addresses a program
+/// can have. Otherwise likewise.
+///
+/// # Safety
+/// The parts are readable.
+pub(super) unsafe fn send_list(fd: c_int, parts: &[iovec], flags: c_int) -> Option<Outcome> {
+    let socket = Socket::of(fd).filter(|socket| socket.stage() == Stage::Attached)?;
+    // SAFETY: the caller's promise.
+    unsafe { small::send_list(Conn::new(socket, fd)?, parts, flags) }
 }
 
 /// Does what [`recv`](super::recv()) and [`read`](super::read) do where a message is

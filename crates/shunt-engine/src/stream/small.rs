@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use libc::c_int;
+use libc::{c_int, iovec};
 use shunt_shm::ring::{BadBuffer, Consumer};
 use shunt_shm::slot::{self, Way};
 
@@ -14,6 +14,7 @@ use super::wait::timeout;
 use super::want::Want;
 use super::{Conn, owed};
 use crate::Outcome;
+use crate::iov::total;
 use crate::link::Pair;
 use crate::socket::{IN_VAIN, Socket, Stage, bump};
 use crate::sys;
@@ -37,6 +38,27 @@ pub(crate) unsafe fn send(
     length: usize,
     flags: c_int,
 ) -> Option<Outcome> {
+    let token = enter(conn, length, flags)?;
+    // SAFETY: the caller's promise.
+    let sent = unsafe { conn.producer().write_short(source, length as u32) };
+    leave(conn, token, length, sent)
+}
+
+/// Sends what lies in these parts as one message. Otherwise likewise.
+///
+/// # Safety
+/// The parts are readable.
+pub(crate) unsafe fn send_list(conn: Conn, parts: &[iovec], flags: c_int) -> Option<Outcome> {
+    let length = total(parts);
+    let token = enter(conn, length, flags)?;
+    // SAFETY: the caller's promise.
+    let sent = unsafe { conn.producer().write_short_list(parts, length as u32) };
+    leave(conn, token, length, sent)
+}
+
+/// Takes the sending token, if a message of so many bytes is short, and all is as usual.
+#[inline(always)]
+fn enter(conn: Conn, length: usize, flags: c_int) -> Option<Held<'static>> {
     const ELSEWHERE: u32 = slot::SHUT_WR | slot::CLOSED | slot::RECALLED;
     let (socket, own) = (conn.socket, conn.pair.own);
     if length.wrapping_sub(1) >= SHORT || flags & !ANY_WAY != 0 {
@@ -48,16 +70,25 @@ pub(crate) unsafe fn send(
         && !conn.is_shut()
         && own.options.most.load(Ordering::Relaxed) == 0
         && socket.hints.kernel_state.load(Ordering::Relaxed) & !IN_VAIN == 0;
-    let sent = if as_usual {
-        // SAFETY: the caller's promise.
-        unsafe { conn.producer().write_short(source, length as u32) }
-    } else {
-        None
-    };
+    if !as_usual {
+        token.give();
+        return None;
+    }
+    Some(token)
+}
+
+/// Counts what was sent, tells the peer, and gives the token back.
+#[inline(always)]
+fn leave(
+    conn: Conn,
+    token: Held,
+    length: usize,
+    sent: Option<Result<(), BadBuffer>>,
+) -> Option<Outcome> {
     let mut heard = true;
     if sent == Some(Ok(())) {
-        bump(&socket.tx.ring_bytes, length as u64);
-        bump(&socket.tx.user_calls, 1);
+        bump(&conn.socket.tx.ring_bytes, length as u64);
+        bump(&conn.socket.tx.user_calls, 1);
         heard = conn.tell_data();
     }
     token.give();

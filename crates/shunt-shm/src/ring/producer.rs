@@ -75,6 +75,55 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         source: *const u8,
         length: u32,
     ) -> Option<Result<(), BadBuffer>> {
+        let (at, next) = self.short_frame(length)?;
+        // SAFETY: the frame is there; the source is the caller's.
+        let copied = unsafe {
+            self.memory
+                .copy_in_within(at.offset + HEADER, source, length as usize)
+        };
+        if copied.is_ok() {
+            // SAFETY: as above.
+            unsafe { self.publish_short(at, length, next) };
+        }
+        Some(copied)
+    }
+
+    /// The same of a message that lies in these parts, of `length` bytes in all. Parts that are no longer so long are
+    /// a bad source.
+    ///
+    /// # Safety
+    /// As for [`Self::write_short`].
+    #[inline]
+    pub unsafe fn write_short_list(
+        &self,
+        parts: &[libc::iovec],
+        length: u32,
+    ) -> Option<Result<(), BadBuffer>> {
+        let (at, next) = self.short_frame(length)?;
+        let mut done = 0;
+        for part in parts {
+            // Another thread may have made the part longer since.
+            let n = part.iov_len.min((length - done) as usize);
+            let to = at.offset + HEADER + done;
+            // SAFETY: the frame is there; the source is the caller's.
+            let copied = unsafe { self.memory.copy_in_within(to, part.iov_base.cast(), n) };
+            if copied.is_err() {
+                return Some(copied);
+            }
+            done += n as u32;
+        }
+        if done < length {
+            return Some(Err(BadBuffer));
+        }
+        // SAFETY: as above.
+        unsafe { self.publish_short(at, length, next) };
+        Some(Ok(()))
+    }
+
+    /// Where a small frame with so much payload begins and ends, if it and the header behind it are free, which needs no
+    /// look at the peer.
+    #[inline(always)]
+    fn short_frame(&self, length: u32) -> Option<(Position, Position)> {
         let s = self.sending;
         let at = Position::unpack(s.write.load(Ordering::Relaxed));
         // In one look: no multiple of 8, or so far out that the sums below would come round.
@@ -85,20 +134,19 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
             offset: at.offset + HEADER + ((length + 7) & !7),
             ..at
         };
+        // What ends before `clear` lies in the ring.
         let clear = s.clear.load(Ordering::Relaxed).min(self.memory.size());
-        if next.offset + RESERVE > clear {
-            return None;
-        }
-        // SAFETY: what ends before `clear` lies in the ring, which says that the frame and the
-        // header behind it are free; the source is the caller's.
+        (next.offset + RESERVE <= clear).then_some((at, next))
+    }
+
+    /// # Safety
+    /// [`Self::short_frame`] has told of this frame, and its payload has been written.
+    #[inline(always)]
+    unsafe fn publish_short(&self, at: Position, length: u32, next: Position) {
+        // SAFETY: the caller's promise.
         unsafe {
-            let payload = at.offset + HEADER;
-            let copied = self.memory.copy_in_within(payload, source, length as usize);
-            if copied.is_ok() {
-                let behind = self.memory.word_within(next.offset);
-                self.publish(self.memory.word_within(at.offset), behind, length, next);
-            }
-            Some(copied)
+            let behind = self.memory.word_within(next.offset);
+            self.publish(self.memory.word_within(at.offset), behind, length, next);
         }
     }
 
