@@ -152,7 +152,9 @@ fn look_and_spin(
         if set.has_chores() {
             epoll::see_to_chores(set);
         }
-        let due = is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
+        // A wait that is about to sleep looks there by that.
+        let due = spin.is_hopeful() && is_due(set, now, later)
+            || is_due(set, now, spin.began()) && has_some(set);
         let mut found = collect(set, room, due, std::mem::take(&mut looks));
         if found == 0 && !room.is_missing() && set.has_chores() {
             continue;

@@ -45,8 +45,8 @@ pub(super) fn is_heard(fd: c_int, name: u64, secret: u64) -> bool {
 /// Whether what others have not heard yet fills half of what a socket may send.
 fn is_spent(fd: c_int) -> bool {
     let sent = sys::ioctl_int(fd, libc::TIOCOUTQ).unwrap_or(0);
-    let most = sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
-    sent > most / 2
+    let most = || sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0);
+    sent > 0 && sent > most() / 2
 }
 
 /// In a forked child, where no other thread is sending.
