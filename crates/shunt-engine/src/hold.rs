@@ -65,8 +65,8 @@ pub(crate) fn get<T: Held>(fd: c_int) -> Option<&'static T> {
 }
 
 /// Does work of the library's own on an object that another thread may close meanwhile. The `close` does not wait for this
-/// work, and does not count it among the program's calls that go on; but the object is used for nothing else before the work
-/// has ended.
+/// work, and does not count it among the program's calls that are still under way; but the object is not used again before
+/// the work has ended.
 pub(crate) fn beside_close<T: Held>(object: &'static T, work: impl FnOnce()) {
     let began = Taken::now();
     let held = raise_by(object.count(), BESIDE);
@@ -76,7 +76,7 @@ pub(crate) fn beside_close<T: Held>(object: &'static T, work: impl FnOnce()) {
     }
 }
 
-/// The same, unless the object's life has ended: then there is nothing to be done.
+/// [`beside_close`] for work that has a result. `None`: the object's life had ended, and nothing was done.
 pub(crate) fn while_held<T: Held, R>(object: &'static T, work: impl FnOnce() -> R) -> Option<R> {
     let began = Taken::now();
     if !raise_by(object.count(), BESIDE) {

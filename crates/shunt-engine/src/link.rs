@@ -25,10 +25,11 @@ use slots::Slots;
 pub(crate) static LINKS: Pool<Link> = Pool::new();
 /// Some link is gone and not yet unmapped.
 static ANY_GONE: AtomicBool = AtomicBool::new(false);
-/// A link that was used until now is unmapped after so long (nanoseconds): a thread that lost
-/// a race against `close` has left by then.
+/// How long a link without a user stays mapped (nanoseconds): a thread that lost a race against
+/// `close` has left by then.
 const GRACE: u64 = 1_000_000_000;
-/// The same where there is one thread: it may be in a call below the signal handler that closed.
+/// How long that is in a process with one thread: the thread may be in a call that was interrupted by the signal handler
+/// which closed.
 const GRACE_ALONE: u64 = 10_000_000;
 
 /// Two arenas, one written here and one written by the peer process.
@@ -395,9 +396,10 @@ impl Pair {
         } else {
             layout::RING_BYTES
         };
-        // SAFETY: both rings are so many bytes, or more, inside mappings that outlive the socket.
-        let memory =
-            |arena: &Arena| unsafe { Memory::new(arena.ring(number).cast(), bytes as u32) };
+        let memory = |arena: &Arena| {
+            // SAFETY: the ring has at least `bytes` bytes inside a mapping that outlives the socket.
+            unsafe { Memory::new(arena.ring(number).cast(), bytes as u32) }
+        };
         Some(Self {
             link,
             number,

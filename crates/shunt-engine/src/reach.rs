@@ -201,14 +201,14 @@ pub(crate) fn has_peer_ended(link: u32, slot: u32) -> bool {
     on(link, slot, |_, link| link.has_peer_ended(slot)) == Some(true)
 }
 
-/// The peer has died in this life of the slot, when it had received and sent so many bytes through the rings.
+/// The peer has died in this life of the slot. `bytes`: how many it had received, and sent, through the rings.
 pub(crate) fn note_death(link: u32, slot: u32, life: u32, bytes: [u64; 2]) {
     progress();
     let [received, sent] = bytes;
     on(link, slot, |_, link| link.died(slot, life, received, sent));
 }
 
-/// The record that says so, where the peer was known to have read so many bytes.
+/// The record by which a direction leaves its ring, where the peer was known to have read `from` bytes of it.
 pub(crate) fn record(link: u32, slot: u32, from: u64) -> Option<[u8; BYTES]> {
     on(link, slot, |_, link| link.record(slot, from))?
 }

@@ -302,7 +302,7 @@ impl Socket {
         self.note_whole(false);
     }
 
-    /// The same by a record, to or from another host: this end's counts of its rings say as much as before.
+    /// A direction from or to another host went back to TCP, by a record. This end's counts of its rings are still right.
     pub(crate) fn note_record(&self) {
         self.record.downgraded.store(1, Ordering::Relaxed);
     }
@@ -484,7 +484,7 @@ impl Socket {
         false
     }
 
-    /// The same with a token of the connection, which keeps it from ending.
+    /// [`Self::go_in`] with a token of the connection: the token keeps the socket from ending.
     pub(crate) fn go_in_attached(&'static self, who: u32) {
         while !self.inside.enter(who) {
             self.go_out(who);

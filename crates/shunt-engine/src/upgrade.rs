@@ -28,15 +28,15 @@ use attach::attach_paired;
 use ends::{Ends, ends};
 use worth::is_eager;
 pub(crate) use worth::note_end;
-/// After so many calls a connection is claimed although those from afar come to nothing.
+/// After this many calls a connection is claimed although claims of connections from afar come to nothing just now.
 const AFAR_AFTER: u32 = 64 * LIVES_AFTER;
-/// A fast connection makes many calls before a daemon that gets no processor has said anything. Where it may still
-/// say something, so many calls wait for that.
+/// A fast connection makes many calls before a daemon that gets no processor has answered. Where an answer may
+/// still come, it is awaited for this many calls.
 const LATE_AFTER: u32 = 64 * GIVEN_UP_AFTER;
 /// Between two looks for somebody to be paired with a connection makes an eighth of the calls that it has made, but no more
 /// than this.
 const LONGEST_PAUSE: u32 = GIVEN_UP_AFTER / 8;
-/// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
+/// At one in this many calls on a claimed connection the library looks whether the daemon that has the claim lives.
 const LOOK_EVERY: u32 = 16;
 
 /// A socket is about to connect to `port`, or has been accepted.
@@ -289,8 +289,8 @@ fn share_pair(socket: &Socket) -> bool {
     shared
 }
 
-/// With which call a connection that can be paired with nobody looks again, after so many; `None`: it has made as many
-/// as it is to look for.
+/// At which call a connection that can be paired with nobody looks again, after `calls` of them. `None`: it has made
+/// `most` calls, and looks no more.
 fn next_look(calls: u32, most: u32) -> Option<u32> {
     let pause = 1 + (calls / 8).min(LONGEST_PAUSE);
     (calls < most).then(|| calls + pause)

@@ -54,9 +54,9 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Makes, maps and seals an arena with so many slots, or fewer where the process's limits
-    /// are narrow. Returns it with its descriptor (close-on-exec), which the caller passes on
-    /// and closes.
+    /// Makes, maps and seals an arena with `wanted` slots, or fewer where the process's limits are
+    /// narrow. Returns it with its descriptor (close-on-exec), which the caller passes on and
+    /// closes.
     ///
     /// # Errors
     /// `EFBIG` or `ENOMEM` where not one slot fits the limits; else what `memfd_create`,
@@ -179,7 +179,7 @@ impl Arena {
         self.slots
     }
 
-    /// Whether this process may have only so many addresses.
+    /// Whether the addresses that this process may have are limited (`RLIMIT_AS`).
     #[must_use]
     pub fn are_addresses_scarce() -> bool {
         limit(libc::RLIMIT_AS) != libc::RLIM64_INFINITY
@@ -360,7 +360,7 @@ impl Arena {
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// Arenas that a process with one link has: its own, the peer's, and one in stock.
 const ARENAS: u64 = 3;
-/// All arenas may be one in so many of the addresses that this process is allowed.
+/// All arenas together may take one in this many of the addresses that this process is allowed.
 const SHARE: u64 = layout::ADDRESSES / ARENAS;
 
 /// How many slots an arena may have by this process's limits (`getrlimit(2)`): of file sizes

@@ -52,7 +52,8 @@ pub(crate) enum Act {
     },
     /// No new connection will use this link of a client's.
     Gone { client: u64, link: u64 },
-    /// The process that had the other end of this one's connection has died, having received and sent so many bytes through the rings.
+    /// The process that had the other end of this connection has died. The numbers: how many bytes it had received, and sent,
+    /// through the rings.
     Died(EndId, Seat, [u64; 2]),
 }
 
@@ -176,7 +177,7 @@ impl Table {
         known.flat_map(|known| &known.addresses).copied().collect()
     }
 
-    /// From now on so much may be pinned.
+    /// From now on this much memory may be pinned.
     pub(crate) fn set_budget(&mut self, budget: Budget) {
         self.pairs.set_budget(budget);
     }

@@ -64,14 +64,14 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     }
 }
 
-/// A socket's connection has memory now.
+/// Handles `Paired`: a socket's connection has got memory.
 fn give_memory(m: &Message, passed: Option<c_int>) {
     // The link serves later pairs too, so it is opened even if this connection has gone.
     let link = link_of(m, passed);
     give(m, link);
 }
 
-/// The same, of that link.
+/// Gives a claimed socket its slot on this link.
 fn give(m: &Message, link: Option<&'static Link>) {
     let is_claimed = |socket: &&Socket| socket.stage() == Stage::Claimed;
     let Some(socket) = find(m).filter(is_claimed) else {

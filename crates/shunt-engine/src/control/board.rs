@@ -48,7 +48,8 @@ pub(super) fn mail() -> Option<u32> {
     Some(word.load(Ordering::Acquire))
 }
 
-/// Of so many that the daemon has sent: how many have not been seen. With the lock.
+/// How many messages have not been read yet, where the daemon has sent `mail` in all. With the
+/// lock.
 pub(super) fn unseen(mail: u32) -> u32 {
     mail.wrapping_sub(SEEN.load(Ordering::Relaxed))
 }
@@ -64,12 +65,13 @@ pub(crate) fn accelerates(port: u16) -> bool {
     is_set(board::PORTS_AT, port)
 }
 
-/// Whether some connector has claimed a short connection there that its acceptor is to claim, too.
+/// Whether some connector to this port has claimed a short connection that its acceptor is to
+/// claim, too.
 pub(crate) fn is_tried(port: u16) -> bool {
     is_set(board::TRIALS_AT, port)
 }
 
-/// Waits until acceptors can see that, so many nanoseconds at most.
+/// Waits until acceptors can see the trial on the board, for `longest` nanoseconds at most.
 pub(crate) fn await_trial(port: u16, longest: u64) {
     let start = sys::now();
     while !is_tried(port) && sys::now() - start < longest {

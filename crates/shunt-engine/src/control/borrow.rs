@@ -64,7 +64,7 @@ impl Request {
         })
     }
 
-    /// What the daemon says within so many milliseconds.
+    /// What the daemon answers within `patience_ms` milliseconds.
     pub(crate) fn answer(self, patience_ms: i64) -> Loan {
         match self.await_kind(Kind::Lent, patience_ms) {
             Answer::Is(_, Some(passed)) => Loan::Lent(passed),
@@ -139,8 +139,8 @@ impl Proxy {
     }
 }
 
-/// Asks for a descriptor of the socket at the other end of `fd`, whose `SO_COOKIE` is `cookie`, and waits for the answer for
-/// so many milliseconds.
+/// Asks for a descriptor of the socket at the other end of `fd`, and waits for the answer, for `patience_ms` milliseconds at
+/// most. `cookie` is the `SO_COOKIE` of `fd`.
 pub(crate) fn borrow(cookie: u64, fd: c_int, patience_ms: i64) -> Loan {
     Request::new(cookie, fd).map_or(Loan::Refused, |request| request.answer(patience_ms))
 }

@@ -25,14 +25,14 @@ static NETNS: AtomicU64 = AtomicU64::new(0);
 /// When the daemon was greeted whose welcome has not come (`sys::now`). It is waited for until [`PATIENCE_MS`] after that.
 static GREETED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Connects if need be and the time has come. `true` if there is a daemon.
+/// Connects to the daemon if there is no connection yet and another try is due. `true` if there is a daemon.
 pub(crate) fn ensure() -> bool {
     ensure_within(PATIENCE_MS)
 }
 
-/// The same without waiting for the welcome: a later call finds it. For a forked child, whose parent may look in `/proc`
-/// whether it sleeps yet; and for a connection that goes on by TCP meanwhile, since beside busy programs the welcome takes
-/// as long as two processes wait for a core.
+/// [`ensure`] without waiting for the welcome: a later call finds it. For a forked child, whose parent may look in `/proc`
+/// whether it sleeps yet; and for a connection that uses TCP meanwhile, since beside busy programs the welcome takes as
+/// long as two processes wait for a core.
 pub(crate) fn ensure_without_waiting() -> bool {
     ensure_within(0)
 }

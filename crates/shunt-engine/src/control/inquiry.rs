@@ -19,8 +19,9 @@ use crate::sys;
 /// Data calls after which a connection that still waits for a pairing is asked about as well.
 const SURELY: u64 = 2 * LIVES_AFTER as u64;
 
-/// After so many data calls on a connection: asks where its other end is, if nobody has and this
-/// process only supposes it. If the daemon has no room for the question, a later call asks.
+/// Asks the daemon where the other end of a connection is, after `calls` data calls on it, if this
+/// process only supposes to know and has not asked before. If the daemon has no room for the
+/// question, a later call asks.
 pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
     if OPEN_QUESTIONS.load(Ordering::Relaxed) != 0 {
         check_mail();

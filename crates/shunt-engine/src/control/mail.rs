@@ -62,7 +62,8 @@ pub(super) fn read_all() {
     catch_up();
 }
 
-/// The same of those that the daemon has counted, without the call that finds no more.
+/// Reads and handles the messages that the daemon has counted, which spares the last `recvmsg` that finds none. With the
+/// lock.
 pub(super) fn read_counted() {
     let Some(mail) = board::mail() else {
         return read_all();

@@ -19,7 +19,7 @@ use crate::socket::{Socket, Stage};
 use crate::sys::address::Names;
 use crate::{reach, sys};
 
-/// Whether the daemon's word is waited for just now.
+/// Says whether calls wait for the daemon's answer just now.
 static PATIENCE: Patience = Patience::new();
 
 /// Asks for a pairing of `socket`. Returns at once.
@@ -27,8 +27,8 @@ pub(crate) fn claim(socket: &'static Socket, fd: c_int, names: Option<Names>) {
     claim_with(socket, fd, names, 0);
 }
 
-/// Asks for a pairing and waits, within bounds, for the daemon's word: so that
-/// a connection whose other end has claimed it is paired when `accept` returns.
+/// Asks for a pairing and waits, within bounds, for the daemon's answer: so that a connection whose
+/// other end has claimed it is paired when `accept` returns.
 pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     let start = sys::now();
     let asked = PATIENCE.has_any(start);
@@ -43,7 +43,8 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     PATIENCE.note(start, sys::now());
 }
 
-/// The same in a test, which would rather wait, for so many nanoseconds, than have the first bytes go by TCP.
+/// Asks for a pairing in a test, and waits for the answer for `longest` nanoseconds: rather that
+/// than have the first bytes go by TCP.
 pub(crate) fn claim_patiently(socket: &'static Socket, fd: c_int, names: Names, longest: u64) {
     let start = sys::now();
     if claim_with(socket, fd, Some(names), message::FLAG_ANSWER) {

@@ -29,7 +29,7 @@ pub(super) static SHOWN: AtomicBool = AtomicBool::new(false);
 
 /// Something may be due ([`super::due`]).
 pub(super) static ANY_DUE: AtomicBool = AtomicBool::new(false);
-/// Questions without an answer so far.
+/// Questions that have not been answered yet.
 pub(super) static OPEN_QUESTIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Until when somebody reads for all, in nanoseconds; 0: nobody does. (A signal

@@ -107,8 +107,8 @@ pub(super) fn begun_again(set: &'static Set, state: &mut State, index: u32) {
     }
 }
 
-/// Somebody waits on the set from outside: of what nobody wants the inner set tells no more. `true`: of some members it tells
-/// something else than before, which is to be heard. With the set's lock.
+/// A `poll` or another set waits on this set: its inner set tells no more of events that nobody wants. `true`: for some
+/// members it now tells of other events than before, and is to be asked for them. With the set's lock.
 pub(super) fn narrow(set: &'static Set, state: &mut State) -> bool {
     if !may_narrow(set) {
         return false;
@@ -129,7 +129,7 @@ pub(super) fn narrow(set: &'static Set, state: &mut State) -> bool {
     any
 }
 
-/// The same of those that have been looked at.
+/// [`narrow`], also for the members in the queue, which have just been looked at.
 pub(super) fn narrow_queued(set: &'static Set, state: &mut State) -> bool {
     for at in 0..state.queue.len() {
         state.may_narrow_later(state.queue[at]);
@@ -249,7 +249,7 @@ mod tests {
             sys::ready(self.set.fd(), libc::POLLIN) != 0
         }
 
-        /// The same to who has looked at it from outside just before.
+        /// Whether the kernel shows the set as ready, after a look from outside.
         fn looks_ready(&self) -> bool {
             expose(self.set);
             self.is_ready()

@@ -407,12 +407,12 @@ mod tests {
     use crate::hold::Held;
     use crate::table::{self, Word};
 
-    /// How many events a wait tells that does not sleep.
+    /// How many events a wait that does not sleep tells.
     fn told(set: &'static Set) -> usize {
         told_by(set, true)
     }
 
-    /// The same of one that asks the kernel, or does not.
+    /// How many events it tells if it asks the kernel (`look`), or does not.
     fn told_by(set: &'static Set, look: bool) -> usize {
         let mut events = [epoll_event { events: 0, u64: 0 }; 4];
         // SAFETY: the array is there as long as the room is.

@@ -52,14 +52,14 @@ fn is_logged(state: &State) -> bool {
     state.follows.iter().any(has_news)
 }
 
-/// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where
-/// there is nothing it looks again, so many times, without the pauses and the care of a
-/// real wait: each would cost more than the answer.
+/// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where nothing is
+/// ready it looks again, up to `patience` times, without the pauses and the care of a real wait:
+/// each would cost more than the answer.
 pub(crate) fn collect(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> usize {
     gather(set, room, look, patience).0
 }
 
-/// The same from both sides; and whether the kernel has told of everything that it has.
+/// Gathers what is ready from both sides, with one look; and says whether the kernel has told of everything that it has.
 pub(crate) fn collect_all(set: &'static Set, room: &mut Room) -> (usize, bool) {
     gather(set, room, true, 0)
 }
@@ -138,7 +138,7 @@ fn gather_queued(state: &mut State, room: &mut Room, found: usize) -> usize {
 fn gather_both(state: &mut State, room: &mut Room, told: usize, ours_first: bool) -> usize {
     let found = gather_queued(state, room, told);
     if ours_first {
-        // SAFETY: the kernel and `deliver` have stored so many.
+        // SAFETY: the kernel and `deliver` have stored `found` events.
         unsafe { room.stored(found) }.rotate_left(told);
     }
     found
@@ -154,7 +154,7 @@ pub(crate) fn take_events(
     n: usize,
     limit: Limit,
 ) -> usize {
-    // SAFETY: the kernel has stored so many.
+    // SAFETY: the kernel has stored this number of events.
     let told = unsafe { room.stored(n) };
     let before = told.iter().position(|event| set.is_report(event));
     let mut kept = take_inner(set, told);
@@ -174,7 +174,7 @@ pub(crate) fn take_events(
     let look = kept == 0 && n == room.len() && limit.is_up();
     let found = kept + room.behind(kept, |rest| collect(set, rest, look, 0));
     if let Some(before) = before.filter(|&before| before < kept) {
-        // SAFETY: the kernel and `collect` have stored so many.
+        // SAFETY: the kernel and `collect` have stored `found` events.
         put_last(unsafe { room.stored(found) }, before..kept);
     }
     found
@@ -202,7 +202,7 @@ fn ask_kernel(set: &'static Set, state: &mut State, room: &mut Room, most: usize
         set.kernel_has_more.store(is_full, Ordering::Relaxed);
         is_all = asked.is_ok() && !is_full;
         heard |= n > 0;
-        // SAFETY: the kernel has stored so many.
+        // SAFETY: the kernel has stored this number of events.
         found = take_inner_with(set, state, unsafe { room.stored(n) });
         if !is_full || found > 0 {
             break;

@@ -32,8 +32,9 @@ pub(super) fn tell_doors(set: &Set, state: &State) -> bool {
     })
 }
 
-/// The same at one door. Where the channel has been lost, and opened again by another name,
-/// another process may have taken the door for a dead one's.
+/// Says at one door where the sleeping thread can be called. `false`: it cannot. If the channel was
+/// lost, and opened again by another name, another process may have taken the door for that of a
+/// dead one.
 fn tell_door(set: &Set, follow: &Follow) -> bool {
     let Some(number) = door(set, follow) else {
         return false;
@@ -180,8 +181,8 @@ pub(super) fn is_at_one_door(socket: &Locked) -> bool {
     is_one && stands && (only.is_none() || !is_watched_by_relative(pair))
 }
 
-/// The set cannot be called, or not from every door: what it cannot hear of is waited for by TCP.
-/// Without locks and tokens.
+/// The set cannot be called, or not from every door: connections whose peers cannot call it go back
+/// to TCP. Without locks and tokens.
 #[cold]
 pub(super) fn leave_rings(set: &'static Set) {
     let sockets = set.with(|state| {
@@ -199,7 +200,7 @@ pub(super) fn leave_rings(set: &'static Set) {
     sockets.into_iter().flatten().for_each(leave_ring);
 }
 
-/// The same of one connection.
+/// Moves one connection that is on its rings back to TCP, since its peer cannot call the set.
 #[cold]
 pub(super) fn leave_ring(socket: &'static Socket) {
     hold::beside_close(socket, || {

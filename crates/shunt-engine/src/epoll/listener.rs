@@ -13,7 +13,7 @@ use super::state::Item;
 use super::wanted;
 use crate::socket::Socket;
 
-/// So many of a set are looked at.
+/// The most listeners of one set that are looked at.
 const MOST: usize = 8;
 
 /// What a listener is when there is something to accept.

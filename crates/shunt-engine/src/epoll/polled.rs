@@ -28,7 +28,7 @@ use super::{FLAGS, wanted};
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 
-/// After so many waits in a row without sleep the members are chosen that may be polled.
+/// After this many waits in a row without sleep the set chooses which of its members to poll.
 const WAITS: u32 = 32;
 /// With more members the looks would cost more than the logs.
 const MOST: usize = 4;

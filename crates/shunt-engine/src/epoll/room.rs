@@ -26,7 +26,7 @@ impl Room {
         }
     }
 
-    /// For so many events.
+    /// How many events fit.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.length

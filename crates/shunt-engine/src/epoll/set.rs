@@ -205,7 +205,7 @@ impl Set {
         result
     }
 
-    /// The same without an allocation: of a set that has no state there is nothing to do.
+    /// Runs `work` with the set's lock if the set has a state. Unlike [`Self::with`] it allocates none.
     pub(super) fn with_any(&self, work: impl FnOnce(&mut State)) {
         if self.lock.take() {
             // SAFETY: the lock is held.

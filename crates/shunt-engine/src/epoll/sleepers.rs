@@ -34,7 +34,7 @@ pub(crate) fn begin_sleep(set: &'static Set) -> bool {
     true
 }
 
-/// So many threads more sleep on the set and on what is inside. `true`: there are doors.
+/// Counts `threads` more sleepers at the doors of the set and of the sets inside it. `true`: there are doors.
 pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
     let (mut stands, mut inside) = (true, None);
     let own = set.with(|state| {

@@ -30,12 +30,12 @@ pub(super) fn watch(socket: &Locked) -> bool {
     said.is_some()
 }
 
-/// The same without the barrier.
+/// [`watch`] without the barrier.
 pub(super) fn say_watched(socket: &Locked) -> bool {
     change_word(socket).is_some()
 }
 
-/// The same; what the word was, if it has changed.
+/// Changes the wait word for [`watch`]. Returns what it was, if it has changed.
 fn change_word(socket: &Locked) -> Option<u32> {
     let pair = socket.pair()?;
     // A thread that waits for several connections does not say on which core.

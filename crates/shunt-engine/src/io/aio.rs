@@ -75,7 +75,7 @@ fn is_of_concern() -> bool {
     entry::is_any() && thread::owns_memory()
 }
 
-/// The `int` so far into a request.
+/// The `int` at this offset in a request.
 ///
 /// # Safety
 /// Nobody unmaps the request meanwhile.

@@ -13,15 +13,15 @@ pub(super) const IOV_MAX: usize = 1024;
 /// `MAX_RW_COUNT`: the kernel moves no more in one call (`read(2)`, NOTES).
 pub(super) const MOST: usize = 0x7fff_f000;
 
-/// An address that no program can have data at: the kernel says `EFAULT` where
-/// a copy of ours would be a crash.
+/// Whether no program can have data at this address: the kernel says `EFAULT` where a copy of ours
+/// would crash.
 #[inline(always)]
 pub(super) fn is_bad(base: *const c_void, length: usize) -> bool {
     let room = USER_END.wrapping_sub(base as usize);
     length > 0 && (room > USER_END - 4096 || length > room)
 }
 
-/// The same of any buffer of a list.
+/// Whether that is so of any buffer in a list.
 pub(super) fn has_bad(parts: &[iovec]) -> bool {
     parts.iter().any(|p| is_bad(p.iov_base, p.iov_len))
 }

@@ -322,9 +322,9 @@ unsafe fn send_each(
         };
         match sent {
             Outcome::Done(n) => {
-                // SAFETY: as above.
-                let whole =
-                    unsafe { list(header.msg_iov, header.msg_iovlen) }.map_or(0, crate::iov::total);
+                // SAFETY: the caller's promise: the message's list can be read.
+                let parts = unsafe { list(header.msg_iov, header.msg_iovlen) };
+                let whole = parts.map_or(0, crate::iov::total);
                 if (n as usize) < whole {
                     return Outcome::Done(i as isize + 1);
                 }

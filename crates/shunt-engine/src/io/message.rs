@@ -282,8 +282,8 @@ unsafe fn send_with_control(
 mod tests {
     use super::*;
 
-    /// Puts two numbers into a buffer for control data of so many bytes: what of it is used, how long the first message is said
-    /// to be, and whether something was cut off.
+    /// Puts two numbers into a buffer for control data of `room` bytes. Returns how much of it is used, how long the first
+    /// message is said to be, and whether something was cut off.
     fn told(room: usize) -> (usize, usize, bool) {
         let mut buffer = [0u64; 16];
         let mut header = buffer::header(&[]);

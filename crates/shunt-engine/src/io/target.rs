@@ -8,7 +8,8 @@ use crate::socket::{RECEIVER, Socket, Stage};
 use crate::stream::Conn;
 use crate::{Outcome, real, stats, upgrade};
 
-/// So many bytes in one call show as much as a call does.
+/// A call that has moved at least this many bytes counts as several: as one more for each such
+/// part.
 const LARGE: isize = 32 << 10;
 
 /// What to do for a call on a descriptor.

@@ -17,9 +17,10 @@ use crate::{control, sys, upgrade};
 
 /// Inherited descriptors are looked for up to this number, …
 const INHERITED: usize = 1024;
-/// … so many at once, for which each process has room in its table, …
+/// … this many in one `poll`, for which each process has room in its table, …
 const AT_ONCE: usize = 64;
-/// … or so few in a process that may not have that many (`poll` refuses to look at more).
+/// … or only this many in a process that may not have that many descriptors (`poll` refuses to look
+/// at more).
 const FEW: usize = 16;
 
 /// At the start of a program: takes note of the connections among its descriptors.

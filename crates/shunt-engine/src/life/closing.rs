@@ -22,7 +22,7 @@ pub(crate) fn closing(fd: c_int, entry: Entry) {
     }
 }
 
-/// The same of a socket.
+/// Bookkeeping for a descriptor of a socket that is about to be closed.
 fn closing_socket(socket: &'static Socket, fd: c_int) {
     socket.forget_fd(fd);
     let conn = Conn::attached(socket, fd);

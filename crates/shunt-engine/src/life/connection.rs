@@ -245,7 +245,7 @@ fn adopt(listener: c_int) -> bool {
     tcp
 }
 
-/// The same when it comes. `false`: it is not a listener of TCP.
+/// Takes note of a listener that another program has made, when its descriptor comes. `false`: it is not a listener of TCP.
 pub(super) fn adopt_listener(fd: c_int) -> bool {
     let ask = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name);
     if ask(libc::SO_ACCEPTCONN) != Ok(1) || ask(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {

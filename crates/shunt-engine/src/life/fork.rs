@@ -247,7 +247,7 @@ mod tests {
                 iov_base: bytes.as_mut_ptr().cast(),
                 iov_len: bytes.len(),
             };
-            // SAFETY: there is room for so many bytes.
+            // SAFETY: the part covers the array `bytes`.
             let received = unsafe { crate::stream::receive(&other, &[part], libc::MSG_DONTWAIT) };
             received == crate::Outcome::Done(6) && &bytes[..6] == b"before"
         };

@@ -17,7 +17,8 @@ pub(crate) fn give_up(fd: c_int, reason: Reason) {
     }
 }
 
-/// The same, for good, by a thread that may.
+/// The socket that `fd` names is the kernel's for good. (In a `vfork` child, whose descriptors are
+/// its own, nothing is done.)
 pub(crate) fn to_kernel(fd: c_int, reason: Reason) {
     if thread::owns_memory()
         && let Some(socket) = Socket::of(fd)

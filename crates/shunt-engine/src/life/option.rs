@@ -96,8 +96,8 @@ fn note_nonblock(socket: &Socket, on: bool) {
     }
 }
 
-/// The same options with a time of 64 bits everywhere (`asm-generic/socket.h`), which libc does
-/// not name here.
+/// `SO_RCVTIMEO` and `SO_SNDTIMEO` with a time of 64 bits on every machine
+/// (`asm-generic/socket.h`), which the `libc` crate does not name here.
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
 

@@ -74,8 +74,8 @@ pub fn after_fork_child() {
     }
 }
 
-/// Before any exec: the same process goes on as another program, whose own line
-/// will not know of the connections up to here.
+/// Before any exec: the process becomes another program, whose line of statistics will not know of
+/// the connections up to here.
 #[inline]
 pub fn before_exec() {
     if thread::is_used() {
@@ -83,8 +83,9 @@ pub fn before_exec() {
     }
 }
 
-/// The same of the file that a path in a directory names. A failure has changed nothing: programs
-/// that look for a file by trying (`PATH`) keep their connections where they are.
+/// Before an exec of the file that `path` names in `directory`. If the kernel would refuse it
+/// nothing changes, so that programs which look for a file by trying (`PATH`) keep their
+/// connections where they are.
 ///
 /// # Safety
 /// As for `execveat` without flags.

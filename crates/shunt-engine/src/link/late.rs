@@ -11,7 +11,8 @@ use shunt_shm::arena::{Arena, Part};
 
 use crate::{sys, thread};
 
-/// So many arenas leave their place empty at a time. (Addresses only: nobody writes there.)
+/// The most arenas whose addresses stay reserved at a time after they have gone. (Addresses only:
+/// nobody writes there.)
 const MOST: usize = 128;
 
 /// The addresses of those, the oldest of which is the next one to go.

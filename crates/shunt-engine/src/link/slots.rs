@@ -17,7 +17,7 @@ impl Slots {
         self.fill(0);
     }
 
-    /// The first so many.
+    /// Puts the first `slots` slots into the set.
     pub(super) fn fill(&self, slots: u32) {
         for (i, word) in self.0.iter().enumerate() {
             let here = slots.saturating_sub(i as u32 * 64).min(64);

@@ -48,7 +48,7 @@ pub(super) fn say_waiting(set: &'static Set, waits: &Waits) -> bool {
     is_called
 }
 
-/// So many nanoseconds or a little more, in whole milliseconds: the real call is `epoll_wait`.
+/// This time rounded up to whole milliseconds, still in nanoseconds: the real call is `epoll_wait`.
 pub(super) fn in_milliseconds(nanoseconds: u64) -> u64 {
     nanoseconds.next_multiple_of(1_000_000)
 }

@@ -18,15 +18,15 @@ use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
 use crate::{Outcome, control, signal, sys};
 
-/// A wait looks so often at once, for about as long as a peer that is awake takes to answer.
+/// How often a wait looks again at once: that takes about as long as the answer of a peer that is awake.
 const LOOKS: u32 = 64;
 
-/// Whether the kernel refuses to fill so many events (`EP_MAX_EVENTS`).
+/// Whether the kernel refuses an array of `most` events (`EP_MAX_EVENTS`).
 fn is_refused(most: c_int) -> bool {
     most <= 0 || most as usize > i32::MAX as usize / size_of::<epoll_event>()
 }
 
-/// Whether nothing can be written there.
+/// Whether the kernel cannot write events to this address, since no program has it.
 fn is_no_room(events: *mut epoll_event) -> bool {
     (events as usize).wrapping_sub(4096) >= USER_END - 4096
 }
@@ -234,9 +234,9 @@ unsafe fn sleep(
 
 /// How one sleep went.
 enum Slept {
-    /// So much had come before it began.
+    /// The thread has not slept: this many events had come before.
     Not(usize),
-    /// On this number, with what the real call has returned.
+    /// The thread has slept on this descriptor, and the real call has returned this.
     On(c_int, Result<isize, i32>),
 }
 
@@ -340,7 +340,7 @@ pub(super) unsafe fn wait_unknown(
     // What is no set is told at once, also where the sleep would be a `poll`.
     let mut found = room.ask(fd, most as usize).map(|n| n as isize);
     loop {
-        // SAFETY: the kernel has stored so many.
+        // SAFETY: the kernel has stored `n` events.
         match found.map(|n| take_foreign(unsafe { room.stored(n as usize) })) {
             Err(errno) => return Outcome::Fail(errno),
             Ok(0) if limit.is_up() => return Outcome::Done(0),
@@ -353,7 +353,8 @@ pub(super) unsafe fn wait_unknown(
     }
 }
 
-/// The same on a set that may hold connections which are not shunted yet.
+/// A wait on a set that may hold connections which are not shunted yet. `None`: connections of the set, or listeners,
+/// are served here.
 ///
 /// # Safety
 /// `mask` is null or a signal set.

@@ -49,7 +49,7 @@ pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Array<'a> {
     }
 }
 
-/// The same of one that cannot be written.
+/// The program's array, if it cannot be written.
 ///
 /// # Safety
 /// As for [`array`].
@@ -196,7 +196,7 @@ pub(super) unsafe fn poll_in_kernel(
     }
 }
 
-/// Entries of scratch that [`poll_with`] needs for so many descriptors.
+/// Entries of scratch that [`poll_with`] needs for `fds` descriptors.
 pub(super) fn scratch_for(fds: usize) -> usize {
     2 * (fds + 1) + 1
 }
@@ -358,7 +358,7 @@ unsafe fn sleep(
     }
 }
 
-/// The real call, of so many entries.
+/// The real call, with the first `count` entries.
 ///
 /// # Safety
 /// `sigmask` is null or a signal set.

@@ -39,7 +39,8 @@ impl Wait {
         Some(Self { kept, conn })
     }
 
-    /// Whether it goes on. Otherwise another thread has taken what was offered, or a handler's call in this one.
+    /// Whether this thread still waits. Otherwise another thread, or a signal handler's call in this thread, has taken
+    /// what was offered.
     pub(super) fn goes_on(&self) -> bool {
         let is_same = |socket: &Socket| std::ptr::eq(socket, self.conn.socket);
         self.kept.is_waited_at_here() && self.kept.socket().is_some_and(is_same)
@@ -66,12 +67,12 @@ impl Wait {
         self.kept.until().saturating_sub(sys::now())
     }
 
-    /// Ends it. `true`: something was offered, and is taken.
+    /// Ends this thread's wait. `true`: a connection was offered, and is taken.
     pub(super) fn end(&self, locked: &Locked) -> bool {
         self.goes_on() && self.end_any(locked)
     }
 
-    /// The same, whichever thread waits.
+    /// Ends the wait, whichever thread waits. `true`: a connection was offered, and is taken.
     fn end_any(&self, locked: &Locked) -> bool {
         stream::await_no_more(self.conn.pair);
         let taken = stream::turns(self.conn.pair).end_wait() && stream::take_again(&self.conn);

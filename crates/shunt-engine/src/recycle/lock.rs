@@ -43,7 +43,7 @@ pub(super) fn keep_no_more() {
     OFF.store(true, Ordering::SeqCst);
 }
 
-/// The same until the fork is over.
+/// Nothing is kept until the fork that follows is over.
 pub(super) fn before_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }

@@ -13,7 +13,7 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Word};
 use crate::{config, thread};
 
-/// So many a process keeps.
+/// The most sockets that a process puts aside so.
 const MOST: usize = 4;
 
 static ASIDE: [Aside; MOST] = [const { Aside::nothing() }; MOST];
@@ -71,7 +71,7 @@ impl Aside {
         cookie_of(fd) == Ok(self.cookie.load(Ordering::Relaxed))
     }
 
-    /// Keeps it no more, by the number that it returns.
+    /// Forgets the socket. Returns its number, if that is still the library's own.
     fn forget(&self, _: &Locked) -> Option<c_int> {
         let fd = self.fd()?;
         self.fd.store(0, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Aside {
         })
     }
 
-    /// The same, and closes it, unless the program has put something else there.
+    /// Forgets the socket and closes it, unless its number names something of the program's by now.
     fn release(&self, locked: &Locked) {
         if let Some(fd) = self.forget(locked)
             && self.is_there(fd)

@@ -16,9 +16,9 @@ use crate::table::{self, Word};
 use crate::thread;
 use crate::upgrade::trial;
 
-/// So many connections a process keeps, ...
+/// The most connections that a process keeps, ...
 const MOST: usize = 64;
-/// ... and no more than one in so many of the descriptors that it may have.
+/// ... which are also no more than one in this many of the descriptors that it may have.
 const SHARE: u64 = 16;
 
 static KEPT: [Kept; MOST] = [const { Kept::nothing() }; MOST];
@@ -34,7 +34,7 @@ pub(super) struct Kept {
     until: AtomicU64,
     /// The thread that waits at it ([`thread::here`]); [`NOBODY`], or [`TAKEN`].
     waiter: AtomicU64,
-    /// Of one that is taken: the how manieth it is that this process has taken so.
+    /// Of one that is taken: how many this process had taken by then, this one included.
     taken: AtomicU64,
 }
 
@@ -43,9 +43,9 @@ const NOBODY: u64 = 0;
 /// It was taken in a call that does not return it: the next `accept` does.
 const TAKEN: u64 = u64::MAX;
 
-/// How many are taken now, for a look without the lock, ...
+/// How many kept connections are taken now, for a look without the lock, ...
 static TAKEN_NOW: AtomicU32 = AtomicU32::new(0);
-/// ... and have been so far.
+/// ... and how many have ever been taken.
 static TAKEN_EVER: AtomicU64 = AtomicU64::new(0);
 
 impl Locked {
@@ -56,7 +56,7 @@ impl Locked {
 
     /// A place for one more, after those whose time has passed have gone. `None`: there is none just now.
     pub(super) fn room(&self) -> Option<&'static Kept> {
-        /// Any process may have so many.
+        /// Any process may keep this many, however few descriptors it may have.
         const FEW: u32 = 4;
         let now = sys::now();
         self.sweep_at(now);
@@ -68,8 +68,8 @@ impl Locked {
         KEPT.iter().find(|kept| kept.socket().is_none())
     }
 
-    /// So many descriptors the process may have, or might when it was last looked at: a call that finds no number left has
-    /// what is kept given up ([`make_room`](crate::life::make_room)).
+    /// How many descriptors the process may have, as of the last look. An older figure does no harm: a call that finds no
+    /// number left has the kept connections given up ([`make_room`](crate::life::make_room)).
     fn descriptor_limit(&self, now: u64) -> u64 {
         static LIMIT: AtomicU64 = AtomicU64::new(0);
         static ASK_AT: AtomicU64 = AtomicU64::new(0);
@@ -94,7 +94,7 @@ impl Locked {
         pristine::sweep(self, now);
     }
 
-    /// Gives up all at which no thread waits, and new sockets. `true`: there were any.
+    /// Gives up all kept connections at which no thread waits, and the new sockets. `true`: there were any.
     fn give_up_all(&self) -> bool {
         let sockets = pristine::give_up_all(self);
         self.give_up(GivenUp::Process, |_| true) > 0 || sockets
@@ -298,13 +298,13 @@ pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Gives up all at which no thread waits, and new sockets. `true`: there were any.
+/// Gives up all kept connections at which no thread waits, and the new sockets. `true`: there were any.
 pub(crate) fn give_up_all() -> bool {
     let is_any = is_any() || pristine::is_any();
     is_any && lock::lock().is_some_and(|locked| locked.give_up_all())
 }
 
-/// The same for good: nothing is kept from here on.
+/// Gives up what is kept, and keeps nothing from here on.
 pub(crate) fn keep_no_more() {
     lock::keep_no_more();
     // Also if there is nothing yet: a thread that has the lock may have looked before, and be about to keep one.

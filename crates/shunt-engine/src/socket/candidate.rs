@@ -80,7 +80,8 @@ impl Socket {
     }
 }
 
-/// After how many data calls a connection is claimed for which so many are noted; 0: as many as its mode has.
+/// After how many data calls a connection is claimed: as many as are `noted` for it, or, where that is 0, as many
+/// as the mode says.
 #[inline(always)]
 fn due_after(noted: u32, mode: Upgrade) -> u32 {
     match (noted, mode) {

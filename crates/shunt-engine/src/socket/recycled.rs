@@ -45,7 +45,7 @@ impl Origin {
         self.is_fenced.store(false, Ordering::Relaxed);
     }
 
-    /// Whether its peer has passed a full barrier with each publication so far.
+    /// Whether its peer has passed a full barrier with each publication since the connection began.
     pub(crate) fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::Relaxed)
     }
@@ -103,7 +103,7 @@ impl Whereabouts {
         all.for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
-    /// It is this one.
+    /// Notes where the socket is, and its name.
     pub(crate) fn note(&self, place: Place) {
         self.network.store(place.network, Ordering::Relaxed);
         self.cookie.store(place.cookie, Ordering::Relaxed);
@@ -114,14 +114,14 @@ impl Whereabouts {
         known(&self.network, fd, libc::SO_NETNS_COOKIE)
     }
 
-    /// It as it was when both were asked for; `None`: they have not been.
+    /// Both, as [`Self::place`] found them last. `None`: they have not been asked for.
     pub(crate) fn noted(&self) -> Option<Place> {
         let [network, cookie] =
             [&self.network, &self.cookie].map(|word| word.load(Ordering::Relaxed));
         (network != 0 && cookie != 0).then_some(Place { network, cookie })
     }
 
-    /// The same with its name.
+    /// The network namespace of the socket, and its cookie.
     pub(crate) fn place(&self, fd: c_int) -> Option<Place> {
         Some(Place {
             network: self.network(fd)?,

@@ -32,7 +32,7 @@ impl Conn<'_> {
         self.pair.peer_state() & slot::CLOSED != 0 && turns(self.pair).has_peer_put_aside()
     }
 
-    /// The same of the connection as a whole, as far as its words say.
+    /// Whether the connection may be put aside, as far as both sides' words say: it is open, undisturbed and on its rings.
     fn is_in_order(&self) -> bool {
         let (own, peer, o) = (self.pair.own, self.pair.peer, Ordering::Acquire);
         let turns = turns(self.pair);

@@ -63,7 +63,8 @@ impl Attempts {
         self.has_slept || conn.may_wait(self.flags)
     }
 
-    /// Waits; `done`: so many bytes have been moved. `program` is the connection by the program's number.
+    /// Waits until the call can go on. `done`: how many bytes it has moved before. `program` is the connection by the
+    /// program's number.
     ///
     /// # Errors
     /// As for [`wait`]; once the call has moved something, `EBADF` if the connection was closed, and `EINTR` after any signal

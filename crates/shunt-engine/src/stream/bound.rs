@@ -26,9 +26,10 @@ const WINDOW: u32 = 192 << 10;
 /// flight can be sent again at any time.
 const FAR: u32 = 320 << 10;
 
-/// The bound that goes with an `SO_SNDBUF` of so many bytes, 0 if the program set none: beside
-/// the send buffer TCP fills the peer's receive buffer. A peer that made that small before it
-/// connected has left no room for larger windows (`SO_RCVBUF`; RFC 7323, section 2). 0: as much as a ring takes.
+/// How many bytes may be in flight where the program has set `SO_SNDBUF` to `sndbuf` bytes (0: it has not). TCP
+/// fills the send buffer and the peer's receive buffer. A peer that made the latter small before it connected
+/// has left no room for larger windows (`SO_RCVBUF`; RFC 7323, section 2). Returns 0 for as much as a ring
+/// takes.
 pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
     within_tcp(fd, by_program(fd, sndbuf))
 }

@@ -155,7 +155,7 @@ pub(crate) fn is_plain(conn: &Conn) -> bool {
     conn.receiver().is_plain()
 }
 
-/// Reads the peer's ring no more. `true`: so far it has.
+/// Recalls the incoming direction, so that the peer's ring is read no more. `true`: this call has begun the recall.
 pub(super) fn recall(conn: &Conn, insists: bool) -> bool {
     let own = conn.pair.own;
     if !conn.take(&own.receiving.token) {
@@ -184,8 +184,8 @@ pub(super) fn recall(conn: &Conn, insists: bool) -> bool {
     begins
 }
 
-/// What a program sends that this library does not see would overtake what is unread, if the peer is in the middle of its recall,
-/// and has been waited for: better that both ends are told.
+/// The program may send next by calls that this library does not see. While the peer is in the middle of its recall, these bytes
+/// would overtake what it has not read. So, if the peer has been waited for, both ends get an error instead.
 fn end_if_peer_is_held_up(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
     if owed::cannot_send(conn) && conn.take(token) {

@@ -30,7 +30,7 @@ fn end(conn: &Conn) {
     let _ = sys::shutdown(conn.fd, libc::SHUT_RDWR);
 }
 
-/// Bytes are lost: better that both ends are told.
+/// Bytes of the stream are lost: resets the connection, so that both ends see an error.
 pub(crate) fn break_off(conn: &Conn) {
     before_reset(conn);
     if let Some(fd) = conn.base() {
@@ -78,7 +78,7 @@ pub(crate) fn reset_if_died(conn: &Conn) {
     }
 }
 
-/// The same where the peer was on another host: also if what it had sent has not all come.
+/// Resets a connection whose peer on another host has died with bytes of ours unread; also if not all that it had sent has come.
 fn reset_if_died_afar(conn: &Conn) {
     if !has_died_afar(conn) {
         return;

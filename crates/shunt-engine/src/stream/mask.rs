@@ -22,7 +22,7 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     mask_asking(conn, wanted, look, true)
 }
 
-/// The same without asking the peer, which takes a barrier: for a caller that looks again
+/// [`mask`] without asking the peer for room, which takes a barrier: for a caller that looks again
 /// and again, and asks before it sleeps.
 pub(crate) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
     mask_asking(conn, wanted, look, false)
@@ -79,7 +79,7 @@ fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
     wanted & WRITABLE != 0 || wait.load(Ordering::Relaxed) & slot::WANT_TX != 0
 }
 
-/// The same, whatever there may be to know.
+/// [`mask`] of a connection in any state. It asks the peer for room if `asks`.
 fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     follow(conn);
     owed::forget_waits_that_are_over(conn);

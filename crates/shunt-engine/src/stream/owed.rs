@@ -38,8 +38,8 @@ pub(super) use resend::{Debt, resend};
 pub(super) use withdrawal::{Withdrawal, follow_if_withdrawn, follow_withdrawal, withdraw};
 pub(super) use written::Written;
 
-/// How long a `close` or `shutdown` waits for TCP to take what is owed: so many steps of so
-/// many milliseconds.
+/// How long a `close` or `shutdown` waits for TCP to take what is owed: `LAST_STEPS` steps of
+/// `LAST_STEP_MS` milliseconds.
 const LAST_STEPS: u32 = 100;
 const LAST_STEP_MS: i64 = 10;
 
@@ -53,7 +53,7 @@ pub(crate) fn answer(conn: &Conn) {
     }
 }
 
-/// The same before the direction is shut down: waits for the kernel, within bounds.
+/// [`answer`] before the direction is shut down: waits for room in the kernel, within bounds.
 #[cold]
 pub(super) fn answer_at_last(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
@@ -69,7 +69,8 @@ pub(super) fn answer_at_last(conn: &Conn) {
     }
 }
 
-/// The same with the sending token, which it keeps.
+/// Sends what is owed before the direction is shut down, within the same bounds. With the sending
+/// token, which it keeps.
 #[cold]
 pub(super) fn pay_at_last(conn: &Conn) {
     for _ in 0..LAST_STEPS {
@@ -79,7 +80,7 @@ pub(super) fn pay_at_last(conn: &Conn) {
     }
 }
 
-/// Whether TCP has all of it; otherwise waits a little for room.
+/// Whether TCP has all that is owed; if not, waits a little for room.
 fn pay_and_wait(conn: &Conn) -> bool {
     if pay(conn) == Debt::Paid {
         return true;

@@ -50,7 +50,7 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
     Stay::during(|stay| unsafe { receive_in(conn, iov, flags, stay) })
 }
 
-/// The same as a part of a call.
+/// [`receive`] as a part of a call that is under way.
 ///
 /// # Safety
 /// The parts are writable.

@@ -41,7 +41,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     Stay::during(|stay| unsafe { send_in(conn, iov, flags, stay) })
 }
 
-/// The same as a part of a call.
+/// [`send`] as a part of a call that is under way.
 ///
 /// # Safety
 /// The parts are readable.
@@ -136,7 +136,7 @@ fn check_recall(conn: &Conn) {
     }
 }
 
-/// So many more bytes may be in flight.
+/// How many more bytes may be in flight.
 #[inline(always)]
 pub(super) fn allowed(conn: &Conn) -> usize {
     if conn.pair.own.options.most.load(Ordering::Relaxed) == 0 {
@@ -205,20 +205,20 @@ fn full(conn: &Conn, written: usize) -> Step {
     }
 }
 
-/// So much of a large message is published before the peer is told, so that one that
-/// sleeps wakes in time to copy while the rest is written.
+/// How many bytes of a large message are published before the peer is told: a peer that sleeps
+/// wakes in time to copy while the rest is written.
 const PART: usize = 64 << 10;
 
-/// The kernel copies about so much at once, and sends none of it if it meets a bad address
-/// (`skb_page_frag_refill`).
+/// About as many bytes as the kernel copies at once; it sends none of them if it meets a bad
+/// address (`skb_page_frag_refill`).
 pub(crate) const AT_ONCE: usize = 32 << 10;
 
-/// A sender that may wait makes way for its peer whenever so much more is in flight: on
-/// one core the peer reads it while it is still in the cache.
+/// A sender that may wait makes way for its peer each time when it has written this many bytes: on
+/// one core the peer reads them while they are still in the cache.
 const AHEAD: u64 = 256 << 10;
 
-/// Whether so much more has been written since the last look, and the peer is behind;
-/// not looked at each time, since the peer writes what it has read.
+/// Whether [`AHEAD`] bytes or more have been written since the last look, and the peer is behind.
+/// It does not look each time, since the peer writes the line that says how far it has read.
 #[inline]
 fn is_ahead(conn: &Conn) -> bool {
     let written = conn.pair.own.output.bytes.load(Ordering::Relaxed);

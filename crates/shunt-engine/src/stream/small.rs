@@ -44,7 +44,8 @@ pub(crate) unsafe fn send(
     leave(conn, token, length, sent)
 }
 
-/// Sends what lies in these parts as one message. Otherwise likewise.
+/// Sends what lies in these parts as one message, if all is as usual. `None`: nothing has been
+/// done.
 ///
 /// # Safety
 /// The parts are readable.
@@ -56,7 +57,7 @@ pub(crate) unsafe fn send_list(conn: Conn, parts: &[iovec], flags: c_int) -> Opt
     leave(conn, token, length, sent)
 }
 
-/// Takes the sending token, if a message of so many bytes is short, and all is as usual.
+/// Takes the sending token, if a message of `length` bytes is short, and all is as usual.
 #[inline(always)]
 fn enter(conn: Conn, length: usize, flags: c_int) -> Option<Held<'static>> {
     const ELSEWHERE: u32 = slot::SHUT_WR | slot::CLOSED | slot::RECALLED;

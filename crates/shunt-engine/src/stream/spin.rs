@@ -30,11 +30,11 @@ const LONGEST: u64 = 130_000;
 const GREEDY: u64 = 10_000;
 /// A spin of less (ticks, about 0.8 µs) is not begun.
 const LEAST: u64 = LONGEST >> 6;
-/// Every so many waits a full spin is tried although the last ones failed, …
+/// Once in this many waits a full spin is tried although the last ones failed, …
 const PROBE: u32 = 64;
 /// … and less and less often, down to this.
 const SELDOM: u32 = 16 * PROBE;
-/// So many sleeps, nearly in a row, that a spin would have spared are no accident.
+/// This many sleeps, nearly in a row, that a spin would have spared are no accident.
 const SHORT: u32 = 4;
 
 /// Failed spins in a row, process-wide: a hint, so races do not matter.
@@ -43,20 +43,20 @@ static FAILED: AtomicU32 = AtomicU32::new(0);
 static SPARED: AtomicU32 = AtomicU32::new(0);
 /// Spins that ended only after yielding, in a row or nearly: both ends share a core.
 static YIELDED: AtomicU32 = AtomicU32::new(0);
-/// From so many on that is believed: a wait yields at once. …
+/// After this many of them it is believed that both ends share a core: a wait yields at once. …
 const SHARING: u32 = 4;
-/// … But every so many waits it looks first, as these show when it is so no more, …
+/// … But once in this many waits it looks at the ring first, since only such waits show that the ends share a core no more, …
 const LOOK_FIRST: u32 = 64;
 /// … for as long as an answer takes from another core, by a peer that yields, too (ticks,
 /// about 1.5 µs).
 const ANSWER: u64 = 4_000;
-/// At most so many yields are remembered, so that a few answers without a yield refute them.
+/// [`YIELDED`] counts no further than this, so that a few answers without a yield refute it.
 const MOST_YIELDED: u32 = 16;
 /// Whether other threads ran while this process yielded last: then others want its cores.
 static OTHERS: AtomicBool = AtomicBool::new(false);
 /// When this process yielded last (ticks).
 static YIELDED_AT: AtomicU64 = AtomicU64::new(0);
-/// While others want the cores, a wait for a peer that waits on another core looks for so long (ticks, about 0.8 µs).
+/// While others want the cores, a wait for a peer that waits on another core looks for this time (ticks, about 0.8 µs).
 const GLANCE: u64 = 2_000;
 /// While others want the cores, two ends that run at the same time keep two cores for no longer than this (ticks, about 10 µs).
 const BURST: u64 = 26_000;
@@ -67,7 +67,7 @@ static REFUTED: AtomicU32 = AtomicU32::new(0);
 
 /// What a yield costs by itself (ticks, about 1 µs): the rest of it is another's time.
 const YIELD: u64 = 3_000;
-/// So much of others' time is not counted in one wait (ticks, about 2 ms).
+/// The most of others' time that is not counted as spinning in one wait (ticks, about 2 ms).
 const PATIENCE: u64 = 5_000_000;
 /// Whether strangers want this process's cores.
 static CROWD: Crowd = Crowd::new();
@@ -78,7 +78,7 @@ static STRANGER: Stranger = Stranger::new();
 /// For how long this process and its peers have taken turns on a core.
 static TOGETHER: Together = Together::new();
 
-/// Whether a full spin is tried after so many that failed in a row.
+/// Whether a full spin is tried after `failed` spins in a row that failed.
 fn is_probe(failed: u32) -> bool {
     let every = if failed < SELDOM {
         // 64, 128, 256, …

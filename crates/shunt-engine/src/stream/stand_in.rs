@@ -28,9 +28,10 @@ use crate::{sys, thread};
 /// What is left: in the kernel's queue, and in the ring.
 struct Left {
     queued: usize,
-    /// So many of those come before what lies in the ring; the others, of a peer that had left its ring, behind that.
+    /// How many of the bytes in the kernel's queue come before what lies in the ring; the others, of a peer that had left its
+    /// ring, come behind that.
     before: usize,
-    /// Bytes at the head of what lies in the ring that are among those before it.
+    /// How many bytes at the head of the ring are also among those in the queue, and so to be skipped.
     skipped: u64,
 }
 

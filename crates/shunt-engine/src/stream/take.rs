@@ -22,8 +22,8 @@ impl Conn<'_> {
         self.take_while(token, || true)
     }
 
-    /// The same for a caller that waits only as long as it is `patient` for a relative that is stopped in the middle
-    /// of a call.
+    /// [`Self::take`] for a caller that waits for a relative which is stopped in the middle of a call only while
+    /// `patient` says so.
     #[inline(always)]
     pub(super) fn take_while(&self, token: &Token, patient: impl FnMut() -> bool) -> bool {
         match thread::take_while(token, patient) {

@@ -188,7 +188,7 @@ impl Conn<'_> {
         self.sender().may_switch() && self.switch()
     }
 
-    /// The same before this side puts the connection aside, as its peer may have done.
+    /// [`Self::try_switch`] before this side puts the connection aside, as its peer may already have done.
     pub(super) fn try_switch_at_end(&self) -> bool {
         self.sender().may_switch_at_end() && self.switch()
     }

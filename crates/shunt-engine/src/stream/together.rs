@@ -51,8 +51,8 @@ impl Together {
         !(1..=LAST).contains(&left)
     }
 
-    /// The ends have met on a core, and were apart before that for so long. Where they meet soon after they
-    /// have parted, that is of little use.
+    /// The ends have met on a core, after having been apart for `apart` ticks. Where they meet soon after
+    /// they have parted, to part them is of little use.
     #[cold]
     fn meet(&self, apart: u64, now: u64) {
         let pause = self.pause.load(Ordering::Relaxed);
@@ -76,7 +76,7 @@ mod tests {
 
     const MS: u64 = 2_600_000;
 
-    /// Yields each 2 µs for so long (ms); when they would sleep instead, from the beginning (ms).
+    /// Yields every 2 µs for `lasts` ms. Returns when a wait would have slept instead, in ms from the beginning.
     fn take_turns(together: &Together, from: u64, lasts: u64) -> Vec<u64> {
         let mut tries = Vec::new();
         let mut now = from;

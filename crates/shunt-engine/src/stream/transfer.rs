@@ -44,7 +44,7 @@ trait Source {
     fn by_kernel(&self, to: c_int, most: usize) -> isize;
 }
 
-/// The real call, to the connection that a number names, for so many bytes.
+/// The real call: to the connection that this descriptor names, for this number of bytes.
 type Real<'a> = &'a dyn Fn(c_int, usize) -> isize;
 
 struct File<'a> {
@@ -157,7 +157,8 @@ fn so_far(done: usize, otherwise: Outcome) -> Outcome {
     }
 }
 
-/// The same of what the connection says: such an error is the next call's.
+/// Like [`so_far`], for an outcome of the connection's: after a call that has moved something, the
+/// next call reports the error.
 fn so_far_of(conn: &Conn, done: usize, otherwise: Outcome) -> Outcome {
     if let Outcome::Fail(errno) = otherwise
         && done > 0
@@ -167,9 +168,8 @@ fn so_far_of(conn: &Conn, done: usize, otherwise: Outcome) -> Outcome {
     so_far(done, otherwise)
 }
 
-/// Moves up to `count` bytes from the file `input` to the connection; `offset`
-/// as for `sendfile`: null means the file's own position. `kernel` is the real
-/// call for so many bytes.
+/// Moves up to `count` bytes from the file `input` to the connection; `offset` as for `sendfile`:
+/// null means the file's own position. `kernel` makes the real call.
 ///
 /// # Safety
 /// `offset` is null or points to an offset of the program's.
@@ -192,8 +192,7 @@ pub(crate) unsafe fn sendfile(
     }
 }
 
-/// Moves up to `count` bytes from the pipe `input` to the connection; `kernel`
-/// is the real call for so many bytes.
+/// Moves up to `count` bytes from the pipe `input` to the connection; `kernel` makes the real call.
 pub(crate) fn splice_in(
     conn: &Conn,
     input: c_int,
@@ -217,7 +216,7 @@ pub(crate) fn by_kernel_alone(conn: &Conn, call: impl FnOnce() -> isize) -> Outc
 
 /// What became of an attempt to put bytes into the ring.
 enum Put {
-    /// So many are there.
+    /// This many bytes are in the ring.
     Bytes(usize),
     /// The source has ended.
     End,

@@ -108,7 +108,7 @@ fn stay_awake(conn: &Conn) {
     }
 }
 
-/// Heavy barriers before a sleep so far.
+/// How many heavy barriers this process has issued before a sleep.
 static HEAVY: AtomicU32 = AtomicU32::new(0);
 
 /// A connection is about to be honoured that nobody watches. A process that has slept on many will
@@ -122,8 +122,8 @@ pub(crate) fn foresee_sleep(own: &Slot) {
     }
 }
 
-/// Whether so much has come since the last sleep that the peer's barriers with each
-/// message cost more than a heavy one before the next sleep will.
+/// Whether more messages have come since the last sleep than pay: the barriers that the peer passes
+/// with each of them cost more than a heavy barrier before the next sleep would.
 fn has_streamed(conn: &Conn) -> bool {
     const MESSAGES: u64 = 1000;
     let calls = conn.socket.rx.user_calls.load(Ordering::Relaxed);

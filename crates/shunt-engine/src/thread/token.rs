@@ -69,8 +69,8 @@ pub(crate) fn take(token: &Token) -> Got {
     take_while(token, || true)
 }
 
-/// The same for a caller that waits only as long as it is `patient` for a process that is stopped in the middle of an
-/// operation: there is no saying when that goes on.
+/// [`take`] for a caller that waits for a holder which is stopped in the middle of an operation only while `patient`
+/// says so: nobody knows when that one continues.
 #[inline]
 pub(crate) fn take_while(token: &Token, mut patient: impl FnMut() -> bool) -> Got {
     let words = undisturbed::begin();
@@ -142,7 +142,7 @@ pub(crate) fn give(token: &Token) {
 fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
     /// Between two looks at a process that is stopped.
     const NAP_MS: i64 = 1;
-    /// A holder that cannot be seen may be stopped after so long (nanoseconds).
+    /// After this time (nanoseconds) a holder that cannot be seen is taken for one that may be stopped.
     const UNSEEN: u64 = 10_000_000;
     let began = sys::now();
     let (mut looks, rest) = (Looks::begin(began), Rest::new());
@@ -203,20 +203,21 @@ pub(crate) fn is_held_by_dead(token: &Token) -> bool {
     token.holder().is_some_and(is_dead)
 }
 
-/// Whether a process holds the token that is stopped, if it is of this PID namespace, and can be looked at: there is no saying when it goes on.
+/// Whether a stopped process holds the token, so that nobody knows when it is given back. `false`, too, if the process is of
+/// another PID namespace, or cannot be looked at.
 pub(crate) fn is_held_by_stopped(token: &Token) -> bool {
     holder_is_stopped(token) == Some(true)
 }
 
-/// The same; `None`: it cannot be looked at.
+/// Whether a stopped process holds the token. `None`: it cannot be looked at.
 fn holder_is_stopped(token: &Token) -> Option<bool> {
     let process = |holder: Holder| (holder.0 >> PID_SHIFT) as u32;
     let other = token.holder().map(process).filter(|&other| other != pid());
     other.map_or(Some(false), sys::is_stopped)
 }
 
-/// Whether another thread holds the token, of this process or of one that lives and is not stopped, so that it goes on as soon as it
-/// has a processor.
+/// Whether another thread holds the token that needs only a processor to continue: one of this process, or of one that lives and is
+/// not stopped.
 pub(crate) fn is_held_by_running(token: &Token) -> bool {
     token.holder().is_some_and(|holder| {
         let process = (holder.0 >> PID_SHIFT) as u32;

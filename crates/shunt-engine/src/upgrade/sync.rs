@@ -29,12 +29,13 @@ use crate::{control, sys};
 /// The longest that one call waits, in nanoseconds.
 const LONGEST: u64 = 150_000_000;
 
-/// The same for an `accept` that this thread will make itself, unless another one has just begun
-/// to.
+/// The longest that a call waits for an `accept` that this thread will make itself, unless another
+/// thread has just begun one.
 const SHORT: u64 = 5_000_000;
 
-/// A process that has waited so often in a row in vain waits no longer than [`SHORT`] until somebody has come: a
-/// program that first makes many connections and then accepts them would take minutes.
+/// After this many waits in a row that came to nothing a process waits for [`SHORT`] at most, until a wait
+/// has met its other end: otherwise a program that first makes many connections and then accepts them would
+/// take minutes.
 const MANY_VAIN: u32 = 4;
 static VAIN: AtomicU32 = AtomicU32::new(0);
 
@@ -99,8 +100,8 @@ pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
     }
 }
 
-/// Whether somebody has come for whom to wait: not if this process accepts its own connection,
-/// for which the connector may have waited in vain.
+/// Whether this wait shows that waiting pays. It does not if this process has accepted its own
+/// connection: the connector may have waited for that without success.
 fn has_come(socket: &Socket) -> bool {
     socket.role() != Role::Acceptor || other_end(socket).is_none()
 }

@@ -18,21 +18,21 @@ use crate::config;
 use crate::control;
 use crate::socket::{Socket, Stage};
 
-/// So many short connections come before the first trial; ...
+/// How many short connections come before the first trial; ...
 const FIRST: u32 = 32;
-/// ... and never more than so many before the next one.
+/// ... and at most before each next one.
 const MOST: u32 = 1 << 15;
-/// After one that came to nothing where those before did not: so many.
+/// How many come after a trial that came to nothing where those before it did not.
 const AGAIN: u32 = 8;
 
-/// So many connects in a row that found nobody waiting at what is kept say that the acceptor is busy.
+/// This many connects in a row that found nobody waiting at a kept connection show that the acceptor is busy.
 const MANY: u32 = 4;
 
 /// The longest that a connector waits in a trial, in nanoseconds: before the connection is made, ...
 const SAYING: u64 = 1_000_000;
 /// ... and after that.
 const CONNECTING: u64 = 4_000_000;
-/// The same of an acceptor, whom others may wait for.
+/// The longest that an acceptor waits: others may wait for it.
 const ACCEPTING: u64 = 1_000_000;
 
 /// What this process has seen of connections to one port.
@@ -71,7 +71,7 @@ impl Port {
         port
     }
 
-    /// So many come before the next trial.
+    /// Lets `pause` short connections come before the next trial.
     fn wait(&self, pause: u32) {
         self.pause.store(pause, Ordering::Relaxed);
         self.short.store(0, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Port {
             && !self.is_missed()
     }
 
-    /// The same, and those that follow count anew: many may be under way at once.
+    /// Whether a trial is due. If so, the count of short connections begins anew, since many may be under way at once.
     fn takes_turn(&self) -> bool {
         let is_due = self.is_due();
         if is_due {

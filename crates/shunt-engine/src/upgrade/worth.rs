@@ -16,7 +16,7 @@ pub(super) fn is_eager() -> bool {
     claims_new(config::upgrade(), || AT_ONCE.pays())
 }
 
-/// The same in a mode, where it is asked for whether that pays only if it matters.
+/// Whether to claim a new connection at once in this mode. It asks `pays` only if that matters.
 fn claims_new(mode: Upgrade, pays: impl FnOnce() -> bool) -> bool {
     match mode {
         Upgrade::Eager => pays(),

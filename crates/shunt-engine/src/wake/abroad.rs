@@ -92,7 +92,7 @@ impl Spare {
     }
 }
 
-/// The same name, in that namespace or in this process's.
+/// The form of a channel's name for the daemon's namespace (`abroad`), or for this process's own.
 pub(super) fn name(name: u64, abroad: bool) -> u64 {
     if abroad { name | BIT } else { name & !BIT }
 }
@@ -112,7 +112,7 @@ pub(super) fn is_any() -> bool {
     is_called() && STOCK.iter().any(|spare| spare.is_in(FULL))
 }
 
-/// So many are in stock.
+/// How many sockets are in stock.
 fn count() -> u32 {
     STOCK.iter().filter(|spare| spare.is_in(FULL)).count() as u32
 }

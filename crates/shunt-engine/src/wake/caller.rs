@@ -33,7 +33,7 @@ pub(super) fn call(name: u64, secret: u64) -> bool {
     heard
 }
 
-/// Keeps the socket no more. Whoever gets it closes it, or has its number name something else.
+/// Gives the socket up. The caller closes it, or makes its number name something else.
 pub(super) fn give_up() -> Option<c_int> {
     let given_up = SENDER.take()?;
     if !undisturbed::has_begun() {
@@ -42,7 +42,7 @@ pub(super) fn give_up() -> Option<c_int> {
     Some(given_up)
 }
 
-/// The same by a socket of its own, which takes the place of the one that is full.
+/// Calls by a new socket, which takes the place of the one that is full.
 #[cold]
 fn call_anew(name: u64, secret: u64) -> bool {
     if config::is_confined() {

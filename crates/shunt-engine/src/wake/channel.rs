@@ -49,7 +49,7 @@ impl Channel {
         self.socket.is_kept()
     }
 
-    /// The same, if the number names it still.
+    /// The number of the socket, if that still names it.
     pub(crate) fn socket(&self) -> Option<c_int> {
         self.socket.get()
     }
@@ -147,8 +147,9 @@ impl Channel {
         take(fd)
     }
 
-    /// The same without asking first what the number names. The caller knows that it names the channel, as the
-    /// kernel's set has said so; or expects it, as the thread that was called has found what it waited for.
+    /// [`Self::hear`] without asking first what the number names. The caller knows that it names the channel,
+    /// since the kernel's set has told of it; or expects it, since the thread that was called has found what
+    /// it waited for.
     pub(crate) fn hear_sure(&self) -> bool {
         self.is_open() && (take(self.fd()) || self.hear())
     }

@@ -93,7 +93,7 @@ impl Queue {
     /// In the state INIT, with all receives posted.
     pub(super) fn new(opened: &Arc<Opened>) -> Result<Self, Refused> {
         let mut random = [0; 20];
-        // SAFETY: so many writable bytes.
+        // SAFETY: `random` has `random.len()` writable bytes.
         if unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) } != 20 {
             return Err(refused("a random number"));
         }

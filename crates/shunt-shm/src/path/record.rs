@@ -18,8 +18,8 @@ use crate::publish;
 use crate::slot::{Recall, Way};
 
 impl Sender<'_> {
-    /// Leaves the ring by a record that ends at that offset of the TCP stream. Behind it everything is owed that the peer is not known
-    /// to have read: `unread`, which comes after so many bytes of the ring.
+    /// Leaves the ring by a record that ends at the offset `behind` of the TCP stream. From there on this side owes everything that
+    /// the peer is not known to have read: `unread`, which begins after `bytes` bytes of the ring.
     pub fn leave_by_record(&self, unread: &Unread, bytes: u64, behind: u64) {
         let recall = &self.own.recall;
         unread.note(recall);
@@ -64,7 +64,7 @@ impl Receiver<'_> {
             && self.switch_offset() != Some(self.taken())
     }
 
-    /// A record has been taken from TCP: so many bytes of the ring come before what follows.
+    /// A record has been taken from TCP: what follows it there begins `from` bytes into the stream of the ring.
     pub fn note_record(&self, from: u64) {
         let recall = &self.own.recall;
         recall.resumed_from.store(from, Ordering::Relaxed);

@@ -14,8 +14,8 @@ impl Sender<'_> {
         self.may_switch_but_for(OBSTACLES)
     }
 
-    /// The same as the last that this side does, though the peer has closed its end: it has put that aside, and follows when
-    /// the connection is used again.
+    /// [`Self::may_switch`] as the last step of this side, also if the peer has closed its end: it has put the connection
+    /// aside, and follows when that is used again.
     #[must_use]
     pub fn may_switch_at_end(&self) -> bool {
         self.may_switch_but_for(SHUT_WR | REFUSED | RECALLED)
@@ -51,8 +51,8 @@ impl Receiver<'_> {
         switched?.checked_sub(1)
     }
 
-    /// How much of so many bytes that had come by TCP before this look comes before the peer's ring. What
-    /// the peer sends by TCP behind its ring it sends after it has named the offset.
+    /// How many of the `arrived` bytes that had come by TCP before this look come before the peer's ring
+    /// in the stream. What the peer sends by TCP behind its ring, it sends after it has named the offset.
     #[must_use]
     pub fn before_ring(&self, arrived: u64) -> u64 {
         let first = |offset: u64| offset.saturating_sub(self.taken());

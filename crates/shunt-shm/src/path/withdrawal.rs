@@ -144,8 +144,9 @@ impl Receiver<'_> {
         }
     }
 
-    /// Notes that TCP brings what lies unread in the ring, so many bytes (`None`: the ring is
-    /// broken), from that offset of its stream on. The sender writes there no more.
+    /// Notes that TCP brings the `unread` bytes that lie unread in the ring (`None`: the ring is
+    /// broken), from the offset `from` of the TCP stream on. The sender writes nothing more into
+    /// the ring.
     pub fn note_brought(&self, from: u64, unread: Option<u64>) {
         let until = match unread {
             Some(0) | None => 0,

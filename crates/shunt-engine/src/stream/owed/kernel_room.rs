@@ -5,8 +5,8 @@ use libc::c_int;
 use crate::stream::Conn;
 use crate::sys;
 
-/// Whether the kernel's socket takes so many bytes at once: in the ring they outlive
-/// this side, but what it would still owe does not.
+/// Whether the kernel's socket takes `bytes` bytes at once. Bytes in the ring outlive this side;
+/// what it would still owe to TCP does not.
 pub(in crate::stream) fn has_room(conn: &Conn, bytes: u64) -> bool {
     conn.base().is_some_and(|base| takes(base, bytes))
 }
@@ -38,7 +38,8 @@ impl Stretched {
     pub(super) fn new(fd: c_int) -> Option<Self> {
         /// As much as the kernel may give; it keeps to its own limit (`net.core.wmem_max`), …
         const MOST: c_int = 4 << 20;
-        /// … which is so much at least, if nobody has made it smaller, and it doubles that.
+        /// … which is half of this or more, if nobody has lowered it: the kernel doubles what it
+        /// grants.
         const SMALL: c_int = 2 * 212_992;
         let size = get(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
         let locks = get(fd, libc::SOL_SOCKET, SO_BUF_LOCK)?;
@@ -61,7 +62,8 @@ impl Stretched {
         })
     }
 
-    /// The same where it has no room for so many bytes; `Err`: nor can it get that.
+    /// Makes room for `bytes` bytes, if there is not enough (`None`: there is). `Err`: the kernel
+    /// does not give that much.
     pub(super) fn for_bytes(fd: c_int, bytes: u64) -> Result<Option<Self>, ()> {
         if takes(fd, bytes) {
             return Ok(None);

@@ -258,7 +258,7 @@ mod tests {
                 iov_base: bytes.as_mut_ptr().cast(),
                 iov_len: bytes.len(),
             };
-            // SAFETY: there is room for so many bytes.
+            // SAFETY: the part covers the array `bytes`.
             unsafe { receive(conn, &[part], libc::MSG_PEEK) }
         };
         assert!(waits_after(|conn| assert!(reads(conn, false))));

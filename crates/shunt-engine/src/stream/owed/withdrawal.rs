@@ -45,8 +45,8 @@ fn is_over(conn: &Conn) -> bool {
         .is_none_or(|fd| sys::ready(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0)
 }
 
-/// Follows a peer that withdraws what this side has not read. With the receiving token. `false`: it is in the middle of that,
-/// and nothing is to be read in the ring.
+/// Follows a peer that withdraws what this side has not read, and waits while the peer is in the middle of that. With the
+/// receiving token. `false`: it still is, and nothing may be read in the ring.
 #[cold]
 pub(in crate::stream) fn follow_withdrawal(conn: &Conn) -> bool {
     let hints = &conn.socket.hints;
@@ -63,7 +63,7 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) -> bool {
     over
 }
 
-/// The same, and it does not wait.
+/// [`follow_withdrawal`] without waiting.
 #[cold]
 pub(in crate::stream) fn follow_if_withdrawn(conn: &Conn) -> bool {
     if conn.receiver().stays_in_ring() {

@@ -120,7 +120,7 @@ enum Taken {
     Failed(Errno),
 }
 
-/// Receives so many bytes by TCP at most.
+/// Receives `most` bytes at most by TCP.
 fn take(conn: &Conn, cursor: &mut Cursor, flags: c_int, most: u64) -> Taken {
     let Some(base) = conn.base() else {
         return Taken::Step(Step::Failed(libc::EBADF));
@@ -156,8 +156,8 @@ fn take(conn: &Conn, cursor: &mut Cursor, flags: c_int, most: u64) -> Taken {
     }
 }
 
-/// The connection has ended when TCP had still to bring so many bytes of the ring: these are
-/// read there. `false`: the ring is broken.
+/// The connection has ended while TCP still had to bring `left` bytes of the ring: they are read in
+/// the ring. `false`: the ring is broken.
 fn go_on_in_ring(conn: &Conn, left: u64) -> bool {
     let consumer = conn.consumer();
     let mut brought = conn

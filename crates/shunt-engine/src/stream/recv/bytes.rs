@@ -38,7 +38,7 @@ pub(super) fn truncate(parts: &mut [iovec], mut most: usize) -> usize {
     parts.len()
 }
 
-/// How much a receive of so many bytes would take now.
+/// How much a receive of up to `most` bytes would take now.
 pub(super) fn arrived(base: c_int, most: usize) -> Result<usize, Errno> {
     // To nowhere, and it stays.
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;

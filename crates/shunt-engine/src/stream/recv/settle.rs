@@ -20,7 +20,7 @@ pub(in crate::stream) fn settle(conn: &Conn) -> bool {
     conn.receiver().follow_switch()
 }
 
-/// The same where the peer is on another host.
+/// [`settle`] where the peer is on another host.
 #[cold]
 #[inline(never)]
 fn settle_from_afar(conn: &Conn) -> bool {

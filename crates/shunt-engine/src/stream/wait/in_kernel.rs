@@ -142,7 +142,7 @@ fn news_of_base(conn: &Conn, want: Want) -> i16 {
     }
 }
 
-/// The same where the process may poll nothing (`RLIMIT_NOFILE` is 0).
+/// Waits for data where the process may poll nothing (`RLIMIT_NOFILE` is 0): sleeps in a `recv` that only looks.
 #[cold]
 fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<(), Errno> {
     match Sleep::peek(conn.fd, looked, undo) {
@@ -155,7 +155,7 @@ fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<(), E
     }
 }
 
-/// The same for a thread that waits for room: it looks from time to time.
+/// Waits for room where the process may poll nothing: the caller looks from time to time.
 #[cold]
 fn pause(looked: Seen, undo: &impl Fn()) {
     // The caller looks again whether a signal ends its wait.

@@ -97,7 +97,7 @@ impl Both {
         }
     }
 
-    /// This end sends so much, by a call that does not wait.
+    /// This end sends `length` bytes, or as many as fit, by a call that does not wait.
     fn send(&mut self, length: usize) -> usize {
         let bytes = self.next(OUT, length);
         let parts = [iovec {
@@ -126,7 +126,7 @@ impl Both {
             iov_len: most,
         }];
         let now = libc::MSG_DONTWAIT;
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: the part covers `bytes`.
         let received = match unsafe { stream::receive(&self.conn, &parts, now) } {
             Outcome::Done(n) => n as usize,
             Outcome::Kernel => sys::recv(self.conn.fd, bytes.as_mut_ptr(), most, now).unwrap_or(0),
@@ -165,7 +165,7 @@ impl Both {
         self.out_ring = enters;
     }
 
-    /// It sends so much, or as much as its ring has room for.
+    /// The other end sends `length` bytes, or as many as its ring has room for.
     fn send_there(&mut self, length: usize) -> usize {
         let bytes = self.next(IN, length);
         let sent = if self.out_ring {
