@@ -48,7 +48,7 @@ pub(crate) use collect::{
 pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;
 pub(crate) use listener::tell_listeners;
-pub(crate) use membership::{forget, has, part};
+pub(crate) use membership::{forget, has, unregister_before_close};
 pub(crate) use nested::{expose, nest};
 pub(crate) use register::{leave_sets, register, see_to_chores};
 pub(crate) use room::Room;

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use libc::{aiocb, c_int, c_long};
 use shunt_abi::Reason;
 
-use super::uring::give_way;
+use super::uring::stop_shunting;
 use crate::entry::{self, Entry};
 use crate::life::give_up;
 use crate::socket::Stage;
@@ -92,7 +92,7 @@ fn make_plain(fd: c_int) {
             give_up(fd, Reason::AsyncIo);
         }
         // Whoever waits for a set by the kernel alone hears nothing of rings.
-        Entry::Set(set) if !set.is_plain() => give_way(),
+        Entry::Set(set) if !set.is_plain() => stop_shunting(),
         _ => {}
     }
 }

@@ -4,7 +4,7 @@
 use libc::{c_int, c_void, iovec, size_t};
 
 use super::buffer::is_bad;
-use super::target::meanwhile;
+use super::target::call_unless_shunted;
 use crate::Outcome;
 use crate::socket::{RECEIVER, SENDER, Socket, Stage};
 use crate::stream::{Conn, small};
@@ -65,19 +65,19 @@ pub fn is_shunted(fd: c_int) -> bool {
 /// Makes the real call that sends at once, if `fd` is not shunted and nothing is due to
 /// change that. `None`: nothing has been done.
 #[inline(always)]
-pub fn sends_meanwhile(fd: c_int, flags: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
+pub fn send_unless_shunted(fd: c_int, flags: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
     if flags & libc::MSG_OOB != 0 {
         // Urgent data: the slow path must take note of it.
         return None;
     }
-    meanwhile(fd, SENDER, call)
+    call_unless_shunted(fd, SENDER, call)
 }
 
 /// Makes the real call that receives at once, if `fd` is not shunted and nothing is due to change
 /// that. `None`: nothing has been done.
 #[inline(always)]
-pub fn receives_meanwhile(fd: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
-    meanwhile(fd, RECEIVER, call)
+pub fn receive_unless_shunted(fd: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
+    call_unless_shunted(fd, RECEIVER, call)
 }
 
 /// The shunted connection that `fd` names, if a program can have such a buffer; else what the call

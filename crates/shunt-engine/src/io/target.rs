@@ -70,7 +70,11 @@ fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
 /// Makes the real call at once where there is nothing else to do: `fd` is the kernel's,
 /// or may be shunted one day, but not yet. `None`: nothing has been done.
 #[inline(always)]
-pub(super) fn meanwhile(fd: c_int, who: u32, call: impl FnOnce() -> isize) -> Option<isize> {
+pub(super) fn call_unless_shunted(
+    fd: c_int,
+    who: u32,
+    call: impl FnOnce() -> isize,
+) -> Option<isize> {
     let Some(socket) = Socket::of(fd) else {
         return Some(call());
     };

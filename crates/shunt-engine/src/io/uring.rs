@@ -42,7 +42,7 @@ pub unsafe fn before_setup(parameters: *const Parameters) -> Outcome {
     }
     // SAFETY: readable, as `is_whole` has seen.
     if is_whole(parameters) && !unsafe { parameters.read_unaligned() }.is_visible() {
-        give_way();
+        stop_shunting();
     }
     Outcome::Kernel
 }
@@ -61,7 +61,7 @@ pub unsafe fn after_setup(fd: c_int, parameters: *const Parameters) {
         uring_map::note(fd, &parameters)
     };
     if !is_known {
-        give_way();
+        stop_shunting();
     }
 }
 
@@ -79,7 +79,7 @@ pub fn before_register(operation: c_uint) {
     /// Files, updates of them, rings, and another size of a ring (`IORING_REGISTER_…`).
     const HIDES: [c_uint; 6] = [2, 6, 13, 14, 20, 33];
     if HIDES.contains(&operation) {
-        give_way();
+        stop_shunting();
     }
 }
 
@@ -103,7 +103,7 @@ pub fn before_enter(fd: c_int, count: c_uint, flags: c_uint) -> c_uint {
         // One that another thread adds just now is for the next call.
         Some(seen) if all => seen,
         _ => {
-            give_way();
+            stop_shunting();
             count
         }
     }
@@ -193,9 +193,9 @@ fn register(entry: &Submission, linked: bool) -> bool {
     true
 }
 
-/// From here on entries may name connections unseen: this process makes no more upgrades, and
-/// what it has goes back.
-pub(super) fn give_way() {
+/// From here on entries of io_uring may name connections without this library seeing it: the
+/// process makes no more upgrades, and its connections go back to TCP.
+pub(super) fn stop_shunting() {
     config::use_rings();
     if thread::owns_memory() {
         give_up_all(Reason::IoUring);

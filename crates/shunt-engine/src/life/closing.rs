@@ -95,7 +95,7 @@ fn ending(socket: &'static Socket, fd: c_int) {
             control::unlisten(socket);
             recycle::forget_listener(socket);
         }
-        Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
+        Stage::Claimed | Stage::Paired => epoll::unregister_before_close(socket, fd),
         _ => {}
     }
 }

@@ -128,7 +128,7 @@ impl Wanted {
                 stream::call_acceptor(&conn);
                 return true;
             }
-            let soon = locked.each().any(|kept| self.may_soon(kept));
+            let soon = locked.each().any(|kept| self.acceptor_may_wait_soon(kept));
             drop(locked);
             if !waits || !soon || !self.waits_on(&mut spin) {
                 return false;
@@ -151,14 +151,15 @@ impl Wanted {
         !stream::shares_core() && sys::ticks().wrapping_sub(spin.began()) <= GLANCE
     }
 
-    /// Whether the acceptor of a connection that is kept may be about to wait there.
-    fn may_soon(&self, kept: &Kept) -> bool {
+    /// Whether the acceptor of a kept connection may be about to wait for it.
+    fn acceptor_may_wait_soon(&self, kept: &Kept) -> bool {
         let leads_there = kept.socket().filter(|socket| self.is_by(socket));
         let pair = leads_there.and_then(|socket| socket.pair());
         pair.is_some_and(|pair| stream::turns(pair).may_offer_soon())
     }
 
-    /// Offers a connection that is kept to the listener where it came from, if it leads there, and somebody waits.
+    /// Offers a kept connection to its acceptor, if it leads to the address that this socket is to connect to, and a thread of
+    /// the acceptor waits for it.
     fn offer(
         &self,
         locked: &Locked,
@@ -190,8 +191,8 @@ impl Wanted {
         socket.role() == Role::Connector && socket.origin.is_connect() && socket.port() == port
     }
 
-    /// Whether a base socket is connected to this address, in the network namespace of the program's socket: a thread may be
-    /// in another one by now.
+    /// Whether a kept base socket is connected to the address that this socket is to connect to, in the same network
+    /// namespace. (This thread may have changed to another one since the socket was made.)
     fn leads_there(&self, conn: &Conn) -> bool {
         let base = &conn.socket.whereabouts;
         let network = base.network(conn.fd);

@@ -50,7 +50,7 @@ impl Seen {
         &self.at[core as usize % CORES].0
     }
 
-    /// A thread on this core yields now.
+    /// Notes that a thread on this core yields now.
     #[inline]
     pub(super) fn note(&self, core: u32, now: u64) {
         self.of(core).store(now, Ordering::Relaxed);
@@ -70,15 +70,15 @@ impl Seen {
 /// What is known of strangers. Its words are hints: threads that change them at the same time
 /// may lose what one of them has seen.
 pub(super) struct Crowd {
-    /// What strangers have taken above their share, …
+    /// The time that strangers have taken above their share, …
     taken: AtomicU64,
-    /// … as of then.
+    /// … and when it was brought up to date.
     taken_at: AtomicU64,
-    /// Until when it is crowded, …
+    /// Until when the machine counts as crowded, …
     until: AtomicU64,
     /// … and for how long that was; 0: never yet.
     lasted: AtomicU64,
-    /// Until when it is crowded by what others say, which is not said on.
+    /// Until when it counts as crowded since a peer says so. This is not passed on to other peers.
     heard: AtomicU64,
 }
 
@@ -172,7 +172,7 @@ impl Stranger {
         }
     }
 
-    /// Whether one was seen not long ago.
+    /// Whether a stranger had such a yield not long ago.
     #[inline]
     pub(super) fn is_there(&self, now: u64) -> bool {
         (1..=LONG).contains(&self.until.load(Ordering::Relaxed).wrapping_sub(now))
@@ -197,8 +197,8 @@ impl Stranger {
     }
 }
 
-/// For how long something is not tried again that has failed now, and before that until then: twice as
-/// long as the last time if that is not long ago.
+/// For how long something that has failed now is not tried again. The last pause took `lasted`, and
+/// ended at `until`: if that is not long ago, the next one is twice as long.
 fn once_more(now: u64, until: u64, lasted: u64) -> u64 {
     let again = now.wrapping_sub(until) <= 4 * lasted;
     if again { 2 * lasted } else { 0 }.clamp(SHORT, LONG)

@@ -19,7 +19,7 @@ use crate::{reach, sys, tcp};
 pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let kernel = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED;
-    // In this order: a peer says that it ends before its kernel does.
+    // In this order: a peer's word of its end comes before its kernel's.
     let ends = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0 || kernel != 0;
     // A peer that has asked for the unread bytes by TCP may have handed the connection on: it lives.
     if kernel != 0 && !owed::is_due(conn) && tells_of_reset(conn, kernel)
@@ -80,8 +80,8 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     }
 }
 
-/// Waits until the peer is in the middle of no receive. `false`: it still is, and perhaps for
-/// long, as it is stopped there.
+/// Waits until the peer is not in the middle of a receive. `false`: it still is, and may be for
+/// long, since it is stopped there.
 pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
     let token = &conn.pair.peer.receiving.token;
     let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
@@ -117,14 +117,14 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
 /// [`leave`] for a direction that is in its ring.
 fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     if conn.is_mirrored() {
-        // A relative has it for this process, too.
+        // Otherwise only a relative has the NIC, for this process, too.
         if reach::is_here() {
             owed::leave_by_record(conn, reason);
         }
         return false;
     }
     let path = conn.sender();
-    // Whatever followed by TCP would be ahead of what is unread in the ring, if the peer needed that by TCP, too.
+    // If the peer needed the unread bytes by TCP later, what this side sends by TCP now would come before them.
     let can_stay = is_wish(reason);
     if can_stay && is_too_much_for_tcp(conn) {
         return false;

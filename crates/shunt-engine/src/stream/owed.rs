@@ -108,7 +108,8 @@ pub(super) fn pay(conn: &Conn) -> Debt {
 
 /// Takes note of a recall. With the sending token. `false`: the peer has not said yet which side sends what is unread.
 fn accept(conn: &Conn) -> bool {
-    // A thread sleeps here on a connection whose descriptors a relative alone has, which answers.
+    // A thread of this process sleeps on the connection, but only a relative has descriptors of it:
+    // that one answers.
     if conn.base().is_none() && conn.is_shared() {
         return true;
     }
@@ -116,7 +117,7 @@ fn accept(conn: &Conn) -> bool {
     let asked = match await_recaller(conn) {
         Some(Look::TakenBack) => return true,
         Some(look @ (Look::Asked | Look::Done)) => look == Look::Asked,
-        // It has died in the middle of that.
+        // The peer has died in the middle of its recall.
         Some(Look::Wait) => {
             errors::reset_by_death(conn);
             conn.sender().agree();
@@ -141,24 +142,25 @@ fn accept(conn: &Conn) -> bool {
     let unread = || Unread::of(conn.pair.peer).is_any(conn.pair.out);
     let answer = conn.sender().accept(asked, written, unread);
     if answer == Answer::Refused {
-        // Nothing comes by TCP that would wake it.
+        // Nothing that would wake the peer comes by TCP.
         conn.tell_always(News::Data);
     }
     true
 }
 
-/// With the sending token of a process that died with it: the peer must not wait for it.
-/// `has_left`: its ring has ended.
+/// Finishes what a process had begun that died with the sending token, which the caller has now:
+/// otherwise the peer would wait for it. `has_left`: the dead process has ended its ring.
 pub(super) fn finish(conn: &Conn, has_left: bool) {
     if let Unfinished::Leaves(written) = conn.sender().finish(has_left) {
         end_ring(conn, written);
     }
-    // It may have met the one that died in the middle of a withdrawal, and sleep until that is over.
+    // The peer may have found the dead process in the middle of a withdrawal, and sleep until that
+    // is over.
     conn.tell_always(News::Data);
 }
 
-/// How far the peer is with its recall. `Wait`: it has died in the middle. `None`: it is still in the middle, after this side
-/// has waited as long as it may.
+/// Waits until the peer has got through with its recall, and says how far it is. `Wait`: it has died in the middle. `None`:
+/// it is still in the middle, after this side has waited as long as it may.
 fn await_recaller(conn: &Conn) -> Option<Look> {
     let token = &conn.pair.peer.receiving.token;
     let hints = &conn.socket.hints;

@@ -83,7 +83,8 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
     }
 }
 
-/// The kernel alone can send it (urgent data, `MSG_ZEROCOPY`, `MSG_FASTOPEN`), behind what the peer has recalled.
+/// Only the kernel can send this (urgent data, `MSG_ZEROCOPY`, `MSG_FASTOPEN`): leaves the ring, after what the peer
+/// has recalled has been sent.
 #[cold]
 fn leave_for_kernel(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
     loop {
@@ -91,7 +92,7 @@ fn leave_for_kernel(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
         if !owed::is_due(conn) {
             return Outcome::Kernel;
         }
-        // A call of no bytes waits for that, if it may.
+        // A send of no bytes waits until that is sent, if it may.
         let flags = flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: no bytes.
         match unsafe { send_in(conn, &[], flags, stay) } {
@@ -101,7 +102,7 @@ fn leave_for_kernel(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
     }
 }
 
-/// After its end of file a peer's death shows only in the kernel's answer to what it is sent.
+/// After a peer's FIN its death shows only in the kernel's answer to what is sent to it: goes back to TCP.
 #[inline]
 fn leave_half_closed(conn: &Conn) {
     const ENDS: u32 = slot::SHUT_WR | slot::CLOSED;
@@ -110,9 +111,9 @@ fn leave_half_closed(conn: &Conn) {
     }
 }
 
-/// With the sending token: whether bytes go through the ring, perhaps from now on.
-/// After our shutdown, or when the peer has closed, the kernel knows the right
-/// error, and whether it comes with SIGPIPE.
+/// Whether bytes go through the ring, perhaps since this call. (After our shutdown, or when the
+/// peer has closed, they do not: the kernel knows the right error, and whether SIGPIPE comes with
+/// it.) With the sending token.
 #[inline(always)]
 pub(super) fn goes_by_ring(conn: &Conn, flags: c_int) -> bool {
     let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
@@ -154,7 +155,7 @@ fn must_stay_full(conn: &Conn, flags: c_int) -> bool {
         && sys::ready(conn.fd, libc::POLLOUT) & libc::POLLOUT == 0
 }
 
-/// With the sending token. `None`: the kernel must do it.
+/// One attempt of a call, with the sending token. `None`: the kernel must send.
 ///
 /// # Safety
 /// The cursor's parts are readable.
@@ -230,7 +231,7 @@ fn is_ahead(conn: &Conn) -> bool {
     conn.in_flight() > AHEAD / 2
 }
 
-/// Whether all can be read that the kernel copies at once.
+/// Whether the bytes that the kernel would copy at once can all be read.
 fn can_be_read(cursor: &Cursor) -> bool {
     let mut left = AT_ONCE;
     for (base, length) in cursor.rest() {
@@ -265,7 +266,7 @@ unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<Filled, Stopped> {
             return Ok(Filled::Part);
         }
         let want = length.min(allowed(conn));
-        // What is published cannot be taken back.
+        // Published bytes cannot be taken back, so a bad address must be found before.
         let at_once = cursor.single().is_some() && want == length && length <= STEP;
         if cursor.done() == 0 && !at_once && !can_be_read(cursor) {
             return Err(Stopped::BadBuffer(0));

@@ -1,5 +1,7 @@
-//! One end of a connection is this library's; what has the other one, on another host, the tests play, and both daemons.
+//! One end of a connection is this library's. The tests play the process on another host that has the other end, and both daemons.
 
+mod deaths;
+mod played_end;
 mod streams;
 
 use std::path::{Path, PathBuf};

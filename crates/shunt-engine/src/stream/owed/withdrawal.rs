@@ -18,7 +18,7 @@ use crate::{sys, tcp};
 /// and TCP takes it all: then the kernel has everything that was ever sent. With the
 /// sending token, on the ring.
 pub(in crate::stream) fn withdraw(conn: &Conn) -> Withdrawal {
-    // After our end of file nothing can follow it there.
+    // After our FIN nothing more can be sent over TCP.
     let too_late = is_recalled(conn) || conn.is_shut() || is_over(conn);
     let base = conn.base().filter(|_| !too_late);
     let room = base.map(|base| Stretched::for_bytes(base, conn.in_flight()));
@@ -33,7 +33,7 @@ pub(in crate::stream) fn withdraw(conn: &Conn) -> Withdrawal {
     if withdrawal == Withdrawal::Owing {
         send_owed(conn, GROWTH_MS);
     } else {
-        // It may have met the try, and sleep until that is over.
+        // The peer may have met this attempt, and sleep until it is over.
         conn.tell_always(News::Data);
     }
     withdrawal
@@ -71,7 +71,7 @@ pub(in crate::stream) fn follow_if_withdrawn(conn: &Conn) -> bool {
     }
     match conn.receiver().look_at_withdrawal() {
         Look::Withdrawn { from } => {
-            // In this order: what could be read does so until it has come.
+            // In this order: the unread bytes count as readable until they have come.
             conn.receiver().note_brought(from, conn.unread_in_ring());
             conn.socket.hints.late.store(false, Ordering::Relaxed);
             follow_back(conn);
