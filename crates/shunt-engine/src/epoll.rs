@@ -63,8 +63,7 @@ pub(crate) use user::User;
 const FLAGS: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 
-/// What a registration that the program has made, or armed anew, asks for besides, like the
-/// kernel's: nobody can refuse it.
+/// Events that each registration asks for, whether the program named them or not, as in the kernel.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// The events that a registration asks for; none: it is one-shot, and used up.

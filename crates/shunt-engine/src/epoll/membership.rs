@@ -65,7 +65,7 @@ pub(crate) fn forget(socket: &'static Socket) {
     };
     let link = socket.pair().map(|p| p.link);
     let items = socket.change_places(std::mem::take);
-    // A relative may go on with the connection, and watch it.
+    // A relative may still use the connection, and watch it.
     say_watched(&socket);
     for (set, item) in items {
         let Some(set) = SETS.get(set) else {

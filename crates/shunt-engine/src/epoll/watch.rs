@@ -16,10 +16,12 @@ use crate::socket::Locked;
 /// peer has been told something new.
 pub(super) fn watch(socket: &Locked) -> bool {
     let said = change_word(socket);
-    // The word first: a call that lets the peer off its barriers stores that in `origin` before it clears FENCED in the word.
+    // The word is read first: the call that tells the peer to stop its barriers writes `origin`
+    // before it clears `FENCED` in the word.
     let is_fenced = |said: u32| said & slot::FENCED != 0 && socket.origin.is_fenced();
     match said {
-        // The peer passes a full barrier before its look at the wait word, so one pairs with it here, too; else as below.
+        // The peer passes a full barrier before its look at the wait word, so a full one pairs with
+        // it; otherwise as below.
         Some(said) if is_fenced(said) => full(),
         // Pairs with the light barrier before a peer's look at the wait word: what
         // it publishes from now on is logged; what came before is seen by the look
@@ -54,7 +56,7 @@ fn change_word(socket: &Locked) -> Option<u32> {
                 .filter(|item| item.moved && !item.polled);
             match watched {
                 Some(item) if item.inactive => inactive = true,
-                // One that is in several is on its way to TCP.
+                // A socket in several sets is on its way to TCP.
                 Some(_) => group = s.door(pair.link, set).or(group),
                 None => {}
             }

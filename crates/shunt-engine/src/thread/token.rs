@@ -51,14 +51,14 @@ fn learn_name(words: Own) -> Holder {
     Holder(name)
 }
 
-/// How a token was come by.
+/// The outcome of an attempt to take a token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// It is this thread's now.
+    /// This thread has the token.
     Token,
-    /// It is; but the process that had it died in the middle of an operation.
+    /// This thread has the token, whose last holder died in the middle of an operation.
     FromTheDead,
-    /// Not at all: this thread has it, and a signal handler asks; or a stopped process has it.
+    /// The token was not taken: this thread has it already, below the signal handler that asks; or a stopped process has it.
     Nothing,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// Takes a token if it is free, of a connection that a fork shares or not.
+    /// Takes a token if it is free. `options` say whether a fork shares the connection.
     #[inline(always)]
     pub(crate) fn try_take(token: &'a Token, options: &Options) -> Option<Self> {
         let words = undisturbed::begin();
@@ -170,16 +170,16 @@ fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
     }
 }
 
-/// When a thread that waits for the end of another one's operation looks whether the process of that one has died, or is
-/// stopped. By the clock: beside busy programs a single yield may take longer than hundreds of them take elsewhere.
+/// Decides when a thread that waits for another one's operation looks whether the process of that one has died, or is
+/// stopped. It goes by the clock: beside busy programs a single yield may take longer than hundreds elsewhere.
 pub(crate) struct Looks {
     next: u64,
 }
 
 impl Looks {
-    /// Before the first look (nanoseconds): mostly an operation is over by then.
+    /// Before the first look (nanoseconds): most operations are over by then.
     const FIRST: u64 = 50_000;
-    /// Between two.
+    /// Between two looks (nanoseconds).
     const EVERY: u64 = 1_000_000;
 
     pub(crate) fn begin(now: u64) -> Self {

@@ -46,8 +46,8 @@ fn is_on() -> bool {
     config::upgrade() == Upgrade::Sync
 }
 
-/// Whether the next call on a connection is to complete it. Not of one that another program or process has made: bytes may have
-/// gone by it, its other end need not be in a call soon, and a call that waits for that before its own sleep would not be
+/// Whether the next call on a connection should complete it. Not if another program or process has made it: bytes may have been
+/// sent on it, its other end need not be in a call soon, and a call that waits for that before its own sleep would not be
 /// interrupted by a signal.
 #[inline]
 pub(super) fn is_due(socket: &Socket) -> bool {
@@ -74,7 +74,7 @@ pub(crate) fn before_fork(listener: &Socket) {
     }
 }
 
-/// Once for each connection that has come about: waits, within bounds, until both of its ends
+/// Called once for each connection that has been made: waits, within bounds, until both of its ends
 /// are attached.
 pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
     let begun = matches!(socket.stage(), Stage::Claimed | Stage::Paired);
@@ -157,7 +157,7 @@ fn is_attached_there(socket: &'static Socket) -> bool {
     if attach_paired(other, other.fd(), Known::Nothing) {
         return true;
     }
-    // What another thread is just busy with may be done in a moment.
+    // If another thread is busy with it, it may be done in a moment.
     is_alone() || !matches!(other.reason(), Reason::Busy | Reason::Pending)
 }
 
@@ -180,7 +180,7 @@ fn listener(port: u16) -> Option<&'static Socket> {
     sockets.find(|socket| socket.stage() == Stage::Listener && socket.port() == port)
 }
 
-/// Nobody has come in time: if nobody is known to accept there, this thread will.
+/// Ends a wait that took too long. If no thread is known to accept there, this one will have to.
 fn give_up(socket: &Socket, waited: u64) {
     let o = Ordering::Relaxed;
     if waited >= LONGEST {

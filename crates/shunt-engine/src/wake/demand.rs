@@ -31,7 +31,7 @@ const SHORT_REST: u64 = 1_000_000;
 static WANTED: AtomicU32 = AtomicU32::new(0);
 /// How many it has given.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
-/// For how many it has been asked, and has not completed its answer; 0: it owes none.
+/// For how many it has been asked, while its answer is not complete; 0: no answer is due.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 /// Since when those that are missing have been asked for (`sys::now`); 0: they have not.
 static ASKED_SINCE: AtomicU64 = AtomicU64::new(0);
