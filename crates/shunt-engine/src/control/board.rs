@@ -12,7 +12,7 @@ static BOARD: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static MAILBOX: AtomicU32 = AtomicU32::new(board::NO_MAIL);
 static SEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Reads this board from now on, and the mail word of that number in it. With the lock.
+/// Reads this board from now on, and in it the mail word with the number `mailbox`. With the lock.
 pub(super) fn adopt(board: *mut u8, mailbox: u32) {
     let fits = (mailbox as usize) < board::MAIL_SLOTS;
     MAILBOX.store(
@@ -31,7 +31,7 @@ pub(crate) fn has_mail() -> bool {
         && !BOARD.load(Ordering::Acquire).is_null()
 }
 
-/// How much the daemon has sent, if it counts.
+/// How many messages the daemon has sent in all; `None`: it does not count them.
 #[inline]
 pub(super) fn mail() -> Option<u32> {
     let board = BOARD.load(Ordering::Acquire);
@@ -94,7 +94,7 @@ fn is_set(bitmap: usize, port: u16) -> bool {
     word.load(Ordering::Acquire) & 1 << (port % 32) != 0
 }
 
-/// Whether shuntd finds the other end of a connection whatever its addresses: it may be in another
+/// Whether shuntd can find the other end of a connection whatever its addresses, also in another
 /// network namespace of this host.
 pub(crate) fn crosses() -> bool {
     let board = BOARD.load(Ordering::Acquire);

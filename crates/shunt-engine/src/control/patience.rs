@@ -1,4 +1,4 @@
-//! How long an eager `accept` waits for the daemon's word.
+//! How long an eager `accept` waits for the daemon's answer.
 //!
 //! Where the cores are crowded the answer takes time slices, not microseconds, and a server that waited for each
 //! would accept a few hundred connections a second. So what it waits beyond the usual is a debt, which passes with
@@ -18,10 +18,11 @@ const REST: u64 = 400_000_000;
 /// Debt passes by one nanosecond in this many.
 const SLOWLY: u64 = 32;
 
-/// What is owed, …
+/// The debt, …
 pub(super) struct Patience {
     debt: AtomicU64,
-    /// … as of then. Threads that change it at the same time may lose what one has waited.
+    /// … and the time when it was brought up to date. Threads that change it at the same time may lose the wait of
+    /// one of them.
     as_of: AtomicU64,
     /// Until when nobody waits.
     until: AtomicU64,
@@ -41,7 +42,7 @@ impl Patience {
         now >= self.until.load(Ordering::Relaxed)
     }
 
-    /// Somebody has waited from `start` until now, in vain or not.
+    /// A call has waited from `start` until now, with or without an answer.
     pub(super) fn note(&self, start: u64, now: u64) {
         let excess = now.saturating_sub(start).saturating_sub(USUAL);
         if excess == 0 {

@@ -10,7 +10,8 @@ const PROBE: u32 = 64;
 /// Claims of one kind.
 #[derive(Debug)]
 pub(crate) struct Vain {
-    /// The last ones that came to nothing, and those that were not made for it.
+    /// How many in a row came to nothing; beyond [`MANY`], how many were not made since the last
+    /// one that was.
     count: AtomicU32,
 }
 

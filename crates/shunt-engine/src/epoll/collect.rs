@@ -185,9 +185,9 @@ fn put_last(told: &mut [epoll_event], part: std::ops::Range<usize>) {
     told[part.start..].rotate_left(part.len());
 }
 
-/// Asks the kernel for up to `most` events. Returns how many there are, and whether the kernel has no more. If it has told nothing but reports of the library's
-/// own, which are taken out, it is asked again: they must not displace the program's events. If some of the program's are among them it is not, since it would
-/// tell these twice.
+/// Asks the kernel for up to `most` events. Returns how many there are, and whether the kernel has no more. If it has told
+/// nothing but reports of the library's own, which are taken out, it is asked again: they must not displace the program's events.
+/// If some of the program's are among them it is not, since it would tell these twice.
 fn ask_kernel(set: &'static Set, state: &mut State, room: &mut Room, most: usize) -> (usize, bool) {
     /// It is asked this often: a report may come anew while the last one is being heard.
     const REPORTS: u32 = 3;

@@ -55,7 +55,7 @@ impl Slots {
         self.0.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
-    /// Those that are in both only.
+    /// Keeps only the slots that are in both sets.
     pub(super) fn keep(&self, other: &Self) {
         for (word, other) in self.0.iter().zip(&other.0) {
             let both = word.load(Ordering::Relaxed) & other.load(Ordering::Relaxed);

@@ -1,7 +1,8 @@
-//! Flags of a socket's only descriptor and of its open file, as long as the library has seen everything that could change them. From `socket` or `accept` on it notes each `fcntl` and
-//! `ioctl` that changes them. The flags are unknown once the descriptor was copied or sent in a message; once a child may have inherited it (in a `vfork` and the like, only what was
-//! made before that began); and after an attempt to connect that failed, since the socket is not like a new one then. A raw system call that the library does not see is not noted;
-//! rings, too, do not learn of an `O_NONBLOCK` that was set so.
+//! Flags of a socket's only descriptor and of its open file, as long as the library has seen everything that could change them.
+//! From `socket` or `accept` on it notes each `fcntl` and `ioctl` that changes them. The flags are unknown once the descriptor
+//! was copied or sent in a message; once a child may have inherited it (in a `vfork` and the like, only what was made before that
+//! began); and after an attempt to connect that failed, since the socket is not like a new one then. A raw system call that the
+//! library does not see is not noted; rings, too, do not learn of an `O_NONBLOCK` that was set so.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
