@@ -111,8 +111,8 @@ impl Wanted {
         })
     }
 
-    /// `true`: the number names a connection that is used again. `false`: there is none at which somebody waits.
-    /// `waits`: as long as it pays, for somebody who is about to.
+    /// Tries to use a kept connection. `true`: the number names that connection now. `false`: no thread waits at
+    /// a suitable one. `waits`: this waits, as long as that pays, for a thread that is about to.
     fn connect(&self, waits: bool) -> bool {
         let mut spin = Spin::new();
         loop {
@@ -136,13 +136,13 @@ impl Wanted {
         }
     }
 
-    /// Whether any that is kept leads there, as far as its port says.
+    /// Whether any kept connection leads to this address, as far as its port says.
     fn is_any_by(&self, locked: &Locked) -> bool {
         let mut sockets = locked.each().filter_map(Kept::socket);
         sockets.any(|socket| self.is_by(socket))
     }
 
-    /// Passes a moment. `false`: it has been waited for long enough.
+    /// Waits for a moment. `false`: it has waited for long enough.
     fn waits_on(&self, spin: &mut Spin) -> bool {
         if !self.flags.nonblock {
             return spin.turn();
@@ -178,7 +178,7 @@ impl Wanted {
         if !turns.offer() {
             return None;
         }
-        // Of a process that has died only the kernel tells.
+        // Only the kernel tells of an acceptor's process that has died.
         let holds = stream::awaits_base(&conn) || turns.is_taken();
         if !holds {
             kept.give_up(locked, GivenUp::Lost);
@@ -214,7 +214,7 @@ fn flags_of(fd: c_int) -> Option<Flags> {
     })
 }
 
-/// The connection takes the place of the program's new socket, under its number.
+/// Puts the connection in the place of the program's new socket, under its number.
 fn replace(locked: &Locked, kept: &Kept, conn: &Conn<'static>, to: &Wanted) {
     let (Some(socket), new) = (kept.socket(), to.new) else {
         return;
