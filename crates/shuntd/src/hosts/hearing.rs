@@ -7,7 +7,7 @@ use super::act::{Act, gone};
 use super::{Stand, Table};
 
 /// Claims of one host that are remembered. More of them stay on TCP.
-const MOST: usize = 1 << 16;
+pub(super) const MOST: usize = 1 << 16;
 
 impl Table {
     /// A host says something.
