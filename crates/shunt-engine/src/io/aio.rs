@@ -1,5 +1,5 @@
-//! Requests that somebody else carries out, who calls the kernel past us: the kernel itself (`io_submit(2)`), or
-//! threads of libc's (`aio(7)`). A connection that one names becomes the kernel's before the request is made.
+//! Requests that are carried out past this library: by the kernel (`io_submit(2)`), or by threads of libc's
+//! (`aio(7)`). A connection that a request names becomes the kernel's before the request is made.
 
 use std::mem::offset_of;
 
@@ -91,7 +91,7 @@ fn make_plain(fd: c_int) {
         Entry::Socket(socket) if !matches!(socket.stage(), Stage::Plain | Stage::Listener) => {
             give_up(fd, Reason::AsyncIo);
         }
-        // Whoever waits for a set by the kernel alone hears nothing of rings.
+        // A wait for a set that only the kernel carries out hears nothing of rings.
         Entry::Set(set) if !set.is_plain() => stop_shunting(),
         _ => {}
     }

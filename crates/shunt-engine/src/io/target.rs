@@ -1,4 +1,4 @@
-//! Which serves a call: shared memory, or the kernel?
+//! What serves a call: shared memory, or the kernel?
 
 use std::sync::atomic::Ordering;
 
@@ -67,8 +67,8 @@ fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
     }
 }
 
-/// Makes the real call at once where there is nothing else to do: `fd` is the kernel's,
-/// or may be shunted one day, but not yet. `None`: nothing has been done.
+/// Makes the real call at once if nothing else is to be done: `fd` is the kernel's, or may be
+/// shunted later, but not yet. `None`: nothing has been done.
 #[inline(always)]
 pub(super) fn call_unless_shunted(
     fd: c_int,

@@ -31,8 +31,8 @@ const LINKS: u8 = 1 << 2 | 1 << 3;
 /// `SPLICE_F_FD_IN_FIXED`.
 const FIXED_SOURCE: u32 = 1 << 31;
 
-/// Before `io_uring_setup`. Perhaps there is no such call, as its user wishes: then runtimes take
-/// epoll.
+/// Before `io_uring_setup`. If the user wishes so, the program finds that there is no such call:
+/// then runtimes take epoll.
 ///
 /// # Safety
 /// As for `io_uring_setup`: nobody else writes the parameters meanwhile.
@@ -47,7 +47,7 @@ pub unsafe fn before_setup(parameters: *const Parameters) -> Outcome {
     Outcome::Kernel
 }
 
-/// After one that gave `fd`.
+/// After an `io_uring_setup` that has returned `fd`.
 ///
 /// # Safety
 /// As for [`before_setup`].
@@ -109,8 +109,9 @@ pub fn before_enter(fd: c_int, count: c_uint, flags: c_uint) -> c_uint {
     }
 }
 
-/// Makes way for one entry; `linked`: what is before it may keep it from being done. `false`:
-/// nobody can say what it will do.
+/// Does what must be done before an entry is submitted: mostly leaves the connection that it names
+/// to the kernel. `linked`: the entry before it may keep this one from being carried out. `false`:
+/// it is not known what the entry will do.
 fn see_to(entry: &Submission, linked: bool) -> bool {
     let operation = entry.operation();
     if operation == FILES_UPDATE {
@@ -130,7 +131,7 @@ fn see_to(entry: &Submission, linked: bool) -> bool {
             }
             true
         }
-        // A wait for a set by the kernel alone hears nothing of rings.
+        // A wait for a set that only the kernel carries out hears nothing of rings.
         (_, Entry::Set(set)) => set.is_plain(),
         _ => {
             make_plain(entry.fd());
@@ -187,7 +188,8 @@ fn register(entry: &Submission, linked: bool) -> bool {
     if let Entry::Set(set) = named {
         return set.is_plain();
     }
-    // The kernel is to say what natively it says: its set needs what it would have then.
+    // The kernel must report the error that it would natively: so its set gets what it would have
+    // then.
     make_plain(fd);
     epoll::give_back();
     true

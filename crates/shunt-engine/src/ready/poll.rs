@@ -25,7 +25,7 @@ pub(super) enum Array<'a> {
     /// There is none, or it is the kernel's to refuse.
     None,
     Some(&'a mut [pollfd]),
-    /// It can only be read.
+    /// It can be read, but not written.
     Fixed(&'a [pollfd]),
 }
 
@@ -77,7 +77,7 @@ unsafe fn is_there(fds: *mut pollfd, count: usize) -> bool {
     one(0) && (count == 1 || (A_PAGE..count).step_by(A_PAGE).all(one) && one(count - 1))
 }
 
-/// The call for an array that can only be read: the kernel finds that out at the end.
+/// Makes the call for an array that can only be read: natively, too, that is found at the end.
 #[cold]
 pub(super) fn in_vain(fds: &[pollfd], call: impl FnOnce(&mut [pollfd]) -> Outcome) -> Outcome {
     let on_copy = |copy: &mut [pollfd], _| {
@@ -90,8 +90,8 @@ pub(super) fn in_vain(fds: &[pollfd], call: impl FnOnce(&mut [pollfd]) -> Outcom
     with_array(fds.len(), on_copy).unwrap_or(Outcome::Fail(libc::ENOMEM))
 }
 
-/// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
-/// what the kernel reported of each, or nothing.
+/// Fills in what shunted sockets are ready for, and returns how many are. `heard`: what the kernel
+/// has reported of each; it may be empty.
 pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
     let mut found = 0;
     for (i, one) in fds.iter_mut().enumerate() {
