@@ -33,14 +33,14 @@ use std::time::Duration;
 const ECHO: &str = include_str!("containers/echo.py");
 /// Debian's own, as images made of the host's `/usr` have it.
 const PYTHON: &str = "/usr/bin/python3";
-/// So many of 1,000 bytes: those that go by TCP before a connection has shown that it will live are
-/// no more than some in a thousand.
+/// How many messages of 1,000 bytes are sent: those that go by TCP before a connection has shown
+/// that it will live are no more than some in a thousand.
 const MESSAGES: &str = "20000";
 /// The least share of bytes by ring where nothing keeps a connection from it.
 const MOST: f64 = 0.99;
 /// The kernel's choice.
 const ANY_PORT: &str = "0";
-/// So long a pair may take, also where ten other programs want each core.
+/// The longest that a pair may take, also where ten other programs want each core.
 const LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(clap::Args)]
@@ -348,7 +348,7 @@ impl Lab {
         })
     }
 
-    /// Starts a server for so many clients, and waits until it listens.
+    /// Starts a server for `clients` clients, and waits until it listens.
     fn server(&self, name: &str, place: Place, clients: &str) -> Result<(Job, PathBuf)> {
         self.server_at(name, place, "7000", clients)
     }

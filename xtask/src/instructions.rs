@@ -17,7 +17,7 @@ mod callgrind;
 
 /// Calls of each kind in the programs in `tests/instructions`.
 const CALLS: u64 = 100;
-/// A count may be so much above its bound: compilers differ a little.
+/// How far a count may be above its bound (per cent): compilers differ a little.
 const SLACK_PERCENT: u64 = 4;
 
 #[derive(clap::Args)]

@@ -22,7 +22,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"shuntcnt");
 pub const RECORD_BYTES: usize = size_of::<Record>();
 /// Offset of the first record.
 pub const RECORDS_AT: usize = 16 * RECORD_BYTES;
-/// So much of the file is mapped at a time: whole records, and whole pages of any size.
+/// Bytes of the file that are mapped at a time: whole records, and whole pages of any size.
 pub const STEP_BYTES: usize = 1024 * RECORD_BYTES;
 /// Steps of a region.
 pub const STEPS: usize = 256;
@@ -115,7 +115,7 @@ impl Counts {
         }
     }
 
-    /// Of so many bytes that the kernel carried, those that are payload of this process.
+    /// How much of `carried`, the bytes that the kernel has carried, is payload of this process.
     #[must_use]
     pub fn payload(&self, carried: u64) -> u64 {
         carried.saturating_sub(self.before.load(RELAXED))

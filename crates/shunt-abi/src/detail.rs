@@ -14,7 +14,7 @@ pub const FLAG_DETAILS: u32 = 512;
 /// the other, up to [`TOGETHER`] of them.
 pub const FLAG_TOGETHER: u32 = 2048;
 
-/// So many messages of a list are in one datagram at most.
+/// The most messages of a list that one datagram holds.
 pub const TOGETHER: usize = 64;
 
 /// An age or a user that is not known.
@@ -48,7 +48,7 @@ pub struct End {
     pub reserved: u16,
     /// Calls that sent: [without a system call, by one].
     pub sent: [u64; 2],
-    /// Calls that received, likewise.
+    /// Calls that received, of either end.
     pub received: [u64; 2],
     /// Waits that went to sleep.
     pub sleeps: u64,

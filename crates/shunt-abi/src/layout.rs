@@ -42,8 +42,8 @@ pub const SLOTS_AT: usize = LOGS_AT + GROUPS * LOG_ENTRIES * 8 + 8192;
 pub const MOST_SLOTS: u32 = 1024;
 /// Slots of the arenas of the first link between two processes.
 pub const FIRST_SLOTS: u32 = 16;
-/// One arena takes no more than one in so many of the addresses that its process is allowed
-/// (`RLIMIT_AS`): a link and what is in stock take a quarter, and the program has the rest.
+/// One arena takes at most this fraction (one in `ADDRESSES`) of the addresses that its process is
+/// allowed (`RLIMIT_AS`): a link and what is in stock take a quarter, and the program has the rest.
 pub const ADDRESSES: u64 = 12;
 /// Arenas that a client may have in stock at the daemon: two for a first link (of a client
 /// with itself), two for one of a pair that runs short of slots, and some for other pairs.
@@ -57,7 +57,8 @@ pub const RINGS_AT: usize = 2 << 20;
 /// relies on that much buffering finds it here too, and so that TCP can take all
 /// of it when a connection goes back there.
 pub const RING_BYTES: usize = 3584 << 10;
-/// Bytes of a ring between hosts, which a NIC has pinned at both ends: so much from the beginning of the place for a ring.
+/// Bytes of a ring between hosts, which a NIC has pinned at both ends. Such a ring lies at the
+/// beginning of the place for a ring.
 pub const MIRRORED_RING_BYTES: usize = 256 << 10;
 
 const _: () = assert!(MIRRORED_RING_BYTES <= RING_BYTES);
@@ -65,7 +66,7 @@ const _: () = assert!(SLOTS_AT + MOST_SLOTS as usize * SLOT_BYTES <= RINGS_AT);
 const _: () = assert!(0 < FIRST_SLOTS && FIRST_SLOTS <= MOST_SLOTS);
 const _: () = assert!(SLOTS_AT.is_multiple_of(4096) && LOG_ENTRIES.is_power_of_two());
 
-/// Size of an arena with so many slots.
+/// Size in bytes of an arena with `slots` slots.
 #[must_use]
 pub const fn arena_bytes(slots: u32) -> usize {
     RINGS_AT + slots as usize * RING_BYTES
@@ -84,8 +85,9 @@ pub const fn slots_of(bytes: u64) -> Option<u32> {
     Some(slots as u32)
 }
 
-/// How many slots the next link of two processes is to have, whose links have so many together:
-/// a little more than these, so that no more than half of the addresses is reserved in vain.
+/// How many slots the next link of two processes is to have, where the links that they share have
+/// `there` slots in all: a little more than these, so that at most half of the addresses is
+/// reserved without need.
 #[must_use]
 pub const fn slots_beside(there: u32) -> u32 {
     if there < FIRST_SLOTS {

@@ -282,10 +282,10 @@ pub const FLAG_TRIAL: u32 = 4096;
 /// Bytes of a [`Message::text`].
 pub const TEXT_BYTES: usize = 96;
 
-/// So many sockets to be called at a client is given with its first link to another network namespace.
+/// Number of sockets to be called at that a client is given with its first link to another network namespace.
 pub const SOCKETS: u32 = 8;
 
-/// So many of these one answer brings at most.
+/// The most of these sockets that one answer brings.
 pub const MOST_SOCKETS: u32 = 64;
 
 /// Size of every message.

@@ -10,7 +10,7 @@ use crate::sys;
 pub(crate) struct Loops(Vec<Child>);
 
 impl Loops {
-    /// Starts so many, wherever the scheduler puts them.
+    /// Starts `count` loops, wherever the scheduler puts them.
     ///
     /// # Errors
     /// This program cannot be started again.

@@ -1,7 +1,7 @@
 //! What is sent: bytes that the receiver knows by their offset in the stream.
 
-/// After so many bytes the stream repeats. No power of two, so that a message lost,
-/// doubled or moved by a page shows.
+/// The stream repeats after this many bytes. It is no power of two, so that a message lost, doubled
+/// or moved by a page shows.
 const PERIOD: usize = 65_521;
 
 /// A stream's bytes, with room for a message at any offset.

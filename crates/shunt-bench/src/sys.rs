@@ -39,7 +39,7 @@ pub(crate) fn go_on() -> Result<()> {
     Ok(())
 }
 
-/// Ends this process after so many seconds, whatever it does then.
+/// Ends this process after this number of seconds, whatever it does then.
 pub(crate) fn end_after(seconds: u32) {
     // SAFETY: takes a number; SIGALRM's action is the default one.
     unsafe { libc::alarm(seconds) };
@@ -153,7 +153,7 @@ fn check(result: i32) -> Result<i32> {
     Ok(result)
 }
 
-/// Lets this process have so many descriptors.
+/// Lets this process have `count` descriptors.
 pub(crate) fn allow_descriptors(count: usize) -> Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = count as u64;

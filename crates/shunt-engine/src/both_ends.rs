@@ -86,14 +86,14 @@ impl BothEnds {
         assert_eq!(sent, Outcome::Done(bytes.len() as isize));
     }
 
-    /// What the connecting end has to receive, up to so many bytes.
+    /// What the connecting end has to receive, up to `MOST` bytes.
     pub(crate) fn receive<const MOST: usize>(&self) -> Vec<u8> {
         let mut bytes = [0u8; MOST];
         let parts = [iovec {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: MOST,
         }];
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: the part covers the array `bytes`.
         match unsafe { stream::receive(&self.conns()[1], &parts, libc::MSG_DONTWAIT) } {
             Outcome::Done(n) => bytes[..n as usize].to_vec(),
             other => panic!("{other:?}"),

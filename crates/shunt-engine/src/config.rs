@@ -48,19 +48,21 @@ static RINGS: AtomicU8 = AtomicU8::new(Rings::None as u8);
 static CONFINED: AtomicBool = AtomicBool::new(false);
 /// Why upgrades are off where they are, as a reason number.
 static AGAINST: AtomicU8 = AtomicU8::new(Reason::Disabled as u8);
-/// At every so manieth wait of the process all its connections go back to TCP (a test's switch); 0: never.
+/// All connections of the process go back to TCP at each of its waits whose number is a multiple of this (a test's
+/// switch); 0: never.
 static RESTLESS: AtomicU32 = AtomicU32::new(0);
-/// Waits of the process so far, while there is such a number.
+/// Waits of the process so far; not counted while [`RESTLESS`] is 0.
 static WAITS: AtomicU32 = AtomicU32::new(0);
-/// One in so many steps of a change of way pauses; 0: none.
+/// One in this many steps of a change of way pauses; 0: none.
 static HESITANT: AtomicU32 = AtomicU32::new(0);
 /// Connections that are closed in order are put aside for the next ones (a test's switch).
 static RECYCLES: AtomicBool = AtomicBool::new(false);
-/// What `SHUNT_SOCKET` says. Copied, since a program may write its title over its environment.
+/// The value of `SHUNT_SOCKET`. Copied, since a program may write its title over its environment.
 static SOCKET: OnceLock<([u8; SOCKET_BYTES], usize)> = OnceLock::new();
 /// As long as the path in a socket's address may be (`unix(7)`), with the zero at its end.
 const SOCKET_BYTES: usize = 108;
-/// What `SHUNT_WIRE` says, likewise: where emulated NICs are by which other hosts are reached (a test's switch).
+/// The value of `SHUNT_WIRE`, copied for the same reason: where to find the emulated NICs by which other hosts are
+/// reached (a test's switch).
 static WIRE: OnceLock<([u8; SOCKET_BYTES], usize)> = OnceLock::new();
 /// In the page of [`thread::identity`](crate::thread): every start looks at it.
 #[unsafe(link_section = ".data")]
@@ -194,8 +196,8 @@ pub(crate) fn set_recycles(on: bool) {
     RECYCLES.store(on, Ordering::Relaxed);
 }
 
-/// Between two steps of a change of way, where something else may happen: a test wishes that it
-/// does, and has this thread pause at one of so many steps.
+/// Called between two steps of a change of way, where another thread or process may act: to make
+/// that likely, a test has this thread pause at one in [`HESITANT`] of these steps.
 #[inline]
 pub(crate) fn hesitate() {
     let one_of = HESITANT.load(Ordering::Relaxed);

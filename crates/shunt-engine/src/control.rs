@@ -1,5 +1,5 @@
-//! The connection to shuntd: rare, never waited for on an application's path
-//! except where said, and safe to lose at any moment.
+//! The connection to shuntd. It is used rarely, and may be lost at any moment. No call of the
+//! program's waits for it, except where a function says so.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,7 +61,7 @@ pub(crate) fn look() {
     ensure();
 }
 
-/// If `fd` is the control socket's number and the program wants it: moves.
+/// Moves the control socket to another number, if the program wants its number `fd`.
 pub(crate) fn make_way(fd: c_int) {
     for kept in [&GREETED, &SOCKET, &GUEST] {
         if kept.number() == fd && LOCK.take() {
@@ -80,7 +80,7 @@ pub(crate) fn after_fork_child() {
     }
     RETRY_AT.store(0, Ordering::Relaxed);
     reply::after_fork_child();
-    // The stock is the parent's: its memory is not here.
+    // The stock is the parent's, and its memory is not mapped here.
     stock::after_fork_child();
     due::forget();
     state::forget_questions();

@@ -48,7 +48,7 @@ pub(crate) use collect::{
 pub(crate) use inner::{inner, make_way, take_foreign};
 pub(crate) use limit::Limit;
 pub(crate) use listener::tell_listeners;
-pub(crate) use membership::{forget, has, part};
+pub(crate) use membership::{forget, has, unregister_before_close};
 pub(crate) use nested::{expose, nest};
 pub(crate) use register::{leave_sets, register, see_to_chores};
 pub(crate) use room::Room;
@@ -63,8 +63,7 @@ pub(crate) use user::User;
 const FLAGS: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 
-/// What a registration that the program has made, or armed anew, asks for besides, like the
-/// kernel's: nobody can refuse it.
+/// Events that each registration asks for, whether the program named them or not, as in the kernel.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// The events that a registration asks for; none: it is one-shot, and used up.

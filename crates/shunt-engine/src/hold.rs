@@ -1,10 +1,10 @@
-//! What keeps an object alive: the descriptors that name it, and the calls on it that are under way, which go on
-//! after a `close` by another thread.
+//! What keeps an object alive: the descriptors that name it, and the calls on it that are under way, which may
+//! outlast a `close` by another thread.
 //!
-//! In a forked child there are no such calls: the other threads are gone, and a call below
-//! the signal handler that forked goes on without a hold, like one of a process with a
-//! single thread. So each call notes how many forks led to the process that it began in, and
-//! the child counts anew what its descriptors hold.
+//! In a forked child there are no such calls. The other threads are gone, and a call that the
+//! forking signal handler has interrupted continues without a hold, like any call of a process with
+//! a single thread. So each call notes how many forks led to the process in which it began, and the
+//! child counts anew what its descriptors hold.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,7 +36,7 @@ pub(crate) trait Held: Object {
     /// The count of descriptors and calls; see [`lasting`].
     fn count(&self) -> &AtomicU64;
 
-    /// A hold that is counted so is given back; the last one ends the object's life.
+    /// Gives a hold back that was counted as `hold`; the last one ends the object's life.
     fn unhold_by(&'static self, hold: u64);
 
     /// One holder more.
@@ -55,7 +55,7 @@ pub(crate) fn get<T: Held>(fd: c_int) -> Option<&'static T> {
     loop {
         let found = table::get::<T>(fd)?;
         if raise_by(found.count(), 1) {
-            // Its life may have ended, and another begun, before it was held.
+            // The object's life may have ended, and another one begun, before it was held.
             if table::look(fd).is(found) {
                 return Some(found);
             }
@@ -65,8 +65,8 @@ pub(crate) fn get<T: Held>(fd: c_int) -> Option<&'static T> {
 }
 
 /// Does work of the library's own on an object that another thread may close meanwhile. The `close` does not wait for this
-/// work, and does not count it among the program's calls that go on; but the object is used for nothing else before the work
-/// has ended.
+/// work, and does not count it among the program's calls that are still under way; but the object is not used again before
+/// the work has ended.
 pub(crate) fn beside_close<T: Held>(object: &'static T, work: impl FnOnce()) {
     let began = Taken::now();
     let held = raise_by(object.count(), BESIDE);
@@ -76,7 +76,7 @@ pub(crate) fn beside_close<T: Held>(object: &'static T, work: impl FnOnce()) {
     }
 }
 
-/// The same, unless the object's life has ended: then there is nothing to be done.
+/// [`beside_close`] for work that has a result. `None`: the object's life had ended, and nothing was done.
 pub(crate) fn while_held<T: Held, R>(object: &'static T, work: impl FnOnce() -> R) -> Option<R> {
     let began = Taken::now();
     if !raise_by(object.count(), BESIDE) {
@@ -94,10 +94,10 @@ pub(crate) fn is_any_beside(object: &impl Held) -> bool {
     object.count().load(Ordering::Acquire) >> 32 != 0
 }
 
-/// A hold of [`beside_close`], as it is counted: as one of all, and once more in the high half.
+/// A hold of [`beside_close`] counts twice: among all holds in the low half, and in the high half.
 const BESIDE: u64 = 1 << 32 | 1;
 
-/// Of a count of holders: those that a `close` has to reckon with.
+/// How many holders of a count concern a `close`: all but those of [`beside_close`].
 pub(crate) fn lasting(holds: u64) -> u32 {
     (holds as u32).saturating_sub((holds >> 32) as u32)
 }

@@ -25,10 +25,11 @@ use slots::Slots;
 pub(crate) static LINKS: Pool<Link> = Pool::new();
 /// Some link is gone and not yet unmapped.
 static ANY_GONE: AtomicBool = AtomicBool::new(false);
-/// A link that was used until now is unmapped after so long (nanoseconds): a thread that lost
-/// a race against `close` has left by then.
+/// How long a link without a user stays mapped (nanoseconds): a thread that lost a race against
+/// `close` has left by then.
 const GRACE: u64 = 1_000_000_000;
-/// The same where there is one thread: it may be in a call below the signal handler that closed.
+/// How long that is in a process with one thread: the thread may be in a call that was interrupted by the signal handler
+/// which closed.
 const GRACE_ALONE: u64 = 10_000_000;
 
 /// Two arenas, one written here and one written by the peer process.
@@ -45,24 +46,24 @@ pub(crate) struct Link {
     gone: AtomicBool,
     /// The daemon has said that the peer process has died.
     died: AtomicBool,
-    /// Between hosts: its word of that was waited for in vain.
+    /// Between hosts: a wait for the daemon's word of the peer's death came to nothing.
     is_unsaid: AtomicBool,
-    /// A forked child has had memory of it, or has it: it is not handed on to one connection more.
+    /// A forked child has, or has had, memory of the link: no new connection may use it.
     retired: AtomicBool,
     /// The daemon is still to be told that it is retired.
     retire_due: AtomicBool,
-    /// This process has it from the one that forked it.
+    /// This process has the link from the process that forked it.
     foreign: AtomicBool,
     /// The other process is on another host: in the place of its arena is a view of it.
     between_hosts: AtomicBool,
     /// The slots whose rings are mapped here, with everything before the rings.
     mapped: Slots,
-    /// The slots whose rings a child would have that is forked now.
+    /// The slots whose rings a child that is forked now would get.
     handed_on: Slots,
     /// The slots that sockets of this process use, while `mapped` or `handed_on` follows them.
     used: Slots,
-    /// Since when, as far as is known, nobody has used a link that is gone (nanoseconds); 0: it
-    /// was used when last looked at.
+    /// Since when nobody uses a link that is gone, as far as is known (nanoseconds); 0: it was in
+    /// use at the last look.
     unused_since: AtomicU64,
     /// How many slots both arenas have.
     slots: AtomicU32,
@@ -88,7 +89,7 @@ impl Link {
         Self::begin(id, own_number, [own, peer], false)
     }
 
-    /// Opens one to a process on another host, likewise.
+    /// Opens a link to a process on another host; the caller holds the control lock.
     pub(crate) fn open_between_hosts(id: u64, own_number: u32) -> Option<&'static Self> {
         let (own, fd) = Arena::create(layout::MOST_SLOTS).ok()?;
         // The peer does not map it.
@@ -152,7 +153,7 @@ impl Link {
         })
     }
 
-    /// The link to a process on another host that this process calls so.
+    /// The link to a process on another host that has this number in this process.
     pub(crate) fn between_hosts(own_number: u32) -> Option<&'static Self> {
         LINKS.each().find(|l| {
             l.in_use.load(Ordering::Acquire)
@@ -161,7 +162,7 @@ impl Link {
         })
     }
 
-    /// The link to a process on another host that the daemon calls so, unless no new connection uses it.
+    /// The link to a process on another host that has this number at the daemon, if new connections may use it.
     pub(crate) fn find_between_hosts(id: u64) -> Option<&'static Self> {
         LINKS.each().find(|l| {
             l.is_between_hosts_as(id) && (!l.gone.load(Ordering::Acquire) || l.is_retired())
@@ -180,14 +181,14 @@ impl Link {
         self.between_hosts.load(Ordering::Relaxed)
     }
 
-    /// Whether a process of either side has the number for the other side that it has for itself: both are in one PID namespace.
+    /// Whether both sides see the same process numbers: they are in one PID namespace.
     pub(crate) fn shares_numbers(&self) -> bool {
         let [own, peer] =
             [self.own(), self.peer()].map(|arena| arena.pid_namespace().load(Ordering::Relaxed));
         own == peer && own != 0
     }
 
-    /// What this process calls it.
+    /// The link's number in this process.
     pub(crate) fn own_number(&self) -> u32 {
         self.own_number.load(Ordering::Relaxed)
     }
@@ -198,7 +199,7 @@ impl Link {
         unsafe { (*self.arenas.get())[0].expect("a link in use has its arenas") }
     }
 
-    /// The peer's.
+    /// The peer's arena.
     pub(crate) fn peer(&self) -> Arena {
         // SAFETY: written before the link is published as in use, and not while it is.
         unsafe { (*self.arenas.get())[1].expect("a link in use has its arenas") }
@@ -213,7 +214,7 @@ impl Link {
         self.slots.load(Ordering::Relaxed)
     }
 
-    /// What the daemon calls it.
+    /// The link's number at the daemon.
     pub(crate) fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
     }
@@ -254,8 +255,9 @@ impl Link {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// No new connection will come; the memory goes when the last user has gone, at once if
-    /// that is long ago (`FLAG_UNUSED`). With the control lock. The daemon counts links between hosts apart.
+    /// Retires a link: no new connection uses it, and its memory goes after its last user, at once if that
+    /// has gone long ago (`FLAG_UNUSED`). With the control lock. (The daemon numbers links between hosts
+    /// separately.)
     pub(crate) fn bury(id: u64, flags: u32) {
         let has = |flag| flags & flag != 0;
         let between_hosts = has(message::FLAG_REACHES);
@@ -285,7 +287,7 @@ impl Link {
         self.died.load(Ordering::Relaxed)
     }
 
-    /// Whether the daemon's word of the peer process's death was waited for in vain, which is noted.
+    /// The note that a wait for the daemon's word of the peer's death has come to nothing.
     pub(crate) fn is_waited_for_in_vain(&self) -> &AtomicBool {
         &self.is_unsaid
     }
@@ -395,9 +397,10 @@ impl Pair {
         } else {
             layout::RING_BYTES
         };
-        // SAFETY: both rings are so many bytes, or more, inside mappings that outlive the socket.
-        let memory =
-            |arena: &Arena| unsafe { Memory::new(arena.ring(number).cast(), bytes as u32) };
+        let memory = |arena: &Arena| {
+            // SAFETY: the ring has at least `bytes` bytes inside a mapping that outlives the socket.
+            unsafe { Memory::new(arena.ring(number).cast(), bytes as u32) }
+        };
         Some(Self {
             link,
             number,

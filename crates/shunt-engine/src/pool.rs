@@ -31,7 +31,7 @@ impl Links {
 
 const PER_CHUNK: usize = 256;
 
-/// So many objects a pool may have.
+/// The most objects that a pool may have.
 pub(crate) const MOST: usize = CHUNKS * PER_CHUNK;
 
 /// Objects that are reused and never freed. Allocation is lock-free and calls
@@ -120,7 +120,7 @@ impl<T: Pooled> Pool<T> {
         }
     }
 
-    /// So many objects have ever been used.
+    /// How many objects have ever been used.
     pub(crate) fn used(&self) -> u32 {
         self.used.load(Ordering::Acquire)
     }

@@ -42,7 +42,7 @@ static LOCK: Lock = Lock::new();
 static ON_TOP: AtomicU32 = AtomicU32::new(0);
 static NIC: Place = Place(UnsafeCell::new(None));
 
-/// Used with the lock.
+/// The NIC's place; used with the lock.
 struct Place(UnsafeCell<Option<Nic>>);
 
 // SAFETY: who uses it has the lock.
@@ -52,7 +52,7 @@ unsafe impl Sync for Place {}
 struct Nic {
     port: Port<'static, Wire>,
     peers: Vec<Peer>,
-    /// Of the first connection that was opened.
+    /// How to tell what has happened; set by the first connection that is opened.
     tell: Option<Tell>,
 }
 
@@ -63,13 +63,13 @@ struct Peer {
     meeting: Meeting<Wire>,
     /// The queue pair, once this side has connected it.
     queue: Option<QueueId>,
-    /// The peer has, too: this side may send.
+    /// The peer has connected it, too: this side may send.
     is_met: bool,
     /// Connections that were attached before that.
     early: Vec<Opening>,
-    /// By which queue pair those go that have been told to the peer, by their slots.
+    /// The queue pair of each connection that the peer has been told of, by slot.
     queues: BTreeMap<u32, QueueId>,
-    /// Queue pairs that are over, of connections that have still to leave their rings.
+    /// Queue pairs that are over, and have connections that must still leave their rings.
     former: Vec<QueueId>,
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn is_here() -> bool {
     with(no_nic, |_| ()).is_ok()
 }
 
-/// Readable when there is something to take.
+/// A descriptor that is readable when there is something to take.
 pub(crate) fn events() -> Option<c_int> {
     with(no_nic, |nic| nic.port.events()).ok()
 }
@@ -189,7 +189,7 @@ pub(crate) fn end(link: u32, slot: u32) -> bool {
     has_arrived(link, slot)
 }
 
-/// Whether it has by now.
+/// Whether the peer has everything in its memory by now.
 pub(crate) fn has_arrived(link: u32, slot: u32) -> bool {
     progress();
     on(link, slot, |_, link| link.has_ended(slot)) == Some(true)
@@ -201,19 +201,19 @@ pub(crate) fn has_peer_ended(link: u32, slot: u32) -> bool {
     on(link, slot, |_, link| link.has_peer_ended(slot)) == Some(true)
 }
 
-/// The peer has died in this life of the slot, when it had received and sent so many bytes through the rings.
+/// The peer has died in this life of the slot. `bytes`: how many it had received, and sent, through the rings.
 pub(crate) fn note_death(link: u32, slot: u32, life: u32, bytes: [u64; 2]) {
     progress();
     let [received, sent] = bytes;
     on(link, slot, |_, link| link.died(slot, life, received, sent));
 }
 
-/// The record that says so, where the peer was known to have read so many bytes.
+/// The record by which a direction leaves its ring, where the peer was known to have read `from` bytes of it.
 pub(crate) fn record(link: u32, slot: u32, from: u64) -> Option<[u8; BYTES]> {
     on(link, slot, |_, link| link.record(slot, from))?
 }
 
-/// What these bytes of TCP are where the peer's stream is to be in its ring.
+/// What these bytes of TCP mean while the peer's stream should be in its ring: a record, or payload.
 pub(crate) fn resume(link: u32, slot: u32, bytes: &[u8]) -> Resumed {
     let resumed = on(link, slot, |_, link| link.resume(slot, bytes));
     resumed.unwrap_or(Resumed::Wrong)
@@ -236,7 +236,7 @@ pub(crate) fn recall(link: u32, slot: u32) {
     }
 }
 
-/// Does that with a connection's queue pair, also one that is over. `None`: there was none.
+/// Runs `act` with a connection's queue pair, also one that is over. `None`: there is none.
 fn on<R>(
     link: u32,
     slot: u32,
@@ -302,7 +302,7 @@ pub(crate) fn after_fork_child() {
     }
 }
 
-/// With the NIC, or with the one that `missing` opens.
+/// Runs `act` with the NIC, which `missing` opens if there is none.
 ///
 /// # Errors
 /// `Busy`: this is a handler on top of who uses it. `NoDevice`: there is none.
@@ -322,7 +322,7 @@ fn with<R>(missing: fn() -> Option<Nic>, act: impl FnOnce(&mut Nic) -> R) -> Res
     done
 }
 
-/// A NIC makes calls of libc's: the program's `errno` stays what it is, and a thread that is cancelled ends later.
+/// Runs work of the NIC's, which calls libc: the program's `errno` stays as it is, and a cancelled thread ends only after it.
 fn unseen<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: this thread's own, as long as it lives.
     let errno = unsafe { libc::__errno_location() };
@@ -448,7 +448,7 @@ impl Peer {
         }
     }
 
-    /// The peer receives from now on.
+    /// The peer can receive from now on: opens the connections that waited for that.
     fn meet(&mut self, port: &mut Port<'static, Wire>) {
         self.is_met = true;
         for opening in std::mem::take(&mut self.early) {
@@ -474,7 +474,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The peer is not told of a connection of that slot.
+    /// Takes back a connection of this slot that the peer has not been told of.
     fn take_back(&mut self, slot: u32) {
         self.early.retain(|early| early.slot != slot);
     }

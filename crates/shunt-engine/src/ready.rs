@@ -62,7 +62,7 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> Outcome {
     unsafe { poll_array(fds, count, time, std::ptr::null(), seen) }
 }
 
-/// `poll` of the program's array, for so many nanoseconds (`None`: for ever).
+/// `poll` of the program's array, for `time` nanoseconds (`None`: for ever).
 ///
 /// # Safety
 /// As for `ppoll(2)`.

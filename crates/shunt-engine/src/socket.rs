@@ -92,12 +92,12 @@ pub(crate) struct Socket {
     holds: AtomicU64,
     /// One of the descriptors.
     fd: AtomicI32,
-    /// Raised each time the object is used anew.
+    /// Raised each time the object is used for another socket.
     life: AtomicU32,
-    // In this line: what a call looks at that the kernel serves.
+    // This cache line has what a call that the kernel serves looks at.
     /// Data calls made while a candidate.
     pub(crate) calls: AtomicU32,
-    /// After how many of them it is claimed; 0: as the mode says.
+    /// After how many such calls it is claimed; 0: as the mode says.
     pub(crate) claim_after: AtomicU32,
     /// Threads inside real calls that move bytes.
     pub(crate) inside: Inside,
@@ -107,17 +107,18 @@ pub(crate) struct Socket {
     port: AtomicU32,
     /// Another program or process made it: nobody here knows who else has it.
     pub(crate) adopted: AtomicBool,
-    /// Its addresses leave its network namespace.
+    /// Its addresses lead out of its network namespace.
     pub(crate) afar: AtomicBool,
-    /// Both ends have been waited for until they were attached, or as long as one may (sync).
+    /// In the mode `sync`: a call has waited until both ends were attached, or as long as it may.
     pub(crate) completed: AtomicBool,
-    /// It is brought to its rings at once, though it may be short: a trial whether the next ones can use its socket again.
+    /// It is brought to its rings at once although it may be short: a trial to find out whether the next connections can
+    /// use its socket again.
     pub(crate) on_trial: AtomicBool,
-    /// A call was told of a reset before which no FIN had come.
+    /// A call was told of a reset that came without a FIN before it.
     pub(crate) was_reset: AtomicBool,
-    /// What the daemon knows of it, and has said.
+    /// What the daemon knows of the socket, and has said of it.
     pub(crate) dealings: Dealings,
-    /// What the last look saw.
+    /// What the last call that looked at the connection saw.
     pub(crate) hints: Hints,
     /// What keeps it with the kernel once it went back there, or brings it to its rings again.
     pub(crate) again: Return,
@@ -127,13 +128,13 @@ pub(crate) struct Socket {
     pub(crate) made: Made,
     /// How it came about, if the next connection may come about the same way.
     pub(crate) origin: Origin,
-    /// Where it is, and leads.
+    /// Where the socket is, and where it leads.
     pub(crate) whereabouts: Whereabouts,
     /// Whether the kernel connects it, and it may be in the listener's queue.
     pub(crate) queued: Queued,
     /// Of a listener: which thread last accepted or polled there (sync); 0: none yet.
     pub(crate) watcher: AtomicU64,
-    /// Calls that have slept on it, and what they go on by once it was closed.
+    /// Calls that have slept on it, and the copy of its descriptor that they use once it was closed.
     pub(crate) handed: Handed,
     /// Other processes that have it since a fork.
     pub(crate) share: Share,
@@ -172,7 +173,7 @@ impl Socket {
         table::get(fd)
     }
 
-    /// Whether the table says that a number names it.
+    /// Whether the descriptor table says that `fd` names the socket.
     #[inline(always)]
     pub(crate) fn is_at(&self, fd: c_int) -> bool {
         table::look(fd).is(self)
@@ -219,14 +220,14 @@ impl Socket {
         socket.lock.reset();
         socket.holds.store(1, o);
         socket.set_stage(stage);
-        // Whatever the number named before is gone: its close passed us by.
+        // Whatever the number named before is gone: the library has not seen its close.
         if let Some(stale) = table::enter(fd, Word::of(socket)).get::<Self>() {
             stale.unhold();
         }
         Some(socket)
     }
 
-    /// An empty record for it, in the region if that has room.
+    /// Gets the socket an empty record, in the region if that has room.
     fn begin_record(&'static self) -> &'static Record {
         let record = region::record(self.index()).unwrap_or(&self.own);
         record.clear();
@@ -236,7 +237,7 @@ impl Socket {
         record
     }
 
-    /// Writes what is known of it into a new record: after a fork.
+    /// Writes what is known of the socket into a new record, after a fork.
     pub(crate) fn show(&'static self) {
         let o = Ordering::Relaxed;
         let record = self.begin_record();
@@ -281,7 +282,7 @@ impl Socket {
         moved
     }
 
-    /// `connect` came back, or `accept` made it: totals count it.
+    /// Notes that `connect` has returned, or `accept` has made the connection: the totals count it.
     pub(crate) fn set_connected(&self, connected: bool) {
         self.record
             .connected
@@ -302,7 +303,7 @@ impl Socket {
         self.note_whole(false);
     }
 
-    /// The same by a record, to or from another host: this end's counts of its rings say as much as before.
+    /// A direction from or to another host went back to TCP, by a record. This end's counts of its rings are still right.
     pub(crate) fn note_record(&self) {
         self.record.downgraded.store(1, Ordering::Relaxed);
     }
@@ -316,7 +317,7 @@ impl Socket {
         self.record.downgraded.load(Ordering::Relaxed) != 0
     }
 
-    /// It is on its rings again.
+    /// The connection is on its rings again.
     pub(crate) fn note_return(&self) {
         self.record.downgraded.store(0, Ordering::Relaxed);
     }
@@ -332,7 +333,7 @@ impl Socket {
         self.pairs.now()
     }
 
-    /// Calls `visit` with all memory that it has been given, until its end.
+    /// Calls `visit` with each pair of slots that the socket has been given in its life.
     pub(crate) fn each_pair(&self, visit: impl FnMut(Pair)) {
         self.pairs.each(visit);
     }
@@ -340,7 +341,7 @@ impl Socket {
     /// Calls `visit` with the memory of each socket that is chosen and may still look at it.
     pub(crate) fn each_used(choose: impl Fn(&Self) -> bool, visit: &mut dyn FnMut(Pair)) {
         for socket in SOCKETS.each() {
-            // A plain one looks at its slot no more.
+            // A plain socket does not look at its slots any more.
             if socket.stage() != Stage::Plain && choose(socket) {
                 socket.each_pair(&mut *visit);
             }
@@ -354,7 +355,7 @@ impl Socket {
         paired::each(behind, SOCKETS.used(), find, visit);
     }
 
-    /// It uses that memory no more.
+    /// The socket does not use its pair of slots any more.
     pub(crate) fn lose_memory(&self) {
         self.pairs.each(|pair| pair.link.unhold());
         self.pairs.clear();
@@ -372,7 +373,7 @@ impl Socket {
         n
     }
 
-    /// On TCP for good; `false` if it has left the stage that this was decided in.
+    /// Leaves the socket to TCP for good. `false`: it has left the stage `from`, in which this was decided.
     pub(crate) fn set_plain(&self, from: Stage, reason: Reason) -> bool {
         if !self.move_on(from, Stage::Plain) {
             return false;
@@ -394,7 +395,7 @@ impl Socket {
         }
     }
 
-    /// It is another connection from here on: nothing has been found out about that.
+    /// The socket is another connection from here on, of whose other end nothing is known.
     pub(crate) fn forget_peer(&self) {
         self.dealings.inquired.store(false, Ordering::Relaxed);
         if matches!(self.reason(), Reason::OtherNamespace | Reason::OtherUser) {
@@ -440,7 +441,7 @@ impl Socket {
         self.record.port.store(u32::from(port), Ordering::Relaxed);
     }
 
-    /// Whether it is a trial.
+    /// Whether the connection is a trial (`on_trial`).
     pub(crate) fn tries(&self) -> bool {
         self.on_trial.load(Ordering::Relaxed)
     }
@@ -450,7 +451,8 @@ impl Socket {
         self.dealings.answered.load(Ordering::Acquire)
     }
 
-    /// `matched`: somebody does, but the pairing needs memory that is still to come.
+    /// Notes the daemon's answer. `matched`: the other end is claimed, but the pairing needs memory that is still to
+    /// come.
     pub(crate) fn note_answer(&self, matched: bool) {
         if matched && (config::upgrade() == Upgrade::Sync || self.tries()) {
             return; // Who waits goes on.
@@ -484,7 +486,7 @@ impl Socket {
         false
     }
 
-    /// The same with a token of the connection, which keeps it from ending.
+    /// [`Self::go_in`] with a token of the connection: the token keeps the socket from ending.
     pub(crate) fn go_in_attached(&'static self, who: u32) {
         while !self.inside.enter(who) {
             self.go_out(who);
@@ -492,7 +494,7 @@ impl Socket {
         }
     }
 
-    /// Its call has returned.
+    /// The real call of a thread that has [entered](Self::go_in) has returned.
     #[inline(always)]
     pub(crate) fn go_out(&'static self, who: u32) {
         if self.inside.leave(who) {

@@ -11,15 +11,15 @@ use crate::region::line_file;
 use crate::socket::{SOCKETS, Socket, Stage};
 use crate::{control, region, sys, tcp, thread};
 
-/// Makes this process known to the daemon, which writes its line should it be killed.
-/// At start, so that none is missed.
+/// Makes this process known to the daemon, which writes its line of statistics if it is killed.
+/// Done at the start, so that no process is missed.
 pub(crate) fn announce() {
     if line_file::is_on() && !config::is_confined() {
         control::ensure();
     }
 }
 
-/// The same in each forked child, which does not sleep for that.
+/// Makes a forked child known to the daemon. The child does not sleep for that.
 pub(crate) fn announce_child() {
     if line_file::is_on() && !config::is_confined() {
         control::ensure_without_waiting();
@@ -77,7 +77,7 @@ pub(crate) fn add(socket: &Socket) {
     }
 }
 
-/// The same of a connection that began in its rings and never left them: the kernel has carried nothing.
+/// Adds to the sums what a connection has done that began in its rings and never left them: the kernel has carried nothing.
 fn add_in_rings(socket: &Socket) {
     if line_file::is_on()
         && let Some(header) = region::header()
@@ -86,7 +86,7 @@ fn add_in_rings(socket: &Socket) {
     }
 }
 
-/// The same of a connection whose socket is the next one's: that counts anew.
+/// Adds to the sums what a connection has done whose socket the next connection gets, and begins to count anew.
 pub(crate) fn add_and_begin(socket: &Socket) {
     let (record, o) = (&socket.record, Ordering::Relaxed);
     let is_again = socket.origin.is_again();

@@ -127,20 +127,20 @@ fn begin_chunk(home: &AtomicPtr<Cell>) {
         Ordering::SeqCst,
         Ordering::Acquire,
     );
-    // A thread that forks just now may not have seen it.
+    // A thread that forks just now may not have seen the new chunk.
     if IS_HANDED_ON.load(Ordering::SeqCst) {
         sys::wipe_on_fork(fresh, CHUNK_BYTES, false);
     }
 }
 
-/// Whether children find the table just now.
+/// Whether a child that is made now may find the table.
 static IS_HANDED_ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether children find in their copy of the table what their parent has there: those of a fork do that
-/// the library sees. To any other child all descriptors are the kernel's, as it has none of the memory of
-/// its parent's connections.
+/// Says whether children find in their copy of the table what their parent has there. The children of a
+/// fork that the library sees do. For any other child all descriptors are the kernel's, since it has none
+/// of the memory of its parent's connections.
 ///
-/// `false`: the kernel refuses that of a part.
+/// `false`: the kernel refuses that for a part of the table.
 pub(crate) fn hand_on(whole: bool) -> bool {
     let mut done = true;
     IS_HANDED_ON.store(whole, Ordering::SeqCst);

@@ -82,8 +82,9 @@ pub(crate) fn written(fd: c_int, role: Role) -> Option<u64> {
     given(fd, role).map(|given| given.bytes)
 }
 
-/// The same, before nothing more is sent; `None` unless the connection is established in both
-/// directions: of a peer that was killed only the kernel can tell what became of a send.
+/// [`written`] for a sender that sends nothing more by TCP. `None` unless the connection is
+/// established in both directions: of a peer that was killed only the kernel can tell what became
+/// of a send.
 pub(crate) fn written_at_last(fd: c_int, role: Role) -> Option<u64> {
     let given = given(fd, role).filter(|given| given.state == ESTABLISHED)?;
     if given.waits {
@@ -127,7 +128,7 @@ pub(crate) fn consumed(fd: c_int) -> Option<u64> {
     (state == ESTABLISHED).then_some(bytes)
 }
 
-/// The same also when one or both directions have ended; `None` after a reset.
+/// [`consumed`], also when one or both directions have ended. `None` after a reset.
 pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
     if sys::ready(fd, 0) & libc::POLLERR != 0 {
         return None;
@@ -135,9 +136,9 @@ pub(crate) fn consumed_at_last(fd: c_int) -> Option<u64> {
     taken(fd).map(|(_, bytes)| bytes)
 }
 
-/// Payload bytes taken so far, where the caller has `counted` so many, and others may have taken more: no fewer than
-/// that. With them the error of a connection that has ended by one, once all bytes have been taken: the kernel tells that
-/// error once, and has now told it. `was_reset`: a former call was told of it, and no FIN had come before.
+/// Payload bytes taken so far: at least the `counted` ones of which the caller knows, since others may have taken more.
+/// With them the error of a connection that has ended by one, once all bytes have been taken: the kernel tells that error
+/// once, and has now told it. `was_reset`: a former call was told of it, and no FIN had come before.
 pub(crate) fn consumed_since(fd: c_int, counted: u64, was_reset: bool) -> (u64, Option<Errno>) {
     const CLOSE: u8 = 7;
     match taken(fd) {
@@ -162,7 +163,7 @@ pub(crate) fn received(fd: c_int) -> Option<u64> {
     payload(&info(fd)?)
 }
 
-/// How many payload bytes are still to come until so many have: none behind a FIN or a reset.
+/// How many payload bytes are still to come until `until` have come in all: none behind a FIN or a reset.
 pub(crate) fn to_come(fd: c_int, until: u64) -> u64 {
     let open = info(fd).filter(may_receive);
     open.map_or(0, |info| until.saturating_sub(info.bytes_received))

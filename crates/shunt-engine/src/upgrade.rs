@@ -28,15 +28,15 @@ use attach::attach_paired;
 use ends::{Ends, ends};
 use worth::is_eager;
 pub(crate) use worth::note_end;
-/// After so many calls a connection is claimed although those from afar come to nothing.
+/// After this many calls a connection is claimed although claims of connections from afar come to nothing just now.
 const AFAR_AFTER: u32 = 64 * LIVES_AFTER;
-/// A fast connection makes many calls before a daemon that gets no processor has said anything. Where it may still
-/// say something, so many calls wait for that.
+/// A fast connection makes many calls before a daemon that gets no processor has answered. Where an answer may
+/// still come, it is awaited for this many calls.
 const LATE_AFTER: u32 = 64 * GIVEN_UP_AFTER;
 /// Between two looks for somebody to be paired with a connection makes an eighth of the calls that it has made, but no more
 /// than this.
 const LONGEST_PAUSE: u32 = GIVEN_UP_AFTER / 8;
-/// Of a connection that is claimed, at one in so many calls: whether the daemon lives that has the claim.
+/// At one in this many calls on a claimed connection the library looks whether the daemon that has the claim lives.
 const LOOK_EVERY: u32 = 16;
 
 /// A socket is about to connect to `port`, or has been accepted.
@@ -72,7 +72,7 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     }
 }
 
-/// Whether somebody may be known soon with whom it could be paired: later calls on it look again.
+/// Whether this reason may pass soon, so that later calls look again for somebody to pair the connection with.
 fn is_for_now(reason: Reason) -> bool {
     match reason {
         // The acceptor may be in another namespace: once it has claimed the connection, the board lists the port.
@@ -85,7 +85,7 @@ fn is_for_now(reason: Reason) -> bool {
     }
 }
 
-/// A connection that another program or process has made has come here.
+/// Takes on a connection that another program or process has made.
 pub(crate) fn adopt(socket: &'static Socket) {
     if let Some(reason) = config::against() {
         socket.set_plain(Stage::Fresh, reason);
@@ -95,8 +95,8 @@ pub(crate) fn adopt(socket: &'static Socket) {
     socket.move_on(Stage::Fresh, Stage::Candidate);
 }
 
-/// Why nobody is known with whom the socket could be paired. That may change: a
-/// `listen` is known to the kernel sooner than to the daemon, which may be slow.
+/// Why the socket can be paired with nobody as far as is known now; `None`: it can. That may
+/// change: the kernel knows of a `listen` sooner than the daemon, which may be slow.
 fn alone(socket: &Socket) -> Option<Reason> {
     if socket.share.is_shared() {
         Some(Reason::Forked)
@@ -133,14 +133,14 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
         return;
     }
     match ends(fd) {
-        // The next call on it attaches it: a server that only hands it over to another
-        // program gives that a socket which has never been but the kernel's.
+        // Only the next call on the socket attaches it. So a server that only hands it over to
+        // another program passes on a socket that has never left the kernel.
         Ok(ends) if is_put_off(socket, &ends) => {}
         Ok(Ends { names, is_local }) if know_cookie(socket, fd) => {
             if is_local {
                 claim_and_wait(socket, fd, names);
             } else {
-                // Most likely it comes from another host: nobody waits to hear that.
+                // Most likely it comes from another host: the call does not wait for that answer.
                 control::claim(socket, fd, Some(names));
             }
         }
@@ -151,8 +151,8 @@ fn ask_at_once(socket: &'static Socket, fd: c_int, role: Role) {
     }
 }
 
-/// The other end is most likely on another host, as those of many connections before were: the daemon is
-/// asked only if it goes on for long.
+/// Whether the connection is claimed only if it lives for long: its other end is most likely on another
+/// host, as those of many connections before were.
 fn is_put_off(socket: &Socket, ends: &Ends) -> bool {
     socket.afar.store(!ends.is_local, Ordering::Relaxed);
     let is_put_off = !ends.is_local && !control::AFAR.pays();
@@ -162,7 +162,7 @@ fn is_put_off(socket: &Socket, ends: &Ends) -> bool {
     is_put_off
 }
 
-/// Asks for a pairing, and waits for the daemon's word as long as the mode has it.
+/// Asks for a pairing, and waits for the daemon's answer as long as the mode says.
 fn claim_and_wait(socket: &'static Socket, fd: c_int, names: Names) {
     if config::upgrade() == Upgrade::Sync {
         control::claim_patiently(socket, fd, names, sync::longest());
@@ -217,7 +217,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
         Stage::Candidate => {
             let calls = socket.calls.load(Ordering::Relaxed).saturating_add(1);
             socket.calls.store(calls, Ordering::Relaxed);
-            // What a parent has connected is not counted as this process's own.
+            // A connection that the parent has connected is not counted as this process's own.
             let ours = socket.is_connected()
                 || socket.adopted.load(Ordering::Relaxed)
                 || !socket.share.is_unknown();
@@ -241,7 +241,7 @@ pub(crate) fn progress(socket: &'static Socket, fd: c_int, known: Known) -> bool
     }
 }
 
-/// Looks what has come, when it is due to be claimed. `false`: not yet.
+/// Finds out the role of a connection that another program has made, when it is due to be claimed. `false`: not yet.
 fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
     let names = |fd| Socket::of(fd).is_some_and(|s| std::ptr::eq(s, socket));
     if names(2) || (0..=1).any(names) && sys::are_streams_in_reach() {
@@ -263,15 +263,15 @@ fn know_adopted(socket: &'static Socket, fd: c_int) -> bool {
     true
 }
 
-/// Before a fork: leaves it to the process that will have the connection alone. `false`: it cannot be.
+/// Before a fork: leaves the upgrade to the process that will have the connection alone. `false`: that cannot be done.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(socket) = socket.lock() else {
         return false;
     };
     match socket.stage() {
-        // The claim of one that has been claimed stays this process's.
+        // A claim that has been made stays this process's.
         Stage::Candidate | Stage::Claimed => socket.share.before_fork(),
-        // Nobody honours its rings before one process has it alone.
+        // No process honours its rings before one has it alone.
         Stage::Paired if socket.items.is_empty() => share_pair(&socket),
         _ => false,
     }
@@ -289,8 +289,8 @@ fn share_pair(socket: &Socket) -> bool {
     shared
 }
 
-/// With which call a connection that can be paired with nobody looks again, after so many; `None`: it has made as many
-/// as it is to look for.
+/// At which call a connection that can be paired with nobody looks again, after `calls` of them. `None`: it has made
+/// `most` calls, and looks no more.
 fn next_look(calls: u32, most: u32) -> Option<u32> {
     let pause = 1 + (calls / 8).min(LONGEST_PAUSE);
     (calls < most).then(|| calls + pause)
@@ -300,15 +300,15 @@ fn next_look(calls: u32, most: u32) -> Option<u32> {
 fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
     let socket = locked.socket;
     if !socket.share.is_shared() {
-        // Not before: a process that shares it may be confined to few system calls.
+        // Not earlier: a process that shares it may be confined to few system calls.
         if socket.adopted.load(Ordering::Relaxed) && !know_adopted(socket, fd) {
             return;
         }
-        // Also if it was the parent that connected it.
+        // Also if the parent has connected it.
         socket.set_connected(true);
     }
     if let Some(reason) = alone(socket) {
-        // A peer that is on TCP stays there: of that one nothing late is heard.
+        // A peer that is on TCP stays there: no late answer is expected of it.
         let may_come = reason != Reason::PeerPlain && is_for_now(reason);
         let most = match may_come {
             _ if control::is_fresh() => u32::MAX,
@@ -336,8 +336,8 @@ fn move_candidate(locked: &Locked, fd: c_int, calls: u32) {
     }
 }
 
-/// Another program will have it, too: it is paired only once that has it no more. `false`: it
-/// is no candidate.
+/// Another program will have the connection, too: it is paired only when that program has it no
+/// more. `false`: it is no candidate.
 pub(crate) fn share_with_program(socket: &'static Socket) -> bool {
     if socket.stage() != Stage::Candidate {
         return false;

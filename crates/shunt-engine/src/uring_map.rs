@@ -107,8 +107,8 @@ pub(crate) fn after_fork_child() {
     LOCK.reset();
 }
 
-/// Shows the entries that are to be submitted to a ring, at most so many. Returns how many there
-/// are; `None`: it is not known, or cannot be looked at.
+/// Shows `see` the entries that are to be submitted to a ring, `most` at most. Returns how many
+/// there are. `None`: the ring is not known, or cannot be looked at.
 pub(crate) fn look(fd: c_int, most: u32, mut see: impl FnMut(Entry)) -> Option<u32> {
     let o = Ordering::Relaxed;
     let ring = RINGS

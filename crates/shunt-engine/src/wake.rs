@@ -33,15 +33,16 @@ pub(crate) use place::{Place, Places, do_without, enter, wake_all};
 
 use crate::sys;
 
-/// In a forked child: the parent's other threads finish nothing here, and the channels are the parent's.
+/// In a forked child: forgets the channels, which are the parent's, and what its other threads were in the middle
+/// of.
 pub(crate) fn after_fork_child() {
     caller::after_fork_child();
     abroad::after_fork_child();
     place::after_fork_child();
 }
 
-/// A copy of a descriptor where the process can have no more: in the place of one of ours that can be done without.
-/// What would have needed that one goes to TCP.
+/// Copies a descriptor although the process can have no more: the copy takes the number of a channel of ours. The
+/// connections that would have needed that channel go to TCP.
 #[cold]
 pub(crate) fn copy_to_spare(fd: libc::c_int) -> Option<libc::c_int> {
     let spare = place::spare().or_else(caller::give_up)?;
@@ -52,7 +53,7 @@ pub(crate) fn copy_to_spare(fd: libc::c_int) -> Option<libc::c_int> {
     copied.then_some(spare)
 }
 
-/// If `fd` is a number of ours that the program wants: moves elsewhere.
+/// Moves a channel of ours to another number, if the program wants its number `fd`.
 pub(crate) fn make_way(fd: libc::c_int) {
     caller::make_way(fd);
     abroad::make_way(fd);

@@ -18,7 +18,7 @@ pub fn free_port() -> Result<u16> {
 ///
 /// # Errors
 ///
-/// That of `bind`, if there are not so many.
+/// That of `bind`, if there are fewer than `COUNT`.
 pub fn free_ports<const COUNT: usize>() -> Result<[u16; COUNT]> {
     let mut ports = [0; COUNT];
     let mut held = Vec::with_capacity(COUNT);

@@ -8,9 +8,9 @@ use crate::{Fault, HostId};
 
 /// Addresses that are remembered.
 const MOST: usize = 4096;
-/// So long who did not answer once is left alone; …
+/// How long an address that did not answer once is left alone; …
 const FIRST: Duration = Duration::from_secs(2);
-/// … after more calls in vain twice as long each time, up to this.
+/// … after each further call without an answer twice as long, up to this.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// What is known of an address.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// So many at once, and so many more as time goes on.
+/// A token bucket: allows a number of events at once, and more as time passes.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     /// How long one takes to come.

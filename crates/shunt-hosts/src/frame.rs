@@ -43,7 +43,7 @@ impl HostId {
     /// When the kernel has no random bytes to give.
     pub fn draw() -> std::io::Result<Self> {
         let mut bytes = [0; 16];
-        // So few come at once, or not at all (`getrandom(2)`).
+        // As few bytes as these come at once, or none (`getrandom(2)`).
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
         Ok(Self(bytes))
     }

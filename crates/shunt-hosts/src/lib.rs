@@ -179,7 +179,7 @@ impl Hosts {
         self.queues.bell()
     }
 
-    /// The first events so far, so many at most. The bell stays readable while there are others.
+    /// Takes the first `most` events, or all there are. The bell stays readable while there are others.
     #[must_use]
     pub fn events(&self, most: usize) -> Vec<Event> {
         self.queues.take_events(most)

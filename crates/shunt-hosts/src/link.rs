@@ -15,9 +15,9 @@ use crate::bucket::Bucket;
 use crate::frame::{Frame, HostId};
 use crate::tls::{self, Tls};
 
-/// So long a host may take to connect and say Hello.
+/// How long a host may take to connect and say Hello.
 pub(crate) const GREETING: Duration = Duration::from_secs(5);
-/// So long it may take to answer what was said to it.
+/// How long it may take to answer a frame.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 /// What may wait to be sent to a host. One that takes nothing is given up.
 const ROOM: usize = 4 << 20;

@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{Event, Order};
 
-/// When so many events wait, other hosts are not read until the daemon has taken them.
+/// When this many events wait, other hosts are not read until the daemon has taken them.
 const MOST: usize = 4096;
 
 /// What waits for either side. Orders are bounded by what the daemon's clients may claim.
@@ -51,7 +51,7 @@ impl Queues {
         self.bell.as_fd()
     }
 
-    /// The first events, so many at most. The bell goes on ringing for the others.
+    /// Takes the first `most` events, or all there are. The bell stays readable for the others.
     pub(crate) fn take_events(&self, most: usize) -> Vec<Event> {
         hush(&self.bell);
         let mut events = locked(&self.events);

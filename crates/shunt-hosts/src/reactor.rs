@@ -32,7 +32,7 @@ const FROM_ONE: usize = 8;
 const DOOR: [u32; 2] = [50, 100];
 /// Callers turned away that the daemon is told of, likewise.
 const TOLD: [u32; 2] = [1, 16];
-/// So long nobody is let in when the kernel has no descriptor for him.
+/// How long nobody is let in after the kernel had no descriptor for a caller.
 const DEAF: Duration = Duration::from_secs(1);
 
 /// The data of the daemon's bell; conversations have even numbers from 2 on, listeners odd ones.

@@ -86,10 +86,10 @@ unsafe fn bpf<A: IntoBytes + Immutable>(
     command: libc::c_long,
     attributes: &mut A,
 ) -> io::Result<libc::c_int> {
+    let at = &raw mut *attributes;
     // SAFETY: the kernel reads `size_of::<A>()` bytes, all of them initialised (`IntoBytes`), and writes
-    // no others. The rest is the caller's promise.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<A>()) };
+    // no others. What addresses in them name is there, and large enough, by the caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, at, size_of::<A>()) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -34,13 +34,13 @@ pub(crate) fn answer(result: Result<usize, Errno>) -> isize {
     }
 }
 
-/// Bookkeeping whose own failures are nobody's business.
+/// Runs the library's bookkeeping so that it leaves `errno` as it was.
 #[inline(always)]
 pub(crate) fn quietly(bookkeeping: impl FnOnce()) {
     quietly_with(bookkeeping);
 }
 
-/// The same, of a call that has an outcome.
+/// Runs bookkeeping that has a result, and leaves `errno` as it was.
 #[inline(always)]
 pub(crate) fn quietly_with<T>(bookkeeping: impl FnOnce() -> T) -> T {
     let error = errno();

@@ -47,9 +47,10 @@ impl Bare {
     fn new(fabric: &Fabric, words: &'static [AtomicU64; 2]) -> Self {
         let nic = fabric.nic().expect("a NIC");
         let queue = nic.queue().expect("a queue pair");
-        // SAFETY: the words are static and atomic.
-        let region =
-            |n: usize, access| unsafe { nic.register(words[n].as_ptr().cast(), 8, access) };
+        let region = |n: usize, access| {
+            // SAFETY: the word has 8 bytes, is static, and is used by atomics only.
+            unsafe { nic.register(words[n].as_ptr().cast(), 8, access) }
+        };
         Self {
             source: region(0, Access::Source).expect("memory"),
             target: region(1, Access::Target).expect("memory"),

@@ -77,7 +77,7 @@ pub(crate) struct Bond<'a, T: Transport> {
     read: Reading,
     /// What the peer has been told of that.
     told: Position,
-    /// The peer wants a credit once so much has been read.
+    /// The peer wants a credit once this number of bytes has been read.
     asked: Option<u64>,
     /// This side wants one.
     wanted: u64,
@@ -270,7 +270,7 @@ impl<'a, T: Transport> Bond<'a, T> {
         Ok(())
     }
 
-    /// The peer wants a credit once so much has been read.
+    /// The peer wants a credit once this number of bytes has been read.
     pub(crate) fn ask(&mut self, bytes: u64) {
         self.asked = Some(bytes);
         self.look_at_reading();
@@ -329,8 +329,8 @@ impl<'a, T: Transport> Bond<'a, T> {
         }
     }
 
-    /// The peer has died, when it had received and sent so many bytes through the rings. It reads nothing any more, so it has not recalled
-    /// what it left unread.
+    /// The peer has died after it had received `received` bytes and sent `sent` bytes through the rings. It reads nothing any more, so it
+    /// has not recalled what it left unread.
     pub(crate) fn died(&mut self, received: u64, sent: u64) {
         let view = self.lines.view;
         let written = self.lines.own.output.bytes.load(Ordering::Relaxed);
@@ -382,7 +382,7 @@ impl<'a, T: Transport> Bond<'a, T> {
         }
     }
 
-    /// A credit is wanted once the peer has read so much.
+    /// This side wants a credit once the peer has read this number of bytes.
     pub(crate) fn want(&mut self, bytes: u64) {
         self.wanted = bytes;
         self.due |= due::ROOM;

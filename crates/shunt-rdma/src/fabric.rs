@@ -147,7 +147,7 @@ impl Fabric {
         })
     }
 
-    /// Moves time on by so many nanoseconds, where it does not move by itself.
+    /// Moves time on by `by` nanoseconds, where it does not move by itself.
     pub fn advance(&self, by: u64) {
         self.shared.clock.advance(by);
     }
@@ -162,7 +162,7 @@ impl Fabric {
         self.shared.world().plug(nic.index, is_there);
     }
 
-    /// From now on so many regions more may be registered, of all NICs together.
+    /// From now on `more` regions may be registered, of all NICs together.
     pub fn limit_regions(&self, more: usize) {
         self.shared.world().limit_regions(more);
     }

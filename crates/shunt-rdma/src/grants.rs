@@ -7,9 +7,9 @@
 
 /// Fewer receives than this make no queue pair.
 pub const LEAST: u16 = 128;
-/// Data leaves so many.
+/// How many receives data leaves to notes.
 const FOR_NOTES: u32 = 32;
-/// Notes leave so many to those that only grant.
+/// How many receives notes leave to notes that only grant.
 const FOR_GRANTS: u32 = 2;
 
 /// What a post is, for who may go first.
@@ -75,7 +75,7 @@ impl Grants {
         Ok(())
     }
 
-    /// The peer has posted so many anew.
+    /// The peer has posted this many receives anew.
     ///
     /// # Errors
     /// [`Overdrawn`]: it cannot have.

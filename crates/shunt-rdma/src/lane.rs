@@ -183,7 +183,7 @@ impl<T: Transport> Lane<T> {
         self.grants.received()
     }
 
-    /// A note of the peer's has come, which grants so many.
+    /// A note of the peer's has come, which grants this many receives.
     pub(crate) fn noted(&mut self, granted: u16) -> Result<(), Overdrawn> {
         self.grants.received()?;
         self.grants.granted(granted)

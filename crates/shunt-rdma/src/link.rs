@@ -18,7 +18,7 @@ use crate::transport::{Access, QueueId, Refused, Target, Transport};
 
 mod incoming;
 
-/// A large message is published in steps of so many bytes.
+/// A large message is published in steps of this many bytes.
 const STEP: usize = shunt_shm::ring::STEP;
 
 /// Places kept for jumps, which take one each beside the frame behind them.
@@ -46,7 +46,7 @@ pub enum News {
 /// What [`Link::resume`] finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resumed {
-    /// A record; of what follows it, so many bytes have been read already.
+    /// A record. This many bytes of what follows it have already been read.
     Record(u64),
     /// The beginning of a record, or plain bytes that look like one: what follows tells. (Where nothing does, the peer's shuntd can: its
     /// slot's `output.switch_at` is not 0 if there is a record.)
@@ -190,8 +190,8 @@ impl<'a, T: Transport> Link<'a, T> {
         place.ready().filter(|_| is_in)
     }
 
-    /// Proposes that the stream goes on in this side's ring: so many bytes of it have been given to TCP, and none follow before
-    /// [`Self::enter`] or [`Self::stay`]. `false`: the peer is not ready for that, or this life's ring has been left.
+    /// Proposes that the stream continues in this side's ring: `given` bytes of it have been given to TCP, and none follow
+    /// before [`Self::enter`] or [`Self::stay`]. `false`: the peer is not ready for that, or this life's ring has been left.
     pub fn propose(&mut self, transport: &T, slot: u32, given: u64) -> bool {
         let place = &mut self.places[slot as usize];
         let is_ready = place.ready().is_some() && self.broken.is_none();
@@ -309,7 +309,7 @@ impl<'a, T: Transport> Link<'a, T> {
         self.say(transport, slot);
     }
 
-    /// [`News::Room`] is wanted once the peer has read so many bytes of this side's ring.
+    /// This side wants [`News::Room`] once the peer has read `bytes` bytes of its ring.
     pub fn want_room(&mut self, transport: &T, slot: u32, bytes: u64) {
         if let Some(bond) = &mut self.places[slot as usize].bond {
             bond.want(bytes);
@@ -342,7 +342,8 @@ impl<'a, T: Transport> Link<'a, T> {
         bond.is_some_and(|bond| bond.is_ended)
     }
 
-    /// The peer has died in this life of the slot, when it had received and sent so many bytes through the rings.
+    /// The peer has died in this life of the slot, after it had received `received` bytes and sent `sent` bytes through the
+    /// rings.
     pub fn died(&mut self, slot: u32, life: u32, received: u64, sent: u64) {
         let bond = self.places[slot as usize].bond.as_mut();
         if let Some(bond) = bond.filter(|bond| bond.life == life) {
@@ -369,7 +370,7 @@ impl<'a, T: Transport> Link<'a, T> {
         (stage == Stage::Ring).then(|| Leave::new(bond.life, bond.lines.view, self.secrets[0]))
     }
 
-    /// The record of a direction that has left its ring when the peer was known to have read so many bytes there.
+    /// The record of a direction that has left its ring, where the peer was known to have read `from` bytes of it.
     #[must_use]
     pub fn record(&self, slot: u32, from: u64) -> Option<[u8; resume::BYTES]> {
         let bond = self.places[slot as usize].bond.as_ref()?;
@@ -378,8 +379,8 @@ impl<'a, T: Transport> Link<'a, T> {
     }
 
     /// TCP has brought these bytes, while the peer's stream is to be in its ring: whether they begin with the record by which it has left.
-    /// What follows a record has been read already for so many bytes; nothing more is shown in the view of the ring. `Resumed::Plain`: the
-    /// peer has never been in it.
+    /// [`Resumed::Record`] says how many bytes of what follows have already been read; nothing more is shown in the view of the ring.
+    /// `Resumed::Plain`: the peer has never been in it.
     #[must_use]
     pub fn resume(&mut self, slot: u32, bytes: &[u8]) -> Resumed {
         let Some(bond) = &mut self.places[slot as usize].bond else {

@@ -58,7 +58,7 @@ pub enum Note {
         /// Payload bytes left of the frame there.
         left: u32,
     },
-    /// A credit is wanted once so many bytes have been read.
+    /// A credit is wanted once `bytes` bytes have been read.
     Room {
         /// Which.
         slot: u32,
@@ -70,7 +70,7 @@ pub enum Note {
         /// Which.
         slot: u32,
     },
-    /// Nothing follows in the ring; so many bytes of the stream were in it.
+    /// Nothing follows in the ring; `bytes` bytes of the stream were in it.
     End {
         /// Which.
         slot: u32,

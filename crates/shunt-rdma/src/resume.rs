@@ -46,7 +46,7 @@ pub struct Record {
 /// What stands at the beginning of some bytes of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// A record, so many stream bytes into the ring.
+    /// A record, at this number of stream bytes into the ring.
     Record(u64),
     /// The beginning of one: the rest is to be waited for.
     Begins,

@@ -19,7 +19,7 @@ pub const RECEIVES: u16 = 256;
 /// Places in the send queue of each queue pair: as many as the peer can have receives for, and those that are done and have not
 /// been signalled.
 pub const SENDS: u16 = 384;
-/// One in so many posts is signalled, at least.
+/// At least one in this many posts is signalled.
 pub const SIGNALLED: u32 = 64;
 /// Completions taken at once.
 pub const BATCH: usize = 16;

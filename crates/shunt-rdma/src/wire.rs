@@ -96,7 +96,7 @@ impl Wire {
 
 fn random() -> Result<[u8; 16], Refused> {
     let mut bytes = [0; 16];
-    // SAFETY: so many writable bytes. So few come at once, or not at all.
+    // SAFETY: `bytes` has `bytes.len()` writable bytes. (The kernel gives as few as these at once, or none.)
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got == bytes.len() as isize {
         Ok(bytes)

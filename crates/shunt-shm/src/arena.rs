@@ -38,7 +38,7 @@ pub struct Arena {
     slots: u32,
 }
 
-/// What of an arena a process may have mapped or not.
+/// A part of an arena that a process may have mapped or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Everything before the rings: control lines of all slots, doors and logs.
@@ -54,9 +54,9 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Makes, maps and seals an arena with so many slots, or fewer where the process's limits
-    /// are narrow. Returns it with its descriptor (close-on-exec), which the caller passes on
-    /// and closes.
+    /// Makes, maps and seals an arena with `wanted` slots, or fewer where the process's limits are
+    /// narrow. Returns it with its descriptor (close-on-exec), which the caller passes on and
+    /// closes.
     ///
     /// # Errors
     /// `EFBIG` or `ENOMEM` where not one slot fits the limits; else what `memfd_create`,
@@ -121,7 +121,7 @@ impl Arena {
         Self::map(None, slots, true)
     }
 
-    /// Of a file, or without one.
+    /// Maps an arena's memory, from a file or without one.
     fn map(fd: Option<i32>, slots: u32, writable: bool) -> Result<Self, Errno> {
         let bytes = layout::arena_bytes(slots);
         let all = MAPPED.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -173,13 +173,13 @@ impl Arena {
         Self { base, slots }
     }
 
-    /// How many slots it has, as far as it is mapped.
+    /// How many of its slots are mapped.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Whether this process may have only so many addresses.
+    /// Whether the addresses that this process may have are limited (`RLIMIT_AS`).
     #[must_use]
     pub fn are_addresses_scarce() -> bool {
         limit(libc::RLIMIT_AS) != libc::RLIM64_INFINITY
@@ -196,7 +196,7 @@ impl Arena {
         self.forget();
     }
 
-    /// Nothing of it is mapped here any more.
+    /// Notes that nothing of the arena is mapped here any more.
     pub fn forget(self) {
         MAPPED.fetch_sub(layout::arena_bytes(self.slots), Ordering::Relaxed);
     }
@@ -229,8 +229,8 @@ impl Arena {
         (from..from + layout::arena_bytes(self.slots)).contains(&address)
     }
 
-    /// Says whether children that are forked from now on have a part. `false`: the kernel refuses
-    /// to treat the part apart from the rest (it would be one mapping too many).
+    /// Decides whether children that are forked from now on get a part. `false`: the kernel refuses
+    /// to treat the part differently from the rest (it would be one mapping too many).
     #[must_use]
     pub fn hand_on(&self, part: &Part, inherited: bool) -> bool {
         let (base, bytes) = self.place(part);
@@ -255,7 +255,7 @@ impl Arena {
         (unsafe { self.base.add(from) }, to - from)
     }
 
-    /// Where it is mapped; names it within the process.
+    /// The address of its mapping, which also names it within the process.
     #[must_use]
     pub fn address(&self) -> usize {
         self.base as usize
@@ -266,8 +266,8 @@ impl Arena {
         unsafe { &*self.base.add(offset).cast() }
     }
 
-    /// Until when the writer finds the cores crowded (time stamp counter); 0: never yet. In a
-    /// peer's arena a hint that may say anything.
+    /// Until when the writer finds the cores crowded (time stamp counter); 0: it never has. In a
+    /// peer's arena this is only a hint, and may be anything.
     #[must_use]
     pub fn crowded_until(&self) -> &AtomicU64 {
         self.u64_at(layout::CROWDED_AT)
@@ -360,7 +360,7 @@ impl Arena {
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// Arenas that a process with one link has: its own, the peer's, and one in stock.
 const ARENAS: u64 = 3;
-/// All arenas may be one in so many of the addresses that this process is allowed.
+/// All arenas together may take one in this many of the addresses that this process is allowed.
 const SHARE: u64 = layout::ADDRESSES / ARENAS;
 
 /// How many slots an arena may have by this process's limits (`getrlimit(2)`): of file sizes

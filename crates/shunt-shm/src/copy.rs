@@ -1,5 +1,5 @@
-//! Copies between a ring and the program's memory, which may not be there: the
-//! kernel answers a bad address with `EFAULT`, and so must we.
+//! Copies between a ring and the program's memory, which may not be mapped: the kernel answers a
+//! bad address with `EFAULT`, and so must we.
 //!
 //! Nobody can ask beforehand whether an address is good, so the copy is a
 //! function of which every instruction may fault. A handler of `SIGSEGV` and
@@ -45,7 +45,7 @@ pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, n: usize) -> usize
     }
 }
 
-/// Memory is there, or not, by pages of this size at least.
+/// The smallest page size: a page is mapped or not as a whole.
 const PAGE: usize = 4096;
 
 /// Whether all of `n` bytes at `at` can be read. Only where a handler honours [`fix_up`] is the
@@ -137,7 +137,7 @@ pub unsafe fn put(at: *mut u8, bytes: &[u8]) -> bool {
     unsafe { copy(at, bytes.as_ptr(), bytes.len()) == 0 }
 }
 
-/// Where a thread goes on whose fault at instruction `pc` was one of a copy.
+/// The instruction at which a thread continues after a fault at `pc`, if `pc` is in one of these copies.
 #[must_use]
 pub fn fix_up(pc: usize) -> Option<usize> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -314,6 +314,6 @@ mod x86_64 {
         STRING = const STRING,
     );
 
-    /// From here on the processor's own copy is as fast as any.
+    /// From this many bytes on the processor's own string copy is as fast as any.
     const STRING: usize = 3072;
 }

@@ -44,7 +44,7 @@ pub use step::{pause_with, step};
 pub struct Sender<'a> {
     /// This side's slot.
     pub own: &'a Slot,
-    /// The other one's.
+    /// The slot of the other side.
     pub peer: &'a Slot,
     /// The life of the slot that both are in.
     pub life: u32,
@@ -55,7 +55,7 @@ pub struct Sender<'a> {
 pub struct Receiver<'a> {
     /// This side's slot.
     pub own: &'a Slot,
-    /// The other one's.
+    /// The slot of the other side.
     pub peer: &'a Slot,
     /// The life of the slot that both are in.
     pub life: u32,
@@ -105,15 +105,15 @@ impl Receiver<'_> {
         self.peer.state(self.life).unwrap_or(0)
     }
 
-    /// Bytes taken from the base socket so far, as counted.
+    /// Bytes taken from the base socket so far, by this side's own count.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.own.receiving.kernel_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Whether a side in this state has shut down both halves: what comes by TCP from then on the
-/// kernel answers by a reset, and throws away what it has.
+/// Whether a side in this state has shut down both halves. From then on the kernel answers what
+/// comes by TCP with a reset, and drops what is in its queue.
 #[must_use]
 pub fn is_deaf(state: u32) -> bool {
     const BOTH: u32 = slot::SHUT_RD | slot::SHUT_WR;

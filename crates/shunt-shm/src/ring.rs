@@ -95,7 +95,7 @@ pub struct Fault;
 pub enum Stopped {
     /// The peer broke the protocol.
     Fault,
-    /// The program's buffer is bad; so many bytes were moved before.
+    /// The program's buffer is bad; this many bytes were moved before.
     BadBuffer(usize),
 }
 
@@ -111,7 +111,8 @@ pub fn begin(memory: Memory, sending: &Sending) {
     begin_untouched(memory, sending);
 }
 
-/// The same of one that has never had memory, and so is empty: it stays without until something is sent.
+/// [`begin`] for a ring that has never had memory, and so is empty: it gets none before something
+/// is sent.
 pub fn begin_untouched(memory: Memory, sending: &Sending) {
     let whole = Position {
         lap: 0,

@@ -244,9 +244,9 @@ pub struct Sending {
     /// Offset up to which the write position may move without a look at anything:
     /// free, backed by memory, and below `check`. 0: not known.
     pub clear: AtomicU32,
-    /// The peer's `epoch` in which we have called its thread that waits for data.
+    /// The peer's `epoch` in which this side has called the peer's thread that waits for data.
     pub called: AtomicU32,
-    /// The same for its thread that waits for room.
+    /// The peer's `epoch` in which this side has called the peer's thread that waits for room.
     pub called_for_room: AtomicU32,
     /// Threads of this side's processes inside real calls that send on the attached
     /// connection. One that is killed there counts for ever.

@@ -35,7 +35,7 @@ mod way;
 use parent::Mischief;
 use shared::{Shared, phase};
 
-/// A way that does not move for so long hangs.
+/// A way that does not move for this time hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Options {

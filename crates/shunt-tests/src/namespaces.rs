@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// So long a daemon may take to listen.
+/// The longest that a daemon may take to listen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const SCRIPT: &str = "

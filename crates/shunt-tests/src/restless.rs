@@ -8,9 +8,9 @@ pub(crate) const WHY: &str =
 
 /// How often they do.
 pub(crate) struct Restless {
-    /// At every so many waits.
+    /// All connections go back to TCP at each of this many waits.
     pub(crate) waits: u32,
-    /// With a pause at one of so many steps.
+    /// A pause comes at one in this many steps.
     pub(crate) steps: Option<u32>,
 }
 

@@ -17,16 +17,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::{rights, sys};
 
-/// So many are made at once, …
+/// How many sockets are made at once, …
 const BATCH: usize = 64;
-/// … and ordered when no more than so many are left: the daemon waits for none as long as the thread gets a processor in
-/// time.
+/// … which is ordered when no more than this many are left. The daemon waits for none as long as the thread gets a
+/// processor in time.
 const FEW: usize = BATCH / 2;
 
 /// What the thread has made.
 type Sockets = io::Result<Vec<OwnedFd>>;
 
-/// That namespace, and sockets that were made there and have no holder yet.
+/// The daemon's own namespace, and sockets that were made there and given to no client yet.
 #[derive(Debug)]
 pub(crate) struct Between {
     /// A word for each batch.

@@ -33,7 +33,7 @@ impl Boards {
         self.cross
     }
 
-    /// The same from now on; all clients see it.
+    /// Sets whether processes of different namespaces are paired from now on; all clients see it.
     pub(crate) fn set_cross(&mut self, cross: bool) {
         self.cross = cross;
         self.tell();

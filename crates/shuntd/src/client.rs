@@ -85,9 +85,9 @@ pub(crate) struct Client {
     pub(crate) board: Rc<Board>,
     /// … in which it has this mail counter.
     pub(crate) mail: u32,
-    /// It has a socket by which it calls peers in others.
+    /// It has a socket by which it calls peers in other namespaces.
     pub(crate) may_call: bool,
-    /// So many sockets it was given to be called at by peers in others.
+    /// How many sockets it was given at which peers in other namespaces can call it.
     pub(crate) sockets: u32,
     /// Arenas in stock.
     pub(crate) spares: Vec<Spare>,
@@ -256,8 +256,8 @@ impl Client {
         !self.outbox.is_empty() || !self.rows.is_empty()
     }
 
-    /// Asks for spares with so many slots, or as many as it can make, until `wanted` with as
-    /// many are there or promised.
+    /// Asks the client for spares with `slots` slots, or with as many as it can make, until
+    /// `wanted` of them are there or asked for.
     pub(crate) fn want_spares(
         &mut self,
         slots: u32,
@@ -277,8 +277,8 @@ impl Client {
         Ok(())
     }
 
-    /// It was asked for a spare with so many slots, and has brought one with that many, fewer
-    /// or none (0).
+    /// The client was asked for a spare with `asked` slots, and has brought one with `brought` (0:
+    /// none).
     pub(crate) fn note_brought(&mut self, asked: u32, brought: u32) {
         let Some(at) = self.asked.iter().position(|&slots| slots == asked) else {
             return;

@@ -89,7 +89,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// The same as a look at the socket itself shows it.
+    /// What was found, in the form in which a look at the socket itself shows it.
     pub(crate) fn connected(&self) -> Connected {
         Connected {
             tuple: self.tuple,

@@ -12,6 +12,8 @@
 //! to that host. A host is believed only about connections whose other end is at an address where it was found; so one that
 //! has the key, too, cannot have connections of others.
 
+mod act;
+mod hearing;
 mod index;
 mod pair;
 
@@ -22,64 +24,12 @@ use shunt_abi::Reason;
 use shunt_hosts::{Claim, Frame, HostId};
 
 use crate::end::EndId;
+use act::gone;
+pub(crate) use act::{Act, Afar};
+use hearing::reason;
 use index::Index;
 use pair::Pairs;
 pub(crate) use pair::{Budget, Seat};
-
-/// Claims of one host that are remembered. More of them stay on TCP.
-const MOST: usize = 1 << 16;
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// Find the host at this address.
-    Find(IpAddr),
-    /// Say this to a host.
-    Tell(HostId, Frame),
-    /// Nobody here has claimed the end that this one mirrors: have it claimed, if it is here.
-    Invite(HostId, Claim),
-    /// This end stays on TCP.
-    Refuse(EndId, Reason),
-    /// This end's connection has a slot.
-    Meet(EndId, Seat),
-    /// The other end of this one's connection was closed.
-    Left(EndId, Seat),
-    /// A process says something to one of ours, by its name for their link.
-    Word {
-        client: u64,
-        link: u64,
-        text: [u8; 96],
-    },
-    /// No new connection will use this link of a client's.
-    Gone { client: u64, link: u64 },
-    /// The process that had the other end of this one's connection has died, having received and sent so many bytes through the rings.
-    Died(EndId, Seat, [u64; 2]),
-}
-
-/// A process's end that has met one on another host, as that is said when the process has died.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Afar {
-    host: HostId,
-    /// Their number, and ours.
-    theirs: u64,
-    ours: u64,
-    /// By which the process knows it.
-    pub(crate) cookie: u64,
-    pub(crate) seat: Seat,
-}
-
-impl Afar {
-    /// What that host is told.
-    pub(crate) fn died(&self, received: u64, sent: u64) -> Act {
-        let died = Frame::Died {
-            to: self.theirs,
-            from: self.ours,
-            received,
-            sent,
-        };
-        Act::Tell(self.host, died)
-    }
-}
 
 /// How far an end of ours is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +126,7 @@ impl Table {
         known.flat_map(|known| &known.addresses).copied().collect()
     }
 
-    /// From now on so much may be pinned.
+    /// From now on this much memory may be pinned.
     pub(crate) fn set_budget(&mut self, budget: Budget) {
         self.pairs.set_budget(budget);
     }
@@ -313,41 +263,6 @@ impl Table {
         acts
     }
 
-    /// A host says something.
-    pub(crate) fn said(&mut self, host: HostId, frame: Frame) -> Vec<Act> {
-        let mut acts = Vec::new();
-        match frame {
-            Frame::Claim(claim) => self.hear_claim(host, claim, &mut acts),
-            Frame::Drop(end) => self.hear_drop(host, end, &mut acts),
-            Frame::Seat {
-                to,
-                from,
-                slot,
-                generation,
-            } => self.hear_seat(host, [to, from], [slot, generation], &mut acts),
-            Frame::Word { to, from, text } => {
-                let word = |link| Act::Word {
-                    client: to,
-                    link,
-                    text,
-                };
-                acts.extend(self.pairs.find(to, host, from).map(word));
-            }
-            Frame::Gone(process) => {
-                let closed = self.pairs.forget_process(host, process);
-                acts.extend(closed.into_iter().map(gone));
-            }
-            Frame::Died {
-                to,
-                from,
-                received,
-                sent,
-            } => acts.extend(self.hear_died(host, [to, from], [received, sent])),
-            Frame::Hello { .. } | Frame::Ping(_) | Frame::Pong(_) => {}
-        }
-        acts
-    }
-
     /// What a client says to the process at the other end of its link, if it has such a link.
     pub(crate) fn word(&self, client: u64, link: u64, text: [u8; 96]) -> Option<Act> {
         let (host, process) = self.pairs.other(client, link)?;
@@ -392,46 +307,6 @@ impl Table {
         }
     }
 
-    fn hear_claim(&mut self, host: HostId, claim: Claim, acts: &mut Vec<Act>) {
-        let known = self.hosts.entry(host).or_default();
-        if known.theirs.len() >= MOST {
-            return;
-        }
-        known.theirs.insert(claim);
-        match known.told.mirror(&claim) {
-            Some(ours) => {
-                let end = ours.end;
-                self.match_up(host, end, &claim, acts);
-            }
-            None => acts.push(Act::Invite(host, claim)),
-        }
-    }
-
-    fn hear_drop(&mut self, host: HostId, theirs: u64, acts: &mut Vec<Act>) {
-        let Some(known) = self.hosts.get_mut(&host) else {
-            return;
-        };
-        known.theirs.remove(theirs);
-        if let Some(end) = self.met.remove(&(host, theirs))
-            && let Some(ours) = self.ours.get(&end)
-            && let Stand::Met(_, _, seat) = ours.stand
-        {
-            acts.push(Act::Left(ours.id, seat));
-        }
-        self.pairs.left(host, theirs);
-    }
-
-    /// The process that had the other end of one of ours has died. It is believed of ends that have met, also after it was dropped.
-    fn hear_died(&self, host: HostId, [to, from]: [u64; 2], bytes: [u64; 2]) -> Option<Act> {
-        let ours = self.ours.get(&to)?;
-        match ours.stand {
-            Stand::Met(at, theirs, seat) if (at, theirs) == (host, from) => {
-                Some(Act::Died(ours.id, seat, bytes))
-            }
-            _ => None,
-        }
-    }
-
     /// Two ends are those of one connection. The host with the smaller name gives them a slot.
     fn match_up(&mut self, host: HostId, end: u64, theirs: &Claim, acts: &mut Vec<Act>) {
         let Some(ours) = self.ours.get_mut(&end) else {
@@ -470,68 +345,6 @@ impl Table {
         // Before what a refusal says.
         acts.insert(acts.len() - 1, Act::Tell(host, seat));
     }
-
-    /// A host has given two ends a slot, which must be the two of a connection.
-    fn hear_seat(
-        &mut self,
-        host: HostId,
-        [to, from]: [u64; 2],
-        [slot, generation]: [u32; 2],
-        acts: &mut Vec<Act>,
-    ) {
-        let Some(known) = self.hosts.get(&host) else {
-            return;
-        };
-        let theirs = known.theirs.get(from);
-        let Some(theirs) = theirs.filter(|theirs| {
-            let mirror = known.told.mirror(theirs);
-            host < self.me && mirror.is_some_and(|ours| ours.end == to)
-        }) else {
-            return;
-        };
-        let Some(ours) = self.ours.get_mut(&to) else {
-            return;
-        };
-        if ours.stand != Stand::Told(host) {
-            return;
-        }
-        if generation == 0 {
-            let reason = reason(u8::try_from(slot).unwrap_or(0));
-            acts.push(Act::Refuse(ours.id, reason));
-            return;
-        }
-        let processes = (ours.id.client, host, theirs.process);
-        acts.push(match self.pairs.accept(processes, slot, generation) {
-            Ok(seat) => {
-                ours.stand = Stand::Met(host, from, seat);
-                self.met.insert((host, from), to);
-                Act::Meet(ours.id, seat)
-            }
-            Err(reason) => Act::Refuse(ours.id, reason),
-        });
-    }
-}
-
-fn gone((client, link): (u64, u64)) -> Act {
-    Act::Gone { client, link }
-}
-
-/// The reason with this number, if it is one that another host can have. A later version may have others.
-fn reason(number: u8) -> Reason {
-    let has = |reason: &Reason| {
-        matches!(
-            reason,
-            Reason::NoDevice
-                | Reason::DeviceKind
-                | Reason::Pinned
-                | Reason::Policy
-                | Reason::OtherHost
-                | Reason::NoResources
-                | Reason::Protocol
-        )
-    };
-    let reason = Reason::from_number(number).filter(has);
-    reason.unwrap_or(Reason::OtherHost)
 }
 
 #[cfg(test)]

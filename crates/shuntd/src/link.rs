@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use shunt_abi::layout::{arena_bytes, slots_beside};
 
-/// So many links may two clients have: where memory allows, for 60,000 connections.
+/// The most links that two clients may have: where memory allows, for 60,000 connections.
 const MOST_LINKS: usize = 64;
 
-/// After so long without a connection a link is taken back.
+/// A link that has had no connection for this time is taken back.
 const UNUSED: Duration = Duration::from_secs(2);
 
 /// Where one end of a connection sits.
@@ -113,8 +113,8 @@ impl Links {
         self.pairs.get(&sorted(clients))
     }
 
-    /// Opens a link with so many slots between two clients (in either order, or one with
-    /// itself). Returns whom it belongs to.
+    /// Opens a link with `slots` slots between two clients (in either order, or one with itself).
+    /// Returns whom it belongs to.
     pub(crate) fn open(&mut self, clients: [u64; 2], arenas: [u32; 2], slots: u32) -> Vec<Lost> {
         self.last_link += 1;
         let id = self.last_link;
@@ -214,7 +214,7 @@ impl Links {
         }
     }
 
-    /// The same of a link that gets no new connection.
+    /// One end has left its seat on a link that gets no new connections.
     fn release_last(&mut self, seat: Seat) {
         if let Some(link) = self.ending.get_mut(&seat.link)
             && leave(&mut link.held, seat)

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use shunt_hosts::Numbers;
 use shunt_identity::{HANDSHAKE, Identities, Identity, Side, Unavailable};
 
-/// So many connections are remembered, those used last.
+/// How many connections are remembered, those used last.
 const CAPACITY: u32 = 1 << 16;
 
 /// The other end of a connection, as that sees it.

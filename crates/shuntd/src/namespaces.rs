@@ -26,7 +26,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::diag::table;
 use crate::tuple::Tuple;
 
-/// A look uses a processor for so long at most; what it has not found by then stays unknown.
+/// The longest that a look uses a processor; what it has not found by then stays unknown.
 const LONGEST: Duration = Duration::from_millis(500);
 /// Rows between two looks at the clock.
 const ROWS: u32 = 256;
@@ -38,7 +38,7 @@ const BUFFER: usize = 16 << 10;
 /// The addresses of a connection as one of its ends sees them: its own, the other's.
 pub(crate) type Ends = [(IpAddr, u16); 2];
 
-/// The same of an end that is known by its [`Tuple`].
+/// The addresses of an end that is known by its [`Tuple`].
 pub(crate) fn ends(tuple: Tuple) -> Ends {
     [tuple.local, tuple.peer]
 }

@@ -3,9 +3,10 @@
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// So much is asked for (`nice(2)`), or, where that is refused, …
+/// The priority that is asked for (`nice(2)`), or, where the kernel refuses it, …
 const FIRST: i32 = -5;
-/// … that it is not behind all others for having been started by a program that is.
+/// … the usual one, so that the daemon is not behind all others because a program started it that
+/// is.
 const USUAL: i32 = 0;
 
 /// This thread, and those that it starts from now on, come before programs of the usual priority, as far as the kernel

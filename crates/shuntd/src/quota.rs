@@ -61,7 +61,7 @@ impl Charge {
         }
     }
 
-    /// So many of these.
+    /// This charge `count` times.
     pub(crate) fn times(self, count: u64) -> Self {
         Self {
             links: self.links.saturating_mul(count),
@@ -103,7 +103,7 @@ pub(crate) enum Whom {
 }
 
 impl Whom {
-    /// So many messages of its may be heard in a second.
+    /// How many of its messages may be heard in a second.
     fn rate(&self, limits: &Limits) -> Option<NonZeroU32> {
         match self {
             Self::User(_) => limits.user.messages,
@@ -133,7 +133,7 @@ impl Used {
     }
 }
 
-/// So long somebody may talk faster than allowed who was silent before.
+/// How long a process that was silent before may talk faster than allowed.
 const BURST: Duration = Duration::from_secs(1);
 /// Of more tenants than this those that hold nothing are forgotten when one leaves.
 const KEPT: usize = 64;
@@ -147,7 +147,7 @@ pub(crate) struct Quotas {
 }
 
 impl Quotas {
-    /// Whether two processes may each hold so much more.
+    /// Whether two processes may each hold `more` in addition.
     pub(crate) fn have_room(&self, limits: &Limits, tenants: [&Tenant; 2], more: Charge) -> bool {
         let [one, other] = tenants;
         let twice = more.times(2);
@@ -190,12 +190,12 @@ impl Quotas {
         change(&mut self.host);
     }
 
-    /// A process holds so much more.
+    /// A process holds `more` in addition.
     pub(crate) fn charge(&mut self, tenant: &Tenant, more: Charge) {
         self.change(tenant, |used| used.charge = used.charge.plus(more));
     }
 
-    /// It holds so much less.
+    /// A process has given `less` back.
     pub(crate) fn refund(&mut self, tenant: &Tenant, less: Charge) {
         self.change(tenant, |used| used.charge = used.charge.minus(less));
     }

@@ -26,8 +26,8 @@ use crate::wire;
 
 /// Bytes given to the kernel at a time.
 const STEP: usize = 64 << 10;
-/// So long the kernel may take to make room, each time and in all. What it does not take then the other end's
-/// process sends with its next call.
+/// How long the kernel may take to make room, each time and (`LONGEST`) in all. What it has not taken by
+/// then, the other end's process sends with its next call.
 const GROWTH: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 10_000_000,

@@ -26,7 +26,8 @@ impl<'a> Stretched<'a> {
     pub(crate) fn new(socket: BorrowedFd<'a>) -> Option<Self> {
         /// As much as the kernel may give; it keeps to its own limit (`net.core.wmem_max`), …
         const MOST: i32 = 4 << 20;
-        /// … which is so much at least, if nobody has made it smaller, and it doubles that.
+        /// … which is half of this or more, if nobody has lowered it: the kernel doubles what it
+        /// grants.
         const SMALL: i32 = 2 * 212_992;
         let size = get(socket, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
         let locks = get(socket, libc::SOL_SOCKET, SO_BUF_LOCK)?;

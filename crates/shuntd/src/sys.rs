@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU32;
 use rustix::mm::{MapFlags, ProtFlags};
 use zerocopy::FromBytes;
 
-/// Reads a socket option.
+/// Reads a socket option of the level `SOL_SOCKET`.
 ///
 /// # Safety
 /// Every bit pattern is a `T`.
@@ -20,7 +20,7 @@ unsafe fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Resu
     unsafe { option_of(socket, libc::SOL_SOCKET, name) }
 }
 
-/// The same of any level.
+/// Reads a socket option of this level.
 ///
 /// # Safety
 /// Every bit pattern is a `T`.
@@ -104,15 +104,14 @@ const _: () = assert!(
 
 /// Whether a TCP connection has ended in neither direction, as far as this end has heard (`TCP_ESTABLISHED`).
 pub(crate) fn is_established(socket: impl AsFd) -> bool {
-    // SAFETY: integers.
-    let info: io::Result<TcpInfo> =
-        unsafe { option_of(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO) };
-    info.is_ok_and(|info| info.state == 1)
+    // SAFETY: `TcpInfo` consists of integers, so that every bit pattern is one.
+    unsafe { option_of::<TcpInfo>(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO) }
+        .is_ok_and(|info| info.state == 1)
 }
 
 /// What the kernel has carried on a TCP connection: (sent, received).
 pub(crate) fn carried(socket: impl AsFd) -> io::Result<(u64, u64)> {
-    // SAFETY: integers.
+    // SAFETY: `TcpInfo` consists of integers, so that every bit pattern is one.
     let info: TcpInfo = unsafe { option_of(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO) }?;
     Ok(info.carried())
 }

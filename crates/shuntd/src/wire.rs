@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 use crate::foreign::{Foreign, Lane};
 
-/// So many clients may wait until they are let in.
+/// The most clients that may wait until they are let in.
 pub(crate) const BACKLOG: i32 = 4096;
 
 /// Opens the socket at an abstract address that clients connect to.
@@ -161,7 +161,7 @@ pub(crate) fn send(
     send_together(socket, std::slice::from_ref(message), fd)
 }
 
-/// The same of several in one datagram.
+/// Sends several messages in one datagram, with a descriptor if there is one.
 pub(crate) fn send_together(
     socket: BorrowedFd<'_>,
     messages: &[Message],

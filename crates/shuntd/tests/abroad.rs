@@ -12,7 +12,8 @@ fn ask_for_sockets(client: &Client, count: u32) {
     client.send(&question, None);
 }
 
-/// Takes an answer: so many sockets to be called at, and the message that says so.
+/// Takes an answer: sockets to be called at, and the message that says how many there are. Returns
+/// how many.
 fn given(client: &Client) -> u32 {
     let mut count = 0;
     loop {

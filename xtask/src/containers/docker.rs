@@ -211,7 +211,7 @@ impl Docker {
     }
 }
 
-/// For so long a process's first thread has been ready to run without a processor (`/proc/PID/schedstat`).
+/// How long a process's first thread has been ready to run without a processor (`/proc/PID/schedstat`).
 fn waited(pid: u32) -> Result<Duration> {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
     let nanoseconds = text.split_whitespace().nth(1).context("no such figure")?;

@@ -61,7 +61,7 @@ struct Exchange {
     request: u64,
     answer: u32,
     each: bool,
-    /// Requests a turn on two cores and on one, and what counts as so many of them.
+    /// Requests a turn, on two cores and on one; and how many items each request counts as.
     count: [u32; 2],
     items: u32,
     value: fn(f64) -> f64,
@@ -192,7 +192,7 @@ fn measure(
         .collect()
 }
 
-/// A server, and a client that asks it so often in each turn.
+/// A server, and a client that asks it `count` times in each turn.
 fn start(
     lab: &Lab,
     exchange: &Exchange,

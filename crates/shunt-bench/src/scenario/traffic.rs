@@ -49,7 +49,7 @@ pub(super) fn all(quick: bool, places: &Places) -> Vec<Scenario> {
             row(label, pairs as f64, task(work, 8, place, pairs), ALL, value)
         })
     };
-    // A process has so many descriptors at most, often.
+    // Many systems allow a process no more descriptors than the last of these needs.
     let many = if quick {
         &[1, 1000][..]
     } else {

@@ -67,7 +67,8 @@ pub(super) fn take(mut steppers: Vec<Stepper>, turns: usize) -> Result<Vec<Turns
 }
 
 impl Turns {
-    /// The median, made a value of, with the processor time of so many items a turn.
+    /// A sample of the median turn, turned into a figure by `value`, and of the processor time for
+    /// each of `count` items a turn.
     pub(super) fn sample(mut self, count: u32, value: fn(f64) -> f64) -> Result<Sample> {
         let items = self.times.len() as f64 * f64::from(count);
         self.times.sort_by(f64::total_cmp);

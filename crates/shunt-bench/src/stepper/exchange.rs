@@ -26,7 +26,7 @@ pub(crate) struct Options {
     each: bool,
 }
 
-/// Requests are sent in pieces of so much, as netperf sends a stream.
+/// Requests are sent in pieces of this size, as netperf sends a stream.
 const PIECE: usize = 16 << 10;
 /// They are received in larger ones.
 const BUFFER: usize = 64 << 10;

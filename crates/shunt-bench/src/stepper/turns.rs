@@ -32,7 +32,7 @@ impl Turn {
         Ok(turn)
     }
 
-    /// As `me`, so many times: waits for the turn, does `work`, hands over.
+    /// As `me`, `count` times: waits for the turn, does `work`, hands over.
     fn take(self, me: u32, count: u64, idle: impl Fn(), mut work: impl FnMut()) {
         for _ in 0..count {
             while self.0.load(Ordering::Acquire) != me {

@@ -19,7 +19,7 @@ fn warm_up(work: Work) -> u64 {
 const OTHERS: usize = 100;
 /// The last connections have been moved by then, and looked at once by the wait after that.
 const SETTLE: Duration = Duration::from_millis(250);
-/// One connection of so many is busy.
+/// One connection in this many is busy.
 const IDLE_SHARE: usize = 100;
 
 /// Sends back what comes on any of `options.size` connections, until all have ended.
@@ -63,7 +63,8 @@ pub(super) fn serve(options: &Options, listener: &Listener) -> Result<Outcome> {
             if outcome.messages <= settling {
                 (start, cpu) = (Instant::now(), sys::cpu());
             } else if options.work == Work::Idle {
-                // The end of so many connections is not idle any more.
+                // From here on the ends of all these connections are work: they do not count as
+                // idle time.
                 done(&mut outcome, start, cpu);
             }
             streams[number].send(&message)?;

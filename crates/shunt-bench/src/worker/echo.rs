@@ -13,7 +13,7 @@ use crate::sys;
 /// Round trips before the measured ones: enough for a connection to be moved, and for
 /// spins to have learnt.
 const WARM_UP: u64 = 2_000;
-/// At least so long, …
+/// It takes at least this long, …
 const WARM_TIME: Duration = Duration::from_millis(20);
 /// … and of large messages no more.
 const MOST_WARM_UP: Duration = Duration::from_millis(100);

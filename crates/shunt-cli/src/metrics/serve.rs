@@ -30,7 +30,7 @@ impl FromStr for Place {
     }
 }
 
-/// Whoever asks has so long, since one is served after the other.
+/// How long a client may take, since one is served after the other.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// No request of ours is longer.
 const LONGEST: usize = 8 << 10;

@@ -42,7 +42,8 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// As the kernel: a script's interpreter may be a script, and so on, so often.
+/// How many scripts may follow one another, as in the kernel: a script's interpreter may be a
+/// script, too.
 const SCRIPTS: usize = 5;
 
 /// The obstacle in a program's file, or in its interpreter's if it is a script.

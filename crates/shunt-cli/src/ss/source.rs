@@ -21,7 +21,7 @@ struct Place {
     empty: Option<Instant>,
 }
 
-/// For so long a daemon that was not there is not looked for again, if the other one answers.
+/// For this time a daemon that was not there is not looked for again, if the other one answers.
 const ABSENCE: Duration = Duration::from_secs(1);
 
 impl Source {

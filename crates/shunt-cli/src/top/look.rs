@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::ss::Source;
 use crate::ss::connection::{Calls, Connection, Counts, Process, Way};
 
-/// So many looks are remembered for each row.
+/// How many looks are remembered for each row.
 const REMEMBERED: usize = 240;
 
 /// What was there at one time.

@@ -76,7 +76,7 @@ pub(super) fn draw(frame: &mut Frame, model: &mut Model, styles: Styles) {
     draw_last_line(frame, keys, model, styles);
 }
 
-/// So many rows of an area from this one on, as far as there are any.
+/// `height` rows of an area, from row `y` on, as far as it has them.
 fn part_of(area: Rect, y: u16, height: u16) -> Rect {
     let y = area.y + y;
     Rect { y, height, ..area }.intersection(area)

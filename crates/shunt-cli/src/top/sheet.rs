@@ -168,12 +168,12 @@ impl<T: Item> Sheet<T> {
         self.is_descending = T::COLUMNS[self.column].is_right;
     }
 
-    /// Selects a row that is so many below.
+    /// Selects the row that is `rows` below this one.
     pub(super) fn go(&mut self, rows: isize) {
         self.select(self.selected.saturating_add_signed(rows));
     }
 
-    /// The rows on a screen that has room for so many, and which of them is selected.
+    /// The rows on a screen that has room for `room` of them, and which of them is selected.
     pub(super) fn window(&mut self, room: usize) -> (Range<usize>, usize) {
         let least = (self.selected + 1).saturating_sub(room);
         // No room stays empty below the last row while there are rows above the first.

@@ -35,7 +35,7 @@ fn send(conn: &Conn, bytes: &[u8]) -> Outcome {
 fn receive(conn: &Conn, flags: c_int) -> Result<Vec<u8>, Outcome> {
     let mut buffer = [0u8; 64];
     let parts = [part(buffer.as_mut_ptr(), buffer.len())];
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: the part covers the array `buffer`.
     match unsafe { stream::receive(conn, &parts, NOW | flags) } {
         Outcome::Done(n) => Ok(buffer[..n as usize].to_vec()),
         // The caller makes the real call then.
@@ -383,7 +383,7 @@ fn a_receive_that_may_wait_sleeps_until_its_peer_sends() {
     let receive = |conn: Conn| {
         let mut buffer = [0u8; 64];
         let parts = [part(buffer.as_mut_ptr(), buffer.len())];
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: the part covers the array `buffer`.
         unsafe { stream::receive(&conn, &parts, 0) }
     };
     let received = beside(&ends, receive, |one| {
@@ -399,7 +399,7 @@ fn a_receive_of_everything_waits_for_the_rest() {
     let receive = |conn: Conn| {
         let mut buffer = [0u8; 8];
         let parts = [part(buffer.as_mut_ptr(), buffer.len())];
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: the part covers the array `buffer`.
         let received = unsafe { stream::receive(&conn, &parts, libc::MSG_WAITALL) };
         assert_eq!(&buffer, b"half+all");
         received
@@ -416,7 +416,7 @@ fn a_receive_that_sleeps_ends_with_its_peers_half() {
     let receive = |conn: Conn| {
         let mut buffer = [0u8; 8];
         let parts = [part(buffer.as_mut_ptr(), buffer.len())];
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: the part covers the array `buffer`.
         unsafe { stream::receive(&conn, &parts, 0) }
     };
     let received = beside(&ends, receive, |one| {

@@ -1,4 +1,4 @@
-//! What the daemon says.
+//! Handles the messages that the daemon sends.
 
 use std::sync::atomic::Ordering;
 
@@ -64,14 +64,14 @@ pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     }
 }
 
-/// A socket's connection has memory now.
+/// Handles `Paired`: a socket's connection has got memory.
 fn give_memory(m: &Message, passed: Option<c_int>) {
     // The link serves later pairs too, so it is opened even if this connection has gone.
     let link = link_of(m, passed);
     give(m, link);
 }
 
-/// The same, of that link.
+/// Gives a claimed socket its slot on this link.
 fn give(m: &Message, link: Option<&'static Link>) {
     let is_claimed = |socket: &&Socket| socket.stage() == Stage::Claimed;
     let Some(socket) = find(m).filter(is_claimed) else {
@@ -87,7 +87,7 @@ fn give(m: &Message, link: Option<&'static Link>) {
     }
 }
 
-/// A socket's connection has none: for now, or for good.
+/// Handles `Unpaired`: a socket's connection has got no memory, for now or for good.
 fn unpaired(socket: &'static Socket, m: &Message) {
     match Reason::from_number(m.status) {
         Some(Reason::PeerLeft) => left(socket, m),
@@ -131,8 +131,8 @@ fn link_of(m: &Message, passed: Option<c_int>) -> Option<&'static Link> {
     }
 }
 
-/// The process that held the other end has let go of it before it was used; another process may have it. The next
-/// call on the connection sees to that.
+/// The process that held the other end has let go of it before it was used, and another process may have it.
+/// Notes that for the next call on the connection.
 fn left(socket: &Socket, m: &Message) {
     if let Some(pair) = socket.pair()
         && (pair.link.id(), pair.number, pair.generation) == (m.link, m.slot, m.generation)
@@ -158,7 +158,7 @@ fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<(
     if socket.afar.load(Ordering::Relaxed) {
         AFAR.reset();
     }
-    // A thread that waits for it in a call of its own will have to be called from there.
+    // A thread that sleeps on this connection alone must be called from the other namespace.
     let is_elsewhere = m.flags & message::FLAG_CROSSES != 0;
     if is_elsewhere && socket.items.is_empty() && !thread::is_alone() {
         wake::expect_sleeper(SOCKETS.used());
@@ -166,7 +166,8 @@ fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<(
     socket.set_pair(pair).then_some(())
 }
 
-/// Where the other end is. `socket`: what it is about, unless that is closed and counted. With the lock.
+/// Handles the answer to "where is the other end?". `socket`: the one that was asked about, unless it is closed and
+/// counted. With the lock.
 fn answered_where(m: &Message, socket: Option<&Socket>) {
     let one_less = |open: u32| open.checked_sub(1);
     let _ = OPEN_QUESTIONS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);

@@ -12,7 +12,7 @@ static BOARD: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static MAILBOX: AtomicU32 = AtomicU32::new(board::NO_MAIL);
 static SEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Reads this board from now on, and the mail word of that number in it. With the lock.
+/// Reads this board from now on, and in it the mail word with the number `mailbox`. With the lock.
 pub(super) fn adopt(board: *mut u8, mailbox: u32) {
     let fits = (mailbox as usize) < board::MAIL_SLOTS;
     MAILBOX.store(
@@ -31,7 +31,7 @@ pub(crate) fn has_mail() -> bool {
         && !BOARD.load(Ordering::Acquire).is_null()
 }
 
-/// How much the daemon has sent, if it counts.
+/// How many messages the daemon has sent in all; `None`: it does not count them.
 #[inline]
 pub(super) fn mail() -> Option<u32> {
     let board = BOARD.load(Ordering::Acquire);
@@ -48,7 +48,8 @@ pub(super) fn mail() -> Option<u32> {
     Some(word.load(Ordering::Acquire))
 }
 
-/// Of so many that the daemon has sent: how many have not been seen. With the lock.
+/// How many messages have not been read yet, where the daemon has sent `mail` in all. With the
+/// lock.
 pub(super) fn unseen(mail: u32) -> u32 {
     mail.wrapping_sub(SEEN.load(Ordering::Relaxed))
 }
@@ -64,12 +65,13 @@ pub(crate) fn accelerates(port: u16) -> bool {
     is_set(board::PORTS_AT, port)
 }
 
-/// Whether some connector has claimed a short connection there that its acceptor is to claim, too.
+/// Whether some connector to this port has claimed a short connection that its acceptor is to
+/// claim, too.
 pub(crate) fn is_tried(port: u16) -> bool {
     is_set(board::TRIALS_AT, port)
 }
 
-/// Waits until acceptors can see that, so many nanoseconds at most.
+/// Waits until acceptors can see the trial on the board, for `longest` nanoseconds at most.
 pub(crate) fn await_trial(port: u16, longest: u64) {
     let start = sys::now();
     while !is_tried(port) && sys::now() - start < longest {
@@ -92,7 +94,7 @@ fn is_set(bitmap: usize, port: u16) -> bool {
     word.load(Ordering::Acquire) & 1 << (port % 32) != 0
 }
 
-/// Whether shuntd finds the other end of a connection whatever its addresses: it may be in another
+/// Whether shuntd can find the other end of a connection whatever its addresses, also in another
 /// network namespace of this host.
 pub(crate) fn crosses() -> bool {
     let board = BOARD.load(Ordering::Acquire);

@@ -14,13 +14,13 @@ use crate::sys;
 
 /// What became of the request for a descriptor.
 pub(crate) enum Loan {
-    /// The caller closes it soon, since its holder's `close` would not reach us before.
+    /// The descriptor. The caller closes it soon, since the peer's own `close` has no effect before.
     Lent(c_int),
-    /// It stays where it is, and the daemon sends by it.
+    /// The client does not get the descriptor, but the daemon sends by it.
     Proxy(Proxy),
     /// There is no daemon, or it does not know the socket, or may not lend it.
     Refused,
-    /// It has not answered yet: the same request is waited for on.
+    /// The daemon has not answered yet: the caller waits on for the same request.
     Late(Request),
 }
 
@@ -35,10 +35,10 @@ pub(crate) enum Resent {
     Unknown,
 }
 
-/// A request that the daemon has not answered. To ask anew instead would put it behind all others once more: a daemon
-/// that gets no processor for longer than one wait would never be heard.
+/// A request that the daemon has not answered. A new request instead would be queued behind all others again: a
+/// daemon that gets no processor for longer than one wait would never be heard.
 pub(crate) struct Request {
-    /// Other threads may close whatever they find meanwhile.
+    /// Kept as one of the library's own, since other threads of the program may close numbers that they find.
     daemon: Kept,
     cookie: u64,
     fd: c_int,
@@ -54,7 +54,7 @@ impl Request {
         (request.say(Kind::Lend, None) == Sent::Done).then_some(request)
     }
 
-    /// By a connection to the daemon.
+    /// Makes the request on this connection to the daemon.
     fn of(daemon: c_int, cookie: u64, fd: c_int) -> Option<Self> {
         let kept = Kept::nothing();
         kept.keep(daemon).then_some(Self {
@@ -64,7 +64,7 @@ impl Request {
         })
     }
 
-    /// What the daemon says within so many milliseconds.
+    /// What the daemon answers within `patience_ms` milliseconds.
     pub(crate) fn answer(self, patience_ms: i64) -> Loan {
         match self.await_kind(Kind::Lent, patience_ms) {
             Answer::Is(_, Some(passed)) => Loan::Lent(passed),
@@ -105,8 +105,8 @@ impl Proxy {
     /// was stopped there.
     const LONGEST_MS: i64 = 4_000;
 
-    /// Has the bytes in a memory file sent. The daemon may take `patience_ms` milliseconds to begin, and as long again and
-    /// again as `goes_on` says so.
+    /// Has the daemon send the bytes in a memory file. It may take `patience_ms` milliseconds to begin, and this time
+    /// again as often as `goes_on` says so.
     pub(crate) fn send(
         &self,
         bytes: c_int,
@@ -120,7 +120,7 @@ impl Proxy {
         while matches!(answer, Answer::Late) && goes_on() {
             answer = self.await_resent(patience_ms);
         }
-        // Who has sealed it decides: a daemon that is not there any more had begun before, or never does.
+        // Whoever seals the file first decides. So a daemon that has gone has begun before this, or never will.
         if !matches!(answer, Answer::Is(..)) && sys::seal(bytes) {
             return Resent::Nothing;
         }
@@ -139,18 +139,18 @@ impl Proxy {
     }
 }
 
-/// Asks for a descriptor of the socket at the other end of `fd`, whose `SO_COOKIE` is `cookie`, and waits for the answer for
-/// so many milliseconds.
+/// Asks for a descriptor of the socket at the other end of `fd`, and waits for the answer, for `patience_ms` milliseconds at
+/// most. `cookie` is the `SO_COOKIE` of `fd`.
 pub(crate) fn borrow(cookie: u64, fd: c_int, patience_ms: i64) -> Loan {
     Request::new(cookie, fd).map_or(Loan::Refused, |request| request.answer(patience_ms))
 }
 
 /// What the daemon has said.
 enum Answer {
-    /// This, with that descriptor.
+    /// This message, with this descriptor.
     Is(Message, Option<c_int>),
     Late,
-    /// It is gone, or has dropped this client.
+    /// The daemon is gone, or has dropped this client.
     Lost,
 }
 

@@ -20,19 +20,19 @@ static SERVED: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = u32::MAX;
 /// Whether that was the host's daemon.
 static BY_HOST: AtomicBool = AtomicBool::new(false);
-/// In which network namespace (`SO_NETNS_COOKIE`) its name is; 0: it was found by a file.
+/// The network namespace (`SO_NETNS_COOKIE`) of the daemon's abstract name; 0: it was found by a file.
 static NETNS: AtomicU64 = AtomicU64::new(0);
 /// When the daemon was greeted whose welcome has not come (`sys::now`). It is waited for until [`PATIENCE_MS`] after that.
 static GREETED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Connects if need be and the time has come. `true` if there is a daemon.
+/// Connects to the daemon if there is no connection yet and another try is due. `true` if there is a daemon.
 pub(crate) fn ensure() -> bool {
     ensure_within(PATIENCE_MS)
 }
 
-/// The same without waiting for the welcome: a later call finds it. For a forked child, whose parent may look in `/proc`
-/// whether it sleeps yet; and for a connection that goes on by TCP meanwhile, since beside busy programs the welcome takes
-/// as long as two processes wait for a core.
+/// [`ensure`] without waiting for the welcome: a later call finds it. For a forked child, whose parent may look in `/proc`
+/// whether it sleeps yet; and for a connection that uses TCP meanwhile, since beside busy programs the welcome takes as
+/// long as two processes wait for a core.
 pub(crate) fn ensure_without_waiting() -> bool {
     ensure_within(0)
 }
@@ -86,7 +86,7 @@ fn open(most: i64) -> bool {
     show_counters(fd);
     if sys::poll_ms(fd, libc::POLLIN, most.min(patience_left())) == 0 {
         GREETED.keep(fd);
-        // Later on it is overloaded or stopped: looked at again soon.
+        // Without a welcome the daemon is overloaded or stopped: it is tried again soon.
         let (why, pause) = match patience_left() {
             0 => (Reason::NoDaemon, RETRY_NS / 100),
             _ => (Reason::Pending, 0),
@@ -108,13 +108,13 @@ fn open(most: i64) -> bool {
     true
 }
 
-/// For how many milliseconds the welcome of the daemon that was greeted is waited for yet.
+/// For how many more milliseconds to wait for the welcome of the daemon that was greeted.
 fn patience_left() -> i64 {
     let waited = sys::now().saturating_sub(GREETED_AT.load(Ordering::Relaxed)) / 1_000_000;
     (PATIENCE_MS - waited.cast_signed()).max(0)
 }
 
-/// A new connection. `None`: there is no daemon, or it serves somebody else; this process is its guest then.
+/// A new connection. `None`: there is no daemon, or it does not serve this user; then this process is its guest.
 fn connect(uid: u32) -> Option<c_int> {
     match greet(uid) {
         Ok((fd, home)) => {
@@ -144,7 +144,7 @@ fn connect(uid: u32) -> Option<c_int> {
 fn take_welcome(fd: c_int) -> bool {
     let received = wire::receive(fd).ok().flatten();
     let Some((m, passed)) = received.filter(|(m, _)| m.kind() == Some(Kind::Welcome)) else {
-        // It has ended, or is none.
+        // The daemon has ended, or is no daemon.
         WHY_NOT.store(Reason::NoDaemon as u32, Ordering::Relaxed);
         return false;
     };
@@ -155,7 +155,7 @@ fn take_welcome(fd: c_int) -> bool {
         m.status
     };
     let (0, Some(Some(board))) = (refused, mapped) else {
-        // Without a word of refusal it is the board that cannot be had.
+        // If the daemon has not refused, its board could not be mapped.
         let why = if refused == 0 {
             Reason::NoResources as u8
         } else {
@@ -238,9 +238,9 @@ pub(super) fn show_served() {
     }
 }
 
-/// Once per connection; if there are counters already, right behind the introduction, so
-/// that the daemon knows of them however late it comes to read, and whatever becomes of
-/// this process. With the lock.
+/// Shows the daemon the counters region, once per connection. If there are counters already, this
+/// is sent right after the introduction, so that the daemon gets to know them however late it
+/// reads, and even if this process ends. With the lock.
 fn show_counters(fd: c_int) {
     if let Some(file) = region::file().filter(|_| !SHOWN.load(Ordering::Relaxed)) {
         let shown = wire::transmit(fd, &Message::new(Kind::Counters), Some(file)) == Sent::Done;

@@ -1,4 +1,4 @@
-//! What the daemon is still to be told of a socket.
+//! Messages about a socket that could not be sent to the daemon yet.
 //!
 //! The queue of a daemon that is busy, or stopped, may be full. What has no room there stays
 //! noted at its socket, whose memory stays for as long, and is said before anything newer:
@@ -18,7 +18,7 @@ use crate::link;
 use crate::socket::untold::{BURIED, LISTENED, LISTENS, RELEASED, STATUS};
 use crate::socket::{SOCKETS, Socket, Stage};
 
-/// In the order in which it is said, with what makes it needless.
+/// The kinds of news in the order in which they are sent, each with those that make it needless.
 const NEWS: [(u8, u8); 4] = [
     (LISTENS, LISTENED | BURIED),
     (STATUS, RELEASED),
@@ -26,7 +26,7 @@ const NEWS: [(u8, u8); 4] = [
     (RELEASED, 0),
 ];
 
-/// The number of the object that was told of in vain.
+/// The number of the object whose message did not fit last.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Says something of a socket, and before that what is due.
@@ -55,7 +55,7 @@ pub(super) fn catch_up() -> bool {
         return true;
     }
     ANY_DUE.store(false, Ordering::SeqCst);
-    // First: no claim may find the link that a relative has.
+    // This comes first, so that no claim finds a link that a relative has.
     if !link::retire_all(say_retired) {
         note_due();
         return false;
@@ -124,7 +124,7 @@ fn message(socket: &Socket, news: u8) -> Message {
     m
 }
 
-/// There is no daemon any more that knew anything.
+/// The daemon is gone: nothing is due any more.
 pub(super) fn forget() {
     ANY_DUE.store(false, Ordering::Release);
     for socket in SOCKETS.each() {
@@ -135,8 +135,8 @@ pub(super) fn forget() {
     }
 }
 
-/// A new daemon knows nothing: it is told of listeners and of attached connections, which go on. A connection that is claimed
-/// and not paired is claimed again by its next call.
+/// Tells a new daemon, which knows nothing, of listeners and of attached connections, which continue. A connection that was
+/// claimed and not paired is claimed again by its next call.
 pub(super) fn tell_everything() {
     stock::forget();
     forget();

@@ -28,14 +28,14 @@ pub(super) enum Home {
     Named,
     /// The abstract address of the host's.
     Host,
-    /// That of a user's.
+    /// The abstract address of a user's daemon.
     User(u32),
     /// The host's file.
     File,
 }
 
 impl Home {
-    /// Where a process of this user looks for its daemon, first things first.
+    /// Where a process of this user looks for its daemon, in this order.
     pub(super) fn all(user: u32) -> impl Iterator<Item = Self> {
         Self::known(user, config::socket().is_some())
     }
@@ -47,12 +47,12 @@ impl Home {
         named.into_iter().chain(others)
     }
 
-    /// Whether that is a file, which says nothing of the daemon's network namespace.
+    /// Whether this is a file, which does not tell the daemon's network namespace.
     pub(super) fn is_file(self) -> bool {
         matches!(self, Self::Named | Self::File)
     }
 
-    /// A connection to the daemon there, if it is one to be trusted by this user; or why there is none.
+    /// A connection to the daemon there, if this user may trust it; or why there is none.
     pub(super) fn dial(self, user: u32) -> Result<c_int, Reason> {
         let (address, length) = self.address().ok_or(Reason::NoDaemon)?;
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

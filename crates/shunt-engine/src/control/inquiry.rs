@@ -16,11 +16,13 @@ use crate::config::LIVES_AFTER;
 use crate::socket::{Socket, Stage};
 use crate::sys;
 
-/// Data calls after which a connection that still waits for a pairing is asked about as well.
+/// After this many data calls the process asks also about a connection that still waits for a
+/// pairing.
 const SURELY: u64 = 2 * LIVES_AFTER as u64;
 
-/// After so many data calls on a connection: asks where its other end is, if nobody has and this
-/// process only supposes it. If the daemon has no room for the question, a later call asks.
+/// Asks the daemon where the other end of a connection is, after `calls` data calls on it, if this
+/// process only supposes to know and has not asked before. If the daemon has no room for the
+/// question, a later call asks.
 pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
     if OPEN_QUESTIONS.load(Ordering::Relaxed) != 0 {
         check_mail();
@@ -46,7 +48,8 @@ pub(crate) fn inquire(socket: &'static Socket, calls: u64) {
     LOCK.give();
 }
 
-/// `SO_COOKIE`, of which one that was never claimed has not been asked; 0: the kernel says none.
+/// The socket's `SO_COOKIE`, asked of the kernel if the socket was never claimed; 0: the kernel
+/// tells none.
 fn cookie(socket: &Socket) -> u64 {
     if socket.cookie() == 0
         && let Ok(cookie) = sys::getsockopt::<u64>(socket.fd(), libc::SOL_SOCKET, libc::SO_COOKIE)
@@ -56,7 +59,7 @@ fn cookie(socket: &Socket) -> u64 {
     socket.cookie()
 }
 
-/// Waits for the answers, within bounds: what comes later is not in the statistics.
+/// Waits for the answers, within bounds: later ones are missing in the statistics.
 pub(crate) fn await_answers() {
     let answered = || OPEN_QUESTIONS.load(Ordering::Relaxed) == 0;
     if !answered() {

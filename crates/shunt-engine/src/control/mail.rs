@@ -8,8 +8,8 @@ use crate::{sys, wake};
 use shunt_abi::Reason;
 use std::sync::atomic::Ordering;
 
-/// Whether some connection is wished back to TCP and nobody has seen to it. Also handles what the daemon has sent.
-/// Two loads if there is nothing.
+/// Whether some connection should go back to TCP and no thread has taken that on. Also handles what the daemon has
+/// sent. Takes two loads if there is nothing.
 #[inline]
 pub(crate) fn take_wishes() -> bool {
     check_mail();
@@ -24,9 +24,9 @@ pub(crate) fn check_mail() {
     }
 }
 
-/// Whether a thread that begins to sleep on a connection of another network namespace may not be heard there yet, and the
-/// connection would go back to TCP for that: the sockets at which it could be called are on their way. Asks for them, and
-/// handles what has come.
+/// Whether the sockets at which peers in other network namespaces can call this process are still on their way. A thread
+/// that began to sleep on such a connection now could not be called, and the connection would go back to TCP. Asks for
+/// the sockets, and handles what has come.
 pub(crate) fn lacks_sockets() -> bool {
     if SOCKET.number() < 0 || !wake::lacks_sockets() {
         return false;
@@ -41,7 +41,7 @@ pub(crate) fn lacks_sockets() -> bool {
 /// Reads and handles messages, unless another thread is about to.
 #[cold]
 pub(super) fn drain(read: fn()) {
-    // The thread that has the lock may do something else: then the mail stays unseen, and the next look finds it.
+    // The thread that has the lock may do something else: then the mail stays unread, and the next look finds it.
     if !LOCK.try_take() {
         return;
     }
@@ -62,13 +62,14 @@ pub(super) fn read_all() {
     catch_up();
 }
 
-/// The same of those that the daemon has counted, without the call that finds no more.
+/// Reads and handles the messages that the daemon has counted, which spares the last `recvmsg` that finds none. With the
+/// lock.
 pub(super) fn read_counted() {
     let Some(mail) = board::mail() else {
         return read_all();
     };
     for _ in 0..board::unseen(mail) {
-        // Somebody may have read some before they were counted.
+        // Another thread may have read some before they were counted.
         if SOCKET.number() < 0 || !receive() {
             break;
         }

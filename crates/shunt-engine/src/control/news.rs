@@ -1,4 +1,4 @@
-//! What the daemon is told: said at once, or as soon as it has room.
+//! Messages to the daemon that are sent at once, or as soon as it has room.
 
 use std::sync::atomic::Ordering;
 
@@ -14,12 +14,12 @@ pub(crate) fn listen(socket: &'static Socket) {
     due::say(socket, LISTENS);
 }
 
-/// Takes it back.
+/// Tells the daemon that this process accelerates the listener no more.
 pub(crate) fn unlisten(socket: &'static Socket) {
     due::say(socket, LISTENED);
 }
 
-/// The claim of a connection that has not come about is void.
+/// Tells the daemon that a claim is void, since the connection was not made.
 pub(crate) fn release(socket: &'static Socket) {
     due::say(socket, RELEASED);
 }

@@ -10,7 +10,8 @@ use crate::link::{Link, Pair};
 use crate::reach::{self, Text};
 use crate::socket::Socket;
 
-/// The link on which a connection has met its other end; a new one is opened, and its process offered a queue pair.
+/// The link on which a connection has met its other end. A new link is opened, and the process at
+/// its other end is offered a queue pair.
 pub(super) fn link_of(m: &Message) -> Option<&'static Link> {
     if !reach::is_on() {
         return None;
@@ -34,7 +35,7 @@ pub(super) fn note_death(socket: &Socket, m: &Message) {
     let is_named = |pair: &&Pair| (pair.link.id(), pair.number, pair.generation) == named;
     let pair = socket.pair().filter(is_named);
     if let Some(pair) = pair.filter(|pair| pair.link.is_between_hosts()) {
-        // What was counted in a later life would not be whole.
+        // The daemon's counts hold for the first life of the slot only.
         let life = slot::first_life(m.generation);
         reach::note_death(pair.link.own_number(), pair.number, life, m.bytes[0]);
     }

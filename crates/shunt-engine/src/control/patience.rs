@@ -1,4 +1,4 @@
-//! How long an eager `accept` waits for the daemon's word.
+//! How long an eager `accept` waits for the daemon's answer.
 //!
 //! Where the cores are crowded the answer takes time slices, not microseconds, and a server that waited for each
 //! would accept a few hundred connections a second. So what it waits beyond the usual is a debt, which passes with
@@ -7,20 +7,22 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An answer takes no longer where nobody is in the way (nanoseconds).
+/// The longest that an answer takes where the cores are not crowded (nanoseconds).
 const USUAL: u64 = 200_000;
-/// More debt than this is too much: some answers that took time slices are an accident, and a
-/// program with few connections has them shunted when `accept` returns.
+/// With more debt than this (nanoseconds) the process stops waiting. It is not less, since a few
+/// answers that took time slices are an accident, and a program with few connections has them
+/// shunted when `accept` returns.
 const MOST: u64 = 50_000_000;
-/// Then nobody waits for so long.
+/// How long nobody waits after that (nanoseconds).
 const REST: u64 = 400_000_000;
-/// In so many nanoseconds one of debt passes.
+/// Debt passes by one nanosecond in this many.
 const SLOWLY: u64 = 32;
 
-/// What is owed, …
+/// The debt, …
 pub(super) struct Patience {
     debt: AtomicU64,
-    /// … as of then. Threads that change it at the same time may lose what one has waited.
+    /// … and the time when it was brought up to date. Threads that change it at the same time may lose the wait of
+    /// one of them.
     as_of: AtomicU64,
     /// Until when nobody waits.
     until: AtomicU64,
@@ -40,7 +42,7 @@ impl Patience {
         now >= self.until.load(Ordering::Relaxed)
     }
 
-    /// Somebody has waited from `start` until now, in vain or not.
+    /// A call has waited from `start` until now, with or without an answer.
     pub(super) fn note(&self, start: u64, now: u64) {
         let excess = now.saturating_sub(start).saturating_sub(USUAL);
         if excess == 0 {
@@ -64,7 +66,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// How many of so many accepts wait, where each answer takes so long.
+    /// How many of `accepts` wait, where each answer takes `answer` nanoseconds and `pause` nanoseconds lie between
+    /// two of them.
     fn waits(accepts: u64, answer: u64, pause: u64) -> u64 {
         let (patience, mut now, mut waited) = (Patience::new(), 100 * REST, 0);
         for _ in 0..accepts {

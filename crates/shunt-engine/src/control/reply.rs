@@ -1,4 +1,4 @@
-//! Waiting for the daemon's word.
+//! Waiting for the daemon's answer.
 //!
 //! Of the threads that wait, one reads for all. It sleeps at the socket; the others sleep until it has read something
 //! or leaves. While there is a reader nobody else takes mail, which would leave it asleep.
@@ -33,7 +33,7 @@ pub(super) fn until(done: impl Fn() -> bool, deadline: u64) -> bool {
             SLEEPERS.fetch_sub(1, o);
         } else if READS_UNTIL.compare_exchange(reader, deadline, o, o).is_ok() {
             let able = read_until(&done, deadline);
-            // Unless our time was over and somebody has followed.
+            // Not if this thread's time was over and another one reads by now.
             let _ = READS_UNTIL.compare_exchange(deadline, 0, o, o);
             tell();
             if !able {
@@ -48,7 +48,7 @@ pub(crate) fn nap() {
     sys::poll_ms(SOCKET.number(), libc::POLLIN, 1);
 }
 
-/// As the reader. `false` if this thread cannot read.
+/// Reads for all threads, until `done`. `false`: this thread cannot read.
 fn read_until(done: &impl Fn() -> bool, deadline: u64) -> bool {
     loop {
         // Also before the first sleep: another thread may just have read the answer.

@@ -19,7 +19,7 @@ use crate::socket::{Socket, Stage};
 use crate::sys::address::Names;
 use crate::{reach, sys};
 
-/// Whether the daemon's word is waited for just now.
+/// Says whether calls wait for the daemon's answer just now.
 static PATIENCE: Patience = Patience::new();
 
 /// Asks for a pairing of `socket`. Returns at once.
@@ -27,8 +27,8 @@ pub(crate) fn claim(socket: &'static Socket, fd: c_int, names: Option<Names>) {
     claim_with(socket, fd, names, 0);
 }
 
-/// Asks for a pairing and waits, within bounds, for the daemon's word: so that
-/// a connection whose other end has claimed it is paired when `accept` returns.
+/// Asks for a pairing and waits, within bounds, for the daemon's answer: so that a connection whose
+/// other end has claimed it is paired when `accept` returns.
 pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
     let start = sys::now();
     let asked = PATIENCE.has_any(start);
@@ -37,13 +37,13 @@ pub(crate) fn claim_now(socket: &'static Socket, fd: c_int, names: Names) {
         return;
     }
     let answered = || socket.stage() != Stage::Claimed || socket.answered();
-    // If it is stopped or overloaded its word will still be heard, by a later call on the
-    // connection.
+    // If the daemon is stopped or overloaded, a later call on the connection hears its answer.
     reply::until(answered, start + PATIENCE_MS as u64 * 1_000_000);
     PATIENCE.note(start, sys::now());
 }
 
-/// The same in a test, which would rather wait, for so many nanoseconds, than have the first bytes go by TCP.
+/// Asks for a pairing in a test, and waits for the answer for `longest` nanoseconds: rather that
+/// than have the first bytes go by TCP.
 pub(crate) fn claim_patiently(socket: &'static Socket, fd: c_int, names: Names, longest: u64) {
     let start = sys::now();
     if claim_with(socket, fd, Some(names), message::FLAG_ANSWER) {
@@ -74,11 +74,12 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
     if !ensure() || !LOCK.take() {
         return false;
     }
-    // It may wait for memory, which a process that only connects would not give it.
+    // The daemon may wait for memory of ours. A process that only connects would not notice
+    // otherwise.
     if has_mail() && !has_reader() {
         read_counted();
     }
-    // Behind what is due there is no room for a claim either.
+    // If there is no room for the messages that are due, there is none for a claim.
     if !due::catch_up() {
         LOCK.give();
         socket.put_off();
@@ -113,7 +114,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
             socket.dealings.told.store(true, Ordering::Relaxed);
             socket.dealings.passed_over.store(false, Ordering::Relaxed);
         }
-        // There is no room for it, or nobody any more to hear it: a later call claims it.
+        // The daemon has no room for the claim, or is gone: a later call claims the connection.
         Sent::Full | Sent::Lost => {
             if begun {
                 socket.put_off();

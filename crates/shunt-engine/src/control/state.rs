@@ -10,9 +10,9 @@ use crate::kept::Kept;
 use crate::thread::Lock;
 use crate::{link, sys, wake};
 
-/// After a failure, this long until the next try.
+/// How long after a failure the next try is (nanoseconds).
 pub(super) const RETRY_NS: u64 = 1_000_000_000;
-/// The longest that a daemon's answer is waited for, where one is.
+/// The longest wait for an answer of the daemon's, where a call waits (milliseconds).
 pub(super) const PATIENCE_MS: i64 = 50;
 pub(super) static LOCK: Lock = Lock::new();
 pub(super) static SOCKET: Kept = Kept::nothing();
@@ -29,17 +29,17 @@ pub(super) static SHOWN: AtomicBool = AtomicBool::new(false);
 
 /// Something may be due ([`super::due`]).
 pub(super) static ANY_DUE: AtomicBool = AtomicBool::new(false);
-/// Questions without an answer so far.
+/// Questions that have not been answered yet.
 pub(super) static OPEN_QUESTIONS: AtomicU32 = AtomicU32::new(0);
 
 /// Until when somebody reads for all, in nanoseconds; 0: nobody does. (A signal
 /// handler may leave the reader's wait by a jump: then its time runs out.)
 pub(super) static READS_UNTIL: AtomicU64 = AtomicU64::new(0);
-/// Some connection is wished back to TCP ([`Socket::wished`](crate::socket::Socket)).
+/// Some connection should go back to TCP ([`Socket::wished`](crate::socket::Socket)).
 pub(super) static WISHES: AtomicBool = AtomicBool::new(false);
 
-/// Claims of connections whose addresses leave their network namespace: in vain if nobody on this host has
-/// the other end.
+/// Claims of connections whose addresses lead out of their network namespace. They come to nothing if
+/// nobody on this host has the other end.
 pub(crate) static AFAR: Vain = Vain::new();
 
 /// Why nothing can be paired now.
@@ -80,7 +80,7 @@ pub(super) fn has_reader() -> bool {
     until != 0 && sys::now() < until
 }
 
-/// Some connection is wished back to TCP: the next wait sees to it.
+/// Some connection should go back to TCP: the next wait does that.
 pub(crate) fn wish_again() {
     WISHES.store(true, Ordering::Release);
 }

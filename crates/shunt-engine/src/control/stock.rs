@@ -76,7 +76,7 @@ pub(super) fn add(slots: u32) {
     }
 }
 
-/// What this process calls an arena of its own.
+/// A new number for an arena of this process.
 pub(super) fn next_number() -> u32 {
     NEXT_ARENA.fetch_add(1, Ordering::Relaxed)
 }
@@ -90,7 +90,7 @@ fn put_off(slots: u32) {
     }
 }
 
-/// Gives the daemon what it had no room for before, and asks it for sockets. With the lock.
+/// Gives the daemon arenas for which it had no room before, and asks it for sockets. With the lock.
 pub(super) fn catch_up() {
     if wake::wants_sockets() {
         let mut m = Message::new(Kind::Abroad);
@@ -114,7 +114,7 @@ pub(super) fn is_empty() -> bool {
         .all(|place| place.number.load(Ordering::Relaxed) == 0)
 }
 
-/// What the daemon had is of no use any more.
+/// Drops the stock: the daemon that had it is gone.
 pub(super) fn forget() {
     // SAFETY: what is in stock nobody has looked at.
     empty(|arena| unsafe { arena.unmap() });

@@ -2,15 +2,16 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// So many claims in a row that came to nothing show that they do not pay just now: …
+/// This many claims in a row that came to nothing show that claims of that kind do not pay now: …
 const MANY: u32 = 64;
-/// … then one in so many is made at once.
+/// … from then on only one in this many is made at once.
 const PROBE: u32 = 64;
 
 /// Claims of one kind.
 #[derive(Debug)]
 pub(crate) struct Vain {
-    /// The last ones that came to nothing, and those that were not made for it.
+    /// How many in a row came to nothing; beyond [`MANY`], how many were not made since the last
+    /// one that was.
     count: AtomicU32,
 }
 

@@ -1,4 +1,4 @@
-//! Of which events of its members' base sockets the inner set tells.
+//! For which events of their base sockets the members of the inner set are registered.
 //!
 //! A thread that waits on the set itself does not mind an event that nobody wants: it looks, and sleeps on. So a member
 //! comes with [`ALL`], and no change of its registration takes a system call.
@@ -25,14 +25,14 @@ use crate::tcp;
 
 const EDGE: u32 = libc::EPOLLET as u32;
 
-/// What the library needs besides until a connection is the kernel's altogether: a peer that was killed shows itself by the end of
-/// its stream, and what this side owes its peer by TCP goes on once the kernel has room.
+/// The events that the library itself needs as long as a connection is not wholly the kernel's: the end of the stream, which shows
+/// that a peer was killed, and room in the kernel, to send what this side owes its peer by TCP.
 const OURS: u32 = (libc::EPOLLRDHUP | libc::EPOLLOUT) as u32;
 
-/// Edges of everything: what counts is judged when the member is looked at.
+/// Edges of all events: which of them count is decided when the member is looked at.
 pub(super) const ALL: u32 = (libc::EPOLLIN | libc::EPOLLPRI) as u32 | OURS | ALWAYS | EDGE;
 
-/// With which events a new member comes.
+/// The events with which a new member is registered.
 pub(super) fn at_first(set: &Set, state: &State, item: &Item) -> u32 {
     if state.narrows && may_narrow(set) {
         needed(item)
@@ -41,11 +41,11 @@ pub(super) fn at_first(set: &Set, state: &State, item: &Item) -> u32 {
     }
 }
 
-/// Those of which the inner set must tell.
+/// The events of a member that the inner set must tell.
 fn needed(item: &Item) -> u32 {
     match wanted(item.events) {
         _ if item.inactive => EDGE,
-        // It is used up; when it is armed anew, the kernel tells of what is there.
+        // A one-shot registration that is used up. When it is armed anew, the kernel tells what is there.
         0 => EDGE,
         wanted if is_kernels(item) => wanted | EDGE,
         wanted => wanted | OURS | EDGE,
@@ -56,13 +56,14 @@ fn is_kernels(item: &Item) -> bool {
     Conn::new(item.socket, item.socket.fd()).is_some_and(|conn| stream::is_plain(&conn))
 }
 
-/// A relative that has the inner set, too, knows only of its own changes.
+/// Whether the events of members may be changed. If a relative has the inner set, too, they may not: it knows only of its own
+/// changes.
 fn may_narrow(set: &Set) -> bool {
     set.is_own() && set.waited_on.is_unknown()
 }
 
-/// The program has changed a registration, and is told of what is there by the look that follows. With the set's lock. `Err`: the
-/// kernel has refused.
+/// Changes the events of a member after the program has changed its registration. The look that follows tells the program what is
+/// there. With the set's lock. `Err`: the kernel has refused.
 pub(super) fn follow(set: &'static Set, state: &mut State, index: u32) -> Result<(), Errno> {
     let item = &mut state.items[index as usize];
     if !item.moved || item.outside {
@@ -98,8 +99,8 @@ pub(super) fn begun_again(set: &'static Set, state: &mut State, index: u32) {
             ALL | events
         };
         renew(set, state, index, events);
-        // What that makes the inner set tell is no news to who waits from outside. Where a relative may be told instead of this
-        // process, both are.
+        // The change makes the inner set report the member, which is no news to a thread that waits from outside. Where a
+        // relative may take this report instead of this process, both look.
         if !set.may_be_shared() {
             hear_inner(set, state, true, None);
             set.kick();
@@ -107,8 +108,8 @@ pub(super) fn begun_again(set: &'static Set, state: &mut State, index: u32) {
     }
 }
 
-/// Somebody waits on the set from outside: of what nobody wants the inner set tells no more. `true`: of some members it tells
-/// something else than before, which is to be heard. With the set's lock.
+/// A `poll` or another set waits on this set: its inner set tells no more of events that nobody wants. `true`: for some
+/// members it now tells of other events than before, and is to be asked for them. With the set's lock.
 pub(super) fn narrow(set: &'static Set, state: &mut State) -> bool {
     if !may_narrow(set) {
         return false;
@@ -129,7 +130,7 @@ pub(super) fn narrow(set: &'static Set, state: &mut State) -> bool {
     any
 }
 
-/// The same of those that have been looked at.
+/// [`narrow`], also for the members in the queue, which have just been looked at.
 pub(super) fn narrow_queued(set: &'static Set, state: &mut State) -> bool {
     for at in 0..state.queue.len() {
         state.may_narrow_later(state.queue[at]);
@@ -151,19 +152,19 @@ fn renew(set: &'static Set, state: &mut State, index: u32, events: u32) {
         let _ = change(set, item, index, events);
         return;
     }
-    // An edge is told once.
+    // The change reports the member anew, but an edge must be told once: this finds out whether something has come meanwhile.
     let before = tcp::mark(fd);
     hear_inner(set, state, true, None);
     let _ = change(set, &mut state.items[index as usize], index, events);
     hear_others(set, state, index);
-    // An end that was there before has been told to nobody who did not ask for it.
+    // An end that was there before was not told if nobody had asked for it.
     if tcp::mark(fd) != before || hears_more && sys::ready(fd, libc::POLLRDHUP) != 0 {
         state.enqueue(index, true);
     }
 }
 
-/// In a forked child: another thread of the parent's may have been in the middle of narrowing, so what the members of such a set come
-/// with is not known, and the next change of each says it.
+/// In a forked child: another thread of the parent's may have been in the middle of narrowing. So the events of such a set's members
+/// are not known, and each next change of a registration sets them.
 pub(super) fn after_fork_child(state: &mut State) {
     if state.narrows {
         state.items.iter_mut().for_each(|item| item.base = EDGE);
@@ -178,7 +179,7 @@ fn change(set: &Set, item: &mut Item, index: u32, events: u32) -> Result<(), Err
     Ok(())
 }
 
-/// How the inner set has a member.
+/// The `epoll_event` with which a member is registered in the inner set.
 pub(super) fn member(item: &Item, index: u32, events: u32) -> epoll_event {
     epoll_event {
         events,
@@ -249,7 +250,7 @@ mod tests {
             sys::ready(self.set.fd(), libc::POLLIN) != 0
         }
 
-        /// The same to who has looked at it from outside just before.
+        /// Whether the kernel shows the set as ready, after a look from outside.
         fn looks_ready(&self) -> bool {
             expose(self.set);
             self.is_ready()

@@ -40,8 +40,8 @@ impl Known {
     }
 }
 
-/// What keeps the registrations where they are: one that the kernel may have
-/// an event for, or has disarmed, must not move unless that is `known`.
+/// Why the registrations of a socket cannot move now: one for which the kernel may have an event,
+/// or that it has disarmed, must not move unless that is `known`.
 pub(crate) fn obstacle(socket: &Locked, pair: &Pair, known: Known) -> Option<Reason> {
     if socket.items.is_empty() {
         return None;
@@ -90,16 +90,15 @@ pub(crate) fn obstacle(socket: &Locked, pair: &Pair, known: Known) -> Option<Rea
     })
 }
 
-/// Whether the kernel knows the registration by a number that names the socket still. It takes no other one for it, and what
-/// has that number by now may be in the set, too.
+/// Whether the number by which the kernel knows the registration still names the socket. The kernel takes no other number
+/// for it; and another file that has the number by now may be in the set, too.
 fn may_move(item: &Item) -> bool {
     item.moved || item.is_named()
 }
 
-/// A socket is being attached, or comes back to its rings: its registrations move here, unless
-/// they are here.
-/// `Some(false)`: the kernel may have an event to report first; `None`: no
-/// resources. Then nothing has changed.
+/// Moves the registrations of a socket that is being attached, or comes back to its rings, to inner
+/// sets. `Some(false)`: the kernel may have an event to report first. `None`: there are no
+/// resources. In both cases nothing has changed.
 pub(crate) fn carry(socket: &Locked, fd: c_int, pair: &Pair, known: Known) -> Option<bool> {
     if socket.items.is_empty() {
         return Some(true);
@@ -177,12 +176,14 @@ fn carry_one(
     if !move_in(set, s, item, pair.link) {
         return Carried::NoResources;
     }
-    // The kernel has disarmed it, or may have: nobody is told of anything before the program arms it anew.
+    // The kernel has disarmed the one-shot registration, or may have: nothing is reported before the program arms it
+    // anew.
     let moved = &mut s.items[item as usize];
     if moved.events & libc::EPOLLONESHOT as u32 != 0 && known.is_arming(set, moved) {
         moved.events &= FLAGS;
     }
-    // The inner set tells of its new member what the program knows, or what the first look at it finds.
+    // The inner set reports its new member at once. The program knows of these events, or the first look finds them: this
+    // report is dropped.
     if mark.is_some() || !set.may_be_shared() {
         hear_others(set, s, item);
     }
@@ -191,11 +192,11 @@ fn carry_one(
     Carried::Here { quiet }
 }
 
-/// A registration has moved of which there may be something to report. With its set's lock.
+/// Queues a registration that has moved, if it may have something to report. With its set's lock.
 fn queue_carried(set: &Set, s: &mut State, item: u32, known: Known) {
     let moved = &mut s.items[item as usize];
     if known.is_arming(set, moved) {
-        // The call that modifies it queues it.
+        // The call of the program's that modifies it queues it.
         moved.look = true;
     } else {
         s.enqueue(item, true);
@@ -248,7 +249,7 @@ pub(super) fn move_in(
     let mut base = base_events::member(item, index, events);
     let fd = item.fd;
     let mut enter = |operation| sys::epoll_ctl(inner, operation, fd, &raw mut base);
-    // One that was to go while its number named another socket is there still.
+    // A registration that could not be taken out while its number named another socket is still there.
     let entered = match enter(libc::EPOLL_CTL_ADD) {
         Err(libc::EEXIST) => enter(libc::EPOLL_CTL_MOD),
         entered => entered,
@@ -316,7 +317,7 @@ fn give_back_item(set: &'static Set, socket: &Locked, index: u32) {
     let moved = here
         && set.with(|state| {
             let item = &mut state.items[index as usize];
-            // The kernel takes none by a number that names something else.
+            // The kernel can register the socket only by a number that still names it.
             let moved = item.moved && !item.inactive && item.is_named();
             if moved {
                 (item.polled, item.queued, item.listed) = (false, false, false);
@@ -331,7 +332,7 @@ fn give_back_item(set: &'static Set, socket: &Locked, index: u32) {
     }
 }
 
-/// Moves it back.
+/// Moves a registration back to the program's set.
 fn move_out(set: &'static Set, index: u32, link: &'static Link) {
     set.with(|state| {
         let at = if state.items[index as usize].outside {
@@ -347,7 +348,7 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
             u64: item.data,
         };
         let (fd, is_named) = (item.fd, item.is_named());
-        // Otherwise that would be a registration of something else.
+        // If its number names something else by now, the kernel would register that.
         if is_named {
             let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
             let _ = sys::epoll_ctl(set.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event);
@@ -360,10 +361,10 @@ fn move_out(set: &'static Set, index: u32, link: &'static Link) {
 /// A registration of a socket that waits to be attached: by which descriptor, and whether it is edge-triggered.
 type Waiting = (&'static Socket, c_int, bool);
 
-/// As many of them as are looked at before one wait.
+/// The most such registrations that are looked at before one wait.
 pub(crate) const AT_ONCE: usize = 32;
 
-/// Those of a set whose turn it is.
+/// The next registrations of a set that wait to be attached, in turn.
 #[cold]
 pub(crate) fn waiting(set: &'static Set) -> [Option<Waiting>; AT_ONCE] {
     let mut paired = [None; AT_ONCE];
@@ -372,16 +373,16 @@ pub(crate) fn waiting(set: &'static Set) -> [Option<Waiting>; AT_ONCE] {
         if set.moved.load(Ordering::Relaxed) == set.tracked.load(Ordering::Relaxed) {
             return;
         }
-        // Those that cannot be attached yet keep nobody from their turn.
+        // In turn, so that some which cannot be attached yet do not hold up the others.
         let last = state.brought;
         Socket::each_paired(last, |socket| {
             state.visit_socket(socket.index(), |item| {
                 let edge = item.events & libc::EPOLLET as u32 != 0;
-                // Its number may be another's by now.
+                // The number may name another file by now.
                 if item.moved || !item.is_named() {
                     return;
                 }
-                // One in several sets never can be; trying costs system calls.
+                // A socket in several sets never can be attached, and each try costs system calls: so tries become rare.
                 item.put_off += u32::from(edge && item.put_off < u32::MAX);
                 if n < paired.len() && (item.put_off < 16 || item.put_off % 64 == 0) {
                     item.armed &= !edge;
@@ -407,12 +408,12 @@ mod tests {
     use crate::hold::Held;
     use crate::table::{self, Word};
 
-    /// How many events a wait tells that does not sleep.
+    /// How many events a wait that does not sleep tells.
     fn told(set: &'static Set) -> usize {
         told_by(set, true)
     }
 
-    /// The same of one that asks the kernel, or does not.
+    /// How many events it tells if it asks the kernel (`look`), or does not.
     fn told_by(set: &'static Set, look: bool) -> usize {
         let mut events = [epoll_event { events: 0, u64: 0 }; 4];
         // SAFETY: the array is there as long as the room is.

@@ -17,7 +17,7 @@ use crate::sys;
 /// While shunted sockets keep a set busy, the kernel's side of it is looked at
 /// at least this often (ticks, about 10 µs), …
 pub(crate) const LOOK_OFTEN: u32 = 26_000;
-/// … and less and less, down to this (about 600 µs), while there is nothing.
+/// … and more and more rarely, down to this (about 600 µs), while it has nothing.
 const LOOK_SELDOM: u32 = 3 << 19;
 
 /// Whether it is time, `now` (ticks), to look at the kernel's side; not before
@@ -30,8 +30,8 @@ pub(crate) fn is_due(set: &Set, now: u64, earliest: u64) -> bool {
             && now.wrapping_sub(earliest) as i64 >= 0
 }
 
-/// Whether there may be something; a look without the lock, which may be wrong
-/// for a moment.
+/// Whether the set may have something to report: a look without the lock, which may be wrong for a
+/// moment.
 #[inline]
 pub(crate) fn has_news(set: &'static Set) -> bool {
     set.with(|state| is_told(state)).unwrap_or(false)
@@ -52,14 +52,14 @@ fn is_logged(state: &State) -> bool {
     state.follows.iter().any(has_news)
 }
 
-/// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where
-/// there is nothing it looks again, so many times, without the pauses and the care of a
-/// real wait: each would cost more than the answer.
+/// Gathers what is ready: from the kernel's side if `look`, then shunted items. Where nothing is
+/// ready it looks again, up to `patience` times, without the pauses and the care of a real wait:
+/// each would cost more than the answer.
 pub(crate) fn collect(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> usize {
     gather(set, room, look, patience).0
 }
 
-/// The same from both sides; and whether the kernel has told of everything that it has.
+/// Gathers what is ready from both sides, with one look; and says whether the kernel has told of everything that it has.
 pub(crate) fn collect_all(set: &'static Set, room: &mut Room) -> (usize, bool) {
     gather(set, room, true, 0)
 }
@@ -75,7 +75,7 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usi
         if look {
             set.looked_at.store(sys::ticks(), Ordering::Relaxed);
             harvest(state);
-            // Neither side may starve the other.
+            // The kernel's side and ours take turns, so that neither starves the other.
             ours = state.queue.len();
             share = match (ours, room.len()) {
                 (0, n) => n,
@@ -90,12 +90,12 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usi
             n => gather_both(state, room, n, ours > 0),
         };
         if share == 0 && found == 0 {
-            // It was our turn, but there was nothing.
+            // It was the turn of shunted sockets, but none is ready: the kernel's side gets the whole room.
             let most = room.len();
             (found, is_all) = ask_kernel(set, state, room, most);
             found = deliver(state, room, found);
         }
-        // Of many logs each look takes long.
+        // With many logs each look takes long, so there are fewer.
         let looks = patience / state.follows.len().max(1) as u32;
         if found == 0 && !room.is_missing() {
             let news = (0..looks).find_map(|_| gather_ours(state, room));
@@ -105,8 +105,8 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usi
         if polled::is_due(state) || !state.busy.is_empty() {
             set.chores.store(true, Ordering::Relaxed);
         }
-        // Level-triggered items stay queued: with others asleep, one of them may
-        // have room for what we leave.
+        // The room is full, and level-triggered items stay queued: another thread that sleeps on
+        // the set may have room for them.
         if found == room.len() && !state.queue.is_empty() {
             set.kick();
         }
@@ -115,7 +115,7 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usi
     .unwrap_or((0, false))
 }
 
-/// Reports what is ready of ours, where nothing has been reported yet; how much. `None`: nothing may be.
+/// Reports shunted items that are ready, at the beginning of the room; returns how many. `None`: none can be ready.
 #[inline(always)]
 fn gather_ours(state: &mut State, room: &mut Room) -> Option<usize> {
     if polled::may_report(state, room) && !is_logged(state) {
@@ -125,28 +125,28 @@ fn gather_ours(state: &mut State, room: &mut Room) -> Option<usize> {
     }
 }
 
-/// Reports what is ready of ours, behind `found` events; how many there are now.
+/// Reports shunted items that are ready, behind `found` events. Returns how many events there are now.
 fn gather_queued(state: &mut State, room: &mut Room, found: usize) -> usize {
     harvest(state);
     deliver(state, room, found)
 }
 
-/// Reports what is ready of ours beside `told` events of the kernel's; how many there are now. If there was something before
-/// the kernel was asked, ours come first: nobody knows better what came first, and a level that is told again stands in
-/// front in the kernel, too.
+/// Reports shunted items that are ready beside `told` events of the kernel's. Returns how many there are now. If some were
+/// queued before the kernel was asked (`ours_first`), they are put first: the true order is not known, and in the kernel,
+/// too, a level that is told again stands in front.
 #[inline(never)]
 fn gather_both(state: &mut State, room: &mut Room, told: usize, ours_first: bool) -> usize {
     let found = gather_queued(state, room, told);
     if ours_first {
-        // SAFETY: the kernel and `deliver` have stored so many.
+        // SAFETY: the kernel and `deliver` have stored `found` events.
         unsafe { room.stored(found) }.rotate_left(told);
     }
     found
 }
 
-/// What the program gets of `n` events of the kernel's, and what is ready of ours: a thread that takes a call out of
-/// the channel reads the logs after that. Ours come where the kernel has told of the call: what came before it is
-/// reported first, what came after it behind, as it came.
+/// The events that the program gets after the kernel has stored `n`: the program's own, and those of shunted items.
+/// If the kernel has reported a call, this thread takes it out of the channel and reads the logs. Then the shunted
+/// items stand where the call stood among the kernel's events, so that the order is that in which things came.
 pub(crate) fn take_events(
     set: &'static Set,
     slept_on: c_int,
@@ -154,7 +154,7 @@ pub(crate) fn take_events(
     n: usize,
     limit: Limit,
 ) -> usize {
-    // SAFETY: the kernel has stored so many.
+    // SAFETY: the kernel has stored this number of events.
     let told = unsafe { room.stored(n) };
     let before = told.iter().position(|event| set.is_report(event));
     let mut kept = take_inner(set, told);
@@ -170,11 +170,11 @@ pub(crate) fn take_events(
     if !set.is_shunted() || kept == room.len() {
         return kept;
     }
-    // Reports of our own may have been where the program's would have been.
+    // Reports of the library's own may have taken the room of the program's events.
     let look = kept == 0 && n == room.len() && limit.is_up();
     let found = kept + room.behind(kept, |rest| collect(set, rest, look, 0));
     if let Some(before) = before.filter(|&before| before < kept) {
-        // SAFETY: the kernel and `collect` have stored so many.
+        // SAFETY: the kernel and `collect` have stored `found` events.
         put_last(unsafe { room.stored(found) }, before..kept);
     }
     found
@@ -185,11 +185,11 @@ fn put_last(told: &mut [epoll_event], part: std::ops::Range<usize>) {
     told[part.start..].rotate_left(part.len());
 }
 
-/// Asks for what the kernel has, no more than `most` events; returns how many, and whether that is all. Where it has told of nothing but our own reports, which
-/// are taken out, it is asked again: they are no reason to leave out the program's. Not
-/// where something is left, which it would tell twice.
+/// Asks the kernel for up to `most` events. Returns how many there are, and whether the kernel has no more. If it has told
+/// nothing but reports of the library's own, which are taken out, it is asked again: they must not displace the program's events.
+/// If some of the program's are among them it is not, since it would tell these twice.
 fn ask_kernel(set: &'static Set, state: &mut State, room: &mut Room, most: usize) -> (usize, bool) {
-    /// A report may come back while it is heard.
+    /// It is asked this often: a report may come anew while the last one is being heard.
     const REPORTS: u32 = 3;
     let (mut found, mut heard, mut is_all) = (0, false, false);
     if most == 0 {
@@ -202,7 +202,7 @@ fn ask_kernel(set: &'static Set, state: &mut State, room: &mut Room, most: usize
         set.kernel_has_more.store(is_full, Ordering::Relaxed);
         is_all = asked.is_ok() && !is_full;
         heard |= n > 0;
-        // SAFETY: the kernel has stored so many.
+        // SAFETY: the kernel has stored this number of events.
         found = take_inner_with(set, state, unsafe { room.stored(n) });
         if !is_full || found > 0 {
             break;
@@ -257,7 +257,7 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         let Some(index) = state.queue.pop_front() else {
             break;
         };
-        // It may have been used up by this, or have gone back to TCP.
+        // The report may have used up the registration, or the connection may have gone back to TCP.
         state.may_narrow_later(index);
         let item = &mut state.items[index as usize];
         item.listed = false;
@@ -274,7 +274,7 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         };
         let end = item.end;
         if (item.polled || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
-            // Before the look at what is there: better an edge too many than one too few.
+            // Noted before the look at what is there: an edge too many does less harm than one too few.
             item.end = conn.consumer().end();
         }
         let mask = stream::mask(&conn, wanted(item.events), look) & wanted(item.events);
@@ -286,7 +286,7 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
             u64: item.data,
         };
         if !room.put(found, event) {
-            // The next wait tells it first.
+            // There was no room: the next wait tells it first.
             (item.look, item.end) = (look, end);
             (item.queued, item.listed) = (true, true);
             state.queue.push_front(index);
@@ -313,10 +313,10 @@ pub(super) fn has_ready(set: &'static Set) -> bool {
     }
     set.with(|state| {
         base_events::narrow(set, state);
-        // In this order: a call that is heard says nothing but that a log has news.
+        // In this order: a call that is taken out says only that a log has news, so the logs come after it.
         hear_inner(set, state, true, None);
         harvest(state);
-        // That look may bring some of them back to TCP.
+        // This look may move some members back to TCP, which the inner set must follow.
         is_any_ready(state)
             || base_events::narrow_queued(set, state) && {
                 hear_inner(set, state, true, None);
@@ -335,7 +335,7 @@ pub(crate) fn has_some(set: &'static Set) -> bool {
     .unwrap_or(false)
 }
 
-/// Asks without reporting: an edge stays an edge for the real wait.
+/// Whether some queued item is ready. It reports nothing, so that an edge is left for the real wait.
 fn is_any_ready(state: &State) -> bool {
     state.queue.iter().any(|&index| {
         let item = &state.items[index as usize];

@@ -1,4 +1,4 @@
-//! Which links' logs a set reads, and at which doors it stands for that.
+//! Which links' logs a set reads, and at which door of each link it is registered.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use super::state::{Follow, State};
 use crate::link::Link;
 
 impl State {
-    /// Reads the logs of this link from now on.
+    /// One member more on this link: the set reads the link's logs from now on.
     pub(super) fn follow(&mut self, link: &'static Link, set: &Set) {
         if let Some(follow) = self.follows.iter_mut().find(|f| std::ptr::eq(f.link, link)) {
             follow.members += 1;
@@ -44,14 +44,14 @@ impl State {
         }
     }
 
-    /// One member less.
+    /// One member less on this link: without any, the set stops reading its logs.
     pub(super) fn unfollow(&mut self, link: &'static Link, set: &Set) {
         if let Some(at) = self.follows.iter().position(|f| std::ptr::eq(f.link, link)) {
             self.follows[at].members -= 1;
             if self.follows[at].members == 0 {
                 hearing::leave_door(set, &self.follows.swap_remove(at));
                 link.unhold();
-                // Who waits for a listener is called, too.
+                // Threads that wait for a listener are called by the channel, too.
                 if self.follows.is_empty() && self.listeners.is_empty() {
                     hearing::unwatch(set);
                 }

@@ -32,8 +32,9 @@ pub(super) fn tell_doors(set: &Set, state: &State) -> bool {
     })
 }
 
-/// The same at one door. Where the channel has been lost, and opened again by another name,
-/// another process may have taken the door for a dead one's.
+/// Says at one door where the sleeping thread can be called. `false`: it cannot. If the channel was
+/// lost, and opened again by another name, another process may have taken the door for that of a
+/// dead one.
 fn tell_door(set: &Set, follow: &Follow) -> bool {
     let Some(number) = door(set, follow) else {
         return false;
@@ -48,14 +49,14 @@ fn tell_door(set: &Set, follow: &Follow) -> bool {
     stands
 }
 
-/// The door at which the set stands.
+/// The door at which the set is registered, if it still is.
 pub(super) fn door(set: &Set, follow: &Follow) -> Option<u32> {
     let stands = |&door: &u32| follow.link.set(door) == Some(set.index());
     follow.door.filter(stands)
 }
 
-/// Finds a door for a set that comes to a link. Its threads that are asleep stand there at once.
-/// With the set's lock. `None`: there is none.
+/// Finds a door for a set that has its first member on a link, and counts the set's sleepers there.
+/// With the set's lock. `None`: no door is free.
 pub(super) fn find_door(set: &Set, link: &Link) -> Option<u32> {
     if !set.is_own() || !watch(set) {
         return None;
@@ -81,7 +82,7 @@ fn doors() -> impl Iterator<Item = u32> {
     0..layout::GROUPS as u32
 }
 
-/// Whether there is a door for a set that comes.
+/// Whether a link has a door for another set.
 pub(super) fn is_free(link: &Link) -> bool {
     doors().any(|number| holder(link, number) == Address::NOWHERE)
         || doors().any(|number| is_left(link, number).is_some())
@@ -91,7 +92,7 @@ fn holder(link: &Link, number: u32) -> u64 {
     link.own().door(number).address.look().0
 }
 
-/// The name at a door whose process has died.
+/// The name at a door, if the process that used it has died.
 #[cold]
 fn is_left(link: &Link, number: u32) -> Option<u64> {
     let name = holder(link, number);
@@ -116,17 +117,17 @@ pub(super) fn is_relatives(pair: &Pair, wait: u32) -> bool {
     wait & slot::WATCHED != 0 && is_anothers(pair.link, group)
 }
 
-/// The set has nothing of that link any more, or is gone. With its lock, or where the set ends.
+/// Leaves a door, since the set has no member on its link any more, or ends. With the set's lock, or where it ends.
 pub(super) fn leave_door(set: &Set, follow: &Follow) {
     if let Some(number) = door(set, follow) {
         follow.link.enter_set(number, None);
-        // All else there is the next holder's to write.
+        // The next set at this door writes everything else there.
         let address = &follow.link.own().door(number).address;
         address.leave(follow.name.get());
     }
 }
 
-/// Has the set's channel in it. `false`: that cannot be done.
+/// Puts the set's channel into the set. `false`: that cannot be done.
 pub(super) fn watch(set: &Set) -> bool {
     if set.channel.is_outdated() {
         set.channel.close();
@@ -159,7 +160,7 @@ pub(super) fn unwatch(set: &Set) {
     }
 }
 
-/// Whether the socket's registrations say by one door what happens to it.
+/// Whether all registrations of a socket are served by one door.
 pub(super) fn is_at_one_door(socket: &Locked) -> bool {
     let Some(pair) = socket.pair() else {
         return true;
@@ -180,8 +181,8 @@ pub(super) fn is_at_one_door(socket: &Locked) -> bool {
     is_one && stands && (only.is_none() || !is_watched_by_relative(pair))
 }
 
-/// The set cannot be called, or not from every door: what it cannot hear of is waited for by TCP.
-/// Without locks and tokens.
+/// The set cannot be called, or not from every door: connections whose peers cannot call it go back
+/// to TCP. Without locks and tokens.
 #[cold]
 pub(super) fn leave_rings(set: &'static Set) {
     let sockets = set.with(|state| {
@@ -199,7 +200,7 @@ pub(super) fn leave_rings(set: &'static Set) {
     sockets.into_iter().flatten().for_each(leave_ring);
 }
 
-/// The same of one connection.
+/// Moves one connection that is on its rings back to TCP, since its peer cannot call the set.
 #[cold]
 pub(super) fn leave_ring(socket: &'static Socket) {
     hold::beside_close(socket, || {

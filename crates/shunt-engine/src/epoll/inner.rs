@@ -14,9 +14,9 @@ use crate::stream::Conn;
 use crate::sys::{self, Errno};
 use crate::table::{self, Word};
 
-/// What the inner set reports the NIC with.
+/// The data of the NIC's registration in the inner set.
 const NIC: u64 = KICK - 1;
-/// What it reports a kick with.
+/// The data of the kick's registration there.
 const KICK: u64 = u64::MAX;
 
 impl Set {
@@ -61,7 +61,7 @@ impl Set {
         Ok(inner)
     }
 
-    /// Has the NIC in the inner set, by which other hosts are reached. With the lock held.
+    /// Puts the NIC by which other hosts are reached into the inner set. With the lock held.
     pub(super) fn watch_nic(&self) {
         let mut event = epoll_event {
             events: libc::EPOLLIN as u32,
@@ -73,13 +73,13 @@ impl Set {
         }
     }
 
-    /// How the program's set reports the inner one: an address of ours, which
-    /// no program has as its data.
+    /// The data of the inner set's registration in the program's set: an address of ours, which no
+    /// program uses as its data.
     pub(super) fn magic(&self) -> u64 {
         std::ptr::from_ref(self) as u64
     }
 
-    /// How it reports the socket by which it is called.
+    /// The data of the channel's registration in the program's set.
     pub(super) fn call_magic(&self) -> u64 {
         self.magic() + 1
     }
@@ -112,12 +112,12 @@ impl Set {
 /// Takes our own reports out of the program's events and hears what they have to say. Returns how many events are the program's.
 pub(super) fn take_inner(set: &'static Set, told: &mut [epoll_event]) -> usize {
     if set.inner.load(Ordering::Acquire) < 0 && !set.looks_in_turns() {
-        // It has members, and so something to report, only once it is known here.
+        // Without members it has nothing to report.
         return told.len();
     }
     let kept = set.with(|state| take_inner_with(set, state, told));
     kept.unwrap_or_else(|| {
-        // In a signal handler that interrupted a change of the set: heard later.
+        // A signal handler has interrupted a change of the set: the report is heard later.
         let n = told.len();
         let n = leave_out(set.call_magic(), told, n).unwrap_or(n);
         leave_out(set.magic(), told, n).unwrap_or(n)
@@ -131,8 +131,8 @@ fn leave_out(magic: u64, told: &mut [epoll_event], n: usize) -> Option<usize> {
     Some(n - 1)
 }
 
-/// Takes reports of ours out of the events of a set that was closed meanwhile: its number
-/// may name another set, and no thread is in a call on that. Returns how many are left.
+/// Takes the library's own reports out of the events of a set that is not tracked, or was closed
+/// meanwhile. Returns how many events are left.
 pub(crate) fn take_foreign(told: &mut [epoll_event]) -> usize {
     let mut left = 0;
     for i in 0..told.len() {
@@ -173,8 +173,8 @@ pub(super) fn hear_inner(
     leave_kick: bool,
     except: Option<u32>,
 ) {
-    // Calls that are still there would make the set look ready to whatever contains it;
-    // but somebody may send them without end.
+    // Calls that stay in the channel would make the set look ready from outside. No more than a few
+    // are taken, since a peer may send them without end.
     if set.channel.hear() {
         let _ = (0..16).all(|_| set.channel.hear_sure());
         sleepers::call_again(set, state);
@@ -187,8 +187,8 @@ pub(super) fn hear_inner(
         for event in &events[..n] {
             let (kind, data) = (event.events, event.u64);
             if data == KICK {
-                // A thread in a plain wait knows of nothing else.
-                // It may be for the parent.
+                // A thread in a plain wait is woken by nothing else; and a kick may be for the
+                // parent process.
                 if leave_kick || set.plain_sleepers.load(Ordering::SeqCst) != 0 || set.naps() {
                     continue;
                 }
@@ -224,7 +224,7 @@ pub(super) fn hear_inner(
 /// Hears what the inner set has to say of all but one item.
 pub(super) fn hear_others(set: &'static Set, state: &mut State, item: u32) {
     hear_inner(set, state, true, Some(item));
-    // A call may have been for a thread that sleeps.
+    // The call that was taken out may have been for a thread that still sleeps.
     set.kick();
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn inner(fd: c_int) -> Option<c_int> {
     (inner >= 0).then_some(inner)
 }
 
-/// If `fd` is a number of ours that the program wants: moves elsewhere.
+/// Moves a descriptor of the library's to another number, if the program wants its number `fd`.
 pub(crate) fn make_way(fd: c_int) {
     for set in SETS.each().filter(|s| s.live.load(Ordering::Acquire)) {
         set.make_way(fd);

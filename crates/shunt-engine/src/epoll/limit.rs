@@ -41,7 +41,7 @@ impl Limit {
         Some(span(left))
     }
 
-    /// The same, but no more than `most` nanoseconds.
+    /// The time that is left, but no more than `most` nanoseconds.
     pub(crate) fn left_of(&self, most: u64) -> timespec {
         match self.until {
             _ if self.now => span(0),
@@ -50,7 +50,7 @@ impl Limit {
         }
     }
 
-    /// The same limit, or one in so many nanoseconds if that is sooner.
+    /// This limit, or one that is `nanoseconds` away if that is sooner.
     pub(crate) fn at_most(self, nanoseconds: u64) -> Self {
         let sooner = Self::new(Some(nanoseconds));
         match self.until {

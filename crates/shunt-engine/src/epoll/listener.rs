@@ -13,13 +13,14 @@ use super::state::Item;
 use super::wanted;
 use crate::socket::Socket;
 
-/// So many of a set are looked at.
+/// The most listeners of one set that are looked at.
 const MOST: usize = 8;
 
 /// What a listener is when there is something to accept.
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
-/// What a registration asks to be told of that. One that is one-shot is the kernel's alone, which would have to disarm it.
+/// The events by which a registration asks to be told of something to accept. A one-shot registration is left to the
+/// kernel, which would have to disarm it.
 fn readable(item: &Item) -> u32 {
     if item.events & libc::EPOLLONESHOT as u32 == 0 {
         wanted(item.events) & READABLE
@@ -29,7 +30,7 @@ fn readable(item: &Item) -> u32 {
 }
 
 impl Set {
-    /// The listeners that it watches for connections to accept.
+    /// The listeners in the set that it watches for connections to accept.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = &'static Socket> + use<> {
         let mut found = [None; MOST];
         if self.listeners.load(Ordering::Acquire) != 0 {
@@ -51,14 +52,15 @@ impl Set {
         self.is_own() && !self.naps() && self.with(watches) == Some(true)
     }
 
-    /// Says where its sleepers are called.
+    /// Writes down where the set's sleepers are called.
     pub(crate) fn tell(&self, at: &Address) {
         self.channel.tell(at);
     }
 }
 
-/// Tells of listeners for which something is taken, behind `found` events; how many there are now. `last`: the how manieth
-/// of all the last one of a listener's is that waits for an `accept`; 0: there is none.
+/// Reports listeners with taken connections that wait for an `accept`, behind `found` events. Returns how many events
+/// there are now. `last` gives the number of a listener's youngest such connection, counted over all of this process; 0:
+/// there is none.
 #[cold]
 pub(crate) fn tell_listeners(
     set: &Set,

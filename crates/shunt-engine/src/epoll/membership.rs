@@ -12,10 +12,10 @@ use super::watch::say_watched;
 use crate::socket::Socket;
 use crate::sys;
 
-/// The last descriptor of a socket is about to be closed while the daemon may
-/// hold a copy of it, which would keep the kernel's registration alive. (So does a relative
-/// that goes on with the connection and the set.)
-pub(crate) fn part(socket: &'static Socket, fd: c_int) {
+/// Takes the kernel's registrations of a socket out of the program's sets before its last
+/// descriptor is closed: the daemon may hold a copy, which would keep them alive. (A relative that
+/// still uses the connection and the set does that, too, as natively.)
+pub(crate) fn unregister_before_close(socket: &'static Socket, fd: c_int) {
     if socket.items.is_empty() || socket.share.is_shared() {
         return;
     }
@@ -37,7 +37,8 @@ pub(crate) fn part(socket: &'static Socket, fd: c_int) {
     }
 }
 
-/// Whether the program has registered a socket with a set, and the kernel knows only the library's registration of it.
+/// Whether the program has registered a socket with a set, while the kernel knows only the
+/// library's own registration.
 pub(crate) fn has(socket: &'static Socket) -> bool {
     if socket.items.is_empty() {
         return false;
@@ -64,7 +65,7 @@ pub(crate) fn forget(socket: &'static Socket) {
     };
     let link = socket.pair().map(|p| p.link);
     let items = socket.change_places(std::mem::take);
-    // A relative may go on with the connection, and watch it.
+    // A relative may still use the connection, and watch it.
     say_watched(&socket);
     for (set, item) in items {
         let Some(set) = SETS.get(set) else {

@@ -28,7 +28,7 @@ pub(crate) fn nest(
         .as_mut()
         .map_or(std::ptr::null_mut(), std::ptr::from_mut);
     if operation == libc::EPOLL_CTL_ADD {
-        // What it has not heard yet is no event of the program's.
+        // Reports that the inner set has not heard yet are no event of the program's.
         expose(child);
     }
     let change = || sys::epoll_ctl(set.fd(), operation, fd, pointer);

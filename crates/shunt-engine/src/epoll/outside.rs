@@ -21,7 +21,8 @@ use crate::sys::{self, Errno};
 use crate::tcp;
 
 impl Set {
-    /// Whether some of its connections are looked at in turns.
+    /// Whether some connections of the set are looked at from time to time, since nobody can call
+    /// it for them.
     pub(crate) fn looks_in_turns(&self) -> bool {
         self.outside.load(Ordering::Acquire) != 0
     }
@@ -44,9 +45,10 @@ pub(super) fn enter(
     index: u32,
     link: &'static Link,
 ) -> Result<(), Errno> {
-    // First: a thread in a plain wait that is told of it must not take that for an event of the program's.
+    // Counted first: a thread in a plain wait that gets its report must not take that for an event
+    // of the program's.
     set.outside.fetch_add(1, Ordering::SeqCst);
-    // That is reported at once, which wakes threads asleep on the set.
+    // The kernel reports the new entry at once, which wakes threads asleep on the set.
     if let Err(errno) = set.change_outside(libc::EPOLL_CTL_ADD, state.items[index as usize].fd) {
         set.outside.fetch_sub(1, Ordering::AcqRel);
         return Err(errno);
@@ -76,11 +78,12 @@ fn take_all_out(set: &'static Set, state: &mut State) -> bool {
     }
     let is_in = |item: &&mut Item| item.live && item.moved && !item.outside && !item.inactive;
     for item in state.items.iter_mut().filter(is_in) {
-        // In this order: it wakes threads asleep on the set, which are to look from time to time.
+        // In this order: the entry wakes threads asleep on the set, which look from time to time
+        // from then on.
         (item.outside, item.polled) = (true, false);
         set.outside.fetch_add(1, Ordering::AcqRel);
         item.told_at = tcp::mark(item.fd);
-        // One whose number names another socket by now is only looked at.
+        // If its number names another socket by now, it is only looked at.
         if item.is_named() {
             let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_DEL, item.fd, std::ptr::null_mut());
             let _ = set.change_outside(libc::EPOLL_CTL_ADD, item.fd);
@@ -98,15 +101,15 @@ fn take_all_out(set: &'static Set, state: &mut State) -> bool {
     is_out
 }
 
-/// A registration is one no more. With both locks.
+/// A registration is not outside any more. With both locks.
 pub(super) fn forget(set: &Set, state: &mut State, index: u32) {
     if std::mem::take(&mut state.items[index as usize].outside) {
         set.outside.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Queues what may have something to report; `told`: the kernel has said so of one of them. With
-/// the set's lock.
+/// Queues the outside registrations that may have something to report. `told`: the kernel has
+/// reported one of them. With the set's lock.
 pub(super) fn look(set: &Set, state: &mut State, told: bool) {
     if !set.looks_in_turns() {
         return;
@@ -146,7 +149,7 @@ fn has_kernel_news(item: &mut Item, conn: Option<Conn>, edge: bool) -> bool {
     item.told_at = mark;
     !is_old
         && (sys::ready(fd, news) != 0
-            // Otherwise it is writable at any time.
+            // A base socket whose ring is in use is always writable, which is no news.
             || writes && conn.is_some_and(|conn| conn.way_out() != Way::Ring))
 }
 

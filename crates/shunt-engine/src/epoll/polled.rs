@@ -28,11 +28,11 @@ use super::{FLAGS, wanted};
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
 
-/// After so many waits in a row without sleep the members are chosen that may be polled.
+/// After this many waits in a row without sleep the set chooses which of its members to poll.
 const WAITS: u32 = 32;
 /// With more members the looks would cost more than the logs.
 const MOST: usize = 4;
-/// A set that has had many has places for many, and would be long to look through.
+/// A set that has had more members than this has places for them all, which would take long to look through.
 const PLACES: usize = 64;
 
 /// Sockets whose peers are to be told that they are polled, or not any more.
@@ -53,8 +53,8 @@ pub(super) fn review(set: &'static Set) {
     });
 }
 
-/// Nobody is polled any more: a thread is about to sleep, which is counted already, or
-/// something contains the set. The caller looks at the set after this. With no lock.
+/// Stops polling: a thread is about to sleep (and is counted already), or something contains the
+/// set. The caller looks at the set after this. With no lock.
 pub(super) fn leave(set: &'static Set) {
     choose(set, |_| false);
 }
@@ -77,9 +77,9 @@ fn choose(set: &'static Set, may: impl FnOnce(&State) -> bool) {
             conn.unfence();
         }
     }
-    // As in `watch`; and a relative may have said so just now.
+    // As in `watch`. It is needed even if no word has changed, since a relative may have changed one just now.
     heavy();
-    // What came before that; what comes after it is logged.
+    // Looks at what came before the barrier; what comes after it is logged.
     set.with(let_go);
 }
 
@@ -98,8 +98,8 @@ fn mark_polled(state: &mut State, may: bool, moved: &mut Moved) -> bool {
     for &index in &state.polled {
         let item = &mut state.items[index as usize];
         let stays = may && item.polled && !item.odd && (item.inactive || may_be_polled(item));
-        // Also where another thread is just about to do the rest: this one may not
-        // sleep before it is done.
+        // Also if another thread is about to do the rest: this thread may not sleep before that is
+        // done.
         if !stays {
             item.polled = false;
             note(item.socket);
@@ -111,7 +111,7 @@ fn mark_polled(state: &mut State, may: bool, moved: &mut Moved) -> bool {
             item.polled = true;
             item.end = item.socket.pair().map_or(0, |p| p.consumer().position());
             note(item.socket);
-            // Another thread may just be about to take it out of the list.
+            // Another thread may be about to take it out of the list.
             if !state.polled.contains(&(index as u32)) {
                 state.polled.push(index as u32);
             }
@@ -144,7 +144,7 @@ fn may_be_polled(item: &Item) -> bool {
     let edge = item.events & libc::EPOLLET as u32 != 0;
     Conn::new(item.socket, item.socket.fd()).is_some_and(|conn| {
         stream::is_as_usual(&conn)
-            // What is there has been reported, or has not.
+            // For an edge it must be known that everything which is there was reported.
             && (item.polled || !edge || conn.consumer().at_hand() == 0)
             // Relatives share the wait word, but not the set.
             && conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::UNFORKED
@@ -160,7 +160,7 @@ pub(super) fn has_news(state: &State) -> bool {
         .any(|&index| news(&state.items[index as usize]) != News::None)
 }
 
-/// Queues those that may.
+/// Queues the polled members that may have something to report.
 #[inline]
 pub(super) fn harvest(state: &mut State) {
     for i in 0..state.polled.len() {
@@ -219,13 +219,13 @@ pub(super) fn report(state: &mut State, room: &mut Room) -> Option<usize> {
     any.then_some(found)
 }
 
-/// What has become of a report.
+/// The outcome of a report.
 enum Told {
     Nothing,
     Once,
-    /// It is in the queue, for the next wait.
+    /// It was reported, and is queued for the next wait.
     AndStays,
-    /// There is no room, and the next wait tells it first.
+    /// The event could not be stored; the next wait tells it first.
     Missing,
 }
 
@@ -263,7 +263,7 @@ fn report_one(item: &mut Item, room: &mut Room, place: usize) -> Told {
         item.events &= FLAGS;
     } else if !is_edge {
         item.look = look && mask & !(libc::EPOLLIN | libc::EPOLLOUT) as u32 != 0;
-        // Of room `news` tells only once the peer was asked for it.
+        // A member that waits for room is looked at here, since `news` tells of room only after the peer was asked.
         if item.look || wanted & ROOM != 0 {
             (item.queued, item.listed) = (true, true);
             return Told::AndStays;
@@ -272,7 +272,7 @@ fn report_one(item: &mut Item, room: &mut Room, place: usize) -> Told {
     Told::Once
 }
 
-/// It is looked at once it is watched again.
+/// Notes a member that is not as usual: it is looked at when it is watched again.
 fn note_odd(item: &mut Item, awake: &mut u32) {
     item.odd = true;
     *awake = WAITS;
@@ -309,7 +309,8 @@ fn is_ready(item: &Item, conn: &Conn) -> bool {
     stream::may_be(conn, wanted(item.events), edge.then_some(item.end))
 }
 
-/// Whether a log would have told of something. Of ends the kernel tells, but for that of a peer that has put the connection aside.
+/// Whether a log would have told of something. (The kernel tells of ends, except that of a peer that has put the connection
+/// aside.)
 fn has_some(item: &Item) -> bool {
     Conn::new(item.socket, item.socket.fd()).is_some_and(|conn| {
         is_ready(item, &conn) || stream::leaves_ring(&conn) || conn.is_put_aside_by_peer()

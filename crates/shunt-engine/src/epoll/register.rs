@@ -62,8 +62,8 @@ pub(crate) fn register(
     }
 }
 
-/// After the barrier in `watch`: sees what came before it. What the kernel knows, an inner set that
-/// had the socket already has told.
+/// Looks at the socket after the barrier in `watch`, to see what came before it. (An inner set that
+/// had the socket already has told what the kernel knows.)
 fn look_at_once(set: &'static Set, socket: &Locked, fd: c_int, changed: bool) {
     let by_tcp = Conn::new(socket.socket, fd).is_some_and(|conn| stream::leaves_ring(&conn));
     set.with(|state| {
@@ -77,8 +77,8 @@ fn look_at_once(set: &'static Set, socket: &Locked, fd: c_int, changed: bool) {
     set.kick();
 }
 
-/// What the inner set tells of a member by now is part of the look that follows, and no news after that. (Where a relative may
-/// be told instead of this process, it may be told here once more.)
+/// Drops the report by which the inner set announces a new member: the look that follows finds the same. (Where a relative may
+/// take the report instead of this process, something may be told twice here.)
 fn hear_at_first(set: &'static Set, state: &mut State) {
     if !set.may_be_shared() {
         hear_inner(set, state, true, None);
@@ -109,7 +109,7 @@ fn add(
         return Ok(());
     }
     if let Some(index) = state.find_inactive(socket.socket, fd) {
-        // Nobody hears of the inner set of one that is flat.
+        // A set that is flat has no inner set.
         let stays = !set.is_flat.load(Ordering::Relaxed);
         if stays && event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
             let item = &mut state.items[index as usize];
@@ -135,7 +135,7 @@ fn add(
     }
     set.tracked.fetch_add(1, Ordering::SeqCst);
     socket.change_places(|places| places.push((set.index(), item)));
-    // The conditions of the kernel's own call are the only ones that it may fail for.
+    // It may fail only for reasons for which the kernel's own call would.
     if let Some(conn) = shunted {
         if move_in(set, state, item, conn.pair.link) {
             hear_at_first(set, state);
@@ -220,7 +220,7 @@ fn remove(set: &'static Set, state: &mut State, socket: &mut Locked, index: u32)
     } else {
         set.inner.load(Ordering::Relaxed)
     };
-    // Its number may be another registration's by now.
+    // The number may be another registration's by now.
     if item.is_named() {
         let _ = sys::epoll_ctl(at, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut());
     }
@@ -253,7 +253,7 @@ fn retire(socket: &mut Locked, keep: Option<&'static Set>) {
     }
 }
 
-/// Sees to what is to be done for the sockets of a set before its next wait.
+/// Does what is due for the sockets of a set before its next wait.
 #[cold]
 pub(crate) fn see_to_chores(set: &'static Set) {
     set.chores.store(false, Ordering::Relaxed);
@@ -261,8 +261,8 @@ pub(crate) fn see_to_chores(set: &'static Set) {
     polled::review(set);
 }
 
-/// Sockets that somebody else uses while their registration in `set` is inactive:
-/// it would only wake the set for nothing.
+/// Takes out inactive registrations of sockets that are used elsewhere: they would only wake the
+/// set for nothing.
 fn retire_busy(set: &'static Set) {
     let busy = set
         .with(|state| std::mem::take(&mut state.busy))
@@ -275,7 +275,7 @@ fn retire_busy(set: &'static Set) {
     }
 }
 
-/// For looks without the lock.
+/// Brings the count of listeners up to date, for looks without the lock.
 pub(super) fn count_listeners(set: &Set, state: &State) {
     let count = state.listeners.len() as u32;
     set.listeners.store(count, Ordering::Release);
@@ -295,7 +295,7 @@ pub(crate) fn leave_sets(socket: &'static Socket, fd: c_int) -> bool {
             continue;
         };
         set.with(|state| {
-            // By a number that was closed before nobody can take it out.
+            // A registration by a number that was closed before cannot be taken out.
             let Some(item) = state.items.get(index as usize).filter(|item| item.fd == fd) else {
                 return;
             };

@@ -26,13 +26,13 @@ impl Room {
         }
     }
 
-    /// For so many events.
+    /// How many events fit.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.length
     }
 
-    /// Where it begins, for the kernel's calls.
+    /// The address of the first event, for the kernel's calls.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut epoll_event {
         self.at
     }
@@ -43,7 +43,7 @@ impl Room {
         self.is_missing
     }
 
-    /// Hears what a call of the kernel's has said that was to store events here.
+    /// Takes note if a call of the kernel's could not store its events here.
     pub(crate) fn note<T>(&mut self, told: Result<T, Errno>) -> Result<T, Errno> {
         self.is_missing |= matches!(told, Err(libc::EFAULT));
         told
@@ -83,7 +83,7 @@ impl Room {
         unsafe { std::slice::from_raw_parts_mut(self.at, n) }
     }
 
-    /// What `work` does with the room behind the first `n` events.
+    /// Runs `work` with the room behind the first `n` events.
     pub(super) fn behind<R>(&mut self, n: usize, work: impl FnOnce(&mut Self) -> R) -> R {
         debug_assert!(n <= self.length);
         let mut rest = Self {

@@ -37,14 +37,14 @@ pub(crate) fn look_for_room(set: &'static Set) {
         return;
     }
     set.looked_for_room_at.store(now, Ordering::Relaxed);
-    // Before the look: who asks meanwhile is looked for again.
+    // Read before the look, so that a connection which asks meanwhile causes another one.
     let asked = stream::asked();
     if set.with(look) == Some(false) {
         set.asked.store(asked, Ordering::Relaxed);
     }
 }
 
-/// With the set's lock: whether there are any that wait.
+/// Queues members that have got room. Returns whether any still wait. With the set's lock.
 fn look(state: &mut State) -> bool {
     let mut any = false;
     for index in 0..state.items.len() {
@@ -52,8 +52,8 @@ fn look(state: &mut State) -> bool {
             continue;
         };
         any = true;
-        // Also where this side has still to follow the peer back to TCP. Without asking: it has asked, and that costs all
-        // cores a barrier, and the other sets of this process their sleep.
+        // This also sees room where this side has still to follow the peer back to TCP. It does not ask the peer again:
+        // each question costs all cores a barrier, and wakes the other sets of this process.
         if stream::mask_at_a_glance(&conn, ROOM, false) & ROOM != 0 {
             state.enqueue(index as u32, false);
         }

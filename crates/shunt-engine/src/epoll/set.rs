@@ -26,22 +26,22 @@ pub(crate) struct Set {
     forks: AtomicU32,
     pub(super) inner: AtomicI32,
     pub(super) kick: AtomicI32,
-    /// A descriptor of ours for calls that are under way since the program closed its last one.
+    /// A descriptor of the library's, for calls that are still under way after the program has closed its last one.
     pub(super) kept: AtomicI32,
-    /// Where peers call it, and whether it has that in it ([`super::call`]).
+    /// The channel by which peers call the set's sleepers ([`super::hearing`]).
     pub(super) channel: Channel,
     pub(super) is_watching: AtomicBool,
-    /// Items, and those of them that are served here.
+    /// How many items the set has, and how many of them are served here.
     pub(super) tracked: AtomicU32,
     pub(super) moved: AtomicU32,
-    /// Those of listeners.
+    /// How many items are listeners.
     pub(super) listeners: AtomicU32,
-    /// Those for which there is no inner set.
+    /// How many items are outside ([`super::outside`]): there is no inner set for them.
     pub(super) outside: AtomicU32,
-    /// It is to have no inner set: sets are nested too deep.
+    /// The set may have no inner set, since sets are nested too deep.
     pub(super) is_flat: AtomicBool,
-    /// A child waits on it, too, and who waits on it here looks in turns for that; when it last did
-    /// ([`super::shared`]).
+    /// Set if a forked child waits on the set, too: then each process looks from time to time
+    /// ([`super::shared`]); and when this one last did.
     pub(super) waited_on: Flag,
     pub(super) is_in_turns: AtomicBool,
     pub(super) turn_at: AtomicU64,
@@ -49,17 +49,17 @@ pub(crate) struct Set {
     pub(super) nested: AtomicU32,
     /// Threads asleep in the real call.
     pub(super) sleepers: AtomicU32,
-    /// Threads asleep there that stand at no door: the set was plain.
+    /// Those of the sleepers that are counted at no door, since the set was plain.
     pub(super) plain_sleepers: AtomicU32,
-    /// The kick makes the set look ready to whatever contains it.
+    /// The set has been made to look ready from outside, by its kick.
     pub(super) exposed: AtomicBool,
     /// When the kernel's side was last looked at (ticks).
     pub(super) looked_at: AtomicU64,
     /// Ticks until the next look.
     pub(super) pause: AtomicU32,
-    /// The last look there brought as much as was asked for: there may be more.
+    /// The last look at the kernel's side brought as many events as were asked for: it may have more.
     pub(super) kernel_has_more: AtomicBool,
-    /// There is something to do for its sockets, before the next wait.
+    /// Something is to be done for its sockets before the next wait.
     pub(super) chores: AtomicBool,
     /// What [`stream::asked`](crate::stream::asked) said when none of its sockets waited for room, and when that was last
     /// looked for ([`super::room_asked`]).
@@ -142,7 +142,7 @@ impl Set {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Whether this process has made it, and not one that has forked it.
+    /// Whether this process has made the set, not a parent of it.
     pub(super) fn is_own(&self) -> bool {
         self.forks.load(Ordering::Relaxed) == thread::forks()
     }
@@ -205,7 +205,7 @@ impl Set {
         result
     }
 
-    /// The same without an allocation: of a set that has no state there is nothing to do.
+    /// Runs `work` with the set's lock if the set has a state. Unlike [`Self::with`] it allocates none.
     pub(super) fn with_any(&self, work: impl FnOnce(&mut State)) {
         if self.lock.take() {
             // SAFETY: the lock is held.
@@ -262,7 +262,7 @@ impl Set {
         self.fd.store(other, Ordering::Relaxed);
     }
 
-    /// Copies a descriptor of it for ourselves; -1: there is no number left.
+    /// Copies a descriptor of the set for the library; -1: there is no number left.
     #[cold]
     fn keep(&self, fd: c_int) -> c_int {
         let copied = sys::copy_high(fd).ok();
@@ -274,9 +274,9 @@ impl Set {
         kept
     }
 
-    /// If `fd` is a number of ours that the program wants: moves elsewhere.
+    /// Moves the library's own descriptor of the set to another number, if the program wants its number `fd`.
     pub(super) fn make_way(&self, fd: c_int) {
-        // The kernel's set knows it by more than a number.
+        // The kernel's registration of the channel does not depend on its number.
         self.channel.make_way(fd, false);
         for ours in [&self.inner, &self.kick, &self.kept] {
             if ours.load(Ordering::Acquire) != fd {

@@ -22,8 +22,8 @@ pub(crate) fn before_fork() {
 }
 
 impl Set {
-    /// A thread is about to sleep on it, and has said so: from here on it looks in turns, if a relative waits on
-    /// it, too.
+    /// A thread is about to sleep on the set, and is counted at its doors. If a relative waits on the set, too,
+    /// this process looks from time to time from here on.
     #[inline]
     pub(crate) fn notice_relatives(&self) {
         if !self.waited_on.is_unknown() {
@@ -47,13 +47,13 @@ impl Set {
         }
     }
 
-    /// Whether a relative waits on it, as the parent of who has it from there may: what the inner set tells here, that one
-    /// is not told.
+    /// Whether a relative may wait on the set, too. Then what the inner set tells one of the processes, it does not tell
+    /// the other.
     pub(super) fn may_be_shared(&self) -> bool {
         !self.is_own() || self.waited_on.is_raised()
     }
 
-    /// Whether who waits on it does not sleep in the kernel's set, which may be ready for its parent alone.
+    /// Whether threads that wait on the set do not sleep in the kernel's set, which may be ready only for the parent.
     pub(crate) fn naps(&self) -> bool {
         self.is_in_turns.load(Ordering::Relaxed) && !self.is_own()
     }
@@ -67,8 +67,8 @@ fn is_parent_asleep(state: &State) -> bool {
     })
 }
 
-/// Queues all that may have something to report which another process was told of, from time to time. With the
-/// set's lock.
+/// Queues, from time to time, all items of which another process may have been told instead. With the set's
+/// lock.
 pub(super) fn look(set: &Set, state: &mut State) {
     if !set.is_in_turns.load(Ordering::Relaxed) {
         return;

@@ -34,7 +34,7 @@ pub(crate) fn begin_sleep(set: &'static Set) -> bool {
     true
 }
 
-/// So many threads more sleep on the set and on what is inside. `true`: there are doors.
+/// Counts `threads` more sleepers at the doors of the set and of the sets inside it. `true`: there are doors.
 pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
     let (mut stands, mut inside) = (true, None);
     let own = set.with(|state| {
@@ -58,11 +58,11 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
     if !stands {
         hearing::leave_rings(set);
     }
-    // In a signal handler that interrupted a change of the set: nobody knows.
+    // This is a signal handler that has interrupted a change of the set: assume that there are doors.
     any | own.unwrap_or(true)
 }
 
-/// It is awake again.
+/// A thread that has slept on the set is awake again.
 pub(crate) fn end_sleep(set: &'static Set) {
     leave_doors(set, 1);
 }
@@ -74,7 +74,7 @@ impl Set {
         self.plain_sleepers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// It is awake again.
+    /// A thread that has slept on the set is awake again.
     pub(crate) fn end_plain_sleep(&self) {
         self.plain_sleepers.fetch_sub(1, Ordering::SeqCst);
     }

@@ -9,7 +9,7 @@ use crate::link::Link;
 use crate::socket::Socket;
 use crate::tcp::Mark;
 
-/// An inactive registration goes after this many events.
+/// After this many events an inactive registration is taken out.
 const BUSY: u32 = 16;
 
 /// One registration of a TCP socket.
@@ -18,18 +18,19 @@ pub(super) struct Item {
     pub(super) fd: c_int,
     pub(super) events: u32,
     pub(super) data: u64,
-    /// Served here; otherwise the kernel's set has it and this is a note.
+    /// Whether the registration is served here. Otherwise it is in the kernel's set, and this is only a note of it.
     pub(super) moved: bool,
-    /// In the program's set under our data: there is no inner set for it ([`super::outside`]).
+    /// Whether its base socket is in the program's set under our data, since there is no inner set for it
+    /// ([`super::outside`]).
     pub(super) outside: bool,
     /// If it is outside: where its base socket was when the kernel last told of it.
     pub(super) told_at: Option<Mark>,
     pub(super) queued: bool,
-    /// The queue has its number, perhaps for one that had the place before and was removed.
+    /// Whether its number is in the queue, perhaps from a removed item that had this place before.
     pub(super) listed: bool,
     /// Of which events of its base socket the inner set tells ([`super::base_events`]).
     pub(super) base: u32,
-    /// Its number is among those that may be narrowed there, perhaps for one that had the place before.
+    /// Whether its number is in the list of items that may be narrowed, perhaps from one that had this place before.
     pub(super) may_be_narrowed: bool,
     /// Taken out by the program, but still in the inner set: programs that take
     /// interest in turns put it back at once, which then costs nothing.
@@ -39,7 +40,7 @@ pub(super) struct Item {
     /// The end of the stream when it was last looked at, if it is polled or outside and wants edges; of a listener, the last
     /// connection that was [told of](super::listener).
     pub(super) end: u64,
-    /// It was polled and is not as usual any more.
+    /// Whether it was polled and is not as usual any more.
     pub(super) odd: bool,
     /// What happened to the socket while inactive.
     pub(super) idle_news: u32,
@@ -47,7 +48,7 @@ pub(super) struct Item {
     pub(super) look: bool,
     /// Added or modified since the kernel's set was last asked for all it has.
     pub(super) armed: bool,
-    /// Waits in which it might have been carried over and was not.
+    /// How many waits might have moved it to the inner set and did not.
     pub(super) put_off: u32,
     pub(super) live: bool,
     pub(super) generation: u32,
@@ -56,8 +57,8 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Whether its number names its socket still, as far as the program has closed and opened by
-    /// calls that are known.
+    /// Whether its number still names its socket, as far as the library has seen the calls by which
+    /// the program closes and opens descriptors.
     pub(super) fn is_named(&self) -> bool {
         self.is_at(self.fd)
     }
@@ -77,9 +78,9 @@ impl Item {
 /// A link whose logs the set reads.
 pub(super) struct Follow {
     pub(super) link: &'static Link,
-    /// Where the set stood when it came; whether it does still, the link knows.
+    /// The door that the set got when it came to the link. Whether it still has it, the link knows.
     pub(super) door: Option<u32>,
-    /// What it was called there.
+    /// The name of the set's channel as it was written there.
     pub(super) name: Cell<u64>,
     /// The log of what happens to those that are watched from that door.
     pub(super) log: Log<'static>,
@@ -131,7 +132,7 @@ impl State {
         }
     }
 
-    /// Less may be wanted of an item than before, which matters once somebody has waited from outside.
+    /// Fewer events of an item may be wanted than before. Notes that, if somebody has waited on the set from outside.
     #[inline]
     pub(super) fn may_narrow_later(&mut self, index: u32) {
         if self.narrows {
@@ -254,7 +255,7 @@ impl State {
     pub(super) fn remove(&mut self, index: u32) {
         let (socket, next) = {
             let item = &mut self.items[index as usize];
-            // In the queue it is passed over: to take it out would be a look at all that is there.
+            // Its number stays in the queue, which passes it over: to take it out would mean a look at the whole queue.
             (item.live, item.queued) = (false, false);
             (item.socket.index() as usize, item.next)
         };

@@ -96,7 +96,7 @@ pub(crate) fn close_all() {
     }
 }
 
-/// In a forked child, whose doors are its parent's where links are.
+/// In a forked child: the doors belong to the parent, so the channels are forgotten.
 fn forget_channels() {
     for set in SETS.each() {
         set.is_watching.store(false, Ordering::Relaxed);

@@ -16,10 +16,12 @@ use crate::socket::Locked;
 /// peer has been told something new.
 pub(super) fn watch(socket: &Locked) -> bool {
     let said = change_word(socket);
-    // The word first: a call that lets the peer off its barriers stores that in `origin` before it clears FENCED in the word.
+    // The word is read first: the call that tells the peer to stop its barriers writes `origin`
+    // before it clears `FENCED` in the word.
     let is_fenced = |said: u32| said & slot::FENCED != 0 && socket.origin.is_fenced();
     match said {
-        // The peer passes a full barrier before its look at the wait word, so one pairs with it here, too; else as below.
+        // The peer passes a full barrier before its look at the wait word, so a full one pairs with
+        // it; otherwise as below.
         Some(said) if is_fenced(said) => full(),
         // Pairs with the light barrier before a peer's look at the wait word: what
         // it publishes from now on is logged; what came before is seen by the look
@@ -30,12 +32,12 @@ pub(super) fn watch(socket: &Locked) -> bool {
     said.is_some()
 }
 
-/// The same without the barrier.
+/// [`watch`] without the barrier.
 pub(super) fn say_watched(socket: &Locked) -> bool {
     change_word(socket).is_some()
 }
 
-/// The same; what the word was, if it has changed.
+/// Changes the wait word for [`watch`]. Returns what it was, if it has changed.
 fn change_word(socket: &Locked) -> Option<u32> {
     let pair = socket.pair()?;
     // A thread that waits for several connections does not say on which core.
@@ -54,7 +56,7 @@ fn change_word(socket: &Locked) -> Option<u32> {
                 .filter(|item| item.moved && !item.polled);
             match watched {
                 Some(item) if item.inactive => inactive = true,
-                // One that is in several is on its way to TCP.
+                // A socket in several sets is on its way to TCP.
                 Some(_) => group = s.door(pair.link, set).or(group),
                 None => {}
             }

@@ -35,8 +35,8 @@ impl Inside {
 }
 
 impl Set {
-    /// How long a thread that sleeps on it may sleep between two looks, in nanoseconds, if nobody tells of everything that
-    /// is in it and in the sets inside.
+    /// How long a thread may sleep on the set between two looks, in nanoseconds, if not every connection in it, and in the
+    /// sets inside, can wake that thread. `None`: all can.
     pub(crate) fn turn(&'static self) -> Option<u64> {
         let mut turn = if self.looks_in_turns() {
             Some(TURN)

@@ -1,12 +1,12 @@
-//! Requests that somebody else carries out, who calls the kernel past us: the kernel itself (`io_submit(2)`), or
-//! threads of libc's (`aio(7)`). A connection that one names becomes the kernel's before the request is made.
+//! Requests that are carried out past this library: by the kernel (`io_submit(2)`), or by threads of libc's
+//! (`aio(7)`). A connection that a request names becomes the kernel's before the request is made.
 
 use std::mem::offset_of;
 
 use libc::{aiocb, c_int, c_long};
 use shunt_abi::Reason;
 
-use super::uring::give_way;
+use super::uring::stop_shunting;
 use crate::entry::{self, Entry};
 use crate::life::give_up;
 use crate::socket::Stage;
@@ -75,7 +75,7 @@ fn is_of_concern() -> bool {
     entry::is_any() && thread::owns_memory()
 }
 
-/// The `int` so far into a request.
+/// The `int` at this offset in a request.
 ///
 /// # Safety
 /// Nobody unmaps the request meanwhile.
@@ -91,8 +91,8 @@ fn make_plain(fd: c_int) {
         Entry::Socket(socket) if !matches!(socket.stage(), Stage::Plain | Stage::Listener) => {
             give_up(fd, Reason::AsyncIo);
         }
-        // Whoever waits for a set by the kernel alone hears nothing of rings.
-        Entry::Set(set) if !set.is_plain() => give_way(),
+        // A wait for a set that only the kernel carries out hears nothing of rings.
+        Entry::Set(set) if !set.is_plain() => stop_shunting(),
         _ => {}
     }
 }

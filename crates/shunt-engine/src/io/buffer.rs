@@ -13,20 +13,21 @@ pub(super) const IOV_MAX: usize = 1024;
 /// `MAX_RW_COUNT`: the kernel moves no more in one call (`read(2)`, NOTES).
 pub(super) const MOST: usize = 0x7fff_f000;
 
-/// An address that no program can have data at: the kernel says `EFAULT` where
-/// a copy of ours would be a crash.
+/// Whether no program can have data at this address: the kernel says `EFAULT` where a copy of ours
+/// would crash.
 #[inline(always)]
 pub(super) fn is_bad(base: *const c_void, length: usize) -> bool {
     let room = USER_END.wrapping_sub(base as usize);
     length > 0 && (room > USER_END - 4096 || length > room)
 }
 
-/// The same of any buffer of a list.
+/// Whether that is so of any buffer in a list.
 pub(super) fn has_bad(parts: &[iovec]) -> bool {
     parts.iter().any(|p| is_bad(p.iov_base, p.iov_len))
 }
 
-/// What is sent of a list: all of it, or what comes before a bad buffer and has been copied by then.
+/// The part of a list that is sent: all of it, or what comes before a bad buffer and the kernel
+/// would have copied by then.
 pub(super) fn sendable(parts: &[iovec]) -> &[iovec] {
     let is_such = |p: &iovec| is_bad(p.iov_base, p.iov_len);
     match parts.iter().position(is_such) {
@@ -36,8 +37,8 @@ pub(super) fn sendable(parts: &[iovec]) -> &[iovec] {
     }
 }
 
-/// Whether the kernel says so before it looks at the socket: it takes a list only with addresses
-/// that a program can have.
+/// Whether the kernel refuses the list before it looks at the socket, since it has an address that
+/// no program can have.
 fn has_impossible(parts: &[iovec]) -> bool {
     let is_such = |p: &iovec| p.iov_base as usize >= 4096 && is_bad(p.iov_base, p.iov_len);
     parts.iter().any(is_such)
@@ -65,8 +66,8 @@ pub(super) unsafe fn list<'a>(iov: *const iovec, count: usize) -> Result<&'a [io
     Ok(parts)
 }
 
-/// A call with a list of buffers: `then` has one that the kernel would take. Where that would fail
-/// to copy some of it, `nowhere` does the rest.
+/// Makes a call with a list of buffers: `then` gets a list that the kernel would take. If the
+/// kernel would fail to copy some of it, `nowhere` does the call.
 ///
 /// # Safety
 /// There are `count` entries at `iov`.

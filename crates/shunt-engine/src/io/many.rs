@@ -71,7 +71,7 @@ fn error_before(conn: &Conn) -> Option<Outcome> {
     }
 }
 
-/// Whether the kernel has all that comes: then the call is its own.
+/// Whether everything that comes is the kernel's: then the call is, too.
 fn is_the_kernels(conn: &Conn) -> bool {
     stream::is_plain(conn) && conn.receiver().is_bringing().is_none()
 }
@@ -89,8 +89,8 @@ fn staying(conn: &Conn, call: impl FnOnce(&Stay) -> Outcome) -> Outcome {
     })
 }
 
-/// Receives one of several messages, by the program's number or, if that was closed since the call began,
-/// by what the call stays on.
+/// Receives one of several messages: by the program's number, or, if that was closed since the call
+/// began, by the copy that the call holds.
 ///
 /// # Safety
 /// As for `recvmsg`; the header can be read.
@@ -159,8 +159,8 @@ unsafe fn receive_each(
     }
 }
 
-/// The messages, until the time `end` (of the monotonic clock) is over; `left` is what is left of it then, in
-/// nanoseconds.
+/// Receives messages until the time `end` (of the monotonic clock). Sets `left` to the nanoseconds that are
+/// left then.
 ///
 /// # Safety
 /// As for [`receive_each`].
@@ -211,9 +211,9 @@ unsafe fn receive_until(
     Outcome::Done(count as isize)
 }
 
-/// Leaves an error to the next call that has ended this one behind messages that it has received.
+/// Leaves the error that has ended this call, after it had received messages, to the next call.
 fn leave(conn: &Conn, errno: Errno) {
-    /// What the kernel calls it where the call would begin anew; it tells that by its own number.
+    /// The kernel's own number for an interrupted call that it would restart.
     const ERESTARTSYS: Errno = 512;
     match errno {
         libc::EAGAIN => {}
@@ -235,7 +235,7 @@ unsafe fn tell_length(one: *mut mmsghdr, length: isize) -> Outcome {
     }
 }
 
-/// One of many messages, which can be read, or how the call ends where there is none.
+/// The message with this index, which can be read; or how the call ends, if there is none.
 fn message_at(messages: *mut mmsghdr, i: usize) -> Result<*mut mmsghdr, Outcome> {
     let one = messages.wrapping_add(i);
     match i {
@@ -322,9 +322,9 @@ unsafe fn send_each(
         };
         match sent {
             Outcome::Done(n) => {
-                // SAFETY: as above.
-                let whole =
-                    unsafe { list(header.msg_iov, header.msg_iovlen) }.map_or(0, crate::iov::total);
+                // SAFETY: the caller's promise: the message's list can be read.
+                let parts = unsafe { list(header.msg_iov, header.msg_iovlen) };
+                let whole = parts.map_or(0, crate::iov::total);
                 if (n as usize) < whole {
                     return Outcome::Done(i as isize + 1);
                 }

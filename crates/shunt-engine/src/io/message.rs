@@ -52,7 +52,7 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> Outcome 
     )
 }
 
-/// The real call, on what is no connection: descriptors may come with it.
+/// The real call, on anything but a connection: descriptors may come with the message.
 ///
 /// # Safety
 /// As for `recvmsg(2)`.
@@ -71,8 +71,8 @@ unsafe fn recvmsg_elsewhere(fd: c_int, message: *mut msghdr, flags: c_int) -> Ou
     }
 }
 
-/// Fills in what the program's header, of which this is a copy, says of a message that was received. The bytes are
-/// gone if that cannot be stored, as in the kernel.
+/// Fills in, in the program's header, of which this is a copy, what is said of a received message. If that cannot
+/// be stored the bytes are lost, as in the kernel.
 ///
 /// # Safety
 /// What is mapped of the header and of its control buffer may be written.
@@ -126,8 +126,8 @@ pub(super) fn has_control(header: &msghdr) -> bool {
     header.msg_controllen > 0 && !header.msg_control.is_null()
 }
 
-/// The ancillary messages that the program has asked for, in the kernel's order; `any`: bytes were
-/// received.
+/// Stores the ancillary messages that the program has asked for, in the kernel's order. `any`:
+/// bytes were received.
 ///
 /// # Safety
 /// What is mapped of the header's control buffer may be written.
@@ -138,7 +138,8 @@ unsafe fn tell(conn: &Conn, header: &mut msghdr, any: bool) {
     // SAFETY: the caller's promise.
     let mut control = unsafe { Control::new(header) };
     if time != 0 && any {
-        // When these bytes came nobody knows: before the kernel was asked to tell of all.
+        // Nobody knows when these bytes came. The kernel, too, gives the present time for bytes that came before it was
+        // asked to note times.
         let clock = sys::wall_clock(time).map(i64::to_ne_bytes);
         control.put(libc::SOL_SOCKET, time, clock.as_flattened());
     }
@@ -158,7 +159,7 @@ fn how_much_is_left(conn: &Conn) -> c_int {
     }
 }
 
-/// A control buffer that is filled.
+/// A control buffer that is being filled.
 struct Control<'a> {
     header: &'a mut msghdr,
     used: usize,
@@ -171,7 +172,7 @@ impl<'a> Control<'a> {
         Self { header, used: 0 }
     }
 
-    /// Adds a message. Where it cannot be stored there is none, and nobody is told, as in the kernel (`put_cmsg`).
+    /// Adds a message. If it cannot be stored it is left out silently, as in the kernel (`put_cmsg`).
     fn put(&mut self, level: c_int, kind: c_int, value: &[u8]) {
         let size = value.len() as u32;
         // SAFETY: only computes.
@@ -248,7 +249,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
     }
 }
 
-/// The kernel judges the ancillary data, which changes nothing for bytes in a ring.
+/// Sends with ancillary data, which the kernel checks, and which changes nothing for bytes in a ring.
 ///
 /// # Safety
 /// The header's control data and the parts are readable.
@@ -263,7 +264,7 @@ unsafe fn send_with_control(
     empty.msg_control = header.msg_control;
     empty.msg_controllen = header.msg_controllen;
     match sys::sendmsg(conn.fd, &empty, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-        // What is wrong with the connection comes later.
+        // Errors of the connection are found later.
         Ok(_) | Err(libc::EPIPE | libc::EAGAIN) => {}
         Err(errno @ (libc::ECONNRESET | libc::ETIMEDOUT)) => {
             let pending = conn.error();
@@ -282,8 +283,8 @@ unsafe fn send_with_control(
 mod tests {
     use super::*;
 
-    /// Puts two numbers into a buffer for control data of so many bytes: what of it is used, how long the first message is said
-    /// to be, and whether something was cut off.
+    /// Puts two numbers into a buffer for control data of `room` bytes. Returns how much of it is used, how long the first
+    /// message is said to be, and whether something was cut off.
     fn told(room: usize) -> (usize, usize, bool) {
         let mut buffer = [0u64; 16];
         let mut header = buffer::header(&[]);

@@ -118,7 +118,7 @@ unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
         // SAFETY: the caller's promise; the header names only its buffers.
         || unsafe {
             match parts {
-                // Cheaper in the kernel.
+                // This takes the kernel less time.
                 [one] => real::recv()(fd, one.iov_base, one.iov_len, flags),
                 _ => real::recvmsg()(fd, &mut header(parts), flags),
             }
@@ -131,7 +131,7 @@ unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> Outcome {
 pub(super) fn receive_nowhere(fd: c_int, flags: c_int) -> Outcome {
     match target(fd, RECEIVER) {
         Target::Counted(socket) => {
-            // It takes nothing, so it need not be counted.
+            // The real call takes nothing, so it need not be counted.
             socket.go_out(RECEIVER);
             Outcome::Kernel
         }

@@ -67,7 +67,7 @@ pub(super) fn send_nowhere(fd: c_int, flags: c_int) -> Outcome {
     }
 }
 
-/// A send of a list with a bad buffer, whose others can be read.
+/// A send of a list with a bad buffer: what comes before that can be read.
 ///
 /// # Safety
 /// As for `sendmsg`.
@@ -130,13 +130,13 @@ pub(super) unsafe fn transmit(fd: c_int, parts: &[iovec], flags: c_int) -> Outco
             if flags & libc::MSG_OOB != 0
                 && let Some(socket) = Socket::of(fd)
             {
-                // The receiver may skip that byte, and then counts wrong.
+                // The receiver may skip the urgent byte, and then its count of bytes is wrong.
                 control::refuse(socket, Reason::Urgent);
             }
             // SAFETY: the caller's promise; the header names only its buffers.
             unsafe {
                 match parts {
-                    // Cheaper in the kernel.
+                    // This takes the kernel less time.
                     [one] => real::send()(fd, one.iov_base, one.iov_len, flags),
                     _ => real::sendmsg()(fd, &header(parts), flags),
                 }

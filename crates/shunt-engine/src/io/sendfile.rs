@@ -17,7 +17,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
     // SAFETY: the caller's promise.
     let real = |out, count| unsafe { real::sendfile()(out, input, offset, count) };
     if is_candidate(input) && !is_candidate(out) {
-        // To a pipe: the same as `splice`. The kernel refuses the rest.
+        // To a pipe it does what `splice` does. The kernel refuses the rest.
         return serve(
             input,
             RECEIVER,
@@ -40,7 +40,7 @@ pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size
     )
 }
 
-/// Whether the kernel would take that number of bytes, and it is not 0.
+/// Whether the kernel would take this number of bytes, and it is not 0.
 fn is_count(count: size_t) -> bool {
     (1..=isize::MAX as usize).contains(&count)
 }
@@ -59,8 +59,7 @@ unsafe fn send_file(conn: &Conn, input: c_int, offset: *mut off_t, count: size_t
     let mut at = unsafe { offset.read_unaligned() };
     // SAFETY: an offset of our own.
     let outcome = unsafe { send_file_at(conn, input, &raw mut at, count) };
-    // The program's is stored last, as in the kernel.
-    // SAFETY: the caller's promise.
+    // The program's offset is stored last, as in the kernel. SAFETY: the caller's promise.
     let is_told = || unsafe { signal::put(offset.cast(), &at.to_ne_bytes()) };
     if matches!(outcome, Outcome::Kernel) || is_told() {
         outcome
@@ -75,7 +74,7 @@ unsafe fn send_file_at(conn: &Conn, input: c_int, offset: *mut off_t, count: siz
     let position = || sys::position(input);
     // SAFETY: the caller's promise.
     let at = unsafe { offset.as_ref() }.copied().or_else(position);
-    // What has no position cannot be sent, and the kernel says by which error.
+    // A file without a position cannot be sent, and the kernel knows the error.
     let Some(at @ 0..) = at else {
         return Outcome::Kernel;
     };
@@ -92,7 +91,7 @@ unsafe fn send_file_at(conn: &Conn, input: c_int, offset: *mut off_t, count: siz
     if position().is_none() {
         return Outcome::Kernel;
     }
-    // A character device: what its bytes are only the kernel's `sendfile` knows.
+    // A character device: only the kernel's `sendfile` knows what its bytes are.
     stream::by_kernel_alone(conn, || real(conn.fd, count))
 }
 

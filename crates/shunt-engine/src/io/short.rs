@@ -4,13 +4,14 @@
 use libc::{c_int, c_void, iovec, size_t};
 
 use super::buffer::is_bad;
-use super::target::meanwhile;
+use super::target::call_unless_shunted;
 use crate::Outcome;
 use crate::socket::{RECEIVER, SENDER, Socket, Stage};
 use crate::stream::{Conn, small};
 
-/// Does what [`send`](super::send()) and [`write`](super::write) do with a short message.
-/// Otherwise nothing has been done: [`Outcome::Kernel`] says that it is not shunted.
+/// Does what [`send`](super::send()) and [`write`](super::write) do, if the message is short and
+/// all is as usual. `None` and [`Outcome::Kernel`]: nothing has been done. The latter says that
+/// `fd` is not shunted.
 #[inline(always)]
 pub unsafe fn send(
     fd: c_int,
@@ -26,8 +27,8 @@ pub unsafe fn send(
     unsafe { small::send(conn, buffer.cast(), length, flags) }
 }
 
-/// Does what [`writev`](super::writev) and [`sendmsg`](super::sendmsg) do with a short list, whose addresses a program
-/// can have. Otherwise likewise.
+/// Does what [`writev`](super::writev) and [`sendmsg`](super::sendmsg) do, if the list is short and all is as usual.
+/// The caller has checked that a program can have its addresses. `None`: nothing has been done.
 ///
 /// # Safety
 /// The parts are readable.
@@ -37,8 +38,9 @@ pub(super) unsafe fn send_list(fd: c_int, parts: &[iovec], flags: c_int) -> Opti
     unsafe { small::send_list(Conn::new(socket, fd)?, parts, flags) }
 }
 
-/// Does what [`recv`](super::recv()) and [`read`](super::read) do where a message is
-/// there. Otherwise likewise.
+/// Does what [`recv`](super::recv()) and [`read`](super::read) do, if a message is there and all is
+/// as usual. `None` and [`Outcome::Kernel`]: nothing has been done. The latter says that `fd` is
+/// not shunted.
 #[inline(always)]
 pub unsafe fn recv(
     fd: c_int,
@@ -63,22 +65,23 @@ pub fn is_shunted(fd: c_int) -> bool {
 /// Makes the real call that sends at once, if `fd` is not shunted and nothing is due to
 /// change that. `None`: nothing has been done.
 #[inline(always)]
-pub fn sends_meanwhile(fd: c_int, flags: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
+pub fn send_unless_shunted(fd: c_int, flags: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
     if flags & libc::MSG_OOB != 0 {
-        // It is to be known of.
+        // Urgent data: the slow path must take note of it.
         return None;
     }
-    meanwhile(fd, SENDER, call)
+    call_unless_shunted(fd, SENDER, call)
 }
 
-/// The same of one that receives.
+/// Makes the real call that receives at once, if `fd` is not shunted and nothing is due to change
+/// that. `None`: nothing has been done.
 #[inline(always)]
-pub fn receives_meanwhile(fd: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
-    meanwhile(fd, RECEIVER, call)
+pub fn receive_unless_shunted(fd: c_int, call: impl FnOnce() -> isize) -> Option<isize> {
+    call_unless_shunted(fd, RECEIVER, call)
 }
 
-/// The connection, if there may be such a buffer, or what is said where `fd` is not
-/// shunted.
+/// The shunted connection that `fd` names, if a program can have such a buffer; else what the call
+/// returns: [`Outcome::Kernel`] where `fd` is not shunted, `None` otherwise.
 #[inline(always)]
 fn usual(
     fd: c_int,

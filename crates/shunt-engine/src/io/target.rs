@@ -1,4 +1,4 @@
-//! Which serves a call: shared memory, or the kernel?
+//! What serves a call: shared memory, or the kernel?
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,8 @@ use crate::socket::{RECEIVER, Socket, Stage};
 use crate::stream::Conn;
 use crate::{Outcome, real, stats, upgrade};
 
-/// So many bytes in one call show as much as a call does.
+/// A call that has moved at least this many bytes counts as several: as one more for each such
+/// part.
 const LARGE: isize = 32 << 10;
 
 /// What to do for a call on a descriptor.
@@ -66,10 +67,14 @@ fn not_attached(socket: &'static Socket, fd: c_int, who: u32) -> Target {
     }
 }
 
-/// Makes the real call at once where there is nothing else to do: `fd` is the kernel's,
-/// or may be shunted one day, but not yet. `None`: nothing has been done.
+/// Makes the real call at once if nothing else is to be done: `fd` is the kernel's, or may be
+/// shunted later, but not yet. `None`: nothing has been done.
 #[inline(always)]
-pub(super) fn meanwhile(fd: c_int, who: u32, call: impl FnOnce() -> isize) -> Option<isize> {
+pub(super) fn call_unless_shunted(
+    fd: c_int,
+    who: u32,
+    call: impl FnOnce() -> isize,
+) -> Option<isize> {
     let Some(socket) = Socket::of(fd) else {
         return Some(call());
     };

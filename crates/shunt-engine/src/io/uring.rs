@@ -31,8 +31,8 @@ const LINKS: u8 = 1 << 2 | 1 << 3;
 /// `SPLICE_F_FD_IN_FIXED`.
 const FIXED_SOURCE: u32 = 1 << 31;
 
-/// Before `io_uring_setup`. Perhaps there is no such call, as its user wishes: then runtimes take
-/// epoll.
+/// Before `io_uring_setup`. If the user wishes so, the program finds that there is no such call:
+/// then runtimes take epoll.
 ///
 /// # Safety
 /// As for `io_uring_setup`: nobody else writes the parameters meanwhile.
@@ -42,12 +42,12 @@ pub unsafe fn before_setup(parameters: *const Parameters) -> Outcome {
     }
     // SAFETY: readable, as `is_whole` has seen.
     if is_whole(parameters) && !unsafe { parameters.read_unaligned() }.is_visible() {
-        give_way();
+        stop_shunting();
     }
     Outcome::Kernel
 }
 
-/// After one that gave `fd`.
+/// After an `io_uring_setup` that has returned `fd`.
 ///
 /// # Safety
 /// As for [`before_setup`].
@@ -61,7 +61,7 @@ pub unsafe fn after_setup(fd: c_int, parameters: *const Parameters) {
         uring_map::note(fd, &parameters)
     };
     if !is_known {
-        give_way();
+        stop_shunting();
     }
 }
 
@@ -79,7 +79,7 @@ pub fn before_register(operation: c_uint) {
     /// Files, updates of them, rings, and another size of a ring (`IORING_REGISTER_…`).
     const HIDES: [c_uint; 6] = [2, 6, 13, 14, 20, 33];
     if HIDES.contains(&operation) {
-        give_way();
+        stop_shunting();
     }
 }
 
@@ -103,14 +103,15 @@ pub fn before_enter(fd: c_int, count: c_uint, flags: c_uint) -> c_uint {
         // One that another thread adds just now is for the next call.
         Some(seen) if all => seen,
         _ => {
-            give_way();
+            stop_shunting();
             count
         }
     }
 }
 
-/// Makes way for one entry; `linked`: what is before it may keep it from being done. `false`:
-/// nobody can say what it will do.
+/// Does what must be done before an entry is submitted: mostly leaves the connection that it names
+/// to the kernel. `linked`: the entry before it may keep this one from being carried out. `false`:
+/// it is not known what the entry will do.
 fn see_to(entry: &Submission, linked: bool) -> bool {
     let operation = entry.operation();
     if operation == FILES_UPDATE {
@@ -130,7 +131,7 @@ fn see_to(entry: &Submission, linked: bool) -> bool {
             }
             true
         }
-        // A wait for a set by the kernel alone hears nothing of rings.
+        // A wait for a set that only the kernel carries out hears nothing of rings.
         (_, Entry::Set(set)) => set.is_plain(),
         _ => {
             make_plain(entry.fd());
@@ -187,15 +188,16 @@ fn register(entry: &Submission, linked: bool) -> bool {
     if let Entry::Set(set) = named {
         return set.is_plain();
     }
-    // The kernel is to say what natively it says: its set needs what it would have then.
+    // The kernel must report the error that it would natively: so its set gets what it would have
+    // then.
     make_plain(fd);
     epoll::give_back();
     true
 }
 
-/// From here on entries may name connections unseen: this process makes no more upgrades, and
-/// what it has goes back.
-pub(super) fn give_way() {
+/// From here on entries of io_uring may name connections without this library seeing it: the
+/// process makes no more upgrades, and its connections go back to TCP.
+pub(super) fn stop_shunting() {
     config::use_rings();
     if thread::owns_memory() {
         give_up_all(Reason::IoUring);

@@ -17,9 +17,10 @@ use crate::{control, sys, upgrade};
 
 /// Inherited descriptors are looked for up to this number, …
 const INHERITED: usize = 1024;
-/// … so many at once, for which each process has room in its table, …
+/// … this many in one `poll`, for which each process has room in its table, …
 const AT_ONCE: usize = 64;
-/// … or so few in a process that may not have that many (`poll` refuses to look at more).
+/// … or only this many in a process that may not have that many descriptors (`poll` refuses to look
+/// at more).
 const FEW: usize = 16;
 
 /// At the start of a program: takes note of the connections among its descriptors.
@@ -30,8 +31,8 @@ pub(super) fn look_around() {
         return;
     }
     let open = Open::find();
-    // What an inherited set watches must stay with the kernel, and nobody can say what
-    // that is.
+    // Connections that an inherited set watches must stay with the kernel, and nobody can say which
+    // these are.
     if !open.each().any(is_connection) || open.each().any(is_set) {
         return;
     }
@@ -44,7 +45,7 @@ pub(super) fn look_around() {
 struct Open([u64; INHERITED / 64]);
 
 impl Open {
-    /// Looks no further than there can be any, as far as the kernel says that.
+    /// Finds them. It looks no further than the kernel says that there can be any.
     #[unsafe(link_section = "shunt_start")]
     fn find() -> Self {
         let mut open = Self([0; INHERITED / 64]);
@@ -98,7 +99,7 @@ impl Open {
     }
 }
 
-/// Takes note of a connection that has come. `false`: it is none of TCP.
+/// Takes note of a connection that has come to this process. `false`: it is none of TCP.
 pub(super) fn adopt(fd: c_int) -> bool {
     if config::upgrade() == Upgrade::Off || !is_connection(fd) {
         return false;
@@ -134,8 +135,8 @@ fn is_connection(fd: c_int) -> bool {
         && sys::name(fd, true).is_ok()
 }
 
-/// Whether it is an epoll set: one says of what it does not watch that there is no such
-/// thing, anything else that it is no set.
+/// Whether a descriptor is an epoll set: asked to change a descriptor that it does not watch, a set
+/// answers `ENOENT`, anything else that it is no set.
 fn is_set(fd: c_int) -> bool {
     let Ok(stranger) = sys::eventfd() else {
         return true;

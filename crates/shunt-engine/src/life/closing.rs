@@ -22,7 +22,7 @@ pub(crate) fn closing(fd: c_int, entry: Entry) {
     }
 }
 
-/// The same of a socket.
+/// Bookkeeping for a descriptor of a socket that is about to be closed.
 fn closing_socket(socket: &'static Socket, fd: c_int) {
     socket.forget_fd(fd);
     let conn = Conn::attached(socket, fd);
@@ -37,7 +37,7 @@ fn closing_socket(socket: &'static Socket, fd: c_int) {
     } else if socket.fd() == fd
         && let Some(conn) = conn
     {
-        // No other descriptor has taken its place.
+        // No other descriptor has taken the place of this one.
         stream::before_close_under_sleeper(&conn);
     }
     entry::enter(fd, Entry::Other);
@@ -53,13 +53,13 @@ fn closing_socket(socket: &'static Socket, fd: c_int) {
     if is_last {
         socket.unhold();
     } else if !socket.unhold_one_of_several() {
-        // Another thread has closed the others meanwhile.
+        // Another thread has closed the other descriptors meanwhile.
         ending(socket, fd);
         socket.unhold();
     }
 }
 
-/// The last of the calls ends that went on by a copy of a closed descriptor.
+/// The last of the calls that used a copy of a closed descriptor has ended: closes the copy.
 pub(super) fn close_copy(socket: &'static Socket, copy: c_int) {
     // The program may have closed the number behind our back.
     let is_ours = Conn::attached(socket, copy).is_some_and(|conn| conn.is_named());
@@ -70,7 +70,8 @@ pub(super) fn close_copy(socket: &'static Socket, copy: c_int) {
     }
 }
 
-/// A connection that its peer has sent something on was accepted, and is in no listener's queue any more.
+/// Notes that a connection on which its peer has sent something was accepted, and is in no
+/// listener's queue any more.
 fn note_answered(socket: &Socket, fd: c_int) {
     if tcp::consumed_at_last(fd).is_some_and(|bytes| bytes > 0) {
         socket.queued.note_end(socket.port());
@@ -95,7 +96,7 @@ fn ending(socket: &'static Socket, fd: c_int) {
             control::unlisten(socket);
             recycle::forget_listener(socket);
         }
-        Stage::Claimed | Stage::Paired => epoll::part(socket, fd),
+        Stage::Claimed | Stage::Paired => epoll::unregister_before_close(socket, fd),
         _ => {}
     }
 }

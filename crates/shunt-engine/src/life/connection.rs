@@ -27,7 +27,7 @@ fn is_tcp(domain: c_int, kind: c_int, protocol: c_int) -> bool {
         && matches!(protocol, 0 | libc::IPPROTO_TCP)
 }
 
-/// Instead of `socket`. `Kernel`: none is there that is as new.
+/// Instead of `socket`. `Kernel`: no socket that is as new has been kept.
 pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Outcome {
     if !is_tcp(domain, kind, protocol) {
         return Outcome::Kernel;
@@ -51,7 +51,7 @@ pub fn after_socket(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         if let Some(socket) = track(fd, Stage::Fresh) {
             socket.made.note(kind);
             if recycle::is_any() {
-                // By its name it is known to be the same when it is put aside, whatever has been done to the number.
+                // Its cookie shows later, when the socket is to be put aside, that the number still names this one.
                 socket.whereabouts.place(fd);
             }
         }
@@ -71,7 +71,7 @@ pub unsafe fn before_connect(fd: c_int, address: *const sockaddr, length: sockle
     let Some(socket) = Socket::of(fd) else {
         return;
     };
-    // Only a process that claims at once has anything to say before.
+    // Only a process that claims at once has something to do before the call.
     let fresh = socket.stage() == Stage::Fresh;
     if fresh && !config::claims_at_once() && !config::recycles() || !thread::owns_memory() {
         return;
@@ -132,7 +132,7 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
         }
     }
     match error {
-        // It has been dissolved.
+        // The connection has been dissolved.
         0 if socket.stage() == Stage::Fresh => {}
         0 | libc::EINPROGRESS | libc::EINTR | libc::EISCONN | libc::EALREADY => {
             socket.set_connected(true);
@@ -140,7 +140,7 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
                 upgrade::sync::complete(socket, fd);
             }
         }
-        // It may try again, elsewhere.
+        // The connect has failed: the program may try again, elsewhere.
         _ => {
             socket.queued.note_end(socket.port());
             socket.made.forget();
@@ -233,7 +233,7 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
 /// reload, from a supervisor, or by socket activation. `false`: it is none of TCP, or this process upgrades nothing.
 #[cold]
 fn adopt(listener: c_int) -> bool {
-    /// The number of one that is not, so that it need not be looked at each time.
+    /// The number of the last descriptor that is none, so that it need not be looked at each time.
     static OTHER: AtomicI32 = AtomicI32::new(-1);
     if OTHER.load(Ordering::Relaxed) == listener || config::upgrade() == Upgrade::Off {
         return false;
@@ -245,7 +245,7 @@ fn adopt(listener: c_int) -> bool {
     tcp
 }
 
-/// The same when it comes. `false`: it is not a listener of TCP.
+/// Takes note of a listener that another program has made, when its descriptor comes. `false`: it is not a listener of TCP.
 pub(super) fn adopt_listener(fd: c_int) -> bool {
     let ask = |name| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name);
     if ask(libc::SO_ACCEPTCONN) != Ok(1) || ask(libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {

@@ -67,8 +67,8 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> Outcome {
     failed.map_or(Outcome::Done(0), Outcome::Fail)
 }
 
-/// After a call that has found no number left for a descriptor (`EMFILE`). `true`: the library had some that the program
-/// would have otherwise, which are free now, and the call is to be made once more.
+/// After a call that has found no number left for a descriptor (`EMFILE`). `true`: the library has freed numbers that
+/// the program would have had natively, and the call must be made once more.
 #[cold]
 pub fn make_room() -> bool {
     thread::owns_descriptors() && !config::is_confined() && recycle::give_up_all()
@@ -101,8 +101,8 @@ pub fn before_replace(old: c_int, new: c_int) {
     }
 }
 
-/// After a successful `pidfd_getfd`: what it has brought may be this process's own. Of
-/// another process's connection nobody here knows more than the kernel.
+/// After a successful `pidfd_getfd`, which may have brought one of this process's own connections.
+/// (Of another process's connection this one knows no more than the kernel.)
 pub fn after_getfd(fd: c_int) {
     forget_stale(fd);
     let cookie = |fd| sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE).ok();
@@ -154,7 +154,8 @@ pub fn after_dup(old: c_int, new: c_int) {
     if let Entry::Socket(socket) = entry
         && !matches!(entry::look(new), Entry::Socket(_))
     {
-        // No memory to know the copy: what is done by it is the kernel's to see.
+        // There is no memory to note the copy, so calls on it would not be seen: the connection
+        // becomes the kernel's.
         to_kernel(old, Reason::NoResources);
         socket.unhold();
     }

@@ -5,7 +5,7 @@ use crate::socket::Socket;
 use crate::socket::above::Above;
 use crate::{control, epoll, stats, upgrade};
 
-/// What the library does for sockets whose end comes about below.
+/// The functions that the rooms below call when a socket ends.
 pub(super) static ABOVE: Above = Above {
     end,
     close_copy,
@@ -28,7 +28,7 @@ fn end(socket: &'static Socket) {
     }
 }
 
-/// Nobody is inside a real call on it either.
+/// No thread is inside a real call on the socket any more: its object is free.
 #[cold]
 fn bury(socket: &'static Socket) {
     socket.lose_memory();

@@ -22,19 +22,18 @@ use crate::{
 /// Children of this process are in another PID namespace.
 static ARE_CHILDREN_APART: AtomicBool = AtomicBool::new(false);
 
-/// A process has given its children another PID namespace, or perhaps, …
+/// This process has given its children another PID namespace, or may have, …
 pub(super) fn set_children_apart() {
     ARE_CHILDREN_APART.store(true, Ordering::Relaxed);
 }
 
-/// … and this one is such a child: its own are in the same one as it is.
+/// … and this process is such a child: its own children are in its PID namespace.
 pub(super) fn set_children_beside() {
     ARE_CHILDREN_APART.store(false, Ordering::Relaxed);
 }
 
-/// Before a fork: what is attached goes on, its state being in memory that both
-/// share; unless the child will be in another PID namespace, where the holder of a token cannot be known by its number. Anything else is upgraded only once one process has it alone, since two
-/// would have to agree: at best before it is claimed in the name of this one.
+/// Before a fork. Attached connections stay so, since their state lies in memory that both processes share; unless the child will be in another PID namespace, in which numbers do not tell who
+/// holds a token. All others are upgraded only when one process has them alone, since two would have to agree; best before they are claimed in the name of this process.
 pub(super) fn before_fork(is_apart: bool) {
     if !thread::owns_memory() {
         return;
@@ -62,7 +61,7 @@ pub(super) fn before_fork(is_apart: bool) {
             }
         }
     });
-    // Behind what makes a connection the child's, too.
+    // After the steps that make a connection the child's, too.
     let has_memory = link::before_fork(|visit| Socket::each_used(|_| true, visit));
     let has_table = seen::begin();
     if is_apart {
@@ -77,22 +76,22 @@ pub(super) fn before_fork(is_apart: bool) {
         keep_from_child(|pair| pair.link.is_between_hosts(), Reason::Forked);
     }
     reach::before_fork();
-    // A thread that sleeps until there is room has to look from time to time from now on.
+    // Threads that sleep until there is room must look from time to time from now on.
     wake::wake_all();
 }
 
-/// After it, in the parent, also if there is no child.
+/// After a fork, in the parent, also if it has failed.
 pub(super) fn after_fork_parent() {
     if thread::owns_memory() {
         reach::after_fork_parent();
         seen::end();
         recycle::after_fork_parent();
-        // Also of what another thread has made meanwhile.
+        // Also for sockets that another thread has made meanwhile.
         made::before_child();
     }
 }
 
-/// What a child would have no memory of, not know, or not be able to share is the kernel's before there is one.
+/// Leaves to the kernel, before there is a child, all connections of which `is_lost` says that the child could not share them.
 #[cold]
 fn keep_from_child(is_lost: impl Fn(&Pair) -> bool, reason: Reason) {
     entry::each(|fd, entry| {
@@ -111,7 +110,7 @@ fn counts(socket: &'static Socket, fd: c_int) -> bool {
 }
 
 fn share_attached(socket: &'static Socket) {
-    // Nobody takes it back to its rings as alone meanwhile.
+    // With the lock, so that no thread takes it back to its rings meanwhile, as if this process had it alone.
     let _locked = socket.lock();
     socket.again.forget();
     socket.share.before_fork();
@@ -167,7 +166,7 @@ pub(super) fn after_fork_child() {
         if is_unshared(socket) {
             socket.set_plain(socket.stage(), Reason::Forked);
         }
-        // The answer will be the parent's. Once that has closed it, it is claimed in this one's name.
+        // The parent will get the answer. When the parent has closed the socket, it is claimed in the name of this process.
         if socket.move_on(Stage::Claimed, Stage::Candidate) {
             socket.set_reason(Reason::Forked);
         }
@@ -188,16 +187,16 @@ fn lose_what_has_not_come() {
         let mut has_come = true;
         socket.each_pair(|pair| has_come &= link::has_come(&pair));
         if !has_come {
-            // Another thread of the parent has made it since `before_fork`, or it is plain.
+            // Another thread of the parent has made it after `before_fork`, or it is plain.
             socket.lose_memory();
             socket.set_plain(socket.stage(), Reason::Forked);
         }
     }
 }
 
-/// In a forked child: each descriptor is a hold, and nothing else is. A set that only a
-/// waiting thread had left ends. A socket that no descriptor names stays: its peer hears
-/// of its end from the process that closed it.
+/// In a forked child: counts holds anew, one for each descriptor. A set that only a waiting thread
+/// of the parent still held ends. A socket that no descriptor names stays: the process that closed
+/// it tells the peer of its end.
 fn recount_holds() {
     let o = Ordering::Relaxed;
     for socket in SOCKETS.each() {
@@ -247,7 +246,7 @@ mod tests {
                 iov_base: bytes.as_mut_ptr().cast(),
                 iov_len: bytes.len(),
             };
-            // SAFETY: there is room for so many bytes.
+            // SAFETY: the part covers the array `bytes`.
             let received = unsafe { crate::stream::receive(&other, &[part], libc::MSG_DONTWAIT) };
             received == crate::Outcome::Done(6) && &bytes[..6] == b"before"
         };

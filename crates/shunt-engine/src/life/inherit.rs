@@ -1,6 +1,6 @@
-//! What another program is about to have: by `exec`, by a spawn, or passed to its
-//! process. It may not run under Shunt, so each such connection becomes a plain
-//! kernel socket first. What lies unread in its ring comes by TCP then (`stream/downgrade.rs`).
+//! Connections that another program is about to get: by `exec`, by a spawn, or in a message. That
+//! program may not run under Shunt, so each such connection becomes a plain kernel socket first.
+//! What lies unread in its ring then comes by TCP (`stream/downgrade.rs`).
 
 use libc::c_int;
 use shunt_abi::Reason;
@@ -17,7 +17,8 @@ pub(crate) fn give_up(fd: c_int, reason: Reason) {
     }
 }
 
-/// The same, for good, by a thread that may.
+/// The socket that `fd` names is the kernel's for good. (In a `vfork` child, whose descriptors are
+/// its own, nothing is done.)
 pub(crate) fn to_kernel(fd: c_int, reason: Reason) {
     if thread::owns_memory()
         && let Some(socket) = Socket::of(fd)
@@ -42,7 +43,7 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
     });
 }
 
-/// Whether others read what comes from then on, by the kernel's calls alone.
+/// Whether other programs read from then on, by the kernel's calls alone.
 fn goes_on_elsewhere(reason: Reason) -> bool {
     matches!(
         reason,
@@ -55,7 +56,8 @@ fn goes_on_elsewhere(reason: Reason) -> bool {
     )
 }
 
-/// Everything goes back to the kernel: its calls pass us by from here on.
+/// Leaves all connections to the kernel, since the program may use them past this library from here
+/// on.
 pub(crate) fn give_up_all(reason: Reason) {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry {
@@ -64,7 +66,7 @@ pub(crate) fn give_up_all(reason: Reason) {
     });
 }
 
-/// What several processes have in shared memory goes back to the kernel.
+/// Leaves connections that several processes have in shared memory to the kernel.
 pub(super) fn give_up_shared(reason: Reason) {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
@@ -91,7 +93,7 @@ pub(super) fn forget_all(reason: Reason) {
     forget_plain(|socket| !socket.items.is_empty());
 }
 
-/// What is the kernel's again is forgotten, unless an epoll set has it, as `is_in_set` says.
+/// Forgets sockets that are the kernel's again, unless `is_in_set` says that an epoll set has them.
 pub(super) fn forget_plain(is_in_set: impl Fn(&'static Socket) -> bool) {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
@@ -99,7 +101,7 @@ pub(super) fn forget_plain(is_in_set: impl Fn(&'static Socket) -> bool) {
             && !is_in_set(socket)
             && Conn::new(socket, fd).is_some_and(|conn| stream::is_plain(&conn))
         {
-            // Held for ever: a thread may be about to use it.
+            // The object stays held for ever, since a thread may be about to use it.
             entry::enter(fd, Entry::Other);
         }
     });
@@ -119,8 +121,8 @@ pub(super) fn before_program() {
     });
 }
 
-/// Before an exec of this process: what does not survive it is held by relatives
-/// only. Should the exec fail, it stays with the kernel here.
+/// Before an exec of this process: gives up connections that do not survive it. From then on only
+/// relatives use them in rings; if the exec fails, they stay with the kernel here.
 pub(super) fn leave_the_rest() {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry
@@ -146,7 +148,7 @@ pub(super) fn copied_apart(socket: &'static Socket, old: c_int, new: c_int) {
     }
 }
 
-/// Whether a number names the socket that the parent's memory says.
+/// Whether a number still names the socket that the parent's memory says.
 fn is_still(socket: &Socket, fd: c_int) -> bool {
     let cookie = |fd| sys::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
     match socket.cookie() {

@@ -96,8 +96,8 @@ fn note_nonblock(socket: &Socket, on: bool) {
     }
 }
 
-/// The same options with a time of 64 bits everywhere (`asm-generic/socket.h`), which libc does
-/// not name here.
+/// `SO_RCVTIMEO` and `SO_SNDTIMEO` with a time of 64 bits on every machine
+/// (`asm-generic/socket.h`), which the `libc` crate does not name here.
 const SO_RCVTIMEO_NEW: c_int = 66;
 const SO_SNDTIMEO_NEW: c_int = 67;
 
@@ -146,7 +146,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
             note_cloexec(socket, request == libc::FIOCLEX);
             Outcome::Kernel
         }
-        // Whom the kernel signals is the open file's.
+        // The process that the kernel signals is a property of the open file.
         FIOSETOWN | SIOCSPGRP => {
             socket.settings.is_odd.store(true, Ordering::Relaxed);
             Outcome::Kernel
@@ -188,7 +188,7 @@ unsafe fn number(value: *const c_void, length: usize) -> Option<c_int> {
     is_there.then(|| unsafe { value.read_unaligned() })
 }
 
-/// Whether anything can be there: nothing is in the first page.
+/// Whether anything can lie at this address: nothing can in the first page.
 fn is_address<T>(at: *const T) -> bool {
     at as usize >= 4096
 }
@@ -239,14 +239,14 @@ pub unsafe fn setsockopt(
     }
     if needs_kernel(level, name, number) {
         if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) {
-            // Also of what a listener accepts. If the kernel refuses it, nothing is lost but speed.
+            // Noted also for what a listener accepts. If the kernel refuses the option, only speed is lost.
             socket.settings.looks_on.store(true, Ordering::Relaxed);
         }
         give_up(fd, Reason::SocketOption);
         if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
             && socket.stage() == Stage::Attached
         {
-            // Threads that sleep in a receive go on in the kernel's own, which returns fewer bytes for a signal.
+            // Threads that sleep in a receive continue in the kernel's own call, which returns fewer bytes after a signal.
             wake::wake_all();
         }
         return Outcome::Kernel;
@@ -269,7 +269,7 @@ pub unsafe fn setsockopt(
             note_timeout(socket, name, &time);
         }
         (libc::SOL_SOCKET, name, Some(on)) if TIMES.contains(&name) => {
-            // Only a `recvmsg` with room for it sees what that changes.
+            // Only a `recvmsg` with room for control data sees a difference.
             let told_by = if on == 0 { 0 } else { name };
             socket.settings.tells_time.store(told_by, Ordering::Relaxed);
         }
@@ -281,7 +281,8 @@ pub unsafe fn setsockopt(
     Outcome::Kernel
 }
 
-/// An option of a connection that the next one on its base socket is to have as before ([`KEEPALIVE`]). `false`: it is no such.
+/// Notes the former value of an option that the next connection on the base socket must find as before ([`KEEPALIVE`]).
+/// `false`: it is no such option.
 fn note_keepalive(socket: &Socket, fd: c_int, level: c_int, name: c_int) -> bool {
     let which = KEEPALIVE.iter().position(|&known| known == name);
     let which = which.filter(|_| level == libc::IPPROTO_TCP && socket.is_connected());
@@ -373,7 +374,7 @@ pub unsafe fn getsockopt(
 /// As for `getsockopt`.
 unsafe fn socket_error(fd: c_int, value: *mut c_void, length: *mut socklen_t) -> Outcome {
     if let Some(socket) = Socket::of(fd) {
-        // So a program asks whether a connect that did not block has come through.
+        // By this call a program asks whether a connect that did not block has succeeded.
         upgrade::sync::complete(socket, fd);
     }
     // SAFETY: the caller's promise.

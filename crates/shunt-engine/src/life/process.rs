@@ -33,7 +33,7 @@ pub fn before_fork(flags: u64) {
     }
 }
 
-/// After one, in the parent.
+/// After a fork, in the parent.
 #[inline]
 pub fn after_fork_parent() {
     if thread::is_used() {
@@ -50,9 +50,9 @@ pub fn before_lending() {
 
 /// Before a child is made that has this process's table of descriptors (`CLONE_FILES`), and is no thread of it.
 ///
-/// What one of them closes or opens, the other one's memory knows nothing of. So all that the process has goes back to the
-/// kernel, and neither upgrades anything from then on. The child is not told that it is one: in the memory of its parent,
-/// or in a copy, it owns nothing ([`thread::owns_memory`]), and leaves the library's descriptors alone.
+/// What one of the two closes or opens, the other one's memory does not know. So all connections of the process go back to
+/// the kernel, and neither upgrades any from then on. The child does not learn that it is one: in the memory of its
+/// parent, or in a copy, it owns nothing ([`thread::owns_memory`]), and leaves the library's descriptors alone.
 pub fn before_sharing_table() {
     if thread::owns_memory() {
         config::share_table();
@@ -74,8 +74,8 @@ pub fn after_fork_child() {
     }
 }
 
-/// Before any exec: the same process goes on as another program, whose own line
-/// will not know of the connections up to here.
+/// Before any exec: the process becomes another program, whose line of statistics will not know of
+/// the connections up to here.
 #[inline]
 pub fn before_exec() {
     if thread::is_used() {
@@ -83,8 +83,9 @@ pub fn before_exec() {
     }
 }
 
-/// The same of the file that a path in a directory names. A failure has changed nothing: programs
-/// that look for a file by trying (`PATH`) keep their connections where they are.
+/// Before an exec of the file that `path` names in `directory`. If the kernel would refuse it
+/// nothing changes, so that programs which look for a file by trying (`PATH`) keep their
+/// connections where they are.
 ///
 /// # Safety
 /// As for `execveat` without flags.
@@ -120,7 +121,7 @@ pub fn after_exec() {
     }
 }
 
-/// Before an exit of the process by any road: the kernel will close what is open.
+/// Before any exit of the process: the kernel will close what is open.
 #[inline]
 pub fn before_exit() {
     if thread::is_used() {
@@ -169,8 +170,8 @@ pub fn before_new_group() {
     }
 }
 
-/// Before one thread becomes another user, or of another group, than the others: what one of them has closed is not another
-/// one's to use again.
+/// Before one thread becomes another user, or gets another group, than the others: a connection that one of them has closed
+/// must not be used again by another.
 pub fn before_own_identity() {
     if thread::owns_memory() {
         recycle::keep_no_more();
@@ -181,7 +182,7 @@ pub fn before_own_identity() {
 /// it is alone and they were already.
 pub fn after_unshare(flags: libc::c_int) {
     if flags & libc::CLONE_NEWNET != 0 {
-        // What it makes and connects next is elsewhere.
+        // Its next sockets are in another network namespace.
         recycle::give_up_all();
         recycle::set_apart();
     }
@@ -193,7 +194,7 @@ pub fn after_unshare(flags: libc::c_int) {
     }
 }
 
-/// After a successful `setns`. Without a kind of namespace it may have been any.
+/// After a successful `setns`. `kind` 0: it may have been any kind of namespace.
 pub fn after_setns(kind: libc::c_int) {
     if kind == 0 || kind & libc::CLONE_NEWNET != 0 {
         recycle::set_apart();
@@ -211,7 +212,7 @@ pub fn before_confinement() {
         recycle::give_up_all();
         inherit::forget_all(Reason::Confined);
         epoll::close_channels();
-        // What no descriptor names is not needed either.
+        // Connections that no descriptor names are not needed either.
         link::drop_all_but(|visit| Socket::each_used(|socket| socket.descriptors() > 0, visit));
         config::confine();
         successor::send_without();

@@ -31,8 +31,8 @@ pub(super) fn send_without() {
     }
 }
 
-/// Puts a copy without libshunt in the place of a string. Without memory that stays, and what is executed
-/// may be ended.
+/// Puts a copy without libshunt in the place of a string. If there is no memory the string stays, and the
+/// filter may kill the programs that are executed.
 ///
 /// # Safety
 /// `at` is that string's place, which may be written.
@@ -63,7 +63,7 @@ fn is_own(part: &[u8], own: &[u8]) -> bool {
     part == own || Some(part) == name || from_program.is_some_and(|rest| own.ends_with(rest))
 }
 
-/// What the loader knows this library by.
+/// The name by which the loader knows this library.
 fn own_path() -> Option<&'static [u8]> {
     // SAFETY: integers and pointers, for which zero is a value.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };

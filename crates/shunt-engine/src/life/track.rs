@@ -17,8 +17,8 @@ pub(super) fn track(fd: c_int, stage: Stage) -> Option<&'static Socket> {
     Socket::enter(fd, stage)
 }
 
-/// A number that the kernel has just handed out names nothing that we know:
-/// if we think so, its close passed us by.
+/// Forgets what a number named that the kernel has just handed out: the library has not seen its
+/// close.
 pub(super) fn forget_stale(fd: c_int) {
     match entry::look(fd) {
         Entry::Socket(socket) => {

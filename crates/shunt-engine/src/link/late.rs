@@ -1,4 +1,4 @@
-//! The place where a link's memory was, for threads that come too late for it.
+//! What threads find that come too late for a link's memory.
 //!
 //! A thread that has looked a descriptor up just before another one closes it may be about to take a
 //! token there, however long it is kept from that. It finds empty memory: there no connection is in
@@ -11,15 +11,16 @@ use shunt_shm::arena::{Arena, Part};
 
 use crate::{sys, thread};
 
-/// So many arenas leave their place empty at a time. (Addresses only: nobody writes there.)
+/// The most arenas whose addresses stay reserved at a time after they have gone. (Addresses only:
+/// nobody writes there.)
 const MOST: usize = 128;
 
-/// The addresses of those, the oldest of which is the next one to go.
+/// The addresses of such arenas; the oldest one is the next to go.
 static PLACES: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// The control lines of an arena go; where other threads are, empty ones take their place. With the
-/// control lock, or in a process with one thread.
+/// Unmaps the control lines of an arena. If there are other threads, empty lines take their place.
+/// With the control lock, or in a process with one thread.
 ///
 /// # Safety
 /// No connection uses the arena any more. A thread that still looks, late, may have taken the address only while one did.

@@ -74,7 +74,7 @@ impl Link {
     /// refuses, and a child gets nothing.
     fn hand_on(&self) -> bool {
         if !self.retired.swap(true, Ordering::AcqRel) {
-            // The daemon goes on to hand out slots of one between hosts: who gets one stays on TCP.
+            // The daemon still hands out slots of a link between hosts: a connection that gets one stays on TCP.
             if !self.is_between_hosts() {
                 self.retire_due.store(true, Ordering::Release);
                 ANY_TO_RETIRE.store(true, Ordering::Release);
@@ -99,7 +99,7 @@ impl Link {
         if done {
             return true;
         }
-        // No room for one mapping more: all of it, as far as it is here.
+        // The process cannot have one more mapping: hands on everything that is mapped here.
         let mut all = self.pass(&Part::Control, true);
         self.each_mapped(|run| {
             all &= self.pass(&Part::Rings(run.clone()), true);
@@ -111,7 +111,7 @@ impl Link {
         all
     }
 
-    /// A child has nothing of it.
+    /// Withholds all memory of the link from children.
     fn withhold(&self) {
         if self.handed_on.is_empty() {
             return;
@@ -123,7 +123,8 @@ impl Link {
         });
     }
 
-    /// The rings that are mapped here. What lies where the others were may be anything.
+    /// Calls `visit` with the runs of rings that are mapped here. (Something else may be mapped by now where the
+    /// others were.)
     fn each_mapped(&self, visit: impl FnMut(std::ops::Range<u32>)) {
         self.mapped.each_run_without(&Slots::default(), visit);
     }
@@ -154,7 +155,7 @@ impl Link {
     }
 }
 
-/// In a forked child: what has come, and what not.
+/// In a forked child: notes which links' memory has come, and which has not.
 pub(crate) fn after_fork_child() {
     LOCK.reset();
     ANY_TO_RETIRE.store(false, Ordering::Relaxed);
@@ -190,9 +191,9 @@ pub(crate) fn forget_empty() {
     }
 }
 
-/// In a forked child: what it has of its parent's memory goes, but for what `each_used` names.
+/// In a forked child: unmaps its parent's memory, except what `each_used` names.
 pub(crate) fn drop_all_but(each_used: impl Fn(&mut dyn FnMut(Pair))) {
-    // Other threads may be looking at what they have just lost.
+    // Not if other threads may still look at what would go.
     if thread::forks() == 0 || !is_alone() || !LOCK.take() {
         return;
     }
@@ -219,7 +220,8 @@ pub(crate) fn is_any_to_retire() -> bool {
     ANY_TO_RETIRE.load(Ordering::Acquire)
 }
 
-/// Tells of each: `say` says whether it could. `false`: something is left. With the control lock.
+/// Tells the daemon of each retired link by `say`, which returns whether it could. `false`: some are left. With
+/// the control lock.
 pub(crate) fn retire_all(say: impl Fn(u64) -> bool) -> bool {
     if !ANY_TO_RETIRE.swap(false, Ordering::AcqRel) {
         return true;

@@ -17,7 +17,7 @@ impl Slots {
         self.fill(0);
     }
 
-    /// The first so many.
+    /// Puts the first `slots` slots into the set.
     pub(super) fn fill(&self, slots: u32) {
         for (i, word) in self.0.iter().enumerate() {
             let here = slots.saturating_sub(i as u32 * 64).min(64);
@@ -55,7 +55,7 @@ impl Slots {
         self.0.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
-    /// Those that are in both only.
+    /// Keeps only the slots that are in both sets.
     pub(super) fn keep(&self, other: &Self) {
         for (word, other) in self.0.iter().zip(&other.0) {
             let both = word.load(Ordering::Relaxed) & other.load(Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use crate::epoll::{self, Limit, Room, Set};
 use crate::recycle::{self, Waits};
 
-/// The thread waits for what comes to the listeners in the set, unless it does already.
+/// The thread begins to wait for connections to the listeners in the set, unless it does already.
 #[inline(always)]
 pub(super) fn wait_at_listeners(set: &'static Set, waits: &Waits, limit: Limit) {
     if recycle::is_any() && !limit.is_now() && !waits.are_any() {
@@ -16,8 +16,8 @@ fn wait_at_each(set: &'static Set, waits: &Waits) {
     set.listeners().for_each(|listener| waits.begin(listener));
 }
 
-/// Tells of listeners that have something to accept of which the kernel does not know, behind `found` events; how many
-/// there are now.
+/// Reports listeners that have something to accept of which the kernel does not know, behind `found` events. Returns
+/// how many events there are now.
 #[inline(always)]
 pub(super) fn tell_listeners(
     set: &'static Set,
@@ -35,8 +35,8 @@ pub(super) fn tell_listeners(
     }
 }
 
-/// Says where this thread is called that is about to wait at listeners. `true`: it is, perhaps in the place of another
-/// one that sleeps on the set.
+/// Writes where this thread, which is about to wait at listeners, can be called. `true`: it can be called there,
+/// perhaps in the place of another thread that sleeps on the set.
 pub(super) fn say_waiting(set: &'static Set, waits: &Waits) -> bool {
     let is_called = waits.are_any() && set.hears_calls();
     if is_called {
@@ -48,7 +48,7 @@ pub(super) fn say_waiting(set: &'static Set, waits: &Waits) -> bool {
     is_called
 }
 
-/// So many nanoseconds or a little more, in whole milliseconds: the real call is `epoll_wait`.
+/// This time rounded up to whole milliseconds, still in nanoseconds: the real call is `epoll_wait`.
 pub(super) fn in_milliseconds(nanoseconds: u64) -> u64 {
     nanoseconds.next_multiple_of(1_000_000)
 }

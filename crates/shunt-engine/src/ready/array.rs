@@ -6,7 +6,8 @@ use crate::{Outcome, sys};
 
 /// Entries on the stack; more need memory.
 const SMALL: usize = 192;
-/// Entries that are filled sooner than called for: a poll of a few descriptors.
+/// Entries of a smaller array, for a poll of a few descriptors: it is filled in less time than a
+/// function call takes.
 const FEW: usize = 12;
 
 /// The memory of a call with many descriptors. No destructor: a cancelled thread
@@ -18,7 +19,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The stack's.
+    /// For an array on the stack.
     pub(super) const NONE: Self = Self {
         at: std::ptr::null_mut(),
         bytes: 0,

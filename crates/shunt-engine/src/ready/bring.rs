@@ -4,8 +4,8 @@ use crate::epoll::{self, AT_ONCE, Known, Room, Set};
 use crate::socket;
 use crate::{tcp, upgrade};
 
-/// Edge-triggered registrations follow once the kernel has no event for them any more: what it
-/// has goes to the program, with what is ready of ours. Returns how many events that is.
+/// Edge-triggered registrations follow when the kernel has no event for them any more: events that
+/// it has go to the program, together with ready shunted items. Returns how many events these are.
 #[inline]
 pub(super) fn bring_forward(set: &'static Set, room: &mut Room) -> usize {
     if socket::is_any_paired() {
@@ -30,7 +30,7 @@ fn bring_paired(set: &'static Set, room: &mut Room) -> usize {
     for (mark, (_, fd, _)) in marks.iter_mut().zip(waiting()) {
         *mark = tcp::mark(fd);
     }
-    // Before one more is carried over: what is ready would be told of twice.
+    // Before one more registration moves, since its events would be told twice.
     let (found, is_all) = epoll::collect_all(set, room);
     if is_all {
         for ((socket, fd, edge), mark) in waiting().zip(marks) {

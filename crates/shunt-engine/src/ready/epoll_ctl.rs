@@ -17,12 +17,12 @@ pub(super) fn change(
     let socket = match entry::look(fd) {
         Entry::Socket(socket) => socket,
         Entry::Set(child) => return epoll::nest(set, operation, child, fd, event),
-        // Ours do not exist for the program.
+        // For the program the library's own descriptors do not exist.
         Entry::Ours => return Outcome::Fail(libc::EBADF),
         Entry::Other => return Outcome::Kernel,
     };
     upgrade::sync::watches(socket);
-    // Of a listener there is something to know only where connections are used again.
+    // Listeners matter only where connections are used again.
     let is_kernels = match socket.stage() {
         Stage::Plain => true,
         Stage::Listener => !config::recycles(),
@@ -37,8 +37,8 @@ pub(super) fn change(
     }
     let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
     if needs_event && matches!(socket.stage(), Stage::Claimed | Stage::Paired) {
-        // Before the kernel arms it: a thread asleep on the set would hear of it
-        // from both.
+        // Before the kernel arms the registration: otherwise a thread asleep on the set would be
+        // told of events by both.
         let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
         let known = if operation == libc::EPOLL_CTL_MOD && !exclusive {
             Known::Arming(set.index(), fd)

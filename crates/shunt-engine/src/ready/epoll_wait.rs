@@ -18,21 +18,21 @@ use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
 use crate::{Outcome, control, signal, sys};
 
-/// A wait looks so often at once, for about as long as a peer that is awake takes to answer.
+/// How often a wait looks again at once: that takes about as long as the answer of a peer that is awake.
 const LOOKS: u32 = 64;
 
-/// Whether the kernel refuses to fill so many events (`EP_MAX_EVENTS`).
+/// Whether the kernel refuses an array of `most` events (`EP_MAX_EVENTS`).
 fn is_refused(most: c_int) -> bool {
     most <= 0 || most as usize > i32::MAX as usize / size_of::<epoll_event>()
 }
 
-/// Whether nothing can be written there.
+/// Whether the kernel cannot write events to this address, since no program has it.
 fn is_no_room(events: *mut epoll_event) -> bool {
     (events as usize).wrapping_sub(4096) >= USER_END - 4096
 }
 
-/// Whether no program can have anything at that address, so that the kernel fails the call at once (`access_ok`). What else
-/// cannot be written it finds only when there is an event to store.
+/// Whether no program can have anything at this address, so that the kernel refuses the call at once (`access_ok`). Other
+/// addresses that cannot be written it notices only when it has an event to store.
 #[cold]
 fn is_impossible(events: *mut epoll_event) -> bool {
     events as usize >= USER_END
@@ -73,7 +73,7 @@ pub(super) unsafe fn wait(
     outcome
 }
 
-/// A wait whose events cannot be stored. That shows once there is one, which stays for the next wait.
+/// A wait whose events cannot be stored. It fails when there is an event, which stays for the next wait.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -86,7 +86,7 @@ unsafe fn wait_without_room(set: &Set, limit: Limit, mask: *const sigset_t) -> O
     }
 }
 
-/// The wait itself; nothing, or an error, also where the room turns out to be missing.
+/// The wait itself. It returns no event, or an error, also if the events turn out not to be storable.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -100,7 +100,7 @@ unsafe fn wait_with(user: User, room: &mut Room, limit: Limit, mask: *const sigs
             return outcome;
         }
     }
-    // The kernel, which looks at it before all else, has done so for a plain set.
+    // The kernel looks at the mask before all else. For a plain set it has done so.
     if !signal::may_mask(mask) {
         return Outcome::Kernel;
     }
@@ -130,7 +130,7 @@ unsafe fn wait_with(user: User, room: &mut Room, limit: Limit, mask: *const sigs
     })
 }
 
-/// Looks at what there is, and spins until there is something. `None`: it does not pay any more.
+/// Looks what is ready, and spins until something is. `None`: spinning does not pay any more.
 #[inline(always)]
 fn look_and_spin(
     set: &'static Set,
@@ -175,7 +175,7 @@ fn look_and_spin(
         if seen.any_since() {
             return Some(Outcome::Fail(libc::EINTR));
         }
-        // A turn at least: news that come to nothing use up the spin, too.
+        // One turn at least: news that come to nothing use up the spin, too.
         let mut more = spin.turn();
         now = sys::ticks();
         let comes = || has_news(set) || waits.have_news();
@@ -222,7 +222,7 @@ unsafe fn sleep(
             Err(errno) if was_replaced(set, slept_on, errno) => continue,
             Err(errno) => return with_news(set, room, errno, waits),
         };
-        // Who was woken reads the logs, in which a peer says that there is room, also one that cannot call.
+        // A thread that was woken reads the logs, in which also a peer that cannot call says that there is room.
         if n == 0 {
             look_for_room(set);
         }
@@ -236,13 +236,13 @@ unsafe fn sleep(
 
 /// How one sleep went.
 enum Slept {
-    /// So much had come before it began.
+    /// The thread has not slept: this many events had come before.
     Not(usize),
-    /// On this number, with what the real call has returned.
+    /// The thread has slept on this descriptor, and the real call has returned this.
     On(c_int, Result<isize, i32>),
 }
 
-/// Says at the doors of the set that this thread sleeps, and does.
+/// Registers this thread at the doors of the set, and sleeps.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -257,7 +257,7 @@ unsafe fn sleep_once(
     let set = user.set();
     let began = Taken::now();
     let is_called = say_waiting(set, waits);
-    // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
+    // In a child that a signal handler has forked meanwhile nothing is to be undone: the parent sleeps.
     let get_up = || {
         if began.lasts() {
             end_sleep(set);
@@ -297,7 +297,7 @@ unsafe fn sleep_once(
     Slept::On(slept_on, slept)
 }
 
-/// How a wait ends whose real call has failed: news that came with a signal go first, as in the kernel.
+/// How a wait ends whose real call has failed: events that came with a signal are told first, as in the kernel.
 fn with_news(set: &'static Set, room: &mut Room, errno: i32, waits: &Waits) -> Outcome {
     let found = if errno == libc::EINTR && set.is_shunted() {
         collect(set, room, false, 0)
@@ -339,10 +339,10 @@ pub(super) unsafe fn wait_unknown(
     // SAFETY: the caller's promise.
     let room = &mut unsafe { Room::new(events, most as usize) };
     let seen = signals::now();
-    // What is no set is told at once, also where the sleep would be a `poll`.
+    // A descriptor that is no set is refused at once, also where the sleep would be a `poll`.
     let mut found = room.ask(fd, most as usize).map(|n| n as isize);
     loop {
-        // SAFETY: the kernel has stored so many.
+        // SAFETY: the kernel has stored `n` events.
         match found.map(|n| take_foreign(unsafe { room.stored(n as usize) })) {
             Err(errno) => return Outcome::Fail(errno),
             Ok(0) if limit.is_up() => return Outcome::Done(0),
@@ -355,7 +355,8 @@ pub(super) unsafe fn wait_unknown(
     }
 }
 
-/// The same on a set that may hold connections which are not shunted yet.
+/// A wait on a set that may hold connections which are not shunted yet. `None`: connections of the set, or listeners,
+/// are served here.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -375,8 +376,8 @@ unsafe fn wait_unshunted(
     unsafe { wait_in_kernel(user, room, limit, mask, seen) }
 }
 
-/// A wait while nothing in the set is served here: as real as can be, but another
-/// thread may bring something in meanwhile. `None`: it has; wait as for such a set.
+/// A wait while nothing in the set is served here: by the real call, except that another thread may
+/// bring in a shunted connection meanwhile. `None`: it has; the caller waits as for such a set.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -437,7 +438,7 @@ unsafe fn real_wait(
     let seen = if limit.is_now() { signals::now() } else { seen };
     // SAFETY: the caller's promise.
     let found = match unsafe { sleep_on(set, fd, room, limit, mask, seen, undo) } {
-        // A signal gives way to news that came with it, as in the kernel.
+        // Events that came with a signal are told first, as in the kernel.
         Err(libc::EINTR) => {
             let found = room.ask(fd, room.len());
             found.ok().filter(|&n| n > 0).ok_or(libc::EINTR)
@@ -480,7 +481,7 @@ unsafe fn sleep_on(
         if n == 0 {
             return Ok(0);
         }
-        // What woke a set inside need not be an event of the program's, and none has been taken.
+        // What woke an inner set need not be an event of the program's. (No event has been taken yet.)
         if let Some(set) = outer {
             set.expose_nested();
         }

@@ -25,7 +25,7 @@ pub(super) enum Array<'a> {
     /// There is none, or it is the kernel's to refuse.
     None,
     Some(&'a mut [pollfd]),
-    /// It can only be read.
+    /// It can be read, but not written.
     Fixed(&'a [pollfd]),
 }
 
@@ -49,7 +49,7 @@ pub(super) unsafe fn array<'a>(fds: *mut pollfd, count: nfds_t) -> Array<'a> {
     }
 }
 
-/// The same of one that cannot be written.
+/// The program's array, if it cannot be written.
 ///
 /// # Safety
 /// As for [`array`].
@@ -77,7 +77,7 @@ unsafe fn is_there(fds: *mut pollfd, count: usize) -> bool {
     one(0) && (count == 1 || (A_PAGE..count).step_by(A_PAGE).all(one) && one(count - 1))
 }
 
-/// The call for an array that can only be read: the kernel finds that out at the end.
+/// Makes the call for an array that can only be read: natively, too, that is found at the end.
 #[cold]
 pub(super) fn in_vain(fds: &[pollfd], call: impl FnOnce(&mut [pollfd]) -> Outcome) -> Outcome {
     let on_copy = |copy: &mut [pollfd], _| {
@@ -90,8 +90,8 @@ pub(super) fn in_vain(fds: &[pollfd], call: impl FnOnce(&mut [pollfd]) -> Outcom
     with_array(fds.len(), on_copy).unwrap_or(Outcome::Fail(libc::ENOMEM))
 }
 
-/// Fills in what shunted sockets are ready for; `usize`: how many are. `heard` has
-/// what the kernel reported of each, or nothing.
+/// Fills in what shunted sockets are ready for, and returns how many are. `heard`: what the kernel
+/// has reported of each; it may be empty.
 pub(super) fn look_at_shunted(fds: &mut [pollfd], heard: &[pollfd]) -> usize {
     let mut found = 0;
     for (i, one) in fds.iter_mut().enumerate() {
@@ -196,7 +196,7 @@ pub(super) unsafe fn poll_in_kernel(
     }
 }
 
-/// Entries of scratch that [`poll_with`] needs for so many descriptors.
+/// Entries of scratch that [`poll_with`] needs for `fds` descriptors.
 pub(super) fn scratch_for(fds: usize) -> usize {
     2 * (fds + 1) + 1
 }
@@ -358,7 +358,7 @@ unsafe fn sleep(
     }
 }
 
-/// The real call, of so many entries.
+/// The real call, with the first `count` entries.
 ///
 /// # Safety
 /// `sigmask` is null or a signal set.

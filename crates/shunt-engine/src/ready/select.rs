@@ -181,7 +181,8 @@ fn expose(one: &pollfd) -> bool {
     set.is_some()
 }
 
-/// The same with sets of so many words, for the real call.
+/// Does what `select` does for the descriptors in `fds`, which say what is asked. `sets` are for the real call, of
+/// `words` words each.
 ///
 /// # Safety
 /// `mask` is null or a signal set; each set covers all descriptors.
@@ -261,7 +262,7 @@ unsafe fn take_theirs(fds: &mut [pollfd], sets: &[Bits; 3]) -> usize {
     found
 }
 
-/// The same of `poll`; and what that tells goes into the sets.
+/// Answers a `select` by `poll`, and stores what that tells in the program's sets.
 ///
 /// # Safety
 /// Each set is null or covers `count` descriptors; `mask` is null or a signal set.
@@ -355,7 +356,7 @@ mod tests {
             }
         }
         let sets = [read.cast(), write.cast(), std::ptr::null_mut()];
-        // SAFETY: the sets hold so many bits; no mask.
+        // SAFETY: each set holds `MOST` bits; no mask.
         let outcome = unsafe { select(MOST, sets, Limit::new(Some(0)), std::ptr::null()) };
         // SAFETY: as above.
         let is_in = |set, fd| unsafe { Bits(set).get(fd as usize) };
@@ -386,7 +387,7 @@ mod tests {
         let told = |kind: usize| {
             let mut word = u64::MAX;
             let set = Bits(&raw mut word);
-            // SAFETY: the set has room for so many.
+            // SAFETY: the set has room for `WORD` bits.
             let found = unsafe { tell(set, WORD, &[asked_to_write], (ASKS[kind], MEANS[kind])) };
             (found, word)
         };

@@ -120,7 +120,7 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
     ready | get_in_waits(scratch, place)
 }
 
-/// The same where the thread waits for connections to accept.
+/// Registers the thread where it waits for connections to accept. `true`: there may be one by now.
 fn get_in_waits(scratch: &mut Scratch, place: Option<Place>) -> bool {
     let Some(left) = scratch.waits.left() else {
         return false;

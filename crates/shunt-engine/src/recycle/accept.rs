@@ -39,7 +39,7 @@ pub(crate) unsafe fn accept(
     if !config::recycles() || !store::is_any() || config::is_confined() {
         return Outcome::Kernel;
     }
-    // What was taken before has come about when the listener was as new.
+    // A connection that was taken before is accepted in any case: the listener was as new then.
     let accepts =
         |socket: &Socket| await_offer::is_plain(socket) || await_offer::is_readable(socket);
     let listens = |socket: &&Socket| socket.stage() == Stage::Listener && accepts(socket);
@@ -105,7 +105,7 @@ impl Wanted {
         drop(locked);
         let woken = self.wait(&wait, seen, !is_known);
         let Some(locked) = lock::lock() else {
-            // Never: this thread has not got it.
+            // Cannot happen: this thread has not taken it.
             return Next::End(Outcome::Kernel);
         };
         if wait.end(&locked) {
@@ -118,7 +118,7 @@ impl Wanted {
         }
     }
 
-    /// Whether the kernel was asked for a connection so short a time ago that an offer comes first.
+    /// Whether the kernel was asked for a connection so recently that an offer comes first.
     fn was_asked_just_now(&self) -> bool {
         let asked_at = self.listener.hints.looked_at.load(Ordering::Relaxed);
         !stream::shares_core() && sys::ticks().wrapping_sub(asked_at) < ASK_EVERY
@@ -139,7 +139,7 @@ impl Wanted {
         known.map_or_else(asked, |flags| !flags.nonblock)
     }
 
-    /// The program gets a descriptor of what has been taken.
+    /// Gives the program a descriptor of the connection that was taken.
     fn finish(&self, locked: &Locked, kept: &Kept) -> Next {
         let Some(socket) = kept.socket() else {
             return Next::Again;
@@ -159,7 +159,7 @@ impl Wanted {
                 let _ = sys::fcntl(kept.fd(), libc::F_SETFD, flag as usize);
                 kept.fd()
             }
-            // As in the kernel it waits for one who has room.
+            // As in the kernel, the connection stays for an `accept` that has room for a descriptor.
             Err(errno) => return Next::End(Outcome::Fail(errno)),
         };
         let nonblock = self.flags & libc::SOCK_NONBLOCK != 0;
@@ -179,7 +179,7 @@ impl Wanted {
         Next::End(Outcome::Done(fd as isize))
     }
 
-    /// `asked`: the kernel has nothing, as it has said just now.
+    /// Waits for an offer, or for the kernel. `asked`: the kernel has just said that it has nothing.
     fn wait(&self, wait: &Wait, seen: Seen, mut asked: bool) -> Woken {
         let (mut spin, began) = (Spin::new(), sys::ticks());
         loop {
@@ -214,7 +214,7 @@ impl Wanted {
         };
         let held = Taken::now();
         let get_up = || {
-            // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
+            // In a child that a signal handler has forked meanwhile nothing is to be undone: the parent sleeps.
             if held.lasts() {
                 place.leave();
             }
@@ -269,7 +269,7 @@ impl Wanted {
     }
 }
 
-/// The thread is cancelled in its sleep: what is offered the next `accept` returns.
+/// The thread is cancelled in its sleep: the next `accept` returns what is offered.
 fn leave(wait: &Wait) {
     if let Some(locked) = lock::lock() {
         wait.end(&locked);
@@ -278,7 +278,7 @@ fn leave(wait: &Wait) {
 
 /// What has ended a wait.
 enum Woken {
-    /// A signal handler after which the kernel's call would not go on.
+    /// A signal handler after which the kernel would not restart the call.
     Interrupted,
     /// The kernel has a connection, or an error.
     Kernel,

@@ -1,8 +1,9 @@
 //! A thread waits for the next connection of a listener: at one that was accepted there and is kept, each thread at one of
 //! its own.
 //!
-//! Such a thread is in `accept` ([`super::take`]), or in a call that waits until there is something to accept
-//! ([`Waits`]). What it is offered it takes. In the latter that makes the listener readable, until an `accept` returns it.
+//! Such a thread is in `accept` ([`super::take`]), or in a call that waits until there is something to accept ([`Waits`]).
+//! It takes what it is offered. In a call of the second kind this makes the listener readable, until an `accept` returns
+//! the connection.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -22,7 +23,7 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Begins one, at what was closed last. `None`: nothing can be offered there.
+    /// Begins a wait at the connection that was closed last. `None`: nothing can be offered at this listener.
     pub(super) fn begin(locked: &Locked, listener: &Socket) -> Option<Self> {
         let free = |kept: &&Kept| kept.is_free() && kept.is_of(listener);
         let may_be = |wait: &Self| stream::turns(wait.conn.pair).may_be_offered();
@@ -39,7 +40,8 @@ impl Wait {
         Some(Self { kept, conn })
     }
 
-    /// Whether it goes on. Otherwise another thread has taken what was offered, or a handler's call in this one.
+    /// Whether this thread still waits. Otherwise another thread, or a signal handler's call in this thread, has taken
+    /// what was offered.
     pub(super) fn goes_on(&self) -> bool {
         let is_same = |socket: &Socket| std::ptr::eq(socket, self.conn.socket);
         self.kept.is_waited_at_here() && self.kept.socket().is_some_and(is_same)
@@ -47,12 +49,12 @@ impl Wait {
 
     /// Whether the thread is to look: it is offered a connection, or waits no more.
     pub(super) fn has_news(&self) -> bool {
-        // Where it does not go on the connection may have ended, and its memory be gone.
+        // If it does not wait any more, the connection may have ended, and its memory may be gone.
         let goes_on = || self.goes_on() && !stream::turns(self.conn.pair).is_offered();
         hold::while_held(self.conn.socket, goes_on) != Some(true)
     }
 
-    /// Says where the thread is called that is about to sleep. The caller [looks](Self::has_news) next.
+    /// Writes where this thread, which is about to sleep, can be called. The caller [looks](Self::has_news) next.
     pub(super) fn say(&self, tell: impl FnOnce(&Address)) {
         if let Some(_locked) = lock::lock()
             && self.goes_on()
@@ -66,12 +68,12 @@ impl Wait {
         self.kept.until().saturating_sub(sys::now())
     }
 
-    /// Ends it. `true`: something was offered, and is taken.
+    /// Ends this thread's wait. `true`: a connection was offered, and is taken.
     pub(super) fn end(&self, locked: &Locked) -> bool {
         self.goes_on() && self.end_any(locked)
     }
 
-    /// The same, whichever thread waits.
+    /// Ends the wait, whichever thread waits. `true`: a connection was offered, and is taken.
     fn end_any(&self, locked: &Locked) -> bool {
         stream::await_no_more(self.conn.pair);
         let taken = stream::turns(self.conn.pair).end_wait() && stream::take_again(&self.conn);
@@ -80,7 +82,7 @@ impl Wait {
     }
 }
 
-/// A handler has left a call of this thread for good, and so a wait that nobody has ended.
+/// Ends waits of this thread's that are left over from a call which a signal handler has left for good.
 pub(super) fn leave_what_was_left(locked: &Locked) {
     let left = locked.each().filter(|kept| kept.is_waited_at_here());
     for wait in left.filter_map(Wait::at) {
@@ -88,8 +90,8 @@ pub(super) fn leave_what_was_left(locked: &Locked) {
     }
 }
 
-/// Takes what is offered to threads that wait for what comes to a listener: they may be called all at one address, and
-/// one of them hears it.
+/// Takes everything that is offered to threads which wait at this listener's connections: they may all be called at
+/// one address, and only one of them hears the call.
 fn take_all(locked: &Locked, listener: &Socket) {
     let waited_at = locked
         .each()
@@ -106,7 +108,8 @@ pub(crate) fn is_readable(listener: &Socket) -> bool {
     store::last_taken(listener) != 0
 }
 
-/// Whether a listener's `accept` waits as long as it takes, and what it accepts is as a new socket.
+/// Whether a listener has no settings that matter here: its `accept` waits without a timeout, and the sockets that it
+/// accepts are as new.
 pub(super) fn is_plain(listener: &Socket) -> bool {
     let settings = &listener.settings;
     !settings.is_odd.load(Ordering::Relaxed)
@@ -123,8 +126,8 @@ fn may_wait_at(listener: &Socket) -> bool {
         && thread::owns_descriptors()
 }
 
-/// Whether a readiness call that names this socket is to be answered here: what the kernel knows is not all. `now`: the
-/// call does not wait.
+/// Whether a readiness call that names this socket must be answered here, since the kernel does not know everything.
+/// `now`: the call does not wait.
 pub(crate) fn concerns(socket: &Socket, now: bool) -> bool {
     store::is_any() && (is_readable(socket) || !now && may_wait_at(socket))
 }
@@ -138,7 +141,7 @@ impl Waits {
     pub(crate) fn during<R>(call: impl FnOnce(&Self) -> R) -> R {
         let waits = Self::none();
         let result = call(&waits);
-        // No destructor: where a thread is cancelled, that would end the process.
+        // Not by a destructor: if the thread were cancelled, unwinding through it would end the process.
         waits.end();
         result
     }

@@ -48,7 +48,7 @@ pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
     true
 }
 
-/// Whether nobody but this process has ever had it, and nothing has been done to it that the next connection would notice.
+/// Whether no other process has ever had the socket, and nothing was done to it that the next connection would notice.
 fn is_as_made(socket: &Socket) -> bool {
     let o = Ordering::Relaxed;
     socket.origin.is_known()

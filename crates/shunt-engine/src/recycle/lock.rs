@@ -1,4 +1,4 @@
-//! The lock of all that is kept, and whether anything may be.
+//! The lock of all kept connections, and whether any may be kept.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
@@ -7,7 +7,8 @@ use libc::c_int;
 use crate::sys;
 use crate::thread::Lock;
 
-/// How long anything is kept, in nanoseconds: what the kernel's firewall forbids meanwhile holds from then on.
+/// How long a connection is kept, in nanoseconds. A rule that the kernel's firewall has got
+/// meanwhile takes effect after this time.
 pub(super) const LONGEST: u64 = 1_000_000_000;
 
 /// Held while anything that is kept changes, and while something is offered or taken.
@@ -43,7 +44,7 @@ pub(super) fn keep_no_more() {
     OFF.store(true, Ordering::SeqCst);
 }
 
-/// The same until the fork is over.
+/// Nothing is kept until the fork that follows is over.
 pub(super) fn before_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }
@@ -55,7 +56,8 @@ pub(crate) fn after_fork_parent() {
     let _ = FORKS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
 }
 
-/// In the child, which has no other thread: `work` is done as if with the lock, which is free then.
+/// After a fork, in the child, which has no other thread: runs `work` as if with the lock, and
+/// frees the lock.
 pub(super) fn after_fork_child(work: impl FnOnce(&Locked)) {
     LOCK.reset();
     FORKS.store(0, Ordering::SeqCst);
@@ -64,7 +66,7 @@ pub(super) fn after_fork_child(work: impl FnOnce(&Locked)) {
     std::mem::forget(locked);
 }
 
-/// A copy of a descriptor, at a number of ours.
+/// Copies a descriptor to one of the library's own numbers.
 pub(super) fn copy(fd: c_int) -> Result<c_int, sys::Errno> {
     /// Where the last look at the process's limit has shown them to begin, or a little before; 0: there was none.
     static FIRST: AtomicI32 = AtomicI32::new(0);

@@ -111,8 +111,8 @@ impl Wanted {
         })
     }
 
-    /// `true`: the number names a connection that is used again. `false`: there is none at which somebody waits.
-    /// `waits`: as long as it pays, for somebody who is about to.
+    /// Tries to use a kept connection. `true`: the number names that connection now. `false`: no thread waits at
+    /// a suitable one. `waits`: this waits, as long as that pays, for a thread that is about to.
     fn connect(&self, waits: bool) -> bool {
         let mut spin = Spin::new();
         loop {
@@ -128,7 +128,7 @@ impl Wanted {
                 stream::call_acceptor(&conn);
                 return true;
             }
-            let soon = locked.each().any(|kept| self.may_soon(kept));
+            let soon = locked.each().any(|kept| self.acceptor_may_wait_soon(kept));
             drop(locked);
             if !waits || !soon || !self.waits_on(&mut spin) {
                 return false;
@@ -136,13 +136,13 @@ impl Wanted {
         }
     }
 
-    /// Whether any that is kept leads there, as far as its port says.
+    /// Whether any kept connection leads to this address, as far as its port says.
     fn is_any_by(&self, locked: &Locked) -> bool {
         let mut sockets = locked.each().filter_map(Kept::socket);
         sockets.any(|socket| self.is_by(socket))
     }
 
-    /// Passes a moment. `false`: it has been waited for long enough.
+    /// Waits for a moment. `false`: it has waited for long enough.
     fn waits_on(&self, spin: &mut Spin) -> bool {
         if !self.flags.nonblock {
             return spin.turn();
@@ -151,14 +151,15 @@ impl Wanted {
         !stream::shares_core() && sys::ticks().wrapping_sub(spin.began()) <= GLANCE
     }
 
-    /// Whether the acceptor of a connection that is kept may be about to wait there.
-    fn may_soon(&self, kept: &Kept) -> bool {
+    /// Whether the acceptor of a kept connection may be about to wait for it.
+    fn acceptor_may_wait_soon(&self, kept: &Kept) -> bool {
         let leads_there = kept.socket().filter(|socket| self.is_by(socket));
         let pair = leads_there.and_then(|socket| socket.pair());
         pair.is_some_and(|pair| stream::turns(pair).may_offer_soon())
     }
 
-    /// Offers a connection that is kept to the listener where it came from, if it leads there, and somebody waits.
+    /// Offers a kept connection to its acceptor, if it leads to the address that this socket is to connect to, and a thread of
+    /// the acceptor waits for it.
     fn offer(
         &self,
         locked: &Locked,
@@ -177,7 +178,7 @@ impl Wanted {
         if !turns.offer() {
             return None;
         }
-        // Of a process that has died only the kernel tells.
+        // Only the kernel tells of an acceptor's process that has died.
         let holds = stream::awaits_base(&conn) || turns.is_taken();
         if !holds {
             kept.give_up(locked, GivenUp::Lost);
@@ -190,8 +191,8 @@ impl Wanted {
         socket.role() == Role::Connector && socket.origin.is_connect() && socket.port() == port
     }
 
-    /// Whether a base socket is connected to this address, in the network namespace of the program's socket: a thread may be
-    /// in another one by now.
+    /// Whether a kept base socket is connected to the address that this socket is to connect to, in the same network
+    /// namespace. (This thread may have changed to another one since the socket was made.)
     fn leads_there(&self, conn: &Conn) -> bool {
         let base = &conn.socket.whereabouts;
         let network = base.network(conn.fd);
@@ -213,7 +214,7 @@ fn flags_of(fd: c_int) -> Option<Flags> {
     })
 }
 
-/// The connection takes the place of the program's new socket, under its number.
+/// Puts the connection in the place of the program's new socket, under its number.
 fn replace(locked: &Locked, kept: &Kept, conn: &Conn<'static>, to: &Wanted) {
     let (Some(socket), new) = (kept.socket(), to.new) else {
         return;

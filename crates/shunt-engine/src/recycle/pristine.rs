@@ -13,7 +13,7 @@ use crate::sys::{self, Errno};
 use crate::table::{self, Word};
 use crate::{config, thread};
 
-/// So many a process keeps.
+/// The most sockets that a process puts aside so.
 const MOST: usize = 4;
 
 static ASIDE: [Aside; MOST] = [const { Aside::nothing() }; MOST];
@@ -38,7 +38,7 @@ struct Aside {
 pub(crate) struct Taken {
     /// Its number.
     pub(crate) fd: c_int,
-    /// Where it is.
+    /// Its network namespace and cookie.
     pub(crate) place: Place,
 }
 
@@ -66,12 +66,12 @@ impl Aside {
             .filter(|&fd| fd >= 0)
     }
 
-    /// Whether the number names it still: a program may close what it has not opened.
+    /// Whether the number still names the socket: a program may close descriptors that it has not opened.
     fn is_there(&self, fd: c_int) -> bool {
         cookie_of(fd) == Ok(self.cookie.load(Ordering::Relaxed))
     }
 
-    /// Keeps it no more, by the number that it returns.
+    /// Forgets the socket. Returns its number, if that is still the library's own.
     fn forget(&self, _: &Locked) -> Option<c_int> {
         let fd = self.fd()?;
         self.fd.store(0, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Aside {
         })
     }
 
-    /// The same, and closes it, unless the program has put something else there.
+    /// Forgets the socket and closes it, unless its number names something of the program's by now.
     fn release(&self, locked: &Locked) {
         if let Some(fd) = self.forget(locked)
             && self.is_there(fd)
@@ -129,7 +129,7 @@ pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// One for a `socket` of this family with these flags. `None`: the kernel makes one.
+/// Takes one for a `socket` call of this family with these flags. `None`: the kernel must make one.
 pub(crate) fn take(family: c_int, flags: c_int) -> Option<Taken> {
     if !is_any() || config::is_confined() || !thread::owns_descriptors() {
         return None;
@@ -193,7 +193,7 @@ pub(super) fn make_way(locked: &Locked, wanted: c_int) {
         .for_each(|aside| aside.release(locked));
 }
 
-/// A thread has gone to another network namespace, or perhaps: none is put aside any more.
+/// A thread may have changed to another network namespace: no socket is put aside any more.
 pub(crate) fn set_apart() {
     ARE_APART.store(true, Ordering::Relaxed);
     if let Some(locked) = lock::lock() {

@@ -16,9 +16,9 @@ use crate::table::{self, Word};
 use crate::thread;
 use crate::upgrade::trial;
 
-/// So many connections a process keeps, ...
+/// The most connections that a process keeps, ...
 const MOST: usize = 64;
-/// ... and no more than one in so many of the descriptors that it may have.
+/// ... which are also no more than one in this many of the descriptors that it may have.
 const SHARE: u64 = 16;
 
 static KEPT: [Kept; MOST] = [const { Kept::nothing() }; MOST];
@@ -34,7 +34,7 @@ pub(super) struct Kept {
     until: AtomicU64,
     /// The thread that waits at it ([`thread::here`]); [`NOBODY`], or [`TAKEN`].
     waiter: AtomicU64,
-    /// Of one that is taken: the how manieth it is that this process has taken so.
+    /// Of one that is taken: how many this process had taken by then, this one included.
     taken: AtomicU64,
 }
 
@@ -43,9 +43,9 @@ const NOBODY: u64 = 0;
 /// It was taken in a call that does not return it: the next `accept` does.
 const TAKEN: u64 = u64::MAX;
 
-/// How many are taken now, for a look without the lock, ...
+/// How many kept connections are taken now, for a look without the lock, ...
 static TAKEN_NOW: AtomicU32 = AtomicU32::new(0);
-/// ... and have been so far.
+/// ... and how many have ever been taken.
 static TAKEN_EVER: AtomicU64 = AtomicU64::new(0);
 
 impl Locked {
@@ -56,7 +56,7 @@ impl Locked {
 
     /// A place for one more, after those whose time has passed have gone. `None`: there is none just now.
     pub(super) fn room(&self) -> Option<&'static Kept> {
-        /// Any process may have so many.
+        /// Any process may keep this many, however few descriptors it may have.
         const FEW: u32 = 4;
         let now = sys::now();
         self.sweep_at(now);
@@ -68,8 +68,8 @@ impl Locked {
         KEPT.iter().find(|kept| kept.socket().is_none())
     }
 
-    /// So many descriptors the process may have, or might when it was last looked at: a call that finds no number left has
-    /// what is kept given up ([`make_room`](crate::life::make_room)).
+    /// How many descriptors the process may have, as of the last look. An older figure does no harm: a call that finds no
+    /// number left has the kept connections given up ([`make_room`](crate::life::make_room)).
     fn descriptor_limit(&self, now: u64) -> u64 {
         static LIMIT: AtomicU64 = AtomicU64::new(0);
         static ASK_AT: AtomicU64 = AtomicU64::new(0);
@@ -80,7 +80,7 @@ impl Locked {
         LIMIT.load(Ordering::Relaxed)
     }
 
-    /// Gives up what was kept long enough, or is wished back to TCP.
+    /// Gives up connections that were kept for long enough, or should go back to TCP.
     pub(super) fn sweep(&self) {
         self.sweep_at(sys::now());
     }
@@ -94,13 +94,13 @@ impl Locked {
         pristine::sweep(self, now);
     }
 
-    /// Gives up all at which no thread waits, and new sockets. `true`: there were any.
+    /// Gives up all kept connections at which no thread waits, and the new sockets. `true`: there were any.
     fn give_up_all(&self) -> bool {
         let sockets = pristine::give_up_all(self);
         self.give_up(GivenUp::Process, |_| true) > 0 || sockets
     }
 
-    /// Gives up those of this kind at which no thread waits; how many there were.
+    /// Gives up the connections of which `which` is true and at which no thread waits. Returns how many there were.
     fn give_up(&self, why: GivenUp, which: impl Fn(&Kept) -> bool) -> usize {
         let goes = |kept: &&Kept| kept.is_free() && which(kept);
         let each = self.each().filter(goes);
@@ -142,7 +142,7 @@ impl Kept {
         self.until.load(Ordering::Relaxed)
     }
 
-    /// Whether the number names the base socket still: a program may close what it has not opened.
+    /// Whether the number still names the base socket: a program may close descriptors that it has not opened.
     pub(super) fn is_there(&self) -> bool {
         let cookie = sys::getsockopt::<u64>(self.fd(), libc::SOL_SOCKET, libc::SO_COOKIE);
         let known = self.socket().map(Socket::cookie);
@@ -167,7 +167,7 @@ impl Kept {
         self.release(locked);
     }
 
-    /// Keeps it no more.
+    /// Frees the place.
     fn release(&self, _: &Locked) {
         let fd = self.forget();
         if table::look(fd) == Word::OURS {
@@ -183,7 +183,7 @@ impl Kept {
         self.fd()
     }
 
-    /// The connection ends here, as one that is closed: the kernel tells the peer.
+    /// Ends the connection like one that is closed: the kernel tells the peer.
     pub(super) fn give_up(&self, locked: &Locked, why: GivenUp) {
         count::given_up(why);
         if !self.is_there() && table::look(self.fd()) == Word::OURS {
@@ -218,7 +218,7 @@ impl Kept {
         self.waiter.load(Ordering::Relaxed) == NOBODY
     }
 
-    /// Whether a thread does, whichever.
+    /// Whether any thread waits at it.
     pub(super) fn is_waited_at(&self) -> bool {
         !self.is_free() && !self.is_taken()
     }
@@ -233,7 +233,7 @@ impl Kept {
         self.waiter.load(Ordering::Relaxed) == thread::here()
     }
 
-    /// Nobody waits there any more; `taken`: what was offered there is the next `accept`'s to return.
+    /// The wait at it is over. `taken`: the next `accept` returns what was offered there.
     pub(super) fn end_wait(&self, _: &Locked, taken: bool) {
         if taken {
             let ever = TAKEN_EVER.fetch_add(1, Ordering::Relaxed) + 1;
@@ -263,13 +263,13 @@ impl Kept {
     }
 }
 
-/// One that is kept, or was, by its number.
+/// The place with this number, which need not be in use any more.
 pub(super) fn numbered(number: u32) -> &'static Kept {
     &KEPT[number as usize]
 }
 
-/// Of those that are taken and wait for an `accept` of this listener: the how manieth of all the last one is; 0: there
-/// is none.
+/// The number (counted over all of this process) of the youngest connection that is taken and waits for an `accept` of
+/// this listener; 0: there is none.
 pub(crate) fn last_taken(listener: &Socket) -> u64 {
     if !is_any_taken() {
         return 0;
@@ -298,13 +298,13 @@ pub(crate) fn is_any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Gives up all at which no thread waits, and new sockets. `true`: there were any.
+/// Gives up all kept connections at which no thread waits, and the new sockets. `true`: there were any.
 pub(crate) fn give_up_all() -> bool {
     let is_any = is_any() || pristine::is_any();
     is_any && lock::lock().is_some_and(|locked| locked.give_up_all())
 }
 
-/// The same for good: nothing is kept from here on.
+/// Gives up what is kept, and keeps nothing from here on.
 pub(crate) fn keep_no_more() {
     lock::keep_no_more();
     // Also if there is nothing yet: a thread that has the lock may have looked before, and be about to keep one.
@@ -313,7 +313,7 @@ pub(crate) fn keep_no_more() {
     }
 }
 
-/// A listener is closed: what it has accepted, and is kept, goes with it.
+/// A listener is closed: gives up the kept connections that it has accepted.
 pub(crate) fn forget_listener(listener: &Socket) {
     if is_any()
         && let Some(locked) = lock::lock()
@@ -329,13 +329,14 @@ pub(crate) fn forget_listener(listener: &Socket) {
     }
 }
 
-/// Nothing is kept while a child is forked, which would have a copy. (Where a thread waits, the child closes that.)
+/// Gives up what is kept before a fork, since the child would have a copy. (The child closes the ones at which threads
+/// wait.)
 pub(crate) fn before_fork() {
     lock::before_fork();
     give_up_all();
 }
 
-/// In the child: what its parent keeps is none of its own.
+/// After a fork, in the child: forgets what its parent keeps.
 pub(crate) fn after_fork_child() {
     lock::after_fork_child(|locked| {
         for kept in locked.each() {
@@ -348,7 +349,7 @@ pub(crate) fn after_fork_child() {
     });
 }
 
-/// If one of ours has the number that the program wants, it moves.
+/// Moves a kept connection to another number, if the program wants the number `wanted`.
 pub(crate) fn make_way(wanted: c_int) {
     if !is_any() && !pristine::is_any() {
         return;

@@ -62,7 +62,7 @@ fn is_ready() -> bool {
     READY.load(Ordering::Acquire)
 }
 
-/// Whether so many structures of the program's can be read.
+/// Whether `count` structures of the program's can be read.
 #[inline]
 pub(crate) fn may_read<T>(at: *const T, count: usize) -> bool {
     !is_ready() || shunt_shm::copy::is_readable(at.cast(), count.saturating_mul(size_of::<T>()))

@@ -1,5 +1,5 @@
-//! What the rooms above this one do to a socket when something comes about below them. They register these functions
-//! with each socket that they make, so a program without sockets writes nothing here.
+//! Functions of the rooms above this one, which a lower room calls when something happens to a socket. They are
+//! registered with each socket that is made, so that a program without sockets writes nothing here.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -8,19 +8,20 @@ use libc::c_int;
 
 use super::Socket;
 
-/// See the module. All of it is rare.
+/// See the module. All of these calls are rare.
 pub(crate) struct Above {
-    /// The last holder has given it back, and no call is left that has slept on it: its life ends.
+    /// The last holder has given the socket back, and no call that has slept on it is left: its life ends.
     pub(crate) end: fn(&'static Socket),
-    /// The last of the calls ends that went on by a copy of a closed descriptor ([`super::Handed`]).
+    /// The last call ends that used a copy of a closed descriptor ([`super::Handed`]).
     pub(crate) close_copy: fn(&'static Socket, c_int),
-    /// This process has changed the way of its bytes, of which neither a log nor the kernel may tell: the sets that
-    /// watch it look once more. Without locks and tokens.
+    /// This process has changed the way of the socket's bytes. Neither a log nor the kernel may tell of that, so
+    /// the sets that watch it must look once more. Without locks and tokens.
     pub(crate) look_again: fn(&'static Socket),
-    /// A call on it, by this descriptor, finds a direction back with the kernel, which may be over. Without a
+    /// A call on this descriptor finds a direction on TCP that may return to its ring by now. Without a
     /// token.
     pub(crate) may_return: fn(&'static Socket, c_int),
-    /// After its end nobody is inside a real call on it either: its memory is another socket's from here on.
+    /// The socket has ended, and no thread is inside a real call on it any more: its memory is free for another
+    /// socket.
     pub(crate) bury: fn(&'static Socket),
 }
 

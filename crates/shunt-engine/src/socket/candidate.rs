@@ -11,19 +11,19 @@ use crate::config::{self, GIVEN_UP_AFTER, LIVES_AFTER, Upgrade};
 use crate::link::Pair;
 
 impl Socket {
-    /// After how many data calls it is claimed.
+    /// After how many data calls the connection is claimed.
     pub(crate) fn claim_after(&self) -> u32 {
         due_after(self.claim_after.load(Ordering::Relaxed), config::upgrade())
     }
 
-    /// Another process still has a copy of this connection, which came from elsewhere: it is claimed later.
+    /// The connection came from another program, and another process still has a copy: it is claimed later.
     pub(crate) fn ask_later(&self) {
         self.set_reason(Reason::Held);
         self.put_off();
         self.move_on(Stage::Claimed, Stage::Candidate);
     }
 
-    /// It is claimed when as many calls have been made once more.
+    /// The connection is claimed after as many calls more as it has made by now.
     pub(crate) fn put_off(&self) {
         let calls = self.calls.load(Ordering::Relaxed);
         let after = if calls < GIVEN_UP_AFTER {
@@ -34,8 +34,8 @@ impl Socket {
         self.claim_after.store(after, Ordering::Relaxed);
     }
 
-    /// Gives a claimed socket its memory. The caller holds the control lock.
-    /// `false`: it has had too many.
+    /// Gives a claimed socket its pair of slots. The caller holds the control lock. `false`: it has
+    /// had too many pairs.
     pub(crate) fn set_pair(&self, pair: Pair) -> bool {
         let former = self.pair().copied();
         if !self.pairs.add(pair) {
@@ -59,7 +59,8 @@ impl Socket {
         true
     }
 
-    /// Never to be upgraded (or, once attached, too late), without a word to the daemon; the stage that it was in.
+    /// Leaves the socket to the kernel for good, and does not tell the daemon. Returns the stage that it was in;
+    /// `None`: it is too late, or there is nothing to give up.
     pub(crate) fn give_up(&self, reason: Reason) -> Option<Stage> {
         loop {
             let stage = self.stage();
@@ -80,7 +81,8 @@ impl Socket {
     }
 }
 
-/// After how many data calls a connection is claimed for which so many are noted; 0: as many as its mode has.
+/// After how many data calls a connection is claimed: as many as are `noted` for it, or, where that is 0, as many
+/// as the mode says.
 #[inline(always)]
 fn due_after(noted: u32, mode: Upgrade) -> u32 {
     match (noted, mode) {
@@ -90,7 +92,8 @@ fn due_after(noted: u32, mode: Upgrade) -> u32 {
     }
 }
 
-/// What a peer is told of a connection that is refused: whether to wait for the process that has it next.
+/// The bits by which a peer learns that this side refuses the connection, and whether it should wait for the
+/// process that has it next.
 fn refusal(reason: Reason) -> u32 {
     match reason {
         Reason::Passed | Reason::Inherited | Reason::Stdio => slot::REFUSED | slot::HANDED_ON,

@@ -1,6 +1,6 @@
 //! What the daemon knows of a socket, and what it has said of it. Written with the lock of the connection to the
-//! daemon ([`crate::control`]); `told` and what is [due](Due) also by a call that has something to report without it,
-//! and a wish is taken back by the thread that sees to it.
+//! daemon ([`crate::control`]). Without the lock, a call that has something to report also writes `told` and what is
+//! [due](Due), and the thread that carries out a wish takes it back.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -15,18 +15,18 @@ pub(crate) struct Dealings {
     pub(super) answered: AtomicBool,
     /// The daemon has been asked where its other end is.
     pub(crate) inquired: AtomicBool,
-    /// It was given a slot whose memory a relative has, and wants another one.
+    /// It was given a slot whose memory a relative has, too, and needs another one.
     pub(crate) passed_over: AtomicBool,
-    /// Why it is wished back to TCP (`shunt downgrade`, a changed policy), or 0.
+    /// The reason for which it should go back to TCP (`shunt downgrade`, a changed policy), or 0.
     pub(crate) wished: AtomicU8,
     /// Generation of the pair whose other end was let go before it was used, or 0.
     pub(crate) left: AtomicU32,
-    /// What it has still to tell.
+    /// What the daemon must still be told of it.
     pub(crate) due: Due,
 }
 
 impl Dealings {
-    /// Nobody wishes any more that it were back on TCP.
+    /// Takes a wish back: the socket need not go back to TCP.
     pub(crate) fn forget_wish(&self) {
         self.wished.store(0, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! A connection is closed under calls that sleep on it: like the kernel's own, these go on. The
-//! `close` leaves them a copy of its descriptor and waits for nobody; the last of the calls to
-//! end closes the copy. A call that a signal handler has interrupted rests: the kernel's own has ended
-//! meanwhile, so it needs no descriptor, and only the object stays for it.
+//! A program may close a connection while calls of other threads sleep on it: like the kernel's own
+//! calls, these continue. The `close` leaves them a copy of the descriptor and does not wait; the last
+//! of the calls to end closes the copy. A call that a signal handler has interrupted rests: the
+//! kernel's call has ended meanwhile, so it needs no descriptor, only the socket's object.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,16 +19,16 @@ pub(crate) struct Handed(AtomicU64);
 /// One call.
 const CALL: u64 = 1;
 const CALLS: u64 = u16::MAX as u64;
-/// One that rests.
+/// One call that rests.
 const RESTING: u64 = 1 << 16;
 const ALL: u64 = u32::MAX as u64;
 /// The socket has ended: no call begins, and the last one to end frees its object.
 const OVER: u64 = !ALL;
 
-/// What a call leaves behind.
+/// What is left to do when a call ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
-    /// Nothing that concerns it.
+    /// Nothing.
     Nothing,
     /// It was the last one: the copy is to be closed.
     Copy(c_int),
@@ -48,7 +48,7 @@ fn with_copy(fd: c_int, word: u64) -> u64 {
 }
 
 impl Handed {
-    /// For the next socket.
+    /// Makes the word ready for the next socket.
     pub(crate) fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
@@ -75,13 +75,14 @@ impl Handed {
         self.lose(RESTING, 0)
     }
 
-    /// A call that rests goes on, if the socket has not ended.
+    /// A call that rests continues. `false`: the socket has ended.
     pub(crate) fn go_on(&self) -> bool {
         self.change(|now| (now & OVER != OVER).then(|| now - RESTING + CALL))
             .is_some()
     }
 
-    /// One call less of a kind, and perhaps one more of another. Calls that do not rest go on by the copy.
+    /// Takes one call of a kind out of the count, and perhaps adds one of another kind. The copy is for
+    /// calls that do not rest.
     fn lose(&self, one: u64, other: u64) -> Left {
         let goes_without = |now: u64| (now - one + other) & CALLS == 0;
         let less = |now: u64| {
@@ -101,7 +102,7 @@ impl Handed {
         }
     }
 
-    /// Whether calls are there that have slept and not ended, and do not rest.
+    /// Whether there are calls that have slept, have not ended, and do not rest.
     pub(crate) fn has_calls(&self) -> bool {
         self.0.load(Ordering::SeqCst) & CALLS != 0
     }
@@ -111,7 +112,7 @@ impl Handed {
         self.has_calls() && self.copy().is_none()
     }
 
-    /// Leaves them a copy. `false`: none is there any more, or another copy.
+    /// Leaves these calls a copy. `false`: there is none of them any more, or there is another copy.
     pub(crate) fn keep(&self, fd: c_int) -> bool {
         let kept = |now: u64| (now & OVER == 0 && now & CALLS != 0).then(|| with_copy(fd, now));
         self.change(kept).is_some()
@@ -124,13 +125,13 @@ impl Handed {
         copy_in(self.0.load(Ordering::Acquire))
     }
 
-    /// The copy has another number. `false`: that was not its number.
+    /// Gives the copy another number. `false`: its number was not `former`.
     pub(crate) fn exchange(&self, former: c_int, fd: c_int) -> bool {
         let moved = |now| (copy_in(now) == Some(former)).then(|| with_copy(fd, now));
         self.change(moved).is_some()
     }
 
-    /// The socket ends. `false`: with the last call.
+    /// The socket ends. `false`: it does only with the last call.
     pub(crate) fn retire(&self) -> bool {
         self.change(|now| Some(now | OVER))
             .is_some_and(|before| before & ALL == 0)

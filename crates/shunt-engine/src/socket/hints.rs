@@ -1,5 +1,5 @@
-//! What the last call that looked at a connection saw there. Threads write it without a lock and with relaxed order: if two look at
-//! once, one of them may look once more than necessary, or a little later.
+//! What the last call that looked at a connection saw there. Threads write this without a lock and with relaxed order: if two look
+//! at once, one of them may look once more than necessary, or a little later.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -12,57 +12,58 @@ pub(crate) struct Hints {
     pub(crate) read_at: AtomicU64,
     /// Bytes written to the ring when it was last asked whether the peer is behind.
     pub(crate) looked_ahead: AtomicU64,
-    /// Waits for data that ended without sleep since the last that did.
+    /// Waits for data that ended without sleep, since the last one that slept.
     pub(crate) awake: AtomicU32,
-    /// `rx.user_calls` at that one.
+    /// `rx.user_calls` at the last wait that slept.
     pub(crate) slept_at: AtomicU64,
     /// What the base socket said last (`POLLRDHUP`, `POLLHUP`, `POLLERR`), [`LEFT`], [`IN_VAIN`] and [`BETWEEN_HOSTS`].
     pub(crate) kernel_state: AtomicU32,
     /// Bytes that were readable in the ring were not resent over TCP in time, so no further call waits for them.
     pub(crate) late: AtomicBool,
-    /// 1 + bytes read of the ring when a call waited in vain for a peer in the middle of a withdrawal; in [`RECALL`], whether one
-    /// has for a peer in the middle of its recall. Then [`IN_VAIN`] says so.
+    /// Set when a wait for a peer in the middle of a change of way came to nothing: for a withdrawal, 1 + the bytes that had been
+    /// read of the ring; for a recall, the bit [`RECALL`]. [`IN_VAIN`] is set with it.
     in_vain: AtomicU64,
 }
 
-/// In [`Hints::in_vain`].
+/// In [`Hints::in_vain`]: a wait for the peer's recall came to nothing.
 const RECALL: u64 = 1 << 63;
 
-/// In [`Hints::kernel_state`]: something was waited for in vain. Whoever looks whether the connection is as usual looks there anyway.
+/// In [`Hints::kernel_state`]: a wait has come to nothing ([`Hints::in_vain`]). It stands in this word since a look whether the
+/// connection is as usual reads that anyway.
 pub(crate) const IN_VAIN: u32 = 1 << 30;
 
-/// In [`Hints::kernel_state`]: the other end is on another host, so each look at an empty ring asks the NIC, too, and each event is
-/// looked for with all care.
+/// In [`Hints::kernel_state`]: the other end is on another host. So each look at an empty ring asks the NIC, too, and no short way
+/// is taken to find events.
 pub(crate) const BETWEEN_HOSTS: u32 = 1 << 29;
 
-/// In [`Hints::kernel_state`]: an error is left for the next call, also for a send. Whoever looks whether the connection is
-/// as usual looks there anyway.
+/// In [`Hints::kernel_state`]: an error is left for the next call, also if it sends. It stands in this word since a look
+/// whether the connection is as usual reads that anyway.
 pub(crate) const LEFT: u32 = 1 << 31;
 
 impl Hints {
-    /// Whether a call has waited for something in vain that may not be over.
+    /// Whether a wait of a call has come to nothing, and what it waited for may not be over.
     #[inline(always)]
     pub(crate) fn is_any_in_vain(&self) -> bool {
         self.kernel_state.load(Ordering::Relaxed) & IN_VAIN != 0
     }
 
-    /// For the end of a withdrawal: 1 + bytes read of the ring at that time; 0: not.
+    /// If a wait for the end of a withdrawal has come to nothing: 1 + the bytes that had been read of the ring then. 0: none has.
     pub(crate) fn withdrawal_in_vain(&self) -> u64 {
         self.in_vain.load(Ordering::Relaxed) & !RECALL
     }
 
-    /// Notes that.
+    /// Notes it.
     pub(crate) fn note_withdrawal(&self, mark: u64) {
         let recall = self.in_vain.load(Ordering::Relaxed) & RECALL;
         self.note(mark & !RECALL | recall);
     }
 
-    /// For the end of a recall.
+    /// Whether a wait for the end of a recall has come to nothing.
     pub(crate) fn recall_in_vain(&self) -> bool {
         self.in_vain.load(Ordering::Relaxed) & RECALL != 0
     }
 
-    /// Notes that.
+    /// Notes it.
     pub(crate) fn note_recall(&self, in_vain: bool) {
         self.note(self.withdrawal_in_vain() | if in_vain { RECALL } else { 0 });
     }
@@ -76,8 +77,8 @@ impl Hints {
         }
     }
 
-    /// Notes what the base socket says of an end, in a look before which the word was `before`. Nothing is lost that other threads
-    /// have noted since; what they may have forgotten stays until the next look.
+    /// Notes what the base socket says of an end. `before`: the word as it was before the look. Bits that other threads have set
+    /// since are kept; a bit that they have cleared may come back until the next look.
     #[inline]
     pub(crate) fn note_ends(&self, before: u32, ends: u32) {
         let now = before & (LEFT | IN_VAIN | BETWEEN_HOSTS) | ends;

@@ -29,7 +29,7 @@ impl Socket {
         hold::lasting(self.holds.load(Ordering::Relaxed))
     }
 
-    /// One less if it is not the last; `false`: it is.
+    /// Takes one from the count if it is not the last. `false`: it is.
     pub(crate) fn unhold_one_of_several(&self) -> bool {
         let less = |holds: u64| (hold::lasting(holds) > 1).then(|| holds - 1);
         self.holds
@@ -37,8 +37,8 @@ impl Socket {
             .is_ok()
     }
 
-    /// A descriptor of it is about to be closed; another may take its place as
-    /// the one that we use.
+    /// A descriptor of the socket is about to be closed: another one may take its place as the one
+    /// that the library uses.
     pub(crate) fn forget_fd(&'static self, fd: c_int) {
         if self.fd() == fd && self.holds() > 1 {
             let mut other = None;
@@ -54,8 +54,8 @@ impl Socket {
         }
     }
 
-    /// This descriptor has been closed under calls on the socket, and its number may name another file by now. If no
-    /// other descriptor has taken its place, the copy does by which those calls go on, or none.
+    /// This descriptor has been closed during calls on the socket, and its number may name another file by now. If
+    /// no other descriptor has taken its place, the copy that those calls use does, if there is one.
     pub(crate) fn lose_fd(&self, fd: c_int) {
         let instead = self.handed.copy().unwrap_or(-1);
         let o = Ordering::Relaxed;
@@ -68,7 +68,7 @@ impl Socket {
         }
     }
 
-    /// Nobody here uses its slots any more.
+    /// This process does not use the socket's slots any more.
     pub(crate) fn leave_slots(&self) {
         self.pairs.each(|pair| {
             if pair.link.socket(pair.number) == Some(self.index()) {
@@ -77,8 +77,8 @@ impl Socket {
         });
     }
 
-    /// It is in use no more. `true`: nobody is inside a real call on it either; otherwise the last one to
-    /// leave [buries](Self::bury) it.
+    /// The socket is not in use any more. `true`: no thread is inside a real call on it. Otherwise the
+    /// last one to leave [buries](Self::bury) it.
     pub(crate) fn retire(&self) -> bool {
         if self.is_attached_at_both_ends() {
             self.dealings.due.note_used();
@@ -93,7 +93,7 @@ impl Socket {
         self.stage() == Stage::Attached && self.pair().is_some_and(is_ready)
     }
 
-    /// Its object may be used anew.
+    /// Frees the socket's object, which may be used for another socket.
     pub(crate) fn free(&'static self) {
         self.cookie.store(0, Ordering::Relaxed);
         self.dealings.due.clear();

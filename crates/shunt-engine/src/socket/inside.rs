@@ -21,35 +21,36 @@ const SHUT: u64 = 1 << 31;
 const POLLER: u64 = 1 << 32;
 /// Threads that receive or send, and `SHUT`.
 const MOVERS: u64 = POLLER - 1;
-/// It is shunted.
+/// The socket is shunted.
 const ATTACHED: u64 = 1 << 63;
-/// The last descriptor is closed: the last mover to leave sees to the rest.
+/// The last descriptor is closed: the last thread that leaves does the rest.
 const GONE: u64 = 1 << 62;
-/// What is no count.
+/// The bits that are no counts.
 const FLAGS: u64 = ATTACHED | GONE;
 
 impl Inside {
-    /// Goes in. `false`: a change is under way; leave again.
+    /// Counts a thread that goes in. `false`: a change is under way; the thread must leave again.
     #[inline(always)]
     pub(super) fn enter(&self, who: u32) -> bool {
         // Sequentially consistent with `shut`: one of the two sees the other.
         add(&self.0, u64::from(who)) & SHUT == 0
     }
 
-    /// `true`: the socket has ended meanwhile, and nobody else is in.
+    /// A thread leaves. `true`: the socket has ended meanwhile, and nobody else is inside.
     #[inline(always)]
     pub(super) fn leave(&self, who: u32) -> bool {
         let before = add(&self.0, u64::from(who).wrapping_neg());
         before & GONE != 0 && self.is_deserted()
     }
 
-    /// The socket ends. `true`: nobody is in; otherwise one who leaves is told so.
+    /// The socket ends. `true`: nobody is inside. Otherwise the last thread to [leave](Self::leave)
+    /// is told.
     pub(super) fn retire(&self) -> bool {
         self.0.fetch_or(GONE, Ordering::SeqCst);
         self.is_deserted()
     }
 
-    /// Told to one thread, once.
+    /// Whether the socket has ended and nobody is inside. One thread is told so, once.
     #[cold]
     fn is_deserted(&self) -> bool {
         let change =
@@ -59,7 +60,7 @@ impl Inside {
             .is_ok()
     }
 
-    /// Keeps everyone out, if nobody moves bytes. Returns how many poll.
+    /// Keeps all threads out, if none moves bytes. Returns how many poll.
     pub(crate) fn shut(&self) -> Option<u32> {
         let now = self.0.load(Ordering::SeqCst);
         let free = now & MOVERS == 0;
@@ -85,13 +86,14 @@ impl Inside {
         self.change_pollers(|now| (now & ATTACHED == 0).then(|| now + one))
     }
 
-    /// It has.
+    /// The poll of such a thread is over.
     pub(crate) fn end_poll(&self, placed: bool) {
         let one = poller(placed);
         self.change_pollers(|now| Some(now - one));
     }
 
-    /// Never while the socket is being upgraded: that counts the pollers.
+    /// Changes the count of pollers, but not while the socket is being upgraded: an upgrade has
+    /// counted them.
     fn change_pollers(&self, mut change: impl FnMut(u64) -> Option<u64>) -> bool {
         loop {
             let now = self.0.load(Ordering::SeqCst);
@@ -122,7 +124,8 @@ impl Inside {
         self.0.load(Ordering::SeqCst) & !FLAGS == 0
     }
 
-    /// For the next socket. A thread that came too late for the last one may still be about to leave.
+    /// Makes the word ready for the next socket. A thread that came too late for the last one may
+    /// still be about to leave.
     pub(crate) fn clear(&self) {
         self.0.fetch_and(!FLAGS, Ordering::SeqCst);
     }

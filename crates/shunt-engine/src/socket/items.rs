@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct ItemList {
     /// Guarded by the socket's lock.
     places: UnsafeCell<Option<Box<Places>>>,
-    /// How many there are, for readers without the lock.
+    /// The number of registrations, for readers without the lock.
     count: AtomicU32,
 }
 
@@ -18,7 +18,7 @@ pub(crate) type Places = Vec<(u32, u32)>;
 static NONE: Places = Vec::new();
 
 impl ItemList {
-    /// All of them.
+    /// All registrations.
     ///
     /// # Safety
     /// The caller holds the socket's lock, and nobody [changes](Self::change) them meanwhile.
@@ -27,7 +27,7 @@ impl ItemList {
         unsafe { (*self.places.get()).as_deref().unwrap_or(&NONE) }
     }
 
-    /// Changes them.
+    /// Changes the registrations.
     ///
     /// # Safety
     /// The caller holds the socket's lock, and nobody has the [list](Self::list).

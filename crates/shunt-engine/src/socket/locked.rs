@@ -7,10 +7,10 @@ use std::ops::Deref;
 use super::Socket;
 use super::items::Places;
 
-/// This thread has the socket's lock until this is dropped.
+/// Proof that this thread has the socket's lock, until it is dropped.
 pub(crate) struct Locked {
     pub(crate) socket: &'static Socket,
-    /// Whose thread took the lock, gives it back.
+    /// The thread that took the lock must give it back.
     of_this_thread: PhantomData<*const ()>,
 }
 

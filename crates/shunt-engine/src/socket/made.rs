@@ -1,7 +1,8 @@
-//! Flags of a socket's one descriptor and of its open file, for as long as the library has seen all that could change them:
-//! since `socket` or `accept` it has noted each `fcntl` and `ioctl` that does. A copy of the descriptor, a message, or a child
-//! that may have inherited it (by `vfork` and the like only what was made before that began) end that; and so does an attempt to connect that has failed, after which it is not as new.
-//! A system call that the library does not see is not noted, as rings do not hear of `O_NONBLOCK` by one.
+//! Flags of a socket's only descriptor and of its open file, as long as the library has seen everything that could change them.
+//! From `socket` or `accept` on it notes each `fcntl` and `ioctl` that changes them. The flags are unknown once the descriptor
+//! was copied or sent in a message; once a child may have inherited it (in a `vfork` and the like, only what was made before that
+//! began); and after an attempt to connect that failed, since the socket is not like a new one then. A raw system call that the
+//! library does not see is not noted; rings, too, do not learn of an `O_NONBLOCK` that was set so.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -16,10 +17,10 @@ const NONBLOCK: u64 = 2;
 const CLOEXEC: u64 = 4;
 const EPOCH_SHIFT: u32 = 32;
 
-/// How often a child may have inherited what this process has.
+/// Counts the times when a child may have inherited what this process has.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// A child is about to be made: it may have whatever this process has.
+/// A child is about to be made, which may inherit whatever this process has.
 pub(crate) fn before_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
 }
@@ -28,7 +29,7 @@ fn epoch() -> u64 {
     u64::from(EPOCH.load(Ordering::Relaxed)) << EPOCH_SHIFT
 }
 
-/// What is known.
+/// The flags, where they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags {
     /// `O_NONBLOCK`.
@@ -38,12 +39,12 @@ pub(crate) struct Flags {
 }
 
 impl Made {
-    /// Nothing is known any more.
+    /// The flags are not known any more.
     pub(crate) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// It has been made, with these flags of `socket` or `accept4`.
+    /// The socket has been made with these flags of `socket` or `accept4`.
     pub(crate) fn note(&self, kind: c_int) {
         let flag = |is_on: c_int, flag| if is_on != 0 { flag } else { 0 };
         let nonblock = flag(kind & libc::SOCK_NONBLOCK, NONBLOCK);
@@ -52,12 +53,12 @@ impl Made {
             .store(epoch() | KNOWN | nonblock | cloexec, Ordering::Relaxed);
     }
 
-    /// `O_NONBLOCK` has been set so.
+    /// `O_NONBLOCK` has been set, or cleared.
     pub(crate) fn note_nonblock(&self, on: bool) {
         self.change(NONBLOCK, on);
     }
 
-    /// `FD_CLOEXEC` has been set so.
+    /// `FD_CLOEXEC` has been set, or cleared.
     pub(crate) fn note_cloexec(&self, on: bool) {
         self.change(CLOEXEC, on);
     }
@@ -70,7 +71,7 @@ impl Made {
         }
     }
 
-    /// Its flags. `None`: only the kernel knows them.
+    /// The flags. `None`: only the kernel knows them.
     pub(crate) fn flags(&self) -> Option<Flags> {
         let word = self.0.load(Ordering::Relaxed);
         let is_known = word & KNOWN != 0 && word >> EPOCH_SHIFT == epoch() >> EPOCH_SHIFT;

@@ -13,7 +13,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// [`each`] comes by.
 static BITS: [AtomicU64; pool::MOST / 64] = [const { AtomicU64::new(0) }; pool::MOST / 64];
 
-/// The socket of this index has moved on.
+/// Notes that the socket of this index has moved from one stage to another.
 pub(super) fn note(index: u32, from: Stage, to: Stage) {
     if to == Stage::Paired {
         set(index);
@@ -69,7 +69,7 @@ pub(super) fn each<T>(
     }
 }
 
-/// What a bit stands for, if it waits still; otherwise the bit goes.
+/// The socket that a bit stands for, if it still waits to be attached; otherwise clears the bit.
 fn waiting<T>(word: &AtomicU64, bit: u64, find: impl Fn() -> Option<T>) -> Option<T> {
     let found = find();
     if found.is_some() {

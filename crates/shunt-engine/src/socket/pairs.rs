@@ -35,7 +35,7 @@ impl Pairs {
         (self.given.load(Ordering::Relaxed) as usize) < MOST
     }
 
-    /// The pair from here on; `false`: no room. One thread at a time.
+    /// Makes this the pair in use. `false`: there is no room. One thread at a time.
     pub(crate) fn add(&self, pair: Pair) -> bool {
         let given = self.given.load(Ordering::Relaxed);
         let Some(place) = self.places.get(given as usize) else {
@@ -57,8 +57,8 @@ impl Pairs {
         }
     }
 
-    /// The socket's life is over: nobody reads any of them, and what lost a race sees
-    /// another stage before it would.
+    /// Forgets all pairs, as the socket's life is over: nobody reads them any more. A thread that
+    /// lost a race sees another stage before it would.
     pub(crate) fn clear(&self) {
         self.now.store(ptr::null_mut(), Ordering::Release);
         self.given.store(0, Ordering::Release);

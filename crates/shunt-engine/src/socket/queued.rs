@@ -17,12 +17,13 @@ pub(crate) fn is_any_queued(port: u16) -> bool {
     PORTS[usize::from(port)].load(Ordering::Relaxed) & MAY_BE_THERE != 0
 }
 
-/// Of a socket that the kernel connects: how its port's word is while it is the youngest and may be in the queue.
+/// For a socket that the kernel connects: the value that its port's word has while this socket is the youngest and may be
+/// in the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Queued(AtomicU32);
 
 impl Queued {
-    /// It has never been there.
+    /// Notes that it has never been in a queue.
     pub(crate) fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
@@ -36,7 +37,7 @@ impl Queued {
         }
     }
 
-    /// Whether it may be there, as far as is known.
+    /// Whether it may be in the queue, as far as is known.
     pub(crate) fn is_open(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }
@@ -46,7 +47,7 @@ impl Queued {
         let o = Ordering::Relaxed;
         let word = self.0.swap(0, o);
         if word != 0 {
-            // Where another one is the youngest, that one will tell.
+            // If another connection is the youngest by now, its end counts instead.
             let _ = PORTS[usize::from(port)].compare_exchange(word, word & !MAY_BE_THERE, o, o);
         }
     }

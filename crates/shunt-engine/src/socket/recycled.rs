@@ -7,14 +7,14 @@ use libc::c_int;
 use super::{Socket, Stage};
 use crate::sys::{self, address};
 
-/// How a connection came about, as far as another one may come about the same way: by which listener, or by a `connect` of
-/// this process from an address that the kernel has chosen.
+/// How a connection was made, if the next one could be made in the same way: by which listener, or by a `connect` of this
+/// process from an address that the kernel has chosen.
 #[derive(Debug, Default)]
 pub(crate) struct Origin {
     by: AtomicU64,
     /// It uses the socket of a former one.
     is_again: AtomicBool,
-    /// Its peer passes a full barrier with each publication, since before it could publish any.
+    /// The peer passes a full barrier with each publication, and has from the first one on.
     is_fenced: AtomicBool,
 }
 
@@ -45,12 +45,13 @@ impl Origin {
         self.is_fenced.store(false, Ordering::Relaxed);
     }
 
-    /// Whether its peer has passed a full barrier with each publication so far.
+    /// Whether its peer has passed a full barrier with each publication since the connection began.
     pub(crate) fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::Relaxed)
     }
 
-    /// It is about to begin, with such a peer or without; or its peer is about to be told that it need not any more.
+    /// The connection is about to begin, with such a peer or without one; or the peer is about to be told that it need
+    /// not pass barriers any more.
     pub(crate) fn note_fenced(&self, is_fenced: bool) {
         self.is_fenced.store(is_fenced, Ordering::Relaxed);
     }
@@ -79,7 +80,7 @@ fn name(listener: &Socket) -> u64 {
     u64::from(life) << 32 | u64::from(listener.index() + 2)
 }
 
-/// What the kernel says of a socket once and for all, asked for when it is first needed. Zero: not asked yet.
+/// Properties of a socket that never change, asked of the kernel when they are first needed. Zero: not asked yet.
 #[derive(Debug, Default)]
 pub(crate) struct Whereabouts {
     network: AtomicU64,
@@ -87,7 +88,7 @@ pub(crate) struct Whereabouts {
     peer: [AtomicU64; 4],
 }
 
-/// A socket that is nobody's yet.
+/// The identity of a socket that no connection uses yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// Its network namespace (`SO_NETNS_COOKIE`).
@@ -103,7 +104,7 @@ impl Whereabouts {
         all.for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
-    /// It is this one.
+    /// Notes where the socket is, and its name.
     pub(crate) fn note(&self, place: Place) {
         self.network.store(place.network, Ordering::Relaxed);
         self.cookie.store(place.cookie, Ordering::Relaxed);
@@ -114,14 +115,14 @@ impl Whereabouts {
         known(&self.network, fd, libc::SO_NETNS_COOKIE)
     }
 
-    /// It as it was when both were asked for; `None`: they have not been.
+    /// Both, as [`Self::place`] found them last. `None`: they have not been asked for.
     pub(crate) fn noted(&self) -> Option<Place> {
         let [network, cookie] =
             [&self.network, &self.cookie].map(|word| word.load(Ordering::Relaxed));
         (network != 0 && cookie != 0).then_some(Place { network, cookie })
     }
 
-    /// The same with its name.
+    /// The network namespace of the socket, and its cookie.
     pub(crate) fn place(&self, fd: c_int) -> Option<Place> {
         Some(Place {
             network: self.network(fd)?,
@@ -163,11 +164,12 @@ impl Socket {
         self.move_on(Stage::Attached, Stage::Aside);
     }
 
-    /// It is the next connection's, by this descriptor of the program's. What the program has set on it the caller notes.
+    /// The socket is the next connection's, which the program knows by this descriptor. The caller notes what the program
+    /// has set on it.
     pub(crate) fn use_again(&self, fd: c_int) {
         self.name_by(fd);
         self.hints.clear();
-        // Its peer was there just now: the kernel need not be asked soon.
+        // The peer was alive just now: the kernel need not be asked soon.
         self.hints.looked_at.store(sys::ticks(), Ordering::Relaxed);
         self.again.clear();
         self.origin.is_again.store(true, Ordering::Relaxed);
@@ -177,13 +179,13 @@ impl Socket {
         self.set_connected(true);
     }
 
-    /// This is the descriptor by which it is known.
+    /// Notes the descriptor by which the program knows the socket.
     pub(crate) fn name_by(&self, fd: c_int) {
         self.fd.store(fd, Ordering::Relaxed);
         self.record.fd.store(fd, Ordering::Relaxed);
     }
 
-    /// It is not used again: its end is an attached connection's.
+    /// The socket is not used again: it ends as an attached connection does.
     pub(crate) fn give_up_aside(&self) {
         self.move_on(Stage::Aside, Stage::Attached);
     }

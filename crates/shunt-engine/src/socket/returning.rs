@@ -14,13 +14,13 @@ pub(crate) struct Return {
     stage: AtomicU8,
     /// Calls since it went back to TCP, or since the last answer.
     calls: AtomicU32,
-    /// How often in a row somebody else had it, or it had to leave because it could not wait
-    /// on its rings: each time it takes twice as many calls.
+    /// How often in a row another process had the socket, or it had to leave its rings because no
+    /// thread could wait there. Each time the next try comes after twice as many calls.
     tries: AtomicU32,
-    /// The number of the last question to shuntd. It is also raised when something happens that makes an answer to that
-    /// question worthless, as a fork.
+    /// The number of the last question to shuntd. It is also raised when something, such as a fork, makes an answer to
+    /// that question worthless.
     question: AtomicU32,
-    /// A `vfork` child has sent it back, which could not say so to shuntd.
+    /// A `vfork` child has sent the connection back, and could not tell shuntd.
     untold: AtomicBool,
     /// Another program is to have it, so that a recall of its stream is not taken back.
     pub(crate) insists: AtomicBool,
@@ -30,12 +30,12 @@ pub(crate) struct Return {
 pub(crate) const COUNTS: u8 = 0;
 /// shuntd has been asked whether this process alone has the socket.
 pub(crate) const ASKED: u8 = 1;
-/// It has.
+/// This process alone has it.
 pub(crate) const ALONE: u8 = 2;
 /// The kernel keeps it.
 pub(crate) const STAYS: u8 = 3;
 
-/// As many doublings as there are.
+/// The most times that the number of calls is doubled.
 const MOST_DOUBLINGS: u32 = 8;
 
 impl Return {
@@ -49,13 +49,13 @@ impl Return {
         self.insists.store(false, Ordering::Relaxed);
     }
 
-    /// It went back to TCP, and shuntd could not be told.
+    /// The connection went back to TCP, and shuntd could not be told.
     pub(crate) fn owe_report(&self) {
         self.untold.store(true, Ordering::Relaxed);
     }
 
-    /// It goes back to TCP, or would if it had not: what was known of who has it holds no
-    /// more.
+    /// The connection goes back to TCP (or is there already): what was known of the processes that
+    /// have it is void.
     pub(crate) fn begin(&self, reason: Reason) {
         if matches!(reason, Reason::Blocked | Reason::Held) {
             self.note_try();
@@ -73,7 +73,8 @@ impl Return {
         self.stage.store(STAYS, Ordering::Release);
     }
 
-    /// What was known of who has the socket holds no more, nor does what is still to be said.
+    /// Forgets what was known of the processes that have the socket, and what shuntd should be
+    /// told.
     pub(crate) fn forget(&self) {
         self.question.fetch_add(1, Ordering::AcqRel);
         self.calls.store(0, Ordering::Relaxed);
@@ -88,7 +89,7 @@ impl Return {
         self.stage.load(Ordering::Acquire)
     }
 
-    /// A number for a question, with which it is answered.
+    /// A number for a question; the answer will bring it back.
     pub(crate) fn new_question(&self) -> u32 {
         let former = self.question.fetch_add(1, Ordering::AcqRel);
         former.wrapping_add(1)
@@ -116,7 +117,7 @@ impl Return {
         self.untold.store(false, Ordering::Relaxed);
     }
 
-    /// It has come back to stay: what it took before counts no more.
+    /// The connection has come back for long: earlier tries do not count any more.
     pub(crate) fn forget_tries(&self) {
         self.tries.store(0, Ordering::Relaxed);
     }
@@ -140,7 +141,7 @@ impl Return {
         calls >= first << doublings
     }
 
-    /// It did not work: the next time takes twice as many calls.
+    /// Coming back has failed: the next try comes after twice as many calls.
     pub(crate) fn note_try(&self) {
         let tries = self.tries.load(Ordering::Relaxed);
         self.tries.store(tries.saturating_add(1), Ordering::Relaxed);
@@ -148,8 +149,9 @@ impl Return {
     }
 }
 
-/// Whether what sends a connection back to TCP is over one day. Of one that was passed on
-/// nobody can say where copies lie; and what the others need, they need for good.
+/// Whether the reason for which a connection went back to TCP passes. It does not if the connection
+/// was passed on, since nobody knows where copies lie; nor for the other reasons that are not named
+/// here.
 fn passes(reason: Reason) -> bool {
     matches!(
         reason,
@@ -163,7 +165,8 @@ fn passes(reason: Reason) -> bool {
     )
 }
 
-/// Whether a connection goes back to TCP because that is wished, and nothing needs it: both ends are told so.
+/// Whether a connection goes back to TCP only because that is wished: no call needs it, and both
+/// ends are told so.
 pub(crate) fn is_wish(reason: Reason) -> bool {
     matches!(
         reason,

@@ -1,5 +1,6 @@
-//! What the program has set on a socket (`setsockopt`), as far as rings must know it. Written by whichever thread
-//! calls `setsockopt`, and relaxed: a thread that sleeps or sends beside that call may see either, as in the kernel.
+//! What the program has set on a socket (`setsockopt`), as far as rings must know it. The thread that calls
+//! `setsockopt` writes it with relaxed order: a thread that sleeps or sends at the same time may see the old value
+//! or the new one, as in the kernel.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
 
@@ -13,7 +14,8 @@ pub(crate) const RESTORED: [(c_int, c_int); 4] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
 ];
 
-/// What `SO_KEEPALIVE` goes by. A base socket that is used again is told what it had before the program set it.
+/// The options that tell how `SO_KEEPALIVE` works. A base socket that is used again gets back the values that it had
+/// before the program set them.
 pub(crate) const KEEPALIVE: [c_int; 3] =
     [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT];
 
@@ -32,7 +34,7 @@ pub(crate) struct Settings {
     /// `SO_RCVTIMEO` is negative: a receive that would wait ends at once (`sock_set_timeout`
     /// in the kernel, whose `getsockopt` does not tell that from no timeout).
     pub(crate) impatient_receiver: AtomicBool,
-    /// `SO_SNDTIMEO` is negative, likewise.
+    /// `SO_SNDTIMEO` is negative: a send that would wait ends at once.
     pub(crate) impatient_sender: AtomicBool,
     /// What is known of its timeouts: [`NO_RCVTIMEO`] and its like. Also written by a call that has asked the kernel.
     pub(crate) timeouts: AtomicU8,
@@ -42,11 +44,11 @@ pub(crate) struct Settings {
     pub(crate) on: AtomicU32,
     /// Of a connection, what it had of [`KEEPALIVE`] before the program set that; 0: it has not.
     pub(crate) keepalive: [AtomicI32; 3],
-    /// Some other option has been set: whether it is as a new socket's nobody knows.
+    /// Some other option has been set, so that nobody knows whether the socket is like a new one.
     pub(crate) is_odd: AtomicBool,
     /// `SO_TIMESTAMP` or its like, by which `recvmsg` tells when the bytes came; 0: none is set.
     pub(crate) tells_time: AtomicI32,
-    /// `SO_PEEK_OFF`: a look begins where the one before has ended, which only the kernel knows.
+    /// `SO_PEEK_OFF` is set: a peek begins where the last one has ended, which only the kernel knows.
     pub(crate) looks_on: AtomicBool,
 }
 

@@ -10,7 +10,7 @@ pub(crate) const STATUS: u8 = 2;
 pub(crate) const LISTENED: u8 = 4;
 /// It is closed, or has not become a connection.
 pub(crate) const RELEASED: u8 = 8;
-/// Nothing to say: the object is free once the rest has been said.
+/// Not a message: once everything else has been said, the object is free.
 pub(crate) const BURIED: u8 = 16;
 
 /// What is due of one socket. Zero: nothing.
@@ -24,7 +24,7 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    /// What is: some of the bits above.
+    /// What is due: some of the bits above.
     pub(crate) fn what(&self) -> u8 {
         self.what.load(Ordering::Acquire)
     }
@@ -45,12 +45,13 @@ impl Due {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// More is due, of which the caller sees to it that it is said.
+    /// Adds to what is due. The caller sees to it that it is said.
     pub(crate) fn add(&self, what: u8) {
         self.what.fetch_or(what, Ordering::AcqRel);
     }
 
-    /// What has become of the connection, likewise.
+    /// Adds the state of the connection ([`STATUS`]) to what is due. The caller sees to it that it
+    /// is said.
     pub(crate) fn add_status(&self, status: u8) {
         self.status.store(status, Ordering::Relaxed);
         self.add(STATUS);
@@ -66,7 +67,7 @@ impl Due {
         self.what.fetch_and(!what, Ordering::AcqRel);
     }
 
-    /// Nobody is to be told any more. Returns what was due.
+    /// Nothing is due any more, as nobody can be told. Returns what was due.
     pub(crate) fn forget(&self) -> u8 {
         self.what.swap(0, Ordering::AcqRel)
     }

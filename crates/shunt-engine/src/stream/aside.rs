@@ -18,7 +18,7 @@ use crate::link::Pair;
 use crate::sys;
 use crate::thread::give;
 
-/// Both sides' words of a slot.
+/// The words of a slot by which both sides agree who uses the connection next.
 pub(crate) fn turns(pair: &Pair) -> Side<'static> {
     Side {
         own: &pair.own.options.turn,
@@ -32,7 +32,7 @@ impl Conn<'_> {
         self.pair.peer_state() & slot::CLOSED != 0 && turns(self.pair).has_peer_put_aside()
     }
 
-    /// The same of the connection as a whole, as far as its words say.
+    /// Whether the connection may be put aside, as far as both sides' words say: it is open, undisturbed and on its rings.
     fn is_in_order(&self) -> bool {
         let (own, peer, o) = (self.pair.own, self.pair.peer, Ordering::Acquire);
         let turns = turns(self.pair);
@@ -54,16 +54,16 @@ impl Conn<'_> {
             && (self.tells_all_in_memory() || !has_news(self))
     }
 
-    /// Whether the kernel has neither bytes nor an end for it, as far as is known: nothing comes by TCP, and the peer lives. (Of
-    /// one that has been killed since the last look the next connect finds that out, and nothing else comes of it.)
+    /// Whether the kernel has neither bytes nor an end for the connection, as far as is known: nothing comes by TCP, and the
+    /// peer lives. (If the peer was killed since the last look, the next `connect` finds that out, without further harm.)
     fn tells_all_in_memory(&self) -> bool {
         let lives = || self.socket.hints.kernel_state.load(Ordering::Relaxed) == 0;
         (self.way_in(), self.way_out()) == (Way::Ring, Way::Ring)
             && (turns(self.pair).has_peer_put_aside() || lives())
     }
 
-    /// Has both directions end in the rings, so that the next connection begins there. A peer that goes on may still have to
-    /// switch; that it does when it closes.
+    /// Ends both directions in the rings, so that the next connection begins there. A peer that has not closed yet may still
+    /// have to switch to its ring; it does so when it closes.
     fn ends_in_rings(&self) -> bool {
         let own = self.pair.own;
         if self.way_out() == Way::Tcp {
@@ -77,7 +77,7 @@ impl Conn<'_> {
         self.is_on_ring() && (self.comes_by_ring() || switches_later())
     }
 
-    /// Whether what comes is the ring's, perhaps from now on.
+    /// Whether the incoming direction is on the ring, perhaps since this call.
     fn comes_by_ring(&self) -> bool {
         let token = &self.pair.own.receiving.token;
         if self.way_in() == Way::Tcp && self.take(token) {
@@ -99,9 +99,10 @@ pub(crate) fn awaits_base(conn: &Conn) -> bool {
     !has_news(conn)
 }
 
-/// In the place of [`super::before_close`], for a connection that nobody else has: the peer is told in the slot that it is
-/// closed. `false`: that cannot be, and the kernel is to tell it. `watched`: it was in an epoll set, and so will be the next one: its
-/// peer passes a full barrier with each publication of that, so that the set need not issue a heavy one.
+/// Closes a connection that no other process has without the kernel, in the place of [`super::before_close`]: the slot tells the peer
+/// of the end. `false`: that cannot be done, and the kernel must tell it. `watched`: the connection was in an epoll set, and so will
+/// be the next one on this socket. Then the peer passes a full barrier with each publication, so that the set need not issue a heavy
+/// one.
 pub(crate) fn put_aside(conn: &Conn, watched: bool) -> bool {
     let own = conn.pair.own;
     // Said before the look at what is unread, the end would hide the reset from a peer that sent in time.
@@ -111,7 +112,7 @@ pub(crate) fn put_aside(conn: &Conn, watched: bool) -> bool {
     }
     let turns = turns(conn.pair);
     if watched {
-        // Seen by the peer before it offers the next connection, or takes it.
+        // The peer sees this word before it offers the next connection, or takes it.
         publish::set_bits(&own.face.wait, slot::FENCED);
     }
     turns.put_aside();
@@ -120,11 +121,11 @@ pub(crate) fn put_aside(conn: &Conn, watched: bool) -> bool {
     let is_told = conn.tell_beside_kernel();
     give(&own.sending.token);
     hesitate();
-    // Pairs with the peer's, if that closes at the same time: one of the two sees what the other one has sent. A peer that
-    // goes on, and had not seen this word as it sent, is told of a reset when it does (`reset_if_died`).
+    // Pairs with the barrier of a peer that closes at the same time: one of the two sees what the other one has sent. A
+    // peer that does not close, and had not seen this word as it sent, is told of a reset later (`reset_if_died`).
     full();
     let has_peer_closed = conn.pair.peer_state() & slot::CLOSED != 0;
-    // Bytes that the peer has sent meanwhile and nobody reads, or a way that it changes just now.
+    // It cannot be put aside if the peer has sent bytes meanwhile that nobody reads, or changes the way of its bytes just now.
     let lost = leaves_unread(conn) || has_peer_closed && conn.in_flight() > 0;
     let changes = conn.pair.peer_state() & !(slot::READY | slot::CLOSED) != 0;
     let done = is_told && !lost && !changes;
@@ -137,8 +138,8 @@ pub(crate) fn put_aside(conn: &Conn, watched: bool) -> bool {
 /// How long shuntd may take to lend a descriptor of an end that was put aside, in milliseconds.
 const LENDS_MS: i64 = 50;
 
-/// The peer has put its end aside, and the kernel is to know that it is closed: by the peer's descriptor, which shuntd lends.
-/// Without that, the peer's process says so when it gives its end up.
+/// If the peer has put its end aside, has the kernel know that the connection is closed: shuts it down by the peer's
+/// descriptor, which shuntd lends. If shuntd does not, the peer's process tells the kernel when it gives its end up.
 #[cold]
 pub(crate) fn end_by_kernel(conn: &Conn) {
     if !conn.is_put_aside_by_peer() {
@@ -149,14 +150,14 @@ pub(crate) fn end_by_kernel(conn: &Conn) {
         Loan::Lent(peer) => {
             let _ = sys::shutdown(peer, libc::SHUT_RDWR);
             sys::close(peer);
-            // From here on the kernel says it.
+            // From here on the kernel tells of the end.
             turns(conn.pair).give_up();
         }
         Loan::Proxy(_) | Loan::Refused | Loan::Late(_) => {}
     }
 }
 
-/// A connector is about to offer the next connection: its slot begins that. `false`: it cannot.
+/// A connector is about to offer the next connection: begins it in the slot. `false`: it cannot.
 pub(crate) fn use_again(conn: &Conn) -> bool {
     let begins = conn.is_on_ring() && conn.comes_by_ring();
     if begins {
@@ -166,11 +167,12 @@ pub(crate) fn use_again(conn: &Conn) -> bool {
     begins
 }
 
-/// An acceptor takes what its peer offers. `false`: nothing is offered any more.
+/// An acceptor takes the connection that its peer offers. `false`: none is offered any more.
 pub(crate) fn take_again(conn: &Conn) -> bool {
     turns(conn.pair).take(|life| {
         begin(conn, life);
-        // Only in the life that the peer has begun its words count. It may have moved to its ring as it closed.
+        // This comes after the new life has begun: the peer's words count only in that life. The peer may have moved to its ring
+        // as it closed.
         conn.comes_by_ring();
     })
 }
@@ -182,7 +184,7 @@ fn begin(conn: &Conn, life: u32) {
     conn.socket.origin.note_fenced(is_fenced);
 }
 
-/// A connection begins that its peer has still to accept: whoever waits for it there is called.
+/// Calls the thread of the peer's that waits to accept the connection which begins now.
 pub(crate) fn call_acceptor(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
     hesitate();
@@ -192,8 +194,8 @@ pub(crate) fn call_acceptor(conn: &Conn) {
     }
 }
 
-/// An acceptor's thread is about to sleep until something is offered: `tell` writes where it is called. The caller looks
-/// for an offer next.
+/// An acceptor's thread is about to sleep until a connection is offered: `tell` writes the address at which it can be
+/// called. The caller must look for an offer after this.
 pub(crate) fn await_offer(pair: &Pair, tell: impl FnOnce(&Address)) {
     let face = &pair.own.face;
     tell(&face.data);
@@ -204,7 +206,7 @@ pub(crate) fn await_offer(pair: &Pair, tell: impl FnOnce(&Address)) {
     full();
 }
 
-/// It sleeps no more.
+/// The acceptor's thread sleeps no more.
 pub(crate) fn await_no_more(pair: &Pair) {
     publish::clear_bits(&pair.own.face.wait, slot::WAIT_RX);
 }

@@ -1,4 +1,4 @@
-//! A receive or a send goes by attempts: what both know of the call from one to the next.
+//! A call that receives or sends makes several attempts. This is what it keeps from one attempt to the next.
 
 use libc::c_int;
 
@@ -9,8 +9,8 @@ use crate::Outcome;
 use crate::sys::Errno;
 use crate::thread::signals::{self, Seen};
 
-/// A flag of our own, which says nothing to the kernel: the call has received messages before this one, and ends by any signal
-/// handler, as one that has received a part.
+/// A flag of our own, which the kernel ignores: the call (`recvmmsg`) has received messages before this one. So any signal
+/// handler ends it, as if it had received a part.
 pub(crate) const MSG_BEHIND: c_int = 0x1000_0000;
 
 /// See the module.
@@ -44,7 +44,8 @@ impl Attempts {
         }
     }
 
-    /// Takes the token of the direction; `false`: it cannot be had.
+    /// Takes the token of the direction. `false`: a signal handler has interrupted its holder, or the call does not wait for
+    /// a holder that is stopped.
     #[inline(always)]
     pub(super) fn take_token(&mut self, conn: &Conn, want: Want) -> bool {
         let Self {
@@ -57,13 +58,15 @@ impl Attempts {
         conn.take_while(token(conn, want), patient)
     }
 
-    /// Whether the call may sleep. One that has slept goes on so, whatever other threads set, unless a handler has run.
+    /// Whether the call may sleep. A call that has slept may sleep again, whatever flags other threads set meanwhile, unless
+    /// a signal handler has run.
     #[inline(always)]
     pub(super) fn may_wait(&self, conn: &Conn) -> bool {
         self.has_slept || conn.may_wait(self.flags)
     }
 
-    /// Waits; `done`: so many bytes have been moved. `program` is the connection by the program's number.
+    /// Waits until the call can go on. `done`: how many bytes it has moved before. `program` is the connection by the
+    /// program's number.
     ///
     /// # Errors
     /// As for [`wait`]; once the call has moved something, `EBADF` if the connection was closed, and `EINTR` after any signal
@@ -76,7 +79,7 @@ impl Attempts {
         done: usize,
         stay: &Stay,
     ) -> Result<(), Errno> {
-        // The kernel's own call, which has moved something, is in it already.
+        // A kernel's call that has moved something would already hold the connection, and go on with it.
         if done > 0 && !stay.enter(program) {
             return Err(libc::EBADF);
         }

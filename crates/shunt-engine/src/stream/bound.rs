@@ -10,15 +10,15 @@ use super::leave::leave_ring;
 use super::want::any_waits_for_room;
 use crate::{sys, tcp, thread, wake};
 
-/// What `SIOCOUTQ` says of a direction on the ring: the kernel counts what the
-/// peer's receive buffer has not taken, and that is half of the ring here.
+/// What `SIOCOUTQ` says of a direction on the ring. The kernel counts what the peer's receive
+/// buffer has not taken; here half of the ring stands for that buffer.
 pub(crate) fn unsent(conn: &Conn) -> u64 {
     let received = (conn.most() / 2).max(WINDOW.into());
     conn.in_flight().saturating_sub(received)
 }
 
-/// What a peer's receive buffer takes at least, unless that has made it smaller: as much as it has
-/// at first (`tcp_rmem`), and a segment more.
+/// What a peer's receive buffer takes at least, unless the peer has made it smaller: its first size
+/// (`tcp_rmem`), and a segment more.
 const WINDOW: u32 = 192 << 10;
 
 /// What TCP takes at once where its segments are small (a link between network namespaces), in a send buffer as large as
@@ -26,9 +26,10 @@ const WINDOW: u32 = 192 << 10;
 /// flight can be sent again at any time.
 const FAR: u32 = 320 << 10;
 
-/// The bound that goes with an `SO_SNDBUF` of so many bytes, 0 if the program set none: beside
-/// the send buffer TCP fills the peer's receive buffer. A peer that made that small before it
-/// connected has left no room for larger windows (`SO_RCVBUF`; RFC 7323, section 2). 0: as much as a ring takes.
+/// How many bytes may be in flight where the program has set `SO_SNDBUF` to `sndbuf` bytes (0: it has not). TCP
+/// fills the send buffer and the peer's receive buffer. A peer that made the latter small before it connected
+/// has left no room for larger windows (`SO_RCVBUF`; RFC 7323, section 2). Returns 0 for as much as a ring
+/// takes.
 pub(crate) fn bound(fd: c_int, sndbuf: u32) -> u32 {
     within_tcp(fd, by_program(fd, sndbuf))
 }
@@ -75,8 +76,8 @@ pub(crate) fn resize(conn: &Conn, sndbuf: u32) {
     }
 }
 
-/// Whether a receive waits for more than one byte (`SO_RCVLOWAT`), which the kernel does, so that the connection stays on TCP;
-/// or may do so, as the kernel does not say what options are set.
+/// Whether a receive waits for more than one byte (`SO_RCVLOWAT`), or may do so, since the kernel does not say how the option
+/// is set. Only the kernel can wait so: the connection stays on TCP.
 pub(crate) fn waits_for_many(fd: c_int) -> bool {
     !sys::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|least| least <= 1)
 }

@@ -41,7 +41,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
         }
     }
     if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
-        // Nothing can take this side's place once the peer needs TCP.
+        // From here on nobody can send in this side's place if the peer needs the bytes by TCP.
         before_end(conn, u64::MAX);
     }
     let token = &own.sending.token;
@@ -70,7 +70,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
 }
 
-/// Whether a side in this state will be after `shutdown`.
+/// Whether a side in this state will have shut down both halves after `shutdown(how)`.
 fn will_be_deaf(state: u32, how: c_int) -> bool {
     let new = match how {
         libc::SHUT_RD => slot::SHUT_RD,
@@ -81,15 +81,16 @@ fn will_be_deaf(state: u32, how: c_int) -> bool {
     path::is_deaf(state | new) && !path::is_deaf(state)
 }
 
-/// More than this the peer of a closed connection reads in the ring, or gets by a [stand-in](super::stand_in).
+/// The most bytes that a side which closes sends again over TCP. If more are unread, the peer reads them in the ring, or gets
+/// them by a [stand-in](super::stand_in).
 const MOST_WITHDRAWN: u64 = 1 << 20;
 /// How long a side that ends the stream waits for a peer that is in the middle of a receive, in nanoseconds: long
 /// enough for one that waits for a crowded core. A peer that is stopped there is not waited for ([`await_receiver`]).
 const ENDING_PATIENCE: u64 = 1_000_000_000;
 
-/// Nothing can be sent after this: what the peer has recalled goes now. And a peer
-/// that does not read just now may give the connection to another program, also one
-/// that only waited until there was something to read; it then finds all of it in the
+/// The last step before this side can send nothing more: sends what the peer has recalled. Also
+/// withdraws what is unread in the ring, if that is no more than `most` bytes: a peer that is not
+/// receiving just now may give the connection to another program, which must find all bytes in the
 /// kernel.
 fn before_end(conn: &Conn, most: u64) {
     if conn.is_mirrored() {
@@ -99,7 +100,7 @@ fn before_end(conn: &Conn, most: u64) {
         }
         return;
     }
-    // Where a forked relative may go on, the ring stays unless nobody looks at it.
+    // Where a forked relative may still use the connection, the direction stays in the ring unless nobody looks at that.
     let stays = || {
         const LOOKS: u32 = slot::WAIT_RX | slot::WATCHED;
         conn.is_shared() && conn.pair.peer.face.wait.load(Ordering::Acquire) & LOOKS != 0
@@ -109,7 +110,7 @@ fn before_end(conn: &Conn, most: u64) {
     while conn.is_on_ring() && few() && !stays() && conn.take(&conn.pair.own.sending.token) {
         let waits = conn.is_on_ring() && owed::withdraw(conn) == Withdrawal::PeerReceives;
         give(&conn.pair.own.sending.token);
-        // It may only have looked, and leave the rest to another program.
+        // The peer may only have looked, and leave the rest to another program: so it is waited for.
         let patient = || sys::now() < *until.get_or_insert_with(|| sys::now() + ENDING_PATIENCE);
         if !waits || !await_receiver(conn, patient) {
             break;
@@ -154,14 +155,14 @@ fn say_end(conn: &Conn, bits: u32) {
     }
 }
 
-/// The last descriptor is about to be closed under threads that sleep on it.
+/// Prepares a `close` of the last descriptor while threads sleep on the connection.
 pub(crate) fn before_close_under_sleeper(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::LINGERS);
 }
 
-/// A descriptor is about to be closed: calls that have slept on the connection go on by a copy
-/// of it, which the last of them closes. `false`: there is no such call, or there is a copy
-/// already, or none to be had.
+/// Prepares a `close`: calls that have slept on the connection use a copy of the descriptor from
+/// here on, which the last of them closes. `false`: there is no such call, or a copy is there
+/// already, or cannot be made.
 pub(crate) fn hand_over(conn: &Conn) -> bool {
     let handed = &conn.socket.handed;
     if !handed.is_wanted() || config::is_confined() {
@@ -180,7 +181,7 @@ pub(crate) fn hand_over(conn: &Conn) -> bool {
     kept
 }
 
-/// If the program wants the number of such a copy, that moves.
+/// Moves such a copy to another number if the program wants the number that it has.
 pub(crate) fn make_way(socket: &'static Socket, wanted: c_int) {
     let handed = &socket.handed;
     if handed.copy() != Some(wanted) {
@@ -212,16 +213,16 @@ pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
     before_end(conn, MOST_WITHDRAWN);
     let recalled = || conn.receiver().has_recalled();
-    // What TCP has not brought by now would be lost without a word.
+    // What the peer has recalled and TCP has not brought by now would be lost silently.
     if recalled() && !conn.socket.again.insists.load(Ordering::Relaxed) && !conn.is_shared() {
         downgrade::end_recall(conn);
     }
-    // It is the kernel's; or other processes may go on using it.
+    // The connection is the kernel's, or other processes may still use it.
     if downgrade::is_plain(conn) || conn.is_shared() {
         return;
     }
     if recalled() {
-        // The call beside this one that sends it back to TCP has nothing to hand on any more.
+        // Another thread is sending the connection back to TCP, and has nothing left to hand on.
         if hold::is_any_beside(conn.socket) && recall::is_any_unanswered(conn) {
             publish::set_bits(&own.face.state, slot::CLOSED);
             reset_with_close(conn);
@@ -240,7 +241,7 @@ pub(crate) fn before_close(conn: &Conn) {
     say_end(conn, slot::CLOSED | if resets { slot::UNREAD } else { 0 });
     give(&own.sending.token);
     if conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0 {
-        // Either the peer sees that, or this side sees what it has sent.
+        // Either the peer sees these bits, or this side sees what the peer has sent.
         heavy();
     }
     hesitate();

@@ -72,7 +72,7 @@ impl<'a> Conn<'a> {
             .or_else(|| Some(self.socket.fd()).filter(|&fd| self.is_at(fd)))
     }
 
-    /// Whether the table says that a number names the socket.
+    /// Whether the descriptor table says that `fd` names the socket.
     #[inline(always)]
     pub(super) fn is_at(&self, fd: c_int) -> bool {
         self.socket.is_at(fd)
@@ -84,8 +84,8 @@ impl<'a> Conn<'a> {
         self.is_at(self.fd) || self.is_made_apart()
     }
 
-    /// The copy that a `close` has left to calls that go on; one that moves just now has two
-    /// numbers.
+    /// The copy of the descriptor that a `close` has left to calls that are still under way. (While
+    /// it moves to another number, it has two.)
     #[inline]
     pub(super) fn copy(&self) -> Option<c_int> {
         loop {
@@ -127,7 +127,7 @@ impl<'a> Conn<'a> {
         }
     }
 
-    /// The path of what it receives.
+    /// The path of what this side receives.
     #[inline(always)]
     pub(crate) fn receiver(&self) -> path::Receiver<'a> {
         path::Receiver {
@@ -161,12 +161,13 @@ impl<'a> Conn<'a> {
         Way::load(&self.pair.own.receiving.way)
     }
 
-    /// Whether the connection is still in that life.
+    /// Whether the connection is still in this life of its slot.
     pub(crate) fn is_in(&self, life: u32) -> bool {
         self.pair.life() == life
     }
 
-    /// Whether what arrives is the kernel's in that life, and the connection is still in it.
+    /// Whether the incoming direction is the kernel's in this life of the slot, and the connection
+    /// is still in it.
     pub(crate) fn is_plain_in(&self, life: u32) -> bool {
         self.is_in(life) && self.way_in() == Way::TcpAgain
     }
@@ -209,8 +210,8 @@ impl<'a> Conn<'a> {
         self.in_flight() <= most - most / 3 && self.producer().has_room()
     }
 
-    /// Before this side says that it waits for room: how far the peer is to read
-    /// before it tells, a little more than makes room.
+    /// Writes how far the peer is to read before it tells of room: a little further than makes
+    /// room. To be called before this side says that it waits.
     pub(super) fn ask_at(&self) {
         let read = self.pair.peer.progress.bytes.load(Ordering::Acquire);
         let wanted = (self.in_flight() / 8 * 3).max(1);
@@ -223,7 +224,7 @@ impl<'a> Conn<'a> {
         self.pair.link.is_between_hosts()
     }
 
-    /// What [`crate::reach`] knows it by: its link and its slot.
+    /// How [`crate::reach`] names the connection: by its link and its slot.
     pub(super) fn at_nic(&self) -> (u32, u32) {
         (self.pair.link.own_number(), self.pair.number)
     }

@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Such a yield has made way for a stranger (about 1.6 ms).
+/// A yield that takes longer than this (about 1.6 ms) has made way for a stranger.
 pub(super) const AWAY: u64 = 4_000_000;
 /// Strangers may have one tick in this many: that is their share, and makes no crowd.
 const SHARE: u64 = 4;
@@ -26,7 +26,7 @@ const TIMES: u64 = 16;
 /// If the machine is as crowded after that, the next time is twice as long, up to this (about 1.3 s).
 const LONG: u64 = SHORT << 7;
 
-/// So many cores are told apart; others share their places.
+/// How many cores are told apart; cores with higher numbers share these places.
 const CORES: usize = 64;
 
 /// When a thread of this process last began or ended a yield on each core: what its own threads do in
@@ -50,7 +50,7 @@ impl Seen {
         &self.at[core as usize % CORES].0
     }
 
-    /// A thread on this core yields now.
+    /// Notes that a thread on this core yields now.
     #[inline]
     pub(super) fn note(&self, core: u32, now: u64) {
         self.of(core).store(now, Ordering::Relaxed);
@@ -70,15 +70,15 @@ impl Seen {
 /// What is known of strangers. Its words are hints: threads that change them at the same time
 /// may lose what one of them has seen.
 pub(super) struct Crowd {
-    /// What strangers have taken above their share, …
+    /// The time that strangers have taken above their share, …
     taken: AtomicU64,
-    /// … as of then.
+    /// … and when it was brought up to date.
     taken_at: AtomicU64,
-    /// Until when it is crowded, …
+    /// Until when the machine counts as crowded, …
     until: AtomicU64,
     /// … and for how long that was; 0: never yet.
     lasted: AtomicU64,
-    /// Until when it is crowded by what others say, which is not said on.
+    /// Until when it counts as crowded since a peer says so. This is not passed on to other peers.
     heard: AtomicU64,
 }
 
@@ -122,7 +122,7 @@ impl Crowd {
         }
     }
 
-    /// A yield that ended now took so long.
+    /// Notes that a yield ended at `now` and took `took` ticks.
     #[inline]
     pub(super) fn note_yield(&self, took: u64, now: u64) {
         if took > AWAY && !self.is_there(now) {
@@ -151,8 +151,8 @@ impl Crowd {
     }
 }
 
-/// So long others do not take in turn, mostly: what yields to so long an absence has given a stranger
-/// a time slice (about 1.15 ms; a slice is 1.4 ms on two cores, and more where there are more).
+/// An absence longer than this (about 1.15 ms) is mostly no series of short turns: the yield has
+/// given a stranger a time slice (1.4 ms on two cores, and more where there are more).
 const SLICE: u64 = 3_000_000;
 
 /// A thread that yields to a peer on another core gives its own to a stranger, if there is one: a slice each time
@@ -172,14 +172,14 @@ impl Stranger {
         }
     }
 
-    /// Whether one was seen not long ago.
+    /// Whether a stranger had such a yield not long ago.
     #[inline]
     pub(super) fn is_there(&self, now: u64) -> bool {
         (1..=LONG).contains(&self.until.load(Ordering::Relaxed).wrapping_sub(now))
     }
 
-    /// A yield to a peer that may be elsewhere ended now, after others than this process have had the
-    /// core for so long.
+    /// Notes that a yield to a peer which may be on another core ended at `now`, after other
+    /// processes have had this core for `absent` ticks.
     #[inline]
     pub(super) fn note_yield(&self, absent: u64, now: u64) {
         if absent > SLICE {
@@ -197,8 +197,8 @@ impl Stranger {
     }
 }
 
-/// For how long something is not tried again that has failed now, and before that until then: twice as
-/// long as the last time if that is not long ago.
+/// For how long something that has failed now is not tried again. The last pause took `lasted`, and
+/// ended at `until`: if that is not long ago, the next one is twice as long.
 fn once_more(now: u64, until: u64, lasted: u64) -> u64 {
     let again = now.wrapping_sub(until) <= 4 * lasted;
     if again { 2 * lasted } else { 0 }.clamp(SHORT, LONG)
@@ -210,7 +210,7 @@ mod tests {
 
     const MS: u64 = 2_600_000;
 
-    /// Yields that take so long each, with `between` after each; when it got crowded.
+    /// Yields that take `took` each, with `between` after each. Returns after how many it got crowded.
     fn crowded_after(
         crowd: &Crowd,
         start: u64,

@@ -38,14 +38,14 @@ use crate::{hold, sys, wake};
 /// The peer answers by itself within this time if it is awake, or sleeps on the
 /// connection; nanoseconds.
 const ANSWER: u64 = 300_000;
-/// After this it is given up: the peer is stopped, or there is no daemon to lend, …
+/// After this time the wait for an answer is given up: the peer is stopped, or no daemon helps, …
 const PATIENCE: u64 = 3_000_000_000;
-/// … and where a daemon has the request and is late, after this, if the bytes could not be had otherwise.
+/// … and after this time, where a daemon has the request and is late, and the bytes cannot be had otherwise.
 const LONG_PATIENCE: u64 = 10_000_000_000;
 
-/// Makes the connection a plain kernel socket. `false`: bytes in the peer's ring are still
-/// to come, as it has not answered in time, or to be read there, as it has ended the stream.
-/// The caller holds no token.
+/// Makes the connection a plain kernel socket. `false`: unread bytes in the peer's ring have not
+/// come by TCP, since the peer has not answered in time, or must be read in the ring, since it has
+/// ended the stream. The caller holds no token.
 #[cold]
 pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     end_by_kernel(conn);
@@ -54,8 +54,8 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     if conn.take(&conn.pair.own.receiving.token) {
         give(&conn.pair.own.receiving.token);
     }
-    // A connection that goes to TCP only so that the kernel wakes its sleepers, or for another program that has it,
-    // does not insist: what is sent from here on may come whenever it does.
+    // If it goes to TCP only so that the kernel wakes its sleepers, or since another program also has it, it does
+    // not insist: unread bytes may come by TCP at any later time.
     let blocked = matches!(reason, Reason::Blocked | Reason::Held);
     let insists = !is_wish(reason) && !blocked;
     if is_plain(conn) {
@@ -75,7 +75,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     hesitate();
     let recalled = recall(conn, insists);
     hesitate();
-    // Of a connection that the kernel has ended nothing can be sent, and the error is for the call that uses it next.
+    // On a connection that the kernel has ended nothing can be sent, and its error is for the next call of the program's.
     let goes_on = sys::ready(conn.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0;
     if goes_on {
         conn.tell_of_recall();
@@ -85,7 +85,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     if goes_on {
         leave_ring_within(conn, reason, PATIENCE);
     }
-    // A program that goes on to read here need not wait.
+    // If this program reads on itself, it need not wait.
     let waits = conn.way_in() == Way::TcpAgain && (insists || recalled);
     let home = waits && await_answer(conn, insists, reason);
     if goes_on && conn.is_on_ring() {
@@ -94,7 +94,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     if goes_on && insists && reason != Reason::SocketOption {
         end_if_peer_is_held_up(conn);
     }
-    // It may have been put aside by its peer meanwhile.
+    // The peer may have put the connection aside meanwhile.
     end_by_kernel(conn);
     conn.socket.note_downgrade();
     if any_waits_for_room(conn) {
@@ -111,7 +111,7 @@ pub(crate) fn downgrade(conn: &Conn, reason: Reason) -> bool {
     home
 }
 
-/// What the program could read the one that `gets` the connection finds there.
+/// Waits until TCP has brought what the program could read, if another program `gets` the connection.
 fn hand_on_all(conn: &Conn, gets: bool) {
     if gets {
         await_to_hand_on(conn);
@@ -138,11 +138,11 @@ pub(crate) fn give_up(
 }
 
 impl Conn<'_> {
-    /// Goes back to TCP, which wakes a peer that cannot be called (it is in another network
-    /// namespace, or this process may not send to it). Without a token.
+    /// Moves the outgoing direction back to TCP, to wake a peer that cannot be called (it is in
+    /// another network namespace, or this process may not send to it). Without a token.
     #[cold]
     pub(super) fn reach(&self) {
-        // To another host it has gone back already.
+        // A direction to another host has gone back already.
         if self.is_mirrored() {
             return;
         }
@@ -155,7 +155,7 @@ pub(crate) fn is_plain(conn: &Conn) -> bool {
     conn.receiver().is_plain()
 }
 
-/// Reads the peer's ring no more. `true`: so far it has.
+/// Recalls the incoming direction, so that the peer's ring is read no more. `true`: this call has begun the recall.
 pub(super) fn recall(conn: &Conn, insists: bool) -> bool {
     let own = conn.pair.own;
     if !conn.take(&own.receiving.token) {
@@ -165,10 +165,10 @@ pub(super) fn recall(conn: &Conn, insists: bool) -> bool {
     let recalled = path.has_recalled();
     settle(conn);
     if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
-        // One that is in the middle of that answers the recall by it, or behind it.
+        // A peer that is in the middle of a withdrawal answers the recall by it, or after it.
         owed::follow_if_withdrawn(conn);
     }
-    // What a peer that leaves its ring has left there is read there, unless it is needed by TCP.
+    // What a peer that leaves its ring has left there is read in the ring, unless the caller needs it by TCP.
     let leaves = path.peer_has_left();
     let begins = conn.way_in() != Way::TcpAgain
         && (insists || !leaves)
@@ -184,8 +184,8 @@ pub(super) fn recall(conn: &Conn, insists: bool) -> bool {
     begins
 }
 
-/// What a program sends that this library does not see would overtake what is unread, if the peer is in the middle of its recall,
-/// and has been waited for: better that both ends are told.
+/// The program may send next by calls that this library does not see. While the peer is in the middle of its recall, these bytes
+/// would overtake what it has not read. So, if the peer has been waited for, both ends get an error instead.
 fn end_if_peer_is_held_up(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
     if owed::cannot_send(conn) && conn.take(token) {
@@ -204,8 +204,9 @@ fn stay_out(conn: &Conn) {
     }
 }
 
-/// Waits until what comes by TCP is payload. `Blocked` and `Held`: the recall stays if nobody answers in time. But who
-/// sleeps because of the former would hear neither of what lies unread in the ring nor of what is being put there.
+/// Waits until TCP carries the incoming stream. With the reasons `Blocked` and `Held` the recall stays if nobody
+/// answers in time. But a thread that then sleeps (`Blocked`) would not hear of bytes that lie unread in the ring, or
+/// are being put there, so these are waited for.
 fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
     let own = conn.pair.own;
     let asks_on = matches!(reason, Reason::Blocked | Reason::Held);
@@ -213,7 +214,7 @@ fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
     let mut help = Help::from(start + ANSWER);
     let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
     loop {
-        // It may be waiting for ours.
+        // The peer may be waiting for our answer to its own recall.
         if owed::is_due(conn) {
             owed::answer(conn);
         }
@@ -233,7 +234,7 @@ fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
         let patience = match (insists, help.is_late()) {
             (true, true) => LONG_PATIENCE,
             (false, false) if !is_coming && (!unheard || help.is_refused()) => AGAIN,
-            // What lies unread in the ring nobody else would be told of.
+            // Nobody else would be told of what lies unread in the ring.
             _ => PATIENCE,
         };
         let over = home
@@ -259,8 +260,9 @@ fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
     }
 }
 
-/// Before this side is deaf ([`path::is_deaf`]), or ends: a recall comes to its end, or is taken back.
-/// Waits a little for a peer that answers just now. Without a token.
+/// Brings a recall to its end, or takes it back, before this side shuts down both halves
+/// ([`path::is_deaf`]) or closes. Waits a little for a peer that is answering just now. Without a
+/// token.
 #[cold]
 pub(super) fn end_recall(conn: &Conn) {
     /// Nanoseconds.
@@ -279,7 +281,7 @@ pub(super) fn end_recall(conn: &Conn) {
     }
 }
 
-/// With the receiving token: whether what is to come by TCP has, or nothing is.
+/// Whether everything that is to come by TCP has come. With the receiving token.
 fn has_ended_recall(conn: &Conn) -> bool {
     if conn.way_in() == Way::Ring && owed::is_withdrawn(conn) {
         owed::follow_withdrawal(conn);
@@ -296,21 +298,21 @@ fn has_ended_recall(conn: &Conn) -> bool {
         return conn.way_in() != Way::TcpAgain;
     }
     let path = conn.receiver();
-    // Some of it may have been taken by the kernel, without the token.
+    // A call of the kernel's may have taken some of it, without the token.
     let _ = path.is_bringing().is_none() || recount(conn);
     let queued = || sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) as u64;
     path.is_bringing()
         .is_none_or(|until| path.taken() + queued() >= until)
 }
 
-/// Nobody answers. With the receiving token.
+/// Ends a recall that nobody answers. With the receiving token.
 fn do_without_answer(conn: &Conn) {
     if !conn.socket.again.insists.load(Ordering::Relaxed) {
         take_back_in_time(conn);
     }
 }
 
-/// Takes the recall back, unless the peer is in an operation: then it answers. With the
+/// Takes the recall back, unless the peer is in an operation, at whose end it answers. With the
 /// receiving token.
 fn take_back_in_time(conn: &Conn) {
     if conn.receiver().awaits() {

@@ -1,7 +1,8 @@
-//! Errors that the program has still to see, and ends by reset.
+//! Errors that the program has still to see, and connections that end by a reset.
 //!
-//! A peer that was killed has said no end ([`has_died`]). If it left bytes of ours unread, calls say `ECONNRESET`, as on TCP; if
-//! not, they find what it had sent, and then the end of the stream, of which [`super::recv`]'s `eof.rs` asks the kernel.
+//! A peer that was killed has not told its end in the slot ([`has_died`]). If it left bytes of ours unread, calls return
+//! `ECONNRESET`, as on TCP. If not, they find what it had sent, and then the end of the stream, for which `recv/eof.rs` asks the
+//! kernel.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use super::far_death::has_died_afar;
 use crate::socket::{BETWEEN_HOSTS, IN_VAIN, LEFT};
 use crate::sys::{self, Errno};
 
-/// The highest that the kernel has (`MAX_ERRNO`).
+/// The highest error number that the kernel has (`MAX_ERRNO`).
 const MOST_ERRNO: Errno = 4095;
 
 /// The peer wrote nonsense: end the connection like a reset.
@@ -24,13 +25,13 @@ pub(crate) fn abort(conn: &Conn) {
     end(conn);
 }
 
-/// The program finds both directions ended.
+/// Ends both directions: the program finds them so.
 fn end(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::SHUT_WR);
     let _ = sys::shutdown(conn.fd, libc::SHUT_RDWR);
 }
 
-/// Bytes are lost: better that both ends are told.
+/// Bytes of the stream are lost: resets the connection, so that both ends see an error.
 pub(crate) fn break_off(conn: &Conn) {
     before_reset(conn);
     if let Some(fd) = conn.base() {
@@ -43,9 +44,9 @@ pub(crate) fn before_reset(conn: &Conn) {
     publish::set_bits(&conn.pair.own.face.state, slot::CLOSED | slot::UNREAD);
 }
 
-/// Whether the peer is gone without having said so (killed, or it exited with
-/// the connection open), as far as the kernel was asked. After our own
-/// `shutdown` of receiving the kernel no longer tells.
+/// Whether the peer has ended without saying so in the slot (it was killed, or exited with the
+/// connection open), as of the last look at the kernel. After our own `shutdown` of receiving the
+/// kernel no longer tells.
 #[inline(always)]
 pub(crate) fn has_died(conn: &Conn) -> bool {
     conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !(LEFT | IN_VAIN | BETWEEN_HOSTS) != 0
@@ -54,7 +55,7 @@ pub(crate) fn has_died(conn: &Conn) -> bool {
         && !may_live_afar(conn)
 }
 
-/// Whether the peer is on another host, and is not known to have died: there it says nothing of its end.
+/// Whether the peer is on another host, and is not known to have died. From there its end is not seen in the slot.
 #[cold]
 #[inline(never)]
 fn may_live_afar(conn: &Conn) -> bool {
@@ -78,7 +79,7 @@ pub(crate) fn reset_if_died(conn: &Conn) {
     }
 }
 
-/// The same where the peer was on another host: also if what it had sent has not all come.
+/// Resets a connection whose peer on another host has died with bytes of ours unread; also if not all that it had sent has come.
 fn reset_if_died_afar(conn: &Conn) {
     if !has_died_afar(conn) {
         return;
@@ -89,7 +90,7 @@ fn reset_if_died_afar(conn: &Conn) {
         read + conn.unread_in_ring().unwrap_or(0)
     };
     let sent = pair.peer.output.bytes.load(Ordering::Acquire);
-    // A record that says where it goes on may lie there.
+    // A record may be waiting on TCP, which says where the stream continues.
     let is_all = || sys::ioctl_int(conn.fd, libc::FIONREAD) == Ok(0);
     let is_unread = conn.way_out() == Way::Ring && conn.in_flight() != 0;
     let is_lost = conn.way_in() == Way::Ring && has_come() < sent && is_all();
@@ -98,8 +99,9 @@ fn reset_if_died_afar(conn: &Conn) {
     }
 }
 
-/// shuntd has told that the peer's only process has died, and its kernel has not, as what it had sent comes first. `true`: the program is
-/// told of a reset, as that left bytes of ours unread; but if it had begun to ask for them by TCP, it may have given the connection away.
+/// shuntd has told that the peer's only process has died. The kernel has not yet: what the peer had sent comes first. `true`: the program
+/// is told of a reset, since the peer left bytes of ours unread. (Not if the peer had recalled them: it may have given the connection
+/// away.)
 #[cold]
 pub(super) fn resets_by_word(conn: &Conn) -> bool {
     const SAID: u32 = slot::SHUT_WR | slot::CLOSED | slot::LINGERS;
@@ -111,8 +113,8 @@ pub(super) fn resets_by_word(conn: &Conn) -> bool {
     lost && conn.error().load(Ordering::Relaxed) != 0
 }
 
-/// The kernel has told by these events that the peer has ended. `true`: the program is told of a reset, as the peer
-/// died with bytes of ours unread.
+/// Notes that the kernel has told of the peer's end, by the events `ended`. `true`: the program is told of a reset,
+/// since the peer died with bytes of ours unread.
 #[cold]
 pub(super) fn tells_of_reset(conn: &Conn, ended: i16) -> bool {
     let state = &conn.socket.hints.kernel_state;
@@ -121,7 +123,7 @@ pub(super) fn tells_of_reset(conn: &Conn, ended: i16) -> bool {
     has_died(conn) && conn.error().load(Ordering::Relaxed) != 0
 }
 
-/// The peer died in the middle of its recall: nobody sends again what it had still to read there.
+/// Resets the connection if the peer died in the middle of its recall with bytes unread in the ring: nobody can send them again.
 pub(super) fn reset_by_death(conn: &Conn) {
     if conn.in_flight() == 0 {
         return;
@@ -134,7 +136,7 @@ pub(super) fn reset_by_death(conn: &Conn) {
     }
 }
 
-/// The peer is dead, and TCP would have reset the connection.
+/// Resets the connection, unless that was done before: the peer is dead, and TCP would have reset it.
 fn reset_once(conn: &Conn) {
     let told = &conn.pair.own.options.reset_told;
     if told.swap(1, Ordering::Relaxed) != 0 {
@@ -146,15 +148,15 @@ fn reset_once(conn: &Conn) {
     {
         return;
     }
-    // A byte that nobody is left to receive brings the base socket to the same
-    // end; what the kernel calls it (EPIPE, after the FIN) is not what we would.
+    // A byte that nobody receives has the kernel reset the base socket, too. Its own error for that
+    // (`EPIPE`, after the FIN) is not the one that the program would see natively.
     let _ = sys::send(conn.fd, &[0]);
     let _ = sys::getsockopt::<i32>(conn.fd, libc::SOL_SOCKET, libc::SO_ERROR);
     conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
 }
 
-/// What was sent again has met a peer that was killed, and whose end the kernel had told: where
-/// TCP had carried all of it, the reset would have come first, under its own name.
+/// Bytes that were sent again have met a peer that was killed, after the kernel had told of its
+/// end: has the next call say `ECONNRESET`, as it would if TCP had carried all bytes.
 pub(crate) fn name_reset(conn: &Conn) {
     const SAID: u32 = slot::SHUT_WR | slot::CLOSED | slot::LINGERS;
     let Some(base) = conn.base() else { return };
@@ -175,7 +177,7 @@ pub(crate) fn take_error(conn: &Conn) -> Option<Errno> {
     match conn.error().swap(0, Ordering::Relaxed) {
         0 => None,
         errno @ 1..=MOST_ERRNO => Some(errno),
-        // A relative's nonsense.
+        // Not an error number: a relative has written nonsense.
         _ => Some(libc::ECONNRESET),
     }
 }
@@ -195,7 +197,7 @@ pub(crate) fn keep_error(conn: &Conn, errno: Errno) {
     }
 }
 
-/// Leaves an error for the next call of any kind: this one tells what it has done.
+/// Leaves an error for the next call of any kind, since this call must report what it has done.
 #[cold]
 pub(crate) fn leave_error(conn: &Conn, errno: Errno) {
     conn.error().store(errno, Ordering::Relaxed);
@@ -220,8 +222,8 @@ pub(crate) fn socket_error(conn: &Conn) -> Errno {
     take_error(conn).unwrap_or(0)
 }
 
-/// The kernel has told an error. It says so once of a reset, and `EPIPE` behind a FIN, unless this side has
-/// ended, too.
+/// Notes whether an error that the kernel has told was a reset. It tells of a reset once. After a FIN it
+/// calls it `EPIPE`, unless this side has ended, too.
 pub(crate) fn note_reset(conn: &Conn, errno: Errno) {
     let own = conn.pair.own.face.state.load(Ordering::Relaxed);
     if errno == libc::ECONNRESET && own & slot::SHUT_WR == 0 {

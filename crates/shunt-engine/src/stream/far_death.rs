@@ -1,5 +1,5 @@
-//! A process on another host has died. Neither the kernel nor the NIC tells how far it had read: what it was last known to have read it
-//! has said some time ago. The two shuntds do, from what it has counted.
+//! A process on another host has died. Neither the kernel nor the NIC tells how far it had read; what it had last said of that may be
+//! old. The two shuntds tell, from the process's counters.
 
 use std::sync::atomic::Ordering;
 
@@ -9,11 +9,12 @@ use super::conn::Conn;
 use crate::thread::Rest;
 use crate::{control, reach, sys};
 
-/// How long their word is waited for, in nanoseconds. They say it once the process has ended, which takes a round trip and a turn of each.
+/// How long a call waits for shuntd's word, in nanoseconds. It comes after the process has ended, and takes a round trip and a
+/// turn of both shuntds.
 const WORD: u64 = 200_000_000;
 
-/// Whether the peer has died, and its place in the rings is known. Where the kernel says that its stream has ended, and the peer has not
-/// said that itself, what follows is waited for: its word, which the NIC brings, or shuntd's.
+/// Whether the peer has died, and its place in the rings is known. If the kernel tells of the end of its stream, and the peer has not,
+/// this waits a little: for the peer's own word, which the NIC brings, or for shuntd's.
 #[cold]
 pub(super) fn has_died_afar(conn: &Conn) -> bool {
     control::check_mail();
@@ -31,7 +32,8 @@ pub(super) fn has_died_afar(conn: &Conn) -> bool {
     is_told()
 }
 
-/// Whether the kernel says that a stream has ended of which nobody has said so, and a ring may have been left in the middle.
+/// Whether the kernel tells of the end of a stream that neither the peer nor shuntd has explained, so that a ring may have been
+/// left in the middle.
 fn is_unexplained(conn: &Conn) -> bool {
     let is_in_ring = conn.way_out() == Way::Ring || conn.way_in() == Way::Ring;
     let (link, slot) = conn.at_nic();
@@ -42,7 +44,7 @@ fn is_unexplained(conn: &Conn) -> bool {
         && !reach::has_peer_ended(link, slot)
 }
 
-/// In order: after a reset nothing is asked.
+/// Whether the peer's stream has ended by a FIN. (After a reset nothing is asked.)
 fn has_ended(base: libc::c_int) -> bool {
     const OVER: i16 = libc::POLLHUP | libc::POLLERR;
     let ready = sys::ready(base, libc::POLLRDHUP);

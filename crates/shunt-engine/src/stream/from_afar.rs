@@ -12,7 +12,7 @@ use super::recv::{Resumption, follow, settle};
 use crate::thread::{Rest, give};
 use crate::{reach, sys};
 
-/// Makes the connection a plain kernel socket, if the peer answers within that time (nanoseconds). The caller holds no token.
+/// Makes the connection a plain kernel socket, if the peer answers within `patience` nanoseconds. The caller holds no token.
 #[cold]
 pub(super) fn downgrade(conn: &Conn, reason: Reason, patience: u64) -> bool {
     if !reach::is_here() {
@@ -40,7 +40,7 @@ pub(super) fn downgrade(conn: &Conn, reason: Reason, patience: u64) -> bool {
     }
 }
 
-/// With the receiving token: whether all that is unread comes by TCP, and nothing before it that is not payload.
+/// Whether TCP carries everything that is unread, and nothing else comes before it. With the receiving token.
 fn is_home(conn: &Conn) -> bool {
     reach::progress();
     let path = conn.receiver();
@@ -55,7 +55,7 @@ fn is_home(conn: &Conn) -> bool {
         }
     }
     if conn.way_in() == Way::Tcp && !settle(conn) && path.switch_offset().is_none() {
-        // Nor does it begin with its ring any more.
+        // And the peer cannot enter its ring any more.
         path.skip();
     }
     conn.way_in() == Way::TcpAgain

@@ -15,12 +15,14 @@ impl Conn<'_> {
         self.pair.link.shares_numbers() && thread::is_held_by_dead(token)
     }
 
-    /// Whether it is stopped: there is no saying when it goes on.
+    /// Whether the holder of a token of the peer's is stopped, so that nobody knows when it
+    /// continues.
     pub(super) fn is_held_by_stopped(&self, token: &Token) -> bool {
         self.pair.link.shares_numbers() && thread::is_held_by_stopped(token)
     }
 
-    /// Whether it goes on as soon as it has a processor, as far as is known.
+    /// Whether the holder of a token of the peer's continues as soon as it has a processor, as far
+    /// as is known.
     pub(super) fn is_held_by_running(&self, token: &Token) -> bool {
         if self.pair.link.shares_numbers() {
             thread::is_held_by_running(token)
@@ -30,7 +32,7 @@ impl Conn<'_> {
     }
 }
 
-/// Looks now and then whether a process of the peer's is stopped that is waited for.
+/// Looks now and then whether the process of the peer's for which a call waits is stopped.
 pub(super) struct Stopped<'a> {
     conn: &'a Conn<'a>,
     looks: Looks,
@@ -42,7 +44,7 @@ impl<'a> Stopped<'a> {
         Self { conn, looks }
     }
 
-    /// Whether the holder of a token of the peer's is stopped, as far as this has looked.
+    /// Whether the holder of a token of the peer's is stopped, as of the last look.
     pub(super) fn is_holder_of(&mut self, token: &Token) -> bool {
         self.looks.is_due(sys::now()) && self.conn.is_held_by_stopped(token)
     }
@@ -71,7 +73,7 @@ mod tests {
         let namespace = theirs.swap(1, Ordering::Relaxed);
         assert!(!conn.is_held_by_dead(token) && !conn.is_held_by_stopped(token));
         assert!(conn.is_held_by_running(token));
-        // Nobody knows.
+        // Nobody knows who has it.
         theirs.store(0, Ordering::Relaxed);
         assert_eq!(ours.swap(0, Ordering::Relaxed), namespace);
         assert!(!conn.is_held_by_dead(token) && conn.is_held_by_running(token));

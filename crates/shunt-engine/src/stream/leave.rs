@@ -19,7 +19,7 @@ use crate::{reach, sys, tcp};
 pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let kernel = sys::ready(conn.fd, libc::POLLRDHUP) & ENDED;
-    // In this order: a peer says that it ends before its kernel does.
+    // In this order: a peer's word of its end comes before its kernel's.
     let ends = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0 || kernel != 0;
     // A peer that has asked for the unread bytes by TCP may have handed the connection on: it lives.
     if kernel != 0 && !owed::is_due(conn) && tells_of_reset(conn, kernel)
@@ -33,7 +33,8 @@ pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     ends && conn.way_out() != Way::Ring
 }
 
-/// The same of a sender that waits for nothing but the end, behind what the peer has not read.
+/// [`leave_if_ending`] for a sender whose peer has shut down its sending half and has not read everything: only the kernel can
+/// tell it of the end.
 pub(crate) fn leave_to_half_closed(conn: &Conn) -> bool {
     conn.pair.peer_state() & slot::SHUT_WR != 0
         && conn.is_on_ring()
@@ -49,10 +50,11 @@ pub(crate) fn leave_ring(conn: &Conn, reason: Reason) {
     leave_ring_within(conn, reason, LEAVING_PATIENCE);
 }
 
-/// The same with more or less patience, in nanoseconds. What the peer has not read
-/// goes first, so that it may give the connection to another program at any time;
-/// unless it is receiving all this while, or TCP has no room: then it reads the ring
-/// to its end, or, where nothing needs TCP, the direction stays there.
+/// Moves the outgoing direction back to TCP, and waits for a receiving peer for `patience`
+/// nanoseconds. What the peer has not read is sent over TCP first, so that the peer may give the
+/// connection to another program at any time. If the peer is receiving all this while, or TCP has
+/// no room, the peer reads the ring to its end; or the direction stays in the ring, if nothing
+/// needs TCP.
 pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     conn.socket.again.begin(reason);
     let sending = &conn.pair.own.sending;
@@ -78,8 +80,8 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     }
 }
 
-/// Waits until the peer is in the middle of no receive. `false`: it still is, and perhaps for
-/// long, as it is stopped there.
+/// Waits until the peer is not in the middle of a receive. `false`: it still is, and may be for
+/// long, since it is stopped there.
 pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
     let token = &conn.pair.peer.receiving.token;
     let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
@@ -92,7 +94,8 @@ pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> 
     true
 }
 
-/// With the sending token. `true`: the peer is in the middle of a receive, or of a recall, which is to be waited for (`may_wait`).
+/// Tries once to leave. With the sending token. `true`: the peer is in the middle of a receive, or of a recall, for which the
+/// caller should wait (only if it `may_wait`).
 fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     let path = conn.sender();
     if owed::is_due(conn) && owed::pay(conn) == Debt::Unsaid {
@@ -111,17 +114,17 @@ fn leave(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     false
 }
 
-/// The same, from the ring.
+/// [`leave`] for a direction that is in its ring.
 fn leave_for(conn: &Conn, reason: Reason, may_wait: bool) -> bool {
     if conn.is_mirrored() {
-        // A relative has it for this process, too.
+        // Otherwise only a relative has the NIC, for this process, too.
         if reach::is_here() {
             owed::leave_by_record(conn, reason);
         }
         return false;
     }
     let path = conn.sender();
-    // Whatever followed by TCP would be ahead of what is unread in the ring, if the peer needed that by TCP, too.
+    // If the peer needed the unread bytes by TCP later, what this side sends by TCP now would come before them.
     let can_stay = is_wish(reason);
     if can_stay && is_too_much_for_tcp(conn) {
         return false;

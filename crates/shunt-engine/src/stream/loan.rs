@@ -19,7 +19,7 @@ use crate::thread::give;
 
 /// Between two requests, and between two looks at one that is not answered; nanoseconds.
 pub(super) const AGAIN: u64 = 5_000_000;
-/// The longest that a look takes, in milliseconds.
+/// The longest that one look at a request takes, in milliseconds.
 const LOOK_MS: i64 = 5;
 /// How long shuntd may take to begin to send, in milliseconds, also while the peer waits for that …
 const BEGINS_MS: i64 = 50;
@@ -28,16 +28,16 @@ const BEGINS: u64 = 1_000_000_000;
 
 /// A request to shuntd for help in resending what this side has not read.
 pub(super) struct Help {
-    /// Nobody has answered it.
+    /// The request that has not been answered yet.
     request: Option<Request>,
-    /// When something is done about it next, in nanoseconds of the monotonic clock.
+    /// When the next request, or look at this one, is due (nanoseconds of the monotonic clock).
     at: u64,
     is_refused: bool,
     is_late: bool,
 }
 
 impl Help {
-    /// Nothing is asked for before that time.
+    /// Help that is asked for at the time `at` or later.
     pub(super) fn from(at: u64) -> Self {
         Self {
             request: None,
@@ -47,18 +47,18 @@ impl Help {
         }
     }
 
-    /// There is no daemon, or it has refused.
+    /// Whether there is no daemon, or it has refused.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused
     }
 
-    /// There is a daemon that may help, and gets to it late.
+    /// Whether there is a daemon that may help, and has not done so in time.
     pub(super) fn is_late(&self) -> bool {
         self.is_late
     }
 
-    /// If it is time: asks the daemon, or looks whether it has answered, and has sent what is unread in the peer's ring. Without
-    /// a token.
+    /// If it is time: asks the daemon, or looks whether it has answered; with the answer, resends what is unread in the peer's
+    /// ring. Without a token.
     pub(super) fn seek(&mut self, conn: &Conn) {
         if sys::now() < self.at {
             return;
@@ -85,7 +85,7 @@ impl Help {
             Loan::Refused => (self.is_refused, self.is_late) = (true, false),
             Loan::Late(request) => {
                 (self.request, self.is_late) = (Some(request), true);
-                // The look has taken its time.
+                // The look itself has waited long enough.
                 self.at = now;
                 return;
             }
@@ -94,8 +94,9 @@ impl Help {
     }
 }
 
-/// Takes the peer's part, if it is in no operation: sends what is unread in its ring
-/// by its descriptor, which is needed if there is any. With the receiving token. `false`: shuntd was to send it, and has not.
+/// Answers the recall in the peer's place, if the peer is in no operation: resends what is unread in the peer's ring, by the
+/// peer's descriptor or by shuntd. (If nothing is unread, no descriptor is needed.) With the receiving token. `false`: shuntd
+/// was to send, and has not.
 pub(super) fn send_to_self(conn: &Conn, loan: &Loan) -> bool {
     let mut means = None;
     let can = || {
@@ -115,18 +116,18 @@ pub(super) fn send_to_self(conn: &Conn, loan: &Loan) -> bool {
     sent
 }
 
-/// By what the bytes go that this side sends to itself.
+/// How this side sends itself the bytes that it has not read.
 enum Means<'a> {
-    /// There are none.
+    /// There are no such bytes.
     Nothing,
-    /// By the peer's descriptor.
+    /// By a copy of the peer's descriptor.
     Lent(c_int),
-    /// By the daemon's hand.
+    /// By the daemon, which sends what is in the file.
     Proxy(&'a Proxy, Written),
 }
 
 impl<'a> Means<'a> {
-    /// `None`: there are some, and no way. When the sender is known to wait.
+    /// `None`: there are unread bytes, and no way to send them. To be called while the peer cannot begin an operation.
     fn new(conn: &Conn, loan: &'a Loan, unread: bool) -> Option<Self> {
         match loan {
             _ if !unread => Some(Self::Nothing),
@@ -141,7 +142,7 @@ impl<'a> Means<'a> {
         }
     }
 
-    /// `false`: nothing is sent. What TCP does not take now the peer sends when it comes by.
+    /// Sends them. `false`: nothing is sent. What TCP does not take now, the peer sends with its next call.
     fn send(self, conn: &Conn) -> bool {
         match self {
             Self::Nothing => true,
@@ -155,7 +156,7 @@ impl<'a> Means<'a> {
                 let goes_on = || sys::now() < until && !conn.receiver().is_in_operation();
                 let resent = proxy.send(written.file(), BEGINS_MS, goes_on);
                 if resent == Resent::Unknown {
-                    // It may send them at any time, also behind what the peer sends.
+                    // The daemon may send them at any later time, even after what the peer sends next.
                     break_off(conn);
                 }
                 resent != Resent::Nothing
@@ -164,7 +165,7 @@ impl<'a> Means<'a> {
     }
 }
 
-/// Whether nothing more can come by TCP.
+/// Whether this side has shut down both halves, so that nothing more can come by TCP.
 pub(super) fn is_deaf(conn: &Conn) -> bool {
     path::is_deaf(conn.pair.own.face.state.load(Ordering::Relaxed))
 }

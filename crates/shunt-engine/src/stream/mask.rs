@@ -22,7 +22,7 @@ pub(crate) fn mask(conn: &Conn, wanted: u32, look: bool) -> u32 {
     mask_asking(conn, wanted, look, true)
 }
 
-/// The same without asking the peer, which takes a barrier: for a caller that looks again
+/// [`mask`] without asking the peer for room, which takes a barrier: for a caller that looks again
 /// and again, and asks before it sleeps.
 pub(crate) fn mask_at_a_glance(conn: &Conn, wanted: u32, look: bool) -> u32 {
     mask_asking(conn, wanted, look, false)
@@ -54,7 +54,7 @@ fn usual_mask(conn: &Conn, wanted: u32, asks: bool) -> u32 {
     events(readable, READABLE) | events(writable, WRITABLE)
 }
 
-/// The peer was asked for room, and that does not take long: there is some, or the peer has turned out to be gone.
+/// The peer was asked for room, and the answer is there: there is some, or the peer has turned out to be gone.
 #[cold]
 fn mask_behind_answer(conn: &Conn, wanted: u32, readable: bool) -> u32 {
     if has_error(conn) {
@@ -79,7 +79,7 @@ fn asks_for_room(conn: &Conn, wanted: u32) -> bool {
     wanted & WRITABLE != 0 || wait.load(Ordering::Relaxed) & slot::WANT_TX != 0
 }
 
-/// The same, whatever there may be to know.
+/// [`mask`] of a connection in any state. It asks the peer for room if `asks`.
 fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     follow(conn);
     owed::forget_waits_that_are_over(conn);
@@ -96,7 +96,7 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     let mut ready = kernel & (ENDED | POLLPRI);
     let readable = is_readable(conn, inward, kernel);
     let error = has_error(conn);
-    // One that a call has left says nothing of the connection.
+    // An error that a call has left for the next one says nothing of the connection.
     let is_left = conn.socket.hints.kernel_state.load(Ordering::Relaxed) & LEFT != 0;
     if readable || error && !is_left {
         ready |= READABLE as i16;
@@ -107,17 +107,17 @@ fn any_mask(conn: &Conn, wanted: u32, look: bool, asks: bool) -> u32 {
     if asks_for_room(conn, wanted) && is_writable(conn, out, kernel, wanted, asks) {
         ready |= WRITABLE as i16;
     }
-    // Who has asked for room may have found out that the peer is gone.
+    // The question for room may have shown that the peer is gone.
     if asks && !error && has_error(conn) {
         return any_mask(conn, wanted, true, false);
     }
     ready as u16 as u32
 }
 
-/// What the kernel says of a connection that has ended, in one direction or both.
+/// The events by which the kernel tells of an end, of one direction or of both.
 const ENDED: i16 = POLLRDHUP | POLLHUP | POLLERR;
 
-/// Follows what the peer did to the way of the bytes.
+/// Follows a change that the peer has made to the way of the bytes.
 fn follow(conn: &Conn) {
     if conn.way_in() != Way::Ring
         || conn.consumer().has_ended()
@@ -136,21 +136,21 @@ fn must_ask_kernel(conn: &Conn, inward: Way, out: Way) -> bool {
     let peer = conn.pair.peer_state();
     let own = conn.pair.own.face.state.load(Ordering::Relaxed);
     let closing = peer & (slot::SHUT_WR | slot::CLOSED) != 0;
-    // The kernel ends what it would receive; and a peer that leaves the ring may
-    // do so for urgent data, which overtakes what is in it.
+    // After a shutdown of receiving the kernel knows what has ended; and a peer that leaves its
+    // ring may do so for urgent data, which overtakes what is in the ring.
     let unsure = own & slot::SHUT_RD != 0 || peer & slot::LEAVING != 0;
     let known = conn.socket.hints.kernel_state.load(Ordering::Relaxed) & !IN_VAIN != 0;
     let shut = own & slot::SHUT_WR != 0;
     closing || unsure || known || shut || inward != Way::Ring || out != Way::Ring
 }
 
-/// Asks it, and notes what it says of an end.
+/// Asks the kernel what is ready, and notes what it says of an end.
 fn ask_kernel(conn: &Conn) -> i16 {
     let hints = &conn.socket.hints;
     let before = hints.kernel_state.load(Ordering::Relaxed);
     let kernel = look_at_base(conn);
     hints.note_ends(before, (kernel & ENDED) as u32);
-    honest(conn, kernel)
+    correct_base_events(conn, kernel)
 }
 
 fn is_readable(conn: &Conn, inward: Way, kernel: i16) -> bool {
@@ -187,8 +187,9 @@ fn is_writable(conn: &Conn, out: Way, kernel: i16, wanted: u32, asks: bool) -> b
     }
 }
 
-/// Translates what the base socket says into what TCP would say.
-fn honest(conn: &Conn, kernel: i16) -> i16 {
+/// The events of the base socket. If the peer has died with bytes of ours unread, this resets the connection first, as
+/// TCP would have done.
+fn correct_base_events(conn: &Conn, kernel: i16) -> i16 {
     if kernel & POLLRDHUP != 0 {
         reset_if_died(conn);
         return look_at_base(conn);
@@ -196,7 +197,8 @@ fn honest(conn: &Conn, kernel: i16) -> i16 {
     kernel
 }
 
-/// What the base socket says, or would say if a peer that has put its own aside had closed that.
+/// The events of the base socket, or, where the peer has put its base socket aside, those that a `close` of it would
+/// have caused.
 fn look_at_base(conn: &Conn) -> i16 {
     let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
     if conn.is_put_aside_by_peer() {
@@ -206,8 +208,8 @@ fn look_at_base(conn: &Conn) -> i16 {
     }
 }
 
-/// The connection has no room: asks the peer to tell when it has, and looks once
-/// more.
+/// The connection has no room: asks the peer to tell when there is some, and looks once more.
+/// `true`: there is.
 fn ask_for_room(conn: &Conn, wanted: u32) -> bool {
     wanted & WRITABLE != 0
         && send::ask_for_room(conn)

@@ -10,13 +10,14 @@ use super::tell::call_once;
 use crate::control;
 use crate::link::Link;
 
-/// Something has happened on a slot of the link that this process calls so. It is in the view of the peer's arena. Takes no token.
+/// Tells this process's sleepers what has happened on a slot of a link to another host. It can be
+/// seen in the view of the peer's arena. Takes no token.
 pub(crate) fn hear_news(link: u32, number: u32, news: News) {
     let Some(link) = Link::between_hosts(link) else {
         return;
     };
     if news == News::Recalled {
-        // Whoever waits next sees to that, on whatever connection.
+        // The next call that waits, on any connection, does it.
         control::wish_again();
     }
     let (for_readers, for_writers) = match news {

@@ -38,8 +38,8 @@ pub(super) use resend::{Debt, resend};
 pub(super) use withdrawal::{Withdrawal, follow_if_withdrawn, follow_withdrawal, withdraw};
 pub(super) use written::Written;
 
-/// How long a `close` or `shutdown` waits for TCP to take what is owed: so many steps of so
-/// many milliseconds.
+/// How long a `close` or `shutdown` waits for TCP to take what is owed: `LAST_STEPS` steps of
+/// `LAST_STEP_MS` milliseconds.
 const LAST_STEPS: u32 = 100;
 const LAST_STEP_MS: i64 = 10;
 
@@ -53,7 +53,7 @@ pub(crate) fn answer(conn: &Conn) {
     }
 }
 
-/// The same before the direction is shut down: waits for the kernel, within bounds.
+/// [`answer`] before the direction is shut down: waits for room in the kernel, within bounds.
 #[cold]
 pub(super) fn answer_at_last(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
@@ -69,7 +69,8 @@ pub(super) fn answer_at_last(conn: &Conn) {
     }
 }
 
-/// The same with the sending token, which it keeps.
+/// Sends what is owed before the direction is shut down, within the same bounds. With the sending
+/// token, which it keeps.
 #[cold]
 pub(super) fn pay_at_last(conn: &Conn) {
     for _ in 0..LAST_STEPS {
@@ -79,7 +80,7 @@ pub(super) fn pay_at_last(conn: &Conn) {
     }
 }
 
-/// Whether TCP has all of it; otherwise waits a little for room.
+/// Whether TCP has all that is owed; if not, waits a little for room.
 fn pay_and_wait(conn: &Conn) -> bool {
     if pay(conn) == Debt::Paid {
         return true;
@@ -107,7 +108,8 @@ pub(super) fn pay(conn: &Conn) -> Debt {
 
 /// Takes note of a recall. With the sending token. `false`: the peer has not said yet which side sends what is unread.
 fn accept(conn: &Conn) -> bool {
-    // A thread sleeps here on a connection whose descriptors a relative alone has, which answers.
+    // A thread of this process sleeps on the connection, but only a relative has descriptors of it:
+    // that one answers.
     if conn.base().is_none() && conn.is_shared() {
         return true;
     }
@@ -115,7 +117,7 @@ fn accept(conn: &Conn) -> bool {
     let asked = match await_recaller(conn) {
         Some(Look::TakenBack) => return true,
         Some(look @ (Look::Asked | Look::Done)) => look == Look::Asked,
-        // It has died in the middle of that.
+        // The peer has died in the middle of its recall.
         Some(Look::Wait) => {
             errors::reset_by_death(conn);
             conn.sender().agree();
@@ -140,24 +142,25 @@ fn accept(conn: &Conn) -> bool {
     let unread = || Unread::of(conn.pair.peer).is_any(conn.pair.out);
     let answer = conn.sender().accept(asked, written, unread);
     if answer == Answer::Refused {
-        // Nothing comes by TCP that would wake it.
+        // Nothing that would wake the peer comes by TCP.
         conn.tell_always(News::Data);
     }
     true
 }
 
-/// With the sending token of a process that died with it: the peer must not wait for it.
-/// `has_left`: its ring has ended.
+/// Finishes what a process had begun that died with the sending token, which the caller has now:
+/// otherwise the peer would wait for it. `has_left`: the dead process has ended its ring.
 pub(super) fn finish(conn: &Conn, has_left: bool) {
     if let Unfinished::Leaves(written) = conn.sender().finish(has_left) {
         end_ring(conn, written);
     }
-    // It may have met the one that died in the middle of a withdrawal, and sleep until that is over.
+    // The peer may have found the dead process in the middle of a withdrawal, and sleep until that
+    // is over.
     conn.tell_always(News::Data);
 }
 
-/// How far the peer is with its recall. `Wait`: it has died in the middle. `None`: it is still in the middle, after this side
-/// has waited as long as it may.
+/// Waits until the peer has got through with its recall, and says how far it is. `Wait`: it has died in the middle. `None`:
+/// it is still in the middle, after this side has waited as long as it may.
 fn await_recaller(conn: &Conn) -> Option<Look> {
     let token = &conn.pair.peer.receiving.token;
     let hints = &conn.socket.hints;

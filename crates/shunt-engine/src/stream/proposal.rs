@@ -5,7 +5,7 @@ use super::conn::Conn;
 use crate::thread::{give, try_take};
 use crate::{reach, tcp};
 
-/// Proposes it. Without the sending token.
+/// Proposes that the outgoing direction enters its ring. Without the sending token.
 #[cold]
 pub(super) fn propose(conn: &Conn) {
     let token = &conn.pair.own.sending.token;
@@ -21,7 +21,8 @@ pub(super) fn propose(conn: &Conn) {
     give(token);
 }
 
-/// The peer, which is on another host, has not entered its ring where this side has looked for it. With the receiving token.
+/// The peer, on another host, has not entered its ring at the byte where this side has looked for
+/// it: this direction stays on TCP. With the receiving token.
 #[cold]
 pub(super) fn stay_on_tcp(conn: &Conn) {
     conn.receiver().stay_on_tcp();

@@ -8,8 +8,8 @@ use crate::config::hesitate;
 use crate::thread::give;
 use crate::{Outcome, real};
 
-/// Makes a real call that sends, behind what the peer has recalled, and so that the direction cannot switch meanwhile;
-/// `None`: it is on the ring.
+/// Makes a real call that sends, after what the peer has recalled has been sent. The direction cannot switch during
+/// the call. `None`: it is on the ring, and no call was made.
 pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Outcome> {
     let token = &conn.pair.own.sending.token;
     loop {
@@ -20,8 +20,7 @@ pub(super) fn by_kernel(conn: &Conn, call: impl FnOnce() -> isize) -> Option<Out
             break;
         }
         give(token);
-        // A call of no bytes waits for that, if it may.
-        // SAFETY: no bytes.
+        // A send of no bytes waits until that is sent, if it may. SAFETY: no bytes.
         match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
             Outcome::Done(_) => {}
             other => return Some(other),

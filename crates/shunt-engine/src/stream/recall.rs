@@ -9,7 +9,7 @@ use super::errors::break_off;
 use crate::config::hesitate;
 use crate::sys;
 
-/// What the kernel says of a connection by which nothing comes any more.
+/// The events by which the kernel tells that nothing more comes on a connection.
 pub(super) const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
 /// Whether the peer has ended the stream, or was killed, without having seen that it is
@@ -34,14 +34,14 @@ pub(super) fn is_any_unanswered(conn: &Conn) -> bool {
         && conn.consumer().is_ready()
 }
 
-/// Whether no answer to a recall will come, so that what arrives is read where it was before,
-/// or both ends are told by a reset. With the receiving token.
+/// Whether no answer to a recall will come. Then this has taken the recall back, so that bytes are
+/// read where they were read before; or has reset the connection. With the receiving token.
 pub(super) fn is_never_answered(conn: &Conn) -> bool {
     has_passed_the_end(conn) && stay_with_ring(conn) || is_refused(conn)
 }
 
-/// Whether the peer has refused. The program may go on to read the ring where no other one is
-/// about to have the connection.
+/// Whether the peer has refused the recall. Then the program reads the ring as before, unless
+/// another program is about to have the connection.
 fn is_refused(conn: &Conn) -> bool {
     if !conn.receiver().is_refused(|| conn.consumer().has_ended()) {
         return false;
@@ -53,8 +53,8 @@ fn is_refused(conn: &Conn) -> bool {
     true
 }
 
-/// Takes the recall back, since nobody can send again what is unread in the ring. `false`:
-/// there is no such thing. With the receiving token.
+/// Takes the recall back if bytes are unread in the ring that nobody can send again. `false`: there
+/// are none. With the receiving token.
 fn stay_with_ring(conn: &Conn) -> bool {
     let path = conn.receiver();
     let stays = path.asks() && path.awaits() && conn.consumer().is_ready();
@@ -71,7 +71,7 @@ pub(super) fn stay_in_ring(conn: &Conn) {
     conn.receiver().stay_in_ring();
 }
 
-/// Takes a recall back: what arrives is read where it was before. With the receiving token.
+/// Takes a recall back: bytes are read where they were read before. With the receiving token.
 pub(super) fn take_back(conn: &Conn) {
     conn.socket.again.insists.store(false, Ordering::Relaxed);
     conn.receiver().take_back();

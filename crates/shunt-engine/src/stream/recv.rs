@@ -50,7 +50,7 @@ pub(crate) unsafe fn receive(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcom
     Stay::during(|stay| unsafe { receive_in(conn, iov, flags, stay) })
 }
 
-/// The same as a part of a call.
+/// [`receive`] as a part of a call that is under way.
 ///
 /// # Safety
 /// The parts are writable.
@@ -96,7 +96,8 @@ pub(crate) unsafe fn receive_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: 
     }
 }
 
-/// What the kernel has for it now, after [`receive`] has said so; `flags` as for `recv`.
+/// Receives what the kernel has now, after [`receive`] has said that the call is the kernel's.
+/// `flags` as for `recv`.
 ///
 /// # Safety
 /// The parts are writable.
@@ -118,7 +119,7 @@ unsafe fn attempt_in(stay: &Stay, conn: &Conn, cursor: &mut Cursor, flags: c_int
     // SAFETY: the caller's promise.
     unsafe {
         match attempt(conn, cursor, flags) {
-            // The kernel's own call would look the program's number up.
+            // The real call would look up the program's number, which has been closed.
             Step::Kernel if stay.goes_on(conn) => from_kernel(conn, cursor, flags),
             step => step,
         }
@@ -144,7 +145,7 @@ unsafe fn attempt(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
                     Step::Empty => Step::Brings,
                     step => step,
                 },
-                Step::Asked => match brought::meanwhile(conn, cursor, flags) {
+                Step::Asked => match brought::receive_during_recall(conn, cursor, flags) {
                     Step::Empty => Step::Asked,
                     step => step,
                 },
@@ -171,7 +172,7 @@ fn nothing(conn: &Conn, flags: c_int) -> Outcome {
     }
 }
 
-/// What a receive of one byte would come to now, without taking it.
+/// What a receive of one byte would return now, without taking the byte.
 fn look(conn: &Conn, flags: c_int) -> Outcome {
     let mut byte = 0u8;
     let part = iovec {
@@ -192,7 +193,7 @@ fn await_something(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
         match look(conn, flags) {
             Outcome::Fail(libc::EAGAIN) => {}
             Outcome::Kernel => return Outcome::Kernel,
-            // The next call tells of an error.
+            // The next call reports the error.
             Outcome::Fail(errno) => {
                 keep_error(conn, errno);
                 return Outcome::Done(0);

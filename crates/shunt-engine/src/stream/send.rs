@@ -41,7 +41,7 @@ pub(crate) unsafe fn send(conn: &Conn, iov: &[iovec], flags: c_int) -> Outcome {
     Stay::during(|stay| unsafe { send_in(conn, iov, flags, stay) })
 }
 
-/// The same as a part of a call.
+/// [`send`] as a part of a call that is under way.
 ///
 /// # Safety
 /// The parts are readable.
@@ -83,7 +83,8 @@ pub(crate) unsafe fn send_in(conn: &Conn, iov: &[iovec], flags: c_int, stay: &St
     }
 }
 
-/// The kernel alone can send it (urgent data, `MSG_ZEROCOPY`, `MSG_FASTOPEN`), behind what the peer has recalled.
+/// Only the kernel can send this (urgent data, `MSG_ZEROCOPY`, `MSG_FASTOPEN`): leaves the ring, after what the peer
+/// has recalled has been sent.
 #[cold]
 fn leave_for_kernel(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
     loop {
@@ -91,7 +92,7 @@ fn leave_for_kernel(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
         if !owed::is_due(conn) {
             return Outcome::Kernel;
         }
-        // A call of no bytes waits for that, if it may.
+        // A send of no bytes waits until that is sent, if it may.
         let flags = flags & libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: no bytes.
         match unsafe { send_in(conn, &[], flags, stay) } {
@@ -101,7 +102,7 @@ fn leave_for_kernel(conn: &Conn, flags: c_int, stay: &Stay) -> Outcome {
     }
 }
 
-/// After its end of file a peer's death shows only in the kernel's answer to what it is sent.
+/// After a peer's FIN its death shows only in the kernel's answer to what is sent to it: goes back to TCP.
 #[inline]
 fn leave_half_closed(conn: &Conn) {
     const ENDS: u32 = slot::SHUT_WR | slot::CLOSED;
@@ -110,9 +111,9 @@ fn leave_half_closed(conn: &Conn) {
     }
 }
 
-/// With the sending token: whether bytes go through the ring, perhaps from now on.
-/// After our shutdown, or when the peer has closed, the kernel knows the right
-/// error, and whether it comes with SIGPIPE.
+/// Whether bytes go through the ring, perhaps since this call. (After our shutdown, or when the
+/// peer has closed, they do not: the kernel knows the right error, and whether SIGPIPE comes with
+/// it.) With the sending token.
 #[inline(always)]
 pub(super) fn goes_by_ring(conn: &Conn, flags: c_int) -> bool {
     let may_switch = || conn.way_out() == Way::Tcp && !must_stay_full(conn, flags);
@@ -136,7 +137,7 @@ fn check_recall(conn: &Conn) {
     }
 }
 
-/// So many more bytes may be in flight.
+/// How many more bytes may be in flight.
 #[inline(always)]
 pub(super) fn allowed(conn: &Conn) -> usize {
     if conn.pair.own.options.most.load(Ordering::Relaxed) == 0 {
@@ -154,7 +155,7 @@ fn must_stay_full(conn: &Conn, flags: c_int) -> bool {
         && sys::ready(conn.fd, libc::POLLOUT) & libc::POLLOUT == 0
 }
 
-/// With the sending token. `None`: the kernel must do it.
+/// One attempt of a call, with the sending token. `None`: the kernel must send.
 ///
 /// # Safety
 /// The cursor's parts are readable.
@@ -205,20 +206,20 @@ fn full(conn: &Conn, written: usize) -> Step {
     }
 }
 
-/// So much of a large message is published before the peer is told, so that one that
-/// sleeps wakes in time to copy while the rest is written.
+/// How many bytes of a large message are published before the peer is told: a peer that sleeps
+/// wakes in time to copy while the rest is written.
 const PART: usize = 64 << 10;
 
-/// The kernel copies about so much at once, and sends none of it if it meets a bad address
-/// (`skb_page_frag_refill`).
+/// About as many bytes as the kernel copies at once; it sends none of them if it meets a bad
+/// address (`skb_page_frag_refill`).
 pub(crate) const AT_ONCE: usize = 32 << 10;
 
-/// A sender that may wait makes way for its peer whenever so much more is in flight: on
-/// one core the peer reads it while it is still in the cache.
+/// A sender that may wait makes way for its peer each time when it has written this many bytes: on
+/// one core the peer reads them while they are still in the cache.
 const AHEAD: u64 = 256 << 10;
 
-/// Whether so much more has been written since the last look, and the peer is behind;
-/// not looked at each time, since the peer writes what it has read.
+/// Whether [`AHEAD`] bytes or more have been written since the last look, and the peer is behind.
+/// It does not look each time, since the peer writes the line that says how far it has read.
 #[inline]
 fn is_ahead(conn: &Conn) -> bool {
     let written = conn.pair.own.output.bytes.load(Ordering::Relaxed);
@@ -230,7 +231,7 @@ fn is_ahead(conn: &Conn) -> bool {
     conn.in_flight() > AHEAD / 2
 }
 
-/// Whether all can be read that the kernel copies at once.
+/// Whether the bytes that the kernel would copy at once can all be read.
 fn can_be_read(cursor: &Cursor) -> bool {
     let mut left = AT_ONCE;
     for (base, length) in cursor.rest() {
@@ -265,7 +266,7 @@ unsafe fn fill(conn: &Conn, cursor: &mut Cursor) -> Result<Filled, Stopped> {
             return Ok(Filled::Part);
         }
         let want = length.min(allowed(conn));
-        // What is published cannot be taken back.
+        // Published bytes cannot be taken back, so a bad address must be found before.
         let at_once = cursor.single().is_some() && want == length && length <= STEP;
         if cursor.done() == 0 && !at_once && !can_be_read(cursor) {
             return Err(Stopped::BadBuffer(0));

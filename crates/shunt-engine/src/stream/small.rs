@@ -21,13 +21,14 @@ use crate::sys;
 use crate::thread::signals::{self, Seen};
 use crate::thread::{Held, is_alone};
 
-/// A message up to this is short: copying it takes less than all the rest.
+/// A message of up to this many bytes is short: to copy it takes less than everything else in the
+/// call.
 const SHORT: usize = 2048;
 
-/// Flags that change nothing here.
+/// Flags that make no difference here.
 const ANY_WAY: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
-/// Sends it. `None`: nothing has been done.
+/// Sends a message, if it is short and all is as usual. `None`: nothing has been done.
 ///
 /// # Safety
 /// `length` bytes at `source` are readable.
@@ -44,7 +45,8 @@ pub(crate) unsafe fn send(
     leave(conn, token, length, sent)
 }
 
-/// Sends what lies in these parts as one message. Otherwise likewise.
+/// Sends what lies in these parts as one message, if all is as usual. `None`: nothing has been
+/// done.
 ///
 /// # Safety
 /// The parts are readable.
@@ -56,7 +58,7 @@ pub(crate) unsafe fn send_list(conn: Conn, parts: &[iovec], flags: c_int) -> Opt
     leave(conn, token, length, sent)
 }
 
-/// Takes the sending token, if a message of so many bytes is short, and all is as usual.
+/// Takes the sending token, if a message of `length` bytes is short, and all is as usual.
 #[inline(always)]
 fn enter(conn: Conn, length: usize, flags: c_int) -> Option<Held<'static>> {
     const ELSEWHERE: u32 = slot::SHUT_WR | slot::CLOSED | slot::RECALLED;
@@ -132,8 +134,8 @@ pub(crate) unsafe fn receive(
     }
 }
 
-/// A caller that has just read, and may not wait, asks whether that is all: the peer was there a moment ago, so the
-/// kernel need not be asked.
+/// Whether the caller has just read, may not wait, and so only asks whether there is more. The peer was alive a
+/// moment ago, so the kernel need not be asked.
 #[inline(never)]
 fn is_all(socket: &'static Socket, pair: &Pair, flags: c_int) -> bool {
     let read = socket.rx.ring_bytes.load(Ordering::Relaxed);
@@ -184,7 +186,7 @@ unsafe fn receive_now(conn: Conn, target: *mut u8, length: usize) -> Option<Outc
     })
 }
 
-/// What a look at an empty ring came to.
+/// The outcome of a look at an empty ring.
 enum Looked {
     InVain,
     /// There is a message.
@@ -209,8 +211,8 @@ fn look(socket: &'static Socket, pair: &Pair, fd: c_int) -> Looked {
     let seen = signals::now();
     let told = own.face.core.load(Ordering::Relaxed);
     let comes = match spin::compare(told, pair.peer.face.core.load(Ordering::Relaxed)) {
-        // Another thread might end the connection meanwhile, or this one have moved: for
-        // a real wait.
+        // Another thread might end the connection meanwhile, or this thread has moved to another
+        // core: the real wait does this.
         Peer::Here if !is_alone() || told != sys::core() => false,
         Peer::Here => spin::give_turn() && consumer.is_ready(),
         Peer::Elsewhere if spin::is_wanted() && spin::is_burst_over(sys::ticks()) => false,
@@ -240,8 +242,9 @@ fn comes_soon(consumer: &Consumer) -> bool {
     }
 }
 
-/// A handler ran while this thread looked or made way, so that it may have waited already: what has
-/// come goes first, as in the kernel. The handler may have ended the connection.
+/// A handler ran while this thread looked or made way, which counts as a wait: data that has come
+/// is received first, as in the kernel, else the call may end. The handler may have ended the
+/// connection.
 #[cold]
 fn after_signal(socket: &'static Socket, pair: &Pair, fd: c_int, seen: Seen) -> Looked {
     let now = Socket::of(fd).filter(|now| std::ptr::eq(*now, socket));

@@ -30,11 +30,11 @@ const LONGEST: u64 = 130_000;
 const GREEDY: u64 = 10_000;
 /// A spin of less (ticks, about 0.8 µs) is not begun.
 const LEAST: u64 = LONGEST >> 6;
-/// Every so many waits a full spin is tried although the last ones failed, …
+/// Once in this many waits a full spin is tried although the last ones failed, …
 const PROBE: u32 = 64;
 /// … and less and less often, down to this.
 const SELDOM: u32 = 16 * PROBE;
-/// So many sleeps, nearly in a row, that a spin would have spared are no accident.
+/// This many sleeps, nearly in a row, that a spin would have spared are no accident.
 const SHORT: u32 = 4;
 
 /// Failed spins in a row, process-wide: a hint, so races do not matter.
@@ -43,20 +43,20 @@ static FAILED: AtomicU32 = AtomicU32::new(0);
 static SPARED: AtomicU32 = AtomicU32::new(0);
 /// Spins that ended only after yielding, in a row or nearly: both ends share a core.
 static YIELDED: AtomicU32 = AtomicU32::new(0);
-/// From so many on that is believed: a wait yields at once. …
+/// After this many of them it is believed that both ends share a core: a wait yields at once. …
 const SHARING: u32 = 4;
-/// … But every so many waits it looks first, as these show when it is so no more, …
+/// … But once in this many waits it looks at the ring first, since only such waits show that the ends share a core no more, …
 const LOOK_FIRST: u32 = 64;
 /// … for as long as an answer takes from another core, by a peer that yields, too (ticks,
 /// about 1.5 µs).
 const ANSWER: u64 = 4_000;
-/// At most so many yields are remembered, so that a few answers without a yield refute them.
+/// [`YIELDED`] counts no further than this, so that a few answers without a yield refute it.
 const MOST_YIELDED: u32 = 16;
 /// Whether other threads ran while this process yielded last: then others want its cores.
 static OTHERS: AtomicBool = AtomicBool::new(false);
 /// When this process yielded last (ticks).
 static YIELDED_AT: AtomicU64 = AtomicU64::new(0);
-/// While others want the cores, a wait for a peer that waits on another core looks for so long (ticks, about 0.8 µs).
+/// While others want the cores, a wait for a peer that waits on another core looks for this time (ticks, about 0.8 µs).
 const GLANCE: u64 = 2_000;
 /// While others want the cores, two ends that run at the same time keep two cores for no longer than this (ticks, about 10 µs).
 const BURST: u64 = 26_000;
@@ -65,9 +65,9 @@ static AT_ONCE: AtomicU32 = AtomicU32::new(0);
 /// Waits during which a short sleep is no reason to spin longer.
 static REFUTED: AtomicU32 = AtomicU32::new(0);
 
-/// What a yield costs by itself (ticks, about 1 µs): the rest of it is another's time.
+/// What a yield costs by itself (ticks, about 1 µs): if it takes longer, another thread has run.
 const YIELD: u64 = 3_000;
-/// So much of others' time is not counted in one wait (ticks, about 2 ms).
+/// The most of others' time that is not counted as spinning in one wait (ticks, about 2 ms).
 const PATIENCE: u64 = 5_000_000;
 /// Whether strangers want this process's cores.
 static CROWD: Crowd = Crowd::new();
@@ -78,7 +78,7 @@ static STRANGER: Stranger = Stranger::new();
 /// For how long this process and its peers have taken turns on a core.
 static TOGETHER: Together = Together::new();
 
-/// Whether a full spin is tried after so many that failed in a row.
+/// Whether a full spin is tried after `failed` spins in a row that failed.
 fn is_probe(failed: u32) -> bool {
     let every = if failed < SELDOM {
         // 64, 128, 256, …
@@ -91,9 +91,9 @@ fn is_probe(failed: u32) -> bool {
 
 /// What a yield has given to others (ticks).
 struct Yielded {
-    /// In all.
+    /// How long the yield took.
     took: u64,
-    /// To others than this process without a break.
+    /// How long other processes had the core without a break.
     absent: u64,
 }
 
@@ -122,7 +122,7 @@ pub(super) fn make_way() {
     }
 }
 
-/// Notes that a spin was in vain, or not begun; `false`.
+/// Notes that a spin has not paid, or was not begun. Returns `false`.
 fn failed() -> bool {
     let failed = FAILED.load(Ordering::Relaxed);
     FAILED.store(failed.wrapping_add(1), Ordering::Relaxed);
@@ -135,8 +135,8 @@ pub(crate) fn shares_core() -> bool {
     YIELDED.load(Ordering::Relaxed) >= SHARING
 }
 
-/// A wait goes to sleep, so that this process and its peers may part. The next one of which nobody says where its peer is looks first,
-/// which shows whether they have.
+/// A wait goes to sleep, so that the scheduler may move this process and its peers to different cores. The next wait whose peer's core
+/// is not known looks at the ring before it yields, which shows whether they have parted.
 #[cold]
 fn part(now: u64) {
     TOGETHER.tries(now);
@@ -166,13 +166,13 @@ pub(crate) fn share_crowd(link: &Link) {
 pub(crate) enum Peer {
     /// On this thread's core: it can do nothing before this thread makes way.
     Here,
-    /// On another.
+    /// On another core.
     Elsewhere,
-    /// Nobody has said.
+    /// Not known.
     Somewhere,
 }
 
-/// Of what two ends say of their cores, each 1 + its number, or 0.
+/// Where the peer is, from what both ends say of their cores: 1 + the core's number, or 0 for unknown.
 #[inline]
 pub(super) fn compare(own: u32, peer: u32) -> Peer {
     match (own, peer) {
@@ -194,7 +194,8 @@ pub(super) fn is_burst_over(now: u64) -> bool {
     now.wrapping_sub(YIELDED_AT.load(Ordering::Relaxed)) > BURST
 }
 
-/// Yields once to a peer on this core, unless that has been in vain, strangers want it, or the two are to part.
+/// Yields once to a peer on this core. It does not where yields have not paid lately, where strangers want the core, or where the
+/// two ends should part.
 pub(super) fn give_turn() -> bool {
     let now = sys::ticks();
     let may =
@@ -219,13 +220,13 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Of a wait for any of several peers.
+    /// For a wait for any of several peers.
     #[inline]
     pub(crate) fn new() -> Self {
         Self::for_peer(Peer::Somewhere)
     }
 
-    /// Of a wait for one peer.
+    /// For a wait for one peer.
     #[inline(always)]
     pub(crate) fn for_peer(peer: Peer) -> Self {
         let start = sys::ticks();
@@ -268,13 +269,13 @@ impl Spin {
         self.start
     }
 
-    /// Whether it is worth beginning: a look or two cost nothing beside it.
+    /// Whether the budget is large enough to begin: beside it a look or two cost nothing.
     #[inline]
     pub(crate) fn is_hopeful(&self) -> bool {
         self.budget >= LEAST
     }
 
-    /// Passes a moment. `false`: the budget is spent.
+    /// Spends one moment of the budget: a pause, or a yield. `false`: the budget is spent.
     #[inline]
     pub(crate) fn turn(&mut self) -> bool {
         self.turns += 1;
@@ -302,7 +303,7 @@ impl Spin {
                 STRANGER.note_yield(absent, now.wrapping_add(took));
             }
             if self.peer == Peer::Here && took <= YIELD {
-                // Nobody else is here: neither is the peer.
+                // No other thread runs on this core, so neither does the peer.
                 self.at_once = false;
                 self.greedy = spent + GREEDY;
             }
@@ -313,7 +314,7 @@ impl Spin {
         true
     }
 
-    /// Nothing is to be spun for: the wait sleeps.
+    /// Ends the spin: the wait sleeps.
     #[cold]
     fn give_up(&mut self) -> bool {
         if self.is_to_part() {
@@ -323,7 +324,7 @@ impl Spin {
         failed()
     }
 
-    /// Whether the wait sleeps, if it must wait at all, so that the two may part: it has no other reason not to yield.
+    /// Whether the wait sleeps, where it has to wait, only so that the two ends may part; it would yield otherwise.
     fn is_to_part(&self) -> bool {
         self.at_once && self.budget == 0
     }
@@ -349,8 +350,8 @@ impl Spin {
         }
     }
 
-    /// What was waited for has come; had it been there at once, that would say
-    /// nothing of spinning.
+    /// The event has come during the spin. (If it was there at the first look, that says nothing of
+    /// whether spinning pays.)
     #[inline]
     pub(crate) fn paid(&self) {
         if self.turns == 0 {
@@ -364,7 +365,7 @@ impl Spin {
         }
         let yielded = YIELDED.load(Ordering::Relaxed);
         if self.at_once || self.peer != Peer::Somewhere {
-            // It says nothing of what a look would have shown.
+            // A yield at once does not say what a look would have shown.
         } else if self.yielded {
             YIELDED.store((yielded + 1).min(MOST_YIELDED), Ordering::Relaxed);
         } else if yielded != 0 {

@@ -25,12 +25,13 @@ use crate::config::hesitate;
 use crate::sys::Listener;
 use crate::{sys, thread};
 
-/// What is left: in the kernel's queue, and in the ring.
+/// What an ended peer has left unread: in the kernel's queue, and in the ring.
 struct Left {
     queued: usize,
-    /// So many of those come before what lies in the ring; the others, of a peer that had left its ring, behind that.
+    /// How many of the bytes in the kernel's queue come before what lies in the ring; the others, of a peer that had left its
+    /// ring, come behind that.
     before: usize,
-    /// Bytes at the head of what lies in the ring that are among those before it.
+    /// How many bytes at the head of the ring are also among those in the queue, and so to be skipped.
     skipped: u64,
 }
 
@@ -38,7 +39,7 @@ struct Left {
 #[cold]
 pub(crate) fn stand_in_for_ended_peer(conn: &Conn) {
     let own = conn.pair.own;
-    // Both, so that nobody finds the socket unconnected.
+    // Both tokens, so that nobody finds the socket unconnected.
     if !conn.take(&own.sending.token) {
         return;
     }
@@ -54,8 +55,8 @@ pub(crate) fn stand_in_for_ended_peer(conn: &Conn) {
     }
 }
 
-/// Whether the connection has become another one since its bytes came that way, so that what the kernel said of it
-/// before says nothing of it now. Without a token.
+/// Whether a stand-in has replaced the peer since the incoming direction was in the way `since`: then what the
+/// kernel said of the connection before is void. Without a token.
 #[cold]
 pub(crate) fn has_been_replaced(conn: &Conn, since: Way) -> bool {
     let token = &conn.pair.own.receiving.token;
@@ -65,19 +66,19 @@ pub(crate) fn has_been_replaced(conn: &Conn, since: Way) -> bool {
     conn.way_in() != since
 }
 
-/// Whether nothing comes of the peer any more, nor is anything on its way to it.
+/// Whether the peer sends nothing more, and nothing is on its way to it.
 fn has_ended(conn: &Conn) -> bool {
     const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
     let own = conn.pair.own.face.state.load(Ordering::Relaxed);
     let peer = conn.pair.peer_state();
     let was_killed =
         || peer & slot::SHUT_WR == 0 && sys::ready(conn.fd, libc::POLLRDHUP) & ENDED != 0;
-    // A peer that goes on is told of our end: it has that by now.
+    // A peer that has not ended must hear of our end: it has, if nothing is queued for it.
     let has_all = || !owed::is_owing(conn) && sys::ioctl_int(conn.fd, libc::TIOCOUTQ) == Ok(0);
     peer & slot::CLOSED != 0 || was_killed() || path::is_deaf(own) && has_all()
 }
 
-/// With the receiving token.
+/// What the ended peer has left; `None`: nothing, or it is not known. With the receiving token.
 fn left(conn: &Conn) -> Option<Left> {
     let path = conn.receiver();
     if !recv::recount(conn) {
@@ -107,7 +108,8 @@ fn left(conn: &Conn) -> Option<Left> {
     })
 }
 
-/// With both tokens. `None`: nothing is left, or there is no such connection to be had.
+/// Replaces the ended peer by a stand-in, which sends what is left. With both tokens. `None`: nothing is left, or no such
+/// connection can be made.
 fn replace_peer(conn: &Conn) -> Option<()> {
     let left = left(conn)?;
     let base = conn.base()?;
@@ -120,7 +122,8 @@ fn replace_peer(conn: &Conn) -> Option<()> {
     sys::reset(base);
     hesitate();
     let Some(far) = listener.connect(base, &own) else {
-        // Other programs find no connection; here what is in the ring is read before that is told.
+        // Other programs that have the socket find it unconnected. This process reads what is in the ring before it reports the
+        // error.
         conn.error().store(libc::ECONNRESET, Ordering::Relaxed);
         return None;
     };
@@ -135,7 +138,7 @@ fn replace_peer(conn: &Conn) -> Option<()> {
     hesitate();
     drop(roomy);
     if !sent {
-        // What has come is received before that is told.
+        // Not all could be sent: the stand-in resets the connection, which is seen after the bytes that have come.
         let reset = libc::linger {
             l_onoff: 1,
             l_linger: 0,
@@ -151,14 +154,14 @@ fn replace_peer(conn: &Conn) -> Option<()> {
     Some(())
 }
 
-/// What was at the head of a socket's queue.
+/// A copy of the bytes at the head of a socket's queue.
 struct Copied {
     at: *mut u8,
     bytes: usize,
 }
 
 impl Copied {
-    /// It stays there. `None`: no memory for it.
+    /// Copies them; they stay in the queue. `None`: there is no memory for the copy.
     fn from_queue(base: c_int, bytes: usize) -> Option<Self> {
         let at = if bytes == 0 {
             std::ptr::null_mut()

@@ -22,8 +22,8 @@ impl Conn<'_> {
         self.take_while(token, || true)
     }
 
-    /// The same for a caller that waits only as long as it is `patient` for a relative that is stopped in the middle
-    /// of a call.
+    /// [`Self::take`] for a caller that waits for a relative which is stopped in the middle of a call only while
+    /// `patient` says so.
     #[inline(always)]
     pub(super) fn take_while(&self, token: &Token, patient: impl FnMut() -> bool) -> bool {
         match thread::take_while(token, patient) {
@@ -36,7 +36,7 @@ impl Conn<'_> {
         }
     }
 
-    /// The peer need not pass a barrier with each publication any more.
+    /// Tells the peer that it need not pass a full barrier with each publication any more.
     pub(crate) fn unfence(&self) {
         let (wait, token) = (&self.pair.own.face.wait, &self.pair.own.receiving.token);
         if wait.load(Ordering::Relaxed) & slot::FENCED != 0 && self.take(token) {
@@ -47,9 +47,9 @@ impl Conn<'_> {
     }
 }
 
-/// With a token that a process which shared the connection held when it died:
-/// finishes what it had begun. What a receiver had taken is lost with it. Only if
-/// nobody can know how much that was, the connection is broken.
+/// Finishes what a process that shared the connection had begun when it died with this token. Bytes
+/// that a dead receiver had taken are lost with it. If nobody can know how many these were, the
+/// connection is broken.
 #[cold]
 fn take_over(conn: &Conn, token: &Token) {
     let own = conn.pair.own;
@@ -59,7 +59,8 @@ fn take_over(conn: &Conn, token: &Token) {
     }
     if conn.consumer().repair() && recount(conn) {
         conn.receiver().finish(|| conn.unread_in_ring());
-        // A peer that has met it in the middle of a recall. Whoever has the other token looks by itself.
+        // Wakes a peer that has met the dead process in the middle of a recall. (If another thread
+        // has the sending token, that one will look.)
         if thread::try_take(&own.sending.token) {
             conn.tell_always(News::Data);
             conn.tell_always(News::Room);

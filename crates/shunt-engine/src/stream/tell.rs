@@ -63,7 +63,7 @@ impl Conn<'_> {
         }
     }
 
-    /// Says how far this side has read to a peer on another host, if that is due.
+    /// Tells a peer on another host how far this side has read, if that is due.
     fn credit(&self) {
         let token = &self.pair.own.receiving.token;
         if self.take(token) {
@@ -73,8 +73,8 @@ impl Conn<'_> {
         }
     }
 
-    /// Whether the peer waits for room and has not been told of any: what there
-    /// is to read will not become more until some is read.
+    /// Whether the peer waits for room and has not been told of any: then no more will come before
+    /// some of what is there is read.
     pub(crate) fn keeps_peer_waiting(&self) -> bool {
         let wait = self.pair.peer.face.wait.load(Ordering::Acquire);
         let read = self.pair.own.progress.bytes.load(Ordering::Relaxed);
@@ -82,24 +82,24 @@ impl Conn<'_> {
         wait & (slot::WAIT_TX | slot::WANT_TX) != 0 && (read.wrapping_sub(asked) as i64) < 0
     }
 
-    /// Having said that this side waits for room, with the sending token: a peer
-    /// that waits for more data than is there must make do with that. As for
-    /// [`tell_data`](Self::tell_data).
+    /// Wakes a peer that waits for more data than fits (`MSG_WAITALL`), since the ring is full: it
+    /// must take what is there. To be called after this side has said that it waits for room, with
+    /// the sending token. Returns what [`tell_data`](Self::tell_data) does.
     #[must_use]
     pub(super) fn tell_full(&self) -> bool {
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
         wait & (slot::WAIT_RX | slot::WATCHED) == 0 || self.tell(wait, News::Data)
     }
 
-    /// Tells a peer that waits for either, whether or not it has come. With the
-    /// sending token. (One that cannot be called hears of it by TCP.)
+    /// Wakes a peer that waits for `news`, whether or not they have come. With the sending token.
+    /// (A peer that cannot be called is woken by TCP.)
     pub(super) fn tell_always(&self, news: News) {
         light();
         self.tell(self.pair.peer.face.wait.load(Ordering::Relaxed), news);
     }
 
-    /// Tells a peer that waits for either of a recall, or how that goes on: it may have met this side in the middle of that.
-    /// Without the sending token.
+    /// Wakes a peer that waits for data or for room, when this side begins a recall or has a next step of one: the peer may
+    /// have met this side in the middle. Without the sending token.
     #[cold]
     pub(super) fn tell_of_recall(&self) {
         let token = &self.pair.own.sending.token;
@@ -110,15 +110,16 @@ impl Conn<'_> {
         }
     }
 
-    /// Tells a peer that waits for either of an end that the kernel does not tell, or of a connection that begins. With the
-    /// sending token. `false`: a thread sleeps that cannot be called.
+    /// Wakes a peer that waits for data or for room because of an end that the kernel does not tell, or because the next
+    /// connection begins. With the sending token. `false`: a thread sleeps there that cannot be called.
     pub(super) fn tell_beside_kernel(&self) -> bool {
         light();
         let wait = self.pair.peer.face.wait.load(Ordering::Relaxed);
         self.tell(wait, News::Data) && self.tell(wait, News::Room)
     }
 
-    /// With the sending token. `false`: a thread sleeps that cannot be called.
+    /// Wakes the threads that wait for `news`, as the peer's wait word says. With the sending token. `false`: a thread
+    /// sleeps there that cannot be called.
     #[cold]
     fn tell(&self, wait: u32, news: News) -> bool {
         let wait = self.pair.peer.face.look_again(wait);
@@ -167,8 +168,8 @@ impl Conn<'_> {
         !failed
     }
 
-    /// A thread that was called and has not come may have been killed. The kernel knows, and is asked now and then:
-    /// with what it says the next call is the kernel's.
+    /// A thread that was called and has not come may have been killed. This asks the kernel about that now and
+    /// then; if the peer has ended, the next send is the kernel's.
     fn look_at_sleeper(&self) {
         /// Ticks, about 1 ms.
         const SELDOM: u64 = 2_600_000;
@@ -188,7 +189,7 @@ impl Conn<'_> {
         self.sender().may_switch() && self.switch()
     }
 
-    /// The same before this side puts the connection aside, as its peer may have done.
+    /// [`Self::try_switch`] before this side puts the connection aside, as its peer may already have done.
     pub(super) fn try_switch_at_end(&self) -> bool {
         self.sender().may_switch_at_end() && self.switch()
     }
@@ -230,17 +231,17 @@ impl Conn<'_> {
     }
 }
 
-/// What has become of a call.
+/// The outcome of a call.
 pub(super) enum Call {
     /// The sleepers have been called just now, or there are none.
     Done,
-    /// They were called in this epoch before, and have not come.
+    /// They were called before in this epoch, and have not come yet.
     Overdue,
     /// They cannot be called.
     Failed,
 }
 
-/// Calls the threads that sleep at that address, unless that was done in this epoch.
+/// Calls the threads that sleep at this address, unless that was done in this epoch.
 pub(super) fn call_once(called: &AtomicU32, epoch: u32, at: &Address) -> Call {
     if called.load(Ordering::Relaxed) == epoch {
         return Call::Overdue;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Two ends that have taken turns for this long (about 0.25 ms) try to part.
 const FIRST: u64 = 650_000;
-/// Each try in vain doubles the time to the next one, up to this (about 16 ms): a try takes some 10 µs.
+/// Each try that fails doubles the time to the next one, up to this (about 16 ms): a try takes some 10 µs.
 const LAST: u64 = FIRST << 6;
 /// The ends have parted if for this long (about 1 ms) no wait has yielded at once.
 const APART: u64 = 2_600_000;
@@ -24,7 +24,7 @@ pub(super) struct Together {
     seen: AtomicU64,
     /// When the next try is due, …
     due: AtomicU64,
-    /// … and how long after the last one that is.
+    /// … and how long after the last try that is.
     pause: AtomicU64,
 }
 
@@ -37,7 +37,7 @@ impl Together {
         }
     }
 
-    /// A wait is about to yield at once, to a peer on its core. Whether it is to sleep instead, and say so by
+    /// A wait is about to yield at once, to a peer on its core. `true`: it should sleep instead, and call
     /// [`Together::tries`].
     #[inline]
     pub(super) fn is_for_long(&self, now: u64) -> bool {
@@ -51,8 +51,8 @@ impl Together {
         !(1..=LAST).contains(&left)
     }
 
-    /// The ends have met on a core, and were apart before that for so long. Where they meet soon after they
-    /// have parted, that is of little use.
+    /// The ends have met on a core, after having been apart for `apart` ticks. Where they meet soon after
+    /// they have parted, to part them is of little use.
     #[cold]
     fn meet(&self, apart: u64, now: u64) {
         let pause = self.pause.load(Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Together {
         self.due.store(now.wrapping_add(pause), Ordering::Relaxed);
     }
 
-    /// A wait sleeps, that the ends may part.
+    /// A wait sleeps so that the ends may part.
     #[cold]
     pub(super) fn tries(&self, now: u64) {
         let pause = (2 * self.pause.load(Ordering::Relaxed)).min(LAST);
@@ -76,7 +76,7 @@ mod tests {
 
     const MS: u64 = 2_600_000;
 
-    /// Yields each 2 µs for so long (ms); when they would sleep instead, from the beginning (ms).
+    /// Yields every 2 µs for `lasts` ms. Returns when a wait would have slept instead, in ms from the beginning.
     fn take_turns(together: &Together, from: u64, lasts: u64) -> Vec<u64> {
         let mut tries = Vec::new();
         let mut now = from;

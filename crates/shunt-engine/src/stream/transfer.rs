@@ -26,7 +26,7 @@ const SPLICE_F_NONBLOCK: c_uint = 2;
 
 type Chunk = [MaybeUninit<u8>; CHUNK];
 
-/// What is sent.
+/// Where the bytes come from: a file, or a pipe.
 trait Source {
     /// Waits, if it must for a first byte, until there is something to read.
     fn ready(&self, first: bool) -> Result<(), Errno>;
@@ -44,12 +44,12 @@ trait Source {
     fn by_kernel(&self, to: c_int, most: usize) -> isize;
 }
 
-/// The real call, to the connection that a number names, for so many bytes.
+/// The real call: to the connection that this descriptor names, for this number of bytes.
 type Real<'a> = &'a dyn Fn(c_int, usize) -> isize;
 
 struct File<'a> {
     fd: c_int,
-    /// The program's; null: the file's own position counts.
+    /// The program's offset; null: the file's own position counts.
     offset: *mut i64,
     kernel: Real<'a>,
 }
@@ -90,7 +90,7 @@ impl Source for File<'_> {
 /// A pipe's part in a `splice`.
 struct Pipe {
     fd: c_int,
-    /// What makes it ready.
+    /// The poll events that make it ready.
     events: i16,
     /// Whether the call waits for it. The socket has its own `O_NONBLOCK`.
     waits: bool,
@@ -109,7 +109,7 @@ impl Pipe {
         }
     }
 
-    /// Waits, if the call may, until the pipe is ready; returns what it is.
+    /// Waits, if the call may, until the pipe is ready. Returns its poll events.
     fn ready(&self, waits: bool) -> Result<i16, Errno> {
         let mut now = sys::ready(self.fd, self.events);
         while now == 0 {
@@ -157,7 +157,8 @@ fn so_far(done: usize, otherwise: Outcome) -> Outcome {
     }
 }
 
-/// The same of what the connection says: such an error is the next call's.
+/// Like [`so_far`], for an outcome of the connection's: after a call that has moved something, the
+/// next call reports the error.
 fn so_far_of(conn: &Conn, done: usize, otherwise: Outcome) -> Outcome {
     if let Outcome::Fail(errno) = otherwise
         && done > 0
@@ -167,9 +168,8 @@ fn so_far_of(conn: &Conn, done: usize, otherwise: Outcome) -> Outcome {
     so_far(done, otherwise)
 }
 
-/// Moves up to `count` bytes from the file `input` to the connection; `offset`
-/// as for `sendfile`: null means the file's own position. `kernel` is the real
-/// call for so many bytes.
+/// Moves up to `count` bytes from the file `input` to the connection; `offset` as for `sendfile`:
+/// null means the file's own position. `kernel` makes the real call.
 ///
 /// # Safety
 /// `offset` is null or points to an offset of the program's.
@@ -186,14 +186,14 @@ pub(crate) unsafe fn sendfile(
         kernel,
     };
     match pour(conn, &mut file, count) {
-        // What is read past the page cache (`O_DIRECT`) does not go to any address.
+        // A read past the page cache (`O_DIRECT`) needs an aligned address, which the ring does not
+        // have: only the kernel can do it.
         Outcome::Fail(libc::EINVAL) => by_kernel_alone(conn, || kernel(conn.fd, count)),
         outcome => outcome,
     }
 }
 
-/// Moves up to `count` bytes from the pipe `input` to the connection; `kernel`
-/// is the real call for so many bytes.
+/// Moves up to `count` bytes from the pipe `input` to the connection; `kernel` makes the real call.
 pub(crate) fn splice_in(
     conn: &Conn,
     input: c_int,
@@ -211,19 +211,20 @@ pub(crate) fn splice_in(
 /// A call that only the kernel can make: the direction leaves the ring for it.
 pub(crate) fn by_kernel_alone(conn: &Conn, call: impl FnOnce() -> isize) -> Outcome {
     leave_ring(conn, Reason::Blocked);
-    // Refused like a file that cannot be spliced, if it has to stay there.
+    // If the direction has to stay in the ring, the call fails as for a file that cannot be
+    // spliced.
     by_kernel(conn, call).unwrap_or(Outcome::Fail(libc::EINVAL))
 }
 
 /// What became of an attempt to put bytes into the ring.
 enum Put {
-    /// So many are there.
+    /// This many bytes are in the ring.
     Bytes(usize),
     /// The source has ended.
     End,
     /// The ring is full.
     Full,
-    /// They do not go by the ring.
+    /// The bytes do not go by the ring.
     Elsewhere,
 }
 
@@ -255,10 +256,11 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
                     return so_far(done, Outcome::Fail(errno));
                 }
             }
-            // Of a source that has ended the kernel finds that first, and leaves the connection's error for the next call.
+            // If the source has ended, the kernel finds that first, and leaves the connection's
+            // error for the next call.
             Ok(Put::Elsewhere) if !source.has_more() => break,
             // Closed while it slept: the number may name anything by now.
-            Ok(Put::Elsewhere) => match elsewhere(&stay.at(conn), source, count - done) {
+            Ok(Put::Elsewhere) => match send_off_ring(&stay.at(conn), source, count - done) {
                 Ok(Some(n)) => done += n,
                 Ok(None) => break,
                 Err(outcome) => return so_far_of(conn, done, outcome),
@@ -279,7 +281,8 @@ fn put(conn: &Conn, source: &mut impl Source, count: usize) -> Result<Put, Errno
     }
     let token = &conn.pair.own.sending.token;
     if !conn.take(token) {
-        // As long as the handler that asks is there, nothing changes.
+        // This is a signal handler that has interrupted the token's holder: it can only leave the
+        // call to the kernel.
         return Ok(Put::Elsewhere);
     }
     let mut told = true;
@@ -291,7 +294,8 @@ fn put(conn: &Conn, source: &mut impl Source, count: usize) -> Result<Put, Errno
     result
 }
 
-/// `told`: whether the peer has been, if it sleeps.
+/// Puts bytes into the ring, with the sending token. Sets `told`: whether a peer that sleeps could
+/// be woken.
 fn put_with_token(
     conn: &Conn,
     source: &mut impl Source,
@@ -325,7 +329,7 @@ fn put_with_token(
 
 /// Sends a part while the direction is not on the ring, or the peer is gone;
 /// `None` at the end of the source.
-fn elsewhere(
+fn send_off_ring(
     conn: &Conn,
     source: &mut impl Source,
     count: usize,
@@ -335,11 +339,11 @@ fn elsewhere(
         Outcome::Done(n) => Ok(Some(n as usize)),
         other => Err(other),
     };
-    // An error of the connection comes before the first byte is taken.
+    // An error of the connection is reported before the first byte is taken from the source.
     // SAFETY: no bytes.
     match unsafe { send(conn, &[], libc::MSG_NOSIGNAL) } {
         Outcome::Done(_) => {}
-        // It stays, and the kernel says it with SIGPIPE.
+        // The error stays with the connection, and the kernel reports it with SIGPIPE.
         Outcome::Fail(libc::EPIPE) => {
             let sent = real::quietly(|| source.by_kernel(conn.fd, count));
             return moved(sent.map_or_else(Outcome::Fail, Outcome::Done));
@@ -385,8 +389,8 @@ pub(crate) fn splice_out(conn: &Conn, out: c_int, count: usize, flags: c_uint) -
     Outcome::Done(done as isize)
 }
 
-/// Lets the kernel take bytes from the ring; 0 if there are none, or the stream
-/// is not there.
+/// Lets the kernel take bytes from the ring; 0 if there are none, or the direction is not on the
+/// ring.
 fn drain(conn: &Conn, out: c_int, most: usize) -> Result<usize, Errno> {
     let token = &conn.pair.own.receiving.token;
     if !conn.take(token) {
@@ -405,7 +409,8 @@ fn drain(conn: &Conn, out: c_int, most: usize) -> Result<usize, Errno> {
     drained
 }
 
-/// By way of a buffer, and waiting for a first byte: `None` at the end of the stream.
+/// Moves bytes by way of a buffer, and waits for a first byte if the call may. `None` at the end of
+/// the stream.
 fn move_chunk(
     conn: &Conn,
     out: c_int,
@@ -441,8 +446,8 @@ fn move_chunk(
     Ok(Some(written))
 }
 
-/// Receives what a look has seen, also where the stream has changed its way since, and the bytes
-/// are still to come there.
+/// Receives the bytes that a look has seen, also if the direction has changed its way since and TCP
+/// is still to bring them.
 fn take_seen(conn: &Conn, chunk: &mut [MaybeUninit<u8>]) {
     let mut taken = 0;
     while taken < chunk.len() {
@@ -459,7 +464,7 @@ fn take_seen(conn: &Conn, chunk: &mut [MaybeUninit<u8>]) {
         };
         match received {
             Outcome::Done(n @ 1..) => taken += n as usize,
-            // The peer may be held up in the middle of that.
+            // The peer may be held up in the middle of sending them.
             Outcome::Fail(libc::EAGAIN | libc::EINTR) => {
                 sys::poll_ms(-1, 0, 1);
             }

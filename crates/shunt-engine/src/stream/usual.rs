@@ -1,4 +1,5 @@
-//! Whether both directions are on their rings, and there is nothing more to know.
+//! Whether a connection is as usual: both directions are on their rings, and nothing else needs a
+//! look.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +24,8 @@ pub(crate) fn may_be(conn: &Conn, wanted: u32, since: Option<u64>) -> bool {
     wanted & READABLE != 0 && is_there() || asked && conn.has_room()
 }
 
-/// Both directions are on their rings, nobody is about to leave them or has ended, and none of that was waited for in vain.
+/// Whether both directions are on their rings, neither side is about to leave its ring or has
+/// ended, and no wait for such a step has come to nothing.
 #[inline]
 pub(crate) fn is_as_usual(conn: &Conn) -> bool {
     const ENDS: u32 = slot::SHUT_WR | slot::SHUT_RD | slot::CLOSED;
@@ -32,7 +34,7 @@ pub(crate) fn is_as_usual(conn: &Conn) -> bool {
         && conn.error().load(Ordering::Relaxed) == 0
 }
 
-/// A direction is not on its ring, or about to leave it.
+/// Whether a direction is not on its ring, or is about to leave it.
 pub(crate) fn leaves_ring(conn: &Conn) -> bool {
     is_off_ring(conn, 0)
 }

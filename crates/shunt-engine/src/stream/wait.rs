@@ -58,12 +58,12 @@ pub(crate) fn wait(
 ) -> Result<Waited, Errno> {
     let way = conn.way_in();
     see_to_wishes();
-    // It has gone back to TCP: the receive goes on there.
+    // The direction has gone back to TCP: the receive continues there.
     if want == Want::Data && conn.way_in() != way {
         return Ok(Waited::Enough);
     }
     spin::share_crowd(conn.pair.link);
-    let mut spin = Spin::for_peer(where_peer(conn, want));
+    let mut spin = Spin::for_peer(locate_peer(conn, want));
     while !is_ready(conn, want) {
         if seen.interrupting_since() {
             return Err(libc::EINTR);
@@ -83,7 +83,7 @@ pub(crate) fn wait(
 
 /// Where the peer is that this thread is about to wait for. Also says where this thread is, unless that would say
 /// little: the process has several threads, or waits for the connection by a set, too.
-fn where_peer(conn: &Conn, want: Want) -> Peer {
+fn locate_peer(conn: &Conn, want: Want) -> Peer {
     if want == Want::Room {
         return Peer::Somewhere;
     }
@@ -97,18 +97,18 @@ fn where_peer(conn: &Conn, want: Want) -> Peer {
     spin::compare(here, conn.pair.peer.face.core.load(Ordering::Relaxed))
 }
 
-/// A wait has ended without sleep on a connection on which the peer passes a barrier
-/// with each publication. It need not any more if that goes on.
+/// Notes that a wait has ended without sleep on a connection whose peer passes a barrier with each
+/// publication. After several such waits in a row the peer need not any more.
 #[cold]
 fn stay_awake(conn: &Conn) {
-    /// In a row.
+    /// This many waits in a row without sleep.
     const WAITS: u32 = 16;
     if conn.socket.hints.awake.fetch_add(1, Ordering::Relaxed) >= WAITS || has_streamed(conn) {
         conn.unfence();
     }
 }
 
-/// Heavy barriers before a sleep so far.
+/// How many heavy barriers this process has issued before a sleep.
 static HEAVY: AtomicU32 = AtomicU32::new(0);
 
 /// A connection is about to be honoured that nobody watches. A process that has slept on many will
@@ -122,8 +122,8 @@ pub(crate) fn foresee_sleep(own: &Slot) {
     }
 }
 
-/// Whether so much has come since the last sleep that the peer's barriers with each
-/// message cost more than a heavy one before the next sleep will.
+/// Whether more messages have come since the last sleep than pay: the barriers that the peer passes
+/// with each of them cost more than a heavy barrier before the next sleep would.
 fn has_streamed(conn: &Conn) -> bool {
     const MESSAGES: u64 = 1000;
     let calls = conn.socket.rx.user_calls.load(Ordering::Relaxed);
@@ -161,7 +161,7 @@ fn sleep(
         return Ok(Waited::Enough);
     }
     let held = Taken::now();
-    // In a child that a signal handler has forked meanwhile it is the parent who sleeps.
+    // In a child that a signal handler has forked meanwhile nothing is to be undone: the parent sleeps.
     let get_up = || {
         if !held.lasts() {
             return;
@@ -195,7 +195,7 @@ fn sleep(
     after_sleep(conn, result?, stay, seen)
 }
 
-/// Whether the call goes on after a sleep that ended so.
+/// How the wait ends after a sleep that was ended by `woken`.
 fn after_sleep(conn: &Conn, woken: Woken, stay: &Stay, seen: Seen) -> Result<Waited, Errno> {
     // After a signal handler the kernel would look the program's number up.
     if !stay.enter(conn) || woken == Woken::Restarted && stay.has_lost_number() {
@@ -215,8 +215,8 @@ fn count_sleep(conn: &Conn, want: Want) {
     counts.sleeps.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether a call that finds its direction held by a process that is stopped waits until that goes on: as it
-/// would wait for what is to come.
+/// Whether a call whose direction is held by a stopped process waits until that one continues: it does as
+/// long as it would wait for data or room.
 #[cold]
 pub(super) fn is_patient(
     conn: &Conn,
@@ -229,7 +229,7 @@ pub(super) fn is_patient(
     waits && !is_interrupted(until, seen) && until.is_none_or(|until| sys::now() < until)
 }
 
-/// Why a call ends that was not patient any more.
+/// The error of a call whose patience has ended.
 #[cold]
 pub(super) fn out_of_patience(seen: Seen) -> Errno {
     if seen.any_since() {
@@ -239,8 +239,8 @@ pub(super) fn out_of_patience(seen: Seen) -> Errno {
     }
 }
 
-/// Says in our arena that a thread sleeps on the connection, and in which place, until
-/// [`awake`]. `true`: what it waits for has just come, so it should not.
+/// Says in our arena that a thread sleeps on the connection, and in which place, until [`awake`].
+/// `true`: what it waits for has just come, so that it should not sleep.
 pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     let own = conn.pair.own;
     hesitate();
@@ -251,7 +251,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     }
     let sleepers = &own.receiving.sleepers;
     let others = want.count(sleepers.fetch_add(want.unit(), Ordering::AcqRel)) > 0;
-    // Of several threads the last one is called.
+    // If several threads sleep, the last one is called.
     if let Some(place) = place {
         place.tell(called_at(conn, want));
     }
@@ -289,7 +289,7 @@ pub(crate) fn asleep(conn: &Conn, want: Want, place: Option<Place>) -> bool {
     }
     // This process cannot say at which address a thread of another process is called.
     let apart = others && own.options.forked.load(Ordering::Relaxed) == slot::SHARED;
-    // It may have come back to its rings since this thread did without a place.
+    // Without a place the thread cannot be called; the connection may have come back to its rings since it chose that.
     let deaf = apart || place.is_none();
     if deaf && !come && must_be_called(conn, want) {
         downgrade(conn, Reason::Blocked);
@@ -320,7 +320,7 @@ pub(crate) fn say_again(conn: &Conn) -> bool {
     true
 }
 
-/// With the token, having said that a thread sleeps: whether it should not.
+/// Whether what the thread waits for has come, after it has said that it sleeps. With the token.
 fn has_come(conn: &Conn, want: Want) -> bool {
     if want == Want::Data && conn.way_in() == Way::Tcp {
         // The peer may have moved to its ring since the look before, and even have said there that it has closed.
@@ -337,8 +337,8 @@ fn called_at<'a>(conn: &Conn<'a>, want: Want) -> &'a Address {
     }
 }
 
-/// The thread sleeps no more. If it was the one to be called, another one that sleeps on the
-/// connection is from now on.
+/// The thread sleeps no more. If peers were to call this thread, they call another sleeper of the
+/// connection from now on.
 pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
     let own = conn.pair.own;
     if !conn.take(token(conn, want)) {
@@ -360,7 +360,7 @@ pub(crate) fn awake(conn: &Conn, want: Want, place: Option<Place>) {
         if let Some(next) = next {
             next.tell(at);
             own.face.epoch.fetch_add(1, Ordering::AcqRel);
-            // As if it had just gone to sleep.
+            // For that sleeper this is as if it just went to sleep: a barrier, then a look (`has_come`).
             heavy();
         }
     }

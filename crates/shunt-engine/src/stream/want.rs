@@ -30,7 +30,7 @@ impl Want {
         }
     }
 
-    /// How many of this kind there are among these.
+    /// How many sleepers of this kind a word of `Receiving::sleepers` counts.
     pub(super) fn count(self, sleepers: u32) -> u32 {
         match self {
             Self::Data => sleepers & 0xffff,
@@ -38,7 +38,7 @@ impl Want {
         }
     }
 
-    /// Where those of this process sleep.
+    /// The places of this process's sleepers of this kind.
     pub(super) fn places(self, socket: &Socket) -> &Places {
         match self {
             Self::Data => &socket.places[0],
@@ -65,7 +65,7 @@ pub(super) fn is_ready(conn: &Conn, want: Want) -> bool {
     match want {
         // On TCP the kernel wakes us; look at the ring once the peer has switched.
         Want::Data if conn.way_in() != Way::Ring => false,
-        // The peer calls when it is through, unless what was there comes by TCP.
+        // The peer calls when its withdrawal is over, unless TCP brings the bytes.
         Want::Data if owed::is_being_withdrawn(conn) => false,
         Want::Data => {
             conn.consumer().is_ready() || owed::is_withdrawn(conn) || conn.is_put_aside_by_peer()
@@ -83,8 +83,8 @@ pub(super) fn is_ready(conn: &Conn, want: Want) -> bool {
 /// A wait's deadline in nanoseconds of the monotonic clock; `Some(None)`: none.
 pub(crate) type Deadline = Option<Option<u64>>;
 
-/// How a call ends whose number does not name the connection any more: a signal that does not restart it comes
-/// before the look at the number.
+/// The error of a call whose number does not name the connection any more: `EINTR` if a signal ends it, since
+/// the kernel sees that before it looks the number up.
 pub(super) fn lost(seen: Seen) -> Errno {
     if seen.interrupting_since() {
         libc::EINTR
@@ -114,8 +114,7 @@ pub(crate) fn is_on_rings(conn: &Conn) -> bool {
     must_be_called(conn, Want::Data) || must_be_called(conn, Want::Room)
 }
 
-/// Whether the program's call ends by a signal: one with a timeout is never restarted
-/// (signal(7)).
+/// Whether a signal ends the program's call: one with a timeout is never restarted (signal(7)).
 pub(super) fn is_interrupted(until: Option<u64>, seen: Seen) -> bool {
     if until.is_some() {
         seen.any_since()

@@ -1,5 +1,5 @@
-//! What `shunt downgrade` or a changed policy wishes, and restless tests do: seen to where a call is about
-//! to wait.
+//! Downgrades that `shunt downgrade`, a changed policy or a restless test has asked for: done when a call
+//! is about to wait.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::{Conn, give_up, owed};
 use crate::socket::{Socket, Stage};
 use crate::{config, control, table, thread};
 
-/// Sees to it. Without a token.
+/// Does what was asked for. Without a token.
 #[inline]
 pub(crate) fn see_to_wishes() {
     let all = config::is_restless();
@@ -38,7 +38,7 @@ fn go_back(all: bool) {
         if !(wished.is_some() || all && socket.stage() == Stage::Attached) {
             return;
         }
-        // Nothing needs TCP: the peer may read some of it first.
+        // Nothing needs TCP at once: the peer may first read some of what is unread.
         if Conn::attached(socket, fd).is_some_and(|conn| is_too_much_for_tcp(&conn)) {
             if wished.is_some() {
                 control::wish_again();

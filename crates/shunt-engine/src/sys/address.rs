@@ -86,7 +86,7 @@ pub(crate) unsafe fn port_of(address: *const libc::sockaddr, length: u32) -> Opt
     unsafe { port_in(address, length) }
 }
 
-/// The same of an address that can be read.
+/// [`port_of`] for an address that can be read.
 ///
 /// # Safety
 /// It can, if it is long enough for one of TCP/IP.

@@ -42,7 +42,7 @@ pub(crate) fn ioctl_int(fd: c_int, request: u64) -> Result<i32, Errno> {
     Ok(value)
 }
 
-/// So many descriptors this process may have (`RLIMIT_NOFILE`).
+/// How many descriptors this process may have (`RLIMIT_NOFILE`).
 pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -79,7 +79,8 @@ pub(crate) fn write_now(pipe: c_int, bytes: *const u8, length: usize) -> Result<
         usize::MAX,
         RWF_NOWAIT
     ) {
-        // Before Linux 6.4. So much never blocks if there is any room (`pipe(7)`).
+        // Before Linux 6.4. A write of up to `PIPE_BUF` bytes does not block if poll has told of
+        // room (`pipe(7)`).
         Err(libc::EOPNOTSUPP) if ready(pipe, libc::POLLOUT) & libc::POLLOUT == 0 => {
             Err(libc::EAGAIN)
         }

@@ -82,7 +82,7 @@ impl Drop for Listener {
     }
 }
 
-/// Makes a `connect` that waits so long at most.
+/// Makes a `connect` that waits for [`PATIENCE_MS`] at most.
 fn within_patience(
     fd: c_int,
     connect: impl FnOnce() -> Result<usize, Errno>,

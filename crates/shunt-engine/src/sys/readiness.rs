@@ -40,8 +40,8 @@ pub(crate) fn ready(fd: c_int, events: i16) -> i16 {
     }
 }
 
-/// The same where the process may poll nothing (`RLIMIT_NOFILE` is 0): all but an end and an
-/// error, which select(2) does not tell apart from what there is to read and room to write.
+/// [`ready`] where the process may poll nothing (`RLIMIT_NOFILE` is 0). It tells of no end and no
+/// error: select(2) shows these as something to read and room to write.
 #[cold]
 fn ready_by_select(fd: c_int, events: i16) -> i16 {
     const ASKS: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
@@ -84,7 +84,7 @@ pub(crate) fn poll_now(fds: &mut [pollfd]) -> Result<usize, Errno> {
     call!(ppoll, fds.as_mut_ptr(), fds.len(), &raw const none, 0, 0)
 }
 
-/// Polls up to so many milliseconds.
+/// Polls for up to `milliseconds`.
 pub(crate) fn poll_ms(fd: c_int, events: i16, milliseconds: i64) -> i16 {
     let mut one = pollfd {
         fd,
@@ -126,7 +126,7 @@ pub(crate) fn eventfd() -> Result<c_int, Errno> {
     call!(eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(|fd| fd as c_int)
 }
 
-/// Sleeps while `word` is `value`, so many nanoseconds at most.
+/// Sleeps while `word` is `value`, for `nanoseconds` at most.
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32, nanoseconds: u64) {
     let time = libc::timespec {
         tv_sec: (nanoseconds / 1_000_000_000) as i64,
@@ -142,7 +142,7 @@ pub(crate) fn futex_wake_all(word: &AtomicU32) {
     let _ = call!(futex, word.as_ptr(), operation, i32::MAX);
 }
 
-/// Sleeps for so many nanoseconds, less than a second.
+/// Sleeps for `nanoseconds`, which are less than a second.
 pub(crate) fn nap(nanoseconds: u64) {
     // The kernel writes what is left there.
     let mut time = libc::timespec {

@@ -71,7 +71,8 @@ pub(crate) fn send(fd: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     )
 }
 
-/// The same from anywhere, and more follows: small pieces leave together.
+/// Sends without blocking or raising `SIGPIPE`, from any address, and says that more follows: so
+/// small pieces leave together.
 pub(crate) fn send_more(fd: c_int, from: *const u8, length: usize) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
     call!(sendto, fd, from, length, flags, 0, 0)

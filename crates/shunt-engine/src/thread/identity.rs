@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use super::{under_way, words};
 use crate::sys;
 
-/// What every start, fork and exit looks at. In the same page as what the loader
-/// has written anyway, so that a program without sockets, and each of its forked
-/// children, copies no page for us.
+/// The words that every start, fork and exit looks at. They lie in a page that the loader has
+/// written anyway, so that a program without sockets, and each of its forked children, copies no
+/// page because of this library.
 #[unsafe(link_section = ".data")]
 pub(super) static PROCESS: Process = Process {
     pid: AtomicU32::new(0),
@@ -22,13 +22,13 @@ pub(super) struct Process {
     pub(super) pid: AtomicU32,
     /// Forks that led to this process, as far as it or its parents had anything to know.
     pub(super) forks: AtomicU32,
-    /// There is something to know at a fork, an exec or an exit.
+    /// The library has something to do at a fork, an exec or an exit.
     pub(super) used: AtomicBool,
     /// Another process may run on this memory.
     pub(super) lent: AtomicBool,
-    /// A thread that libc knows nothing of may run on it at the same time.
+    /// A thread of which libc knows nothing may run on this memory at the same time.
     pub(super) joined: AtomicBool,
-    /// What [`super::owner`] knows the process by; null: nothing yet.
+    /// The mark by which [`super::owner`] knows the process; null: there is none yet.
     pub(super) mark: AtomicPtr<AtomicU32>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Process {
 pub(crate) fn learn_pid() {
     PROCESS.pid.store(sys::getpid(), Ordering::Relaxed);
     if PROCESS.lent.load(Ordering::Relaxed) {
-        // To this process's parent's children.
+        // That was lent to children of this process's parent.
         PROCESS.lent.store(false, Ordering::Relaxed);
     }
     // SAFETY: this thread's own words.

@@ -26,8 +26,9 @@ pub(crate) fn owns_memory() -> bool {
     (is_marked() || is_ours()) && !words::is_apart()
 }
 
-/// The same, asked of the kernel where memory says so: also of a `vfork` by an instruction of the program's
-/// own, whose child closes or copies what is its parent's. (One that has given up system calls may not ask.)
+/// [`owns_memory`], confirmed by the kernel: also in a child of a `vfork` that the program has made by an
+/// instruction of its own, which closes or copies its parent's descriptors. (A process that has given up
+/// system calls may not ask.)
 pub(crate) fn owns_descriptors() -> bool {
     owns_memory() && (config::is_confined() || sys::getpid() == pid())
 }

@@ -2,9 +2,10 @@
 
 use crate::{config, sys};
 
-/// The turns of one such wait. It yields the processor, until that has taken long. Then strangers want the processor, and who
-/// yields comes behind all of them, for a whole slice of each (0.4 s at nice 15 beside fifty busy threads, where a short sleep took
-/// 1.5 ms); or this thread has a real-time priority, and who does not waits for it in vain. From there on it sleeps.
+/// The turns of one such wait. The thread yields the processor, until that has taken long. A long wait means that strangers want
+/// the processor, and a thread that yields comes behind all of them, for a whole slice of each (0.4 s at nice 15 beside fifty busy
+/// threads, where a short sleep took 1.5 ms); or that this thread has a real-time priority, and a thread without one gets no
+/// processor from its yields. From then on it sleeps.
 pub(crate) struct Rest {
     began: u64,
 }
@@ -12,7 +13,7 @@ pub(crate) struct Rest {
 impl Rest {
     /// Nanoseconds after which a wait is long.
     const LONG: u64 = 1_000_000;
-    /// How long it sleeps then, in nanoseconds.
+    /// How long the thread sleeps in each turn of a long wait, in nanoseconds.
     const NAP: u64 = 50_000;
 
     pub(crate) fn new() -> Self {

@@ -67,8 +67,8 @@ impl Sleep {
         unsafe { Self::new(libc::SYS_ppoll, arguments, seen).make(undo) }
     }
 
-    /// `epoll_pwait(2)` for so many events, where no handler has run since `seen`; a negative number of milliseconds: for
-    /// ever.
+    /// `epoll_pwait(2)` for at most `most` events, if no handler has run since `seen`. A negative number of milliseconds
+    /// means for ever.
     ///
     /// # Safety
     /// What is mapped of the room for events may be written; `mask` is null or a signal set.

@@ -51,14 +51,14 @@ fn learn_name(words: Own) -> Holder {
     Holder(name)
 }
 
-/// How a token was come by.
+/// The outcome of an attempt to take a token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// It is this thread's now.
+    /// This thread has the token.
     Token,
-    /// It is; but the process that had it died in the middle of an operation.
+    /// This thread has the token, whose last holder died in the middle of an operation.
     FromTheDead,
-    /// Not at all: this thread has it, and a signal handler asks; or a stopped process has it.
+    /// The token was not taken: this thread has it already, below the signal handler that asks; or a stopped process has it.
     Nothing,
 }
 
@@ -69,8 +69,8 @@ pub(crate) fn take(token: &Token) -> Got {
     take_while(token, || true)
 }
 
-/// The same for a caller that waits only as long as it is `patient` for a process that is stopped in the middle of an
-/// operation: there is no saying when that goes on.
+/// [`take`] for a caller that waits for a holder which is stopped in the middle of an operation only while `patient`
+/// says so: nobody knows when that one continues.
 #[inline]
 pub(crate) fn take_while(token: &Token, mut patient: impl FnMut() -> bool) -> Got {
     let words = undisturbed::begin();
@@ -106,7 +106,7 @@ pub(crate) struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// Takes a token if it is free, of a connection that a fork shares or not.
+    /// Takes a token if it is free. `options` say whether a fork shares the connection.
     #[inline(always)]
     pub(crate) fn try_take(token: &'a Token, options: &Options) -> Option<Self> {
         let words = undisturbed::begin();
@@ -142,7 +142,7 @@ pub(crate) fn give(token: &Token) {
 fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
     /// Between two looks at a process that is stopped.
     const NAP_MS: i64 = 1;
-    /// A holder that cannot be seen may be stopped after so long (nanoseconds).
+    /// After this time (nanoseconds) a holder that cannot be seen is taken for one that may be stopped.
     const UNSEEN: u64 = 10_000_000;
     let began = sys::now();
     let (mut looks, rest) = (Looks::begin(began), Rest::new());
@@ -170,16 +170,16 @@ fn take_later(token: &Token, patient: &mut dyn FnMut() -> bool) -> Got {
     }
 }
 
-/// When a thread that waits for the end of another one's operation looks whether the process of that one has died, or is
-/// stopped. By the clock: beside busy programs a single yield may take longer than hundreds of them take elsewhere.
+/// Decides when a thread that waits for another one's operation looks whether the process of that one has died, or is
+/// stopped. It goes by the clock: beside busy programs a single yield may take longer than hundreds elsewhere.
 pub(crate) struct Looks {
     next: u64,
 }
 
 impl Looks {
-    /// Before the first look (nanoseconds): mostly an operation is over by then.
+    /// Before the first look (nanoseconds): most operations are over by then.
     const FIRST: u64 = 50_000;
-    /// Between two.
+    /// Between two looks (nanoseconds).
     const EVERY: u64 = 1_000_000;
 
     pub(crate) fn begin(now: u64) -> Self {
@@ -203,20 +203,21 @@ pub(crate) fn is_held_by_dead(token: &Token) -> bool {
     token.holder().is_some_and(is_dead)
 }
 
-/// Whether a process holds the token that is stopped, if it is of this PID namespace, and can be looked at: there is no saying when it goes on.
+/// Whether a stopped process holds the token, so that nobody knows when it is given back. `false`, too, if the process is of
+/// another PID namespace, or cannot be looked at.
 pub(crate) fn is_held_by_stopped(token: &Token) -> bool {
     holder_is_stopped(token) == Some(true)
 }
 
-/// The same; `None`: it cannot be looked at.
+/// Whether a stopped process holds the token. `None`: it cannot be looked at.
 fn holder_is_stopped(token: &Token) -> Option<bool> {
     let process = |holder: Holder| (holder.0 >> PID_SHIFT) as u32;
     let other = token.holder().map(process).filter(|&other| other != pid());
     other.map_or(Some(false), sys::is_stopped)
 }
 
-/// Whether another thread holds the token, of this process or of one that lives and is not stopped, so that it goes on as soon as it
-/// has a processor.
+/// Whether another thread holds the token that needs only a processor to continue: one of this process, or of one that lives and is
+/// not stopped.
 pub(crate) fn is_held_by_running(token: &Token) -> bool {
     token.holder().is_some_and(|holder| {
         let process = (holder.0 >> PID_SHIFT) as u32;

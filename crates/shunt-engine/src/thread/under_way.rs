@@ -13,7 +13,7 @@ use super::words;
 
 pub(crate) use super::words::Call;
 
-/// There is no such call.
+/// No call is noted.
 const NONE: Call = Call {
     object: ptr::null(),
     number: 0,
@@ -72,21 +72,21 @@ fn place() -> *mut c_int {
     unsafe { &raw mut (*words::here()).place }
 }
 
-/// This thread is about to sleep in the place of that number, or sleeps no more.
+/// Notes that this thread is about to sleep in the place of this number, or (`None`) sleeps no more.
 pub(crate) fn set_place(number: Option<c_int>) {
     // SAFETY: this thread's own words; a handler that comes now takes the note away.
     unsafe { place().write_volatile(number.map_or(0, |n| n + 1)) };
 }
 
-/// Whether this thread is about to sleep there, or sleeps, and has been interrupted by a handler that is not
-/// known.
+/// Whether this thread sleeps in this place, or is about to, and the handler that has interrupted it was not
+/// seen.
 pub(crate) fn is_in_place(number: c_int) -> bool {
     // SAFETY: this thread's own words.
     unsafe { place().read_volatile() == number + 1 }
 }
 
-/// In a handler of this thread, before the program's: takes the notes away. The number of the place, and the
-/// object of the call.
+/// Called in a signal handler of this thread, before the program's own: takes the notes away, and returns
+/// the number of the place and the object of the call.
 ///
 /// # Safety
 /// All calls are on objects of this type.

@@ -43,7 +43,7 @@ pub(super) fn begin() -> Own {
     words
 }
 
-/// They may come again, those that waited at once.
+/// Handlers may run again. Those that had to wait run at once.
 #[inline(always)]
 pub(super) fn end(words: Own) {
     compiler_fence(Ordering::SeqCst);
@@ -54,7 +54,7 @@ pub(super) fn end(words: Own) {
     }
 }
 
-/// Does some work of which a handler sees nothing or all.
+/// Does work so that a signal handler sees either nothing of it or all.
 pub(crate) fn all_of<R>(work: impl FnOnce() -> R) -> R {
     let words = begin();
     let result = work();
@@ -74,14 +74,14 @@ fn let_come(words: *mut Words) {
     }
 }
 
-/// In a handler: whether the program's has to wait.
+/// In a signal handler: whether the program's own has to wait.
 pub(crate) fn has_begun() -> bool {
     // SAFETY: this thread's own words.
     unsafe { (*here()).depth > 0 }
 }
 
-/// In a handler: sends the signal again, to come later. `info` if the
-/// program's handler asked for it.
+/// In a signal handler: sends the signal to this thread again, to come later. With `info` if the
+/// program's handler has asked for that.
 ///
 /// # Safety
 /// The kernel's arguments to the running handler.

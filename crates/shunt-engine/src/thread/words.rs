@@ -7,17 +7,17 @@ use libc::c_int;
 pub(super) struct Words {
     /// Handlers that have run ([`super::signals`]).
     pub(super) seen: u64,
-    /// Operations that handlers wait for ([`super::undisturbed`]).
+    /// How many operations are under way for which handlers wait ([`super::undisturbed`]).
     pub(super) depth: i32,
-    /// Some do.
+    /// Whether some handler waits.
     pub(super) put_off: bool,
     /// This thread does not share its descriptors with the others.
     apart: bool,
-    /// The mask to come back to then.
+    /// The signal mask to restore when it no longer has to.
     pub(super) mask: u64,
     /// The thread's name at tokens ([`super::token`]); 0: not known yet.
     pub(super) name: u64,
-    /// The call that handlers interrupt ([`super::under_way`]).
+    /// The call that a handler would interrupt ([`super::under_way`]).
     pub(super) call: Call,
     /// How many such calls there have been.
     pub(super) calls: u32,
@@ -80,20 +80,20 @@ impl Own {
         Self(here())
     }
 
-    /// Where they are. A handler of this thread may change them at any moment.
+    /// The address of the words. A signal handler of this thread may change them at any moment.
     #[inline(always)]
     pub(super) fn get(self) -> *mut Words {
         self.0
     }
 }
 
-/// A call that handlers interrupt. Plain values, which outlive the call's frame.
+/// A call that a handler may interrupt. Plain values, which outlive the call's frame.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Call {
     /// What the call is counted on; null: there is no such call.
     pub(super) object: *const (),
-    /// Tells it from other calls of this thread.
+    /// A number that tells the call from others of this thread.
     pub(super) number: u32,
 }
 

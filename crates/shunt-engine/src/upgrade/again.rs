@@ -29,7 +29,8 @@ use crate::stream::{Conn, is_plain, say_again, waits_for_many};
 use crate::thread::{self, give};
 use crate::{control, epoll, stats, sys, tcp};
 
-/// A call on a connection, by that descriptor, of which a direction is the kernel's again. Without a token.
+/// A call on this descriptor finds a direction back with the kernel: brings the connection back to its rings, if it is
+/// time. Without a token.
 #[cold]
 pub(crate) fn may_return(socket: &'static Socket, fd: c_int) {
     let Some(conn) = &Conn::attached(socket, fd) else {
@@ -58,7 +59,7 @@ fn ask(conn: &Conn) {
     }
 }
 
-/// A relative, or what it has become, may have sent it back to TCP.
+/// Notes that a relative, or the program that it has become, has sent the connection back to TCP.
 fn note(conn: &Conn) {
     let socket = conn.socket;
     let untold = socket.again.owes_report() || !socket.is_downgraded();
@@ -72,8 +73,8 @@ fn note(conn: &Conn) {
     }
 }
 
-/// A peer that is ready for the next life, and has not begun with its ring in this one, never
-/// will: what comes from it is the kernel's.
+/// A peer that is ready for the next life, and has not entered its ring in this one, never will:
+/// leaves the incoming direction to the kernel.
 fn settle(conn: &Conn) {
     let token = &conn.pair.own.receiving.token;
     if conn.receiver().is_skipped() && conn.take(token) {
@@ -119,7 +120,7 @@ fn try_again(conn: &Conn) {
             give(&own.sending.token);
             return;
         }
-        // Nobody is in the middle of anything.
+        // With both tokens no operation is under way.
         if is_free(conn) && conn.pair.life() + 1 == next {
             conn.receiver().say_ready();
         }
@@ -139,8 +140,8 @@ fn try_again(conn: &Conn) {
     }
 }
 
-/// Registrations that were made while it was the kernel's come to our sets. The caller holds no token: a thread that
-/// holds a set's lock may wait for one.
+/// Moves registrations that were made while the connection was the kernel's to the inner sets. The caller holds no
+/// token, since a thread that holds a set's lock may wait for one.
 fn carry(conn: &Conn, locked: &Locked) -> bool {
     epoll::obstacle(locked, conn.pair, Known::Nothing).is_none()
         && epoll::carry(locked, conn.fd, conn.pair, Known::Nothing) == Some(true)
@@ -187,14 +188,14 @@ fn begin_with_tokens(conn: &Conn, next: u32) -> bool {
     if let (true, Some(consumed), Some(flags)) = (begins, consumed, flags) {
         let nonblock = u32::from(flags & libc::O_NONBLOCK as usize != 0);
         own.options.nonblock.store(nonblock, Ordering::Relaxed);
-        // Relatives that have it no more may have left this behind.
+        // Relatives that no longer have the connection may have left a count here.
         own.sending.in_kernel.store(0, Ordering::Relaxed);
         if own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
             socket.share.settle();
             own.options.forked.store(slot::INHERITED, Ordering::Release);
         }
         socket.again.insists.store(false, Ordering::Relaxed);
-        // Another process that had it meanwhile may have set one.
+        // Another process that had the connection meanwhile may have set a timeout.
         let unknown = !(NO_RCVTIMEO | NO_SNDTIMEO);
         socket
             .settings

@@ -15,7 +15,7 @@ use crate::link::Pair;
 use crate::socket::{BETWEEN_HOSTS, Locked, Socket, Stage};
 use crate::{config, control, epoll, reach, signal, stats, stream, sys, tcp, wake};
 
-/// A call on a paired socket: attaches it if that can be. `true` if it is attached now.
+/// A call on a paired socket: attaches it if possible. `true` if it is attached now.
 pub(super) fn attach_paired(socket: &'static Socket, fd: c_int, known: Known) -> bool {
     match socket.stage() {
         Stage::Attached => true,
@@ -26,21 +26,22 @@ pub(super) fn attach_paired(socket: &'static Socket, fd: c_int, known: Known) ->
     }
 }
 
-/// Whether its acceptor, which was paired at once, may still hand it on to somebody
-/// else, as it has not used it.
+/// Whether the acceptor, which was paired at once and has not used the connection yet, may still
+/// hand it on to another process.
 fn awaits_acceptor(socket: &Socket) -> bool {
     if !(config::claims_at_once() || socket.tries()) || socket.role() != Role::Connector {
         return false;
     }
     control::check_mail();
     let is_unused = |pair: &Pair| pair.peer_state() & (slot::READY | slot::REFUSED) == 0;
-    // One on another host says so only to a connector that is attached.
+    // An acceptor on another host tells only a connector that is attached.
     let waits =
         |pair: &Pair| !pair.link.is_between_hosts() && is_unused(pair) && !is_left(socket, pair);
     socket.pair().is_some_and(waits)
 }
 
-/// Takes what a peer on another host has told of itself; one on this host says it in memory that both have.
+/// Takes in what a peer on another host has told of itself. (A peer on this host writes it in
+/// shared memory.)
 pub(super) fn hear(pair: &Pair) {
     if pair.link.is_between_hosts() {
         reach::progress();
@@ -52,7 +53,8 @@ fn is_left(socket: &Socket, pair: &Pair) -> bool {
     socket.dealings.left.load(Ordering::Relaxed) == pair.generation
 }
 
-/// The peer has handed its end on: whoever has it may claim it.
+/// The peer has handed its end on: asks for another pair, as the process that has it now may claim
+/// it.
 fn pair_again(socket: &Locked, fd: c_int) {
     if socket.move_on(Stage::Paired, Stage::Candidate) {
         socket.set_reason(Reason::Pending);
@@ -87,11 +89,11 @@ fn attach(socket: &'static Socket, fd: c_int, known: Known) -> bool {
 
 /// Why a socket is not attached just now.
 enum Obstacle {
-    /// That passes: a later call tries again.
+    /// Something that passes: a later call tries again.
     For(Reason),
-    /// It is a plain one from here on.
+    /// The socket is plain from here on.
     Plain(Reason),
-    /// It has another stage by now, or another pair is asked for.
+    /// The socket has another stage by now, or another pair is asked for.
     Over,
 }
 
@@ -109,7 +111,7 @@ fn try_attach(socket: &Locked, fd: c_int, known: Known, pollers: u32) -> bool {
         Err(Obstacle::Over) => return false,
     }
     if pollers > 0 {
-        // Threads that poll the kernel's socket come and say that they sleep on the connection.
+        // Threads that poll the kernel's socket wake, and register as sleepers of the connection.
         wake::wake_all();
     }
     control::report_shunted(socket.socket);
@@ -117,7 +119,8 @@ fn try_attach(socket: &Locked, fd: c_int, known: Known, pollers: u32) -> bool {
     true
 }
 
-/// One after the other: the peer's end, relatives, sets, the kernel's socket; and publishes `READY`.
+/// Looks at the peer's end, relatives, sets and the kernel's socket, one after the other; then
+/// publishes `READY`.
 fn attach_now(socket: &Locked, fd: c_int, known: Known) -> Result<(), Obstacle> {
     let pair = socket.pair().ok_or(Obstacle::Over)?;
     look_at_peer(socket, fd, pair)?;
@@ -169,7 +172,8 @@ fn look_at_peer(socket: &Locked, fd: c_int, pair: &Pair) -> Result<(), Obstacle>
     Ok(())
 }
 
-/// Whether this process has it alone, or has since a fork.
+/// Whether this process has the connection alone, or shares it since a fork that came after the
+/// pairing.
 fn look_at_relatives(socket: &Socket, pair: &Pair) -> Result<(), Obstacle> {
     let forked = &pair.own.options.forked;
     if forked.load(Ordering::Acquire) == slot::SHARED {
@@ -178,13 +182,14 @@ fn look_at_relatives(socket: &Socket, pair: &Pair) -> Result<(), Obstacle> {
         }
         forked.store(slot::INHERITED, Ordering::Release);
     } else if socket.share.is_shared() {
-        // Since before it was paired: the others' copies are plain.
+        // The fork came before the pairing: the other processes use their copies as plain sockets.
         return Err(Obstacle::For(Reason::Forked));
     }
     Ok(())
 }
 
-/// Whether the kernel's socket is as the rings can be, and where it is: notes that in our slot.
+/// Whether the state of the kernel's socket allows rings. Notes in our slot how many bytes it has
+/// delivered.
 fn look_at_kernel(socket: &Socket, fd: c_int, own: &Slot) -> Result<(), Obstacle> {
     let flags = sys::fcntl(fd, libc::F_GETFL, 0).map_err(|_| Obstacle::Over)?;
     let refused = if flags & libc::O_ASYNC as usize != 0 {
@@ -223,7 +228,7 @@ fn tell_host(socket: &Socket, pair: &Pair) -> Result<(), Reason> {
     let link = pair.link.own_number();
     // SAFETY: the link is forgotten before it is unmapped; the view is written for that link alone.
     unsafe { reach::open(link, pair.number, pair.life(), lines, stream::hear_news) }?;
-    // What this side publishes, and how far it reads, the NIC says.
+    // The NIC tells the peer what this side publishes, and how far it reads.
     publish::set_bits(&pair.peer.face.wait, slot::MIRRORED);
     socket
         .hints
@@ -232,7 +237,7 @@ fn tell_host(socket: &Socket, pair: &Pair) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Tells the peer that this side never will.
+/// Tells the peer that this side never honours the rings.
 fn refuse_peer(own: &Slot, reason: Reason) -> Obstacle {
     own.face.state.fetch_or(slot::REFUSED, Ordering::AcqRel);
     Obstacle::Plain(reason)

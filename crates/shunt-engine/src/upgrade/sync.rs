@@ -29,12 +29,13 @@ use crate::{control, sys};
 /// The longest that one call waits, in nanoseconds.
 const LONGEST: u64 = 150_000_000;
 
-/// The same for an `accept` that this thread will make itself, unless another one has just begun
-/// to.
+/// The longest that a call waits for an `accept` that this thread will make itself, unless another
+/// thread has just begun one.
 const SHORT: u64 = 5_000_000;
 
-/// A process that has waited so often in a row in vain waits no longer than [`SHORT`] until somebody has come: a
-/// program that first makes many connections and then accepts them would take minutes.
+/// After this many waits in a row that came to nothing a process waits for [`SHORT`] at most, until a wait
+/// has met its other end: otherwise a program that first makes many connections and then accepts them would
+/// take minutes.
 const MANY_VAIN: u32 = 4;
 static VAIN: AtomicU32 = AtomicU32::new(0);
 
@@ -45,8 +46,8 @@ fn is_on() -> bool {
     config::upgrade() == Upgrade::Sync
 }
 
-/// Whether the next call on a connection is to complete it. Not of one that another program or process has made: bytes may have
-/// gone by it, its other end need not be in a call soon, and a call that waits for that before its own sleep would not be
+/// Whether the next call on a connection should complete it. Not if another program or process has made it: bytes may have been
+/// sent on it, its other end need not be in a call soon, and a call that waits for that before its own sleep would not be
 /// interrupted by a signal.
 #[inline]
 pub(super) fn is_due(socket: &Socket) -> bool {
@@ -73,7 +74,7 @@ pub(crate) fn before_fork(listener: &Socket) {
     }
 }
 
-/// Once for each connection that has come about: waits, within bounds, until both of its ends
+/// Called once for each connection that has been made: waits, within bounds, until both of its ends
 /// are attached.
 pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
     let begun = matches!(socket.stage(), Stage::Claimed | Stage::Paired);
@@ -99,8 +100,8 @@ pub(crate) fn complete(socket: &'static Socket, fd: c_int) {
     }
 }
 
-/// Whether somebody has come for whom to wait: not if this process accepts its own connection,
-/// for which the connector may have waited in vain.
+/// Whether this wait shows that waiting pays. It does not if this process has accepted its own
+/// connection: the connector may have waited for that without success.
 fn has_come(socket: &Socket) -> bool {
     socket.role() != Role::Acceptor || other_end(socket).is_none()
 }
@@ -156,7 +157,7 @@ fn is_attached_there(socket: &'static Socket) -> bool {
     if attach_paired(other, other.fd(), Known::Nothing) {
         return true;
     }
-    // What another thread is just busy with may be done in a moment.
+    // If another thread is busy with it, it may be done in a moment.
     is_alone() || !matches!(other.reason(), Reason::Busy | Reason::Pending)
 }
 
@@ -179,7 +180,7 @@ fn listener(port: u16) -> Option<&'static Socket> {
     sockets.find(|socket| socket.stage() == Stage::Listener && socket.port() == port)
 }
 
-/// Nobody has come in time: if nobody is known to accept there, this thread will.
+/// Ends a wait that took too long. If no thread is known to accept there, this one will have to.
 fn give_up(socket: &Socket, waited: u64) {
     let o = Ordering::Relaxed;
     if waited >= LONGEST {

@@ -1,4 +1,4 @@
-//! Trials: of many short connections to one port now and then one is brought to its rings at once, to see whether the next ones
+//! Trials: now and then one of many short connections to a port is brought to its rings at once, to see whether the next ones
 //! can use its socket again ([`crate::recycle`]).
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //! acceptor:                                                       accept │ sees that at the board │ claims │ likewise
 //! ```
 //!
-//! Each wait is bounded. While trials come to nothing each is followed by twice as many connections without one as the one before, so that
-//! those cost what they cost. With each connection that uses a socket again it is half as many, and soon each `connect` that finds
-//! none to use again is a trial. Where some are kept and nobody waits there, time and again, none is tried, and nobody waits for that.
+//! Each wait is bounded. As long as trials come to nothing, each is followed by twice as many ordinary connections as the last one, which
+//! cost nothing more. Each connection that uses a socket again halves their number, and soon each `connect` that finds no socket to use
+//! again is a trial. If connections are kept and time and again no thread waits there, there are no trials, and nobody waits for one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,21 +18,21 @@ use crate::config;
 use crate::control;
 use crate::socket::{Socket, Stage};
 
-/// So many short connections come before the first trial; ...
+/// How many short connections come before the first trial; ...
 const FIRST: u32 = 32;
-/// ... and never more than so many before the next one.
+/// ... and at most before each next one.
 const MOST: u32 = 1 << 15;
-/// After one that came to nothing where those before did not: so many.
+/// How many come after a trial that came to nothing where those before it did not.
 const AGAIN: u32 = 8;
 
-/// So many connects in a row that found nobody waiting at what is kept say that the acceptor is busy.
+/// This many connects in a row that found nobody waiting at a kept connection show that the acceptor is busy.
 const MANY: u32 = 4;
 
 /// The longest that a connector waits in a trial, in nanoseconds: before the connection is made, ...
 const SAYING: u64 = 1_000_000;
 /// ... and after that.
 const CONNECTING: u64 = 4_000_000;
-/// The same of an acceptor, whom others may wait for.
+/// The longest that an acceptor waits: others may wait for it.
 const ACCEPTING: u64 = 1_000_000;
 
 /// What this process has seen of connections to one port.
@@ -41,13 +41,13 @@ struct Port {
     number: AtomicU32,
     /// How many short ones come before the next trial; 0: each may be one.
     pause: AtomicU32,
-    /// How many have come.
+    /// How many short ones have come since the last trial.
     short: AtomicU32,
-    /// How many connects in a row have found that something is kept and nobody waits there.
+    /// How many connects in a row have found that a connection is kept, but no thread waits there.
     missed: AtomicU32,
 }
 
-/// A port that finds its place taken takes it, and begins anew.
+/// A port whose place another port has takes the place over, and begins anew.
 static PORTS: [Port; 64] = [const { Port::new() }; 64];
 
 impl Port {
@@ -71,7 +71,7 @@ impl Port {
         port
     }
 
-    /// So many come before the next trial.
+    /// Lets `pause` short connections come before the next trial.
     fn wait(&self, pause: u32) {
         self.pause.store(pause, Ordering::Relaxed);
         self.short.store(0, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Port {
             && !self.is_missed()
     }
 
-    /// The same, and those that follow count anew: many may be under way at once.
+    /// Whether a trial is due. If so, the count of short connections begins anew, since many may be under way at once.
     fn takes_turn(&self) -> bool {
         let is_due = self.is_due();
         if is_due {
@@ -105,7 +105,8 @@ impl Port {
         self.missed.store(missed, Ordering::Relaxed);
     }
 
-    /// Whether a connect is to wait for somebody who waits: also now and then where those before have done so in vain.
+    /// Whether a `connect` should wait until a thread waits at a kept connection. Now and then it should even if the waits before
+    /// came to nothing.
     fn may_wait(&self) -> bool {
         !self.is_missed() || self.missed.load(Ordering::Relaxed).is_power_of_two()
     }
@@ -133,13 +134,13 @@ pub(crate) fn begin(socket: &Socket, port: u16) {
     socket.on_trial.store(tries, Ordering::Relaxed);
 }
 
-/// One was accepted: is it one that its connector tries?
+/// A connection was accepted: notes it as a trial if its connector does.
 pub(crate) fn follow(socket: &Socket, listener: &Socket) {
     let tries = config::recycles() && control::is_tried(listener.port());
     socket.on_trial.store(tries, Ordering::Relaxed);
 }
 
-/// A connector has claimed a connection before it makes it: if that is a trial, its acceptor is to see it when it accepts.
+/// A connector has claimed a connection that it is about to make. If that is a trial, this waits until the acceptor can see so.
 pub(super) fn await_said(socket: &Socket) {
     if socket.tries() && socket.stage() == Stage::Claimed {
         control::await_trial(socket.port(), SAYING);
@@ -179,17 +180,17 @@ pub(crate) fn note_used(port: u16) {
     Port::of(port).note_used();
 }
 
-/// A `connect` to that port might, but nobody waits there.
+/// A `connect` to this port could use a kept socket, but no thread waits there.
 pub(crate) fn note_missed(port: u16) {
     Port::of(port).note_missed();
 }
 
-/// Whether such a `connect` is to wait for somebody.
+/// Whether a `connect` to this port should wait until a thread waits at a kept connection.
 pub(crate) fn may_wait(port: u16) -> bool {
     config::upgrade() == config::Upgrade::Sync || Port::of(port).may_wait()
 }
 
-/// One that was put aside is given up: nobody has used it again for as long as it was kept.
+/// A connection that was put aside is given up: it was not used again in all the time that it was kept.
 pub(crate) fn note_unused(socket: &Socket) {
     if socket.role() == Role::Connector {
         let port = Port::of(socket.port());

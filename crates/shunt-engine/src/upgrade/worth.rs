@@ -7,8 +7,8 @@ use crate::config::{self, Upgrade};
 use crate::control::Vain;
 use crate::socket::{Socket, Stage};
 
-/// Connections that were claimed at once (eager): in vain if they ended before anybody used them in shared
-/// memory. The others are claimed when they have shown that they live.
+/// Claims of connections at once (eager). They come to nothing if the connection ends before it was used
+/// in shared memory. If too many do, connections are claimed only when they have shown that they live.
 static AT_ONCE: Vain = Vain::new();
 
 /// Whether to claim a new connection at once.
@@ -16,7 +16,7 @@ pub(super) fn is_eager() -> bool {
     claims_new(config::upgrade(), || AT_ONCE.pays())
 }
 
-/// The same in a mode, where it is asked for whether that pays only if it matters.
+/// Whether to claim a new connection at once in this mode. It asks `pays` only if that matters.
 fn claims_new(mode: Upgrade, pays: impl FnOnce() -> bool) -> bool {
     match mode {
         Upgrade::Eager => pays(),
@@ -35,7 +35,7 @@ pub(crate) fn note_end(socket: &Socket) {
     }
 }
 
-/// One is used in shared memory.
+/// A connection is used in shared memory.
 pub(super) fn note_use() {
     AT_ONCE.reset();
 }

@@ -35,8 +35,8 @@ static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 /// This process has been given sockets to be called at.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
-/// A place in stock. Whoever moves it to [`CHANGING`] changes it alone; one that a thread is changing is passed over by
-/// all others, however long that takes.
+/// A place in stock. The thread that moves it to [`CHANGING`] changes it alone; all others pass over a place that is
+/// being changed, however long that takes.
 struct Spare {
     stage: AtomicU32,
     /// A socket for a channel, …
@@ -62,7 +62,7 @@ impl Spare {
         self.stage.load(Ordering::Relaxed) == stage
     }
 
-    /// Changes it, if it is in that stage and nobody else changes it.
+    /// Changes the place, if it is in the stage `from` and no other thread changes it.
     fn change<R>(&self, from: u32, change: impl FnOnce(&Self) -> (u32, R)) -> Option<R> {
         let begun =
             self.stage
@@ -73,7 +73,7 @@ impl Spare {
         Some(result)
     }
 
-    /// Puts a socket there. `None`: there is one.
+    /// Puts a socket into the place. `None`: there is one already.
     fn put(&self, fd: c_int, namespace: u64) -> Option<bool> {
         self.change(EMPTY, |spare| {
             spare.namespace.store(namespace, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Spare {
         })
     }
 
-    /// Takes out what is there, if there is anything.
+    /// Takes the socket out of the place, if there is one.
     fn take(&self) -> Option<(c_int, u64)> {
         let taken = self.change(FULL, |spare| {
             let fd = spare.socket.take();
@@ -92,12 +92,12 @@ impl Spare {
     }
 }
 
-/// The same name, in that namespace or in this process's.
+/// The form of a channel's name for the daemon's namespace (`abroad`), or for this process's own.
 pub(super) fn name(name: u64, abroad: bool) -> u64 {
     if abroad { name | BIT } else { name & !BIT }
 }
 
-/// Whether a name is one of that namespace.
+/// Whether a name is looked up in shuntd's namespace.
 pub(super) fn is_name(name: u64) -> bool {
     name & BIT != 0
 }
@@ -107,12 +107,12 @@ pub(super) fn namespace() -> u64 {
     NAMESPACE.load(Ordering::Relaxed)
 }
 
-/// Whether there is a socket for a channel that has none of these.
+/// Whether there is a socket in stock for a channel.
 pub(super) fn is_any() -> bool {
     is_called() && STOCK.iter().any(|spare| spare.is_in(FULL))
 }
 
-/// So many are in stock.
+/// How many sockets are in stock.
 fn count() -> u32 {
     STOCK.iter().filter(|spare| spare.is_in(FULL)).count() as u32
 }
@@ -187,7 +187,7 @@ pub(super) fn sender() -> Option<c_int> {
     SENDER.get()
 }
 
-/// Sends a call to a name of that namespace. `false`: nobody has heard it.
+/// Sends a call to a name of shuntd's namespace. `false`: nobody has heard it.
 pub(super) fn call(name: u64, secret: u64) -> bool {
     let heard = sending(|| {
         let known = SENDER.number();
@@ -200,12 +200,12 @@ pub(super) fn call(name: u64, secret: u64) -> bool {
     heard
 }
 
-/// In a forked child: what is in stock is its parent's, which would have calls for both.
+/// In a forked child: drops the stock, which is the parent's. If both used it, each would get calls for the other.
 pub(super) fn after_fork_child() {
     IS_CALLED.store(false, Ordering::Relaxed);
     demand::forget();
     for spare in &STOCK {
-        // Also what a thread of the parent was just changing.
+        // Also places that a thread of the parent was just changing.
         if spare.stage.swap(EMPTY, Ordering::Relaxed) != EMPTY
             && let Some(fd) = spare.socket.take()
         {
@@ -214,7 +214,7 @@ pub(super) fn after_fork_child() {
     }
 }
 
-/// If `fd` is the number of one of them and the program wants it: moves elsewhere.
+/// Moves one of these sockets to another number, if the program wants its number `fd`.
 pub(super) fn make_way(fd: c_int) {
     for spare in STOCK.iter().filter(|spare| spare.socket.number() == fd) {
         spare.change(FULL, |spare| (FULL, spare.socket.make_way(fd)));

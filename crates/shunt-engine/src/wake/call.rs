@@ -1,4 +1,4 @@
-//! One call: by which socket?
+//! One call, by the socket that suits the name.
 
 use libc::c_int;
 use shunt_shm::wake::Address;
@@ -21,7 +21,7 @@ pub(crate) fn call(at: &Address) -> bool {
     }
 }
 
-/// Whether there is a channel of that name, whose owner hears nothing of the question.
+/// Whether there is a channel of this name. Its owner does not notice the question.
 pub(crate) fn is_there(name: u64) -> bool {
     const NO_SECRET: u64 = 0;
     sending(|| {

@@ -20,8 +20,8 @@ static MAKING: AtomicBool = AtomicBool::new(false);
 /// process send there.
 pub(super) fn call(name: u64, secret: u64) -> bool {
     let heard = sending(|| {
-        // A number that the program has made something else of is not sent to; that it has closed it
-        // behind our back the kernel says.
+        // A number that is known to name something of the program's is not used. If the program has
+        // closed it unseen, the kernel says so.
         let known = SENDER.number();
         SENDER.is_kept() && is_heard(known, name, secret)
             || sender().is_some_and(|sender| sender != known && is_heard(sender, name, secret))
@@ -33,7 +33,7 @@ pub(super) fn call(name: u64, secret: u64) -> bool {
     heard
 }
 
-/// Keeps the socket no more. Whoever gets it closes it, or has its number name something else.
+/// Gives the socket up. The caller closes it, or makes its number name something else.
 pub(super) fn give_up() -> Option<c_int> {
     let given_up = SENDER.take()?;
     if !undisturbed::has_begun() {
@@ -42,7 +42,7 @@ pub(super) fn give_up() -> Option<c_int> {
     Some(given_up)
 }
 
-/// The same by a socket of its own, which takes the place of the one that is full.
+/// Calls by a new socket, which takes the place of the one that is full.
 #[cold]
 fn call_anew(name: u64, secret: u64) -> bool {
     if config::is_confined() {
@@ -56,7 +56,7 @@ fn call_anew(name: u64, secret: u64) -> bool {
         let former = SENDER.take();
         SENDER.keep(sys::move_high(fd));
         if let Some(former) = former {
-            // This thread is itself one that sends, and no other one waits here meanwhile (`MAKING`).
+            // 1: this thread is itself one that sends; and no other one waits here meanwhile (`MAKING`).
             await_sent(1);
             sys::close(former);
         }
@@ -103,11 +103,11 @@ pub(super) fn after_fork_child() {
     sending::after_fork_child();
 }
 
-/// If `fd` is the sender's number and the program wants it: moves elsewhere.
+/// Moves the sender to another number, if the program wants its number `fd`.
 pub(super) fn make_way(fd: c_int) {
     if SENDER.number() == fd {
         SENDER.make_way(fd);
-        // Not for itself, in a handler that is not put off.
+        // In a signal handler it does not wait: the thread would wait for itself.
         if !undisturbed::has_begun() {
             await_sent(0);
         }

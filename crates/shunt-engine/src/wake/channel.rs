@@ -20,7 +20,7 @@ pub(crate) struct Channel {
     socket: Kept,
     name: AtomicU64,
     secret: AtomicU64,
-    /// The namespace of a name that peers elsewhere can call.
+    /// The network namespace of its name, if peers in other namespaces can call it.
     namespace: AtomicU64,
     /// 1 + the number by which a thread is about to poll it, or polls it; 0: none; or [`INTERRUPTED`].
     watched: AtomicI32,
@@ -49,12 +49,12 @@ impl Channel {
         self.socket.is_kept()
     }
 
-    /// The same, if the number names it still.
+    /// The number of the socket, if that still names it.
     pub(crate) fn socket(&self) -> Option<c_int> {
         self.socket.get()
     }
 
-    /// Opens it, unless it is open. By one thread at a time. `false`: that cannot be done.
+    /// Opens the channel, unless it is open. By one thread at a time. `false`: that cannot be done.
     pub(crate) fn open(&self) -> bool {
         if self.is_open() {
             return true;
@@ -96,8 +96,9 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether it is to be closed and opened again: peers in other network namespaces cannot call it, and
-    /// could then; or it is of a former shuntd's namespace, where none of those that come now can.
+    /// Whether the channel should be closed and opened again: peers in other network namespaces cannot
+    /// call it now, and could then; or it is in a former shuntd's namespace, where new peers cannot call
+    /// it.
     pub(crate) fn is_outdated(&self) -> bool {
         if abroad::is_name(self.name.load(Ordering::Relaxed)) {
             self.namespace.load(Ordering::Relaxed) != abroad::namespace()
@@ -106,31 +107,31 @@ impl Channel {
         }
     }
 
-    /// Whether peers in other network namespaces could not call whoever sleeps there now, but will as soon as shuntd has
-    /// passed more sockets, which it is asked for.
+    /// Whether peers in other network namespaces cannot call this channel now, but can as soon as shuntd has passed more
+    /// sockets, for which it is asked.
     pub(crate) fn awaits_socket(&self) -> bool {
         let is_reached = self.is_open() && abroad::is_name(self.called());
         abroad::is_called() && !is_reached && !abroad::is_any() && demand::wants_some()
     }
 
-    /// Says where it is to be called.
+    /// Writes into `at` where the channel can be called.
     pub(crate) fn tell(&self, at: &Address) {
         let o = Ordering::Relaxed;
         at.say(self.name.load(o), self.secret.load(o));
     }
 
-    /// Takes an address over that names `former` until now.
+    /// Takes over an address that has named `former` until now.
     pub(crate) fn take_over(&self, at: &Address, former: u64) -> bool {
         let o = Ordering::Relaxed;
         at.take(former, self.name.load(o), self.secret.load(o))
     }
 
-    /// Its name, of the last time that it was opened.
+    /// The name that it got when it was last opened.
     pub(crate) fn called(&self) -> u64 {
         self.name.load(Ordering::Relaxed)
     }
 
-    /// Whether an address names this channel still.
+    /// Whether an address still names this channel.
     pub(crate) fn is_told(&self, at: &Address) -> bool {
         at.says(self.name.load(Ordering::Relaxed))
     }
@@ -147,13 +148,14 @@ impl Channel {
         take(fd)
     }
 
-    /// The same without asking first what the number names. The caller knows that it names the channel, as the
-    /// kernel's set has said so; or expects it, as the thread that was called has found what it waited for.
+    /// [`Self::hear`] without asking first what the number names. The caller knows that it names the channel,
+    /// since the kernel's set has told of it; or expects it, since the thread that was called has found what
+    /// it waited for.
     pub(crate) fn hear_sure(&self) -> bool {
         self.is_open() && (take(self.fd()) || self.hear())
     }
 
-    /// Calls from within this process. What peers have sent uses up no room for this.
+    /// Calls a sleeper from within this process. Calls of peers use up no room for this.
     pub(super) fn wake(&self) {
         // A thread that sleeps has the socket also where the number names it no more.
         let o = Ordering::Relaxed;
@@ -168,15 +170,15 @@ impl Channel {
         });
     }
 
-    /// Nobody can call any more; what was in the socket has come too late. It may be opened
-    /// again.
+    /// Closes the channel: nobody can call it any more, and calls in its queue are dropped. It may
+    /// be opened again.
     pub(crate) fn close(&self) {
         if let Some(fd) = self.socket.take() {
             sys::close(fd);
         }
     }
 
-    /// Keeps its socket no more. Whoever gets it closes it, or has its number name something else.
+    /// Gives its socket up. The caller closes it, or makes its number name something else.
     pub(super) fn give_up(&self) -> Option<c_int> {
         self.socket.take()
     }
@@ -185,7 +187,7 @@ impl Channel {
     pub(super) fn watch(&self) -> c_int {
         loop {
             let fd = self.fd();
-            // In this order: a thread that changes the number either sees that, or its change is seen.
+            // In this order: a thread that changes the number either sees this word, or its change is seen here.
             self.watched.store(fd + 1, Ordering::SeqCst);
             if self.fd() == fd {
                 return fd;
@@ -193,12 +195,12 @@ impl Channel {
         }
     }
 
-    /// In a handler of the thread that polls it: that does so no more, nor begins to.
+    /// In a signal handler of the thread that polls it: that thread polls no more, and will not begin to.
     pub(super) fn interrupt(&self) {
         self.watched.store(INTERRUPTED, Ordering::Release);
     }
 
-    /// Whether a handler has run in the thread that polled it, and that has not gone on.
+    /// Whether a handler has run in the thread that polled it, and the thread has not continued.
     pub(super) fn is_interrupted(&self) -> bool {
         self.watched.load(Ordering::Acquire) == INTERRUPTED
     }
@@ -208,10 +210,10 @@ impl Channel {
         self.watched.store(0, Ordering::Release);
     }
 
-    /// If `fd` is its number and the program wants that: moves to another number. A thread that polls the old number
-    /// sleeps on the same socket until something wakes it; then the kernel looks the number up anew (`ppoll`). So
-    /// this wakes that thread while the old number still names the socket, and waits until it polls no more, if the
-    /// caller `may_wait`. It does not wait where there is no other number: the thread cannot be called then.
+    /// Moves to another number, if the program wants its number `fd`. A thread that polls the old number sleeps on
+    /// the same socket until something wakes it; then the kernel looks the number up anew (`ppoll`). So this wakes
+    /// that thread while the old number still names the socket, and waits until it polls no more, if the caller
+    /// `may_wait`. It does not wait if no other number is free: the thread cannot be called then.
     pub(crate) fn make_way(&self, fd: c_int, may_wait: bool) {
         if self.fd() != fd {
             return;

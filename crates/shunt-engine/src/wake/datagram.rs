@@ -1,4 +1,4 @@
-//! One call: a datagram to an abstract name, which says a word.
+//! How one call is made: by a datagram to an abstract name, which contains the secret word.
 
 use std::mem::offset_of;
 
@@ -29,8 +29,8 @@ pub(super) fn listen_for(fd: c_int, secret: u64) -> Result<usize, Errno> {
     sys::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Takes a call out. A datagram goes although there is no room for it, and says how long it was (`MSG_TRUNC`). If a
-/// stream has the number by now, nothing is taken from it.
+/// Takes a call out. `MSG_TRUNC` with no buffer removes a datagram and returns its length. If the number names a
+/// stream by now, nothing is taken from that.
 pub(super) fn take(fd: c_int) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     let called = sys::recv(fd, std::ptr::null_mut(), 0, flags).is_ok_and(|n| n > 0);
@@ -53,7 +53,7 @@ pub(super) fn address(name: u64) -> (sockaddr_un, usize) {
     // SAFETY: all-zero is a valid address.
     let mut address: sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
-    // Text, as tools that list such sockets expect.
+    // The name is text, as tools that list such sockets expect.
     let digit = |i| b"0123456789abcdef"[(name >> (4 * i)) as usize & 15];
     let bytes = PREFIX.iter().copied().chain((0..DIGITS).map(digit));
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {

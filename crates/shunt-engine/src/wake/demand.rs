@@ -16,22 +16,22 @@ use shunt_abi::message::{MOST_SOCKETS, SOCKETS};
 
 use crate::sys;
 
-/// So many are in stock at most.
+/// The most sockets that are in stock.
 pub(super) const MOST: usize = 256;
-/// Of the descriptors that a process may have, channels use no more than one in so many.
+/// Channels use no more than one in this many of the descriptors that a process may have.
 pub(super) const SHARE: u64 = 8;
-/// Where no more than so many are in stock, shuntd is asked for as many more as it gives at first.
+/// With this many in stock, or fewer, shuntd is asked for as many more as it gives at first.
 const FEW: u32 = SOCKETS / 2;
-/// So long after an answer that brought less than was asked for shuntd is not asked again (nanoseconds).
+/// How long shuntd is not asked again after an answer that brought less than was asked for (nanoseconds).
 const REST: u64 = 1_000_000_000;
-/// The same where its queue was full.
+/// How long it is not asked again after it had no room for the question (nanoseconds).
 const SHORT_REST: u64 = 1_000_000;
 
-/// So many the present shuntd is to have given.
+/// How many sockets the present shuntd is to give in all.
 static WANTED: AtomicU32 = AtomicU32::new(0);
-/// So many it has given.
+/// How many it has given.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
-/// For how many it has been asked, and has not completed its answer; 0: it owes none.
+/// For how many it has been asked, while its answer is not complete; 0: no answer is due.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 /// Since when those that are missing have been asked for (`sys::now`); 0: they have not.
 static ASKED_SINCE: AtomicU64 = AtomicU64::new(0);
@@ -101,7 +101,7 @@ pub(crate) fn put_off_question() {
     rest(SHORT_REST);
 }
 
-/// The answer is complete, and consisted of so many. With the control lock.
+/// The answer is complete, and brought `given` sockets. With the control lock.
 pub(crate) fn note_answer(given: u32) {
     ASKED_SINCE.store(0, Ordering::Relaxed);
     let is_refused = given < ASKED.swap(0, Ordering::Relaxed);
@@ -133,7 +133,7 @@ fn rest(nanoseconds: u64) {
     REST_UNTIL.store(sys::now() + nanoseconds, Ordering::Relaxed);
 }
 
-/// A channel has taken one, or found none; so many are left in stock.
+/// A channel has taken a socket, or found none; `left` remain in stock.
 pub(super) fn note_taken(is_taken: bool, left: u32) {
     let given = GIVEN.load(Ordering::Relaxed);
     if !is_taken {
@@ -184,7 +184,7 @@ mod tests {
         wants_sockets().then(begin_question)
     }
 
-    /// An answer of so many sockets.
+    /// An answer of `given` sockets.
     fn answer(given: u32) {
         (0..given).for_each(|_| note_given());
         note_answer(given);

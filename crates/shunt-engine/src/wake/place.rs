@@ -10,7 +10,7 @@ use super::demand::SHARE;
 use crate::thread::{self, under_way};
 use crate::{config, sys};
 
-/// So many threads of a process may sleep in places at the same time.
+/// The most threads of a process that may sleep in places at the same time.
 const MOST: usize = 512;
 
 static CHANNELS: [Channel; MOST] = [const { Channel::new() }; MOST];

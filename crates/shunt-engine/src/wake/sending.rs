@@ -24,8 +24,8 @@ pub(super) fn sending<R>(send: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Having given the socket another number: waits for threads that may be sending by the former one, so many
-/// excepted. None of them sleeps.
+/// To be called after the socket has got another number: waits until no more than `except` threads may
+/// still be sending by the former number. None of them sleeps.
 pub(super) fn await_sent(except: u64) {
     while SENDING.load(Ordering::SeqCst) > except {
         sys::sched_yield();

@@ -88,7 +88,7 @@ fn say(tls: &mut Connection, stream: &mut TcpStream, bytes: &[u8]) {
     }
 }
 
-/// So many bytes of what the other side says.
+/// The next `length` bytes of what the other side says.
 fn listen(tls: &mut Connection, stream: &mut TcpStream, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let mut at = 0;

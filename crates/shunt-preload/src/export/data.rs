@@ -14,7 +14,7 @@ use crate::next;
 /// instructions before everything else; and where nothing is shunted, the real call.
 macro_rules! export_short {
     ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),*) -> $result:ty
-        = $short:expr, $meanwhile:expr, $engine:expr;)*) => {$(
+        = $short:expr, $unless_shunted:expr, $engine:expr;)*) => {$(
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C-unwind" fn $name($fd: c_int, $($arg: $type),*) -> $result {
             #[inline(never)]
@@ -23,10 +23,10 @@ macro_rules! export_short {
                 unsafe { outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)) }
             }
             #[inline(never)]
-            unsafe extern "C-unwind" fn meanwhile($fd: c_int, $($arg: $type),*) -> $result {
+            unsafe extern "C-unwind" fn unless_shunted($fd: c_int, $($arg: $type),*) -> $result {
                 // SAFETY: as for `export`.
                 unsafe {
-                    match $meanwhile(|| next::$name($fd, $($arg),*)) {
+                    match $unless_shunted(|| next::$name($fd, $($arg),*)) {
                         Some(n) => n,
                         None => otherwise($fd, $($arg),*),
                     }
@@ -37,7 +37,7 @@ macro_rules! export_short {
                 match $short {
                     Some(Outcome::Done(n)) => n,
                     Some(Outcome::Fail(error)) => fail(error),
-                    Some(Outcome::Kernel) => meanwhile($fd, $($arg),*),
+                    Some(Outcome::Kernel) => unless_shunted($fd, $($arg),*),
                     None => otherwise($fd, $($arg),*),
                 }
             }
@@ -47,25 +47,25 @@ macro_rules! export_short {
 
 export_short! {
     read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t
-        = short::recv(fd, buffer, length, 0), |call| short::receives_meanwhile(fd, call), io::read;
+        = short::recv(fd, buffer, length, 0), |call| short::receive_unless_shunted(fd, call), io::read;
     write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t
-        = short::send(fd, buffer, length, 0), |call| short::sends_meanwhile(fd, 0, call), io::write;
+        = short::send(fd, buffer, length, 0), |call| short::send_unless_shunted(fd, 0, call), io::write;
     recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t
-        = short::recv(fd, buffer, length, flags), |call| short::receives_meanwhile(fd, call), io::recv;
+        = short::recv(fd, buffer, length, flags), |call| short::receive_unless_shunted(fd, call), io::recv;
     send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t
-        = short::send(fd, buffer, length, flags), |call| short::sends_meanwhile(fd, flags, call), io::send;
+        = short::send(fd, buffer, length, flags), |call| short::send_unless_shunted(fd, flags, call), io::send;
 }
 
 /// Exported functions of which the real one is called at once where nothing is shunted.
-macro_rules! export_meanwhile {
-    ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),* $(,)?) -> $result:ty = $meanwhile:expr, $engine:expr;)*) => {$(
+macro_rules! export_unless_shunted {
+    ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),* $(,)?) -> $result:ty = $unless_shunted:expr, $engine:expr;)*) => {$(
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C-unwind" fn $name($fd: c_int, $($arg: $type),*) -> $result {
             #[inline(never)]
-            unsafe extern "C-unwind" fn meanwhile($fd: c_int, $($arg: $type),*) -> $result {
+            unsafe extern "C-unwind" fn unless_shunted($fd: c_int, $($arg: $type),*) -> $result {
                 // SAFETY: as for `export`.
                 unsafe {
-                    match $meanwhile(|| next::$name($fd, $($arg),*)) {
+                    match $unless_shunted(|| next::$name($fd, $($arg),*)) {
                         Some(n) => n,
                         None => outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)),
                     }
@@ -76,26 +76,26 @@ macro_rules! export_meanwhile {
                 if short::is_shunted($fd) {
                     outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*))
                 } else {
-                    meanwhile($fd, $($arg),*)
+                    unless_shunted($fd, $($arg),*)
                 }
             }
         }
     )*};
 }
 
-export_meanwhile! {
+export_unless_shunted! {
     readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
-        = |call| short::receives_meanwhile(fd, call), io::readv;
+        = |call| short::receive_unless_shunted(fd, call), io::readv;
     writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t
-        = |call| short::sends_meanwhile(fd, 0, call), io::writev;
+        = |call| short::send_unless_shunted(fd, 0, call), io::writev;
     recvfrom(
         fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int,
         address: *mut sockaddr, address_length: *mut socklen_t,
-    ) -> ssize_t = |call| short::receives_meanwhile(fd, call), io::recvfrom;
+    ) -> ssize_t = |call| short::receive_unless_shunted(fd, call), io::recvfrom;
     sendto(
         fd: c_int, buffer: *const c_void, length: size_t, flags: c_int,
         address: *const sockaddr, address_length: socklen_t,
-    ) -> ssize_t = |call| short::sends_meanwhile(fd, flags, call), io::sendto;
+    ) -> ssize_t = |call| short::send_unless_shunted(fd, flags, call), io::sendto;
 }
 
 export! {

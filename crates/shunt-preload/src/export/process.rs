@@ -23,7 +23,7 @@ pub(super) fn executing<T>(kernel: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// The same of the file that a path in a directory names, with the flags of `execveat`.
+/// Surrounds an exec of the file that `path` names in `directory`, with the flags of `execveat`.
 ///
 /// # Safety
 /// As for `execveat`.
@@ -321,7 +321,7 @@ unsafe extern "C-unwind" fn pidfd_spawn(
     unsafe { next::pidfd_spawn(pidfd, path, actions, attributes, argv, envp) }
 }
 
-/// The same with a file that is looked for.
+/// [`pidfd_spawn`] of a file that is looked for in `PATH`.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pidfd_spawnp(
     pidfd: *mut c_int,

@@ -26,7 +26,7 @@ impl Event {
         self.0.as_raw_fd()
     }
 
-    /// Makes it readable after so many nanoseconds.
+    /// Makes it readable after this number of nanoseconds.
     pub(super) fn fire_after(&self, nanoseconds: u64) {
         let nanoseconds = nanoseconds.max(1);
         let when = libc::itimerspec {

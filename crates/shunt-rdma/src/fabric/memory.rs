@@ -31,10 +31,12 @@ impl Memory {
     /// The word at an offset; `None`: there is none.
     pub(super) fn load(&self, offset: usize) -> Option<u64> {
         let is_inside = offset.is_multiple_of(8) && offset < self.bytes;
-        // SAFETY: inside of registered memory, aligned, and nobody has a reference to it that is not atomic.
-        is_inside
-            .then(|| unsafe { &*self.base.add(offset).cast::<AtomicU64>() })
-            .map(|word| word.load(Ordering::Relaxed))
+        is_inside.then(|| {
+            // SAFETY: the word lies in registered memory (`bytes` is a multiple of 8), is aligned, and nobody has a reference
+            // to it that is not atomic.
+            let word = unsafe { &*self.base.add(offset).cast::<AtomicU64>() };
+            word.load(Ordering::Relaxed)
+        })
     }
 
     /// Stores the first `bytes` (1 to 8) of a word at an address that [`Self::contains`] them.
@@ -42,13 +44,13 @@ impl Memory {
         assert!(self.contains(address, bytes));
         let at = (address - self.base as u64) as usize;
         if bytes == 8 {
-            // SAFETY: inside, aligned, atomic.
+            // SAFETY: the word lies in this memory and is aligned (`contains`); it is used by atomics only.
             let place = unsafe { &*self.base.add(at).cast::<AtomicU64>() };
             place.store(word, Ordering::Relaxed);
             return;
         }
         for (i, byte) in word.to_le_bytes().into_iter().enumerate().take(bytes) {
-            // SAFETY: inside; a byte is always aligned.
+            // SAFETY: the byte lies in this memory (`contains`), a byte is always aligned, and it is used by atomics only.
             let place = unsafe { &*self.base.add(at + i).cast::<AtomicU8>() };
             place.store(byte, Ordering::Relaxed);
         }

@@ -2,7 +2,7 @@
 
 use crate::transport::{NOTE_BYTES, Target};
 
-/// Writes of at most so many bytes are read as they are posted.
+/// Writes of up to this many bytes are read as they are posted.
 pub(super) const INLINE: usize = 64;
 
 pub(super) enum Source {

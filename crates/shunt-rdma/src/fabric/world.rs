@@ -21,7 +21,7 @@ pub(super) struct World {
     nics: Vec<Nic>,
     queues: Vec<Queue>,
     memory: Vec<Option<(Memory, Access)>>,
-    /// So many regions more may be registered.
+    /// How many more regions may be registered.
     regions_left: usize,
     random: u64,
     placement: bool,

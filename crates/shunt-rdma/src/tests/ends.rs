@@ -170,7 +170,7 @@ impl<'a> Ends<'a> {
         self.link(side).1.broken()
     }
 
-    /// Sends up to so many bytes as the way has it; returns how many.
+    /// Sends up to `most` bytes, by the ring or by TCP; returns how many.
     pub(super) fn send(&mut self, from: usize, slot: usize, most: usize) -> usize {
         let start = self.directions[slot][from].sent;
         let bytes: Vec<u8> = (start..start + most as u64)
@@ -229,7 +229,7 @@ impl<'a> Ends<'a> {
         n
     }
 
-    /// Writes so many frames of so many bytes into the ring, and posts none.
+    /// Writes `frames` frames of `bytes` bytes each into the ring, and posts none.
     pub(super) fn write_frames(&mut self, from: usize, slot: usize, frames: u64, bytes: u64) {
         let lines = self.store.lines(from, slot);
         for _ in 0..frames {
@@ -275,7 +275,7 @@ impl<'a> Ends<'a> {
         self.directions[slot][from].sender = Way::Tcp;
     }
 
-    /// Receives up to so many bytes, and compares them with the stream.
+    /// Receives up to `most` bytes, and compares them with the stream.
     pub(super) fn receive(&mut self, to: usize, slot: usize, most: usize) -> usize {
         let bytes = match self.way_in(to, slot) {
             Way::Tcp => self.receive_tcp(to, slot, most),

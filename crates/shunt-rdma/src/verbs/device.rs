@@ -112,7 +112,7 @@ fn with_list<T>(library: &Library, work: impl FnOnce(&[*mut abi::Device]) -> T) 
     if list.is_null() {
         return work(&[]);
     }
-    // SAFETY: the library says that there are so many.
+    // SAFETY: the library says that the list has `count` entries; it stays until `free_device_list`.
     let result = work(unsafe { std::slice::from_raw_parts(list, count as usize) });
     // SAFETY: given by `get_device_list`, and freed once.
     unsafe { (library.free_device_list)(list) };

@@ -110,10 +110,10 @@ impl Verbs {
 impl Opened {
     fn know_port(&mut self) -> Result<(), Obstacle> {
         let mut attributes = PortAttr::default();
+        let query = self.library.query_port;
         // SAFETY: the context is open; the structure is writable, and larger than any version's.
-        let failed =
-            unsafe { (self.library.query_port)(self.context, self.port, &raw mut attributes) != 0 };
-        if failed || attributes.state != value::PORT_ACTIVE {
+        let status = unsafe { query(self.context, self.port, &raw mut attributes) };
+        if status != 0 || attributes.state != value::PORT_ACTIVE {
             return Err(Obstacle::PortDown);
         }
         self.layer = match attributes.link_layer {
@@ -196,7 +196,7 @@ impl Opened {
     }
 
     fn take(&self, found: &mut [Wc; BATCH]) -> Result<usize, Refused> {
-        // SAFETY: so many writable entries.
+        // SAFETY: the completion queue is open, and `found` has `BATCH` writable entries.
         let count = unsafe {
             let poll = (*self.context).ops.poll_cq;
             poll(self.cq, BATCH as i32, found.as_mut_ptr())
@@ -349,7 +349,7 @@ impl Transport for Verbs {
         {
             taken += 1;
         }
-        // SAFETY: so many were taken.
+        // SAFETY: `taken` events of this queue have been taken, and none of them is acknowledged yet.
         unsafe { (opened.library.ack_cq_events)(opened.cq, taken) };
     }
 }

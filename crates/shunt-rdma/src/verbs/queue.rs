@@ -13,9 +13,9 @@ use crate::transport::{
 
 /// How short a write must be to be read as it is posted; devices that know less are not used.
 const INLINE: u32 = NOTE_BYTES as u32;
-/// 4.096 µs × 2^14 = 67 ms for an acknowledgement…
+/// 4.096 µs × 2^14 = 67 ms for an acknowledgement, …
 const TIMEOUT: u8 = 14;
-/// …and so often again: half a second. (7 is endless on soft-RoCE.)
+/// … and this many repetitions: half a second. (7 is endless on soft-RoCE.)
 const RETRIES: u8 = 6;
 /// The peer has granted what it has posted, so a receive that is missing is an error.
 const NO_RECEIVE_RETRIES: u8 = 0;
@@ -93,7 +93,7 @@ impl Queue {
     /// In the state INIT, with all receives posted.
     pub(super) fn new(opened: &Arc<Opened>) -> Result<Self, Refused> {
         let mut random = [0; 20];
-        // SAFETY: so many writable bytes.
+        // SAFETY: `random` has `random.len()` writable bytes.
         if unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) } != 20 {
             return Err(refused("a random number"));
         }

@@ -32,9 +32,9 @@ impl Events {
             events: libc::EPOLLIN as u32,
             u64: 0,
         };
-        // SAFETY: the set is ours, and the event is read during the call only.
-        let done =
-            unsafe { libc::epoll_ctl(self.number(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        let (set, event) = (self.number(), &raw mut event);
+        // SAFETY: the set is open as long as `self` is, and the kernel reads the event during the call only.
+        let done = unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, event) };
         if done == 0 {
             Ok(())
         } else {

@@ -54,10 +54,10 @@ impl Outward {
         };
         let from = parts.map(part);
         let to = part((address, length));
-        // SAFETY: both lists are readable. This process's memory is only read, by the caller's promise; the other process has registered
-        // its own for that, which `World::take` checks.
-        let written =
-            unsafe { libc::process_vm_writev(self.pid, from.as_ptr(), 2, &raw const to, 1, 0) };
+        let to = &raw const to;
+        // SAFETY: both lists are readable, of two entries and of one. This process's memory is only read: the caller promises that
+        // both parts are mapped. The other process has registered its own for such writes, which `World::take` checks.
+        let written = unsafe { libc::process_vm_writev(self.pid, from.as_ptr(), 2, to, 1, 0) };
         written == length as isize
     }
 }

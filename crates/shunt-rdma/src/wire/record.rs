@@ -10,7 +10,7 @@ pub(super) const BYTES: usize = 24 + NOTE_BYTES;
 pub(super) enum Record {
     /// The first: this connection is to the queue pair of that number.
     Hello(u32),
-    /// So many bytes have been written there.
+    /// `length` bytes have been written to `target`.
     Written {
         immediate: u32,
         length: u32,

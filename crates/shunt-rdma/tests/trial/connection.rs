@@ -103,7 +103,7 @@ impl<'a> Connection<'a> {
         self.given
     }
 
-    /// Whether so many bytes have been taken from TCP, and nothing waits for it.
+    /// Whether `given` bytes have been taken from TCP, and nothing waits for it.
     pub(super) fn has_taken(&self, given: u64) -> bool {
         self.taken == given && self.backlog.is_empty()
     }

@@ -17,7 +17,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// For so many connections.
+    /// Memory for this number of connections.
     #[must_use]
     pub(crate) fn new(connections: usize) -> Self {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -37,7 +37,7 @@ impl Memory {
     #[must_use]
     pub(crate) fn lines(&self, slot: usize) -> Lines<'_> {
         let [own, view] = &self.slots[slot];
-        // SAFETY: so many rings are mapped, as long as this lives.
+        // SAFETY: the mapping has two rings for each slot, and stays as long as this lives.
         let ring = |n: usize| unsafe {
             let at = self.rings.add((2 * slot + n) * RING).cast::<AtomicU64>();
             ring::Memory::new(at, RING as u32)

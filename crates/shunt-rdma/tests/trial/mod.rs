@@ -21,7 +21,7 @@ pub(crate) use memory::Memory;
 
 /// Connections of a trial.
 pub(crate) const CONNECTIONS: usize = 3;
-/// On no machine that gets its processors, emulated or not, does nothing move for so long.
+/// On a machine that gets its processors, emulated or not, something moves within this time.
 const LONG: Duration = Duration::from_secs(60);
 
 /// What a trial is to do.
@@ -202,7 +202,7 @@ impl<'a, T: Transport, W: Words> Side<'a, T, W> {
             revents: 0,
         });
         // What a base socket still cannot take is tried again after a while, as is a proposal that was void.
-        // SAFETY: so many writable entries.
+        // SAFETY: the array has `waits.len()` writable entries.
         unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, 20) };
         self.port.take_events();
         self.progress();
@@ -229,7 +229,7 @@ impl<'a, T: Transport, W: Words> Side<'a, T, W> {
         any
     }
 
-    /// So many bytes more in each direction of each connection. `breaks`: side 0 breaks the queue pair in the middle.
+    /// Sends `bytes` bytes more in each direction of each connection. `breaks`: side 0 breaks the queue pair in the middle.
     pub(crate) fn stream(&mut self, bytes: u64, breaks: bool) {
         for connection in &mut self.connections {
             connection.extend(bytes);

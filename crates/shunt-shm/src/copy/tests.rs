@@ -31,7 +31,7 @@ fn honour_fix_ups() {
     }
 }
 
-/// Where memory ends: so many pages before it are there.
+/// An address at which mapped memory ends; the `pages` pages before it are mapped.
 fn edge(pages: usize) -> *mut u8 {
     let (read_write, private) = (
         libc::PROT_READ | libc::PROT_WRITE,

@@ -6,17 +6,18 @@ use crate::atomic::Ordering;
 use crate::publish;
 use crate::slot::{RECALLED, Recall, WITHDRAWING, WITHDRAWN, Way};
 
-/// What else is to be done for a sender that died.
+/// What the caller must still do for a sender that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfinished {
     /// Nothing.
     Nothing,
-    /// It was leaving its ring for that offset of the TCP stream, and has not said so there.
+    /// It was leaving its ring for this offset of the TCP stream, and has not written the frame
+    /// that says so.
     Leaves(u64),
 }
 
 impl Sender<'_> {
-    /// With the sending token of one that died with it, perhaps in the middle of a change. `has_left`:
+    /// Finishes the change of a sender that died with its token, which the caller has now. `has_left`:
     /// the last frame in the ring sends the peer to TCP ([`repair`](crate::ring::Producer::repair)).
     pub fn finish(&self, has_left: bool) -> Unfinished {
         if has_left {
@@ -42,7 +43,7 @@ impl Sender<'_> {
 }
 
 impl Receiver<'_> {
-    /// With the receiving token of one that died with it, perhaps in the middle of a recall. `unread`:
+    /// Finishes the recall of a receiver that died with its token, which the caller has now. `unread`:
     /// bytes unread in the peer's ring; `None`: it is broken.
     pub fn finish(&self, unread: impl FnOnce() -> Option<u64>) {
         if self.way() != Way::TcpAgain {

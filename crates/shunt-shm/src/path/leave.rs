@@ -1,5 +1,5 @@
-//! From the ring to TCP, by the sender's doing: it ends its ring by a frame that names the offset of
-//! the TCP stream where the stream goes on; the receiver reads the ring to there.
+//! From the ring to TCP, begun by the sender: it ends its ring by a frame that names the offset of
+//! the TCP stream at which the stream continues. The receiver reads the ring up to that frame.
 
 use super::{Receiver, Sender, step};
 use crate::atomic::{Ordering, light};
@@ -12,13 +12,13 @@ impl Sender<'_> {
         publish::set_bits(&self.own.face.state, LEAVING);
     }
 
-    /// It stays after all.
+    /// Says that this side stays in its ring after all.
     pub fn stay_in_ring(&self) {
         publish::clear_bits(&self.own.face.state, LEAVING);
     }
 
-    /// Leaves the ring. `written`: bytes of the direction that the kernel has; what follows in the
-    /// stream is its next ones. `end`: ends the ring with that offset.
+    /// Leaves the ring. `written`: how many bytes of the direction the kernel has been given; the
+    /// stream continues behind them. `end`: ends the ring with this offset.
     pub fn leave<T>(&self, written: u64, end: impl FnOnce(u64) -> T) -> T {
         step();
         publish::word(&self.own.output.back_at, written + 1);
@@ -28,7 +28,7 @@ impl Sender<'_> {
         ended
     }
 
-    /// The offset of the TCP stream where the stream went on, or goes on, behind the ring.
+    /// The offset of the TCP stream at which the stream continues, or continued, behind the ring.
     #[must_use]
     pub fn left_at(&self) -> Option<u64> {
         self.own
@@ -46,14 +46,14 @@ impl Receiver<'_> {
         self.has_begun() && self.peer.output.back_at.load(Ordering::Acquire) != 0
     }
 
-    /// Goes on by TCP, which has what was unread in the ring of a sender that has ended.
+    /// Continues by TCP, which has what was unread in the ring of a sender that has ended.
     pub fn leave_to_kernel(&self) {
         let brought_until = &self.own.recall.brought_until;
         brought_until.store(0, Ordering::Relaxed);
         self.follow_back();
     }
 
-    /// Goes on by TCP, where the ring has ended.
+    /// Continues by TCP after the end of the ring.
     pub fn follow_back(&self) {
         self.own.receiving.awaits.store(0, Ordering::Relaxed);
         light();

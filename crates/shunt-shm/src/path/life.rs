@@ -1,8 +1,8 @@
 //! From TCP to the rings again, in both directions: the next life of the slot.
 //!
-//! Who says that it is ready for a life does nothing more in the one before: it looks at no ring, and
-//! all bytes are the kernel's. So when both have said so, each may begin its own slot anew whenever
-//! it likes; until both have, neither is honoured by the other, and TCP carries the stream.
+//! A side that says it is ready for a life does nothing more in the life before: it looks at no ring,
+//! and all bytes are the kernel's. So when both have said so, each may begin its own slot anew at any
+//! time. Until both have, neither ring is honoured by the other side, and TCP carries the stream.
 
 use super::{Receiver, Sender, step};
 use crate::atomic::Ordering;
@@ -20,7 +20,7 @@ impl Receiver<'_> {
             && !sender.is_due()
     }
 
-    /// The other half of this side.
+    /// This side as the sender of the other direction.
     #[must_use]
     pub fn as_sender(&self) -> Sender<'_> {
         Sender {
@@ -52,7 +52,7 @@ impl Receiver<'_> {
             && self.switch_offset().is_none()
     }
 
-    /// What comes is the kernel's, as [`Self::is_skipped`] says.
+    /// Leaves the incoming direction to the kernel, as [`Self::is_skipped`] allows.
     pub fn skip(&self) {
         self.own.receiving.awaits.store(0, Ordering::Relaxed);
         Way::TcpAgain.store(&self.own.receiving.way);
@@ -74,7 +74,7 @@ impl Receiver<'_> {
         next_life(self.life) == Some(self.own.face.again.load(Ordering::Relaxed))
     }
 
-    /// Whether the peer has, or has begun with it.
+    /// Whether the peer has said so, or has begun the next life.
     #[must_use]
     pub fn is_peer_ready(&self) -> bool {
         let face = &self.peer.face;

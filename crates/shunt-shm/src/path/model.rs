@@ -27,7 +27,8 @@ mod shuttle_tests;
 
 const LIFE: u32 = first_life(1);
 
-/// A thread that buries another one has a name of its own on that side: so much more.
+/// A thread that takes over from one that has died has a name of its own: that of its side plus
+/// this.
 const RELATIVE: u64 = 32;
 
 /// What stands in a ring.

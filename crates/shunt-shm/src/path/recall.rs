@@ -1,4 +1,4 @@
-//! From the ring to TCP, by the receiver's doing: which side sends again what it has not read?
+//! From the ring to TCP, begun by the receiver: which side sends again what the receiver has not read?
 //!
 //! ```text
 //! receiver                                  sender, with its token
@@ -10,8 +10,8 @@
 //!     nobody comes: NONE, not RECALLED ─────> goes on in the ring
 //! ```
 //!
-//! A sender that is in no operation cannot begin one without seeing that it is recalled, so
-//! either it answers, or the receiver may do as it likes.
+//! A sender that is in no operation cannot begin one without seeing that it is recalled. So either
+//! the sender answers, or the receiver may act in its place.
 
 use super::{Receiver, Sender, is_deaf, step};
 use crate::atomic::{Ordering, heavy, light};
@@ -21,26 +21,26 @@ use crate::slot::{CLOSED, LEAVING, RECALLED, Recall, SHUT_WR, Way};
 /// How far a receiver is with its recall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// The sender is to wait, and to look again.
+    /// The sender must wait, and look again.
     Wait,
-    /// The sender is to send what is unread.
+    /// The sender must send what is unread.
     Asked,
-    /// The receiver has.
+    /// The receiver has sent what was unread.
     Done,
-    /// It has taken the recall back.
+    /// The receiver has taken the recall back.
     TakenBack,
-    /// Its word is nonsense.
+    /// The receiver's word is nonsense.
     Nonsense,
 }
 
-/// What a sender's answer came to.
+/// The outcome of a sender's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The direction is the kernel's, and nothing is owed.
     Plain,
     /// What is unread is owed: [`Sender::paid`] follows when TCP has all of it.
     Owing,
-    /// It cannot be sent again: the receiver reads on in the ring, and is to be told.
+    /// What is unread cannot be sent again: the receiver reads on in the ring, and must be told.
     Refused,
 }
 
@@ -51,13 +51,13 @@ impl Receiver<'_> {
         self.own.face.state.load(Ordering::Relaxed) & RECALLED != 0
     }
 
-    /// Whether this side has recalled the stream, and does not know yet that TCP carries it on.
+    /// Whether this side has recalled the stream, and does not know yet that TCP carries it.
     #[must_use]
     pub fn awaits(&self) -> bool {
         self.own.receiving.awaits.load(Ordering::Relaxed) != 0
     }
 
-    /// Reads the ring no more. [`Self::take_part`] follows.
+    /// Begins a recall: this side reads the ring no more. [`Self::take_part`] follows.
     pub fn recall(&self) {
         self.own.receiving.awaits.store(1, Ordering::Relaxed);
         light();
@@ -86,7 +86,7 @@ impl Receiver<'_> {
         takes
     }
 
-    /// All is sent that this side could send. `unread`: bytes unread in the ring before that;
+    /// This side has sent what it could. `unread`: bytes that were unread in the ring before;
     /// `None`: it is broken.
     pub fn done(&self, unread: impl FnOnce() -> Option<u64>) {
         if let Some(switched) = self.switch_offset() {
@@ -97,7 +97,7 @@ impl Receiver<'_> {
         publish::half(&self.own.recall.stage, Recall::DONE);
     }
 
-    /// Nothing of it could be sent: the sender is asked after all. In the place of [`Self::done`].
+    /// Nothing could be sent: asks the sender after all. In the place of [`Self::done`].
     pub fn ask_on(&self) {
         publish::half(&self.own.recall.stage, Recall::ASKED);
     }
@@ -108,15 +108,15 @@ impl Receiver<'_> {
         self.own.recall.stage.load(Ordering::Relaxed) == Recall::ASKED
     }
 
-    /// Whether the stage of the recall says that nothing is awaited of the sender.
+    /// Whether the stage of the recall says that no answer of the sender's is awaited.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let stage = self.own.recall.stage.load(Ordering::Relaxed);
         matches!(stage, Recall::NONE | Recall::DONE)
     }
 
-    /// Whether the sender has agreed, or had left before and nothing is lost by that. `at_end`:
-    /// whether the ring is read to where it left.
+    /// Whether the sender has agreed; or had left its ring before, and the ring is read up to there
+    /// (`at_end`), so that nothing is lost.
     #[must_use]
     pub fn is_answered(&self, at_end: impl FnOnce() -> bool) -> bool {
         self.has_begun()
@@ -124,8 +124,8 @@ impl Receiver<'_> {
                 || self.peer.output.back_at.load(Ordering::Acquire) != 0 && at_end())
     }
 
-    /// Whether the sender has refused: nobody can send again what is unread, `at_end` says whether
-    /// that is nothing.
+    /// Whether the sender has refused, so that nobody can send again what is unread. If the ring is
+    /// read to its end (`at_end`), nothing is, and it has not.
     #[must_use]
     pub fn is_refused(&self, at_end: impl FnOnce() -> bool) -> bool {
         self.awaits()
@@ -143,13 +143,13 @@ impl Receiver<'_> {
             && self.is_unanswered()
     }
 
-    /// Whether the sender has answered nothing.
+    /// Whether the sender has not answered yet.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
         self.peer.recall.answered.load(Ordering::Acquire) == 0
     }
 
-    /// Takes note that TCP carries the stream on. `unread` as for [`Self::done`].
+    /// Notes that TCP carries the stream from here on. `unread` as for [`Self::done`].
     pub fn learn(&self, unread: impl FnOnce() -> Option<u64>) {
         step();
         let back_at = self.peer.output.back_at.load(Ordering::Acquire);
@@ -160,8 +160,8 @@ impl Receiver<'_> {
         self.own.receiving.awaits.store(0, Ordering::Relaxed);
     }
 
-    /// Takes the recall back, unless the sender is in an operation or has answered: then it is
-    /// asked on. `true`: what arrives is read where it was before.
+    /// Takes the recall back, unless the sender is in an operation or has answered: then it stays
+    /// asked. `true`: bytes are read where they were read before.
     pub fn take_back_in_time(&self) -> bool {
         publish::half(&self.own.recall.stage, Recall::TRYING);
         // Either we see its token taken, or it waits, with its token, for the next stage.
@@ -175,7 +175,7 @@ impl Receiver<'_> {
         !answers
     }
 
-    /// Takes the recall back: what arrives is read where it was before.
+    /// Takes the recall back: bytes are read where they were read before.
     pub fn take_back(&self) {
         let way = self.way_before();
         self.own.receiving.awaits.store(0, Ordering::Relaxed);
@@ -184,7 +184,8 @@ impl Receiver<'_> {
         way.store(&self.own.receiving.way);
     }
 
-    /// Whether the sender is in an operation. What it publishes there is there once it is in none.
+    /// Whether the sender is in an operation. When it is in none, everything that its operations have published can
+    /// be seen.
     #[must_use]
     pub fn is_in_operation(&self) -> bool {
         self.peer.sending.token.is_taken()
@@ -199,7 +200,7 @@ impl Sender<'_> {
         self.peer_state() & RECALLED != 0
     }
 
-    /// Whether that has not been answered.
+    /// Whether the receiver has recalled the stream, and this side has not answered.
     #[inline(always)]
     #[must_use]
     pub fn is_asked(&self) -> bool {
@@ -221,15 +222,15 @@ impl Sender<'_> {
         self.own.recall.answered.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether something is to be done about it. What was recalled behind the end of the stream
-    /// the peer reads in the ring.
+    /// Whether this side must answer a recall, or still owes bytes. (After it has ended the stream
+    /// it need not answer: the peer reads the rest in the ring.)
     #[inline(always)]
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.is_asked() && !self.is_shut() || self.is_owing()
     }
 
-    /// Looks once.
+    /// Looks once how far the receiver is with its recall.
     #[must_use]
     pub fn look(&self) -> Look {
         match self.peer.recall.stage.load(Ordering::Acquire) {
@@ -241,9 +242,9 @@ impl Sender<'_> {
         }
     }
 
-    /// Answers, once the receiver has said which side sends what is unread: this side, if `asked`. `written`: bytes
-    /// of the direction that the kernel has; `None`: that does not know, or the connection has no socket any more.
-    /// `unread`: whether there is any in this side's ring.
+    /// Answers a recall, once the receiver has said which side sends what is unread: this side, if `asked`.
+    /// `written`: how many bytes of the direction the kernel has been given; `None`: the kernel does not know, or
+    /// the connection has no socket any more. `unread`: whether any bytes are unread in this side's ring.
     pub fn accept(
         &self,
         asked: bool,
@@ -255,14 +256,14 @@ impl Sender<'_> {
         if way == Way::Tcp || way == Way::TcpAgain && left_at.is_none() {
             return self.agree();
         }
-        // First: a thread that is out of the kernel by then has written what it writes.
+        // Read first: a thread that has left the kernel by then has written everything that it writes.
         let sends = self.own.sending.in_kernel.load(Ordering::Acquire) > 0;
         let written = written();
-        // What has been sent behind the ring by TCP already cannot be overtaken.
+        // Bytes that were already sent by TCP behind the ring would come before what is sent again.
         let late = sends || written != left_at;
         let behind = asked && (way == Way::TcpAgain && late || is_deaf(self.peer_state()));
         let (Some(written), false) = (written, behind) else {
-            // Nor can it be sent once all descriptors are closed, under a thread that sleeps.
+            // Nor can anything be sent once all descriptors are closed while a thread sleeps.
             let stays = behind || asked && way == Way::Ring;
             if stays && unread() {
                 self.answer(Recall::REFUSED, Way::TcpAgain);
@@ -274,14 +275,14 @@ impl Sender<'_> {
         let from = if asked {
             written
         } else {
-            // The peer has begun to send it where the ring began.
+            // The peer has sent itself what was unread, from the offset on at which the ring began.
             output.switch_at.load(Ordering::Relaxed).wrapping_sub(1)
         };
         self.owe(from);
         if asked {
             step();
             publish::set_bits(&self.own.face.state, LEAVING);
-            // Before any of it is sent.
+            // Published before any of it is sent.
             publish::word(&output.back_at, from + 1);
         }
         step();
@@ -290,7 +291,7 @@ impl Sender<'_> {
         Answer::Owing
     }
 
-    /// Answers that TCP carries the stream on, and nothing is owed.
+    /// Answers that TCP carries the stream from here on, and nothing is owed.
     pub fn agree(&self) -> Answer {
         self.answer(Recall::AGREED, Way::TcpAgain);
         Answer::Plain

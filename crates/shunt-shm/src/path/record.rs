@@ -18,20 +18,20 @@ use crate::publish;
 use crate::slot::{Recall, Way};
 
 impl Sender<'_> {
-    /// Leaves the ring by a record that ends at that offset of the TCP stream. Behind it everything is owed that the peer is not known
-    /// to have read: `unread`, which comes after so many bytes of the ring.
+    /// Leaves the ring by a record that ends at the offset `behind` of the TCP stream. From there on this side owes everything that
+    /// the peer is not known to have read: `unread`, which begins after `bytes` bytes of the ring.
     pub fn leave_by_record(&self, unread: &Unread, bytes: u64, behind: u64) {
         let recall = &self.own.recall;
         unread.note(recall);
         recall.owed_bytes.store(bytes, Ordering::Relaxed);
         recall.owed_from.store(behind, Ordering::Relaxed);
         Way::Owing.store(&self.own.sending.way);
-        // A recall is answered by that.
+        // This also answers a recall.
         publish::half(&self.own.recall.answered, Recall::AGREED);
     }
 
-    /// How much of a record of that length the kernel still lacks, which has been given `written` bytes; `None`: that is less than it had
-    /// before, so that the connection is over.
+    /// How much of a record of `length` bytes the kernel has not been given yet, if it has been given `written` bytes of the stream.
+    /// `None`: that is less than it had before, so that the connection is over.
     #[must_use]
     pub fn lacks_of_record(&self, length: u64, written: u64) -> Option<u64> {
         let behind = self.own.recall.owed_from.load(Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Sender<'_> {
 }
 
 impl Receiver<'_> {
-    /// The peer has never entered the ring that it proposed: TCP goes on. Another proposal may have come.
+    /// The peer has never entered the ring that it proposed: this direction stays on TCP. Another proposal may have come.
     pub fn stay_on_tcp(&self) {
         let followed = self.taken() + 1;
         let switch_at = &self.peer.output.switch_at;
@@ -49,7 +49,7 @@ impl Receiver<'_> {
         Way::Tcp.store(&self.own.receiving.way);
     }
 
-    /// On TCP: a proposal that was heard of when more had been taken already is void.
+    /// On TCP: drops a proposal for an offset beyond which more bytes had already been taken when it came.
     pub fn forget_void(&self) {
         if let Some(at) = self.switch_offset().filter(|&at| at < self.taken()) {
             let switch_at = &self.peer.output.switch_at;
@@ -57,21 +57,22 @@ impl Receiver<'_> {
         }
     }
 
-    /// The peer has named another byte than that at which this side looks for its ring, and so has not entered it.
+    /// Whether the peer has named another byte than the one at which this side looks for its ring, and so has not entered the
+    /// ring there.
     #[must_use]
     pub fn is_void(&self) -> bool {
         self.own.progress.bytes.load(Ordering::Relaxed) == 0
             && self.switch_offset() != Some(self.taken())
     }
 
-    /// A record has been taken from TCP: so many bytes of the ring come before what follows.
+    /// A record has been taken from TCP: what follows it there begins `from` bytes into the stream of the ring.
     pub fn note_record(&self, from: u64) {
         let recall = &self.own.recall;
         recall.resumed_from.store(from, Ordering::Relaxed);
         recall.resumed_at.store(self.taken() + 1, Ordering::Relaxed);
     }
 
-    /// Whether one has.
+    /// Whether a record has been taken.
     #[must_use]
     pub fn has_record(&self) -> bool {
         self.own.recall.resumed_at.load(Ordering::Relaxed) != 0

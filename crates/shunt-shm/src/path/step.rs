@@ -1,4 +1,4 @@
-//! The places between two steps of a change of path where something else may happen.
+//! The places between two steps of a change of path, at which another thread or process may act.
 
 #[cfg(not(model))]
 mod paused {
@@ -6,7 +6,7 @@ mod paused {
 
     static PAUSE: OnceLock<fn()> = OnceLock::new();
 
-    /// Has every such place call `pause` from now on, which may wait there: a switch for tests.
+    /// Makes every such place call `pause` from now on, which may wait there: a switch for tests.
     /// Only the first call counts.
     pub fn pause_with(pause: fn()) {
         let _ = PAUSE.set(pause);

@@ -7,15 +7,15 @@ use crate::publish;
 use crate::slot::{CLOSED, READY, RECALLED, REFUSED, SHUT_WR, Way};
 
 impl Sender<'_> {
-    /// Whether the peer honours a ring, and follows there.
+    /// Whether the peer honours the rings, and will follow this side to its ring.
     #[must_use]
     pub fn may_switch(&self) -> bool {
         const OBSTACLES: u32 = SHUT_WR | CLOSED | REFUSED | RECALLED;
         self.may_switch_but_for(OBSTACLES)
     }
 
-    /// The same as the last that this side does, though the peer has closed its end: it has put that aside, and follows when
-    /// the connection is used again.
+    /// [`Self::may_switch`] as the last step of this side, also if the peer has closed its end: it has put the connection
+    /// aside, and follows when that is used again.
     #[must_use]
     pub fn may_switch_at_end(&self) -> bool {
         self.may_switch_but_for(SHUT_WR | REFUSED | RECALLED)
@@ -26,8 +26,8 @@ impl Sender<'_> {
         self.way() == Way::Tcp && peer & READY != 0 && peer & obstacles == 0 && !self.is_shut()
     }
 
-    /// Moves the direction to the ring, as [`Self::may_switch`] allows. `written`: bytes of it
-    /// that the kernel has; nobody gives it more meanwhile.
+    /// Moves the direction to the ring, as [`Self::may_switch`] allows. `written`: how many of its
+    /// bytes the kernel has been given; no thread gives it more meanwhile.
     pub fn switch(&self, written: u64) {
         step();
         publish::word(&self.own.output.switch_at, written + 1);
@@ -35,7 +35,7 @@ impl Sender<'_> {
         Way::Ring.store(&self.own.sending.way);
     }
 
-    /// The direction is the kernel's for the rest of this life, and nothing of it in the ring.
+    /// Leaves the direction to the kernel for the rest of this life; nothing of it is in the ring.
     pub fn stay_with_kernel(&self) {
         Way::TcpAgain.store(&self.own.sending.way);
     }
@@ -51,8 +51,8 @@ impl Receiver<'_> {
         switched?.checked_sub(1)
     }
 
-    /// How much of so many bytes that had come by TCP before this look comes before the peer's ring. What
-    /// the peer sends by TCP behind its ring it sends after it has named the offset.
+    /// How many of the `arrived` bytes that had come by TCP before this look come before the peer's ring
+    /// in the stream. What the peer sends by TCP behind its ring, it sends after it has named the offset.
     #[must_use]
     pub fn before_ring(&self, arrived: u64) -> u64 {
         let first = |offset: u64| offset.saturating_sub(self.taken());
@@ -60,8 +60,8 @@ impl Receiver<'_> {
         arrived.min(most)
     }
 
-    /// Moves the incoming direction to the ring if all is taken that came before it. `true`: it is
-    /// on the ring.
+    /// Moves the incoming direction to the ring if everything that comes before it has been taken.
+    /// `true`: it is on the ring.
     #[must_use]
     pub fn follow_switch(&self) -> bool {
         if self.way() == Way::Tcp && self.switch_offset() == Some(self.taken()) {
@@ -70,8 +70,8 @@ impl Receiver<'_> {
         self.way() == Way::Ring
     }
 
-    /// Where the stream was read before it was recalled: in the ring, unless what came by TCP before
-    /// that is still to be read.
+    /// Where the stream was read before it was recalled: in the ring, unless bytes on TCP that come
+    /// before it are still to be read.
     #[must_use]
     pub fn way_before(&self) -> Way {
         let switched = self.switch_offset();

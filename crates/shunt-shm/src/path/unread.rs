@@ -7,7 +7,7 @@ use crate::slot::{Progress, Recall, Receiving, Slot};
 /// Bytes looked at in one step.
 const STEP: usize = 256 << 10;
 
-/// Where a side's reading of its peer's ring has come to: what lies behind that is unread.
+/// The place up to which a side has read its peer's ring: what lies behind it is unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unread {
     read: u64,
@@ -15,7 +15,7 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// As that side says.
+    /// The place that this side's own words tell.
     #[must_use]
     pub fn of(side: &Slot) -> Self {
         Self {
@@ -24,7 +24,7 @@ impl Unread {
         }
     }
 
-    /// As the sender has noted of its own ring, with [`Self::note`].
+    /// The place that the sender has noted for its own ring, with [`Self::note`].
     #[must_use]
     pub fn noted(recall: &Recall) -> Self {
         Self {
@@ -33,27 +33,27 @@ impl Unread {
         }
     }
 
-    /// Notes it.
+    /// Notes the place.
     pub fn note(&self, recall: &Recall) {
         recall.owed_read.store(self.read, Ordering::Relaxed);
         recall.owed_left.store(self.left, Ordering::Relaxed);
     }
 
-    /// Whether there is any in this ring.
+    /// Whether anything is unread in this ring.
     #[must_use]
     pub fn is_any(&self, ring: Memory) -> bool {
         let there = |consumer: &Consumer| consumer.is_ready() && !consumer.has_ended();
         self.read_by(ring, there).unwrap_or(false)
     }
 
-    /// How many bytes that is; `None`: the ring is broken.
+    /// How many bytes are unread; `None`: the ring is broken.
     #[must_use]
     pub fn length(&self, ring: Memory) -> Option<u64> {
         self.read_by(ring, |consumer| length(consumer, u64::from(ring.size())))?
     }
 
-    /// Reads it with words of its own, so that nobody's change. `None`: they name no place in
-    /// this ring.
+    /// Reads what is unread, by a copy of the words that say how far a side has read, so that those
+    /// do not change. `None`: the words name no place in this ring.
     pub fn read_by<T>(&self, ring: Memory, work: impl FnOnce(&Consumer) -> T) -> Option<T> {
         if !self.lies_in(ring) {
             return None;
@@ -68,7 +68,7 @@ impl Unread {
         }))
     }
 
-    /// Whether that side's word names a place in this ring.
+    /// Whether the place lies in this ring.
     fn lies_in(&self, ring: Memory) -> bool {
         let at = Position::unpack(self.read).offset;
         if self.left == 0 {

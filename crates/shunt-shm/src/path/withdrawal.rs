@@ -1,5 +1,5 @@
-//! From the ring to TCP without the receiver's doing: while that is in no operation, the sender
-//! withdraws what is unread, and sends it again by TCP.
+//! From the ring to TCP without the receiver's help: while the receiver is in no operation, the
+//! sender withdraws what is unread, and sends it again by TCP.
 //!
 //! ```text
 //! sender, with its token                    receiver
@@ -17,28 +17,30 @@ use crate::atomic::{Ordering, heavy};
 use crate::publish;
 use crate::slot::{LEAVING, Recall, WITHDRAWING, WITHDRAWN, Way};
 
-/// What came of a try to withdraw what the peer has not read.
+/// The outcome of an attempt to withdraw what the peer has not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
-    /// It is owed: [`Sender::paid`] follows when TCP has all of it.
+    /// The unread bytes are owed: [`Sender::paid`] follows when TCP has all of them.
     Owing,
-    /// Not while the peer is in the middle of a receive.
+    /// Nothing was withdrawn: the peer is in the middle of a receive.
     PeerReceives,
-    /// The peer reads it in the ring.
+    /// Nothing is withdrawn: the peer reads the bytes in the ring.
     No,
 }
 
-/// How far a sender is with that.
+/// How far a sender is with a withdrawal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It is in the middle of that: the receiver leaves what is in the ring there, and looks again.
+    /// The sender is in the middle of a withdrawal: the receiver takes nothing from the ring, and
+    /// looks again.
     Wait,
-    /// It goes on by TCP: what it has not read comes from that offset of the stream on.
+    /// The sender has withdrawn: what the receiver has not read comes by TCP, from this offset of
+    /// the TCP stream on.
     Withdrawn {
         /// 0 if the peer names none, which breaks the rules.
         from: u64,
     },
-    /// It does not withdraw.
+    /// The sender does not withdraw.
     No,
 }
 
@@ -144,8 +146,9 @@ impl Receiver<'_> {
         }
     }
 
-    /// Notes that TCP brings what lies unread in the ring, so many bytes (`None`: the ring is
-    /// broken), from that offset of its stream on. The sender writes there no more.
+    /// Notes that TCP brings the `unread` bytes that lie unread in the ring (`None`: the ring is
+    /// broken), from the offset `from` of the TCP stream on. The sender writes nothing more into
+    /// the ring.
     pub fn note_brought(&self, from: u64, unread: Option<u64>) {
         let until = match unread {
             Some(0) | None => 0,

@@ -14,7 +14,7 @@ const MOST_JUMPS: u32 = 4;
 /// What reading found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// So many bytes, at least one.
+    /// This many bytes, at least one.
     Bytes(usize),
     /// Nothing.
     Empty,
@@ -66,8 +66,8 @@ impl Consumer<'_> {
         unsafe { self.read_parts([(target, length)], peek) }
     }
 
-    /// The same into several buffers, filled in order. A frame that a bad one
-    /// cannot take whole stays in the stream.
+    /// [`Self::read`] into several buffers, filled in order. A frame that does not fit whole into a
+    /// bad buffer stays in the stream.
     ///
     /// # Errors
     /// As for [`Self::read`]; a bad buffer only if nothing came before it.

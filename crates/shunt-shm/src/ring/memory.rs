@@ -96,7 +96,7 @@ impl Memory {
         unsafe { self.copy_in_within(offset, source, n) }
     }
 
-    /// The same where nobody need look whether it fits.
+    /// [`Self::copy_in`] where the caller knows that the bytes fit.
     ///
     /// # Errors
     /// As for [`Self::copy_in`].
@@ -156,7 +156,7 @@ impl Memory {
         unsafe { self.copy_out_within(offset, target, n) }
     }
 
-    /// The same where nobody need look whether it is there.
+    /// [`Self::copy_out`] where the caller knows that the bytes lie within the ring.
     ///
     /// # Errors
     /// As for [`Self::copy_out`].

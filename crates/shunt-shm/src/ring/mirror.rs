@@ -20,15 +20,15 @@ pub const RUN: u32 = 16 << 10;
 /// What is sent at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// One frame: the header is at `offset`, and so many payload bytes follow it.
+    /// One frame: the header is at `offset`, and `length` payload bytes follow it.
     Frame {
         /// Of the header, a multiple of 8.
         offset: u32,
         /// Of the payload; at least 1.
         length: u32,
     },
-    /// Several frames without a gap: the first header is at `offset`, and so many bytes follow it, to the end of the last payload
-    /// (rounded up to 8). The first header goes behind them.
+    /// Several frames without a gap: the first header is at `offset`, and `length` bytes lie from there to the end of the last
+    /// payload (rounded up to 8). The first header is sent last, behind them.
     Frames {
         /// Of the first header, a multiple of 8.
         offset: u32,
@@ -204,7 +204,7 @@ fn behind(offset: u32, length: u32) -> u32 {
     offset + HEADER + length.next_multiple_of(8)
 }
 
-/// The same of a frame that the ring must have room for, with a header behind it.
+/// The end of a frame, if the ring has room for the frame and a header behind it.
 fn end_of(ring: Memory, offset: u32, length: u32) -> Result<u32, Fault> {
     let size = ring.size();
     let is_place = offset.is_multiple_of(8) && offset < size && (1..=size).contains(&length);

@@ -20,7 +20,7 @@ const FAR: u32 = 1 << 31;
 /// the cache.
 const LARGE: u32 = 256 << 10;
 
-/// A large copy is published in steps of so many bytes, so that both sides copy at once.
+/// A large copy is published in steps of this many bytes, so that both sides copy at once.
 pub const STEP: usize = 16 << 10;
 
 /// The sending half. Holding one means holding the sending token.
@@ -34,7 +34,7 @@ pub struct Producer<'a, P> {
     pub output: &'a Output,
     /// The peer's progress: written by the peer, not trusted.
     pub peer: &'a Progress,
-    /// Backs the first so many bytes of the ring with memory; `false` if it cannot.
+    /// Backs the ring with memory up to this number of bytes; `false` if it cannot.
     pub populate: P,
 }
 
@@ -64,8 +64,8 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         Ok(done)
     }
 
-    /// Publishes a small message as one frame, in few instructions, where that needs no
-    /// look at the peer. `None`: nothing has happened, and neither where the source is bad.
+    /// Publishes a small message as one frame, in few instructions, if that needs no look at the
+    /// peer's progress. `None`: it does. Then nothing has happened, nor if the source is bad.
     ///
     /// # Safety
     /// As for [`Self::write`]; a message is smaller than the ring.
@@ -88,8 +88,8 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         Some(copied)
     }
 
-    /// The same of a message that lies in these parts, of `length` bytes in all. Parts that are no longer so long are
-    /// a bad source.
+    /// Publishes a short message whose `length` bytes lie in these parts. If another thread has shortened them
+    /// meanwhile, they are a bad source.
     ///
     /// # Safety
     /// As for [`Self::write_short`].
@@ -120,13 +120,13 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         Some(Ok(()))
     }
 
-    /// Where a small frame with so much payload begins and ends, if it and the header behind it are free, which needs no
-    /// look at the peer.
+    /// Where a small frame with `length` bytes of payload begins and ends, if it and the header behind it are known to
+    /// be free, without a look at the peer's progress.
     #[inline(always)]
     fn short_frame(&self, length: u32) -> Option<(Position, Position)> {
         let s = self.sending;
         let at = Position::unpack(s.write.load(Ordering::Relaxed));
-        // In one look: no multiple of 8, or so far out that the sums below would come round.
+        // One test for two faults: no multiple of 8, or so large that the sums below would overflow.
         if at.offset & (FAR | 7) != 0 {
             return None;
         }

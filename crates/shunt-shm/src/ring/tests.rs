@@ -128,7 +128,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// So many cases, unless `PROPTEST_CASES` says otherwise.
+/// As many cases as are `usual`, unless `PROPTEST_CASES` says otherwise.
 fn cases(usual: u32) -> ProptestConfig {
     let mut config = ProptestConfig::default();
     if std::env::var_os("PROPTEST_CASES").is_none() {

@@ -66,10 +66,10 @@ impl Slot {
         publish::half(&self.face.generation, generation);
     }
 
-    /// Starts the next life of a slot whose connection goes on, with both tokens of it; both
-    /// sides have said that they are ready for it. `taken`: bytes taken from the base socket
-    /// so far. Who sleeps on the connection goes on to do so, and tokens, options and
-    /// counts of sleepers stay.
+    /// Starts the next life of a slot whose connection goes on, with both tokens of it; both sides
+    /// have said that they are ready for it. `taken`: bytes taken from the base socket so far.
+    /// Threads that sleep on the connection sleep on, and tokens, options and counts of sleepers
+    /// stay.
     pub fn begin_again(&self, life: u32, taken: u64, ring: crate::ring::Memory) {
         let o = Ordering::Relaxed;
         // A peer that is still in the life before has no more use for any of this.

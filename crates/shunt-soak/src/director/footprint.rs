@@ -15,7 +15,7 @@ const SPARE: usize = 64;
 pub(super) struct Footprint {
     pub(super) processes: usize,
     pub(super) descriptors: usize,
-    /// Of what they are, as `/proc` names it without numbers, so many each.
+    /// How many descriptors there are of each kind, as `/proc` names it without numbers.
     kinds: BTreeMap<String, usize>,
     pub(super) memory_kb: u64,
     pub(super) shared_kb: u64,

@@ -10,7 +10,7 @@ pub(crate) struct Options {
     pub(super) servers: usize,
     pub(super) clients: usize,
     pub(super) json: bool,
-    /// The end comes after so many kills, if the time has not passed before.
+    /// The run ends after this number of kills, if the time has not passed before.
     pub(super) kills: Option<u64>,
     /// The host's daemon, which the director starts and kills.
     pub(super) system: Option<PathBuf>,

@@ -47,8 +47,8 @@ pub(super) enum Turn {
     Ended,
 }
 
-/// So often a send that does not wait may find that the room of which poll has told is gone:
-/// each time for another process that was stopped in between.
+/// How often a send that does not wait may find that the room of which poll has told is gone: each
+/// time since another process was stopped in between.
 const PUT_OFF: u32 = 50;
 
 type Outcome<T> = Result<T, String>;
@@ -210,7 +210,7 @@ impl End {
         Ok(Turn::Moved)
     }
 
-    /// Whether poll tells of one of `events` within so many milliseconds.
+    /// Whether poll tells of one of `events` within `timeout` milliseconds.
     fn is_ready(&self, events: libc::c_short, timeout: libc::c_int) -> Outcome<bool> {
         let mut polled = libc::pollfd {
             fd: self.fd,

@@ -19,7 +19,7 @@ use super::place::Place;
 use crate::diff;
 use crate::process::{Ended, Running, finish_all};
 
-/// A run may take so long.
+/// The longest that a run may take.
 const LIMIT: Duration = Duration::from_secs(12);
 
 /// Whose calls are refused.

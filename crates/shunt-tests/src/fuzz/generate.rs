@@ -217,7 +217,7 @@ impl Author {
 
     // ---- Threads -----------------------------------------------------------
 
-    /// Joins what is done, in so many of a hundred cases.
+    /// Joins what is done, in `percent` of a hundred cases.
     fn join_some(&mut self, percent: usize) {
         for index in (0..self.model.begun.len()).rev() {
             if self.model.begun[index].is_woken && self.random.percent(percent) {

@@ -73,7 +73,7 @@ pub(crate) struct Begun {
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wait {
-    /// So many bytes at least, of at most so many.
+    /// The least number of bytes for which it waits, and the most that it takes.
     Bytes(EndId, usize, usize),
     /// Room for what it sends.
     Room(EndId),
@@ -149,7 +149,7 @@ impl Model {
         end.is_reset || end.has_shut[1] || peer.has_shut[0] || peer.is_closed
     }
 
-    /// A receive of at least so many bytes would sleep.
+    /// Whether a receive of at least `least` bytes would sleep.
     pub(crate) fn would_sleep(&self, id: EndId, least: usize) -> bool {
         let end = self.end(id);
         let least = least.max(end.low_at).max(1);

@@ -11,7 +11,7 @@ use shunt_harness::stats::Stats;
 use super::generate::Lines;
 use crate::process::{Running, finish_all};
 
-/// A whole script may take so long; its conductor ends a call that hangs much sooner.
+/// The longest that a whole script may take; its conductor ends a call that hangs much sooner.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// When connections are moved; all processes are under Shunt.

@@ -16,10 +16,11 @@ use crate::client::Client;
 use crate::foreign::{Foreign, Lane};
 use crate::{sys, wire};
 
-/// Processes of users whom root's own daemon does not serve: they had been root's. It
-/// lists them, and writes their lines. So many of all of them,
+/// Guests are processes of users whom root's own daemon does not serve; they had been root's
+/// before. It lists them, and writes their lines of statistics. The most of them that it takes in
+/// all, …
 const GUESTS: usize = 1024;
-/// and so many of one user.
+/// … and the most of one user.
 const GUESTS_PER_USER: usize = GUESTS / 4;
 /// Clients that one process may be. It is one, and for a moment another by `exec` or by
 /// `shunt downgrade`.

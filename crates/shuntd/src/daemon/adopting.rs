@@ -18,7 +18,7 @@ use crate::holders::{self, Holders};
 use crate::inspect::{self, Look};
 use crate::scan::Scan;
 
-/// So long a claim waits; later its client asks again.
+/// How long a claim waits for a look; later its client asks again.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// A claim that waits for a look.

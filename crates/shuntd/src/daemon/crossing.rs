@@ -219,7 +219,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// A client wants so many sockets more to be called at. It asks nothing more before it knows how many it has got.
+    /// A client wants `wanted` more sockets to be called at. It asks nothing more before it knows how many it has got.
     pub(super) fn give_more_sockets(&mut self, id: u64, wanted: u32) {
         /// More than a process has places and epoll sets, and than it loses by a fork now and then.
         const MOST: u32 = 2048;
@@ -238,7 +238,7 @@ impl Daemon {
         self.post(id, complete, None);
     }
 
-    /// So many sockets to be called at a client was given.
+    /// How many sockets to be called at a client was given.
     fn sockets(&self, id: u64) -> u32 {
         self.clients.get(&id).map_or(0, |client| client.sockets)
     }

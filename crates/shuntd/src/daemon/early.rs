@@ -14,7 +14,7 @@ use shunt_identity::HANDSHAKE;
 use super::Daemon;
 use crate::end::{End, EndId, State};
 
-/// So many are waited for; the first ones stay pending where there are more.
+/// The most connections that are waited for; of more, the first ones stay pending.
 const MOST: usize = 1 << 16;
 
 /// They, and when nothing can come any more.

@@ -23,10 +23,11 @@ use crate::namespaces::{self, Ends, Place, Places, Wanted};
 use crate::scan::Scan;
 use crate::tuple::{Tuple, named};
 
-/// So long a list waits for a look, half as long as `shunt ss` does; then it goes as it is.
+/// How long a list waits for a look, half as long as `shunt ss` waits for the list; then it goes as
+/// it is.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So long nobody looks again for what was found: hardly any addresses and ports are another
-/// connection's by then.
+/// How long a find counts: within this time hardly any addresses and ports become another
+/// connection's.
 const FRESH: Duration = Duration::from_secs(10);
 /// Questions of one user's processes that may wait for a look.
 const QUESTIONS: usize = 4096;

@@ -61,10 +61,10 @@ type Holder = (u32, i32);
 /// Loans that wait, and who has those sockets.
 pub(super) type Lending = Scan<Loan, HashMap<u64, Holder>>;
 
-/// So many finds are kept for who asks once more, having been too hasty.
+/// How many finds are kept for clients that ask again, since the answer came after they had stopped waiting.
 const KEPT: usize = 64;
 
-/// So many sockets at a time are looked for on behalf of one client.
+/// The most sockets that are looked for at a time on behalf of one client.
 const WAITING: usize = 64;
 
 /// Ends that were paired when their clients went or let go of them, with their users: forked
@@ -83,7 +83,7 @@ pub(super) struct Left {
 }
 
 impl LeftBehind {
-    /// So many are remembered.
+    /// The most ends that are remembered.
     const MOST: usize = 16_384;
 
     pub(super) fn add(&mut self, user: u32, cookie: u64, tuple: Option<Tuple>, mate: Option<Mate>) {

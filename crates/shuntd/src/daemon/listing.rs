@@ -306,7 +306,7 @@ impl Daemon {
     }
 }
 
-/// So few sockets the kernel is asked for one by one.
+/// Up to this number the kernel is asked for sockets one by one.
 const FEW: usize = 64;
 
 /// The sockets with these addresses, by inode number: of other network namespaces, and without tcp_diag, nothing is known.
@@ -329,7 +329,7 @@ fn inodes(wanted: Vec<(EndId, Tuple)>) -> Vec<(EndId, u64)> {
         .collect()
 }
 
-/// The same of connections that a daemon before this one has paired: their ends say that they have the
+/// The ends of each connection that a daemon before this one has paired: both say that they have the
 /// same slot. Where more than two say so, one of them lies.
 fn joined(sights: &Sights) -> Vec<(Tuple, Tuple)> {
     let mut seats: HashMap<(u64, u32), Vec<(Tuple, bool)>> = HashMap::new();

@@ -24,8 +24,9 @@ impl Daemon {
         }
     }
 
-    /// The same when it is claimed. A claim ahead of `connect` names no addresses, and there is
-    /// nothing to be seen yet; but whether there will be, the first one of a client tells.
+    /// Looks at the socket of an end that is being claimed. A claim ahead of `connect` names no
+    /// addresses, and such a socket shows nothing yet. Such claims of a client are looked at only
+    /// until a look has shown that its sockets can be seen.
     pub(super) fn look_at_claim(&mut self, id: EndId) -> Look {
         let is_named = self.ends.get(id).is_some_and(|end| end.named.is_some());
         let is_open = |client: &Client| client.is_open;

@@ -18,7 +18,7 @@ use crate::mirror::Counterpart;
 use crate::namespaces::{self, Ends};
 use crate::{devices, process};
 
-/// After a call in vain, a list of connections does not make the daemon call that host again for so long.
+/// After a call that was not answered, lists of connections do not make the daemon call that host again for this time.
 const STALE: Duration = Duration::from_secs(60);
 /// What other hosts say that is heard in one turn, so that clients do not wait long for theirs.
 const EVENTS: usize = 256;

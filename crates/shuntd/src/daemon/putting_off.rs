@@ -58,7 +58,7 @@ fn now() -> Duration {
 }
 
 impl Daemon {
-    /// Whether two clients may each hold so much more.
+    /// Whether two clients may each hold `more` in addition.
     pub(super) fn have_room(&self, clients: [u64; 2], more: Charge) -> bool {
         let limits = &self.config.limits;
         let [one, other] = clients.map(|id| self.clients.get(&id).map(|c| c.tenant(limits)));
@@ -66,7 +66,7 @@ impl Daemon {
             .is_some_and(|(one, other)| self.quotas.have_room(limits, [one, other], more))
     }
 
-    /// A client holds so much more.
+    /// A client holds `more` in addition.
     pub(super) fn charge(&mut self, id: u64, more: Charge) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.charge = client.charge.plus(more);
@@ -74,7 +74,7 @@ impl Daemon {
         }
     }
 
-    /// It holds so much less.
+    /// A client has given `less` back.
     pub(super) fn refund(&mut self, id: u64, less: Charge) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.charge = client.charge.minus(less);

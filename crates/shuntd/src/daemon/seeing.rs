@@ -32,7 +32,7 @@ pub(super) struct Sight {
     pub(super) seat: (u64, u32),
     /// Payload sent: [through rings, through the kernel].
     pub(super) sent: [u64; 2],
-    /// Payload received, likewise.
+    /// Payload received: [through rings, through the kernel].
     pub(super) received: [u64; 2],
     /// Calls that sent, and that received: [without a system call, by one].
     pub(super) calls: [[u64; 2]; 2],
@@ -61,7 +61,7 @@ pub(super) struct Face {
     pub(super) comm: [u8; 16],
 }
 
-/// So many descriptors are looked at for one list: of processes that are served, and of
+/// The most descriptors that are looked at for one list: of processes that are served, and of
 /// others.
 const LOOKS: [usize; 2] = [1 << 16, 1 << 12];
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Daemon;
 
-/// So many times as long as a list has taken none is made for the same user.
+/// After a list no other one is made for the same user for this many times as long as it has taken.
 const REST: u32 = 4;
 
 /// A list that was asked for, and is not begun.

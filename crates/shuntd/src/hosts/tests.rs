@@ -3,6 +3,7 @@ use std::net::SocketAddr;
 
 use shunt_hosts::{Numbers, Side};
 
+use super::hearing::MOST;
 use super::*;
 use crate::config::PINNED;
 

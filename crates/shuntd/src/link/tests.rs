@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A client of a link with 16 slots, of whose arenas it has made so many.
+/// What a client loses with a link of 16 slots, of which it has made `arenas` arenas.
 fn lost(link: u64, client: u64, arenas: usize) -> Lost {
     let memory = arenas * arena_bytes(16);
     Lost {

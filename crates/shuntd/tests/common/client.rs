@@ -132,7 +132,7 @@ impl Client {
         self.spare_with(arena, layout::FIRST_SLOTS, layout::FIRST_SLOTS)
     }
 
-    /// The same with so many slots, where it was asked for `asked`.
+    /// Gives the daemon a spare with `slots` slots, where it was asked for one with `asked`.
     pub fn spare_with(&self, arena: u32, slots: u32, asked: u32) -> OwnedFd {
         let file = arena_file(layout::arena_bytes(slots) as u64, ARENA_SEALS);
         let mut spare = Message::new(Kind::Spare);

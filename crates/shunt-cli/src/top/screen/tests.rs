@@ -35,7 +35,8 @@ fn row(family: i32, port: u16, client: u16, names: [&str; 2]) -> Message {
     row
 }
 
-/// After so many seconds: one connection that moves much through a ring, one on TCP, and one that does nothing.
+/// What is there after `second` seconds: one connection that moves much through a ring, one on TCP,
+/// and one that does nothing.
 fn look(start: Instant, second: u64) -> Look {
     let mut busy = row(libc::AF_INET, 6379, 40_000, ["redis-server", "redis-bench"]);
     busy.flags = FLAG_SHUNTED;

@@ -1,5 +1,7 @@
-//! One end of a connection is this library's; what has the other one, on another host, the tests play, and both daemons.
+//! One end of a connection is this library's. The tests play the process on another host that has the other end, and both daemons.
 
+mod deaths;
+mod played_end;
 mod streams;
 
 use std::path::{Path, PathBuf};
@@ -53,7 +55,7 @@ struct Peer {
     queue: QueueId,
     lines: Lines<'static>,
     is_met: bool,
-    /// So many slots it says that it has, if not those of its NIC.
+    /// How many slots it says that it has, if not as many as its NIC.
     slots: Option<u16>,
 }
 
@@ -62,7 +64,7 @@ impl Peer {
         let memory = || {
             let words = (0..layout::MIRRORED_RING_BYTES / 8).map(|_| AtomicU64::new(0));
             let ring: &[AtomicU64] = Vec::leak(words.collect());
-            // SAFETY: so many bytes, which are never given back.
+            // SAFETY: the ring has this many bytes, and is never freed.
             unsafe { Memory::new(ring.as_ptr(), layout::MIRRORED_RING_BYTES as u32) }
         };
         let slots: &[Slot; 2] = Box::leak(Box::new([Slot::default(), Slot::default()]));
@@ -241,7 +243,7 @@ impl Scene {
         assert_eq!(sys::read(self.fds[1], came.as_mut_ptr(), 8), Ok(sent));
         assert_eq!(&came[..sent], b"there");
         sys::write(self.fds[1], b"back".as_ptr(), 4).unwrap();
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: the part covers the array `bytes`.
         let received = unsafe { stream::receive(conn, &parts, 0) };
         assert_eq!((received, &bytes[..4]), (Outcome::Done(4), &b"back"[..]));
         assert!(!conn.is_on_ring());

@@ -54,7 +54,7 @@ impl Watched {
         watched
     }
 
-    /// The watched end sends so many bytes.
+    /// The watched end sends `length` bytes.
     fn answer(&self, length: usize) -> Outcome {
         let bytes = vec![7u8; length];
         let parts = [libc::iovec {
@@ -72,7 +72,7 @@ impl Watched {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         }];
-        // SAFETY: there is room for so many bytes.
+        // SAFETY: the part covers `bytes`.
         unsafe { stream::receive(&self.ends.conns()[0], &parts, libc::MSG_DONTWAIT) }
     }
 
@@ -91,7 +91,7 @@ impl Watched {
         self.wait_with_room(4)
     }
 
-    /// The same with room for so many events.
+    /// What a wait tells in an array of `most` events.
     fn wait_with_room(&self, most: usize) -> Vec<(u32, u64)> {
         let mut events = vec![epoll_event { events: 0, u64: 0 }; most];
         // SAFETY: the array is there as long as the room is.
@@ -282,7 +282,8 @@ fn what_the_program_takes_out_tells_nothing_and_comes_back_at_once() {
 fn a_reader_that_falls_behind_in_a_log_looks_at_every_member_of_the_link() {
     let watched = Watched::with(libc::EPOLLIN);
     watched.ends.send(b"bytes");
-    // So many entries follow that the one which tells of the bytes is overwritten; no socket has their slot.
+    // More entries follow than the log holds, so that the one which tells of the bytes is
+    // overwritten; no socket has their slot.
     let pair = watched.ends.sockets[0].pair().unwrap();
     let wait = pair.peer.face.wait.load(Ordering::Relaxed);
     let log = pair

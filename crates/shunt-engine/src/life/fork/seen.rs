@@ -20,7 +20,7 @@ pub(super) fn begin() -> bool {
     whole
 }
 
-/// It has.
+/// The fork is over.
 pub(super) fn end() {
     let locked = LOCK.take();
     let less = |n: u32| n.checked_sub(1);
@@ -33,7 +33,7 @@ pub(super) fn end() {
     }
 }
 
-/// In the child no thread does.
+/// In the child no thread forks.
 pub(super) fn after_fork_child() {
     LOCK.reset();
     UNDER_WAY.store(0, Ordering::Relaxed);

@@ -41,7 +41,8 @@ fn has_taken(fd: c_int) -> bool {
     listener.is_some_and(recycle::is_readable)
 }
 
-/// The same of one that a program polls.
+/// Whether an entry of a program's array asks for something to accept of which the kernel does not
+/// know, and there is some.
 pub(in crate::ready) fn is_told_beside_kernel(one: &pollfd) -> bool {
     recycle::is_any_taken() && reads(one.events) && has_taken(one.fd)
 }

@@ -165,7 +165,7 @@ fn answer(scene: &Scene) {
 /// How many events a wait on the set finds that looks at the rings.
 fn events_of(set: &'static epoll::Set) -> usize {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
-    // SAFETY: there is room for so many.
+    // SAFETY: the array is there as long as the room is.
     let mut room = unsafe { epoll::Room::new(events.as_mut_ptr(), events.len()) };
     epoll::collect(set, &mut room, false, 0)
 }

@@ -16,10 +16,11 @@ use crate::stream::far_death::has_died_afar;
 use crate::thread::give;
 use crate::{reach, sys, tcp};
 
-/// How the kernel tells of a connection that is over, or of a peer that sends no more.
+/// The events by which the kernel tells that a connection is over, or that a peer sends no more.
 const ENDED: u32 = (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as u32;
 
-/// What has been put into the ring goes out, or by TCP. With the sending token. `false`: the direction is the kernel's now.
+/// Has the NIC send what has been put into the ring; or leaves the ring, so that TCP sends it. With the sending token. `false`:
+/// the direction is the kernel's now.
 pub(in crate::stream) fn publish(conn: &Conn) -> bool {
     let (link, slot) = conn.at_nic();
     let reason = if has_ended(conn) {
@@ -35,8 +36,8 @@ pub(in crate::stream) fn publish(conn: &Conn) -> bool {
     false
 }
 
-/// Whether the peer has ended, as far as the kernel was asked, which is now and then: it alone knows what becomes of what is sent to such a
-/// peer.
+/// Whether the peer has ended, as of the last look at the kernel, which is asked now and then. Only the kernel knows what becomes of bytes
+/// that are sent to such a peer.
 fn has_ended(conn: &Conn) -> bool {
     /// Ticks, about 40 µs.
     const SELDOM: u64 = 100_000;
@@ -51,7 +52,7 @@ fn has_ended(conn: &Conn) -> bool {
     hints.kernel_state.load(Ordering::Relaxed) & ENDED != 0
 }
 
-/// A sender that finds its ring full: there is room by now, or the kernel sends. Without a token.
+/// For a sender that finds its ring full: afterwards there is room, or the direction is the kernel's. Without a token.
 #[cold]
 pub(in crate::stream) fn make_room(conn: &Conn) {
     reach::progress();
@@ -77,7 +78,7 @@ pub(in crate::stream) fn leave_by_record(conn: &Conn, reason: Reason) {
                 .leave_by_record(&left.unread, left.from, behind);
             send(conn);
         }
-        // A child of the process that has the NIC; or the connection is over.
+        // This is a child of the process that has the NIC, or the connection is over.
         _ => {
             break_off(conn);
             conn.sender().agree();
@@ -88,7 +89,7 @@ pub(in crate::stream) fn leave_by_record(conn: &Conn, reason: Reason) {
     conn.socket.note_record();
 }
 
-/// A direction that is on TCP never enters its ring. With the sending token.
+/// Keeps a direction that is on TCP from ever entering its ring. With the sending token.
 pub(in crate::stream) fn stay_out(conn: &Conn) {
     let (link, slot) = conn.at_nic();
     reach::leave(link, slot);
@@ -125,7 +126,7 @@ fn send(conn: &Conn) -> Debt {
     }
 }
 
-/// What the kernel lacks of the record.
+/// Sends what the kernel has not got yet of the record.
 fn send_record(conn: &Conn, base: c_int) -> Result<(), sys::Errno> {
     let (link, slot) = conn.at_nic();
     let lacks = || {
@@ -133,7 +134,7 @@ fn send_record(conn: &Conn, base: c_int) -> Result<(), sys::Errno> {
         conn.sender().lacks_of_record(BYTES as u64, written)
     };
     let Some(mut lacks) = lacks() else {
-        // It is over, as what follows finds, too.
+        // The connection is over, as the next step finds, too.
         return Ok(());
     };
     if lacks == 0 {
@@ -151,7 +152,7 @@ fn send_record(conn: &Conn, base: c_int) -> Result<(), sys::Errno> {
             Err(errno) => return Err(errno),
         }
     }
-    // Where nothing is owed behind it.
+    // Has the kernel send the record now, also where nothing that is owed follows it.
     sys::push(base);
     Ok(())
 }

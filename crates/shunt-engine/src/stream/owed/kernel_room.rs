@@ -5,8 +5,8 @@ use libc::c_int;
 use crate::stream::Conn;
 use crate::sys;
 
-/// Whether the kernel's socket takes so many bytes at once: in the ring they outlive
-/// this side, but what it would still owe does not.
+/// Whether the kernel's socket takes `bytes` bytes at once. Bytes in the ring outlive this side;
+/// what it would still owe to TCP does not.
 pub(in crate::stream) fn has_room(conn: &Conn, bytes: u64) -> bool {
     conn.base().is_some_and(|base| takes(base, bytes))
 }
@@ -16,11 +16,11 @@ fn takes(base: c_int, bytes: u64) -> bool {
     sys::send_room(base).is_some_and(|room| bytes + bytes / 8 <= room)
 }
 
-/// A send buffer that is larger than its program has made it, as long as this lives. What is sent
-/// again had room in the ring, however small the program has made the buffer since.
+/// Makes a send buffer larger than the program has made it, as long as this object lives. What is
+/// sent again had room in the ring, however small the program has made the buffer since.
 pub(super) struct Stretched {
     fd: c_int,
-    /// What it was, if it was small.
+    /// The size that it had, if that was small.
     size: Option<c_int>,
     locks: c_int,
     least_unsent: c_int,
@@ -34,11 +34,12 @@ const SNDBUF_LOCK: c_int = 1;
 const TCP_NOTSENT_LOWAT: c_int = 25;
 
 impl Stretched {
-    /// `None`: it is as large as it gets.
+    /// `None`: the buffer is as large as it gets.
     pub(super) fn new(fd: c_int) -> Option<Self> {
         /// As much as the kernel may give; it keeps to its own limit (`net.core.wmem_max`), …
         const MOST: c_int = 4 << 20;
-        /// … which is so much at least, if nobody has made it smaller, and it doubles that.
+        /// … which is half of this or more, if nobody has lowered it: the kernel doubles what it
+        /// grants.
         const SMALL: c_int = 2 * 212_992;
         let size = get(fd, libc::SOL_SOCKET, libc::SO_SNDBUF)?;
         let locks = get(fd, libc::SOL_SOCKET, SO_BUF_LOCK)?;
@@ -49,7 +50,7 @@ impl Stretched {
         }
         if is_small {
             set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, MOST);
-            // Beyond that it grows by itself.
+            // Beyond that size the kernel lets it grow by itself.
             set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, locks & !SNDBUF_LOCK);
         }
         set(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0);
@@ -61,7 +62,8 @@ impl Stretched {
         })
     }
 
-    /// The same where it has no room for so many bytes; `Err`: nor can it get that.
+    /// Makes room for `bytes` bytes, if there is not enough (`None`: there is). `Err`: the kernel
+    /// does not give that much.
     pub(super) fn for_bytes(fd: c_int, bytes: u64) -> Result<Option<Self>, ()> {
         if takes(fd, bytes) {
             return Ok(None);
@@ -83,11 +85,11 @@ impl Drop for Stretched {
     }
 }
 
-/// A receive buffer that is larger than its program has made it, as long as this lives: by that the other end learns
-/// how much it may send.
+/// Makes a receive buffer larger than the program has made it, as long as this object lives: its size tells the
+/// other end how much it may send.
 pub(in crate::stream) struct Roomy {
     fd: c_int,
-    /// What it was, if it was small and fixed.
+    /// The size that it had, if that was small and fixed.
     size: Option<c_int>,
     locks: c_int,
 }
@@ -96,7 +98,7 @@ pub(in crate::stream) struct Roomy {
 const RCVBUF_LOCK: c_int = 2;
 
 impl Roomy {
-    /// Before the connection is made.
+    /// To be made before the connection is.
     pub(in crate::stream) fn new(fd: c_int) -> Self {
         /// What the kernel doubles to a socket's first buffer (`tcp_rmem`).
         const USUAL: c_int = 65_536;

@@ -11,16 +11,17 @@ use crate::stream::holder::Stopped;
 use crate::sys;
 use crate::thread::Rest;
 
-/// How long a call waits for a peer that is in the middle of a change of way, in nanoseconds: that takes the peer, or shuntd, a few
-/// system calls, unless it is stopped there or gets no processor. After that a call which may sleep does so, and one which may not
-/// finds nothing, as with any peer that is silent. (In tests a busy machine is not to decide what comes out.)
+/// How long a call waits for a peer that is in the middle of a change of way, in nanoseconds. The change takes the peer, or shuntd,
+/// a few system calls, unless it is stopped there or gets no processor. After this time a call which may sleep does so, and one
+/// which may not finds nothing, as with any silent peer. (It is longer in tests, so that a busy machine does not decide their
+/// outcome.)
 pub(in crate::stream) const PATIENCE: u64 = if cfg!(test) {
     1_000_000_000
 } else {
     10_000_000
 };
 
-/// For how much longer, while a processor is all that the peer is lacking (nanoseconds).
+/// For how much longer it waits while the peer lacks nothing but a processor (nanoseconds).
 pub(in crate::stream) const CROWDED: u64 = if cfg!(test) {
     2_000_000_000
 } else {
@@ -30,8 +31,8 @@ pub(in crate::stream) const CROWDED: u64 = if cfg!(test) {
 /// Nanoseconds between two looks at a process, each of which takes some system calls.
 const STEP: u64 = 1_000_000;
 
-/// Whether a wait whose patience ends at `until` (of [`sys::now`]) goes on: after that, while `only_lacks_processor` says so, which
-/// is asked once in a while, and not for ever. Then it has slept until the next look is due.
+/// Whether a wait whose patience ends at `until` (of [`sys::now`]) continues. After `until` it does so as long as
+/// `only_lacks_processor` says so, but not for ever. This asks now and then only, and sleeps until the next look is due.
 pub(in crate::stream) fn goes_on(until: u64, only_lacks_processor: impl FnOnce() -> bool) -> bool {
     let now = sys::now();
     if now < until {
@@ -44,7 +45,8 @@ pub(in crate::stream) fn goes_on(until: u64, only_lacks_processor: impl FnOnce()
     goes_on
 }
 
-/// Waits until `is_over`, if the caller is `patient`, but not for long, nor for a process that is stopped with the peer's `token`.
+/// Waits until `is_over`, if the caller is `patient`: within bounds, and not for a process that is stopped with the peer's
+/// `token`.
 pub(super) fn await_peer(
     conn: &Conn,
     token: &Token,
@@ -90,22 +92,22 @@ pub(crate) fn is_owing(conn: &Conn) -> bool {
 pub(super) fn has_died_with(conn: &Conn, token: &Token) -> bool {
     const OVER: i16 = libc::POLLHUP | libc::POLLERR;
     let ended = sys::ready(conn.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER);
-    // In this order: a peer says that it ends before its kernel does.
+    // In this order: a peer's word of its end comes before its kernel's.
     let said = conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) != 0;
     let unsaid = !said && !has_shut_receiving(conn);
     let died = ended != 0 && (unsaid || conn.is_held_by_dead(token) || has_died_elsewhere(conn));
-    // Both halves are shut down, too, where this side has shut down one of them.
+    // Where this side has shut down its own half, the kernel also reports this when the peer has only shut down its sending.
     died || ended & OVER != 0 && !conn.is_shut()
 }
 
-/// Whether shuntd has said that the peer's process has died, which no other one shares the connection with.
+/// Whether shuntd has said that the peer's process has died, with which no other one shared the connection.
 pub(in crate::stream) fn has_died_elsewhere(conn: &Conn) -> bool {
     control::check_mail();
     let is_sole = conn.pair.peer.options.forked.load(Ordering::Relaxed) == slot::UNFORKED;
     is_sole && conn.pair.link.has_peer_died()
 }
 
-/// Whether this side has shut down its receiving half: after that the kernel says of a peer that goes on that it has ended.
+/// Whether this side has shut down its receiving half: after that the kernel reports the end of a peer that has not ended.
 fn has_shut_receiving(conn: &Conn) -> bool {
     conn.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_RD != 0
 }
@@ -138,8 +140,9 @@ pub(in crate::stream) fn is_held_up(conn: &Conn) -> bool {
     is_being_withdrawn(conn) && conn.socket.hints.withdrawal_in_vain() == mark(conn)
 }
 
-/// Calls wait for the peer's next withdrawal or recall, although one was waited for in vain: it was given up, or taken back. Where
-/// the program is told that something is there, or that there is room, this comes first, since a call must find that so.
+/// A wait for the peer's withdrawal or recall that came to nothing is forgotten once that withdrawal or recall is over: then calls
+/// wait for the next one again. To be called before the program is told that something is there, or that there is room, since its
+/// next call must find that so.
 pub(in crate::stream) fn forget_waits_that_are_over(conn: &Conn) {
     let hints = &conn.socket.hints;
     if hints.is_any_in_vain() {
@@ -152,7 +155,7 @@ pub(in crate::stream) fn forget_waits_that_are_over(conn: &Conn) {
     }
 }
 
-/// Where the ring is read, as `Hints::withdrawal_in_vain` has it.
+/// The place up to which the ring is read, in the form of `Hints::withdrawal_in_vain`.
 pub(super) fn mark(conn: &Conn) -> u64 {
     let read = conn.pair.own.progress.bytes.load(Ordering::Relaxed);
     read.wrapping_add(1)
@@ -258,7 +261,7 @@ mod tests {
                 iov_base: bytes.as_mut_ptr().cast(),
                 iov_len: bytes.len(),
             };
-            // SAFETY: there is room for so many bytes.
+            // SAFETY: the part covers the array `bytes`.
             unsafe { receive(conn, &[part], libc::MSG_PEEK) }
         };
         assert!(waits_after(|conn| assert!(reads(conn, false))));

@@ -20,12 +20,12 @@ pub(in crate::stream) enum Debt {
     Owed,
     /// The peer is in the middle of its recall, and has not said yet which side sends it.
     Unsaid,
-    /// The connection has ended, with that error.
+    /// The connection has ended, with this error.
     Void(Errno),
 }
 
 impl Debt {
-    /// Whether nothing can be sent behind it yet.
+    /// Whether nothing can be sent yet that comes after what is owed.
     pub(in crate::stream) fn is_open(self) -> bool {
         matches!(self, Self::Owed | Self::Unsaid)
     }
@@ -44,7 +44,7 @@ pub(super) fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
         let written = tcp::written(base, conn.socket.role());
         match written.and_then(|written| conn.sender().owed(written)) {
             Some((unread, sent)) => resend(&unread, conn.pair.out, sent, base, patience_ms),
-            // It is over.
+            // The connection is over.
             None => Some(Debt::Paid),
         }
     });
@@ -60,8 +60,8 @@ pub(super) fn send_owed(conn: &Conn, patience_ms: i64) -> Debt {
     Debt::Paid
 }
 
-/// Sends what is unread in this ring to `fd`, but for the first `sent` bytes. `None`: the
-/// ring is broken, or TCP refuses more although the connection goes on.
+/// Sends what is unread in this ring to `fd`, without the first `sent` bytes. `None`: the ring is
+/// broken, or TCP refuses more although the connection is not over.
 pub(in crate::stream) fn resend(
     unread: &Unread,
     ring: Memory,
@@ -69,7 +69,7 @@ pub(in crate::stream) fn resend(
     fd: c_int,
     patience_ms: i64,
 ) -> Option<Debt> {
-    // A wrong word may lead into payload, and payload round in circles.
+    // A wrong word in the ring may lead into payload, and payload may lead round in circles.
     let most = u64::from(ring.size()).checked_sub(sent)?;
     unread.read_by(ring, |consumer| {
         while sent > 0 {
@@ -99,11 +99,11 @@ fn drain(consumer: &Consumer, mut most: u64, fd: c_int, patience_ms: i64) -> Opt
                 stretched = Some(Stretched::new(fd));
                 continue;
             }
-            // Its buffers grow while what they hold is acknowledged.
+            // The kernel's buffers grow as what they hold is acknowledged.
             Ok(Err(libc::EAGAIN)) if sys::poll_ms(fd, libc::POLLOUT, patience_ms) != 0 => continue,
             Ok(Err(libc::EAGAIN)) => Some(Debt::Owed),
             Ok(Err(errno)) if sys::ready(fd, 0) & ENDED != 0 => Some(Debt::Void(errno)),
-            // Bytes that TCP refuses, while it goes on, would be missing without a word.
+            // If TCP refused these bytes and carried later ones, nobody would notice the gap.
             Ok(_) | Err(_) => None,
         };
         sys::push(fd);

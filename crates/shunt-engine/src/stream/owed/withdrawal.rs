@@ -18,7 +18,7 @@ use crate::{sys, tcp};
 /// and TCP takes it all: then the kernel has everything that was ever sent. With the
 /// sending token, on the ring.
 pub(in crate::stream) fn withdraw(conn: &Conn) -> Withdrawal {
-    // After our end of file nothing can follow it there.
+    // After our FIN nothing more can be sent over TCP.
     let too_late = is_recalled(conn) || conn.is_shut() || is_over(conn);
     let base = conn.base().filter(|_| !too_late);
     let room = base.map(|base| Stretched::for_bytes(base, conn.in_flight()));
@@ -33,7 +33,7 @@ pub(in crate::stream) fn withdraw(conn: &Conn) -> Withdrawal {
     if withdrawal == Withdrawal::Owing {
         send_owed(conn, GROWTH_MS);
     } else {
-        // It may have met the try, and sleep until that is over.
+        // The peer may have met this attempt, and sleep until it is over.
         conn.tell_always(News::Data);
     }
     withdrawal
@@ -45,8 +45,8 @@ fn is_over(conn: &Conn) -> bool {
         .is_none_or(|fd| sys::ready(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0)
 }
 
-/// Follows a peer that withdraws what this side has not read. With the receiving token. `false`: it is in the middle of that,
-/// and nothing is to be read in the ring.
+/// Follows a peer that withdraws what this side has not read, and waits while the peer is in the middle of that. With the
+/// receiving token. `false`: it still is, and nothing may be read in the ring.
 #[cold]
 pub(in crate::stream) fn follow_withdrawal(conn: &Conn) -> bool {
     let hints = &conn.socket.hints;
@@ -63,7 +63,7 @@ pub(in crate::stream) fn follow_withdrawal(conn: &Conn) -> bool {
     over
 }
 
-/// The same, and it does not wait.
+/// [`follow_withdrawal`] without waiting.
 #[cold]
 pub(in crate::stream) fn follow_if_withdrawn(conn: &Conn) -> bool {
     if conn.receiver().stays_in_ring() {
@@ -71,7 +71,7 @@ pub(in crate::stream) fn follow_if_withdrawn(conn: &Conn) -> bool {
     }
     match conn.receiver().look_at_withdrawal() {
         Look::Withdrawn { from } => {
-            // In this order: what could be read does so until it has come.
+            // In this order: the unread bytes count as readable until they have come.
             conn.receiver().note_brought(from, conn.unread_in_ring());
             conn.socket.hints.late.store(false, Ordering::Relaxed);
             follow_back(conn);

@@ -25,7 +25,7 @@ impl Written {
     }
 
     fn fill(&self, unread: &Unread, ring: Memory) -> Option<()> {
-        // A wrong word may lead into payload, and payload round in circles.
+        // A wrong word in the ring may lead into payload, and payload may lead round in circles.
         let mut most = ring.size() as usize;
         unread.read_by(ring, |consumer| {
             loop {

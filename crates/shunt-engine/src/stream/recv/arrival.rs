@@ -15,16 +15,16 @@ use crate::stream::owed::{PATIENCE, goes_on};
 use crate::thread::{Rest, give};
 use crate::{config, sys, tcp, wake};
 
-/// How long a connection is kept back from the next program for these bytes, in nanoseconds; longer while only a
-/// processor is lacking.
+/// How long a connection is not handed to the next program because of these bytes, in nanoseconds; longer while
+/// only a processor is lacking.
 const HANDS_ON: u64 = 5 * PATIENCE;
 
-/// How long a receive waits for them.
+/// How long a receive waits for such bytes.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
-    /// When it ends (nanoseconds of the monotonic clock), once it has begun.
+    /// When the wait ends (nanoseconds of the monotonic clock), once it has begun.
     until: Option<u64>,
-    /// The last look found nothing although something had come: the caller looks once more.
+    /// The last attempt found nothing although something had come: the caller tries once more.
     looks_again: bool,
 }
 
@@ -35,7 +35,7 @@ pub(in crate::stream) fn on_its_way(conn: &Conn) -> u64 {
     }
     let path = conn.receiver();
     if path.awaits() {
-        // Nobody has said yet that they are sent again: behind what comes before the ring, if that has come.
+        // The peer has not said yet that it sends them again. They count if everything that comes before the ring has come.
         let first = path.switch_offset().unwrap_or(u64::MAX);
         let beyond = tcp::received(conn.fd).and_then(|come| come.checked_sub(first));
         return beyond.map_or(0, |sent| ring_bytes(conn).saturating_sub(sent));
@@ -43,17 +43,17 @@ pub(in crate::stream) fn on_its_way(conn: &Conn) -> u64 {
     let Some(until) = path.is_bringing() else {
         return 0;
     };
-    // In this order: what the peer has sent in an operation that is over is among what has come.
+    // In this order: once an operation of the peer's is seen to be over, what it has sent is counted among what has come.
     let sending = &conn.pair.peer.sending;
     if !sending.token.is_taken() && Way::load(&sending.way) == Way::Owing {
-        // TCP had no room for the rest, as natively for what a receive buffer does not hold.
+        // TCP had no room for the rest, which natively would not be readable either.
         return 0;
     }
-    // The peer has said from where on.
+    // The peer has said at which offset of TCP they begin.
     tcp::to_come(conn.fd, until).min(RING_BYTES as u64)
 }
 
-/// Whether the connection counts as readable because some of them are to come.
+/// Whether the connection counts as readable because such bytes are still to come.
 pub(in crate::stream) fn is_expected(conn: &Conn) -> bool {
     !conn.socket.hints.late.load(Ordering::Relaxed) && on_its_way(conn) > 0
 }
@@ -64,11 +64,11 @@ pub(super) fn await_some(conn: &Conn, patience: &mut Patience) -> bool {
     if config::is_confined() {
         return false;
     }
-    // In this order: what has come by the first look the second one sees.
+    // In this order: what has come before the first look is seen by the second one.
     let expected = is_expected(conn);
     let come = conn.way_in() != Way::TcpAgain || sys::ready(conn.fd, POLLIN) != 0;
     if !expected {
-        // What is there may be for the program only behind something that nobody sends.
+        // The program may get what has come only after bytes that nobody sends.
         let looks = come && !patience.looks_again;
         patience.looks_again = come;
         return looks;
@@ -78,7 +78,7 @@ pub(super) fn await_some(conn: &Conn, patience: &mut Patience) -> bool {
         return false;
     }
     if !come {
-        // Not longer: of a recall that is taken back the kernel does not tell.
+        // For a short time only: the kernel does not tell when a recall is taken back.
         sys::poll_ms(conn.fd, POLLIN, 1);
     }
     true
@@ -107,8 +107,8 @@ fn await_all(conn: &Conn, until: &mut Option<u64>) -> bool {
     waited
 }
 
-/// Whether a call has waited for long enough. Then no other one waits for the same bytes, and they do not count as readable,
-/// before the next change of way.
+/// Whether a call has waited for long enough. Then, until the next change of way, no other call waits for the same bytes,
+/// and they do not count as readable.
 fn is_too_late(conn: &Conn, until: &mut Option<u64>) -> bool {
     let until = *until.get_or_insert_with(|| sys::now() + PATIENCE);
     if goes_on(until, || comes_soon_or_is_taken_back(conn)) {
@@ -118,9 +118,9 @@ fn is_too_late(conn: &Conn, until: &mut Option<u64>) -> bool {
     true
 }
 
-/// Whether only a processor is lacking for them to come: to the peer, in the middle of sending them, or to the kernel, which has
-/// them from it. Where the peer has not begun to send them, this takes the recall back, unless another program needs them from
-/// TCP: then the receiver reads them in the ring.
+/// Whether the bytes only wait for a processor: for the peer, in the middle of sending them, or for the kernel, which has them.
+/// If the peer has not begun to send them, this takes the recall back, so that the receiver reads them in the ring; unless
+/// another program needs them from TCP.
 fn comes_soon_or_is_taken_back(conn: &Conn) -> bool {
     let path = conn.receiver();
     let token = &conn.pair.peer.sending.token;
@@ -128,7 +128,7 @@ fn comes_soon_or_is_taken_back(conn: &Conn) -> bool {
         return conn.is_held_by_running(token);
     }
     if !path.awaits() {
-        // Behind what lies here they may be waiting for room, which only a receive makes.
+        // They may be waiting for room behind what lies in the queue, and only a receive makes room.
         return sys::ioctl_int(conn.fd, libc::FIONREAD).unwrap_or(0) == 0;
     }
     // A relative may have recalled it, for another program.
@@ -136,14 +136,14 @@ fn comes_soon_or_is_taken_back(conn: &Conn) -> bool {
     if conn.is_shared() || !conn.take(own) {
         return false;
     }
-    // With the token: who hands it to another program says so before the recall.
+    // With the token: a thread that hands the connection to another program sets this before the recall.
     let insists = conn.socket.again.insists.load(Ordering::Relaxed);
     // Another thread may have heard of an answer meanwhile.
     let waits = path.awaits() && conn.way_in() == Way::TcpAgain;
     let taken_back = waits && !insists && path.take_back_in_time();
     give(own);
     if waits && !insists {
-        // Who sleeps here until TCP brings something; and who has met the recall.
+        // Threads here that sleep until TCP brings something, and a peer that has met the recall.
         wake::wake_all();
         conn.tell_of_recall();
     }

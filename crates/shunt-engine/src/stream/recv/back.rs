@@ -14,7 +14,7 @@ use crate::stream::Conn;
 use crate::stream::recall::{has_passed_the_end, is_never_answered};
 use crate::{Outcome, real, sys};
 
-/// The peer has left the ring: its bytes go on over TCP.
+/// Follows a peer that has left its ring: its bytes come over TCP from here on.
 pub(in crate::stream) fn follow_back(conn: &Conn) {
     conn.receiver().follow_back();
     conn.socket.note_downgrade();
@@ -30,8 +30,8 @@ pub(in crate::stream) fn follow_back(conn: &Conn) {
     }
 }
 
-/// Having recalled the stream, with the receiving token: whether what comes by TCP
-/// is payload, and all of it is sent or will be.
+/// After a recall: whether TCP carries the stream, and everything that was unread is sent or will
+/// be. With the receiving token.
 pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
     let settled = conn.receiver().is_settled() || has_answered(conn);
     // An error that the kernel has is for the call that asks for it.
@@ -40,7 +40,7 @@ pub(in crate::stream) fn is_home(conn: &Conn) -> bool {
         return true;
     }
     let step = after_ring(conn);
-    // Of one that has ended no answer is needed.
+    // A peer that has ended need not answer.
     let settled = settled || !conn.receiver().awaits();
     settled && !matches!(step, Step::Asked | Step::Moved)
 }
@@ -51,7 +51,7 @@ fn has_answered(conn: &Conn) -> bool {
     conn.receiver().is_answered(|| conn.consumer().has_ended())
 }
 
-/// Having recalled the stream, learns that TCP carries it on. `false`: not yet.
+/// After a recall: notes that TCP carries the stream, if it does by now. `false`: not yet.
 fn learn(conn: &Conn) -> bool {
     // In this order: a peer that has ended begins with its ring no more.
     let only_tcp = || has_passed_the_end(conn) && conn.receiver().switch_offset().is_none();
@@ -62,8 +62,8 @@ fn learn(conn: &Conn) -> bool {
     true
 }
 
-/// The kernel does the rest, unless an error was taken from it on the way, which it tells only
-/// once; behind what is in the queue.
+/// The error that the program must see before the kernel does the rest: one that was taken from the
+/// kernel, which tells it only once. Bytes in the queue come before it.
 pub(super) fn pending(conn: &Conn) -> Option<Step> {
     let errno = conn.error().load(Ordering::Relaxed);
     let told = errno != 0 && is_empty(conn);
@@ -75,7 +75,7 @@ fn is_empty(conn: &Conn) -> bool {
     sys::ioctl_int(conn.fd, libc::FIONREAD).is_ok_and(|n| n == 0)
 }
 
-/// On TCP again: the kernel does the rest, once that is known.
+/// The direction is on TCP again: the kernel does the rest, once the recall is answered.
 pub(super) fn after_ring(conn: &Conn) -> Step {
     if conn.receiver().awaits() && !learn(conn) {
         return if is_never_answered(conn) {
@@ -88,8 +88,8 @@ pub(super) fn after_ring(conn: &Conn) -> Step {
     if brings { Step::Brings } else { Step::Kernel }
 }
 
-/// After the ring, with flags by which the kernel does not wait. `None`: the connection is on its
-/// way to its rings again.
+/// The real call, for a direction that is on TCP again. `flags` must keep it from waiting. `None`:
+/// the connection is on its way to its rings again.
 ///
 /// # Safety
 /// The cursor's parts are writable.
@@ -107,8 +107,8 @@ pub(super) unsafe fn by_kernel(conn: &Conn, cursor: &Cursor, flags: c_int) -> Op
     outcome
 }
 
-/// After the ring, with the receiving token: what the kernel has now, for a call that goes on
-/// although its number was closed.
+/// Receives what the kernel has now, for a direction that is on TCP again and a call whose
+/// descriptor was closed. With the receiving token.
 ///
 /// # Safety
 /// The cursor's parts are writable.
@@ -142,9 +142,9 @@ fn header(parts: &[iovec]) -> libc::msghdr {
     message
 }
 
-/// After the ring: what TCP has already, and `least` bytes in all. What stops it
-/// is told by the next call, as after any short count. Of `flags` only `MSG_TRUNC` counts: the
-/// bytes are thrown away.
+/// Adds to a receive from the ring what TCP has already, and waits until the call has `least` bytes
+/// in all. An error is reported by the next call, as after any short count. Of `flags` only
+/// `MSG_TRUNC` counts: the bytes are thrown away.
 ///
 /// # Safety
 /// The cursor's parts are writable.

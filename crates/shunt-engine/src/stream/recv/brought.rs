@@ -1,5 +1,5 @@
-//! What had not been read of the ring, and TCP brings. Its sender may end in the middle of
-//! that: then the rest of it is read in the ring, where it lies still.
+//! Bytes that were unread in the ring, and that TCP brings. If their sender ends in the middle of
+//! that, the rest is read in the ring, where it still lies.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ use crate::stream::recall::{is_never_answered, stay_in_ring};
 use crate::sys::Errno;
 use crate::{sys, tcp};
 
-/// Receives some of that. With the receiving token.
+/// Receives some of these bytes. With the receiving token.
 ///
 /// # Safety
 /// The cursor's parts are writable.
@@ -42,12 +42,13 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     if let Some(errno) = error {
         conn.error().store(errno, Ordering::Relaxed);
     }
-    // What has come stays there whatever becomes of the sender: the kernel knows how much is waited for.
+    // What has come stays in the queue whatever becomes of the sender, so the kernel's count holds.
     let queued = || sys::ioctl_int(base, libc::FIONREAD).map_or(0, |n| n as u64);
     if taken >= until || error.is_none() && taken + queued() >= until {
         return pending(conn).unwrap_or(Step::Kernel);
     }
-    // All that follows is payload, too: only what is taken is counted.
+    // What follows these bytes is payload, too, so it may be received with them; only what is taken
+    // is counted.
     let peeks = flags & libc::MSG_PEEK != 0;
     let most = if peeks { u64::MAX } else { until - taken };
     let end = match error.map_or_else(|| take(conn, cursor, flags, most), Taken::Failed) {
@@ -60,7 +61,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
             errno
         }
     };
-    // What came before it died with the connection.
+    // Bytes before these were lost with the connection.
     let left = until - path.taken().max(taken);
     if left > conn.unread_in_ring().unwrap_or(0) {
         return failure(conn, end);
@@ -73,8 +74,8 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     unsafe { from_ring(conn, cursor, flags) }
 }
 
-/// Whether the connection has ended by a reset, and no FIN came before that: as somebody here was told, or
-/// as its peer says, of which a relative may have been told.
+/// Whether the connection has ended by a reset, without a FIN before it: a call of this process was told
+/// so, or the peer says so in its slot (then a relative may have been told).
 fn was_reset(conn: &Conn) -> bool {
     let says = conn.pair.peer_state() & (slot::UNREAD | slot::SHUT_WR) == slot::UNREAD;
     says || conn.socket.was_reset.load(Ordering::Relaxed)
@@ -86,7 +87,7 @@ fn was_reset(conn: &Conn) -> bool {
 /// # Safety
 /// The cursor's parts are writable.
 #[cold]
-pub(super) unsafe fn meanwhile(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
+pub(super) unsafe fn receive_during_recall(conn: &Conn, cursor: &mut Cursor, flags: c_int) -> Step {
     // A peer that had left its ring before it was recalled may have sent what follows that.
     let path = conn.receiver();
     let most = if path.peer_has_left() {
@@ -105,14 +106,14 @@ pub(super) unsafe fn meanwhile(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
     }
     match take(conn, cursor, flags, most) {
         Taken::Step(step) => step,
-        // It may have ended without an answer.
+        // The peer may have ended without an answer.
         Taken::End if is_never_answered(conn) => Step::Moved,
         Taken::End => last(conn),
         Taken::Failed(errno) => failure(conn, errno),
     }
 }
 
-/// What came of [`take`].
+/// The outcome of [`take`].
 enum Taken {
     Step(Step),
     /// The connection has ended.
@@ -120,7 +121,7 @@ enum Taken {
     Failed(Errno),
 }
 
-/// Receives so many bytes by TCP at most.
+/// Receives `most` bytes at most by TCP.
 fn take(conn: &Conn, cursor: &mut Cursor, flags: c_int, most: u64) -> Taken {
     let Some(base) = conn.base() else {
         return Taken::Step(Step::Failed(libc::EBADF));
@@ -156,8 +157,8 @@ fn take(conn: &Conn, cursor: &mut Cursor, flags: c_int, most: u64) -> Taken {
     }
 }
 
-/// The connection has ended when TCP had still to bring so many bytes of the ring: these are
-/// read there. `false`: the ring is broken.
+/// The connection has ended while TCP still had to bring `left` bytes of the ring: they are read in
+/// the ring. `false`: the ring is broken.
 fn go_on_in_ring(conn: &Conn, left: u64) -> bool {
     let consumer = conn.consumer();
     let mut brought = conn

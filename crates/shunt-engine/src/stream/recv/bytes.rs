@@ -1,4 +1,4 @@
-//! How many bytes: taken from TCP, there to be taken, in the ring.
+//! Counts of bytes: taken from TCP, waiting there, and in the ring.
 
 use std::sync::atomic::Ordering;
 
@@ -9,12 +9,12 @@ use crate::stream::conn::Conn;
 use crate::sys::{self, Errno};
 use crate::tcp;
 
-/// With the receiving token of a process that died with it: asks the kernel what was
-/// taken from the base socket. `false`: it does not know, and it matters.
+/// Asks the kernel how much was taken from the base socket, after a process died with the receiving
+/// token, which the caller has now. `false`: the kernel does not know, and it matters.
 pub(in crate::stream) fn recount(conn: &Conn) -> bool {
     let receiving = &conn.pair.own.receiving;
     let way = conn.way_in();
-    // From there on it is the program that takes them, without the token.
+    // From there on the program takes bytes by real calls, without the token.
     let path = conn.receiver();
     if way == Way::TcpAgain && !path.awaits() && path.is_bringing().is_none() {
         return true;
@@ -38,9 +38,9 @@ pub(super) fn truncate(parts: &mut [iovec], mut most: usize) -> usize {
     parts.len()
 }
 
-/// How much a receive of so many bytes would take now.
+/// How much a receive of up to `most` bytes would take now.
 pub(super) fn arrived(base: c_int, most: usize) -> Result<usize, Errno> {
-    // To nowhere, and it stays.
+    // Copies nothing, and leaves the bytes there.
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     sys::recv(base, std::ptr::null_mut(), most, flags)
 }

@@ -39,13 +39,14 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
         return Some(failure(conn, pending));
     }
     if conn.is_put_aside_by_peer() {
-        // The peer keeps its base socket, so the kernel has no end to tell, and an empty ring has given all.
+        // The peer has put its base socket aside, so the kernel has no end to tell; and the ring is empty,
+        // so everything was received.
         return Some(end(conn));
     }
     ask_kernel(conn)
 }
 
-/// What [`look`] does where it is time to.
+/// Asks the kernel, when that is due.
 #[cold]
 fn ask_kernel(conn: &Conn) -> Option<Step> {
     bump(&conn.socket.rx.kernel_calls, 1);
@@ -76,11 +77,11 @@ fn has_stray(conn: &Conn) -> bool {
         .base()
         .and_then(|base| sys::ioctl_int(base, libc::FIONREAD).ok());
     queued.is_some_and(|queued| queued > 0)
-        // Said before the first byte is sent.
+        // The peer says this before it sends the first byte by TCP.
         && conn.pair.peer.output.back_at.load(Ordering::Acquire) == 0
 }
 
-/// Whether nothing comes by TCP any more.
+/// Whether nothing more comes by TCP.
 pub(super) fn has_ended(conn: &Conn) -> Result<bool, Errno> {
     let base = conn.base().ok_or(libc::EBADF)?;
     let mut byte = 0u8;

@@ -19,7 +19,8 @@ use crate::stream::Conn;
 use crate::stream::proposal::propose;
 use crate::sys::{self, Errno};
 
-/// On TCP, and the peer may switch at any moment.
+/// Receives in the state in which the direction is on TCP, and the peer may switch to its ring at
+/// any moment.
 ///
 /// # Safety
 /// The cursor's parts are writable.
@@ -36,7 +37,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
         };
         return match step {
             Step::Failed(errno) if has_some => {
-                // Told by the next call, as after any short count.
+                // The next call reports it, as after any short count.
                 conn.error().store(errno, Ordering::Relaxed);
                 Step::Bytes
             }
@@ -46,14 +47,14 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
     }
 }
 
-/// What came of one turn.
+/// The outcome of one turn.
 enum Taken {
     Step(Step),
-    /// As much as was asked for, of more buffers than go at once.
+    /// As much as was asked for; there are more buffers than one system call takes.
     AllOfSome,
 }
 
-/// Receives into as many buffers as go at once.
+/// Receives into as many buffers as one system call takes.
 ///
 /// # Safety
 /// The cursor's parts are writable.
@@ -163,8 +164,8 @@ unsafe fn without_bytes(
             unsafe { from_ring(conn, cursor, flags) }
         }
         Some(libc::EAGAIN) => {
-            // Taken from the kernel by a call that had bytes to return; behind what was
-            // in the queue, as in the kernel.
+            // A call that had bytes to return may have taken the error from the kernel. It comes
+            // after what was in the queue, as natively.
             match conn.error().load(Ordering::Relaxed) {
                 0 => Step::Empty,
                 errno => failure(conn, errno),
@@ -182,8 +183,8 @@ unsafe fn without_bytes(
     }
 }
 
-/// Nothing has come by TCP: whether the peer, which is on another host, goes on in its ring. (It may wait for an answer, and this side's
-/// ring may be entered before the next send.)
+/// Nothing has come by TCP from a peer on another host: whether it continues in its ring. (It may wait for an answer to its proposal.
+/// This side's own ring may also be entered now, before the next send.)
 #[cold]
 fn hears_of_ring(conn: &Conn) -> bool {
     reach::progress();

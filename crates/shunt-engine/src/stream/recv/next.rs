@@ -27,10 +27,10 @@ pub(super) struct Call<'a> {
     pub(super) cursor: Cursor<'a>,
     /// Bytes in all buffers.
     pub(super) total: usize,
-    /// Fewer bytes are waited for, if the call may wait.
+    /// The call waits until it has this many bytes, if it may wait.
     least: usize,
     pub(super) attempts: Attempts,
-    /// For bytes that could be read before.
+    /// For bytes that could be read in the ring before it went back to TCP.
     patience: Patience,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Call<'a> {
         if !waits || !stay.enter(program) || !wait_for_more(conn, there, self.attempts.seen) {
             return Next::End(self.done());
         }
-        // It sees the same bytes again: it cannot add up.
+        // A peek sees the same bytes again, so that attempts do not add up.
         self.cursor = Cursor::new(self.parts);
         Next::Attempt
     }
@@ -153,7 +153,7 @@ impl<'a> Call<'a> {
         if conn.pair.own.options.forked.load(Ordering::Relaxed) == slot::SHARED {
             conn.tell_room();
         }
-        // The stream goes on elsewhere, where nothing has come yet.
+        // The stream continues elsewhere, and nothing has come there yet.
         if self.has_enough() {
             Next::End(self.done())
         } else {
@@ -163,7 +163,7 @@ impl<'a> Call<'a> {
 
     fn after_error(&self, conn: &Conn, errno: c_int) -> Outcome {
         if self.cursor.done() > 0 {
-            // The next call says so.
+            // The next call reports it.
             keep_error(conn, errno);
             return self.done();
         }
@@ -178,7 +178,7 @@ impl<'a> Call<'a> {
     /// The buffers are writable.
     unsafe fn go_on_in_kernel(&mut self, conn: &Conn) -> Outcome {
         if self.cursor.done() == 0 {
-            // Closed while it slept: the number may name anything by now.
+            // The descriptor was closed while the call slept: its number may name anything by now.
             let is_closed = conn.base().is_none();
             return if is_closed {
                 Outcome::Fail(libc::EBADF)
@@ -212,26 +212,26 @@ impl<'a> Call<'a> {
         if let Err(errno) = self.attempts.wait(program, Want::Data, done, stay) {
             return Some(self.cursor.done_or(errno));
         }
-        // What has come is mostly one message.
+        // Mostly one message has come.
         let (target, length) = self.cursor.single()?;
         // SAFETY: the caller's promise.
         unsafe { small::receive(*program, target, length, self.attempts.flags) }
     }
 }
 
-/// What has come by TCP is payload, of one who has a copy of the peer's socket; TCP carries on from here.
+/// Bytes have come by TCP from another process that has a copy of the peer's socket: from here on TCP carries the direction.
 #[cold]
 fn after_stray(conn: &Conn) -> Next {
     downgrade(conn, Reason::Held);
     if conn.way_in() == Way::Ring {
-        // It does not go back: its peer does what no copy does.
+        // The direction has not gone back: the peer breaks the protocol, which a copy of its socket would not explain.
         abort(conn);
         return Next::End(Outcome::Fail(libc::ECONNRESET));
     }
     Next::Attempt
 }
 
-/// Whether there is more, behind a change of way.
+/// Whether there is more to receive after a change of way.
 #[inline]
 fn goes_on(conn: &Conn) -> bool {
     match conn.way_in() {
@@ -241,9 +241,8 @@ fn goes_on(conn: &Conn) -> bool {
     }
 }
 
-/// Waits for more than the `there` bytes that a peek has seen; `false` if none
-/// will come. Nobody calls while those lie unread, so this looks from time
-/// to time.
+/// Waits for more than the `there` bytes that a peek has seen; `false` if none will come. The peer
+/// does not call a sleeper while bytes lie unread, so this looks from time to time.
 #[cold]
 fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {
     let mut pause = libc::timespec {
@@ -258,7 +257,7 @@ fn wait_for_more(conn: &Conn, there: u64, seen: signals::Seen) -> bool {
         if over
             || conn.keeps_peer_waiting()
             || until.is_some_and(|until| sys::now() >= until)
-            // Also one that would restart a call which has nothing yet.
+            // Also by a signal after which the kernel restarts calls that have nothing yet.
             || seen.any_since()
         {
             return unread(conn) > there;

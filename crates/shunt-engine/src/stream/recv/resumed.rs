@@ -15,20 +15,20 @@ use crate::stream::conn::Conn;
 use crate::stream::proposal::stay_on_tcp;
 use crate::sys::{self, Errno};
 
-/// What a look came to.
+/// The outcome of a look.
 pub(in crate::stream) enum Resumption {
     /// Nothing new.
     Nothing,
-    /// Something may be read, where the way says.
+    /// Something may be read, where the direction's way says.
     Some,
-    /// Nothing comes by TCP any more.
+    /// Nothing more comes by TCP.
     End,
     Failed(Errno),
     /// The peer breaks the rules.
     Wrong,
 }
 
-/// Looks what there is beside an empty ring. With the receiving token.
+/// Looks for what may have come where the ring is empty. With the receiving token.
 #[cold]
 pub(super) fn look_around(conn: &Conn) -> Resumption {
     reach::progress();
@@ -37,7 +37,7 @@ pub(super) fn look_around(conn: &Conn) -> Resumption {
     }
     let found = follow(conn, true);
     if matches!(found, Resumption::End) {
-        // What was written before that.
+        // Takes completions: they bring what the peer has written to the ring before that.
         reach::progress();
         if conn.consumer().is_ready() {
             return Resumption::Some;
@@ -63,7 +63,7 @@ pub(in crate::stream) fn follow(conn: &Conn, reads: bool) -> Resumption {
     drop_doubled(conn, base)
 }
 
-/// `None`: the record has been taken off.
+/// Looks for a record in what TCP has brought. `None`: there was one, and it has been taken off.
 fn look_for_record(conn: &Conn, base: c_int) -> Option<Resumption> {
     let path = conn.receiver();
     if path.is_void() && !conn.consumer().is_ready() {
@@ -89,7 +89,7 @@ fn look_for_record(conn: &Conn, base: c_int) -> Option<Resumption> {
             path.note_record(read - doubled);
             None
         }
-        // Where nothing follows it is none.
+        // Bytes that only begin like a record are none, if nothing can follow them.
         Resumed::Begins if !has_ended(base) => Some(Resumption::Nothing),
         Resumed::Begins | Resumed::Plain => {
             stay_on_tcp(conn);
@@ -104,7 +104,7 @@ fn has_ended(base: c_int) -> bool {
     sys::ready(base, libc::POLLRDHUP) & ENDED != 0
 }
 
-/// Drops what has been read in the ring of what follows the record.
+/// Drops those bytes behind the record that have already been read in the ring.
 fn drop_doubled(conn: &Conn, base: c_int) -> Resumption {
     let path = conn.receiver();
     loop {
@@ -117,7 +117,7 @@ fn drop_doubled(conn: &Conn, base: c_int) -> Resumption {
             }
             return Resumption::Some;
         }
-        // To nowhere.
+        // Copies nothing.
         let now = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         match sys::recv(base, std::ptr::null_mut(), left as usize, now) {
             Ok(0) => return Resumption::End,

@@ -49,7 +49,7 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
     if let Ok(Found::Empty) = found {
         bump(&conn.socket.rx.user_calls, 1);
         match look(conn) {
-            // What was published before the close comes first.
+            // Bytes that were published before the close come first.
             Some(step) if conn.consumer().is_ready() => {
                 if let Step::Failed(errno) = step {
                     conn.error().store(errno, Ordering::Relaxed);
@@ -83,7 +83,8 @@ pub(super) unsafe fn from_ring(conn: &Conn, cursor: &mut Cursor, flags: c_int) -
     }
 }
 
-/// What was published before an end that has just been seen.
+/// Reads the ring once more after the peer's end was seen: bytes that were published before the end
+/// come first.
 ///
 /// # Safety
 /// The cursor's parts are writable.
@@ -103,7 +104,7 @@ fn place((base, length): (*mut u8, usize), discard: bool) -> (*mut u8, usize) {
     (if discard { null_mut() } else { base }, length)
 }
 
-/// A look at the last bytes on TCP goes on in the ring.
+/// Continues a peek in the ring, after it has seen the last bytes on TCP.
 ///
 /// # Safety
 /// The cursor's parts are writable.

@@ -11,7 +11,7 @@ use crate::stream::proposal::stay_on_tcp;
 /// that came before it. With the receiving token. `true`: it is on the ring.
 pub(in crate::stream) fn settle(conn: &Conn) -> bool {
     if conn.way_in() == Way::Tcp && owed::is_withdrawn(conn) {
-        // What comes before the ring is received in any case.
+        // The result does not matter: what comes before the ring is received in any case.
         owed::follow_if_withdrawn(conn);
     }
     if conn.is_mirrored() {
@@ -20,7 +20,7 @@ pub(in crate::stream) fn settle(conn: &Conn) -> bool {
     conn.receiver().follow_switch()
 }
 
-/// The same where the peer is on another host.
+/// [`settle`] where the peer is on another host.
 #[cold]
 #[inline(never)]
 fn settle_from_afar(conn: &Conn) -> bool {
@@ -31,7 +31,8 @@ fn settle_from_afar(conn: &Conn) -> bool {
     if !path.follow_switch() {
         return false;
     }
-    // Pairs with that of who takes the peer's next proposal, between the word and a look at the way.
+    // Pairs with the barrier of the thread that takes the peer's next proposal, between its word
+    // and its look at the way.
     full();
     let is_void = path.is_void();
     if is_void {

@@ -1,8 +1,8 @@
-//! What one attempt at a receive comes to.
+//! The outcome of one attempt at a receive.
 
 use crate::sys::Errno;
 
-/// As many buffers as one call hands over at once.
+/// The most buffers that one system call gets.
 pub(super) const PARTS: usize = 16;
 
 /// What one attempt came to.
@@ -13,15 +13,15 @@ pub(super) enum Step {
     Failed(Errno),
     /// The program's buffer is bad.
     BadBuffer,
-    /// The kernel must do it.
+    /// The kernel must do the rest.
     Kernel,
-    /// TCP brings what was not read in the ring, and has nothing of it yet.
+    /// TCP brings what was unread in the ring, and none of it has come yet.
     Brings,
-    /// It is recalled, not known yet to come by TCP, and nothing is there.
+    /// The stream is recalled, the peer has not answered yet, and nothing has come.
     Asked,
     /// The peer is in the middle of withdrawing what is there.
     Withdrawn,
-    /// It is to be looked for elsewhere.
+    /// The bytes are now elsewhere: the caller tries again there.
     Moved,
     /// Something has come by TCP of which the peer knows nothing.
     Stray,

@@ -14,8 +14,8 @@ use crate::stream::errors::keep_error;
 use crate::stream::{Conn, owed};
 use crate::{reach, sys, thread};
 
-/// Follows what the peer did to the way of its bytes, so that readiness can be
-/// told: past a `Back` frame or onto the ring. Takes the token if it is free.
+/// Follows a change that the peer has made to the way of its bytes (past a `Back` frame, or onto
+/// the ring), so that readiness can be told. Takes the token if it is free.
 pub(crate) fn pump(conn: &Conn) {
     let receiving = &conn.pair.own.receiving;
     if conn.is_mirrored() {
@@ -71,7 +71,8 @@ pub(crate) fn unread(conn: &Conn) -> u64 {
     }
 }
 
-/// What the view of a ring on another host shows, and what TCP brings behind that if the peer has left.
+/// Bytes that the view of a ring on another host shows, and those that TCP brings behind them if
+/// the peer has left that ring.
 #[cold]
 fn shown_and_behind(conn: &Conn, queued: impl Fn() -> u64) -> u64 {
     let token = &conn.pair.own.receiving.token;
@@ -83,28 +84,29 @@ fn shown_and_behind(conn: &Conn, queued: impl Fn() -> u64) -> u64 {
     }
     let (path, shown) = (conn.receiver(), ring_bytes(conn));
     if path.has_record() {
-        // What is shown comes by TCP, too.
+        // The bytes that are shown come by TCP, too.
         shown + queued().saturating_sub(path.doubled() + shown)
     } else {
         shown
     }
 }
 
-/// The kernel tells it once; what else is wrong a receive finds, too.
+/// Keeps an error that the kernel tells only once. Anything else that is wrong, the next receive
+/// finds, too.
 fn note_failure(conn: &Conn, found: &Resumption) {
     if let Resumption::Failed(errno) = *found {
         keep_error(conn, errno);
     }
 }
 
-/// What has come by TCP, and what is on its way that could be read in the ring.
+/// Bytes that have come by TCP, and bytes on their way that could be read in the ring before.
 fn come_and_coming(conn: &Conn, queued: impl Fn() -> u64) -> u64 {
-    // The peer could have that change for ever.
+    // A hostile peer could make these change for ever.
     const LOOKS: u32 = 16;
     for _ in 0..LOOKS {
         let coming = on_its_way(conn);
         let come = queued();
-        // Otherwise some may have been counted twice.
+        // If bytes have come between the two counts, some were counted twice: it looks again.
         if coming == 0 || on_its_way(conn) == coming {
             return come + coming;
         }
@@ -112,9 +114,9 @@ fn come_and_coming(conn: &Conn, queued: impl Fn() -> u64) -> u64 {
     queued()
 }
 
-/// Whether something is to be read in the ring, now or behind what comes before it. A peer that has
-/// not begun with it has left there what an earlier connection was; and where TCP brings what was not
-/// read there, none of it is.
+/// Whether something is to be read in the ring, now or after bytes on TCP that come first. If the
+/// peer has not entered its ring, what lies there is of an earlier connection; and if TCP brings what
+/// was unread in the ring, none of it is to be read there.
 pub(crate) fn is_any_in_ring(conn: &Conn) -> bool {
     let begins = match conn.way_in() {
         Way::Ring => true,

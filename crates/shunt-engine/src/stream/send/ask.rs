@@ -13,16 +13,17 @@ use crate::thread::give;
 /// How often a peer has been asked, over all connections.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
-/// Changes with each connection of this process that finds its ring full, and is not slept on for that.
+/// A number that changes each time a non-blocking send of this process finds its ring full.
 #[inline]
 pub(crate) fn asked() -> u32 {
-    // Pairs with the count in `ask_for_room`: what the connection asks by is seen with it.
+    // Pairs with the count in `ask_for_room`: whoever sees the new number sees the connection's
+    // wait word, too.
     ASKED.load(Ordering::Acquire)
 }
 
-/// A non-blocking sender has found the ring full: whoever watches the socket is
-/// to hear when it is writable again (in the kernel: `SOCK_NOSPACE`). `true`: it
-/// is now, or the kernel has taken over; try again.
+/// A non-blocking sender has found the ring full: asks the peer to tell those who watch the socket
+/// when it is writable again (in the kernel: `SOCK_NOSPACE`). `true`: it is writable by now, or the
+/// kernel has taken over; try again.
 #[cold]
 pub(crate) fn ask_for_room(conn: &Conn) -> bool {
     if conn.is_mirrored() {

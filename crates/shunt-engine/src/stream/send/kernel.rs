@@ -1,4 +1,4 @@
-//! What must be seen to where the kernel sends, and not the ring?
+//! Sends that go by the kernel, not by the ring, and what must be done before and after them.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +19,8 @@ use crate::thread::signals::{self, Seen};
 use crate::thread::sleep::Sleep;
 use crate::{Outcome, sys};
 
-/// With the sending token, before the kernel sends: an error of the connection that was taken
-/// from it.
+/// An error of the connection that was taken from the kernel, and that this call must report before
+/// the kernel sends. With the sending token.
 pub(super) fn error_before_kernel(conn: &Conn) -> Option<sys::Errno> {
     let closed = conn.pair.peer_state() & slot::CLOSED != 0;
     if !closed && conn.way_out() == Way::Tcp && conn.error().load(Ordering::Relaxed) == 0 {
@@ -43,7 +43,7 @@ pub(in crate::stream) fn enter_kernel(conn: &Conn) {
     conn.socket.go_in_attached(SENDER);
 }
 
-/// It has been made.
+/// The real call that [`enter_kernel`] has announced has been made.
 pub(in crate::stream) fn leave_kernel(conn: &Conn) {
     conn.pair
         .own
@@ -53,8 +53,8 @@ pub(in crate::stream) fn leave_kernel(conn: &Conn) {
     conn.socket.go_out(SENDER);
 }
 
-/// The rest goes the kernel's way, blocking as the kernel blocks. The caller has
-/// entered `inside` as a sender; its call began when `seen` was.
+/// The kernel sends the rest, and blocks as it would natively. The caller has entered `inside` as a
+/// sender. `seen`: the handlers that had run when its call began.
 ///
 /// # Safety
 /// The cursor's parts are readable.
@@ -74,7 +74,7 @@ pub(super) unsafe fn through_kernel(
         let mut message: msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = rest.as_mut_ptr();
         message.msg_iovlen = count;
-        // A call that has sent something hears of an end by the next call, without a signal.
+        // A call that has sent something does not raise SIGPIPE: the next call reports the end.
         let silent = if cursor.done() > 0 {
             libc::MSG_NOSIGNAL
         } else {
@@ -106,8 +106,8 @@ pub(super) unsafe fn through_kernel(
     outcome
 }
 
-/// `sendmsg(2)` of a call that began when `seen` was. A handler that has run since then ends it where it would
-/// sleep, as one does that runs while it sleeps.
+/// `sendmsg(2)` for a call. A handler that has run after those in `seen` ends it where it would sleep, like
+/// one that runs during the sleep.
 ///
 /// # Safety
 /// What the message names is readable.

@@ -19,7 +19,7 @@ use crate::stream::want::Want;
 use crate::stream::{Conn, spin};
 use crate::thread::give;
 
-/// What one attempt came to, where the kernel need not do it.
+/// The outcome of one attempt that did not need the kernel.
 pub(super) enum Step {
     /// All is written.
     Done,
@@ -28,7 +28,7 @@ pub(super) enum Step {
     Full,
     /// The ring has space, but the system no memory for it.
     NoMemory,
-    /// There is room, but the peer has much to read already; all is written, or not.
+    /// There is room, but the peer already has much to read. `done`: all is written.
     Ahead { done: bool },
     /// The peer sleeps, and cannot be called.
     Unheard,
@@ -124,7 +124,7 @@ impl<'a> Call<'a> {
         Next::End(unsafe { through_kernel(conn, &mut self.cursor, flags, seen) })
     }
 
-    /// What comes before this call's bytes must be sent again, and the kernel has no room for that.
+    /// Bytes before this call's must be sent again first, and the kernel has no room for them: waits for room.
     fn await_kernel(&mut self, program: &Conn, stay: &Stay) -> Next {
         let (flags, seen) = (self.attempts.flags, self.attempts.seen);
         let waited = if program.may_wait(flags) {
@@ -138,11 +138,11 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// With the token: what follows where the kernel need not be called after all.
+    /// What follows if the kernel need not be called after all. With the token.
     fn without_kernel(&self, conn: &Conn) -> Option<Next> {
         if conn.is_on_ring() && !is_over(conn) {
-            // The peer has taken a recall back. A call without a number could not go on by TCP, and a relative answers
-            // the recall then.
+            // The peer has taken its recall back, so this call continues in the ring. A call whose descriptor was
+            // closed could not send by TCP, and leaves it to a relative to answer the recall.
             let goes_on = conn.base().is_some();
             return Some(if goes_on {
                 Next::Attempt
@@ -150,13 +150,13 @@ impl<'a> Call<'a> {
                 self.done_or(libc::EBADF)
             });
         }
-        // Shut down in the middle of the call: no error of this one.
+        // The direction was shut down in the middle of the call, which reports what it has sent.
         if self.cursor.done() > 0 && conn.is_shut() {
             return Some(self.done());
         }
         let errno = error_before_kernel(conn)?;
         if self.cursor.done() > 0 {
-            // The next call says so.
+            // The next call reports it.
             conn.error().store(errno, Ordering::Relaxed);
         }
         Some(self.done_or(errno))

@@ -26,17 +26,17 @@ pub(super) enum Woken {
     Otherwise,
 }
 
-/// How long who waits for what nobody tells of sleeps between two looks; nanoseconds.
+/// How long a thread sleeps between two looks (nanoseconds), if nobody tells it of what it waits for.
 pub(crate) const TURN: u64 = 20_000_000;
 
-/// How long who waits for room sleeps between two looks, if its peer may not be able to call; nanoseconds.
+/// How long a thread that waits for room sleeps between two looks (nanoseconds), if its peer may not be able to call.
 ///
 /// A peer that makes room and cannot call (it is elsewhere, or may not) goes back to TCP, which tells nothing: in
 /// this direction that has nothing to send. TCP itself asks on for that reason (RFC 9293, 3.8.6.1: a closed window is
 /// probed), and as seldom.
 pub(crate) const SELDOM: u64 = 200_000_000;
 
-/// How long who waits for room in the ring sleeps between two looks, in nanoseconds.
+/// How long a thread that waits for room in the ring sleeps between two looks, in nanoseconds.
 pub(crate) fn turn(conn: &Conn, is_placed: bool) -> u64 {
     // Its own process cannot call it (it has no place), or others that share the connection by fork, which
     // cannot call here, may shut it down or take it back to TCP. And of a family that reads, whoever makes room
@@ -82,7 +82,7 @@ pub(super) fn sleep_in_kernel(
     } else {
         1 + usize::from(place.is_some())
     };
-    // A handler that runs from here on ends the sleep. One that has run before has had the call rest.
+    // A handler that runs from here on ends the sleep. One that has run before has made the call rest.
     let looked = signals::now();
     if !stay.is_counted() {
         return Ok(Woken::Restarted);
@@ -93,7 +93,7 @@ pub(super) fn sleep_in_kernel(
     let result = poll_until(&mut all[..watched], turn.or(until), looked, undo);
     let [base, by_place, by_nic] = &all;
     if by_nic.revents != 0 {
-        // Also where the connection does not look at its ring.
+        // Takes completions, also for a connection that does not look at its ring.
         reach::progress();
     }
     let called = by_place.revents != 0;
@@ -119,8 +119,8 @@ pub(super) fn sleep_in_kernel(
         Err(libc::EINTR) if until.is_none() && !seen.interrupting_since() => Ok(Woken::Restarted),
         Err(errno) => Err(errno),
         Ok(()) if called && base.revents == 0 && by_nic.revents == 0 => Ok(Woken::Called),
-        // The number names something else since: after a signal the kernel looked it up once
-        // more, and reported that.
+        // The number names something else by now: after a signal the kernel looked it up once more,
+        // and reported that.
         Ok(()) if !called && conn.base() != Some(conn.fd) && is_interrupted(until, seen) => {
             Err(libc::EINTR)
         }
@@ -136,13 +136,13 @@ fn news_of_base(conn: &Conn, want: Want) -> i16 {
         Want::Room if owed::cannot_send(conn) => 0,
         Want::Room if conn.is_on_ring() => libc::POLLRDHUP,
         Want::Room => libc::POLLIN,
-        // What the kernel has room for is sent by the attempt after this.
+        // When the kernel has room for what is owed, the next attempt sends it.
         Want::Data if owed::is_owing(conn) => libc::POLLIN | libc::POLLOUT,
         Want::Data => libc::POLLIN,
     }
 }
 
-/// The same where the process may poll nothing (`RLIMIT_NOFILE` is 0).
+/// Waits for data where the process may poll nothing (`RLIMIT_NOFILE` is 0): sleeps in a `recv` that only looks.
 #[cold]
 fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<(), Errno> {
     match Sleep::peek(conn.fd, looked, undo) {
@@ -155,7 +155,7 @@ fn sleep_in_receive(conn: &Conn, looked: Seen, undo: &impl Fn()) -> Result<(), E
     }
 }
 
-/// The same for a thread that waits for room: it looks from time to time.
+/// Waits for room where the process may poll nothing: the caller looks from time to time.
 #[cold]
 fn pause(looked: Seen, undo: &impl Fn()) {
     // The caller looks again whether a signal ends its wait.
@@ -202,7 +202,7 @@ pub(in crate::stream) fn wait_for_kernel(
     }
 }
 
-/// `looked`: the handlers that had run when the caller looked whether one ends its call.
+/// Polls until `until`. `looked`: the handlers that had run when the caller looked whether one ends its call.
 fn poll_until(
     fds: &mut [pollfd],
     until: Option<u64>,

@@ -1,5 +1,5 @@
-//! A call that has slept on a connection is counted there until it ends, so that a `close` leaves it a descriptor to
-//! go on by ([`Handed`](crate::socket::Handed)).
+//! A call that has slept on a connection is counted there until it ends, so that a `close` leaves it a copy of the
+//! descriptor ([`Handed`](crate::socket::Handed)).
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
@@ -30,14 +30,14 @@ struct Counted {
     /// The program's descriptor.
     fd: c_int,
     since: Taken,
-    /// By which [`under_way`] knows it, …
+    /// The number by which [`under_way`] knows the call, …
     number: u32,
-    /// … and what that knew before; none: it is a part of a call that is counted already.
+    /// … and the call that [`under_way`] knew before. `None`: this is a part of a call that is counted already.
     before: Option<under_way::Call>,
 }
 
 impl Counted {
-    /// Whether it is counted as one that goes on: no handler has run since it has entered.
+    /// Whether it is counted as a call under way: no handler has run since it entered.
     fn goes_on(&self) -> bool {
         under_way::is_noted(self.number)
     }
@@ -52,7 +52,7 @@ impl Stay {
             clean_up: UnsafeCell::new(MaybeUninit::uninit()),
         };
         let result = call(&stay);
-        // No destructor: where a thread is cancelled, that would end the process.
+        // Not by a destructor: if the thread were cancelled, unwinding through it would end the process.
         if stay.counted.get().is_some() {
             stay.leave();
         }
@@ -71,7 +71,7 @@ impl Stay {
         }
     }
 
-    /// Whether the program's descriptor has been closed, and the call goes on by another one.
+    /// Whether the program's descriptor has been closed, so that the call uses a copy.
     #[inline(always)]
     pub(crate) fn goes_on(&self, conn: &Conn) -> bool {
         self.counted.get().is_some_and(|call| call.fd != conn.fd)
@@ -112,7 +112,7 @@ impl Stay {
     fn enter_again(&self, call: Counted, conn: &Conn) -> bool {
         let handed = &call.socket.handed;
         let left = undisturbed::all_of(|| {
-            // In a child that the handler has forked nothing is counted.
+            // A child that the handler has forked has counted no call yet.
             let lasts = call.since.lasts();
             if !(if lasts {
                 handed.go_on()
@@ -131,7 +131,7 @@ impl Stay {
             let now = under_way::begin(call.socket, call.number);
             self.counted.set(Some(Counted {
                 since: Taken::now(),
-                // What its parent has counted is not counted here.
+                // What the parent has counted is not counted in the child.
                 before: call.before.or((!lasts).then_some(now)),
                 ..call
             }));
@@ -142,13 +142,13 @@ impl Stay {
         entered
     }
 
-    /// Whether the call is counted as one that goes on, so that a `close` leaves it a descriptor.
+    /// Whether the call is counted as one under way, so that a `close` leaves it a descriptor.
     pub(super) fn is_counted(&self) -> bool {
         self.counted.get().is_some_and(|call| call.goes_on())
     }
 
-    /// Whether the kernel would look the program's number up in vain, as it does where a call is
-    /// restarted after a signal.
+    /// Whether the program's number does not name the connection any more. The kernel looks it up
+    /// again where it restarts a call after a signal.
     pub(super) fn has_lost_number(&self) -> bool {
         self.counted
             .get()
@@ -170,8 +170,8 @@ impl Stay {
         see_to(left);
     }
 
-    /// What the call leaves behind on which socket. Nothing in a child that a signal handler has
-    /// forked meanwhile.
+    /// Ends the count of the call. Returns what is left to do for which socket; nothing in a child
+    /// that a signal handler has forked meanwhile.
     fn uncount(&self) -> Option<(&'static Socket, Left)> {
         let call = self.counted.take().filter(|call| call.since.lasts())?;
         let before = call.before?;
@@ -186,7 +186,7 @@ impl Stay {
     }
 }
 
-/// The call is left in the middle: libc has taken the buffer out.
+/// Ends a call that is left in the middle, by cancellation or `siglongjmp`. libc has taken the clean-up out of its list.
 ///
 /// # Safety
 /// `stay` is a [`Stay`] that is still there.
@@ -196,8 +196,8 @@ unsafe extern "C-unwind" fn end(stay: *mut libc::c_void) {
     see_to(undisturbed::all_of(|| stay.uncount()));
 }
 
-/// In a signal handler of the thread that has such a call under way: the call rests. Others that sleep on the
-/// connection say anew where they are called: this thread may have been the one.
+/// A signal handler has interrupted a call of this thread's: the call rests. The other sleepers of the
+/// connection say anew where they are called, since peers may have called this thread.
 #[cold]
 pub(crate) fn interrupted(socket: &'static Socket) {
     for places in &socket.places {

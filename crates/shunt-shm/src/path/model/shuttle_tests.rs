@@ -20,7 +20,7 @@ use crate::atomic::Ordering;
 const RUNS: usize = 20_000;
 
 shuttle::thread_local! {
-    /// Whether this thread may die: at one of so many steps; 0: never.
+    /// One in this many steps of this thread kills it; 0: none does.
     static MORTAL: Cell<u32> = Cell::new(0);
 }
 

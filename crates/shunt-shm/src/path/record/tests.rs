@@ -16,7 +16,7 @@ const LIFE: u32 = first_life(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Piece {
     Byte(u8),
-    /// So many bytes of the ring come before what follows.
+    /// A record: what follows it begins this many bytes into the stream of the ring.
     Record(u64),
 }
 

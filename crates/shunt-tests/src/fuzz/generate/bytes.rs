@@ -16,7 +16,7 @@ impl Receive {
         self.flags.contains(&"PEEK") || self.flags.contains(&"OOB")
     }
 
-    /// So many bytes it waits for.
+    /// How many bytes the call waits for.
     fn least(&self) -> usize {
         if self.flags.contains(&"WAITALL") || self.by == "stdio" {
             self.n

@@ -72,7 +72,7 @@ fn receive_now(conn: &Conn, flags: c_int) -> Result<Vec<u8>, c_int> {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     }];
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: the part covers `bytes`.
     let received = unsafe {
         match receive(conn, &parts, flags | libc::MSG_DONTWAIT) {
             Outcome::Kernel => by_kernel_now(conn, &parts, flags),
@@ -324,7 +324,7 @@ fn receive_asleep(conn: &Conn) -> Result<Vec<u8>, c_int> {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     }];
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: the part covers `bytes`.
     match unsafe { receive(conn, &parts, 0) } {
         Outcome::Done(n) => Ok(bytes[..n as usize].to_vec()),
         Outcome::Fail(errno) => Err(errno),
