@@ -11,11 +11,14 @@ use crate::message::{Kind, MESSAGE_BYTES, Message};
 pub const FLAG_DETAILS: u32 = 512;
 
 /// [`Message::flags`] of a List: the rows of the answer, and what follows each, may come in one datagram, one behind
-/// the other, up to [`TOGETHER`] of them.
+/// the other, up to [`TOGETHER`] of them, or as many as [`Message::index`] says if those are more.
 pub const FLAG_TOGETHER: u32 = 2048;
 
-/// The most messages of a list that one datagram holds.
+/// The most messages of a list that one datagram holds, unless the asker says that it takes more.
 pub const TOGETHER: usize = 64;
+
+/// The most that one datagram ever holds, whatever the asker says: 40 KiB, for which every socket has room.
+pub const MOST_TOGETHER: usize = 256;
 
 /// An age or a user that is not known.
 pub const UNKNOWN: u32 = u32::MAX;

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
-use shunt_abi::detail::{Detail, FLAG_DETAILS, FLAG_TOGETHER, TOGETHER};
+use shunt_abi::detail::{Detail, FLAG_DETAILS, FLAG_TOGETHER, MOST_TOGETHER};
 use shunt_abi::message::{FLAG_CROSSES, Kind, MESSAGE_BYTES, Message};
 use shunt_abi::{PROTOCOL, Reason};
 use zerocopy::IntoBytes;
@@ -24,6 +24,8 @@ use crate::sys;
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Of one that has not answered for so long it is asked again and again whether its process is stopped.
+const DOUBT: Duration = Duration::from_millis(200);
 
 /// What a daemon knows.
 #[derive(Debug, Default)]
@@ -57,6 +59,8 @@ pub(crate) struct Control {
     pub(crate) pid: Option<NonZeroU32>,
     /// It serves the whole host, not one user.
     pub(crate) host: bool,
+    /// Room for a part of a list, kept from one list to the next.
+    datagram: Vec<u8>,
 }
 
 impl Control {
@@ -113,10 +117,15 @@ impl Control {
                 .ok()?;
         // A daemon that is stopped, with a full queue, must not stop us too.
         sockopt::set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).ok()?;
-        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).ok()?;
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(DOUBT)).ok()?;
         rustix::net::connect(&socket, address).ok()?;
         let (pid, owner) = sys::peer_credentials(&socket).ok()?;
-        is_trusted(owner).then_some(Self { socket, pid, host })
+        is_trusted(owner).then_some(Self {
+            socket,
+            pid,
+            host,
+            datagram: Vec::new(),
+        })
     }
 
     /// Who has the address of the host's daemon, or of the user's own, without being it: user and
@@ -176,10 +185,7 @@ impl Control {
 
     /// Whether the daemon ended while we knocked. One that is only slow has not.
     pub(crate) fn has_gone(&self) -> bool {
-        let patience = Some(Duration::from_millis(200));
-        if sockopt::set_socket_timeout(&self.socket, Timeout::Recv, patience).is_err()
-            || self.send(&Message::new(Kind::Hello)).is_err()
-        {
+        if self.send(&Message::new(Kind::Hello)).is_err() {
             return true;
         }
         let mut bytes = [0; 256];
@@ -202,16 +208,23 @@ impl Control {
     }
 
     /// The same with the counters of each connection, if the daemon is new enough to tell them.
-    pub(crate) fn list_details(&self) -> Result<Details> {
+    pub(crate) fn list_details(&mut self) -> Result<Details> {
+        let mut datagram = std::mem::take(&mut self.datagram);
+        datagram.resize(MOST_TOGETHER * MESSAGE_BYTES, 0);
+        let found = self.details(&mut datagram);
+        self.datagram = datagram;
+        found
+    }
+
+    fn details(&self, datagram: &mut [u8]) -> Result<Details> {
         let mut list = Message::new(Kind::List);
-        list.flags = FLAG_DETAILS | FLAG_TOGETHER;
+        (list.flags, list.index) = (FLAG_DETAILS | FLAG_TOGETHER, MOST_TOGETHER as u32);
         self.send(&list)?;
         let mut found = Details::default();
-        let mut bytes = vec![0; TOGETHER * MESSAGE_BYTES];
         loop {
-            let length = self.datagram(&mut bytes)?;
+            let length = self.take(datagram)?;
             let length = length.with_context(|| self.end())?;
-            for bytes in bytes[..length].chunks(MESSAGE_BYTES) {
+            for bytes in datagram[..length].chunks(MESSAGE_BYTES) {
                 if found.add(&self.message(bytes)?) {
                     return Ok(found);
                 }
@@ -256,9 +269,8 @@ impl Control {
     }
 
     /// Somebody has stopped the daemon's process, as far as can be seen from here.
-    pub(crate) fn is_stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         let Some(pid) = self.pid else { return false };
-        // One read: whoever watches asks this before each look.
         let mut text = [0; 512];
         let length = std::fs::File::open(format!("/proc/{pid}/stat"))
             .and_then(|mut file| file.read(&mut text));
@@ -307,7 +319,7 @@ impl Control {
     /// The next message; `None`: the daemon has closed the connection.
     fn receive(&self) -> Result<Option<Message>> {
         let mut bytes = [0; 256];
-        let length = self.datagram(&mut bytes)?;
+        let length = self.take(&mut bytes)?;
         length
             .map(|length| self.message(&bytes[..length]))
             .transpose()
@@ -319,16 +331,20 @@ impl Control {
     }
 
     /// The length of the next datagram, which is in `bytes` then; `None`: the daemon has closed the connection.
-    fn datagram(&self, bytes: &mut [u8]) -> Result<Option<usize>> {
+    fn take(&self, bytes: &mut [u8]) -> Result<Option<usize>> {
         // The board comes with the welcome; dropping the buffer closes it.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let slices = &mut [IoSliceMut::new(bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let got = match rustix::net::recvmsg(&self.socket, slices, &mut control, flags) {
-            Err(Errno::AGAIN) => bail!(self.silence()),
-            Err(Errno::CONNRESET) => return Ok(None),
-            got => got.with_context(|| format!("cannot hear {}", self.name()))?,
+        let began = Instant::now();
+        let got = loop {
+            match rustix::net::recvmsg(&self.socket, slices, &mut control, flags) {
+                Err(Errno::AGAIN) if began.elapsed() < PATIENCE && !self.is_stopped() => {}
+                Err(Errno::AGAIN) => bail!(self.silence()),
+                Err(Errno::CONNRESET) => return Ok(None),
+                got => break got.with_context(|| format!("cannot hear {}", self.name()))?,
+            }
         };
         Ok((got.bytes != 0).then_some(got.bytes))
     }

@@ -91,6 +91,11 @@ pub(crate) fn collect() -> Result<Option<Vec<Host>>> {
     let daemon =
         daemon.context("no `shuntd --system` answers, and only that talks to other hosts")?;
     daemon.greet("shunt-host")?;
+    known(&daemon)
+}
+
+/// What a daemon that has let us in knows of other hosts; `None`: it talks to none.
+pub(crate) fn known(daemon: &Control) -> Result<Option<Vec<Host>>> {
     let (rows, is_on) = daemon.hosts()?;
     Ok(is_on.then(|| rows.iter().map(of_row).collect()))
 }

@@ -11,9 +11,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::host::{self, Host};
+use crate::host::Host;
 use crate::ss::connection::Way;
-use crate::ss::{self, List};
+use crate::ss::{List, Source};
 pub(crate) use serve::Place;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -39,22 +39,22 @@ struct Answered {
 /// Prints the metrics once, or lets whoever connects have them.
 pub(crate) fn metrics(place: Option<&Place>) -> Result<ExitCode> {
     match place {
-        None => crate::print(&text()?)?,
+        None => crate::print(&text(&mut Source::default())?)?,
         Some(place) => match serve::serve(place)? {},
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The metrics of now. That no daemon answers is one of them.
-fn text() -> Result<String> {
-    let list = ss::collect();
+fn text(source: &mut Source) -> Result<String> {
+    let list = source.collect(|_| true);
     let up = list.is_ok();
     let none = || List {
         connections: Vec::new(),
         listeners: Vec::new(),
     };
     // Only root's daemon has any, and only root is told.
-    let hosts = host::collect().ok().flatten().unwrap_or_default();
+    let hosts = source.hosts().ok().flatten().unwrap_or_default();
     Ok(written(&list.unwrap_or_else(|_| none()), &hosts, up)?)
 }
 

@@ -296,6 +296,19 @@ fn a_stopped_daemon_is_named_at_once() {
 }
 
 #[test]
+fn a_daemon_that_is_stopped_while_it_is_watched_is_named() {
+    let script = "$SHUNT run true; pid=$(DAEMONS); echo $pid
+        $SHUNT ss --json --watch=0.05 | { read list; kill -STOP $pid; cat > /dev/null; }";
+    let Some(out) = isolated(&script.replace("DAEMONS", DAEMONS)) else {
+        return;
+    };
+    let pid = String::from_utf8_lossy(&out.stdout);
+    let error = String::from_utf8_lossy(&out.stderr);
+    let advice = format!("is stopped: `kill -CONT {}`", pid.trim());
+    assert!(error.contains(&advice), "{error}");
+}
+
+#[test]
 fn who_has_taken_the_daemons_address_is_named() {
     // Namespaces of one user have no second one to do it with, but root's have.
     if !rustix::process::geteuid().is_root() {

@@ -2,6 +2,7 @@
 //! without having written it.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,27 +35,32 @@ impl Region {
 
     /// The sockets that are in use, at most `most` of them.
     pub(crate) fn sockets(&self, most: usize) -> Vec<Record> {
-        let mut sockets = Vec::new();
-        if let Some(header) = header(&self.0) {
-            visit(&self.0, &header, |record| {
-                sockets.push(record);
-                sockets.len() < most
-            });
-        }
-        sockets
+        self.read(most)
+            .map_or_else(Vec::new, |(_, sockets)| sockets)
     }
 
     /// What its process says of itself.
     pub(crate) fn owner(&self) -> Option<Owner> {
-        let header = header(&self.0)?;
-        let relaxed = std::sync::atomic::Ordering::Relaxed;
-        Some(Owner {
-            pid: header.pid.load(relaxed),
-            comm: header.comm.each_ref().map(|byte| byte.load(relaxed)),
-            lines: header.served.lines.load(relaxed),
-            wakeups: header.calls.each_ref().map(|calls| calls.load(relaxed)),
-            served: header.served,
-        })
+        header(&self.0).map(Owner::of)
+    }
+
+    /// Both: by one system call where there are few sockets.
+    pub(crate) fn read(&self, most: usize) -> Option<(Owner, Vec<Record>)> {
+        let mut bytes = [0; RECORDS_AT + BATCH * RECORD_BYTES];
+        let read = rustix::io::pread(&self.0, &mut bytes[..], 0).ok()?;
+        let (head, records) = bytes[..read].split_at_checked(RECORDS_AT)?;
+        let header = parse(head)?;
+        let used = used(&header);
+        let mut sockets = Vec::with_capacity(used.min(BATCH));
+        let mut take = |record| {
+            sockets.push(record);
+            sockets.len() < most
+        };
+        let first = &records[..records.len().min(used * RECORD_BYTES)];
+        if each(first, &mut take) {
+            visit(&self.0, BATCH..used, take);
+        }
+        Some((Owner::of(header), sockets))
     }
 
     /// Whether two are the same file.
@@ -83,6 +89,19 @@ pub(crate) struct Owner {
     pub(crate) wakeups: [u64; 2],
     /// By whom it is served.
     pub(crate) served: Served,
+}
+
+impl Owner {
+    fn of(header: Header) -> Self {
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        Self {
+            pid: header.pid.load(relaxed),
+            comm: header.comm.each_ref().map(|byte| byte.load(relaxed)),
+            lines: header.served.lines.load(relaxed),
+            wakeups: header.calls.each_ref().map(|calls| calls.load(relaxed)),
+            served: header.served,
+        }
+    }
 }
 
 /// Where a client's line goes.
@@ -186,7 +205,7 @@ impl LastLine {
         if header.written.load(std::sync::atomic::Ordering::Relaxed) != 0 {
             return;
         }
-        visit(&self.region, &header, |record| {
+        visit(&self.region, 0..used(&header), |record| {
             let told = self.told.get(&record.cookie.load(Ordering::Relaxed));
             let so_far = Reason::from_number(record.reason.load(Ordering::Relaxed));
             if let Some(told) = told.filter(|_| so_far.is_some_and(Reason::is_provisional)) {
@@ -206,39 +225,93 @@ impl LastLine {
 fn header(file: impl AsFd) -> Option<Header> {
     let mut bytes = [0; size_of::<Header>()];
     let read = rustix::io::pread(file, &mut bytes[..], 0).ok()?;
-    let header = Header::read_from_bytes(bytes.get(..read)?).ok()?;
+    parse(bytes.get(..read)?)
+}
+
+/// The header that a region begins with, if it is one of this version.
+fn parse(bytes: &[u8]) -> Option<Header> {
+    let (header, _) = Header::read_from_prefix(bytes).ok()?;
     let relaxed = std::sync::atomic::Ordering::Relaxed;
     let ours = header.magic.load(relaxed) == counters::MAGIC
         && header.protocol.load(relaxed) == u32::from(PROTOCOL);
     ours.then_some(header)
 }
 
-/// Calls `visit` for each socket in use until it says no.
-fn visit(file: impl AsFd, header: &Header, mut visit: impl FnMut(Record) -> bool) {
+/// How many records have ever been in use.
+fn used(header: &Header) -> usize {
+    let used = header.used.load(std::sync::atomic::Ordering::Relaxed);
+    SOCKETS.min(used as usize)
+}
+
+/// Calls `visit` for each socket in use that has one of these records, until it says no.
+fn visit(file: impl AsFd, records: Range<usize>, mut visit: impl FnMut(Record) -> bool) {
     let file = file.as_fd();
-    let used = header.used.load(std::sync::atomic::Ordering::Relaxed) as usize;
+    let end = records.end;
     let mut bytes = [0; BATCH * RECORD_BYTES];
-    for first in (0..used.min(SOCKETS)).step_by(BATCH) {
-        let some = &mut bytes[..BATCH.min(used - first) * RECORD_BYTES];
+    for first in records.step_by(BATCH) {
+        let some = &mut bytes[..BATCH.min(end - first) * RECORD_BYTES];
         let at = (RECORDS_AT + first * RECORD_BYTES) as u64;
         let Ok(read) = rustix::io::pread(file, &mut some[..], at) else {
             return;
         };
-        for record in some[..read].chunks_exact(RECORD_BYTES) {
-            let Ok(record) = Record::read_from_bytes(record) else {
-                return;
-            };
-            if record.is_live() && !visit(record) {
-                return;
-            }
+        if !each(&some[..read], &mut visit) {
+            return;
         }
     }
+}
+
+/// Calls `visit` for each of these records that is in use; `false`: it has said no.
+fn each(records: &[u8], mut visit: impl FnMut(Record) -> bool) -> bool {
+    let records = records.chunks_exact(RECORD_BYTES);
+    let mut records = records.map_while(|record| Record::read_from_bytes(record).ok());
+    records.all(|record| !record.is_live() || visit(record))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::foreign::Lanes;
+    use rustix::fs::MemfdFlags;
     use std::fs::File;
+    use std::mem::offset_of;
+
+    /// A region of this version with so many records in use, each with its number as its descriptor.
+    fn region(records: usize) -> Region {
+        let file = rustix::fs::memfd_create("region", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&file, counters::SIZE as u64).unwrap();
+        let write = |bytes: &[u8], at: usize| {
+            assert_eq!(rustix::io::pwrite(&file, bytes, at as u64), Ok(bytes.len()));
+        };
+        write(&counters::MAGIC.to_ne_bytes(), 0);
+        write(
+            &u32::from(PROTOCOL).to_ne_bytes(),
+            offset_of!(Header, protocol),
+        );
+        write(&(records as u32).to_ne_bytes(), offset_of!(Header, used));
+        for number in 0..records {
+            let at = RECORDS_AT + number * RECORD_BYTES;
+            write(&[Stage::Attached as u8], at + offset_of!(Record, stage));
+            write(&(number as i32).to_ne_bytes(), at + offset_of!(Record, fd));
+        }
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let lane = Lanes::new().unwrap().of(0);
+        Region::new(Foreign::new(file, &lane)).unwrap()
+    }
+
+    #[test]
+    fn all_records_are_read_whichever_batch_they_are_in() {
+        for records in [0, 1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH + 5] {
+            let region = region(records);
+            for most in [1, BATCH, BATCH + 1, SOCKETS] {
+                let sockets = region.sockets(most);
+                let fds = sockets
+                    .iter()
+                    .map(|record| record.fd.load(Ordering::Relaxed));
+                let expected = 0..records.min(most) as i32;
+                assert!(fds.eq(expected), "{records} records, {most} wanted");
+            }
+        }
+    }
 
     #[test]
     fn files_of_two_file_systems_are_two_be_their_inodes_the_same() {

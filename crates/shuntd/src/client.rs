@@ -10,7 +10,6 @@ use std::sync::Arc;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use shunt_abi::board::NO_MAIL;
-use shunt_abi::detail::TOGETHER;
 use shunt_abi::layout::{FIRST_SLOTS, MOST_SLOTS, SPARES};
 use shunt_abi::message::{Kind, Message, comm_text};
 
@@ -116,8 +115,8 @@ pub(crate) struct Client {
     outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
     pub(crate) rows: VecDeque<Message>,
-    /// It takes several of them in one datagram.
-    pub(crate) takes_together: bool,
+    /// It takes so many of them in one datagram.
+    pub(crate) together: usize,
     /// What its user's share has been charged for it.
     pub(crate) counted: Counted,
     /// What we watch for at its socket.
@@ -160,7 +159,7 @@ impl Client {
             is_put_off: false,
             outbox: VecDeque::new(),
             rows: VecDeque::new(),
-            takes_together: false,
+            together: 1,
             counted: Counted::default(),
             watched: EventFlags::IN | EventFlags::RDHUP,
         }
@@ -233,10 +232,9 @@ impl Client {
             }
         }
         self.rows.make_contiguous();
-        let most = if self.takes_together { TOGETHER } else { 1 };
         while !self.rows.is_empty() {
             let rows = self.rows.as_slices().0;
-            let count = rows.len().min(most);
+            let count = rows.len().min(self.together);
             match self.send(&rows[..count], None) {
                 Ok(()) => drop(self.rows.drain(..count)),
                 Err(Errno::AGAIN) => return Ok(()),

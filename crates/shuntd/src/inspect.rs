@@ -88,10 +88,13 @@ pub(crate) struct Seen {
     pub(crate) tuple: Option<Tuple>,
     /// What the kernel has carried: (sent, received).
     pub(crate) carried: (u64, u64),
+    /// Its network namespace, if the kernel has named it by its cookie.
+    pub(crate) netns: Option<u64>,
 }
 
 /// Looks at descriptor `fd` of the process `pidfd` for the list of connections. A cookie
-/// of 0 is not known: then it is whatever TCP socket the number names.
+/// of 0 is not known: then it is whatever TCP socket the number names. What was seen before
+/// of the one that has this cookie is `known`: it is a TCP socket of that namespace for good.
 ///
 /// # Errors
 /// As for [`look`].
@@ -99,19 +102,26 @@ pub(crate) fn see(
     pidfd: BorrowedFd<'_>,
     fd: i32,
     cookie: u64,
+    known: Option<&Seen>,
     lane: &Arc<Lane>,
 ) -> Result<Seen, Look> {
-    let socket = copy(pidfd, fd, (cookie != 0).then_some(cookie), lane)?;
+    let known = known.and_then(|seen| seen.netns).filter(|_| cookie != 0);
+    let socket = copy_if(pidfd, fd, lane, |socket| {
+        let is_it = cookie == 0 || has_cookie(socket, cookie);
+        is_it && (known.is_some() || is_tcp(socket))
+    })?;
     let plain = |address: Option<_>| address.and_then(|a| SocketAddr::try_from(a).ok());
     let local = plain(rustix::net::getsockname(&socket).ok()).ok_or(Look::Gone)?;
     let peer = plain(rustix::net::getpeername(&socket).ok().flatten());
-    let netns = sys::netns_cookie(&socket).map_err(|_| Look::Gone)?;
+    let netns = known.map_or_else(|| sys::netns_cookie(&socket), Ok);
+    let netns = netns.map_err(|_| Look::Gone)?;
     let carried = sys::carried(&socket).unwrap_or_default();
     socket.close_now();
     Ok(Seen {
         local,
         tuple: peer.map(|peer| Tuple::new(netns, local, peer)),
         carried,
+        netns: (cookie != 0).then_some(netns),
     })
 }
 
@@ -122,6 +132,16 @@ pub(crate) fn copy(
     fd: i32,
     cookie: Option<u64>,
     lane: &Arc<Lane>,
+) -> Result<Foreign, Look> {
+    let has_it = |socket: &Foreign| cookie.is_none_or(|cookie| has_cookie(socket, cookie));
+    copy_if(pidfd, fd, lane, |socket| has_it(socket) && is_tcp(socket))
+}
+
+fn copy_if(
+    pidfd: BorrowedFd<'_>,
+    fd: i32,
+    lane: &Arc<Lane>,
+    is_wanted: impl FnOnce(&Foreign) -> bool,
 ) -> Result<Foreign, Look> {
     if fd < 0 {
         return Err(Look::Gone);
@@ -135,12 +155,15 @@ pub(crate) fn copy(
         Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return Err(Look::NoRoom),
         Err(_) => return Err(Look::Gone),
     };
-    let is_it = cookie.is_none() || sockopt::socket_cookie(&socket).ok() == cookie;
-    if is_it && is_tcp(&socket) {
+    if is_wanted(&socket) {
         return Ok(socket);
     }
     socket.close_now();
     Err(Look::Gone)
+}
+
+fn has_cookie(socket: &Foreign, cookie: u64) -> bool {
+    sockopt::socket_cookie(socket) == Ok(cookie)
 }
 
 /// Whether it is a TCP socket. (MPTCP has another protocol number: its subflows are not for us.)
@@ -160,4 +183,43 @@ pub(crate) fn arena_slots(file: impl AsFd) -> Option<u32> {
     let seals = rustix::fs::fcntl_get_seals(&file).ok()?;
     let size = rustix::fs::fstat(&file).ok()?.st_size;
     slots_of(u64::try_from(size).ok()?).filter(|_| seals.contains(needed))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd as _;
+
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    use super::*;
+    use crate::foreign::Lanes;
+
+    #[test]
+    fn what_never_changes_of_a_socket_is_asked_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let cookie = sockopt::socket_cookie(&near).unwrap();
+        let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        let lane = Lanes::new()
+            .unwrap()
+            .of(rustix::process::geteuid().as_raw());
+        let see = |cookie, known| see(own.as_fd(), near.as_raw_fd(), cookie, known, &lane);
+        let seen = match see(cookie, None) {
+            Err(Look::Denied) => return eprintln!("skipped: this process may copy no descriptor"),
+            seen => seen.unwrap(),
+        };
+        let netns = |seen: Seen| seen.tuple.unwrap().netns;
+        assert_eq!(seen.netns, Some(netns(seen)));
+        // No kernel says so.
+        let told = Seen {
+            netns: Some(u64::MAX),
+            ..seen
+        };
+        assert_eq!(netns(see(cookie, Some(&told)).unwrap()), u64::MAX);
+        // Whatever is known is known of a cookie.
+        assert_eq!(see(cookie + 1, Some(&told)).unwrap_err(), Look::Gone);
+        let by_number = see(0, Some(&told)).unwrap();
+        assert_eq!((netns(by_number), by_number.netns), (netns(seen), None));
+    }
 }

@@ -8,7 +8,7 @@ use common::region::{region_with, show_region};
 use common::{Client, Fixture, WATCHDOG, connection, linked, may_copy_descriptors, named};
 use rustix::net::RecvFlags;
 use shunt_abi::Reason;
-use shunt_abi::detail::{Detail, FLAG_DETAILS, FLAG_TOGETHER, TOGETHER, UNKNOWN};
+use shunt_abi::detail::{Detail, FLAG_DETAILS, FLAG_TOGETHER, MOST_TOGETHER, TOGETHER, UNKNOWN};
 use shunt_abi::message::{FLAG_SHUNTED, Kind, MESSAGE_BYTES, Message, Role};
 
 #[test]
@@ -138,7 +138,7 @@ fn counters_follow_the_rows_for_whoever_asks_for_them() {
 
 #[test]
 fn rows_share_datagrams_for_whoever_takes_them_so() {
-    const CONNECTIONS: usize = 50;
+    const CONNECTIONS: usize = 150;
     let daemon = Fixture::start();
     let a = daemon.client();
     let open: Vec<_> = (0..CONNECTIONS).map(|_| connection()).collect();
@@ -148,14 +148,14 @@ fn rows_share_datagrams_for_whoever_takes_them_so() {
         report.status = Reason::PeerPlain as u8;
         a.send(&report, None);
     }
-    let ask = |flags| {
+    let ask = |flags, takes| {
         let mut list = Message::new(Kind::List);
-        list.flags = flags;
+        (list.flags, list.index) = (flags, takes);
         a.send(&list, None);
         let mut lengths = Vec::new();
         let mut messages = Vec::new();
         while messages.last().and_then(Message::kind) != Some(Kind::End) {
-            let mut bytes = [0; (TOGETHER + 1) * MESSAGE_BYTES];
+            let mut bytes = [0; (MOST_TOGETHER + 1) * MESSAGE_BYTES];
             let length = rustix::net::recv(&a.socket, &mut bytes[..], RecvFlags::empty())
                 .unwrap()
                 .0;
@@ -165,14 +165,26 @@ fn rows_share_datagrams_for_whoever_takes_them_so() {
         }
         (lengths, messages)
     };
-    let (apart, singly) = ask(FLAG_DETAILS);
-    assert_eq!(apart, vec![1; 2 * CONNECTIONS + 1]);
-    let (together, same) = ask(FLAG_DETAILS | FLAG_TOGETHER);
-    assert_eq!(together, [TOGETHER, 2 * CONNECTIONS + 1 - TOGETHER]);
+    const ALL: usize = 2 * CONNECTIONS + 1;
+    let (apart, singly) = ask(FLAG_DETAILS, 0);
+    assert_eq!(apart, [1; ALL]);
     let kinds = |messages: &[Message]| messages.iter().map(Message::kind).collect::<Vec<_>>();
-    assert_eq!(kinds(&same), kinds(&singly));
+    // Nobody takes fewer than has been so since there was no number, nor more than there is room for in a socket.
+    for (takes, most) in [
+        (0, TOGETHER),
+        (1, TOGETHER),
+        (100, 100),
+        (u32::MAX, MOST_TOGETHER),
+    ] {
+        let (together, same) = ask(FLAG_DETAILS | FLAG_TOGETHER, takes);
+        let (last, others) = together.split_last().unwrap();
+        assert!(others.iter().all(|length| *length == most), "{together:?}");
+        assert_eq!(*last, ALL - most * others.len());
+        assert!(*last <= most);
+        assert_eq!(kinds(&same), kinds(&singly));
+    }
     // Who asks for them singly again gets them so.
-    assert_eq!(ask(FLAG_DETAILS).0, apart);
+    assert_eq!(ask(FLAG_DETAILS, 0).0, apart);
     a.send(&Message::new(Kind::Hosts), None);
     a.expect(Kind::End);
 }

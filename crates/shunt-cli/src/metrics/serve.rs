@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,9 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::ss::Source;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,18 +36,26 @@ impl FromStr for Place {
 
 /// How long a client may take, since one is served after the other.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Who is asked again within this time stays connected to the daemons that have answered.
+const KEPT: Timespec = Timespec {
+    tv_sec: 2,
+    tv_nsec: 0,
+};
 /// No request of ours is longer.
 const LONGEST: usize = 8 << 10;
 
 /// Goes on until it is ended.
 pub(super) fn serve(place: &Place) -> Result<Infallible> {
+    let mut source = Source::default();
     match place {
         Place::Address(address) => {
             let cannot = || format!("cannot listen at {address}");
             let listener = TcpListener::bind(address).with_context(cannot)?;
             loop {
+                wait(&listener, &mut source);
                 // Whoever goes away early, or asks for something else, is not our failure.
-                let _ = listener.accept().and_then(|(stream, _)| by_tcp(stream));
+                let accepted = listener.accept();
+                let _ = accepted.and_then(|(stream, _)| by_tcp(stream, &mut source));
             }
         }
         Place::File(path) => {
@@ -51,8 +63,20 @@ pub(super) fn serve(place: &Place) -> Result<Infallible> {
             remove_stale(path);
             let listener = UnixListener::bind(path).with_context(cannot)?;
             loop {
-                let _ = listener.accept().and_then(|(stream, _)| by_file(stream));
+                wait(&listener, &mut source);
+                let accepted = listener.accept();
+                let _ = accepted.and_then(|(stream, _)| by_file(stream, &mut source));
             }
+        }
+    }
+}
+
+/// Waits until somebody asks. If nobody does for a while, the daemons are left: one may end once it has no clients.
+fn wait(listener: impl AsFd, source: &mut Source) {
+    if source.is_connected() {
+        let mut asked = [PollFd::new(&listener, PollFlags::IN)];
+        if poll(&mut asked, Some(&KEPT)) == Ok(0) {
+            *source = Source::default();
         }
     }
 }
@@ -68,23 +92,23 @@ fn remove_stale(path: &Path) {
     }
 }
 
-fn by_tcp(stream: TcpStream) -> io::Result<()> {
+fn by_tcp(stream: TcpStream, source: &mut Source) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    answer(stream)
+    answer(stream, source)
 }
 
-fn by_file(stream: UnixStream) -> io::Result<()> {
+fn by_file(stream: UnixStream, source: &mut Source) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    answer(stream)
+    answer(stream, source)
 }
 
-fn answer(mut stream: impl Read + Write) -> io::Result<()> {
+fn answer(mut stream: impl Read + Write, source: &mut Source) -> io::Result<()> {
     let request = request(&mut stream)?;
     let mut words = request.split(|byte| *byte == b' ');
     let (status, body) = match (words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics" | b"/")) => match super::text() {
+        (Some(b"GET"), Some(b"/metrics" | b"/")) => match super::text(source) {
             Ok(text) => ("200 OK", text),
             Err(error) => ("500 Internal Server Error", format!("{error:#}\n")),
         },
@@ -127,7 +151,7 @@ mod tests {
         let (mut own, other) = UnixStream::pair()?;
         own.write_all(request.as_bytes())?;
         own.shutdown(std::net::Shutdown::Write)?;
-        by_file(other)?;
+        by_file(other, &mut Source::default())?;
         let mut text = String::new();
         own.read_to_string(&mut text)?;
         Ok(text)

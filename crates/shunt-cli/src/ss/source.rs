@@ -8,6 +8,7 @@ use super::List;
 use super::connection;
 use super::expression::Item;
 use crate::control::{Control, Details};
+use crate::host::{self, Host};
 
 /// The host's daemon and the user's own. Whoever looks again and again stays connected to those that have answered.
 #[derive(Debug, Default)]
@@ -46,6 +47,17 @@ impl Source {
         Ok(list)
     }
 
+    /// What the host's daemon, if it has just answered, knows of other hosts; `None`: it talks to none.
+    pub(crate) fn hosts(&self) -> Result<Option<Vec<Host>>> {
+        let [of_host, _] = &self.0;
+        of_host.daemon.as_ref().map_or(Ok(None), host::known)
+    }
+
+    /// Whether it stays connected to a daemon.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.0.iter().any(|place| place.daemon.is_some())
+    }
+
     fn details(&mut self) -> Result<Vec<Details>> {
         let mut places: Vec<_> = [true, false].into_iter().zip(&mut self.0).collect();
         places.sort_by_key(|(_, place)| place.daemon.is_none());
@@ -76,8 +88,8 @@ impl Place {
     /// What the daemon there knows; `None`: there is none.
     fn details(&mut self, host: bool) -> Result<Option<Details>> {
         // One that ended since the last look may have a successor.
-        let known = self.daemon.take().filter(|daemon| !daemon.is_stopped());
-        let known = known.and_then(|daemon| Some((daemon.list_details().ok()?, daemon)));
+        let known = self.daemon.take();
+        let known = known.and_then(|mut daemon| Some((daemon.list_details().ok()?, daemon)));
         let known = match known {
             Some(known) => Some(known),
             None => asked_anew(host)?,
@@ -91,7 +103,7 @@ impl Place {
 
 /// Asks a daemon that has not been asked yet; `None`: there is none.
 fn asked_anew(host: bool) -> Result<Option<(Details, Control)>> {
-    let Some(daemon) = Control::connect(host) else {
+    let Some(mut daemon) = Control::connect(host) else {
         return Ok(None);
     };
     daemon.greet("shunt-ss")?;

@@ -1,6 +1,7 @@
 //! The screen: tabs and sums, the table, more of what is selected, and the keys.
 
 use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::{Alignment, Position, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -198,8 +199,10 @@ fn draw_table<T: Item>(frame: &mut Frame, area: Rect, sheet: &mut Sheet<T>, styl
         let cells = cells.map(|i| cell(&sheet.items[*i], column, width));
         for (y, (text, style)) in (0..).zip(std::iter::once(title(column)).chain(cells)) {
             let place = part_of(of_column, y, 1);
-            buffer.set_style(place, style);
-            aligned(text, column.is_right).render(place, buffer);
+            if style != Style::new() {
+                buffer.set_style(place, style);
+            }
+            write(buffer, place, text, column.is_right);
         }
     }
     buffer.set_style(part_of(area, 1 + selected as u16, 1), CHOSEN);
@@ -230,6 +233,23 @@ fn shortened(value: &Value, room: usize) -> String {
             .chain(text.chars().skip(excess + 1))
             .collect(),
         _ => text.chars().take(kept).chain(['\u{2026}']).collect(),
+    }
+}
+
+/// Writes a cell of the table.
+fn write(buffer: &mut Buffer, place: Rect, text: String, right: bool) {
+    let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if !is_plain || place.is_empty() || text.len() > usize::from(place.width) {
+        return aligned(text, right).render(place, buffer);
+    }
+    // Nearly all are so: a character is a column, and need not be looked up.
+    let skipped = if right {
+        place.width - text.len() as u16
+    } else {
+        0
+    };
+    for (x, byte) in (place.x + skipped..).zip(text.bytes()) {
+        buffer[(x, place.y)].set_char(byte.into());
     }
 }
 

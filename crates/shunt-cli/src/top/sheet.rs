@@ -149,8 +149,10 @@ impl<T: Item> Sheet<T> {
             }
         });
         self.rows = rows.into_iter().map(|(_, i)| i).collect();
-        let is_chosen = |i: &usize| Some(self.items[*i].key()) == self.chosen;
-        let row = self.rows.iter().position(is_chosen);
+        let row = self.chosen.as_ref().and_then(|chosen| {
+            let is_chosen = |i: &usize| self.items[*i].key() == *chosen;
+            self.rows.iter().position(is_chosen)
+        });
         self.select(row.unwrap_or(self.selected));
     }
 

@@ -4,43 +4,36 @@ use rustix::time::{ClockId, clock_gettime};
 use shunt_abi::Reason;
 use shunt_abi::detail::{Detail, End};
 
-use super::Daemon;
 use super::listing::Holder;
-use super::seeing::{Sight, View};
+use super::seeing::Sight;
 
-impl Daemon {
-    /// Of a connection whose ends are seen so, and held by these.
-    pub(super) fn detail(
-        &self,
-        ends: [&[Sight]; 2],
-        holders: [Option<Holder>; 2],
-        view: &View,
-    ) -> Detail {
-        let mut detail = Detail::unknown();
-        if let Some(since) = first(ends.into_iter().flatten()) {
-            let now = u32::try_from(clock_gettime(ClockId::Monotonic).tv_sec);
-            detail.age = now.map_or(0, |now| now.saturating_sub(since));
-        }
-        for (i, end) in detail.ends.iter_mut().enumerate() {
-            let (own, other) = (ends[i], ends[1 - i]);
-            add_counts(end, own);
-            if !own.is_empty() && !other.is_empty() {
-                let ring = |sum: u64, bytes: &[u64; 2]| sum.saturating_add(bytes[0]);
-                let sent = other.iter().map(|s| s.sent).fold(0, |n, b| ring(n, &b));
-                let taken = own.iter().map(|s| s.received).fold(0, |n, b| ring(n, &b));
-                end.queued = sent.saturating_sub(taken);
-            }
-            let Some(holder) = holders[i] else { continue };
-            let Some(face) = self.face(holder.client) else {
-                continue;
-            };
-            end.uid = face.uid;
-            end.status = holder.status.unwrap_or(Reason::Pending as u8);
-            let wakeups = view.wakeups.get(&holder.client);
-            end.wakeups = wakeups.copied().unwrap_or_default();
-        }
-        detail
+/// Now, as [`shunt_abi::counters::Record::since`] has it.
+pub(super) fn now() -> u32 {
+    u32::try_from(clock_gettime(ClockId::Monotonic).tv_sec).unwrap_or_default()
+}
+
+/// Of a connection whose ends are seen so `now`, and held by these.
+pub(super) fn detail(ends: [&[Sight]; 2], holders: [Option<Holder>; 2], now: u32) -> Detail {
+    let mut detail = Detail::unknown();
+    if let Some(since) = first(ends.into_iter().flatten()) {
+        detail.age = now.saturating_sub(since);
     }
+    for (i, end) in detail.ends.iter_mut().enumerate() {
+        let (own, other) = (ends[i], ends[1 - i]);
+        add_counts(end, own);
+        if !own.is_empty() && !other.is_empty() {
+            let ring = |sum: u64, bytes: &[u64; 2]| sum.saturating_add(bytes[0]);
+            let sent = other.iter().map(|s| s.sent).fold(0, |n, b| ring(n, &b));
+            let taken = own.iter().map(|s| s.received).fold(0, |n, b| ring(n, &b));
+            end.queued = sent.saturating_sub(taken);
+        }
+        let Some(holder) = holders[i] else { continue };
+        let Some(face) = holder.face else { continue };
+        end.uid = face.uid;
+        end.status = holder.status.unwrap_or(Reason::Pending as u8);
+        end.wakeups = face.wakeups;
+    }
+    detail
 }
 
 /// When the first of these got the connection.

@@ -132,7 +132,7 @@ impl Daemon {
             Kind::Spare => self.spare(id, &message, datagram),
             Kind::Resend => self.resend(end, message.fd, datagram),
             Kind::Listen => self.listen(id, &message),
-            Kind::List => self.list(id, message.flags),
+            Kind::List => self.list(id, &message),
             Kind::Downgrade => self.downgrade(id, &message),
             Kind::Hosts => self.list_hosts(id),
             Kind::Word => self.say_word(id, &message),

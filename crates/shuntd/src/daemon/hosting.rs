@@ -257,7 +257,7 @@ impl Daemon {
             if client.has_unsent() {
                 return Err(Malformed); // It has not read its last list yet.
             }
-            client.takes_together = false;
+            client.together = 1;
         }
         let sees = self.viewer(id).is_some_and(|viewer| viewer.sees_all);
         let mut rows = match &self.hosting {

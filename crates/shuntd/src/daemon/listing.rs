@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use shunt_abi::Reason;
-use shunt_abi::detail::{FLAG_DETAILS, FLAG_TOGETHER};
+use shunt_abi::detail::{FLAG_DETAILS, FLAG_TOGETHER, MOST_TOGETHER, TOGETHER};
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
 
+use super::detailing::{detail, now};
 use super::dispatch::Malformed;
 use super::elsewhere::Open;
-use super::seeing::{Sights, View, one_way};
+use super::seeing::{Face, Faces, Sight, Sights, View, one_way};
 use super::turns::Asked;
-use super::viewing::Viewer;
 use super::{Daemon, LISTS};
 use crate::client::Client;
 use crate::diag::{self, dump};
@@ -23,7 +23,7 @@ use crate::tuple::{FAMILIES, Tuple, bytes};
 
 impl Daemon {
     /// A client asks for a list.
-    pub(super) fn list(&mut self, id: u64, flags: u32) -> Result<(), Malformed> {
+    pub(super) fn list(&mut self, id: u64, asked: &Message) -> Result<(), Malformed> {
         let Some(client) = self.clients.get(&id) else {
             return Ok(());
         };
@@ -35,12 +35,12 @@ impl Daemon {
             return Err(Malformed); // Nor have others of its user.
         }
         if let Some(client) = self.clients.get_mut(&id) {
-            client.takes_together = flags & FLAG_TOGETHER != 0;
+            client.together = together(asked);
         }
         self.list_in_turn(Asked {
             client: id,
             user,
-            details: flags & FLAG_DETAILS != 0,
+            details: asked.flags & FLAG_DETAILS != 0,
         });
         Ok(())
     }
@@ -65,9 +65,10 @@ impl Daemon {
         self.resolve_reported();
         self.find_plain();
         let mut recent = std::mem::take(&mut self.recent);
-        let view = self.see(viewer, &mut recent);
+        let mut faces = Faces::new(self, viewer);
+        let view = self.see(&mut faces, &mut recent);
+        let (mut rows, open) = self.rows(&mut faces, &view, details);
         self.recent = recent;
-        let (mut rows, open) = self.rows(viewer, &view, details);
         rows.extend(view.listeners);
         rows.push(Message::new(Kind::End));
         self.await_rows(id, rows, open);
@@ -140,10 +141,13 @@ impl Daemon {
 
     /// Both ends of a connection make one row. The accepting end comes first. Also those of
     /// which a look may tell more.
-    fn rows(&self, viewer: Viewer, view: &View, details: bool) -> (Vec<Message>, Vec<Open>) {
-        let mut seen = HashSet::new();
-        let (mut rows, mut open) = (Vec::new(), Vec::new());
+    fn rows(&self, faces: &mut Faces<'_>, view: &View, details: bool) -> (Vec<Message>, Vec<Open>) {
+        let (viewer, now) = (faces.viewer, now());
         let sights = &view.sights;
+        let mut seen = HashSet::with_capacity(sights.len());
+        // Most connections have two ends here, and two messages.
+        let mut rows = Vec::with_capacity(sights.len() + view.listeners.len() + 1);
+        let mut open = Vec::new();
         let others = self.others(sights);
         let other_end = |tuple: Tuple| others.get(&tuple).copied().unwrap_or(tuple.flipped());
         let living = self.ends.iter().filter(|(id, _)| !view.closed.contains(id));
@@ -154,32 +158,23 @@ impl Daemon {
             }
             let flipped = other_end(tuple);
             seen.insert(flipped);
-            let [own, other] = [tuple, flipped].map(|t| self.holder(t, view));
+            let sides = [tuple, flipped].map(|tuple| self.side(tuple, faces, view));
+            let [own, other] = sides.map(|side| side.holder);
             let own_accepts = own.is_some_and(|h| h.accepts) || other.is_some_and(|h| !h.accepts);
-            let (tuple, flipped, holders) = if own_accepts {
-                (tuple, flipped, [own, other])
-            } else {
-                (flipped, tuple, [other, own])
+            let [server, client] = match sides {
+                [own, other] if own_accepts => [own, other],
+                [own, other] => [other, own],
             };
-            if holders
-                .iter()
-                .flatten()
-                .filter_map(|h| self.face(h.client))
-                .any(|face| viewer.may_see(face.uid, face.netns))
-            {
-                let mut row = self.row(tuple, holders);
-                for (process, holder) in holders.into_iter().enumerate() {
-                    if let Some(holder) = holder {
-                        self.name_container(viewer, &mut row, process, holder.client);
-                    }
-                }
-                let [near, far] =
-                    [tuple, flipped].map(|t| sights.get(&t).map_or(&[][..], Vec::as_slice));
+            let holders = [server.holder, client.holder];
+            let mut known = holders.iter().flatten().filter_map(|holder| holder.face);
+            if known.any(|face| viewer.may_see(face.uid, face.netns)) {
+                let mut row = self.row(server.tuple, holders);
+                let [near, far] = [server.sights, client.sights];
                 row.bytes = [one_way(near, far), one_way(far, near)];
-                open.extend(self.open(rows.len(), &row, tuple, holders));
+                open.extend(self.open(rows.len(), &row, server.tuple, holders));
                 rows.push(row);
                 if details {
-                    rows.push(self.detail([near, far], holders, view).message());
+                    rows.push(detail([near, far], holders, now).message());
                 }
             }
         }
@@ -189,8 +184,7 @@ impl Daemon {
     /// The addresses of the other end of each connection that crosses network namespaces or whose
     /// addresses are translated: those are not the same with their order changed.
     fn others(&self, sights: &Sights) -> HashMap<Tuple, Tuple> {
-        let paired = self.ends.iter();
-        let paired = paired.filter(|(_, end)| matches!(end.state, State::Paired(_)));
+        let paired = self.ends.iter().filter(|(_, end)| is_paired(end));
         let known = paired.filter_map(|(_, end)| {
             let (own, other) = (end.tuple()?, self.ends.get(end.mate?.id)?.tuple()?);
             (other != own.flipped()).then_some((own, other))
@@ -213,7 +207,7 @@ impl Daemon {
             _ => return None,
         };
         let ends = namespaces::ends(tuple);
-        let face = self.face(holder.client)?;
+        let face = holder.face?;
         let provisional = Reason::from_number(message.status)?.is_provisional();
         (provisional && self.is_open(ends)).then_some(Open {
             row,
@@ -223,36 +217,48 @@ impl Daemon {
         })
     }
 
+    /// An end of a connection.
+    fn side<'a>(&self, tuple: Tuple, faces: &mut Faces<'_>, view: &'a View) -> Side<'a> {
+        let sights = view.sights.get(&tuple).map_or(&[][..], Vec::as_slice);
+        let holder = self.holder(tuple, sights, &view.closed);
+        Side {
+            tuple,
+            sights,
+            holder: holder.map(|holder| Holder {
+                face: faces.of(holder.client),
+                ..holder
+            }),
+        }
+    }
+
     /// Who has an end: whoever has claimed or reported it, or else whose region shows it.
-    fn holder(&self, tuple: Tuple, view: &View) -> Option<Holder> {
-        let seen = view.sights.get(&tuple).and_then(|all| all.last());
-        if let Some(id) = self.best(tuple, &view.closed) {
-            let end = self.ends.get(id)?;
-            let all = view.sights.get(&tuple).into_iter().flatten();
-            let is_shunted = all.clone().any(|s| s.client == id.client && s.status == 0);
+    fn holder(&self, tuple: Tuple, sights: &[Sight], closed: &HashSet<EndId>) -> Option<Holder> {
+        let seen = sights.last();
+        if let Some((id, end)) = self.best(tuple, closed) {
+            let is_shunted = |sight: &Sight| sight.client == id.client && sight.status == 0;
+            let is_shunted = sights.iter().any(is_shunted);
             let plain = seen
                 .map(|sight| sight.status)
                 .filter(|&status| status != 0 && status != Reason::Pending as u8);
             return Some(Holder {
                 client: id.client,
-                accepts: self.accepts(id),
+                face: None,
+                accepts: self.accepts(id, end),
                 // That it is shunted may be said by the region alone.
                 status: is_shunted.then_some(0).or(end.status).or(plain),
-                paired: matches!(end.state, State::Paired(_)),
+                paired: is_paired(end),
             });
         }
         seen.map(|sight| Holder {
             client: sight.client,
+            face: None,
             accepts: sight.accepts,
             status: Some(sight.status),
             paired: false,
         })
     }
 
-    fn accepts(&self, id: EndId) -> bool {
-        let Some(end) = self.ends.get(id) else {
-            return false;
-        };
+    fn accepts(&self, id: EndId, end: &End) -> bool {
         // A report need not name the role, but an accepted connection has its
         // listener's port.
         let port = end.tuple().map(|tuple| tuple.local.1);
@@ -262,15 +268,11 @@ impl Daemon {
     }
 
     /// Of several holders of the same end (`fork`), the one that is paired.
-    fn best(&self, tuple: Tuple, closed: &HashSet<EndId>) -> Option<EndId> {
-        let paired = |id: EndId| {
-            self.ends
-                .get(id)
-                .is_some_and(|e| matches!(e.state, State::Paired(_)))
-        };
+    fn best(&self, tuple: Tuple, closed: &HashSet<EndId>) -> Option<(EndId, &End)> {
         let ids = self.ends.with_tuple(tuple).iter().copied();
         let open = ids.filter(|id| !closed.contains(id));
-        open.reduce(|best, id| if paired(best) { best } else { id })
+        let ends = open.filter_map(|id| Some((id, self.ends.get(id)?)));
+        ends.reduce(|best, other| if is_paired(best.1) { best } else { other })
     }
 
     fn row(&self, tuple: Tuple, ends: [Option<Holder>; 2]) -> Message {
@@ -282,20 +284,19 @@ impl Daemon {
         };
         row.addresses = [bytes(tuple.local.0), bytes(tuple.peer.0)];
         row.ports = [tuple.local.1, tuple.peer.1];
-        let holder = |end: Option<Holder>| end.and_then(|h| self.face(h.client));
-        if let Some(face) = holder(ends[0]) {
-            row.pids[0] = face.pid;
-            row.name = face.comm;
-        }
-        if let Some(face) = holder(ends[1]) {
-            row.pids[1] = face.pid;
-            row.peer_name = face.comm;
+        let faces = ends.map(|end| end?.face);
+        let [near, far] = faces.map(Option::unwrap_or_default);
+        row.pids = [near.pid, far.pid];
+        (row.name, row.peer_name) = (near.comm, far.comm);
+        for (process, face) in [near, far].into_iter().enumerate() {
+            if let Some(container) = face.container {
+                row.set_container(process, &container);
+            }
         }
         row.status = overall(reports(ends));
-        let users = ends.map(|end| end.and_then(|h| Some(self.face(h.client)?.uid)));
-        if let [Some(one), Some(other)] = users
+        if let [Some(near), Some(far)] = faces
             && Reason::from_number(row.status).is_some_and(Reason::is_provisional)
-            && self.keeps_apart(one, other)
+            && self.keeps_apart(near.uid, far.uid)
         {
             row.status = Reason::OtherUser as u8;
         }
@@ -304,6 +305,18 @@ impl Daemon {
         }
         row
     }
+}
+
+/// How many messages of a list the asker takes in one datagram.
+fn together(asked: &Message) -> usize {
+    if asked.flags & FLAG_TOGETHER == 0 {
+        return 1;
+    }
+    (asked.index as usize).clamp(TOGETHER, MOST_TOGETHER)
+}
+
+fn is_paired(end: &End) -> bool {
+    matches!(end.state, State::Paired(_))
 }
 
 /// Up to this number the kernel is asked for sockets one by one.
@@ -351,10 +364,20 @@ fn joined(sights: &Sights) -> Vec<(Tuple, Tuple)> {
         .collect()
 }
 
+/// One end of a connection: what regions show of it, and who has it.
+#[derive(Clone, Copy, Debug)]
+struct Side<'a> {
+    tuple: Tuple,
+    sights: &'a [Sight],
+    holder: Option<Holder>,
+}
+
 /// Who has one end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder {
-    pub(super) client: u64,
+    client: u64,
+    /// Its process.
+    pub(super) face: Option<Face>,
     accepts: bool,
     /// What it says of the connection: 0 (shunted) or a reason.
     pub(super) status: Option<u8>,

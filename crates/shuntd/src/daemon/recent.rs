@@ -63,22 +63,22 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// What is known of a socket, or else what `look` says.
+    /// What is known of a socket, or else what `look` says, which is told what was known.
     pub(super) fn seen(
         &mut self,
         name: Option<Name>,
         now: Instant,
-        look: impl FnOnce() -> Option<Seen>,
+        look: impl FnOnce(Option<&Seen>) -> Option<Seen>,
     ) -> Option<Seen> {
-        let Some(name) = name else { return look() };
+        let Some(name) = name else { return look(None) };
         let socket = (name.client, name.cookie, name.fd);
-        if let Some((known, seen, until)) = self.seen.get(&socket)
-            && *known == name
+        let known = self.seen.get(&socket).filter(|known| known.0 == name);
+        if let Some((_, seen, until)) = known
             && *until > now
         {
             return Some(*seen);
         }
-        let seen = look()?;
+        let seen = look(known.map(|known| &known.1))?;
         let until = now + LASTS + STEP * (name.cookie % SPREAD) as u32;
         self.seen.insert(socket, (name, seen, until));
         self.until = self.until.max(Some(until));
@@ -109,9 +109,9 @@ impl Recent {
         }
     }
 
-    /// Forgets each answer that is too old.
+    /// Forgets each answer that has been too old for a while: nobody has asked for it since.
     pub(super) fn begin_list(&mut self, now: Instant) {
-        self.seen.retain(|_, (_, _, until)| *until > now);
+        self.seen.retain(|_, (_, _, until)| *until + LASTS > now);
     }
 
     /// How long until something is to be forgotten.
@@ -139,6 +139,7 @@ mod tests {
             local,
             tuple,
             carried,
+            netns: None,
         })
     }
 
@@ -150,7 +151,7 @@ mod tests {
         let mut sent_at = |millis, sent| {
             let now = now + Duration::from_millis(millis);
             recent.begin_list(now);
-            let mut of = |name| recent.seen(name, now, || answer(sent)).unwrap().carried.0;
+            let mut of = |name| recent.seen(name, now, |_| answer(sent)).unwrap().carried.0;
             [of(name), of(later)]
         };
         assert_eq!(sent_at(0, 5), [5, 5]);
@@ -162,8 +163,31 @@ mod tests {
         recent.forget_old(now + Duration::from_secs(9));
         assert_eq!(recent.left(), None);
         // A socket that is not found may be there the next time.
-        assert!(recent.seen(name, now, || None).is_none());
-        assert!(recent.seen(name, now, || answer(1)).is_some());
+        assert!(recent.seen(name, now, |_| None).is_none());
+        assert!(recent.seen(name, now, |_| answer(1)).is_some());
+    }
+
+    #[test]
+    fn who_looks_anew_is_told_what_was_known_of_the_same_name() {
+        let (mut recent, start) = (Recent::default(), Instant::now());
+        let record = record(Stage::Attached, SPREAD);
+        let mut told_at = |millis, record| {
+            let now = start + Duration::from_millis(millis);
+            recent.begin_list(now);
+            let mut told = None;
+            recent.seen(Name::of(1, record), now, |known| {
+                told = known.map(|seen| seen.carried.0);
+                answer(millis)
+            });
+            told
+        };
+        assert_eq!(told_at(1, &record), None);
+        assert_eq!(told_at(1500, &record), Some(1));
+        record.generation.store(2, Ordering::Relaxed);
+        assert_eq!(told_at(3000, &record), None);
+        // Nobody has asked for a while.
+        assert_eq!(told_at(6000, &record), None);
+        assert_eq!(recent.seen.len(), 1);
     }
 
     #[test]
@@ -178,10 +202,10 @@ mod tests {
         let sockets = [(1, 7, 3), (2, 7, 3), (1, 8, 3), (1, 7, 4)];
         let names = sockets.map(|(client, cookie, fd)| name(client, cookie, fd));
         for (sent, name) in (1..).zip(names) {
-            recent.seen(name, now, || answer(sent));
+            recent.seen(name, now, |_| answer(sent));
         }
         for (sent, name) in (1..).zip(names) {
-            let known = recent.seen(name, now, || panic!("{name:?} is looked at again"));
+            let known = recent.seen(name, now, |_| panic!("{name:?} is looked at again"));
             assert_eq!(known.unwrap().carried.0, sent);
         }
     }
@@ -193,7 +217,7 @@ mod tests {
         for generation in 1..=9 {
             record.generation.store(generation, Ordering::Relaxed);
             let sent = u64::from(generation);
-            let seen = recent.seen(Name::of(1, &record), now, || answer(sent));
+            let seen = recent.seen(Name::of(1, &record), now, |_| answer(sent));
             assert_eq!(seen.unwrap().carried.0, sent);
         }
         assert_eq!(recent.seen.len(), 1);

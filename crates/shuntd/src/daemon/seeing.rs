@@ -59,6 +59,42 @@ pub(super) struct Face {
     pub(super) uid: u32,
     pub(super) netns: u64,
     pub(super) comm: [u8; 16],
+    /// Its container, if it is in one and the viewer sees all of the host.
+    pub(super) container: Option<[u8; 16]>,
+    /// Wake-ups that it has sent and received.
+    pub(super) wakeups: [u64; 2],
+}
+
+/// The processes of one list for its viewer, each looked up once.
+pub(super) struct Faces<'a> {
+    daemon: &'a Daemon,
+    pub(super) viewer: Viewer,
+    /// Wake-ups that those have sent and received whose regions the viewer may see.
+    wakeups: HashMap<u64, [u64; 2]>,
+    known: HashMap<u64, Option<Face>>,
+}
+
+impl<'a> Faces<'a> {
+    pub(super) fn new(daemon: &'a Daemon, viewer: Viewer) -> Self {
+        Self {
+            daemon,
+            viewer,
+            wakeups: HashMap::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// The process that is known by this number.
+    pub(super) fn of(&mut self, id: u64) -> Option<Face> {
+        let look = || {
+            let mut face = self.daemon.face(id)?;
+            let container = self.viewer.sees_all.then(|| self.daemon.container(id));
+            face.container = container.flatten();
+            face.wakeups = self.wakeups.get(&id).copied().unwrap_or_default();
+            Some(face)
+        };
+        *self.known.entry(id).or_insert_with(look)
+    }
 }
 
 /// The most descriptors that are looked at for one list: of processes that are served, and of
@@ -77,13 +113,11 @@ pub(super) struct View {
     /// Ends that are not open any more: a client that has to wait with its messages until
     /// we have read others says so later.
     pub(super) closed: HashSet<EndId>,
-    /// Wake-ups that each process has sent and received.
-    pub(super) wakeups: HashMap<u64, [u64; 2]>,
 }
 
 impl Daemon {
     /// Looks into the region of every process that a client may see.
-    pub(super) fn see(&self, viewer: Viewer, recent: &mut Recent) -> View {
+    pub(super) fn see(&self, faces: &mut Faces<'_>, recent: &mut Recent) -> View {
         let mut view = View::default();
         let now = Instant::now();
         recent.begin_list(now);
@@ -91,25 +125,29 @@ impl Daemon {
         let mut left = LOOKS;
         let mut sockets = None;
         for (id, holder) in self.counting() {
-            if !viewer.may_see(holder.uid, holder.netns) {
+            if !faces.viewer.may_see(holder.uid, holder.netns) {
                 continue;
             }
-            let records = holder.account.region.sockets(most);
+            let (owner, records) = holder.account.region.read(most).unzip();
+            let records = records.unwrap_or_default();
             view.closed.extend(self.closed(id, &records));
-            if let Some(owner) = holder.account.region.owner() {
-                view.wakeups.insert(id, owner.wakeups);
+            view.sights.reserve(records.len());
+            if let Some(owner) = owner {
+                faces.wakeups.insert(id, owner.wakeups);
             }
             let left = &mut left[usize::from(!self.serves(holder.uid))];
             for record in looked_at(records, left) {
-                let look = || self.see_socket(&holder, &record, &mut sockets);
+                let look =
+                    |known: Option<&Seen>| self.see_socket(&holder, &record, known, &mut sockets);
                 let Some(seen) = recent.seen(Name::of(id, &record), now, look) else {
                     continue;
                 };
                 if record.stage() == Stage::Listener {
-                    view.listeners
-                        .push(self.listener(viewer, id, &holder, &seen));
+                    view.listeners.push(listener(faces.of(id), &holder, &seen));
                 } else if let Some(tuple) = seen.tuple {
-                    let sights = view.sights.entry(tuple).or_default();
+                    // Few are shared.
+                    let sights = view.sights.entry(tuple);
+                    let sights = sights.or_insert_with(|| Vec::with_capacity(1));
                     sights.push(sight(id, &record, seen.carried));
                 }
             }
@@ -117,17 +155,18 @@ impl Daemon {
         view
     }
 
-    /// The socket that a record names. Where the kernel lets nobody look at it, the kernel's list of all `sockets` has it,
+    /// The socket that a record names, of which this is known. Where the kernel lets nobody look at it, the kernel's list of all `sockets` has it,
     /// which is made once.
     fn see_socket(
         &self,
         holder: &Counting<'_>,
         record: &Record,
+        known: Option<&Seen>,
         sockets: &mut Option<Sockets>,
     ) -> Option<Seen> {
         let number = record.fd.load(Ordering::Relaxed);
         let cookie = record.cookie.load(Ordering::Relaxed);
-        match inspect::see(holder.pidfd, number, cookie, holder.lane) {
+        match inspect::see(holder.pidfd, number, cookie, known, holder.lane) {
             Err(Look::Denied) => {
                 let (inode, _) = self.socket_at(holder.pid, number)?;
                 let sockets = sockets.get_or_insert_with(dump::all);
@@ -137,23 +176,17 @@ impl Daemon {
         }
     }
 
-    /// The row of a listener of a process that is known by this number.
-    fn listener(&self, viewer: Viewer, id: u64, holder: &Counting<'_>, seen: &Seen) -> Message {
-        let comm = self.face(id).unwrap_or_default().comm;
-        let mut row = listener(holder.pid, comm, seen);
-        self.name_container(viewer, &mut row, 0, id);
-        row
-    }
-
     /// Ends of a client that none of its records names, and that cannot be found: the
     /// descriptor names something else or, where we may not look at it, the kernel has no
     /// such connection.
     fn closed(&self, client: u64, records: &[Record]) -> Vec<EndId> {
         let cookie = |record: &Record| record.cookie.load(Ordering::Relaxed);
-        let named: HashSet<u64> = records.iter().map(cookie).collect();
-        let mut ends = self.ends.of(client);
+        let mut named: Vec<u64> = records.iter().map(cookie).collect();
+        named.sort_unstable();
+        let is_named = |id: &EndId| named.binary_search(&id.cookie).is_ok();
         let is_lost = |id| matches!(self.look(id), Look::Gone | Look::Denied);
-        ends.retain(|&id| !named.contains(&id.cookie) && is_lost(id));
+        let mut ends = self.ends.of(client);
+        ends.retain(|&id| !is_named(&id) && is_lost(id));
         ends
     }
 
@@ -186,14 +219,15 @@ impl Daemon {
         clients.chain(orphans)
     }
 
-    /// A process that is known by this number.
-    pub(super) fn face(&self, id: u64) -> Option<Face> {
+    /// A process that is known by this number, but for what [`Faces`] adds.
+    fn face(&self, id: u64) -> Option<Face> {
         if let Some(client) = self.clients.get(&id) {
             return Some(Face {
                 pid: client.pid,
                 uid: client.uid,
                 netns: client.netns,
                 comm: client.comm,
+                ..Face::default()
             });
         }
         let orphan = self.orphans.get(&id)?;
@@ -202,22 +236,8 @@ impl Daemon {
             uid: orphan.uid,
             netns: orphan.netns,
             comm: orphan.account.region.owner().map_or([0; 16], |o| o.comm),
+            ..Face::default()
         })
-    }
-
-    /// Names the container of a row's process, to who sees all of the host.
-    pub(super) fn name_container(
-        &self,
-        viewer: Viewer,
-        row: &mut Message,
-        process: usize,
-        id: u64,
-    ) {
-        if viewer.sees_all
-            && let Some(name) = self.container(id)
-        {
-            row.set_container(process, &name);
-        }
     }
 
     /// The container of a process that is known by this number, as lists show it.
@@ -237,7 +257,7 @@ impl Daemon {
 /// The records of a region whose descriptors are looked at, `left` at most. A region says whatever its owner likes, so
 /// each descriptor is looked at once.
 fn looked_at(records: Vec<Record>, left: &mut usize) -> Vec<Record> {
-    let mut numbers = HashSet::new();
+    let mut numbers = HashSet::with_capacity(records.len());
     let is_listed = |record: &Record| !matches!(record.stage(), Stage::Free | Stage::Fresh);
     let is_new = |record: &Record| numbers.insert(record.fd.load(Ordering::Relaxed));
     let records = records.into_iter().filter(is_listed).filter(is_new);
@@ -276,7 +296,9 @@ fn sight(client: u64, record: &Record, carried: (u64, u64)) -> Sight {
     }
 }
 
-fn listener(pid: u32, comm: [u8; 16], seen: &Seen) -> Message {
+/// The row of a listener of this process.
+fn listener(face: Option<Face>, holder: &Counting<'_>, seen: &Seen) -> Message {
+    let face = face.unwrap_or_default();
     let mut row = Message::new(Kind::Listener);
     row.family = if seen.local.is_ipv4() {
         FAMILIES.0
@@ -285,8 +307,11 @@ fn listener(pid: u32, comm: [u8; 16], seen: &Seen) -> Message {
     };
     row.addresses[0] = bytes(seen.local.ip());
     row.ports[0] = seen.local.port();
-    row.pids[0] = pid;
-    row.name = comm;
+    row.pids[0] = holder.pid;
+    row.name = face.comm;
+    if let Some(container) = face.container {
+        row.set_container(0, &container);
+    }
     row
 }
 

@@ -84,6 +84,7 @@ fn seen(netns: u64, reply: &Reply, attributes: &[u8]) -> Option<Seen> {
             .and_then(|info| TcpInfo::read_from_prefix(info).ok())
             .map(|(info, _)| info.carried())
             .unwrap_or_default(),
+        netns: None,
     })
 }
 
