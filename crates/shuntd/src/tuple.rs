@@ -18,8 +18,8 @@ pub(crate) struct Tuple {
 }
 
 impl Hash for Tuple {
-    /// Whole words: a derived one hashes each octet array with its length and its kind apart, which takes three times as
-    /// long, and a list hashes each end several times.
+    /// Three words for IPv4, in the place of the nine parts (kinds, lengths, octets) that a derived one hashes: a list hashes
+    /// each end several times.
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.netns);
         for (ip, port) in [self.local, self.peer] {

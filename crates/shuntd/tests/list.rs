@@ -190,7 +190,7 @@ fn rows_share_datagrams_for_whoever_takes_them_so() {
 }
 
 #[test]
-fn a_socket_in_shared_memory_is_looked_at_once_a_second() {
+fn a_socket_in_shared_memory_is_looked_at_now_and_then() {
     if !may_copy_descriptors("how often a socket is looked at") {
         return;
     }

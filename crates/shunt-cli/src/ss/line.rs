@@ -1,5 +1,5 @@
 //! A list as a line of JSON, byte for byte as `serde_json` writes it. `shunt ss --json --watch` writes many, beside
-//! programs that are to be disturbed as little as can be: this takes a third of the time.
+//! programs that are to be disturbed as little as can be: this takes a third of the instructions.
 
 use std::net::SocketAddr;
 

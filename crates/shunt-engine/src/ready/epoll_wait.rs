@@ -144,7 +144,8 @@ fn look_and_spin(
     // side, unless the spin lasts.
     let mut now = spin.began();
     let later = now.wrapping_add(u64::from(LOOK_OFTEN));
-    let mut looks = match limit.is_now() || !spin.is_hopeful() || shares_core() {
+    let spins = spin.is_hopeful();
+    let mut looks = match limit.is_now() || !spins || shares_core() {
         true => 0,
         false => LOOKS,
     };
@@ -153,8 +154,8 @@ fn look_and_spin(
             epoll::see_to_chores(set);
         }
         // A wait that is about to sleep looks there by that.
-        let due = spin.is_hopeful() && is_due(set, now, later)
-            || is_due(set, now, spin.began()) && has_some(set);
+        let due =
+            spins && is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
         let mut found = collect(set, room, due, std::mem::take(&mut looks));
         if found == 0 && !room.is_missing() && set.has_chores() {
             continue;

@@ -1,7 +1,7 @@
-//! What the kernel said of sockets a moment ago. Of a listener, and of a connection in shared memory, it is asked once a
-//! second at most, however often somebody asks for a list: that takes ten system calls for each socket, while what
-//! changes all the time is in the counters regions. The next looks are spread over another second, so that no list
-//! takes long: whoever shares a core with the daemon waits meanwhile.
+//! What the kernel said of sockets a moment ago. Of a listener, and of a connection in shared memory, it is asked every
+//! two seconds at most, however often somebody asks for a list: that takes seven system calls or more for each socket,
+//! while what changes all the time is in the counters regions. The next looks are spread over another two seconds, so
+//! that no list takes long: whoever shares a core with the daemon waits meanwhile.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -13,11 +13,13 @@ use crate::end::EndId;
 use crate::inspect::Seen;
 
 /// An answer counts for this time, …
-const LASTS: Duration = Duration::from_secs(1);
+const LASTS: Duration = Duration::from_secs(2);
 /// … and, so that not all run out at once, for up to this many steps more, by the number of the socket, …
 const SPREAD: u64 = 16;
 /// … each of this length.
-const STEP: Duration = Duration::from_millis(1000 / SPREAD);
+const STEP: Duration = Duration::from_millis(2000 / SPREAD);
+/// A search for peers counts for this time.
+const SEARCHED: Duration = Duration::from_secs(1);
 
 /// A socket as a client's record names it: another number, slot or path is looked at anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +98,7 @@ impl Recent {
         if ends.clone().all(is_known) {
             return false;
         }
-        let until = now + LASTS;
+        let until = now + SEARCHED;
         self.searched = ends.map(|end| (end, until)).collect();
         self.until = self.until.max(Some(until));
         true
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_for_a_second_or_two() {
+    fn an_answer_counts_for_two_to_four_seconds() {
         let (mut recent, now) = (Recent::default(), Instant::now());
         let [name, later] =
             [SPREAD, 2 * SPREAD - 1].map(|c| Name::of(1, &record(Stage::Attached, c)));
@@ -155,10 +157,10 @@ mod tests {
             [of(name), of(later)]
         };
         assert_eq!(sent_at(0, 5), [5, 5]);
-        assert_eq!(sent_at(999, 6), [5, 5]);
-        assert_eq!(sent_at(1000, 7), [7, 5]);
-        assert_eq!(sent_at(1900, 8), [7, 5]);
-        assert_eq!(sent_at(2000, 9), [9, 9]);
+        assert_eq!(sent_at(1999, 6), [5, 5]);
+        assert_eq!(sent_at(2000, 7), [7, 5]);
+        assert_eq!(sent_at(3800, 8), [7, 5]);
+        assert_eq!(sent_at(4000, 9), [9, 9]);
         assert!(recent.left().is_some());
         recent.forget_old(now + Duration::from_secs(9));
         assert_eq!(recent.left(), None);
@@ -182,11 +184,11 @@ mod tests {
             told
         };
         assert_eq!(told_at(1, &record), None);
-        assert_eq!(told_at(1500, &record), Some(1));
+        assert_eq!(told_at(2500, &record), Some(1));
         record.generation.store(2, Ordering::Relaxed);
-        assert_eq!(told_at(3000, &record), None);
+        assert_eq!(told_at(5000, &record), None);
         // Nobody has asked for a while.
-        assert_eq!(told_at(6000, &record), None);
+        assert_eq!(told_at(9500, &record), None);
         assert_eq!(recent.seen.len(), 1);
     }
 

@@ -155,8 +155,8 @@ impl Daemon {
         view
     }
 
-    /// The socket that a record names, of which this is known. Where the kernel lets nobody look at it, the kernel's list of all `sockets` has it,
-    /// which is made once.
+    /// The socket that a record names, of which this is known. Where the kernel lets nobody look at it, the kernel's
+    /// list of all `sockets` has it, which is made once.
     fn see_socket(
         &self,
         holder: &Counting<'_>,
