@@ -161,10 +161,10 @@ pub(crate) fn take_events(
     if set.fd() != slept_on {
         kept = take_foreign(&mut told[..kept]);
     }
-    if n == room.len() {
-        set.kernel_has_more.store(true, Ordering::Relaxed);
-    }
     if kept > 0 {
+        if n == room.len() {
+            set.kernel_has_more.store(true, Ordering::Relaxed);
+        }
         set.pause.store(LOOK_OFTEN, Ordering::Relaxed);
     }
     if !set.is_shunted() || kept == room.len() {

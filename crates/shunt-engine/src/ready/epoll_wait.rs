@@ -144,8 +144,7 @@ fn look_and_spin(
     // side, unless the spin lasts.
     let mut now = spin.began();
     let later = now.wrapping_add(u64::from(LOOK_OFTEN));
-    let spins = spin.is_hopeful();
-    let mut looks = match limit.is_now() || !spins || shares_core() {
+    let mut looks = match limit.is_now() || !spin.is_hopeful() || shares_core() {
         true => 0,
         false => LOOKS,
     };
@@ -153,9 +152,7 @@ fn look_and_spin(
         if set.has_chores() {
             epoll::see_to_chores(set);
         }
-        // A wait that is about to sleep looks there by that.
-        let due =
-            spins && is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
+        let due = is_due(set, now, later) || is_due(set, now, spin.began()) && has_some(set);
         let mut found = collect(set, room, due, std::mem::take(&mut looks));
         if found == 0 && !room.is_missing() && set.has_chores() {
             continue;
