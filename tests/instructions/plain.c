@@ -5,15 +5,18 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 #include <valgrind/callgrind.h>
 
 /* xtask divides by the first. */
-enum { CALLS = 100, SIZE = 8, MANY = 2000 };
+enum { CALLS = 100, SIZE = 8, MANY = 2000, COPIES = 100 };
 
-static int near, far, set;
+static int near, far, set, last;
+static fd_set copies;
 static char bytes[SIZE];
 
 static void must(int good) {
@@ -74,6 +77,13 @@ static void one_epoll_wait(void) {
     must(epoll_wait(set, &event, 1, 1000) == 1);
 }
 
+/* Of so many sockets of the kernel's alone that an array of them would take memory. (They are writable: not connected.) */
+static void one_select(void) {
+    fd_set writable = copies;
+    struct timeval now = {0, 0};
+    must(select(last + 1, NULL, &writable, NULL, &now) == COPIES);
+}
+
 /* As in calls.c. */
 static void count(const char *name, void (*before)(void), void (*call)(void), void (*after)(void)) {
     for (int round = 0; round < 2; round++) {
@@ -125,5 +135,12 @@ int main(void) {
     struct epoll_event event = {.events = EPOLLIN};
     must(epoll_ctl(set, EPOLL_CTL_ADD, near, &event) == 0);
     count("plain_epoll_wait", far_sends, one_epoll_wait, one_recv);
+    int unconnected = socket(AF_INET, SOCK_STREAM, 0);
+    for (int i = 0; i < COPIES; i++) {
+        last = dup(unconnected);
+        must(last >= 0 && last < FD_SETSIZE);
+        FD_SET(last, &copies);
+    }
+    count("plain_select", NULL, one_select, NULL);
     return 0;
 }

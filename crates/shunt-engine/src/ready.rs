@@ -74,7 +74,8 @@ unsafe fn poll_array(
     mask: *const sigset_t,
     seen: signals::Seen,
 ) -> Outcome {
-    let call = |fds: &mut [pollfd]| match poll::whose(fds, time == Some(0), seen) {
+    let whose = |fds: &[pollfd]| poll::whose(fds.iter().map(|one| one.fd), time == Some(0), seen);
+    let call = |fds: &mut [pollfd]| match whose(fds) {
         Whose::Kernels => Outcome::Kernel,
         // SAFETY: the caller's promise.
         Whose::Perhaps => unsafe {

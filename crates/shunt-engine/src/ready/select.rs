@@ -9,7 +9,7 @@ use crate::epoll::{self, Limit, Set};
 use crate::recycle::Waits;
 use crate::stream::{self, Conn};
 use crate::thread::signals::{self, Seen};
-use crate::{Outcome, real, signal, sys, upgrade};
+use crate::{Outcome, real, signal, sys};
 
 /// What makes a descriptor readable, writable, exceptional for `select`
 /// (`fs/select.c`: `POLLIN_SET`, `POLLOUT_SET`, `POLLEX_SET`).
@@ -87,10 +87,16 @@ pub(super) unsafe fn select(
     // SAFETY: the caller's promise.
     let events = |fd| unsafe { events_of(&sets, fd) };
     let chosen = (0..count).filter(|&fd| events(fd) != 0);
-    let n = chosen.clone().count();
-    if !chosen.clone().fold(false, |any, fd| any | is_known(fd)) {
+    if !chosen.clone().any(is_known) {
         return Outcome::Kernel;
     }
+    let numbers = chosen.clone().map(|fd| fd as c_int);
+    let whose = poll::whose(numbers, limit.is_now(), seen);
+    // Before there is an array: a long one takes memory.
+    if whose == Whose::Kernels {
+        return Outcome::Kernel;
+    }
+    let n = chosen.clone().count();
     let run = |array: &mut [pollfd], memory| {
         let (fds, scratch) = array.split_at_mut(n);
         for (one, fd) in fds.iter_mut().zip(chosen) {
@@ -99,10 +105,6 @@ pub(super) unsafe fn select(
                 events: events(fd),
                 revents: 0,
             };
-        }
-        let whose = poll::whose(fds, limit.is_now(), seen);
-        if whose == Whose::Kernels {
-            return Outcome::Kernel;
         }
         // SAFETY: the caller's promise.
         let poll = |fds: &mut [pollfd]| unsafe {
@@ -134,13 +136,9 @@ unsafe fn events_of(sets: &[Bits; 3], fd: usize) -> i16 {
     asked.fold(0, |events, (_, asks)| events | asks)
 }
 
-/// Whether a number names a socket or a set; a listener is told that it is watched.
+/// Whether a number names a socket or a set.
 fn is_known(fd: usize) -> bool {
-    let entry = entry::look(fd as c_int);
-    if let Entry::Socket(socket) = entry {
-        upgrade::sync::watches(socket);
-    }
-    !matches!(entry, Entry::Other)
+    !matches!(entry::look(fd as c_int), Entry::Other)
 }
 
 /// Where `ppoll` takes fewer descriptors than there are (`RLIMIT_NOFILE`): the real call, and

@@ -1,6 +1,6 @@
 //! Whether the library makes a call, or the kernel.
 
-use libc::{c_int, pollfd};
+use libc::c_int;
 
 use crate::entry::{self, Entry};
 use crate::epoll::Known;
@@ -23,14 +23,15 @@ pub(in crate::ready) enum Whose {
 
 /// Who makes a call; `now`: it does not wait. Not the kernel, if the call must end, as a signal handler has run since it
 /// began, of which the kernel's call would not know.
-pub(in crate::ready) fn whose(fds: &[pollfd], now: bool, seen: Seen) -> Whose {
+#[inline]
+pub(in crate::ready) fn whose(fds: impl Iterator<Item = c_int>, now: bool, seen: Seen) -> Whose {
     let mut whose = match !now && seen.any_since() {
         true => Whose::Ours,
         false => Whose::Kernels,
     };
-    for one in fds {
-        whose = whose.max(match entry::look(one.fd) {
-            Entry::Socket(socket) => whose_is(socket, one.fd, now),
+    for fd in fds {
+        whose = whose.max(match entry::look(fd) {
+            Entry::Socket(socket) => whose_is(socket, fd, now),
             // Another thread may add to an empty one meanwhile, of which the kernel would not know.
             Entry::Set(set) if !now || set.must_be_exposed() => Whose::Ours,
             _ => Whose::Kernels,
