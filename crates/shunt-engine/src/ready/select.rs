@@ -122,7 +122,11 @@ pub(super) unsafe fn select(
         // SAFETY: as above.
         unsafe { with(fds, &sets, count, poll) }
     };
-    with_array(n + poll::scratch_for(n), run).unwrap_or(Outcome::Kernel)
+    let more = match whose {
+        Whose::Perhaps => 0,
+        _ => poll::scratch_for(n),
+    };
+    with_array(n + more, run).unwrap_or(Outcome::Kernel)
 }
 
 /// The events whose sets have a number.
