@@ -17,7 +17,7 @@ pub const FLAG_TOGETHER: u32 = 2048;
 /// The most messages of a list that one datagram holds, unless the asker says that it takes more.
 pub const TOGETHER: usize = 64;
 
-/// The most that one datagram ever holds, whatever the asker says: 40 KiB, for which every socket has room.
+/// The most that one datagram ever holds, whatever the asker says: 40 KiB.
 pub const MOST_TOGETHER: usize = 256;
 
 /// An age or a user that is not known.

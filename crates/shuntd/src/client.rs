@@ -238,6 +238,8 @@ impl Client {
             match self.send(&rows[..count], None) {
                 Ok(()) => drop(self.rows.drain(..count)),
                 Err(Errno::AGAIN) => return Ok(()),
+                // The system's sockets hold less (`net.core.wmem_default`).
+                Err(Errno::MSGSIZE) if count > 1 => self.together = count / 2,
                 Err(_) => return Err(Unreachable),
             }
         }

@@ -48,9 +48,14 @@ impl Source {
     }
 
     /// What the host's daemon, if it has just answered, knows of other hosts; `None`: it talks to none.
-    pub(crate) fn hosts(&self) -> Result<Option<Vec<Host>>> {
-        let [of_host, _] = &self.0;
-        of_host.daemon.as_ref().map_or(Ok(None), host::known)
+    pub(crate) fn hosts(&mut self) -> Result<Option<Vec<Host>>> {
+        let [of_host, _] = &mut self.0;
+        let known = of_host.daemon.as_ref().map_or(Ok(None), host::known);
+        if known.is_err() {
+            // Its answer may still come, and would be taken for that to the next question.
+            of_host.daemon = None;
+        }
+        known
     }
 
     /// Whether it stays connected to a daemon.

@@ -73,7 +73,6 @@ fn gather(set: &'static Set, room: &mut Room, look: bool, patience: u32) -> (usi
         let mut ours = 0;
         outside::look(set, state, false);
         if look {
-            set.looked_at.store(sys::ticks(), Ordering::Relaxed);
             harvest(state);
             // The kernel's side and ours take turns, so that neither starves the other.
             ours = state.queue.len();
@@ -195,6 +194,7 @@ fn ask_kernel(set: &'static Set, state: &mut State, room: &mut Room, most: usize
     if most == 0 {
         return (0, false);
     }
+    set.looked_at.store(sys::ticks(), Ordering::Relaxed);
     for _ in 0..REPORTS {
         let asked = room.ask(set.fd(), most);
         let n = asked.unwrap_or(0);

@@ -88,8 +88,8 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
         Some(copied)
     }
 
-    /// Publishes a short message whose `length` bytes lie in these parts. If another thread has shortened them
-    /// meanwhile, they are a bad source.
+    /// [`Self::write_short`] of a message whose `length` bytes lie in these parts. `None` also if another thread has shortened
+    /// them meanwhile.
     ///
     /// # Safety
     /// As for [`Self::write_short`].
@@ -113,7 +113,7 @@ impl<P: Fn(usize) -> bool> Producer<'_, P> {
             done += n as u32;
         }
         if done < length {
-            return Some(Err(BadBuffer));
+            return None;
         }
         // SAFETY: as above.
         unsafe { self.publish_short(at, length, next) };

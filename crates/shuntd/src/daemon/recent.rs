@@ -18,6 +18,8 @@ const LASTS: Duration = Duration::from_secs(2);
 const SPREAD: u64 = 16;
 /// … each of this length.
 const STEP: Duration = Duration::from_millis(2000 / SPREAD);
+/// The most answers that are kept: a client can make sockets without end.
+const MOST: usize = 1 << 16;
 /// A search for peers counts for this time.
 const SEARCHED: Duration = Duration::from_secs(1);
 
@@ -80,11 +82,21 @@ impl Recent {
         {
             return Some(*seen);
         }
-        let seen = look(known.map(|known| &known.1))?;
+        let (is_known, seen) = (known.is_some(), look(known.map(|known| &known.1))?);
+        if !is_known && self.seen.len() >= MOST {
+            return Some(seen);
+        }
         let until = now + LASTS + STEP * (name.cookie % SPREAD) as u32;
         self.seen.insert(socket, (name, seen, until));
         self.until = self.until.max(Some(until));
         Some(seen)
+    }
+
+    /// Forgets what is known of a socket: the kernel moves its bytes now.
+    pub(super) fn forget(&mut self, client: u64, record: &Record) {
+        let cookie = record.cookie.load(Ordering::Relaxed);
+        let fd = record.fd.load(Ordering::Relaxed);
+        self.seen.remove(&(client, cookie, fd));
     }
 
     /// Whether the peers of these ends are to be searched for: of one of them that was not done a moment ago.
@@ -190,6 +202,26 @@ mod tests {
         // Nobody has asked for a while.
         assert_eq!(told_at(9500, &record), None);
         assert_eq!(recent.seen.len(), 1);
+    }
+
+    #[test]
+    fn what_was_known_before_a_stretch_of_tcp_is_not_told_after_it() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        let record = record(Stage::Attached, 7);
+        recent.seen(Name::of(1, &record), now, |_| answer(5));
+        recent.forget(1, &record);
+        let seen = recent.seen(Name::of(1, &record), now, |_| answer(6));
+        assert_eq!(seen.unwrap().carried.0, 6);
+    }
+
+    #[test]
+    fn no_more_answers_are_kept_than_a_list_may_be_long() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        for cookie in 1..=MOST as u64 + 10 {
+            let name = Name::of(1, &record(Stage::Attached, cookie));
+            assert!(recent.seen(name, now, |_| answer(cookie)).is_some());
+        }
+        assert_eq!(recent.seen.len(), MOST);
     }
 
     #[test]

@@ -139,7 +139,11 @@ impl Daemon {
             for record in looked_at(records, left) {
                 let look =
                     |known: Option<&Seen>| self.see_socket(&holder, &record, known, &mut sockets);
-                let Some(seen) = recent.seen(Name::of(id, &record), now, look) else {
+                let name = Name::of(id, &record);
+                if name.is_none() {
+                    recent.forget(id, &record);
+                }
+                let Some(seen) = recent.seen(name, now, look) else {
                     continue;
                 };
                 if record.stage() == Stage::Listener {
