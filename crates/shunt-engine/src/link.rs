@@ -162,7 +162,8 @@ impl Link {
         })
     }
 
-    /// The link to a process on another host that has this number at the daemon, if new connections may use it.
+    /// The link to a process on another host that has this number at the daemon, if that may still hand out slots of it.
+    /// That includes a retired one, on which new connections stay on TCP.
     pub(crate) fn find_between_hosts(id: u64) -> Option<&'static Self> {
         LINKS.each().find(|l| {
             l.is_between_hosts_as(id) && (!l.gone.load(Ordering::Acquire) || l.is_retired())
@@ -255,9 +256,9 @@ impl Link {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Retires a link: no new connection uses it, and its memory goes after its last user, at once if that
-    /// has gone long ago (`FLAG_UNUSED`). With the control lock. (The daemon numbers links between hosts
-    /// separately.)
+    /// The daemon has taken a link back, perhaps since the peer process has died: no new connection uses it,
+    /// and its memory goes after its last user, at once if that has gone long ago (`FLAG_UNUSED`). With the
+    /// control lock. (The daemon numbers links between hosts separately.)
     pub(crate) fn bury(id: u64, flags: u32) {
         let has = |flag| flags & flag != 0;
         let between_hosts = has(message::FLAG_REACHES);

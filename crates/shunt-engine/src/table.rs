@@ -136,7 +136,7 @@ fn begin_chunk(home: &AtomicPtr<Cell>) {
 /// Whether a child that is made now may find the table.
 static IS_HANDED_ON: AtomicBool = AtomicBool::new(false);
 
-/// Says whether children find in their copy of the table what their parent has there. The children of a
+/// Decides whether children find in their copy of the table what their parent has there. The children of a
 /// fork that the library sees do. For any other child all descriptors are the kernel's, since it has none
 /// of the memory of its parent's connections.
 ///

@@ -95,8 +95,8 @@ pub(crate) fn adopt(socket: &'static Socket) {
     socket.move_on(Stage::Fresh, Stage::Candidate);
 }
 
-/// Why the socket can be paired with nobody as far as is known now; `None`: it can. That may
-/// change: the kernel knows of a `listen` sooner than the daemon, which may be slow.
+/// Why the socket can be paired with nobody as far as is known now; `None`: nothing speaks against
+/// it. That may change: the kernel knows of a `listen` sooner than the daemon, which may be slow.
 fn alone(socket: &Socket) -> Option<Reason> {
     if socket.share.is_shared() {
         Some(Reason::Forked)

@@ -41,8 +41,8 @@ pub(crate) fn after_fork_child() {
     place::after_fork_child();
 }
 
-/// Copies a descriptor although the process can have no more: the copy takes the number of a channel of ours. The
-/// connections that would have needed that channel go to TCP.
+/// Copies a descriptor although the process can have no more: the copy takes the number of a channel in which no thread
+/// sleeps, or else of the socket by which this process calls. The connections that would have needed it go to TCP.
 #[cold]
 pub(crate) fn copy_to_spare(fd: libc::c_int) -> Option<libc::c_int> {
     let spare = place::spare().or_else(caller::give_up)?;
@@ -53,7 +53,7 @@ pub(crate) fn copy_to_spare(fd: libc::c_int) -> Option<libc::c_int> {
     copied.then_some(spare)
 }
 
-/// Moves a channel of ours to another number, if the program wants its number `fd`.
+/// Moves a channel, or a socket to call by, to another number, if the program wants its number `fd`.
 pub(crate) fn make_way(fd: libc::c_int) {
     caller::make_way(fd);
     abroad::make_way(fd);

@@ -173,7 +173,7 @@ impl Arena {
         Self { base, slots }
     }
 
-    /// How many of its slots are mapped.
+    /// How many slots this mapping covers, from the first one on; the peer's arena may have more.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots

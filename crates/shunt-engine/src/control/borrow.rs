@@ -14,7 +14,7 @@ use crate::sys;
 
 /// What became of the request for a descriptor.
 pub(crate) enum Loan {
-    /// The descriptor. The caller closes it soon, since the peer's own `close` has no effect before.
+    /// The descriptor. The caller closes it soon, since a `close` of the peer's does not reach this side before that.
     Lent(c_int),
     /// The client does not get the descriptor, but the daemon sends by it.
     Proxy(Proxy),

@@ -10,8 +10,8 @@ use crate::link::{Link, Pair};
 use crate::reach::{self, Text};
 use crate::socket::Socket;
 
-/// The link on which a connection has met its other end. A new link is opened, and the process at
-/// its other end is offered a queue pair.
+/// The link on which a connection has met its other end. If there is none yet, one is opened. Offers
+/// the process at its other end a queue pair, if that is due.
 pub(super) fn link_of(m: &Message) -> Option<&'static Link> {
     if !reach::is_on() {
         return None;

@@ -33,14 +33,14 @@ impl Vain {
         next == 0
     }
 
-    /// One has come to nothing.
+    /// A claim has come to nothing.
     pub(crate) fn note(&self) {
         if self.count.load(Ordering::Relaxed) < MANY {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// One was worth it.
+    /// A claim was worth it.
     pub(crate) fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
     }

@@ -99,8 +99,8 @@ pub(super) fn begun_again(set: &'static Set, state: &mut State, index: u32) {
             ALL | events
         };
         renew(set, state, index, events);
-        // The change makes the inner set report the member, which is no news to a thread that waits from outside. Where a
-        // relative may take this report instead of this process, both look.
+        // The change makes the inner set report the member, which is no news to a thread that waits from outside: the report is
+        // taken out. Where a relative may have the set, too, it stays, so that both are told: one would take it from the other.
         if !set.may_be_shared() {
             hear_inner(set, state, true, None);
             set.kick();

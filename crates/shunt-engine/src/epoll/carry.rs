@@ -97,8 +97,8 @@ fn may_move(item: &Item) -> bool {
 }
 
 /// Moves the registrations of a socket that is being attached, or comes back to its rings, to inner
-/// sets. `Some(false)`: the kernel may have an event to report first. `None`: there are no
-/// resources. In both cases nothing has changed.
+/// sets, except those that are served here already. `Some(false)`: the kernel may have an event to
+/// report first. `None`: there are no resources. In both cases nothing has changed.
 pub(crate) fn carry(socket: &Locked, fd: c_int, pair: &Pair, known: Known) -> Option<bool> {
     if socket.items.is_empty() {
         return Some(true);
@@ -192,7 +192,7 @@ fn carry_one(
     Carried::Here { quiet }
 }
 
-/// Queues a registration that has moved, if it may have something to report. With its set's lock.
+/// Queues a registration that has moved and may have something to report. With its set's lock.
 fn queue_carried(set: &Set, s: &mut State, item: u32, known: Known) {
     let moved = &mut s.items[item as usize];
     if known.is_arming(set, moved) {

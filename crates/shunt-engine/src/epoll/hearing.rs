@@ -56,7 +56,7 @@ pub(super) fn door(set: &Set, follow: &Follow) -> Option<u32> {
 }
 
 /// Finds a door for a set that has its first member on a link, and counts the set's sleepers there.
-/// With the set's lock. `None`: no door is free.
+/// With the set's lock. `None`: no door is free, or the set cannot be called.
 pub(super) fn find_door(set: &Set, link: &Link) -> Option<u32> {
     if !set.is_own() || !watch(set) {
         return None;

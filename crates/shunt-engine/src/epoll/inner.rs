@@ -112,7 +112,7 @@ impl Set {
 /// Takes our own reports out of the program's events and hears what they have to say. Returns how many events are the program's.
 pub(super) fn take_inner(set: &'static Set, told: &mut [epoll_event]) -> usize {
     if set.inner.load(Ordering::Acquire) < 0 && !set.looks_in_turns() {
-        // Without members it has nothing to report.
+        // The inner set has members, and so something to report, only after its number is known here.
         return told.len();
     }
     let kept = set.with(|state| take_inner_with(set, state, told));
@@ -131,8 +131,9 @@ fn leave_out(magic: u64, told: &mut [epoll_event], n: usize) -> Option<usize> {
     Some(n - 1)
 }
 
-/// Takes the library's own reports out of the events of a set that is not tracked, or was closed
-/// meanwhile. Returns how many events are left.
+/// Takes the library's own reports, of any set, out of events that a number has brought which is
+/// not tracked, or which was closed during the call, so that it may name another set by now. No
+/// thread hears these reports here. Returns how many events are left.
 pub(crate) fn take_foreign(told: &mut [epoll_event]) -> usize {
     let mut left = 0;
     for i in 0..told.len() {

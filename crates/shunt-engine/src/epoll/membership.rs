@@ -13,8 +13,8 @@ use crate::socket::Socket;
 use crate::sys;
 
 /// Takes the kernel's registrations of a socket out of the program's sets before its last
-/// descriptor is closed: the daemon may hold a copy, which would keep them alive. (A relative that
-/// still uses the connection and the set does that, too, as natively.)
+/// descriptor is closed: the daemon may hold a copy, which would keep them alive. (Where a relative has
+/// the connection, nothing is done: its descriptor keeps them alive natively, too.)
 pub(crate) fn unregister_before_close(socket: &'static Socket, fd: c_int) {
     if socket.items.is_empty() || socket.share.is_shared() {
         return;

@@ -28,7 +28,7 @@ pub(crate) fn nest(
         .as_mut()
         .map_or(std::ptr::null_mut(), std::ptr::from_mut);
     if operation == libc::EPOLL_CTL_ADD {
-        // Reports that the inner set has not heard yet are no event of the program's.
+        // What the child's inner set reports, and the child has not heard yet, is no event of the program's.
         expose(child);
     }
     let change = || sys::epoll_ctl(set.fd(), operation, fd, pointer);

@@ -109,7 +109,7 @@ fn add(
         return Ok(());
     }
     if let Some(index) = state.find_inactive(socket.socket, fd) {
-        // A set that is flat has no inner set.
+        // The inner set of a flat set is not in it any more, so nobody hears what it reports.
         let stays = !set.is_flat.load(Ordering::Relaxed);
         if stays && event.events & libc::EPOLLEXCLUSIVE as u32 == 0 {
             let item = &mut state.items[index as usize];

@@ -53,7 +53,8 @@ fn look(state: &mut State) -> bool {
         };
         any = true;
         // This also sees room where this side has still to follow the peer back to TCP. It does not ask the peer again:
-        // each question costs all cores a barrier, and wakes the other sets of this process.
+        // each question costs all cores a barrier, and makes threads that sleep on the other sets of this process look
+        // from time to time, too.
         if stream::mask_at_a_glance(&conn, ROOM, false) & ROOM != 0 {
             state.enqueue(index as u32, false);
         }

@@ -28,8 +28,9 @@ pub(crate) struct Set {
     pub(super) kick: AtomicI32,
     /// A descriptor of the library's, for calls that are still under way after the program has closed its last one.
     pub(super) kept: AtomicI32,
-    /// The channel by which peers call the set's sleepers ([`super::hearing`]).
+    /// The channel by which peers call the set's sleepers ([`super::hearing`]), …
     pub(super) channel: Channel,
+    /// … and whether the program's set has it in it.
     pub(super) is_watching: AtomicBool,
     /// How many items the set has, and how many of them are served here.
     pub(super) tracked: AtomicU32,
@@ -38,12 +39,13 @@ pub(crate) struct Set {
     pub(super) listeners: AtomicU32,
     /// How many items are outside ([`super::outside`]): there is no inner set for them.
     pub(super) outside: AtomicU32,
-    /// The set may have no inner set, since sets are nested too deep.
+    /// The set must do without an inner set, since sets are nested too deep; if it had one, that is taken out.
     pub(super) is_flat: AtomicBool,
-    /// Set if a forked child waits on the set, too: then each process looks from time to time
-    /// ([`super::shared`]); and when this one last did.
+    /// Raised when a forked child waits on the set, too ([`super::shared`]).
     pub(super) waited_on: Flag,
+    /// Whether threads of this process that wait on the set look from time to time for that reason, …
     pub(super) is_in_turns: AtomicBool,
+    /// … and when one last did.
     pub(super) turn_at: AtomicU64,
     /// Sets inside it.
     pub(super) nested: AtomicU32,

@@ -91,7 +91,7 @@ fn make_plain(fd: c_int) {
         Entry::Socket(socket) if !matches!(socket.stage(), Stage::Plain | Stage::Listener) => {
             give_up(fd, Reason::AsyncIo);
         }
-        // A wait for a set that only the kernel carries out hears nothing of rings.
+        // If only the kernel waits on a set, it hears nothing of rings.
         Entry::Set(set) if !set.is_plain() => stop_shunting(),
         _ => {}
     }

@@ -26,8 +26,8 @@ pub(super) fn has_bad(parts: &[iovec]) -> bool {
     parts.iter().any(|p| is_bad(p.iov_base, p.iov_len))
 }
 
-/// The part of a list that is sent: all of it, or what comes before a bad buffer and the kernel
-/// would have copied by then.
+/// The part of a list that is sent: all of it; or what comes before the first bad buffer, if that is
+/// so much that the kernel would have copied and sent it before it meets the bad one.
 pub(super) fn sendable(parts: &[iovec]) -> &[iovec] {
     let is_such = |p: &iovec| is_bad(p.iov_base, p.iov_len);
     match parts.iter().position(is_such) {

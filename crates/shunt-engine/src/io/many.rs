@@ -90,7 +90,7 @@ fn staying(conn: &Conn, call: impl FnOnce(&Stay) -> Outcome) -> Outcome {
 }
 
 /// Receives one of several messages: by the program's number, or, if that was closed since the call
-/// began, by the copy that the call holds.
+/// began, by another descriptor of the connection ([`Stay::at`]).
 ///
 /// # Safety
 /// As for `recvmsg`; the header can be read.
@@ -213,7 +213,7 @@ unsafe fn receive_until(
 
 /// Leaves the error that has ended this call, after it had received messages, to the next call.
 fn leave(conn: &Conn, errno: Errno) {
-    /// The kernel's own number for an interrupted call that it would restart.
+    /// The kernel's own number for an interrupted call that it would restart. It leaves this number to the next call, too.
     const ERESTARTSYS: Errno = 512;
     match errno {
         libc::EAGAIN => {}

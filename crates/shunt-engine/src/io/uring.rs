@@ -131,7 +131,7 @@ fn see_to(entry: &Submission, linked: bool) -> bool {
             }
             true
         }
-        // A wait for a set that only the kernel carries out hears nothing of rings.
+        // If only the kernel waits on a set, it hears nothing of rings.
         (_, Entry::Set(set)) => set.is_plain(),
         _ => {
             make_plain(entry.fd());

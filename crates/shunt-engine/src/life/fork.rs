@@ -32,8 +32,10 @@ pub(super) fn set_children_beside() {
     ARE_CHILDREN_APART.store(false, Ordering::Relaxed);
 }
 
-/// Before a fork. Attached connections stay so, since their state lies in memory that both processes share; unless the child will be in another PID namespace, in which numbers do not tell who
-/// holds a token. All others are upgraded only when one process has them alone, since two would have to agree; best before they are claimed in the name of this process.
+/// Before a fork. Attached connections stay so, since their state lies in memory that both processes share; unless the
+/// child will be in another PID namespace, in which numbers do not tell who holds a token. All others are upgraded only
+/// when one process has them alone, since two would have to agree; best before they are claimed in the name of this
+/// process.
 pub(super) fn before_fork(is_apart: bool) {
     if !thread::owns_memory() {
         return;

@@ -17,8 +17,8 @@ pub(crate) fn give_up(fd: c_int, reason: Reason) {
     }
 }
 
-/// The socket that `fd` names is the kernel's for good. (In a `vfork` child, whose descriptors are
-/// its own, nothing is done.)
+/// Leaves the socket that `fd` names to the kernel for good. (A `vfork` child does nothing: the
+/// memory is its parent's, and only the descriptors are its own.)
 pub(crate) fn to_kernel(fd: c_int, reason: Reason) {
     if thread::owns_memory()
         && let Some(socket) = Socket::of(fd)
@@ -43,7 +43,8 @@ fn give_up_now(socket: &'static Socket, fd: c_int, reason: Reason) {
     });
 }
 
-/// Whether other programs read from then on, by the kernel's calls alone.
+/// Whether what comes from then on is read past this library, by the kernel's calls alone: by another
+/// program, by io_uring or asynchronous requests of this one, or by a process that shares its table.
 fn goes_on_elsewhere(reason: Reason) -> bool {
     matches!(
         reason,
@@ -121,8 +122,9 @@ pub(super) fn before_program() {
     });
 }
 
-/// Before an exec of this process: gives up connections that do not survive it. From then on only
-/// relatives use them in rings; if the exec fails, they stay with the kernel here.
+/// Before an exec of this process: gives up connections that are shared with relatives, are not
+/// attached, and do not survive the exec. From then on only the relatives have them, and may upgrade
+/// them; if the exec fails, they stay with the kernel here.
 pub(super) fn leave_the_rest() {
     entry::each(|fd, entry| {
         if let Entry::Socket(socket) = entry

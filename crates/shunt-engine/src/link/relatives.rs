@@ -191,7 +191,7 @@ pub(crate) fn forget_empty() {
     }
 }
 
-/// In a forked child: unmaps its parent's memory, except what `each_used` names.
+/// In a forked child: unmaps what it has of the memory of its parent's links, except what `each_used` names.
 pub(crate) fn drop_all_but(each_used: impl Fn(&mut dyn FnMut(Pair))) {
     // Not if other threads may still look at what would go.
     if thread::forks() == 0 || !is_alone() || !LOCK.take() {

@@ -86,7 +86,7 @@ unsafe fn wait_without_room(set: &Set, limit: Limit, mask: *const sigset_t) -> O
     }
 }
 
-/// The wait itself. It returns no event, or an error, also if the events turn out not to be storable.
+/// The wait itself. If it turns out that no event can be stored ([`Room::is_missing`]), it returns none, or an error.
 ///
 /// # Safety
 /// `mask` is null or a signal set.
@@ -479,7 +479,7 @@ unsafe fn sleep_on(
         if n == 0 {
             return Ok(0);
         }
-        // What woke an inner set need not be an event of the program's. (No event has been taken yet.)
+        // What makes a set inside this one look ready need not be an event of the program's. (No event has been taken yet.)
         if let Some(set) = outer {
             set.expose_nested();
         }

@@ -42,7 +42,7 @@ impl Bits {
     /// Stores a word; `false`: it cannot be stored.
     ///
     /// # Safety
-    /// It is one of the program's set, which is null, or not there.
+    /// The word is one of a set of the program's, which may be null, or not be mapped.
     unsafe fn put_word(self, at: usize, word: u64) -> bool {
         let place = self.0.wrapping_add(at).cast();
         // SAFETY: the caller's promise.

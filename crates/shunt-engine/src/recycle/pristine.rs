@@ -22,7 +22,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 /// Threads of this process may be in different network namespaces: a `socket` makes one in that of its thread.
 static ARE_APART: AtomicBool = AtomicBool::new(false);
 
-/// One that is put aside.
+/// A new socket that is put aside.
 struct Aside {
     /// 1 + the library's descriptor of it; 0: there is none.
     fd: AtomicI32,

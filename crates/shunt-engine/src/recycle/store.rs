@@ -49,7 +49,7 @@ static TAKEN_NOW: AtomicU32 = AtomicU32::new(0);
 static TAKEN_EVER: AtomicU64 = AtomicU64::new(0);
 
 impl Locked {
-    /// Those that are kept.
+    /// The connections that are kept.
     pub(super) fn each(&self) -> impl Iterator<Item = &'static Kept> {
         KEPT.iter().filter(|kept| kept.socket().is_some())
     }
@@ -167,7 +167,7 @@ impl Kept {
         self.release(locked);
     }
 
-    /// Frees the place.
+    /// Frees the place, and closes the library's descriptor.
     fn release(&self, _: &Locked) {
         let fd = self.forget();
         if table::look(fd) == Word::OURS {
@@ -349,7 +349,8 @@ pub(crate) fn after_fork_child() {
     });
 }
 
-/// Moves a kept connection to another number, if the program wants the number `wanted`.
+/// Frees the number `wanted`, which the program wants, if it is one of the library's here: a kept connection moves to
+/// another number, a new socket is closed.
 pub(crate) fn make_way(wanted: c_int) {
     if !is_any() && !pristine::is_any() {
         return;

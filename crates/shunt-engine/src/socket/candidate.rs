@@ -23,7 +23,7 @@ impl Socket {
         self.move_on(Stage::Claimed, Stage::Candidate);
     }
 
-    /// The connection is claimed after as many calls more as it has made by now.
+    /// The connection is claimed after as many calls more as it has made by now; after [`GIVEN_UP_AFTER`] calls, never.
     pub(crate) fn put_off(&self) {
         let calls = self.calls.load(Ordering::Relaxed);
         let after = if calls < GIVEN_UP_AFTER {

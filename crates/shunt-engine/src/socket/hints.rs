@@ -52,7 +52,7 @@ impl Hints {
         self.in_vain.load(Ordering::Relaxed) & !RECALL
     }
 
-    /// Notes it.
+    /// Notes that a wait for the end of a withdrawal has come to nothing (`mark`: as above), or, by 0, forgets that.
     pub(crate) fn note_withdrawal(&self, mark: u64) {
         let recall = self.in_vain.load(Ordering::Relaxed) & RECALL;
         self.note(mark & !RECALL | recall);
@@ -63,7 +63,7 @@ impl Hints {
         self.in_vain.load(Ordering::Relaxed) & RECALL != 0
     }
 
-    /// Notes it.
+    /// Notes whether a wait for the end of a recall has come to nothing.
     pub(crate) fn note_recall(&self, in_vain: bool) {
         self.note(self.withdrawal_in_vain() | if in_vain { RECALL } else { 0 });
     }

@@ -23,7 +23,7 @@ const POLLER: u64 = 1 << 32;
 const MOVERS: u64 = POLLER - 1;
 /// The socket is shunted.
 const ATTACHED: u64 = 1 << 63;
-/// The last descriptor is closed: the last thread that leaves does the rest.
+/// The last descriptor is closed: the last thread that receives or sends does the rest when it leaves.
 const GONE: u64 = 1 << 62;
 /// The bits that are no counts.
 const FLAGS: u64 = ATTACHED | GONE;
@@ -50,7 +50,7 @@ impl Inside {
         self.is_deserted()
     }
 
-    /// Whether the socket has ended and nobody is inside. One thread is told so, once.
+    /// Whether the socket has ended and no thread inside receives or sends. One thread is told so, once.
     #[cold]
     fn is_deserted(&self) -> bool {
         let change =

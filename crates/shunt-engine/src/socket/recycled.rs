@@ -115,7 +115,7 @@ impl Whereabouts {
         known(&self.network, fd, libc::SO_NETNS_COOKIE)
     }
 
-    /// Both, as [`Self::place`] found them last. `None`: they have not been asked for.
+    /// The network namespace and the cookie, without a question to the kernel. `None`: one of them is not known yet.
     pub(crate) fn noted(&self) -> Option<Place> {
         let [network, cookie] =
             [&self.network, &self.cookie].map(|word| word.load(Ordering::Relaxed));
@@ -179,7 +179,7 @@ impl Socket {
         self.set_connected(true);
     }
 
-    /// Notes the descriptor by which the program knows the socket.
+    /// Notes the descriptor by which the socket is known: the program's, or the library's copy while it is put aside.
     pub(crate) fn name_by(&self, fd: c_int) {
         self.fd.store(fd, Ordering::Relaxed);
         self.record.fd.store(fd, Ordering::Relaxed);

@@ -73,8 +73,8 @@ impl Return {
         self.stage.store(STAYS, Ordering::Release);
     }
 
-    /// Forgets what was known of the processes that have the socket, and what shuntd should be
-    /// told.
+    /// Forgets what was known of the processes that have the socket. An answer of shuntd's that is
+    /// still to come is void, too.
     pub(crate) fn forget(&self) {
         self.question.fetch_add(1, Ordering::AcqRel);
         self.calls.store(0, Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl Return {
 
 /// Whether the reason for which a connection went back to TCP passes. It does not if the connection
 /// was passed on, since nobody knows where copies lie; nor for the other reasons that are not named
-/// here.
+/// here, since what needs TCP for one of them needs it for good.
 fn passes(reason: Reason) -> bool {
     matches!(
         reason,

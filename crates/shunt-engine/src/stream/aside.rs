@@ -32,7 +32,8 @@ impl Conn<'_> {
         self.pair.peer_state() & slot::CLOSED != 0 && turns(self.pair).has_peer_put_aside()
     }
 
-    /// Whether the connection may be put aside, as far as both sides' words say: it is open, undisturbed and on its rings.
+    /// Whether the connection may be put aside, as far as both sides' words and the kernel say: it is attached at both ends,
+    /// nothing has disturbed it, this side has not ended, and the peer has at most put its own end aside.
     fn is_in_order(&self) -> bool {
         let (own, peer, o) = (self.pair.own, self.pair.peer, Ordering::Acquire);
         let turns = turns(self.pair);

@@ -70,7 +70,7 @@ pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
     }
 }
 
-/// Whether a side in this state will have shut down both halves after `shutdown(how)`.
+/// Whether `shutdown(how)` makes a side in this state one that has shut down both halves.
 fn will_be_deaf(state: u32, how: c_int) -> bool {
     let new = match how {
         libc::SHUT_RD => slot::SHUT_RD,
@@ -213,7 +213,7 @@ pub(crate) fn before_close(conn: &Conn) {
     let own = conn.pair.own;
     before_end(conn, MOST_WITHDRAWN);
     let recalled = || conn.receiver().has_recalled();
-    // What the peer has recalled and TCP has not brought by now would be lost silently.
+    // What this side has recalled and TCP has not brought by now would be lost silently.
     if recalled() && !conn.socket.again.insists.load(Ordering::Relaxed) && !conn.is_shared() {
         downgrade::end_recall(conn);
     }

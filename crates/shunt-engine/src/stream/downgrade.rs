@@ -138,8 +138,8 @@ pub(crate) fn give_up(
 }
 
 impl Conn<'_> {
-    /// Moves the outgoing direction back to TCP, to wake a peer that cannot be called (it is in
-    /// another network namespace, or this process may not send to it). Without a token.
+    /// Moves both directions back to TCP, to wake a peer that cannot be called (it is in another
+    /// network namespace, or this process may not send to it). Without a token.
     #[cold]
     pub(super) fn reach(&self) {
         // A direction to another host has gone back already.
@@ -312,8 +312,8 @@ fn do_without_answer(conn: &Conn) {
     }
 }
 
-/// Takes the recall back, unless the peer is in an operation, at whose end it answers. With the
-/// receiving token.
+/// Takes the recall back, unless the peer has answered, or is in an operation and so will answer.
+/// With the receiving token.
 fn take_back_in_time(conn: &Conn) {
     if conn.receiver().awaits() {
         conn.receiver().take_back_in_time();

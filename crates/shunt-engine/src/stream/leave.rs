@@ -33,8 +33,8 @@ pub(crate) fn leave_if_ending(conn: &Conn) -> bool {
     ends && conn.way_out() != Way::Ring
 }
 
-/// [`leave_if_ending`] for a sender whose peer has shut down its sending half and has not read everything: only the kernel can
-/// tell it of the end.
+/// [`leave_if_ending`] for a thread that waits neither for data nor for the peer's FIN, if the peer has shut down its sending half and
+/// has not read everything: only TCP resets the connection if that stays unread.
 pub(crate) fn leave_to_half_closed(conn: &Conn) -> bool {
     conn.pair.peer_state() & slot::SHUT_WR != 0
         && conn.is_on_ring()
@@ -80,8 +80,8 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
     }
 }
 
-/// Waits until the peer is not in the middle of a receive. `false`: it still is, and may be for
-/// long, since it is stopped there.
+/// Waits until the peer is not in the middle of a receive, or has recalled the stream. `false`: it
+/// still receives, and the caller is not `patient` any more, or the peer is stopped there.
 pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
     let token = &conn.pair.peer.receiving.token;
     let (mut stopped, rest) = (Stopped::new(conn), Rest::new());

@@ -37,7 +37,7 @@ pub(super) struct Help {
 }
 
 impl Help {
-    /// Help that is asked for at the time `at` or later.
+    /// Help for which shuntd is not asked before the time `at`.
     pub(super) fn from(at: u64) -> Self {
         Self {
             request: None,

@@ -197,8 +197,8 @@ fn correct_base_events(conn: &Conn, kernel: i16) -> i16 {
     kernel
 }
 
-/// The events of the base socket, or, where the peer has put its base socket aside, those that a `close` of it would
-/// have caused.
+/// The events of the base socket; where the peer has put its own base socket aside, also those that a `close` of that
+/// would have caused.
 fn look_at_base(conn: &Conn) -> i16 {
     let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
     if conn.is_put_aside_by_peer() {

@@ -214,8 +214,8 @@ const PART: usize = 64 << 10;
 /// address (`skb_page_frag_refill`).
 pub(crate) const AT_ONCE: usize = 32 << 10;
 
-/// A sender that may wait makes way for its peer each time when it has written this many bytes: on
-/// one core the peer reads them while they are still in the cache.
+/// A sender that may wait makes way for its peer each time when it has written this many bytes, if
+/// the peer is behind: on one core the peer reads them while they are still in the cache.
 const AHEAD: u64 = 256 << 10;
 
 /// Whether [`AHEAD`] bytes or more have been written since the last look, and the peer is behind.

@@ -31,7 +31,8 @@ struct Left {
     /// How many of the bytes in the kernel's queue come before what lies in the ring; the others, of a peer that had left its
     /// ring, come behind that.
     before: usize,
-    /// How many bytes at the head of the ring are also among those in the queue, and so to be skipped.
+    /// How many bytes at the head of the ring TCP has brought already (they are in the queue, or were received), and so are
+    /// skipped.
     skipped: u64,
 }
 

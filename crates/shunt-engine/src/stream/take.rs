@@ -22,7 +22,7 @@ impl Conn<'_> {
         self.take_while(token, || true)
     }
 
-    /// [`Self::take`] for a caller that waits for a relative which is stopped in the middle of a call only while
+    /// [`Self::take`], but a relative that is stopped in the middle of a call is waited for only as long as
     /// `patient` says so.
     #[inline(always)]
     pub(super) fn take_while(&self, token: &Token, patient: impl FnMut() -> bool) -> bool {

@@ -281,8 +281,8 @@ fn put(conn: &Conn, source: &mut impl Source, count: usize) -> Result<Put, Errno
     }
     let token = &conn.pair.own.sending.token;
     if !conn.take(token) {
-        // This is a signal handler that has interrupted the token's holder: it can only leave the
-        // call to the kernel.
+        // This is a signal handler that has interrupted the token's holder. As long as it runs
+        // nothing can be sent, and the call ends so (`EAGAIN`).
         return Ok(Put::Elsewhere);
     }
     let mut told = true;

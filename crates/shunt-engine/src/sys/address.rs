@@ -89,7 +89,7 @@ pub(crate) unsafe fn port_of(address: *const libc::sockaddr, length: u32) -> Opt
 /// [`port_of`] for an address that can be read.
 ///
 /// # Safety
-/// It can, if it is long enough for one of TCP/IP.
+/// The address can be read, if it is long enough for one of TCP/IP.
 pub(crate) unsafe fn port_in(address: *const libc::sockaddr, length: u32) -> Option<u16> {
     if (length as usize) < size_of::<libc::sockaddr_in>() {
         return None;

@@ -26,9 +26,9 @@ pub(crate) fn owns_memory() -> bool {
     (is_marked() || is_ours()) && !words::is_apart()
 }
 
-/// [`owns_memory`], confirmed by the kernel: also in a child of a `vfork` that the program has made by an
-/// instruction of its own, which closes or copies its parent's descriptors. (A process that has given up
-/// system calls may not ask.)
+/// [`owns_memory`], confirmed by the kernel. So it is `false` also in the child of a `vfork` that the library has
+/// not seen, since the program has made it by an instruction of its own; such a child may close or copy what is
+/// its parent's. (A process that has given up system calls may not ask.)
 pub(crate) fn owns_descriptors() -> bool {
     owns_memory() && (config::is_confined() || sys::getpid() == pid())
 }

@@ -69,8 +69,8 @@ pub(crate) fn take(token: &Token) -> Got {
     take_while(token, || true)
 }
 
-/// [`take`] for a caller that waits for a holder which is stopped in the middle of an operation only while `patient`
-/// says so: nobody knows when that one continues.
+/// [`take`], but a holder that is stopped in the middle of an operation is waited for only as long as `patient` says so:
+/// nobody knows when it continues.
 #[inline]
 pub(crate) fn take_while(token: &Token, mut patient: impl FnMut() -> bool) -> Got {
     let words = undisturbed::begin();
@@ -216,8 +216,8 @@ fn holder_is_stopped(token: &Token) -> Option<bool> {
     other.map_or(Some(false), sys::is_stopped)
 }
 
-/// Whether another thread holds the token that needs only a processor to continue: one of this process, or of one that lives and is
-/// not stopped.
+/// Whether the token is held by another thread that needs only a processor to continue: one of this process, or of a process that
+/// lives and is not stopped.
 pub(crate) fn is_held_by_running(token: &Token) -> bool {
     token.holder().is_some_and(|holder| {
         let process = (holder.0 >> PID_SHIFT) as u32;

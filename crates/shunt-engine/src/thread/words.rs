@@ -13,7 +13,7 @@ pub(super) struct Words {
     pub(super) put_off: bool,
     /// This thread does not share its descriptors with the others.
     apart: bool,
-    /// The signal mask to restore when it no longer has to.
+    /// The signal mask to restore when handlers need not wait any more.
     pub(super) mask: u64,
     /// The thread's name at tokens ([`super::token`]); 0: not known yet.
     pub(super) name: u64,

@@ -59,7 +59,7 @@ fn ask(conn: &Conn) {
     }
 }
 
-/// Notes that a relative, or the program that it has become, has sent the connection back to TCP.
+/// Takes note if a relative, or the program that it has become, has sent the connection back to TCP.
 fn note(conn: &Conn) {
     let socket = conn.socket;
     let untold = socket.again.owes_report() || !socket.is_downgraded();

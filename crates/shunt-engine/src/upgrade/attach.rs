@@ -172,8 +172,8 @@ fn look_at_peer(socket: &Locked, fd: c_int, pair: &Pair) -> Result<(), Obstacle>
     Ok(())
 }
 
-/// Whether this process has the connection alone, or shares it since a fork that came after the
-/// pairing.
+/// Whether this process has the connection alone: it always had, or the other processes that had it
+/// since a fork have it no more.
 fn look_at_relatives(socket: &Socket, pair: &Pair) -> Result<(), Obstacle> {
     let forked = &pair.own.options.forked;
     if forked.load(Ordering::Acquire) == slot::SHARED {

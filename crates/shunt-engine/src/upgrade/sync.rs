@@ -180,7 +180,8 @@ fn listener(port: u16) -> Option<&'static Socket> {
     sockets.find(|socket| socket.stage() == Stage::Listener && socket.port() == port)
 }
 
-/// Ends a wait that took too long. If no thread is known to accept there, this one will have to.
+/// Ends a wait that took too long. If no thread is known to accept there, notes this one, which will
+/// have to.
 fn give_up(socket: &Socket, waited: u64) {
     let o = Ordering::Relaxed;
     if waited >= LONGEST {

@@ -73,7 +73,7 @@ impl Spare {
         Some(result)
     }
 
-    /// Puts a socket into the place. `None`: there is one already.
+    /// Puts a socket into the place. `None`: there is one already, or another thread is changing the place.
     fn put(&self, fd: c_int, namespace: u64) -> Option<bool> {
         self.change(EMPTY, |spare| {
             spare.namespace.store(namespace, Ordering::Relaxed);

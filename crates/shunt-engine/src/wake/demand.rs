@@ -112,18 +112,18 @@ pub(crate) fn note_answer(given: u32) {
     }
 }
 
-/// One has come.
+/// A socket has come.
 pub(super) fn note_given() {
     GIVEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One was lost on its way: this process has no descriptor left. Nothing more is wanted until another one is missed.
+/// A socket was lost on its way: this process has no descriptor left. No more are wanted until another one is missed.
 pub(crate) fn note_lost() {
     WANTED.fetch_min(GIVEN.load(Ordering::Relaxed), Ordering::Relaxed);
     note_no_room();
 }
 
-/// One has come for which there is no room here, or will not come.
+/// A socket has come for which there is no room here, or will not come.
 pub(super) fn note_no_room() {
     IS_REFUSED.store(true, Ordering::Relaxed);
     rest(REST);
@@ -146,7 +146,7 @@ pub(super) fn note_taken(is_taken: bool, left: u32) {
     }
 }
 
-/// Some more are to come before they are missed.
+/// Asks for more sockets before they are missed.
 fn look_ahead() {
     let given = GIVEN.load(Ordering::Relaxed);
     WANTED.fetch_max(given.saturating_add(SOCKETS), Ordering::Relaxed);

@@ -128,7 +128,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// One more.
+    /// One sleeper more, in this place; `None`: it has none.
     pub(crate) fn add(&self, place: Option<Place>) {
         let o = Ordering::Relaxed;
         if let Some((word, bit)) = place.map(|place| self.at(place)) {
@@ -138,7 +138,7 @@ impl Places {
         }
     }
 
-    /// One less.
+    /// One sleeper less.
     pub(crate) fn remove(&self, place: Option<Place>) {
         let o = Ordering::Relaxed;
         if let Some((word, bit)) = place.map(|place| self.at(place)) {
@@ -244,7 +244,7 @@ pub(super) fn after_fork_child() {
     }
 }
 
-/// If `fd` is a number of ours that the program wants: moves elsewhere.
+/// Moves a channel to another number, if the program wants its number `fd`.
 pub(super) fn make_way(fd: c_int) {
     for (number, channel) in CHANNELS.iter().enumerate() {
         let may_wait = !under_way::is_in_place(number as c_int);

@@ -124,8 +124,8 @@ impl Receiver<'_> {
                 || self.peer.output.back_at.load(Ordering::Acquire) != 0 && at_end())
     }
 
-    /// Whether the sender has refused, so that nobody can send again what is unread. If the ring is
-    /// read to its end (`at_end`), nothing is, and it has not.
+    /// Whether the sender has refused, so that nobody can send again what is unread. `false`, too, if
+    /// nothing is unread: the ring is read to its end (`at_end`).
     #[must_use]
     pub fn is_refused(&self, at_end: impl FnOnce() -> bool) -> bool {
         self.awaits()
@@ -160,8 +160,8 @@ impl Receiver<'_> {
         self.own.receiving.awaits.store(0, Ordering::Relaxed);
     }
 
-    /// Takes the recall back, unless the sender is in an operation or has answered: then it stays
-    /// asked. `true`: bytes are read where they were read before.
+    /// Takes the recall back, unless the sender is in an operation or has answered: then the recall
+    /// stays. `true`: bytes are read where they were read before.
     pub fn take_back_in_time(&self) -> bool {
         publish::half(&self.own.recall.stage, Recall::TRYING);
         // Either we see its token taken, or it waits, with its token, for the next stage.

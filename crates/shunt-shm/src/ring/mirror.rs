@@ -27,7 +27,7 @@ pub enum Run {
         /// Of the payload; at least 1.
         length: u32,
     },
-    /// Several frames without a gap: the first header is at `offset`, and `length` bytes lie from there to the end of the last
+    /// Several frames without a gap: the first header is at `offset`, and the `length` bytes that follow it end with the last
     /// payload (rounded up to 8). The first header is sent last, behind them.
     Frames {
         /// Of the first header, a multiple of 8.

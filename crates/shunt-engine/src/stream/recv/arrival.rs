@@ -118,9 +118,9 @@ fn is_too_late(conn: &Conn, until: &mut Option<u64>) -> bool {
     true
 }
 
-/// Whether the bytes only wait for a processor: for the peer, in the middle of sending them, or for the kernel, which has them.
-/// If the peer has not begun to send them, this takes the recall back, so that the receiver reads them in the ring; unless
-/// another program needs them from TCP.
+/// Whether the bytes only wait until a processor is free for the peer, which is in the middle of sending them, or for the
+/// kernel, which has them. If the peer has not begun to send them, this takes the recall back, so that the receiver reads
+/// them in the ring; unless another program needs them from TCP.
 fn comes_soon_or_is_taken_back(conn: &Conn) -> bool {
     let path = conn.receiver();
     let token = &conn.pair.peer.sending.token;
@@ -143,7 +143,7 @@ fn comes_soon_or_is_taken_back(conn: &Conn) -> bool {
     let taken_back = waits && !insists && path.take_back_in_time();
     give(own);
     if waits && !insists {
-        // Threads here that sleep until TCP brings something, and a peer that has met the recall.
+        // Wakes threads here that sleep until TCP brings something, and a peer that has met the recall.
         wake::wake_all();
         conn.tell_of_recall();
     }

@@ -61,7 +61,7 @@ pub(super) unsafe fn from_tcp(conn: &Conn, cursor: &mut Cursor, flags: c_int) ->
             errno
         }
     };
-    // Bytes before these were lost with the connection.
+    // If more is missing than the ring has, bytes that come before the ring were lost with the connection.
     let left = until - path.taken().max(taken);
     if left > conn.unread_in_ring().unwrap_or(0) {
         return failure(conn, end);

@@ -9,8 +9,9 @@ use crate::stream::conn::Conn;
 use crate::sys::{self, Errno};
 use crate::tcp;
 
-/// Asks the kernel how much was taken from the base socket, after a process died with the receiving
-/// token, which the caller has now. `false`: the kernel does not know, and it matters.
+/// Asks the kernel how much was taken from the base socket, where this side's own count may be behind:
+/// a process has died with the receiving token, or a call has received without it. With the receiving
+/// token. `false`: the kernel does not know, and it matters.
 pub(in crate::stream) fn recount(conn: &Conn) -> bool {
     let receiving = &conn.pair.own.receiving;
     let way = conn.way_in();

@@ -13,7 +13,8 @@ use crate::thread::give;
 /// How often a peer has been asked, over all connections.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
-/// A number that changes each time a non-blocking send of this process finds its ring full.
+/// A number that changes each time a call of this process finds a ring full and does not sleep on
+/// that connection: a non-blocking send, or a look of a readiness call.
 #[inline]
 pub(crate) fn asked() -> u32 {
     // Pairs with the count in `ask_for_room`: whoever sees the new number sees the connection's

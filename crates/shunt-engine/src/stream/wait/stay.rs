@@ -71,7 +71,8 @@ impl Stay {
         }
     }
 
-    /// Whether the program's descriptor has been closed, so that the call uses a copy.
+    /// Whether the program's descriptor has been closed, so that the call uses another one: the copy that the `close` has
+    /// left, or one more of the program's.
     #[inline(always)]
     pub(crate) fn goes_on(&self, conn: &Conn) -> bool {
         self.counted.get().is_some_and(|call| call.fd != conn.fd)
@@ -147,8 +148,8 @@ impl Stay {
         self.counted.get().is_some_and(|call| call.goes_on())
     }
 
-    /// Whether the program's number does not name the connection any more. The kernel looks it up
-    /// again where it restarts a call after a signal.
+    /// Whether the program's number names nothing any more. The kernel looks it up again where it
+    /// restarts a call after a signal.
     pub(super) fn has_lost_number(&self) -> bool {
         self.counted
             .get()
