@@ -80,6 +80,17 @@ impl Control {
             .or_else(|| Self::connect_at(Path::new(&shunt_abi::host_socket())))
     }
 
+    /// For tests: one that listens at the other end of this socket.
+    #[cfg(test)]
+    pub(crate) fn at_other_end(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            pid: None,
+            host: true,
+            datagram: Vec::new(),
+        }
+    }
+
     /// The file that `SHUNT_SOCKET` names.
     pub(crate) fn named() -> Option<PathBuf> {
         let path = std::env::var_os(shunt_abi::SOCKET_VARIABLE);

@@ -114,3 +114,23 @@ fn asked_anew(host: bool) -> Result<Option<(Details, Control)>> {
     daemon.greet("shunt-ss")?;
     Ok(Some((daemon.list_details()?, daemon)))
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_does_not_answer_about_hosts_is_asked_no_more() {
+        let kind = SocketType::SEQPACKET;
+        let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let (own, daemon) = pair.unwrap();
+        let mut source = Source::default();
+        source.0[0].daemon = Some(Control::at_other_end(own));
+        assert!(source.is_connected());
+        drop(daemon);
+        assert!(source.hosts().is_err());
+        assert!(!source.is_connected());
+    }
+}
