@@ -1,7 +1,7 @@
 //! What a thread and its process know of themselves: names for tokens, the process id, and signals seen.
 //!
 //! * [`identity`], [`owner`], [`alone`]: the process, whose its memory is, and how many threads it has.
-//! * [`token`], [`lock`]: what a thread holds. [`rest`], [`stopped`]: how it waits for another's step.
+//! * [`token`], [`lock`]: what a thread holds. [`rest`]: how it waits for another's step.
 //! * [`words`], [`signals`], [`undisturbed`], [`under_way`], [`sleep`]: what signal handlers find of a thread.
 
 pub(crate) mod alone;

@@ -22,7 +22,7 @@
 //! * `Taking` is left for `Waits` or `Aside`, then a look for another offer.
 //!
 //! An acceptor's word is changed by the thread that accepts, or with a lock of the process; likewise a connector's. Nothing
-//! here makes a system call or waits, so the same code runs in [models](model).
+//! here makes a system call or waits, so the same code runs in models (`recycle/model.rs`).
 
 use crate::atomic::{AtomicU64, Ordering, full};
 use crate::path::step;

@@ -1,7 +1,7 @@
 //! A thread waits for the next connection of a listener: at one that was accepted there and is kept, each thread at one of
 //! its own.
 //!
-//! Such a thread is in `accept` ([`super::take`]), or in a call that waits until there is something to accept ([`Waits`]).
+//! Such a thread is in `accept` ([`super::accept`]), or in a call that waits until there is something to accept ([`Waits`]).
 //! It takes what it is offered. In a call of the second kind this makes the listener readable, until an `accept` returns
 //! the connection.
 

@@ -1,5 +1,5 @@
 //! A connection is closed: is it kept for the next one? Only if it is as it was made, and there is room; how many
-//! says [`store`] (64), and for how long [`lock`] (a second).
+//! says [`super::store`] (64), and for how long [`super::lock`] (a second).
 
 use std::sync::atomic::Ordering;
 

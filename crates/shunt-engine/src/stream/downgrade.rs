@@ -261,7 +261,7 @@ fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
 }
 
 /// Brings a recall to its end, or takes it back, before this side shuts down both halves
-/// ([`path::is_deaf`]) or closes. Waits a little for a peer that is answering just now. Without a
+/// ([`shunt_shm::path::is_deaf`]) or closes. Waits a little for a peer that is answering just now. Without a
 /// token.
 #[cold]
 pub(super) fn end_recall(conn: &Conn) {
