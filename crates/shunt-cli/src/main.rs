@@ -254,13 +254,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// Prints text in one go, so that a reader that went away is an error and not a
 /// panic.
 fn print(text: &str) -> anyhow::Result<()> {
-    print_bytes(text.as_bytes())
-}
-
-/// The same of bytes.
-fn print_bytes(text: &[u8]) -> anyhow::Result<()> {
     use std::io::Write;
-    Ok(std::io::stdout().lock().write_all(text)?)
+    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }
 
 /// Prints a value as indented JSON.

@@ -3,7 +3,6 @@
 pub(crate) mod connection;
 mod expression;
 mod filter;
-mod line;
 mod source;
 pub(crate) mod table;
 
@@ -17,7 +16,6 @@ use serde::Serialize;
 pub(crate) use connection::{Connection, Listener};
 pub(crate) use expression::{Expression, Item};
 pub(crate) use filter::Filter;
-use line::Line;
 pub(crate) use source::Source;
 use table::{Style, table};
 
@@ -81,7 +79,6 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
     };
     let terminal = std::io::stdout().is_terminal();
     let mut source = Source::default();
-    let mut line = Line::default();
     loop {
         let list = source.collect(|item| filter.shows(item))?;
         // A terminal is cleared only once there is something to show in the place of what it shows.
@@ -90,7 +87,7 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
             crate::print("\x1b[H\x1b[2J")?;
         }
         if json && display.watch.is_some() {
-            crate::print_bytes(line.write(&list)?)?;
+            crate::print(&(serde_json::to_string(&list)? + "\n"))?;
         } else if json {
             crate::print_json(&list)?;
         } else {
