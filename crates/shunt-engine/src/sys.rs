@@ -15,9 +15,11 @@ macro_rules! call {
 // Behind the macro, which they use.
 pub(crate) mod address;
 mod clock;
+mod deep;
 mod fd;
 mod file;
 mod memory;
+mod objects;
 mod pair;
 mod proc;
 mod readiness;
@@ -27,6 +29,7 @@ mod standard;
 
 pub(crate) use clock::{now, ticks, wall_clock};
 
+pub(crate) use deep::{bind_later, bind_modules, bind_waiting};
 pub(crate) use fd::{
     close, copy_high, descriptor_limit, dup3, fcntl, ioctl, ioctl_int, move_high, random, read,
     write,

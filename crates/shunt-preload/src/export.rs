@@ -11,6 +11,7 @@ mod data;
 mod fd;
 mod fortify;
 mod identity;
+mod module;
 mod process;
 mod ready;
 mod signal;

@@ -217,6 +217,9 @@ next! {
     prlimit64(process: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int
         = sys!(Sysno::prlimit64, process, resource, new, old);
 
+    // Modules.
+    dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+
     // Streams.
     fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
     freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;

@@ -20,20 +20,29 @@ const FLAGS: &[&str] = &[
     "-pthread",
 ];
 
-/// Returns the executable.
+/// Returns the executable. A module of its own lies beside it, as `NAME.so`.
 pub(crate) fn build(program: &Program, out: &Path) -> Result<PathBuf> {
     let exe = out.join(&program.name);
     let folder = program.source.parent().unwrap_or(Path::new("."));
     if modified(&exe).is_some_and(|built| newest(folder).is_some_and(|n| n < built)) {
         return Ok(exe);
     }
+    if let Some(flags) = &program.module {
+        compile(program, flags, &out.join(format!("{}.so", program.name)))?;
+    }
+    compile(program, &[], &exe)?;
+    Ok(exe)
+}
+
+fn compile(program: &Program, more: &[String], result: &Path) -> Result<()> {
     let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "gcc".into()));
     cc.args(FLAGS);
     if !program.flags.iter().any(|f| f.starts_with("-O")) {
         cc.arg("-O1");
     }
-    let new = out.join(format!("{}.new", program.name));
+    let new = result.with_added_extension("new");
     cc.args(&program.flags)
+        .args(more)
         .arg("-o")
         .arg(&new)
         .arg(&program.source);
@@ -47,8 +56,8 @@ pub(crate) fn build(program: &Program, out: &Path) -> Result<PathBuf> {
             String::from_utf8_lossy(&done.stderr)
         );
     }
-    std::fs::rename(&new, &exe)?;
-    Ok(exe)
+    std::fs::rename(&new, result)?;
+    Ok(())
 }
 
 /// Builds what plays the scripts of random tests; returns the executable.

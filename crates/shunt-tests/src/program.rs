@@ -34,6 +34,8 @@ pub(crate) struct Program {
     pub(crate) source: PathBuf,
     /// Further flags for the compiler.
     pub(crate) flags: Vec<String>,
+    /// Those by which the source is built once more, as a module that the program opens.
+    pub(crate) module: Option<Vec<String>>,
     pub(crate) path_kind: PathKind,
     /// That holds for `--upgrade=eager` only.
     pub(crate) not_for_sync: bool,
@@ -77,6 +79,7 @@ pub(crate) fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
         name: stem.to_owned(),
         source: source.to_owned(),
         flags: Vec::new(),
+        module: None,
         path_kind: PathKind::Shunted(0.0),
         not_for_sync: false,
         timeout: None,
@@ -96,6 +99,7 @@ pub(crate) fn parse(stem: &str, source: &Path, text: &str) -> Vec<Program> {
             "recycles" => plain.recycles = words.next() == Some("some"),
             "needs" => plain.needs_lending = words.any(|need| need == "lending"),
             "flags" => plain.flags.extend(words.map(str::to_owned)),
+            "module" => plain.module = Some(words.map(str::to_owned).collect()),
             "variant" => {
                 if let Some(name) = words.next() {
                     variants.push((

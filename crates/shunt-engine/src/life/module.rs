@@ -1,0 +1,36 @@
+//! Modules that a program opens (`dlopen(3)`).
+
+use std::ffi::{CStr, c_char, c_int};
+
+use crate::sys;
+
+/// How the loader is to be called for a module.
+pub enum Opening {
+    /// As by the program itself: by the address of the caller the loader goes where it looks for a module, and what it takes for `$ORIGIN`.
+    Direct,
+    /// By us, since [`after_open`] must follow; whoever calls, the loader finds the same.
+    Followed,
+}
+
+/// Before a module is opened with these flags.
+///
+/// # Safety
+/// `path` is null or a text.
+#[must_use]
+pub unsafe fn before_open(path: *const c_char, flags: c_int) -> Opening {
+    if flags & libc::RTLD_DEEPBIND == 0 || path.is_null() {
+        return Opening::Direct;
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.contains(&b'/') && !path.contains(&b'$') {
+        return Opening::Followed;
+    }
+    sys::bind_later();
+    Opening::Direct
+}
+
+/// A module has been opened with `RTLD_DEEPBIND`: what it calls of ours comes here from now on.
+pub fn after_open() {
+    sys::bind_modules();
+}
