@@ -1,6 +1,7 @@
 // epoll: calls that come to nothing, come late, or are taken by another thread; sets in sets.
 // timeout: 120
 #include "diff.h"
+#include <sys/resource.h>
 
 enum { OFTEN = 20 };
 
@@ -458,6 +459,49 @@ static void in_turn(struct end *e)
     }
 }
 
+// A process whose limit of descriptors is 0 may poll nothing, but it may wait: on a set, on one that contains it, for a time
+// that is no whole number of milliseconds, and by select.
+static void may_poll_nothing(struct end *e)
+{
+    enum { WAYS = 4 };
+    struct epoll_event event = {EPOLLIN, {.u64 = 7}};
+    int set = -1, around = -1;
+    AT(S) {
+        set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        around = MUST(epoll_create1(EPOLL_CLOEXEC));
+        T(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+        T(epoll_ctl(around, EPOLL_CTL_ADD, set, &(struct epoll_event){EPOLLIN, {.u64 = 6}}));
+    }
+    for (int way = 0; way < WAYS; way++) {
+        if (e->role == C) {
+            await_blocked(e);
+            T(send(FD, "m", 1, 0));
+        } else {
+            struct timespec odd = {PATIENCE_MS / 1000, 1};
+            fd_set read;
+            struct rlimit before;
+            FD_ZERO(&read);
+            FD_SET(FD, &read);
+            MUST(getrlimit(RLIMIT_NOFILE, &before));
+            will_block(e);
+            MUST(setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, before.rlim_max}));
+            if (way == 0)
+                T(epoll_wait(around, &event, 1, PATIENCE_MS));
+            else if (way == 1)
+                T(epoll_pwait2(set, &event, 1, &odd, NULL));
+            else if (way == 2)
+                T(epoll_wait(set, &event, 1, PATIENCE_MS));
+            else
+                T(select(FD + 1, &read, NULL, NULL, NULL));
+            MUST(setrlimit(RLIMIT_NOFILE, &before));
+            char c;
+            T(recv(FD, &c, 1, 0));
+        }
+        meet(e);
+    }
+    AT(S) close(around), close(set);
+}
+
 DIFF_MAIN(CASE(unwanted, TWO | COLD), CASE(unwanted_flood, TWO | COLD), CASE(many_inside, TWO | COLD),
           CASE(changed_under_sleeper, SPLIT | COLD), CASE(gone, COLD), CASE(late, SPLIT | COLD),
-          CASE(taken, TWO | BUSY), CASE(no_set, STEADY), CASE(in_turn, STEADY))
+          CASE(taken, TWO | BUSY), CASE(no_set, STEADY), CASE(in_turn, STEADY), CASE(may_poll_nothing, SPLIT | COLD))

@@ -469,13 +469,8 @@ unsafe fn sleep_on(
     }
     if outer.is_some() || limit.fine && left.is_some() {
         // The latter would be `epoll_pwait2`, which not every kernel has.
-        let mut one = [libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        }];
         // SAFETY: the caller's promise.
-        let n = unsafe { Sleep::poll(&mut one, left, mask, seen, undo) }?;
+        let n = unsafe { Sleep::until_readable(fd, left, mask, seen, undo) }?;
         if n == 0 {
             return Ok(0);
         }

@@ -67,6 +67,63 @@ impl Sleep {
         unsafe { Self::new(libc::SYS_ppoll, arguments, seen).make(undo) }
     }
 
+    /// Sleeps until there is something to read at `fd`; how many descriptors that is. Where the process may poll nothing
+    /// (`RLIMIT_NOFILE` is 0) it sleeps in `pselect(2)`, if that can name `fd`.
+    ///
+    /// # Safety
+    /// As for [`poll`](Self::poll).
+    pub(crate) unsafe fn until_readable<U: Fn()>(
+        fd: c_int,
+        time: Option<timespec>,
+        mask: *const sigset_t,
+        seen: Seen,
+        undo: &U,
+    ) -> Result<usize, Errno> {
+        let mut one = [pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        }];
+        // SAFETY: the caller's promise.
+        let polled = unsafe { Self::poll(&mut one, time, mask, seen, undo) };
+        match usize::try_from(fd) {
+            Ok(number) if polled == Err(libc::EINVAL) && number < libc::FD_SETSIZE => {
+                // SAFETY: the caller's promise.
+                unsafe { Self::select(number, time, mask, seen, undo) }
+            }
+            _ => polled,
+        }
+    }
+
+    /// `pselect6(2)` of one descriptor, whose number is less than `FD_SETSIZE`, for input.
+    ///
+    /// # Safety
+    /// As for [`poll`](Self::poll).
+    #[cold]
+    unsafe fn select<U: Fn()>(
+        number: usize,
+        mut time: Option<timespec>,
+        mask: *const sigset_t,
+        seen: Seen,
+        undo: &U,
+    ) -> Result<usize, Errno> {
+        let mut read = [0u64; libc::FD_SETSIZE / 64];
+        read[number / 64] = 1 << (number % 64);
+        // What the kernel takes as its sixth argument: a set of signals and its size.
+        let mask = [mask as usize, MASK_SIZE];
+        let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+        let arguments = [
+            number + 1,
+            read.as_mut_ptr() as usize,
+            0,
+            0,
+            time as usize,
+            mask.as_ptr() as usize,
+        ];
+        // SAFETY: a set, a time and a mask of our own; the caller's promise.
+        unsafe { Self::new(libc::SYS_pselect6, arguments, seen).make(undo) }
+    }
+
     /// `epoll_pwait(2)` for at most `most` events, if no handler has run since `seen`. A negative number of milliseconds
     /// means for ever.
     ///
