@@ -212,7 +212,7 @@ fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
     let asks_on = matches!(reason, Reason::Blocked | Reason::Held);
     let start = sys::now();
     let mut help = Help::from(start + ANSWER);
-    let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
+    let mut stopped = Stopped::new(conn);
     loop {
         // The peer may be waiting for our answer to its own recall.
         if owed::is_due(conn) {
@@ -256,7 +256,7 @@ fn await_answer(conn: &Conn, insists: bool, reason: Reason) -> bool {
             return home;
         }
         help.seek(conn);
-        rest.turn();
+        stopped.turn();
     }
 }
 

@@ -7,7 +7,7 @@ use shunt_shm::token::Token;
 
 use super::conn::Conn;
 use crate::sys;
-use crate::thread::{self, Looks};
+use crate::thread::{self, Looks, Rest};
 
 impl Conn<'_> {
     /// Whether the holder of a token of the peer's has died with it.
@@ -32,21 +32,45 @@ impl Conn<'_> {
     }
 }
 
-/// Looks now and then whether the process of the peer's for which a call waits is stopped.
+/// The turns of a wait for a process of the peer's, which looks now and then whether that is stopped. Most operations are over
+/// while the thread spins. It looks before it yields for the first time: beside busy programs a thread that has yielded gets its
+/// processor back after ten milliseconds and more.
 pub(super) struct Stopped<'a> {
     conn: &'a Conn<'a>,
+    spins: u32,
     looks: Looks,
+    rest: Rest,
 }
 
 impl<'a> Stopped<'a> {
+    /// Turns in which the thread spins, for about a microsecond in each.
+    const SPINS: u32 = 4;
+
     pub(super) fn new(conn: &'a Conn<'a>) -> Self {
-        let looks = Looks::begin(sys::now());
-        Self { conn, looks }
+        Self {
+            conn,
+            spins: 0,
+            looks: Looks::at_once(),
+            rest: Rest::new(),
+        }
     }
 
     /// Whether the holder of a token of the peer's is stopped, as of the last look.
     pub(super) fn is_holder_of(&mut self, token: &Token) -> bool {
-        self.looks.is_due(sys::now()) && self.conn.is_held_by_stopped(token)
+        self.spins == Self::SPINS
+            && self.looks.is_due(sys::now())
+            && self.conn.is_held_by_stopped(token)
+    }
+
+    /// One turn.
+    pub(super) fn turn(&mut self) {
+        if self.spins == Self::SPINS {
+            return self.rest.turn();
+        }
+        self.spins += 1;
+        for _ in 0..30 {
+            std::hint::spin_loop();
+        }
     }
 }
 

@@ -74,9 +74,11 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
         if !await_receiver(conn, || sys::now() < now + LEAVING_PATIENCE)
             && conn.is_held_by_stopped(token)
         {
+            // The next attempt waits for nobody.
             until = Some(now);
+        } else {
+            rest.turn();
         }
-        rest.turn();
     }
 }
 
@@ -84,12 +86,12 @@ pub(super) fn leave_ring_within(conn: &Conn, reason: Reason, patience: u64) {
 /// still receives, and the caller is not `patient` any more, or the peer is stopped there.
 pub(super) fn await_receiver(conn: &Conn, mut patient: impl FnMut() -> bool) -> bool {
     let token = &conn.pair.peer.receiving.token;
-    let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
+    let mut stopped = Stopped::new(conn);
     while token.is_taken() && (!owed::is_recalled(conn) || owed::cannot_send(conn)) {
         if !patient() || stopped.is_holder_of(token) {
             return false;
         }
-        rest.turn();
+        stopped.turn();
     }
     true
 }
@@ -162,7 +164,8 @@ pub(crate) fn is_too_much_for_tcp(conn: &Conn) -> bool {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use std::sync::atomic::Ordering;
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use shunt_abi::message::FLAG_DIED;
 
@@ -173,19 +176,38 @@ mod tests {
     use crate::stream::close::shutdown;
     use crate::stream::errors::take_error;
 
-    /// How often this thread has given the processor away to sleep: a yield does not count.
-    fn naps() -> i64 {
+    fn used() -> libc::rusage {
         // SAFETY: a C struct of integers, for which zero is a value; the kernel fills it.
         unsafe {
             let mut used: libc::rusage = std::mem::zeroed();
             assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &raw mut used), 0);
-            used.ru_nvcsw
+            used
         }
     }
 
+    /// How often this thread has given the processor away to sleep: a yield does not count.
+    fn naps() -> i64 {
+        used().ru_nvcsw
+    }
+
+    /// Lets this thread, and those that it makes, run on one processor alone.
+    fn stay_on_one_processor() {
+        // SAFETY: a C struct of integers, for which zero is a value; the kernel reads it.
+        unsafe {
+            let mut one: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(usize::try_from(libc::sched_getcpu()).unwrap(), &mut one);
+            assert_eq!(
+                libc::sched_setaffinity(0, size_of_val(&one), &raw const one),
+                0
+            );
+        }
+    }
+
+    /// Nanoseconds.
+    const PATIENCE: u64 = 500_000_000;
+
     #[test]
     fn a_sender_that_waits_for_long_for_a_peer_in_the_middle_of_a_recall_rests() {
-        const PATIENCE: u64 = 500_000_000;
         const LAST: u64 = 60_000_000_000;
         let ends = BothEnds::attached();
         ends.send(b"x");
@@ -235,6 +257,48 @@ mod tests {
         assert!(leave_to_half_closed(conn) && !conn.is_on_ring());
         // The unread bytes come by TCP.
         assert_ne!(sys::poll_ms(peer.fd, libc::POLLIN, 10_000), 0);
+    }
+
+    #[test]
+    fn a_sender_gives_no_processor_away_for_a_peer_that_is_stopped() {
+        const TIMES: i64 = 50;
+        let ends = BothEnds::attached();
+        ends.send(b"x");
+        assert_eq!(ends.receive::<1>(), b"x");
+        ends.send(b"unread");
+        let [conn, peer] = &ends.conns();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        // SAFETY: takes no memory but for the status, which is not asked for.
+        unsafe {
+            assert_eq!(libc::kill(pid as _, libc::SIGSTOP), 0);
+            let stopped = libc::waitpid(pid as _, std::ptr::null_mut(), libc::WUNTRACED);
+            assert_eq!(stopped, pid as _);
+        }
+        let token = &peer.pair.own.receiving.token;
+        assert!(token.try_take(crate::thread::of_another(pid)).is_ok());
+        stay_on_one_processor();
+        let is_over = AtomicBool::new(false);
+        let switches = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let before = used();
+            for _ in 0..TIMES {
+                leave_ring_within(conn, Reason::Requested, PATIENCE);
+            }
+            let after = used();
+            is_over.store(true, Ordering::Relaxed);
+            after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
+        });
+        token.reset();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(conn.is_on_ring());
+        // The kernel takes it away, now and then.
+        assert!(switches < TIMES / 2, "{switches}");
     }
 
     #[test]

@@ -188,6 +188,11 @@ impl Looks {
         }
     }
 
+    /// The first look is due at once.
+    pub(crate) fn at_once() -> Self {
+        Self { next: 0 }
+    }
+
     /// Whether a look is due; then the next one is later.
     pub(crate) fn is_due(&mut self, now: u64) -> bool {
         let due = now >= self.next;

@@ -9,7 +9,6 @@ use crate::control;
 use crate::stream::conn::Conn;
 use crate::stream::holder::Stopped;
 use crate::sys;
-use crate::thread::Rest;
 
 /// How long a call waits for a peer that is in the middle of a change of way, in nanoseconds. The change takes the peer, or shuntd,
 /// a few system calls, unless it is stopped there or gets no processor. After this time a call which may sleep does so, and one
@@ -55,7 +54,7 @@ pub(super) fn await_peer(
 ) -> bool {
     let until = sys::now() + PATIENCE;
     let lasts = || goes_on(until, || conn.is_held_by_running(token));
-    let (mut stopped, rest) = (Stopped::new(conn), Rest::new());
+    let mut stopped = Stopped::new(conn);
     loop {
         if is_over() {
             return true;
@@ -63,7 +62,7 @@ pub(super) fn await_peer(
         if !(patient && lasts()) || stopped.is_holder_of(token) {
             return false;
         }
-        rest.turn();
+        stopped.turn();
     }
 }
 
