@@ -30,7 +30,7 @@ pub use connection::{
 pub use descriptor::{after_dup, after_getfd, before_replace, close, close_range, make_room};
 pub use inherit::{before_giving, before_spawn, before_stdio, before_stdio_write};
 pub(crate) use inherit::{give_up, give_up_all, to_kernel};
-pub use module::{Opening, after_open, before_open};
+pub use module::{Objects, Opening, after_open, before_open};
 pub(crate) use option::before_control_data;
 pub use option::{fcntl, getsockopt, ioctl, setsockopt};
 pub(crate) use pass::{passed, passing};

@@ -29,7 +29,8 @@ mod standard;
 
 pub(crate) use clock::{now, ticks, wall_clock};
 
-pub(crate) use deep::{bind_later, bind_modules, bind_waiting};
+pub use deep::Objects;
+pub(crate) use deep::{bind_later, bind_since, bind_waiting};
 pub(crate) use fd::{
     close, copy_high, descriptor_limit, dup3, fcntl, ioctl, ioctl_int, move_high, random, read,
     write,

@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use common::{build, same};
+use common::{build, build_as, same};
 
 fn compare(name: &str, arguments: &[&str]) -> String {
     let mut command = vec![];
@@ -111,6 +111,33 @@ fn an_allocator_calls_before_anything_is_ready() {
             "{preload}: {output:?}"
         );
     }
+}
+
+#[test]
+fn a_module_calls_what_it_would_call_without_the_library() {
+    let module = |result, more: &[&str]| {
+        let flags = [&["-O1", "-shared", "-fPIC"], more].concat();
+        build_as(result, "module", &flags).display().to_string()
+    };
+    let front = module("module.front", &["-DPRELOADED"]);
+    let program = build("opens", &["-O1"]).display().to_string();
+    let command = [
+        program.as_str(),
+        &module("module.usual", &["-Wl,-z,lazy"]),
+        &module("module.lazy", &["-Wl,-z,lazy"]),
+        &module("module.now", &["-Wl,-z,relro,-z,now"]),
+    ];
+    let said = |preload: &str| {
+        let output = common::run(Some(preload), &command);
+        assert!(output.status.success(), "{preload}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let native = said(&front);
+    // The one that was opened as usual calls what was preloaded in front of libc.
+    assert!(native.contains("1: 77\n2: -1\n3: -1\n"), "{native}");
+    let library = common::library().display();
+    assert_eq!(said(&format!("{front}:{library}")), native);
+    same(&command);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use crate::sys;
+pub use crate::sys::Objects;
 
 /// How the loader is to be called for a module.
 pub enum Opening {
@@ -30,7 +31,8 @@ pub unsafe fn before_open(path: *const c_char, flags: c_int) -> Opening {
     Opening::Direct
 }
 
-/// A module has been opened with `RTLD_DEEPBIND`: what it calls of ours comes here from now on.
-pub fn after_open() {
-    sys::bind_modules();
+/// A module has been opened with `RTLD_DEEPBIND`, where there were these objects `before`: what it calls of ours comes here from
+/// now on.
+pub fn after_open(before: Objects) {
+    sys::bind_since(before);
 }

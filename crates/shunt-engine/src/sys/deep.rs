@@ -3,38 +3,72 @@
 //! takes from libc and could have from this library is bound to this library here, as if the loader had found that first. Its
 //! other symbols stay as the flag demands.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::objects::{Object, each, page_of};
 
-/// Whether a module may be there that was not bound.
-static IS_WAITING: AtomicBool = AtomicBool::new(false);
+/// How many objects there were before those that may be there without being bound; [`NONE`]: all are bound.
+static WAITING: AtomicUsize = AtomicUsize::new(NONE);
+const NONE: usize = usize::MAX;
+
+/// The objects that the process had at a moment. The loader lists them in the order in which they came.
+#[derive(Clone, Copy)]
+pub struct Objects {
+    count: usize,
+    /// How many it had unloaded by then.
+    unloaded: u64,
+}
+
+impl Objects {
+    /// Those that there are now.
+    #[must_use]
+    pub fn now() -> Self {
+        let mut now = Self {
+            count: 0,
+            unloaded: 0,
+        };
+        each(|object| {
+            now.count += 1;
+            now.unloaded = object.unloaded;
+            false
+        });
+        now
+    }
+}
 
 /// A module is about to be opened, and nothing of this library runs when that is done: it is bound before the next connection
 /// comes to its rings.
 pub(crate) fn bind_later() {
-    IS_WAITING.store(true, Ordering::Relaxed);
+    WAITING.fetch_min(Objects::now().count, Ordering::Relaxed);
 }
 
 /// Binds the modules that [`bind_later`] was told of.
 #[inline]
 pub(crate) fn bind_waiting() {
-    if IS_WAITING.load(Ordering::Relaxed) {
-        IS_WAITING.store(false, Ordering::Relaxed);
-        bind_modules();
+    if WAITING.load(Ordering::Relaxed) != NONE {
+        bind_behind(WAITING.swap(NONE, Ordering::Relaxed));
     }
 }
 
-/// Binds all objects of the process to this library. To visit those that are bound already changes nothing.
+/// Binds what was loaded after there were the objects `before`. Those stay as they are: where another library is preloaded in
+/// front of this one, their calls go there.
+pub(crate) fn bind_since(before: Objects) {
+    let is_in_order = Objects::now().unloaded == before.unloaded;
+    bind_behind(if is_in_order { before.count } else { 0 });
+}
+
+/// Binds all objects but the `first` ones to this library. To visit one that is bound already changes nothing.
 #[cold]
-pub(crate) fn bind_modules() {
+fn bind_behind(first: usize) {
     each(|own| {
-        let is_own = own.has(bind_modules as *const () as usize);
+        let is_own = own.has(bind_behind as *const () as usize);
         if is_own {
+            let mut number = 0;
             each(|object| {
-                if object.base != own.base && !object.is_libcs() {
+                if number >= first && object.base != own.base && !object.is_libcs() {
                     bind(object, own);
                 }
+                number += 1;
                 false
             });
         }

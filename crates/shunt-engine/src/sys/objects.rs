@@ -46,6 +46,8 @@ impl Relocation {
 pub(super) struct Object<'a> {
     /// What its addresses in the file are to be added to.
     pub(super) base: usize,
+    /// How many objects the process has unloaded so far.
+    pub(super) unloaded: u64,
     headers: &'a [libc::Elf64_Phdr],
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
@@ -77,6 +79,7 @@ impl Object<'_> {
             let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
             let mut object = Self {
                 base: base as usize,
+                unloaded: info.dlpi_subs,
                 headers,
                 symbols: std::ptr::null(),
                 names: std::ptr::null(),

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use shunt_engine::life::{self, Opening};
+use shunt_engine::life::{self, Objects, Opening};
 
 use crate::call::{quietly, quietly_with};
 use crate::next;
@@ -29,10 +29,11 @@ unsafe extern "C-unwind" fn choose_dlopen(path: *const c_char, flags: c_int) -> 
 
 /// A `dlopen` whose module is bound to this library.
 unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int) -> *mut c_void {
+    let before = quietly_with(Objects::now);
     // SAFETY: the caller keeps the contract of `dlopen`.
     let module = unsafe { next::dlopen(path, flags) };
     if !module.is_null() {
-        quietly(life::after_open);
+        quietly(|| life::after_open(before));
     }
     module
 }

@@ -38,13 +38,18 @@ pub fn library() -> &'static Path {
 
 /// Builds `tests/programs/<name>.c`; answers where the result is.
 pub fn build(name: &str, flags: &[&str]) -> PathBuf {
+    build_as(name, name, flags)
+}
+
+/// Builds `tests/programs/<name>.c` as `result`; answers where that is.
+pub fn build_as(result: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/programs")
         .join(name)
         .with_extension("c");
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     fs::create_dir_all(directory).expect("the target directory is writable");
-    let result = directory.join(name);
+    let result = directory.join(result);
     let built = Command::new("cc")
         .args([
             "-g",
