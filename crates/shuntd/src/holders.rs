@@ -28,16 +28,26 @@ pub(crate) fn of(inodes: &[u64], except: Option<u32>) -> HashMap<u64, Holders> {
     found
 }
 
-/// A process that has each of these sockets, but for one process, and by which descriptor.
+/// A process that has each of these sockets, but for one process, and by which descriptor. Of several processes it is the one
+/// that began last, mostly.
 pub(crate) fn descriptors_of(inodes: &[u64], except: u32) -> HashMap<u64, (u32, i32)> {
-    let inodes: HashSet<u64> = inodes.iter().copied().collect();
+    let pids: Vec<u32> = process::all().filter(|pid| *pid != except).collect();
+    search(pids.into_iter().rev(), inodes)
+}
+
+/// Looks at these processes in turn, until each socket is found: one may have tens of thousands of descriptors.
+fn search(pids: impl Iterator<Item = u32>, inodes: &[u64]) -> HashMap<u64, (u32, i32)> {
+    let mut wanted: HashSet<u64> = inodes.iter().copied().collect();
     let mut found = HashMap::new();
-    for pid in process::all().filter(|pid| *pid != except) {
+    for pid in pids {
         process::descriptors(pid, |fd, target| {
-            if let Some(inode) = socket(target).filter(|inode| inodes.contains(inode)) {
+            if let Some(inode) = socket(target).filter(|inode| wanted.remove(inode)) {
                 found.insert(inode, (pid, fd));
             }
         });
+        if wanted.is_empty() {
+            break;
+        }
     }
     found
 }
@@ -95,5 +105,18 @@ mod tests {
         assert_eq!(found[&passed], Holders::from([(child.id(), 2)]));
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_search_ends_when_all_is_found() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let inodes = [&ours, &theirs].map(|end| rustix::fs::fstat(end.as_fd()).unwrap().st_ino);
+        let own = std::process::id();
+        let mut looked_at = 0;
+        let pids = [1, own, own, own].into_iter().inspect(|_| looked_at += 1);
+        let found = search(pids, &inodes);
+        assert_eq!(looked_at, 2);
+        assert_eq!(inodes.map(|inode| found[&inode].0), [own, own]);
+        assert_eq!(search([1].into_iter(), &inodes), HashMap::new());
     }
 }
