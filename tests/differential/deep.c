@@ -1,6 +1,6 @@
 // Modules opened with RTLD_DEEPBIND, which find libc's functions before those of any preloaded library.
 // module: -shared -fPIC -DMODULE
-// flags: -Wl,-rpath,$ORIGIN -Wl,-z,lazy
+// flags: -Wl,-z,lazy
 // variant: now -Wl,-z,relro,-z,now
 #ifdef MODULE
 #include <poll.h>
@@ -35,20 +35,18 @@ int module_close(int fd) { return close(fd); }
 #else
 #include "diff.h"
 #include <dlfcn.h>
-#include <libgen.h>
 
 static struct {
     int (*own)(int), (*poll)(int, int, int), (*wait)(int, int), (*close)(int);
     ssize_t (*receive)(int, void *, size_t), (*read)(int, void *, size_t), (*send)(int, const void *, size_t);
 } module;
 
-// By its path, or by its name alone, which is looked for where this program says.
-static void *opened(struct end *e, int by_path, int flags)
+static void *opened(struct end *e, int flags)
 {
     char path[4096] = {0};
     MUST(readlink("/proc/self/exe", path, sizeof path - 8));
     strcat(path, ".so");
-    void *m = dlopen(by_path ? path : basename(path), flags);
+    void *m = dlopen(path, flags);
     if (!m)
         say(e, "no module: %s", dlerror());
     else
@@ -97,23 +95,15 @@ static void converse(struct end *e)
 }
 
 // The connection is there before the module.
-static void by_path(struct end *e)
+static void opened_now(struct end *e)
 {
-    AT(S) use(e, opened(e, 1, RTLD_NOW | RTLD_DEEPBIND));
+    AT(S) use(e, opened(e, RTLD_NOW | RTLD_DEEPBIND));
     converse(e);
 }
 
-static void by_path_lazily(struct end *e)
+static void opened_lazily(struct end *e)
 {
-    AT(S) use(e, opened(e, 1, RTLD_LAZY | RTLD_GLOBAL | RTLD_DEEPBIND));
-    converse(e);
-}
-
-static void by_name(struct end *e)
-{
-    AT(S) use(e, opened(e, 0, RTLD_NOW | RTLD_DEEPBIND));
-    join_ends(e);
-    warm_up(e);
+    AT(S) use(e, opened(e, RTLD_LAZY | RTLD_GLOBAL | RTLD_DEEPBIND));
     converse(e);
 }
 
@@ -127,6 +117,5 @@ static void not_there(struct end *e)
     }
 }
 
-// Each case runs in processes of its own, where nobody has opened the module before.
-DIFF_MAIN(CASE(by_path, SPLIT | COLD), CASE(by_path_lazily, SPLIT | COLD), CASE(by_name, SPLIT | BARE), CASE(not_there, SPLIT))
+DIFF_MAIN(CASE(opened_now, SPLIT | COLD), CASE(opened_lazily, SPLIT | COLD), CASE(not_there, SPLIT))
 #endif

@@ -30,7 +30,7 @@ mod standard;
 pub(crate) use clock::{now, ticks, wall_clock};
 
 pub use deep::Objects;
-pub(crate) use deep::{bind_later, bind_since, bind_waiting};
+pub(crate) use deep::{bind_module, has_search_path};
 pub(crate) use fd::{
     close, copy_high, descriptor_limit, dup3, fcntl, ioctl, ioctl_int, move_high, random, read,
     write,

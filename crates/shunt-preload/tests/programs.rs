@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use common::{build, build_as, same};
@@ -119,25 +119,44 @@ fn a_module_calls_what_it_would_call_without_the_library() {
         let flags = [&["-O1", "-shared", "-fPIC"], more].concat();
         build_as(result, "module", &flags).display().to_string()
     };
-    let front = module("module.front", &["-DPRELOADED"]);
+    let instead = module("libinstead.so", &["-DINSTEAD"]);
+    let folder = Path::new(&instead).parent().expect("a folder");
+    let needs = ["-Wl,-z,lazy", "-Wl,--no-as-needed", &instead];
     let program = build("opens", &["-O1"]).display().to_string();
     let command = [
         program.as_str(),
         &module("module.usual", &["-Wl,-z,lazy"]),
         &module("module.lazy", &["-Wl,-z,lazy"]),
         &module("module.now", &["-Wl,-z,relro,-z,now"]),
+        &module("module.needs", &needs),
     ];
-    let said = |preload: &str| {
-        let output = common::run(Some(preload), &command);
+    let run = |preload: &str, command: &[&str]| {
+        let output = common::run(Some(preload), command);
         assert!(output.status.success(), "{preload}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     };
-    let native = said(&front);
-    // The one that was opened as usual calls what was preloaded in front of libc.
-    assert!(native.contains("1: 77\n2: -1\n3: -1\n"), "{native}");
-    let library = common::library().display();
-    assert_eq!(said(&format!("{front}:{library}")), native);
+    let native = run(&instead, &command);
+    // The one that was opened as usual calls what was preloaded in front of libc; the last one what it needs.
+    let calls = "1: 77 1000\n2: -1 1000\n3: -1 1000\n4: 77 1000\n";
+    assert!(native.contains(calls), "{native}");
+    let library = common::library().display().to_string();
+    assert_eq!(run(&format!("{instead}:{library}"), &command), native);
     same(&command);
+    // What they take from libc comes from the library, by whichever name they were opened.
+    let by_name = format!("LD_LIBRARY_PATH={}", folder.display());
+    let where_from = [
+        "env",
+        &by_name,
+        &program,
+        "where",
+        "module.usual",
+        "module.lazy",
+        "module.now",
+    ];
+    let libc = run("", &where_from);
+    assert_eq!(libc.matches("libc.so.6").count(), 9, "{libc}");
+    let ours = run(&library, &where_from);
+    assert_eq!(ours, libc.replace("libc.so.6", "libshunt.so"));
 }
 
 #[test]

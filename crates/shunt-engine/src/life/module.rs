@@ -1,6 +1,6 @@
 //! Modules that a program opens (`dlopen(3)`).
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::sys;
 pub use crate::sys::Objects;
@@ -24,15 +24,23 @@ pub unsafe fn before_open(path: *const c_char, flags: c_int) -> Opening {
     }
     // SAFETY: the caller's promise.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if path.contains(&b'/') && !path.contains(&b'$') {
-        return Opening::Followed;
+    let is_found_by_all = match path.contains(&b'/') {
+        true => !path.contains(&b'$'),
+        false => !sys::has_search_path(),
+    };
+    if is_found_by_all {
+        Opening::Followed
+    } else {
+        Opening::Direct
     }
-    sys::bind_later();
-    Opening::Direct
 }
 
 /// A module has been opened with `RTLD_DEEPBIND`, where there were these objects `before`: what it calls of ours comes here from
 /// now on.
-pub fn after_open(before: Objects) {
-    sys::bind_since(before);
+///
+/// # Safety
+/// `dlopen` has just returned `module` to this thread.
+pub unsafe fn after_open(module: *mut c_void, before: &Objects) {
+    // SAFETY: the caller's promise.
+    unsafe { sys::bind_module(module, before) };
 }

@@ -32,7 +32,7 @@ impl Conn<'_> {
     }
 }
 
-/// The turns of a wait for a process of the peer's, which looks now and then whether that is stopped. Most operations are over
+/// The turns of a wait for a process of the peer's, which looks now and then whether that is stopped. Short operations are over
 /// while the thread spins. It looks before it yields for the first time: beside busy programs a thread that has yielded gets its
 /// processor back after ten milliseconds and more.
 pub(super) struct Stopped<'a> {

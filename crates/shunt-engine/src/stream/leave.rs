@@ -190,16 +190,51 @@ mod tests {
         used().ru_nvcsw
     }
 
-    /// Lets this thread, and those that it makes, run on one processor alone.
-    fn stay_on_one_processor() {
-        // SAFETY: a C struct of integers, for which zero is a value; the kernel reads it.
-        unsafe {
-            let mut one: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(usize::try_from(libc::sched_getcpu()).unwrap(), &mut one);
-            assert_eq!(
-                libc::sched_setaffinity(0, size_of_val(&one), &raw const one),
-                0
-            );
+    /// The processors on which this thread may run, until the value is dropped: one alone. Threads that it makes have the same.
+    struct OneProcessor(libc::cpu_set_t);
+
+    impl OneProcessor {
+        fn begin() -> Self {
+            // SAFETY: C structs of integers, for which zero is a value; the kernel fills one and reads the other.
+            unsafe {
+                let [mut before, mut one]: [libc::cpu_set_t; 2] = std::mem::zeroed();
+                let size = size_of_val(&one);
+                assert_eq!(libc::sched_getaffinity(0, size, &raw mut before), 0);
+                libc::CPU_SET(usize::try_from(libc::sched_getcpu()).unwrap(), &mut one);
+                assert_eq!(libc::sched_setaffinity(0, size, &raw const one), 0);
+                Self(before)
+            }
+        }
+    }
+
+    impl Drop for OneProcessor {
+        fn drop(&mut self) {
+            // SAFETY: what the kernel has filled.
+            unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &raw const self.0) };
+        }
+    }
+
+    /// A process that is stopped, and killed when the value is dropped.
+    struct StoppedChild(std::process::Child);
+
+    impl StoppedChild {
+        fn begin() -> Self {
+            let child = Self(Command::new("sleep").arg("60").spawn().unwrap());
+            let pid = child.0.id();
+            // SAFETY: takes no memory but for the status, which is not asked for.
+            unsafe {
+                assert_eq!(libc::kill(pid as _, libc::SIGSTOP), 0);
+                let stopped = libc::waitpid(pid as _, std::ptr::null_mut(), libc::WUNTRACED);
+                assert_eq!(stopped, pid as _);
+            }
+            child
+        }
+    }
+
+    impl Drop for StoppedChild {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
         }
     }
 
@@ -267,17 +302,11 @@ mod tests {
         assert_eq!(ends.receive::<1>(), b"x");
         ends.send(b"unread");
         let [conn, peer] = &ends.conns();
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let pid = child.id();
-        // SAFETY: takes no memory but for the status, which is not asked for.
-        unsafe {
-            assert_eq!(libc::kill(pid as _, libc::SIGSTOP), 0);
-            let stopped = libc::waitpid(pid as _, std::ptr::null_mut(), libc::WUNTRACED);
-            assert_eq!(stopped, pid as _);
-        }
+        let child = StoppedChild::begin();
         let token = &peer.pair.own.receiving.token;
-        assert!(token.try_take(crate::thread::of_another(pid)).is_ok());
-        stay_on_one_processor();
+        let holder = crate::thread::of_another(child.0.id());
+        assert!(token.try_take(holder).is_ok());
+        let place = OneProcessor::begin();
         let is_over = AtomicBool::new(false);
         let switches = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -294,8 +323,7 @@ mod tests {
             after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw
         });
         token.reset();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop((child, place));
         assert!(conn.is_on_ring());
         // The kernel takes it away, now and then.
         assert!(switches < TIMES / 2, "{switches}");

@@ -4,13 +4,14 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 
-/// libc's own objects, by the beginnings of their names.
+/// libc's own objects and the kernel's, by the beginnings of their names.
 const LIBC: &[&[u8]] = &[
     b"libc.so",
     b"ld-linux",
     b"libm.so",
     b"libpthread.so",
     b"libdl.so",
+    b"linux-vdso.so",
 ];
 
 /// One relocation (`Elf64_Rela`).
@@ -36,6 +37,15 @@ impl Relocation {
         KINDS.contains(&(self.info as u32)) && self.addend == 0
     }
 
+    /// Whether it is for calls only, and may be looked up at the first one.
+    pub(super) fn is_call(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        const KIND: u32 = 7; // R_X86_64_JUMP_SLOT
+        #[cfg(target_arch = "aarch64")]
+        const KIND: u32 = 1026; // R_AARCH64_JUMP_SLOT
+        self.info as u32 == KIND
+    }
+
     /// Where it stores, from the address at which the object is mapped.
     pub(super) fn offset(&self) -> usize {
         self.offset as usize
@@ -46,8 +56,9 @@ impl Relocation {
 pub(super) struct Object<'a> {
     /// What its addresses in the file are to be added to.
     pub(super) base: usize,
-    /// How many objects the process has unloaded so far.
-    pub(super) unloaded: u64,
+    /// Where its dynamic section lies.
+    pub(super) dynamic: usize,
+    path: *const c_char,
     headers: &'a [libc::Elf64_Phdr],
     symbols: *const libc::Elf64_Sym,
     names: *const c_char,
@@ -79,7 +90,8 @@ impl Object<'_> {
             let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
             let mut object = Self {
                 base: base as usize,
-                unloaded: info.dlpi_subs,
+                dynamic: 0,
+                path: info.dlpi_name,
                 headers,
                 symbols: std::ptr::null(),
                 names: std::ptr::null(),
@@ -88,7 +100,8 @@ impl Object<'_> {
                 hashes: std::ptr::null(),
             };
             let dynamic = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC)?;
-            let mut entry = (base + dynamic.p_vaddr) as *const (u64, u64);
+            object.dynamic = (base + dynamic.p_vaddr) as usize;
+            let mut entry = object.dynamic as *const (u64, u64);
             while let (tag @ 1.., value) = *entry {
                 match tag {
                     SYMBOLS => object.symbols = at(value) as *const _,
@@ -107,12 +120,52 @@ impl Object<'_> {
         }
     }
 
-    /// Whether this is one of libc's own objects.
+    /// Whether this is one of libc's own objects, or the kernel's.
     pub(super) fn is_libcs(&self) -> bool {
         self.soname.is_some_and(|soname| {
             let name = self.text(soname).to_bytes();
             LIBC.iter().any(|own| name.starts_with(own))
         })
+    }
+
+    /// The values of these tags in its dynamic section.
+    fn values(&self, tags: &'static [u64]) -> impl Iterator<Item = u64> {
+        let mut entry = self.dynamic as *const (u64, u64);
+        let entries = std::iter::from_fn(move || {
+            // SAFETY: the section ends with a zero tag.
+            let (tag, value) = unsafe { *entry };
+            entry = entry.wrapping_add(1);
+            (tag != 0).then_some((tag, value))
+        });
+        entries
+            .filter(|(tag, _)| tags.contains(tag))
+            .map(|(_, value)| value)
+    }
+
+    /// The names of the objects that it needs.
+    pub(super) fn needed(&self) -> impl Iterator<Item = &CStr> {
+        const NEEDED: u64 = 1;
+        self.values(&[NEEDED]).map(|at| self.text(at as usize))
+    }
+
+    /// Whether another object can need it by this name.
+    pub(super) fn is_called(&self, name: &CStr) -> bool {
+        let path = match self.path.is_null() {
+            true => &[],
+            // SAFETY: the loader's text.
+            false => unsafe { CStr::from_ptr(self.path) }.to_bytes(),
+        };
+        let file = path.rsplit(|&byte| byte == b'/').next();
+        self.soname.is_some_and(|at| self.text(at) == name)
+            || path == name.to_bytes()
+            || file == Some(name.to_bytes())
+    }
+
+    /// Whether it says where what it needs or opens is to be looked for.
+    pub(super) fn has_search_path(&self) -> bool {
+        const RPATH: u64 = 15;
+        const RUNPATH: u64 = 29;
+        self.values(&[RPATH, RUNPATH]).next().is_some()
     }
 
     fn text(&self, at: usize) -> &CStr {

@@ -98,7 +98,6 @@ enum Obstacle {
 }
 
 fn try_attach(socket: &Locked, fd: c_int, known: Known, pollers: u32) -> bool {
-    sys::bind_waiting();
     match attach_now(socket, fd, known) {
         Ok(()) => {}
         Err(Obstacle::For(reason)) => {

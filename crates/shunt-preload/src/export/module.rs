@@ -1,6 +1,7 @@
 //! Modules are opened.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 
 use shunt_engine::life::{self, Objects, Opening};
 
@@ -29,11 +30,15 @@ unsafe extern "C-unwind" fn choose_dlopen(path: *const c_char, flags: c_int) -> 
 
 /// A `dlopen` whose module is bound to this library.
 unsafe extern "C-unwind" fn open(path: *const c_char, flags: c_int) -> *mut c_void {
-    let before = quietly_with(Objects::now);
+    let before = ManuallyDrop::new(quietly_with(Objects::now));
     // SAFETY: the caller keeps the contract of `dlopen`.
     let module = unsafe { next::dlopen(path, flags) };
-    if !module.is_null() {
-        quietly(|| life::after_open(before));
-    }
+    quietly(|| {
+        let before = ManuallyDrop::into_inner(before);
+        if !module.is_null() {
+            // SAFETY: this is what the loader has returned.
+            unsafe { life::after_open(module, &before) };
+        }
+    });
     module
 }
