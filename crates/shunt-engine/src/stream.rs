@@ -30,6 +30,7 @@ mod holder;
 mod leave;
 mod loan;
 mod mask;
+mod meet;
 mod nic;
 mod owed;
 mod proposal;

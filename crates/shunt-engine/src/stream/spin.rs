@@ -188,6 +188,11 @@ pub(super) fn is_wanted() -> bool {
     OTHERS.load(Ordering::Relaxed)
 }
 
+/// Whether strangers have had the cores lately, so that no core is likely to be idle.
+pub(super) fn are_strangers_there(now: u64) -> bool {
+    CROWD.is_there(now) || STRANGER.is_there(now)
+}
+
 /// Whether a burst of short waits has gone on for long enough.
 #[inline]
 pub(super) fn is_burst_over(now: u64) -> bool {
