@@ -1,17 +1,18 @@
 //! Two ends that call each other and nobody else, on two cores that strangers want: one of them moves to the other's core.
 //!
-//! On two cores each call wakes a thread that shares its core with a stranger, and has to wait for that one. On one core the two take turns: a thread that goes to sleep makes
-//! way for the one that it has just called, and the stranger has its share as before. The scheduler places them on one core or on two as it
-//! happens (beside two busy loops 120,000 round trips a second on one core, 10,000 on two). So each end says from which core it calls
-//! its peer, if it has lately called nobody else ([`partner`]), and an end that finds its peer on another core moves there before it calls. How often that is
-//! tried depends on what the last one has given.
+//! On two cores each call wakes a thread that shares its core with a stranger, and has to wait for that one. On one core the two take turns: a
+//! thread that goes to sleep makes way for the one that it has just called, and the stranger has its share as before. The scheduler places them
+//! on one core or on two as it happens (beside two busy loops 120,000 round trips a second on one core, 10,000 on two).
 //!
-//! Where a core may be idle nobody moves: two ends on two cores answer each other without a call there.
+//! So each end says from which core it calls its peer, if it has lately called nobody else ([`partner`]) and has itself given time slices to strangers. An end
+//! that finds such a peer on another core moves there, as the last thing before it sleeps: it may have to wait for its turn there, and holds nothing then. How
+//! often that is tried depends on what the last move has given. An end that knows of no strangers, as one that has a core for itself, neither moves nor is moved to.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Conn, spin};
 use crate::thread::partner::{self, Turns};
+use crate::thread::{self, undisturbed};
 use crate::{config, sys};
 
 /// A move is tried again after this time (ticks, about 10 ms), …
@@ -61,11 +62,23 @@ impl Moves {
     }
 }
 
+/// Whether the program says itself where its threads run.
+static IS_LEFT_ALONE: AtomicBool = AtomicBool::new(false);
+
+/// The program says itself where a thread runs: none of this process's is moved from now on.
+pub(crate) fn leave_alone() {
+    IS_LEFT_ALONE.store(true, Ordering::Relaxed);
+}
+
 /// This thread is about to call the peer because of something to read. With the sending token.
 pub(super) fn before_call(conn: &Conn) {
     let own = &conn.pair.own.face;
     let Turns { is_partner, took } = partner::note_call(own, sys::ticks);
-    let here = if is_partner { sys::core() } else { 0 };
+    let here = if is_partner && spin::knows_strangers(sys::ticks()) {
+        sys::core()
+    } else {
+        0
+    };
     // The peer has the line in its cache: written only where need be.
     if own.caller.load(Ordering::Relaxed) != here {
         own.caller.store(here, Ordering::Relaxed);
@@ -75,31 +88,85 @@ pub(super) fn before_call(conn: &Conn) {
     }
 }
 
-/// Moves this thread to the core of its peer if that may help. The last turns took `took` ticks, those before a move `before`.
-#[cold]
+/// Decides whether this thread moves to the core of its peer before it sleeps. The last turns took `took` ticks, those before a
+/// move `before`.
 fn consider(conn: &Conn, here: u32, took: u64, before: u64) {
     if before != 0 {
         MOVES.judge(took, before);
     }
     let there = conn.pair.peer.face.caller.load(Ordering::Relaxed);
-    let now = sys::ticks();
     let apart = here != 0 && there != 0 && here != there;
-    if !apart || !spin::are_strangers_there(now) || !MOVES.are_due(now) || config::is_confined() {
-        return;
-    }
-    MOVES.begin(now);
-    if sys::move_to_core(there - 1) {
-        conn.pair.own.face.caller.store(there, Ordering::Relaxed);
-        partner::note_move(took);
-    } else {
-        // As one that has not helped.
-        MOVES.judge(took, took);
+    let now = sys::ticks();
+    if apart && MOVES.are_due(now) && !IS_LEFT_ALONE.load(Ordering::Relaxed) {
+        MOVES.begin(now);
+        partner::wish(there, took);
     }
 }
 
-#[cfg(test)]
+/// This thread is about to sleep, and holds nothing: it moves to the core of its peer, if that was decided.
+#[inline]
+pub(crate) fn meet_peer() {
+    if let Some(there) = partner::take_wish() {
+        meet_at(there);
+    }
+}
+
+#[cold]
+fn meet_at(there: u32) {
+    let may = thread::owns_memory() && !config::is_confined();
+    let moved = may && undisturbed::all_of(|| sys::move_to_core(there - 1));
+    partner::note_move(moved, sys::ticks());
+    if !moved {
+        // As one that has not helped.
+        MOVES.judge(1, 1);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+
+    use crate::both_ends::{BothEnds, one_at_a_time};
+
+    /// What a thread says, and where it is, after many calls for a peer that calls it from core `there`, before it sleeps.
+    fn call_often(there: u32, calls: usize) -> (u32, u32) {
+        let ends = BothEnds::attached();
+        let [conn, peer] = ends.conns();
+        peer.pair.own.face.caller.store(there, Ordering::Relaxed);
+        for _ in 0..calls {
+            before_call(&conn);
+        }
+        let says = conn.pair.own.face.caller.load(Ordering::Relaxed);
+        meet_peer();
+        (says, sys::core())
+    }
+
+    /// A core on which the calling thread is not, if there are two.
+    fn another_core() -> Option<u32> {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        (cores >= 2).then(|| sys::core() % cores + 1)
+    }
+
+    #[test]
+    fn a_thread_that_knows_strangers_and_has_called_one_peer_alone_moves_to_its_core() {
+        let _alone = one_at_a_time();
+        spin::forget_strangers();
+        let Some(there) = another_core() else {
+            return;
+        };
+        assert_eq!(call_often(there, 64).0, 0, "no stranger is known");
+        spin::know_strangers();
+        assert_eq!(call_often(there, 15).0, 0, "too few calls");
+        let (says, is_at) = call_often(there, 64);
+        assert!(says != 0);
+        assert_eq!(is_at, there);
+        leave_alone();
+        let there = another_core().unwrap();
+        let (says, is_at) = call_often(there, 64);
+        assert_eq!(says, is_at);
+        IS_LEFT_ALONE.store(false, Ordering::Relaxed);
+        spin::forget_strangers();
+    }
 
     #[test]
     fn moves_that_help_are_tried_again_soon_and_others_less_and_less_often() {

@@ -8,8 +8,8 @@ use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::slot;
 use shunt_shm::wake::Address;
 
-use super::{Conn, meet};
 use super::owed::publish;
+use super::{Conn, meet};
 use crate::link::Pair;
 use crate::socket::Socket;
 use crate::thread::give;

@@ -42,13 +42,13 @@ impl Cores {
     }
 }
 
-/// Moves this thread to the core of that number, from which the scheduler may move it as before. `false`: it may not run there, or
-/// the kernel does not say, or somebody else has said meanwhile where it may run.
+/// Moves this thread to the core of that number, from which the scheduler may move it as before. It waits there for its turn. `false`: it
+/// may not run there, or is not scheduled as most threads are, or the kernel does not say, or somebody else has said meanwhile where it may run.
 ///
 /// No signal handler of the program's may run meanwhile, which might never return.
 pub(crate) fn move_to_core(core: u32) -> bool {
     let core = core as usize;
-    if core >= CORES || filters_calls() {
+    if core >= CORES || filters_calls() || !is_usual() {
         return false;
     }
     let Ok(before) = Cores::allowed() else {
@@ -58,15 +58,25 @@ pub(crate) fn move_to_core(core: u32) -> bool {
     if !before.has(core) || before == only || only.allow().is_err() {
         return false;
     }
-    if Cores::allowed() != Ok(only) {
-        return false;
+    let is_mine = Cores::allowed() == Ok(only);
+    if is_mine {
+        give_back(&before);
     }
+    is_mine
+}
+
+/// Lets this thread run where it could before.
+fn give_back(before: &Cores) {
     // Not `before` at once: cores that this thread gets later, by a larger cpuset, would be none of its own.
     let _ = Cores::ALL.allow();
-    if Cores::allowed() != Ok(before) {
+    if Cores::allowed() != Ok(*before) {
         let _ = before.allow();
     }
-    true
+}
+
+/// Whether this thread is scheduled as most are: one that gets the core when nobody else wants it (`SCHED_IDLE`) might wait for long.
+fn is_usual() -> bool {
+    call!(sched_getscheduler, 0) == Ok(libc::SCHED_OTHER as usize)
 }
 
 /// Whether the kernel asks a filter (`seccomp`) about this thread's system calls, which may end the process for one that the
@@ -74,7 +84,14 @@ pub(crate) fn move_to_core(core: u32) -> bool {
 fn filters_calls() -> bool {
     const NO_FILTER: usize = 0;
     let nothing: c_int = 0;
-    call!(prctl, libc::PR_GET_SECCOMP, nothing, nothing, nothing, nothing) != Ok(NO_FILTER)
+    call!(
+        prctl,
+        libc::PR_GET_SECCOMP,
+        nothing,
+        nothing,
+        nothing,
+        nothing
+    ) != Ok(NO_FILTER)
 }
 
 #[cfg(all(test, not(miri)))]
@@ -114,6 +131,32 @@ mod tests {
             assert!(!move_to_core(second as u32) && !move_to_core(first as u32));
             assert!(Cores::allowed() == Ok(Cores::only(first)));
             assert_eq!(sys::core(), first as u32 + 1);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_had_few_cores_has_no_others_afterwards() {
+        in_thread(|| {
+            let all = Cores::allowed().unwrap();
+            for core in numbers(&all) {
+                give_back(&Cores::only(core));
+                assert!(Cores::allowed() == Ok(Cores::only(core)));
+            }
+            give_back(&all);
+            assert!(Cores::allowed() == Ok(all));
+        });
+    }
+
+    #[test]
+    fn a_thread_for_spare_time_is_not_moved() {
+        in_thread(|| {
+            let priority = libc::sched_param { sched_priority: 0 };
+            // SAFETY: it only reads the structure.
+            let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const priority) };
+            assert_eq!(set, 0);
+            for core in numbers(&Cores::allowed().unwrap()) {
+                assert!(!move_to_core(core as u32));
+            }
         });
     }
 

@@ -1,9 +1,9 @@
-//! Whom a thread calls: always the same peer, or several?
+//! Whom a thread calls: always the same peer, or several? And to which core it is to move for that.
 
-use super::words;
+use super::words::{self, Partner};
 
-/// This many calls in a row for one connection, and none for another one, make its other end the thread's partner; and for so many calls
-/// time is taken together.
+/// This many calls in a row for one connection, and none for another one, make its other end the thread's partner. Time is taken for as
+/// many calls together.
 const CALLS: u64 = 16;
 
 /// What is known at a call.
@@ -16,19 +16,23 @@ pub(crate) struct Turns {
     pub(crate) took: Option<(u64, u64)>,
 }
 
+fn here() -> *mut Partner {
+    // SAFETY: only computes where the field of this thread's own words is.
+    unsafe { &raw mut (*words::here()).partner }
+}
+
 /// Notes that this thread is about to call the other end of that connection. `now`: the time, in ticks, asked for if need be.
 pub(crate) fn note_call<T>(connection: &T, now: impl FnOnce() -> u64) -> Turns {
-    // SAFETY: only computes where the field of this thread's own words is.
-    let partner = unsafe { &raw mut (*words::here()).partner };
     let connection = std::ptr::from_ref(connection).cast();
     // SAFETY: this thread's own words. The caller holds a token, so no handler runs meanwhile.
-    let partner = unsafe { &mut *partner };
+    let partner = unsafe { &mut *here() };
     if partner.connection != connection {
-        *partner = words::Partner {
+        *partner = Partner {
             connection,
             calls: 0,
             since: 0,
             before: 0,
+            wish: 0,
         };
     }
     partner.calls += 1;
@@ -38,6 +42,10 @@ pub(crate) fn note_call<T>(connection: &T, now: impl FnOnce() -> u64) -> Turns {
     };
     if partner.calls.is_multiple_of(CALLS) {
         let now = now();
+        if partner.wish != 0 {
+            // It has not slept, so it has not moved.
+            (partner.wish, partner.before) = (0, 0);
+        }
         if partner.calls > CALLS {
             turns.took = Some((now.wrapping_sub(partner.since), partner.before));
         }
@@ -47,10 +55,30 @@ pub(crate) fn note_call<T>(connection: &T, now: impl FnOnce() -> u64) -> Turns {
     turns
 }
 
-/// Notes that this thread has been moved to the core of its partner. `took`: how long the last turns took.
-pub(crate) fn note_move(took: u64) {
-    // SAFETY: this thread's own words.
-    unsafe { (*words::here()).partner.before = took }
+/// This thread is to move to a core before it sleeps next: 1 + its number. `took`: how long the last turns took.
+pub(crate) fn wish(core: u32, took: u64) {
+    // SAFETY: as in `note_call`.
+    let partner = unsafe { &mut *here() };
+    (partner.wish, partner.before) = (core.into(), took);
+}
+
+/// Where this thread is to move now, and never again for this wish.
+#[inline]
+pub(crate) fn take_wish() -> Option<u32> {
+    // SAFETY: this thread's own words; a handler that takes the wish in between leaves none.
+    let wish = unsafe { std::mem::take(&mut (*here()).wish) };
+    (wish != 0).then_some(wish as u32)
+}
+
+/// Notes that this thread has moved, or could not. Its turns begin anew: what it waited for its new core is none of them.
+pub(crate) fn note_move(has_moved: bool, now: u64) {
+    // SAFETY: this thread's own words, of which a handler has no use.
+    let partner = unsafe { &mut *here() };
+    if has_moved {
+        partner.since = now;
+    } else {
+        partner.before = 0;
+    }
 }
 
 #[cfg(all(test, not(miri)))]
@@ -64,31 +92,46 @@ mod tests {
             let turns = note_call(&one, || n);
             assert!(!turns.is_partner && turns.took.is_none(), "call {n}");
         }
-        assert_eq!(
-            note_call(&one, || 100),
-            Turns {
-                is_partner: true,
-                took: None
-            }
-        );
+        let turns = note_call(&one, || 100);
+        assert!(turns.is_partner && turns.took.is_none());
         assert!(!note_call(&another, || 0).is_partner);
         assert!(!note_call(&one, || 0).is_partner);
     }
 
-    #[test]
-    fn every_so_often_the_time_of_the_last_calls_is_told_and_of_those_before_a_move() {
-        let one = 1;
-        let mut told = Vec::new();
-        for n in 1..=4 * CALLS {
-            let turns = note_call(&one, || 10 * n);
-            if let Some(took) = turns.took {
-                told.push(took);
-                if told.len() == 1 {
-                    note_move(took.0);
-                }
+    /// Calls one peer at each moment until the time of its turns is told.
+    fn turns(peer: &i32, now: &mut u64) -> (u64, u64) {
+        loop {
+            *now += 10;
+            if let Some(took) = note_call(peer, || *now).took {
+                return took;
             }
         }
-        let each = 10 * CALLS;
-        assert_eq!(told, [(each, 0), (each, each), (each, 0)]);
+    }
+
+    #[test]
+    fn the_time_of_turns_is_told_and_that_of_those_before_a_move() {
+        let (peer, mut now) = (1, 0);
+        const EACH: u64 = 10 * CALLS;
+        assert_eq!(turns(&peer, &mut now), (EACH, 0));
+        wish(7, EACH);
+        assert_eq!(take_wish(), Some(7));
+        assert_eq!(take_wish(), None);
+        now += 1_000_000;
+        note_move(true, now);
+        assert_eq!(turns(&peer, &mut now), (EACH, EACH));
+        assert_eq!(turns(&peer, &mut now), (EACH, 0));
+    }
+
+    #[test]
+    fn a_thread_that_has_not_slept_or_could_not_move_is_not_said_to_have_moved() {
+        let (peer, mut now) = (1, 0);
+        turns(&peer, &mut now);
+        wish(7, 100);
+        assert_eq!(turns(&peer, &mut now).1, 0);
+        assert_eq!(take_wish(), None);
+        wish(7, 100);
+        take_wish();
+        note_move(false, now);
+        assert_eq!(turns(&peer, &mut now).1, 0);
     }
 }

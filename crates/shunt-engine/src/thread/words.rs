@@ -27,17 +27,17 @@ pub(super) struct Words {
     pub(super) partner: Partner,
 }
 
-const _: () = assert!(size_of::<Words>() == 88);
+const _: () = assert!(size_of::<Words>() == 96);
 
 std::arch::global_asm!(
     ".section .tbss.shunt_signals,\"awT\",@nobits",
     ".p2align 3",
     ".type shunt_signals_seen, @object",
-    ".size shunt_signals_seen, 88",
+    ".size shunt_signals_seen, 96",
     ".hidden shunt_signals_seen",
     ".globl shunt_signals_seen",
     "shunt_signals_seen:",
-    ".zero 88",
+    ".zero 96",
     ".text",
 );
 
@@ -109,8 +109,10 @@ pub(super) struct Partner {
     pub(super) calls: u64,
     /// When the turns began that are counted now (ticks).
     pub(super) since: u64,
-    /// How long they took before this thread moved to its peer's core; 0: it has not lately.
+    /// How long they took before this thread moved to its peer's core, or was to move; 0: neither lately.
     pub(super) before: u64,
+    /// 1 + the core to which it is to move before it sleeps next; 0: none.
+    pub(super) wish: u64,
 }
 
 pub(super) fn is_apart() -> bool {
