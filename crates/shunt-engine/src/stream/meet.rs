@@ -126,46 +126,45 @@ fn meet_at(there: u32) {
 mod tests {
     use super::*;
 
-    use crate::both_ends::{BothEnds, one_at_a_time};
+    use crate::both_ends::BothEnds;
 
-    /// What a thread says, and where it is, after many calls for a peer that calls it from core `there`, before it sleeps.
-    fn call_often(there: u32, calls: usize) -> (u32, u32) {
+    #[test]
+    fn a_thread_that_knows_strangers_and_has_called_one_peer_alone_is_to_move_to_its_core() {
+        const THERE: u32 = 1000;
         let ends = BothEnds::attached();
         let [conn, peer] = ends.conns();
-        peer.pair.own.face.caller.store(there, Ordering::Relaxed);
-        for _ in 0..calls {
-            before_call(&conn);
-        }
-        let says = conn.pair.own.face.caller.load(Ordering::Relaxed);
-        meet_peer();
-        (says, sys::core())
-    }
-
-    /// A core on which the calling thread is not, if there are two.
-    fn another_core() -> Option<u32> {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        (cores >= 2).then(|| sys::core() % cores + 1)
+        peer.pair.own.face.caller.store(THERE, Ordering::Relaxed);
+        // What the thread says of itself, and where it is to go, after many calls.
+        let call_often = |calls| {
+            MOVES.due.store(0, Ordering::Relaxed);
+            for _ in 0..calls {
+                before_call(&conn);
+            }
+            let says = conn.pair.own.face.caller.load(Ordering::Relaxed);
+            (says != 0, partner::take_wish())
+        };
+        spin::know_strangers();
+        assert_eq!(call_often(15), (false, None), "too few calls");
+        assert_eq!(call_often(17), (true, Some(THERE)));
+        assert_eq!(call_often(16), (true, Some(THERE)));
+        spin::forget_strangers();
+        assert_eq!(call_often(32), (false, None), "no stranger is known");
+        spin::know_strangers();
+        before_call(&peer);
+        assert_eq!(call_often(15), (false, None), "another one was called");
+        leave_alone();
+        assert_eq!(call_often(32), (true, None), "the program says where");
+        IS_LEFT_ALONE.store(false, Ordering::Relaxed);
+        peer.pair.own.face.caller.store(0, Ordering::Relaxed);
+        assert_eq!(call_often(32), (true, None), "the peer has several peers");
+        spin::forget_strangers();
     }
 
     #[test]
-    fn a_thread_that_knows_strangers_and_has_called_one_peer_alone_moves_to_its_core() {
-        let _alone = one_at_a_time();
-        spin::forget_strangers();
-        let Some(there) = another_core() else {
-            return;
-        };
-        assert_eq!(call_often(there, 64).0, 0, "no stranger is known");
-        spin::know_strangers();
-        assert_eq!(call_often(there, 15).0, 0, "too few calls");
-        let (says, is_at) = call_often(there, 64);
-        assert!(says != 0);
-        assert_eq!(is_at, there);
-        leave_alone();
-        let there = another_core().unwrap();
-        let (says, is_at) = call_often(there, 64);
-        assert_eq!(says, is_at);
-        IS_LEFT_ALONE.store(false, Ordering::Relaxed);
-        spin::forget_strangers();
+    fn a_thread_that_cannot_move_tries_once() {
+        partner::wish(1_000_000, 1000);
+        meet_peer();
+        assert_eq!(partner::take_wish(), None);
     }
 
     #[test]
