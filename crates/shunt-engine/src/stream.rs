@@ -30,6 +30,7 @@ mod holder;
 mod leave;
 mod loan;
 mod mask;
+mod meet;
 mod nic;
 mod owed;
 mod proposal;
@@ -63,6 +64,7 @@ pub(crate) use downgrade::{downgrade, give_up, is_plain};
 pub(crate) use errors::{before_reset, leave_error, socket_error};
 pub(crate) use leave::{leave_ring, leave_to_half_closed};
 pub(crate) use mask::{mask, mask_as_usual, mask_at_a_glance};
+pub(crate) use meet::{leave_alone, meet_peer};
 pub(crate) use nic::hear_news;
 pub(crate) use owed::{
     answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,

@@ -14,6 +14,7 @@ macro_rules! call {
 
 // Behind the macro, which they use.
 pub(crate) mod address;
+mod affinity;
 mod clock;
 mod deep;
 mod fd;
@@ -27,6 +28,7 @@ mod signal;
 mod socket;
 mod standard;
 
+pub(crate) use affinity::move_to_core;
 pub(crate) use clock::{now, ticks, wall_clock};
 
 pub use deep::Objects;

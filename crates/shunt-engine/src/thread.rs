@@ -2,12 +2,14 @@
 //!
 //! * [`identity`], [`owner`], [`alone`]: the process, whose its memory is, and how many threads it has.
 //! * [`token`], [`lock`]: what a thread holds. [`rest`]: how it waits for another's step.
+//! * [`partner`]: whom a thread calls again and again.
 //! * [`words`], [`signals`], [`undisturbed`], [`under_way`], [`sleep`]: what signal handlers find of a thread.
 
 pub(crate) mod alone;
 mod identity;
 mod lock;
 mod owner;
+pub(crate) mod partner;
 mod rest;
 pub(crate) mod signals;
 pub(crate) mod sleep;

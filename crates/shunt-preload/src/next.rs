@@ -210,6 +210,9 @@ next! {
     setns(fd: c_int, kind: c_int) -> c_int = sys!(Sysno::setns, fd, kind);
     #[variadic] prctl(option: c_int, second: c_ulong, third: c_ulong, fourth: c_ulong, fifth: c_ulong) -> c_int
         = sys!(Sysno::prctl, option, second, third, fourth, fifth);
+    sched_setaffinity(process: pid_t, size: usize, cores: *const libc::cpu_set_t) -> c_int
+        = sys!(Sysno::sched_setaffinity, process, size, cores);
+    pthread_setaffinity_np(thread: libc::pthread_t, size: usize, cores: *const libc::cpu_set_t) -> c_int;
     setrlimit(resource: c_uint, new: *const rlimit) -> c_int = sys!(Sysno::setrlimit, resource, new);
     setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int = sys!(Sysno::setrlimit, resource, new);
     prlimit(process: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int

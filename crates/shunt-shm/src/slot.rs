@@ -29,6 +29,8 @@
 //! face.wait                       engine stream/tell.rs `tell`      bits are asked for; the group is cut to 6 bits
 //! face.epoch                      engine stream/tell.rs `call_once` compared only: one call too many or too few, to the peer
 //! face.core                       engine stream/spin.rs `compare`   compared only
+//! face.caller                     engine stream/meet.rs             no core of this thread's: nothing; else the thread moves there, and
+//!                                                                   waits for its turn, once in 10 ms at most, if it knows of strangers itself
 //! face.data, room                 engine wake/call.rs               a datagram to a name; the channel there hears none
 //!                                                                   without its own word (wake/datagram.rs `listen_for`)
 //! progress.read                   ring/producer.rs `is_possible`    `Fault`: the connection ends
@@ -151,6 +153,9 @@ pub struct Face {
     pub data: Address,
     /// The address at which a thread is called that sleeps until the ring has room.
     pub room: Address,
+    /// 1 + the core from which a thread last called the peer, if it has called nobody else lately and strangers have had time slices of its
+    /// process's; 0: otherwise.
+    pub caller: AtomicU32,
 }
 
 impl Face {

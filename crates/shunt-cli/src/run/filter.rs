@@ -12,6 +12,7 @@ const NEEDED: &[Call] = &[
     Call::new("ioctl", libc::SYS_ioctl).with(-1, libc::FIONREAD as i32),
     Call::new("fcntl", libc::SYS_fcntl).with(-1, libc::F_GETFD),
     Call::new("prctl", libc::SYS_prctl).with(libc::PR_GET_NAME, 0),
+    Call::new("prctl", libc::SYS_prctl).with(libc::PR_GET_SECCOMP, 0),
     Call::new("accept4", libc::SYS_accept4),
     Call::new("bind", libc::SYS_bind),
     Call::new("close", libc::SYS_close),

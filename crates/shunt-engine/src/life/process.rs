@@ -163,6 +163,11 @@ pub fn before_new_identity() {
     }
 }
 
+/// Before the program says where one of its threads, or of another process's, runs: the library moves none of its own from then on.
+pub fn before_affinity() {
+    stream::leave_alone();
+}
+
 /// Before the process changes its groups: what it connects and accepts is theirs from then on.
 pub fn before_new_group() {
     if thread::owns_memory() {

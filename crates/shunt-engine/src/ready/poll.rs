@@ -310,6 +310,7 @@ unsafe fn sleep(
     seen: Seen,
 ) -> Outcome {
     control::look();
+    stream::meet_peer();
     let (mut crowded, mut interrupted) = (false, false);
     loop {
         wait_at_listeners(fds, scratch.waits, limit);

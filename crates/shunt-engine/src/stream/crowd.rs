@@ -96,11 +96,17 @@ impl Crowd {
     /// Whether strangers want the cores.
     #[inline]
     pub(super) fn is_there(&self, now: u64) -> bool {
-        // A time that is too far away is none: the counter has begun anew.
-        let lasts = |until: &AtomicU64| {
-            (1..=LONG).contains(&until.load(Ordering::Relaxed).wrapping_sub(now))
-        };
-        lasts(&self.until) || lasts(&self.heard)
+        lasts(&self.until, now) || lasts(&self.heard, now)
+    }
+
+    /// Whether this process has seen that itself.
+    pub(super) fn is_known(&self, now: u64) -> bool {
+        lasts(&self.until, now)
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget(&self) {
+        self.until.store(0, Ordering::Relaxed);
     }
 
     /// Takes over what another process says, which may be anything.
@@ -151,6 +157,13 @@ impl Crowd {
     }
 }
 
+/// Whether that time is still to come.
+#[inline]
+fn lasts(until: &AtomicU64, now: u64) -> bool {
+    // A time that is too far away is none: the counter has begun anew.
+    (1..=LONG).contains(&until.load(Ordering::Relaxed).wrapping_sub(now))
+}
+
 /// An absence longer than this (about 1.15 ms) is mostly no series of short turns: the yield has
 /// given a stranger a time slice (1.4 ms on two cores, and more where there are more).
 const SLICE: u64 = 3_000_000;
@@ -175,7 +188,12 @@ impl Stranger {
     /// Whether a stranger had such a yield not long ago.
     #[inline]
     pub(super) fn is_there(&self, now: u64) -> bool {
-        (1..=LONG).contains(&self.until.load(Ordering::Relaxed).wrapping_sub(now))
+        lasts(&self.until, now)
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget(&self) {
+        self.until.store(0, Ordering::Relaxed);
     }
 
     /// Notes that a yield to a peer which may be on another core ended at `now`, after other

@@ -8,8 +8,8 @@ use shunt_shm::atomic::{AtomicU32, full, light};
 use shunt_shm::slot;
 use shunt_shm::wake::Address;
 
-use super::Conn;
 use super::owed::publish;
+use super::{Conn, meet};
 use crate::link::Pair;
 use crate::socket::Socket;
 use crate::thread::give;
@@ -146,11 +146,9 @@ impl Conn<'_> {
             let door = link.peer().door(group);
             if door.sleepers.load(Ordering::Relaxed) != 0 {
                 let epoch = door.epoch.load(Ordering::Acquire);
-                note(call_once(
-                    &link.own().tail(group).called,
-                    epoch,
-                    &door.address,
-                ));
+                let called = &link.own().tail(group).called;
+                self.before_call(called, epoch, news);
+                note(call_once(called, epoch, &door.address));
             }
         }
         if sleeping {
@@ -160,12 +158,20 @@ impl Conn<'_> {
                 News::Data => (&sending.called, &face.data),
                 News::Room => (&sending.called_for_room, &face.room),
             };
+            self.before_call(called, epoch, news);
             note(call_once(called, epoch, at));
         }
         if overdue {
             self.look_at_sleeper();
         }
         !failed
+    }
+
+    /// If the peer is about to be called because of data: it may be better to call it from its own core.
+    fn before_call(&self, called: &AtomicU32, epoch: u32, news: News) {
+        if news == News::Data && called.load(Ordering::Relaxed) != epoch && !self.is_mirrored() {
+            meet::before_call(self);
+        }
     }
 
     /// A thread that was called and has not come may have been killed. This asks the kernel about that now and

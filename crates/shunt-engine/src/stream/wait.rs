@@ -15,6 +15,7 @@ use shunt_shm::wake::Address;
 use super::Conn;
 use super::downgrade::downgrade;
 use super::leave::leave_if_ending;
+use super::meet::meet_peer;
 use super::owed;
 use super::spin::{self, Peer, Spin};
 use super::want::{Deadline, Want, is_interrupted, is_ready, lost, must_be_called, token};
@@ -138,6 +139,7 @@ fn sleep(
     stay: &Stay,
     seen: Seen,
 ) -> Result<Waited, Errno> {
+    meet_peer();
     // Closed under a call that was awake: nothing is left to sleep on.
     if !stay.enter(conn) {
         return Err(lost(seen));

@@ -23,19 +23,21 @@ pub(super) struct Words {
     pub(super) calls: u32,
     /// 1 + the number of the place where this thread sleeps; 0: none.
     pub(super) place: c_int,
+    /// Whom this thread calls ([`super::partner`]).
+    pub(super) partner: Partner,
 }
 
-const _: () = assert!(size_of::<Words>() == 56);
+const _: () = assert!(size_of::<Words>() == 96);
 
 std::arch::global_asm!(
     ".section .tbss.shunt_signals,\"awT\",@nobits",
     ".p2align 3",
     ".type shunt_signals_seen, @object",
-    ".size shunt_signals_seen, 56",
+    ".size shunt_signals_seen, 96",
     ".hidden shunt_signals_seen",
     ".globl shunt_signals_seen",
     "shunt_signals_seen:",
-    ".zero 56",
+    ".zero 96",
     ".text",
 );
 
@@ -95,6 +97,22 @@ pub(crate) struct Call {
     pub(super) object: *const (),
     /// A number that tells the call from others of this thread.
     pub(super) number: u32,
+}
+
+/// Whom a thread has called last, which sleeps until it is called. All zero: nobody.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Partner {
+    /// Which connection that was for; only compared.
+    pub(super) connection: *const (),
+    /// How many calls for this connection there were in a row.
+    pub(super) calls: u64,
+    /// When the turns began that are counted now (ticks).
+    pub(super) since: u64,
+    /// How long they took before this thread moved to its peer's core, or was to move; 0: neither lately.
+    pub(super) before: u64,
+    /// 1 + the core to which it is to move before it sleeps next; 0: none.
+    pub(super) wish: u64,
 }
 
 pub(super) fn is_apart() -> bool {

@@ -1,11 +1,11 @@
-//! Changes of user, root, rights and limits. After a change of user or root the process
+//! Changes of user, root, rights, limits and cores. After a change of user or root the process
 //! might no longer reach the daemon that serves it now, so it is reached before.
 //! Servers that drop their rights before they open a socket (memcached, nginx's
 //! workers) would otherwise never be shunted.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
-use libc::{gid_t, pid_t, rlimit, rlimit64, uid_t};
+use libc::{cpu_set_t, gid_t, pid_t, pthread_t, rlimit, rlimit64, uid_t};
 use shunt_engine::life;
 
 use crate::call::quietly;
@@ -100,6 +100,28 @@ unsafe extern "C-unwind" fn chroot(path: *const c_char) -> c_int {
     quietly(life::before_new_identity);
     // SAFETY: the caller keeps the function's contract.
     unsafe { next::chroot(path) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn sched_setaffinity(
+    process: pid_t,
+    size: usize,
+    cores: *const cpu_set_t,
+) -> c_int {
+    quietly(life::before_affinity);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::sched_setaffinity(process, size, cores) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pthread_setaffinity_np(
+    thread: pthread_t,
+    size: usize,
+    cores: *const cpu_set_t,
+) -> c_int {
+    quietly(life::before_affinity);
+    // SAFETY: the caller keeps the function's contract.
+    unsafe { next::pthread_setaffinity_np(thread, size, cores) }
 }
 
 /// Variadic in C; arguments that the option does not ask for are garbage.

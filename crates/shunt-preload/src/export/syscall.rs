@@ -113,6 +113,7 @@ fn concerns_us(number: c_long) -> bool {
             | libc::SYS_setfsuid
             | libc::SYS_setfsgid
             | libc::SYS_setrlimit
+            | libc::SYS_sched_setaffinity
             | libc::SYS_prlimit64
             | libc::SYS_unshare
             | libc::SYS_setns
@@ -453,6 +454,10 @@ unsafe fn process_wide(number: c_long, [a, b, c, ..]: [c_long; 6]) -> Outcome {
         | libc::SYS_setfsuid
         | libc::SYS_setfsgid => {
             quietly(life::before_own_identity);
+            Outcome::Kernel
+        }
+        libc::SYS_sched_setaffinity => {
+            life::before_affinity();
             Outcome::Kernel
         }
         libc::SYS_setrlimit if first as c_uint == libc::RLIMIT_NOFILE => limiting(pointer(b)),

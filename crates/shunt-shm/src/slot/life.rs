@@ -45,6 +45,7 @@ impl Slot {
         self.face.again.store(0, o);
         self.face.epoch.store(0, o);
         self.face.core.store(0, o);
+        self.face.caller.store(0, o);
         self.face.data.say(Address::NOWHERE, 0);
         self.face.room.say(Address::NOWHERE, 0);
         self.sending.token.reset();
@@ -88,6 +89,7 @@ impl Slot {
         self.face.state.store(READY, o);
         self.face.wait.store(self.face.wait.load(o) & FENCED, o);
         self.face.core.store(0, o);
+        self.face.caller.store(0, o);
         self.options.most.store(0, o);
         self.options.error.store(0, o);
         self.options.reset_told.store(0, o);

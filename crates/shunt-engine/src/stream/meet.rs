@@ -1,0 +1,189 @@
+//! Two ends that call each other and nobody else, on two cores that strangers want: one of them moves to the other's core.
+//!
+//! On two cores each call wakes a thread that shares its core with a stranger, and has to wait for that one. On one core the two take turns: a
+//! thread that goes to sleep makes way for the one that it has just called, and the stranger has its share as before. The scheduler places them
+//! on one core or on two as it happens (beside two busy loops 120,000 round trips a second on one core, 10,000 on two).
+//!
+//! So each end says from which core it calls its peer, if it has lately called nobody else ([`partner`]) and has itself given time slices to strangers. An end
+//! that finds such a peer on another core moves there, as the last thing before it sleeps: it may have to wait for its turn there, and holds nothing then. How
+//! often that is tried depends on what the last move has given. An end that knows of no strangers, as one that has a core for itself, neither moves nor is moved to.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Conn, spin};
+use crate::thread::partner::{self, Turns};
+use crate::thread::{self, undisturbed};
+use crate::{config, sys};
+
+/// A move is tried again after this time (ticks, about 10 ms), …
+const FIRST: u64 = 26_000_000;
+/// … after twice the time if it has not helped, and after this at most (about 1.3 s).
+const LAST: u64 = FIRST << 7;
+
+/// When threads of this process may move. Its words are hints: threads that change them at the same time may lose
+/// what one of them has seen.
+struct Moves {
+    /// When one is due, …
+    due: AtomicU64,
+    /// … and how long after the last one that is.
+    pause: AtomicU64,
+}
+
+static MOVES: Moves = Moves::new();
+
+impl Moves {
+    const fn new() -> Self {
+        Self {
+            due: AtomicU64::new(0),
+            pause: AtomicU64::new(FIRST),
+        }
+    }
+
+    fn are_due(&self, now: u64) -> bool {
+        let left = self.due.load(Ordering::Relaxed).wrapping_sub(now);
+        // A time that is too far away is none: the counter has begun anew.
+        !(1..=LAST).contains(&left)
+    }
+
+    /// A thread moves now.
+    fn begin(&self, now: u64) {
+        let pause = self.pause.load(Ordering::Relaxed);
+        self.due.store(now.wrapping_add(pause), Ordering::Relaxed);
+    }
+
+    /// The turns after a move took `took` ticks, those before it `before`. It has helped if they are a quarter shorter.
+    fn judge(&self, took: u64, before: u64) {
+        let helped = took < before - before / 4;
+        let pause = self.pause.load(Ordering::Relaxed);
+        let next = if helped { FIRST } else { (2 * pause).min(LAST) };
+        let more = next.wrapping_sub(pause);
+        self.pause.store(next, Ordering::Relaxed);
+        self.due.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// Whether the program says itself where its threads run.
+static IS_LEFT_ALONE: AtomicBool = AtomicBool::new(false);
+
+/// The program says itself where a thread runs: none of this process's is moved from now on.
+pub(crate) fn leave_alone() {
+    IS_LEFT_ALONE.store(true, Ordering::Relaxed);
+}
+
+/// This thread is about to call the peer because of something to read. With the sending token.
+pub(super) fn before_call(conn: &Conn) {
+    let own = &conn.pair.own.face;
+    let Turns { is_partner, took } = partner::note_call(own, sys::ticks);
+    let here = if is_partner && spin::knows_strangers(sys::ticks()) {
+        sys::core()
+    } else {
+        0
+    };
+    // The peer has the line in its cache: written only where need be.
+    if own.caller.load(Ordering::Relaxed) != here {
+        own.caller.store(here, Ordering::Relaxed);
+    }
+    if let Some((took, before)) = took {
+        consider(conn, here, took, before);
+    }
+}
+
+/// Decides whether this thread moves to the core of its peer before it sleeps. The last turns took `took` ticks, those before a
+/// move `before`.
+fn consider(conn: &Conn, here: u32, took: u64, before: u64) {
+    if before != 0 {
+        MOVES.judge(took, before);
+    }
+    let there = conn.pair.peer.face.caller.load(Ordering::Relaxed);
+    let apart = here != 0 && there != 0 && here != there;
+    let now = sys::ticks();
+    if apart && MOVES.are_due(now) && !IS_LEFT_ALONE.load(Ordering::Relaxed) {
+        MOVES.begin(now);
+        partner::wish(there, took);
+    }
+}
+
+/// This thread is about to sleep, and holds nothing: it moves to the core of its peer, if that was decided.
+#[inline]
+pub(crate) fn meet_peer() {
+    if let Some(there) = partner::take_wish() {
+        meet_at(there);
+    }
+}
+
+#[cold]
+fn meet_at(there: u32) {
+    let may = thread::owns_memory() && !config::is_confined();
+    let moved = may && undisturbed::all_of(|| sys::move_to_core(there - 1));
+    partner::note_move(moved, sys::ticks());
+    if !moved {
+        // As one that has not helped.
+        MOVES.judge(1, 1);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::both_ends::BothEnds;
+
+    #[test]
+    fn a_thread_that_knows_strangers_and_has_called_one_peer_alone_is_to_move_to_its_core() {
+        const THERE: u32 = 1000;
+        let ends = BothEnds::attached();
+        let [conn, peer] = ends.conns();
+        peer.pair.own.face.caller.store(THERE, Ordering::Relaxed);
+        // What the thread says of itself, and where it is to go, after many calls.
+        let call_often = |calls| {
+            MOVES.due.store(0, Ordering::Relaxed);
+            for _ in 0..calls {
+                before_call(&conn);
+            }
+            let says = conn.pair.own.face.caller.load(Ordering::Relaxed);
+            (says != 0, partner::take_wish())
+        };
+        spin::know_strangers();
+        assert_eq!(call_often(15), (false, None), "too few calls");
+        assert_eq!(call_often(17), (true, Some(THERE)));
+        assert_eq!(call_often(16), (true, Some(THERE)));
+        spin::forget_strangers();
+        assert_eq!(call_often(32), (false, None), "no stranger is known");
+        spin::know_strangers();
+        before_call(&peer);
+        assert_eq!(call_often(15), (false, None), "another one was called");
+        leave_alone();
+        assert_eq!(call_often(32), (true, None), "the program says where");
+        IS_LEFT_ALONE.store(false, Ordering::Relaxed);
+        peer.pair.own.face.caller.store(0, Ordering::Relaxed);
+        assert_eq!(call_often(32), (true, None), "the peer has several peers");
+        spin::forget_strangers();
+    }
+
+    #[test]
+    fn a_thread_that_cannot_move_tries_once() {
+        partner::wish(1_000_000, 1000);
+        meet_peer();
+        assert_eq!(partner::take_wish(), None);
+    }
+
+    #[test]
+    fn moves_that_help_are_tried_again_soon_and_others_less_and_less_often() {
+        let moves = Moves::new();
+        let mut now = 1 << 40;
+        let mut pause = |took: u64| {
+            assert!(moves.are_due(now));
+            moves.begin(now);
+            moves.judge(took, 1000);
+            let began = now;
+            while !moves.are_due(now) {
+                now += FIRST / 10;
+            }
+            (now - began) / FIRST
+        };
+        assert_eq!([700, 100, 740].map(&mut pause), [1, 1, 1]);
+        assert_eq!([760, 1000, 9000].map(&mut pause), [2, 4, 8]);
+        assert_eq!([1000; 6].map(&mut pause), [16, 32, 64, 128, 128, 128]);
+        assert_eq!(pause(500), 1);
+    }
+}

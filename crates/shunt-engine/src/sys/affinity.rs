@@ -1,0 +1,167 @@
+//! On which cores a thread may run.
+
+use libc::c_int;
+
+use super::Errno;
+
+/// Numbers of cores that are told apart.
+const CORES: usize = 1024;
+
+/// A set of cores, as the kernel takes it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Cores([u64; CORES / 64]);
+
+impl Cores {
+    const ALL: Self = Self([u64::MAX; CORES / 64]);
+
+    fn only(core: usize) -> Self {
+        let mut cores = Self([0; CORES / 64]);
+        cores.0[core / 64] = 1 << (core % 64);
+        cores
+    }
+
+    fn has(&self, core: usize) -> bool {
+        self.0[core / 64] >> (core % 64) & 1 != 0
+    }
+
+    /// Those of this thread that are there. `Err`: the kernel tells more apart, or refuses.
+    fn allowed() -> Result<Self, Errno> {
+        let mut cores = Self([0; CORES / 64]);
+        call!(
+            sched_getaffinity,
+            0,
+            size_of::<Self>(),
+            cores.0.as_mut_ptr()
+        )?;
+        Ok(cores)
+    }
+
+    /// Lets this thread run on these. It is on one of them when this returns.
+    fn allow(&self) -> Result<(), Errno> {
+        call!(sched_setaffinity, 0, size_of::<Self>(), self.0.as_ptr()).map(drop)
+    }
+}
+
+/// Moves this thread to the core of that number, from which the scheduler may move it as before. It waits there for its turn. `false`: it
+/// may not run there, or is not scheduled as most threads are, or the kernel does not say, or somebody else has said meanwhile where it may run.
+///
+/// No signal handler of the program's may run meanwhile, which might never return.
+pub(crate) fn move_to_core(core: u32) -> bool {
+    let core = core as usize;
+    if core >= CORES || filters_calls() || !is_usual() {
+        return false;
+    }
+    let Ok(before) = Cores::allowed() else {
+        return false;
+    };
+    let only = Cores::only(core);
+    if !before.has(core) || before == only || only.allow().is_err() {
+        return false;
+    }
+    let is_mine = Cores::allowed() == Ok(only);
+    if is_mine {
+        give_back(&before);
+    }
+    is_mine
+}
+
+/// Lets this thread run where it could before.
+fn give_back(before: &Cores) {
+    // Not `before` at once: cores that this thread gets later, by a larger cpuset, would be none of its own.
+    let _ = Cores::ALL.allow();
+    if Cores::allowed() != Ok(*before) {
+        let _ = before.allow();
+    }
+}
+
+/// Whether this thread is scheduled as most are: one that gets the core when nobody else wants it (`SCHED_IDLE`) might wait for long.
+fn is_usual() -> bool {
+    call!(sched_getscheduler, 0) == Ok(libc::SCHED_OTHER as usize)
+}
+
+/// Whether the kernel asks a filter (`seccomp`) about this thread's system calls, which may end the process for one that the
+/// program does not make.
+fn filters_calls() -> bool {
+    const NO_FILTER: usize = 0;
+    let nothing: c_int = 0;
+    call!(
+        prctl,
+        libc::PR_GET_SECCOMP,
+        nothing,
+        nothing,
+        nothing,
+        nothing
+    ) != Ok(NO_FILTER)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    use crate::sys;
+
+    /// What a thread of its own sees, which may do with its cores what it likes.
+    fn in_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        std::thread::spawn(work).join().unwrap()
+    }
+
+    fn numbers(cores: &Cores) -> Vec<usize> {
+        (0..CORES).filter(|&core| cores.has(core)).collect()
+    }
+
+    #[test]
+    fn a_thread_that_was_moved_may_run_where_it_could_before() {
+        in_thread(|| {
+            let before = Cores::allowed().unwrap();
+            for core in numbers(&before) {
+                let moved = move_to_core(core as u32);
+                assert_eq!(moved, before != Cores::only(core) && !filters_calls());
+                assert!(Cores::allowed() == Ok(before));
+            }
+        });
+    }
+
+    #[test]
+    fn a_thread_is_moved_to_no_core_but_its_own() {
+        in_thread(|| {
+            let [first, second, ..] = numbers(&Cores::allowed().unwrap())[..] else {
+                return;
+            };
+            Cores::only(first).allow().unwrap();
+            assert!(!move_to_core(second as u32) && !move_to_core(first as u32));
+            assert!(Cores::allowed() == Ok(Cores::only(first)));
+            assert_eq!(sys::core(), first as u32 + 1);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_had_few_cores_has_no_others_afterwards() {
+        in_thread(|| {
+            let all = Cores::allowed().unwrap();
+            for core in numbers(&all) {
+                give_back(&Cores::only(core));
+                assert!(Cores::allowed() == Ok(Cores::only(core)));
+            }
+            give_back(&all);
+            assert!(Cores::allowed() == Ok(all));
+        });
+    }
+
+    #[test]
+    fn a_thread_for_spare_time_is_not_moved() {
+        in_thread(|| {
+            let priority = libc::sched_param { sched_priority: 0 };
+            // SAFETY: it only reads the structure.
+            let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const priority) };
+            assert_eq!(set, 0);
+            for core in numbers(&Cores::allowed().unwrap()) {
+                assert!(!move_to_core(core as u32));
+            }
+        });
+    }
+
+    #[test]
+    fn a_number_that_no_core_has_moves_nobody() {
+        assert!(!move_to_core(CORES as u32 - 1) && !move_to_core(u32::MAX));
+    }
+}
