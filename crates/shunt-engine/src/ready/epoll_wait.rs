@@ -439,12 +439,18 @@ unsafe fn real_wait(
     let found = match unsafe { sleep_on(set, fd, room, limit, mask, seen, undo) } {
         // Events that came with a signal are told first, as in the kernel.
         Err(libc::EINTR) => {
-            let found = room.ask(fd, room.len());
+            let found = room.ask(now_at(set, fd), room.len());
             found.ok().filter(|&n| n > 0).ok_or(libc::EINTR)
         }
         found => found,
     };
     found.map(|n| n as isize)
+}
+
+/// The number of a set on which a thread has slept by the number `fd`. The program may have closed that meanwhile, and given
+/// it to another set, whose events are not this wait's.
+fn now_at(set: Option<&Set>, fd: c_int) -> c_int {
+    set.map_or(fd, Set::fd)
 }
 
 /// Sleeps until the kernel's set has something, and takes that.
@@ -466,7 +472,7 @@ unsafe fn sleep_on(
     if set.is_some_and(Set::naps) {
         // SAFETY: the caller's promise.
         unsafe { Sleep::poll(&mut [], left, mask, seen, undo) }?;
-        return room.ask(fd, most);
+        return room.ask(now_at(set, fd), most);
     }
     if outer.is_some() || limit.fine && left.is_some() {
         // The latter would be `epoll_pwait2`, which not every kernel has.
@@ -479,7 +485,7 @@ unsafe fn sleep_on(
         if let Some(set) = outer {
             set.expose_nested();
         }
-        return room.ask(fd, most);
+        return room.ask(now_at(set, fd), most);
     }
     // Milliseconds, rounded up: a wait is never shorter than asked for.
     let ms = left.map_or(-1, |t| {
