@@ -55,7 +55,7 @@ static void add(struct end *e, int set, int fd, int number)
     MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
 }
 
-// How often the set has told of one that it has, of so many times; what came there is received.
+// In how many of `times` waits the set has told of one that it has; what came there is received.
 static int told(int set, const int *fds, int times)
 {
     struct epoll_event event;

@@ -461,7 +461,7 @@ __attribute__((unused)) static size_t get(int fd, void *buf, size_t n)
     return done;
 }
 
-// A child of the client's end has a connection of its own, on which it has asked so many times.
+// A child of the client's end has a connection of its own, on which it has asked `times` times.
 __attribute__((unused)) static int child_asks(struct end *e, int times)
 {
     char answer[4];

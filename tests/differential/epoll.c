@@ -744,7 +744,7 @@ static void across_warm_up(struct end *e)
     }
 }
 
-// A wait tells of so many at once.
+// A wait tells of `count` at once.
 static void await_told(struct end *e, int ep, int count)
 {
     struct epoll_event ev[64];

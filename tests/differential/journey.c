@@ -371,7 +371,7 @@ static void copies(struct end *e)
         T(recv(FD, buf, 200, MSG_WAITALL));
         say(e, "%ld", check(buf, 200, 100, 1));
         MUST(close(copy));
-        // Where so many are allowed: out of reach of a table's first part.
+        // Where that number is allowed: out of reach of a table's first part.
         int far = fcntl(FD, F_DUPFD_CLOEXEC, 1500);
         T(send(far < 0 ? FD : far, "far", 3, 0));
         close(far);

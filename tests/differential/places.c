@@ -17,7 +17,7 @@ static char *place(int last)
 
 static void release(char *place) { munmap(place - 2 * page, 3 * page); }
 
-// The page holds so many bytes from now on, and may only be read.
+// The page holds these `n` bytes from now on, and may only be read.
 static void *fixed(char *place, const void *bytes, size_t n)
 {
     mprotect(place, page, PROT_READ | PROT_WRITE);

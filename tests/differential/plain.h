@@ -261,7 +261,7 @@ static void plain_end(struct end *e, struct plain *p)
 
 enum { FEW = 10, MUCH = 100000, FULL = 0 };
 
-// Send so many bytes, or as many as fit; returns how many.
+// Send `n` bytes, or as many as fit; returns how many.
 __attribute__((unused)) static size_t send_some(struct end *e, size_t n, unsigned seed)
 {
     if (n == FULL)

@@ -429,7 +429,7 @@ static void sent_before_it_is_accepted(struct end *e)
     say(e, "wrong: %d", wrong);
 }
 
-// Opens so many files, or as many as there can be; how many there are.
+// Opens `most` files, or as many as there can be; how many there are.
 static int take_all(int *fds, int most)
 {
     int n = 0;

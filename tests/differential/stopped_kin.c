@@ -22,7 +22,7 @@ static void rings(int sig)
     alarms++;
 }
 
-// A call that does not wait, one that waits for so long, and one that a signal interrupts come back. What they find
+// A call that does not wait, one that waits for a given time, and one that a signal interrupts come back. What they find
 // may depend on where the other one was stopped.
 static void come_back(struct end *e)
 {

@@ -15,7 +15,7 @@ static void limit(struct end *e, int option, int ms)
         say(e, "setsockopt: %s", errname(errno));
 }
 
-// Make the call and say whether it took about so long at least. The kernel counts ticks from
+// Make the call and say whether it took about `ms` milliseconds at least. The kernel counts ticks from
 // the last that it has seen, which may be some milliseconds ago on a busy virtual machine.
 #define TIMED(call, ms) \
     do { \

@@ -288,7 +288,7 @@ def ratio(rate, native):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loops", default="0,2,4,8", help="numbers of busy loops (0,2,4,8)")
-    parser.add_argument("--rounds", type=int, default=5, help="medians of so many (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="number of which medians are taken (5)")
     parser.add_argument("--seconds", type=int, default=1, help="how long each client asks (1)")
     parser.add_argument("--only", default="", help="loads whose names begin so, separated by commas (all)")
     parser.add_argument("--control", action="store_true", help="run a third time, without Shunt again")

@@ -83,7 +83,7 @@ def measure(options, daemon):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=60, help="so many pairs (60)")
+    parser.add_argument("--rounds", type=int, default=60, help="number of pairs (60)")
     parser.add_argument("--seconds", type=int, default=1, help="how long each takes (1)")
     parser.add_argument("--processors", help="of netperf and of netserver, such as 0,0 (any)")
     parser.add_argument("--control", action="store_true", help="start no shuntd: how much of the ratio is chance")

@@ -224,7 +224,7 @@ def measure(options, load, reader, daemon):
 
 def tell(name, pairs, looks, worked):
     ratios = sorted(watched / alone if alone else math.inf for watched, alone in pairs)
-    # Of so many values so many are below the true median, or above it, in 2.5 of 100 cases.
+    # In 2.5 of 100 cases more values than this are below the true median, and in as many above it.
     out = max(int(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios))), 0)
     low, high = ratios[out], ratios[-1 - out]
     alone = statistics.median(rate for _, rate in pairs)

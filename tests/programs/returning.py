@@ -43,7 +43,7 @@ def row():
 
 
 def until(connection, path, ring=-1):
-    """Talks until the path is that, and more than so many bytes went by ring."""
+    """Talks until the path is that, and more than `ring` bytes went by ring."""
     end = time.monotonic() + PATIENCE
     while True:
         talk(connection, 20)

@@ -78,7 +78,7 @@ enum Task {
         /// own test chooses
         #[arg(long)]
         upgrade: Option<String>,
-        /// So many times one after the other
+        /// Number of times, one after the other
         #[arg(long, default_value_t = 1)]
         repeat: u32,
     },

@@ -191,7 +191,7 @@ mod tests {
             let name = format!("shunt-follow-{name}.{}", std::process::id());
             Job::spawn(&name, &directory, Command::new("sh").args(["-c", script])).unwrap()
         };
-        // Longer than the silence, though never silent for so long.
+        // It takes longer than the silence that is allowed, but is never silent for that time.
         let mut talks = start(
             "talks",
             "for i in 1 2 3 4; do echo $i; sleep 0.5; done; exit 3",

@@ -25,13 +25,13 @@ pub(crate) struct Options {
     /// One `shuntd --system`, which is killed, too, between two network namespaces with translated addresses (as root)
     #[arg(long, conflicts_with_all = ["native", "family"])]
     system: bool,
-    /// End after so many kills, which come faster than else
+    /// End after this number of kills, which come faster than else
     #[arg(long, conflicts_with = "family")]
     kills: Option<u64>,
-    /// Send all connections back to TCP at every so-many-th wait of a process
+    /// Number of waits of a process after which it sends all connections back to TCP, again and again
     #[arg(long, value_name = "WAITS")]
     restless: Option<u32>,
-    /// Pause at one in so many steps of a change of way, up to 0.4 ms
+    /// Of this number of steps of a change of way, pause at one, up to 0.4 ms
     #[arg(long, value_name = "STEPS")]
     hesitant: Option<u32>,
     /// Repeat the choices of an earlier run
@@ -87,7 +87,7 @@ pub(crate) fn short_family() -> Result<String> {
     follow("soak-family", command(true, 30, false), 120)
 }
 
-/// Runs one that is to end within so many seconds.
+/// Runs one that is to end within this number of seconds.
 fn follow(name: &str, mut command: Command, seconds: u64) -> Result<String> {
     let mut job = Job::spawn(name, &root().join("target"), &mut command)?;
     let status = job.wait(Duration::from_secs(seconds), &[])?;

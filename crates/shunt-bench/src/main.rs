@@ -84,7 +84,7 @@ struct RunOptions {
     /// List the names and stop
     #[arg(long)]
     list: bool,
-    /// Run so many busy loops beside every measurement, on any core
+    /// Number of busy loops that run beside every measurement, on any core
     #[arg(long, value_name = "LOOPS", default_value_t = 0)]
     busy: usize,
     /// The two cores to use, by number

@@ -38,7 +38,7 @@ shunt-soak family [--minutes N | --seconds N] [--seed N] [--mischief LIST]
                  many connections of few processes
   --shunt PATH   run the workers by `PATH run`
   --native       run them without Shunt: a check of the soak itself
-  --kills        end after so many kills, which come faster than else
+  --kills        end after this number of kills, which come faster than else
   --system       start this `shuntd --system` for all, and kill it, too
   --apart        servers in the network namespace of the first process, clients in that of the second; these ask at
                  such addresses

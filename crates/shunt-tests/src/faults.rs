@@ -57,7 +57,7 @@ pub(crate) struct Options {
     /// Only this errno.
     #[arg(long)]
     errno: Option<String>,
-    /// So many of the first calls at a place are refused one by one, beside the last one and all of them.
+    /// Number of the first calls at a place that are refused one by one, beside the last one and all of them.
     #[arg(long, default_value_t = 2)]
     depth: u64,
     /// Each call once: at the first case that makes it, one errno, once and every time.

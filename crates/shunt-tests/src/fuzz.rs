@@ -44,7 +44,7 @@ pub(crate) struct Options {
     /// The first seed; the others follow it
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// So many seeds, whatever time they take
+    /// Number of seeds, whatever time they take
     #[arg(long)]
     seeds: Option<u64>,
     /// When connections are moved

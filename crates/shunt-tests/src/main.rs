@@ -62,11 +62,11 @@ struct Args {
         default_value = "both,client,server,adaptive"
     )]
     modes: Vec<Mode>,
-    /// Shunted ends send all their connections back to TCP at every so many waits. Cases that
+    /// Number of waits after which shunted ends send all their connections back to TCP, again and again. Cases that
     /// count edges, or know how much room there is, are left out.
     #[arg(long, value_name = "WAITS", value_parser = clap::value_parser!(u32).range(1..))]
     restless: Option<u32>,
-    /// Their threads pause between one of so many steps of such a change. Cases that make very
+    /// Of this number of steps of such a change, their threads pause after one. Cases that make very
     /// many calls are left out.
     #[arg(long, value_name = "STEPS", requires = "restless",
           value_parser = clap::value_parser!(u32).range(1..))]

@@ -115,7 +115,7 @@ pub(crate) struct Client {
     outbox: VecDeque<(Message, Option<Passed>)>,
     /// Rows that it asked for, sent as far as its socket takes them.
     pub(crate) rows: VecDeque<Message>,
-    /// It takes so many of them in one datagram.
+    /// The number of them that it takes in one datagram.
     pub(crate) together: usize,
     /// What its user's share has been charged for it.
     pub(crate) counted: Counted,

@@ -5,7 +5,7 @@ that checks every byte.
     echo.py client ADDRESS PORT KEY MESSAGES [ITS OWN PORT]
     echo.py lasting ADDRESS PORT KEY FILE    until there is such a file
     echo.py crowd-server PORT KEY CONNECTIONS                       all at once, each in a thread of its own
-    echo.py crowd-client ADDRESS PORT KEY MESSAGES CONNECTIONS      so many messages by each
+    echo.py crowd-client ADDRESS PORT KEY MESSAGES CONNECTIONS      this number of messages by each
 """
 import os
 import socket

@@ -1,6 +1,6 @@
 """Has PostgreSQL send a table and take it back, and compares both: postgresql_check.py PORT ADDRESS PAUSE PSQL
 
-The connections with a table begin with a hundred commands that take so long (in seconds): they are paired by then,
+The connections with a table begin with a hundred commands that take PAUSE seconds: they are paired by then,
 however busy the machine is. Exits with 1 on any difference.
 """
 import hashlib

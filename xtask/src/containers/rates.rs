@@ -15,7 +15,7 @@ pub(crate) struct Rates {
     /// Instead of the tests: how many requests a second real programs serve in containers, with and without Shunt
     #[arg(long)]
     pub(super) rates: bool,
-    /// Medians of so many
+    /// Number of which medians are taken
     #[arg(long, requires = "rates", default_value_t = 5)]
     rounds: usize,
     /// Measure the programs without Shunt once more: how much of a ratio is chance

@@ -17,7 +17,7 @@ pub(super) const SHARED: &str = "/trial";
 const ECHO: &str = include_str!("../containers/echo.py");
 /// The least share of bytes by ring: those before the connection has shown that it will live go by TCP.
 const MOST: f64 = 0.95;
-/// So long a step inside may take.
+/// The time that a step inside may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// It ends with this value.

@@ -117,7 +117,7 @@ fn reload(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the master has started workers so many times and hears signals, as what comes
+/// Waits until the master has started workers this number of times and hears signals, as what comes
 /// before that it forgets, and until its workers do: `SIGUSR1`, by which the next reload ends
 /// them, kills one that has no handler yet.
 fn wait_loaded(lab: &Lab, times: usize) -> Result<()> {

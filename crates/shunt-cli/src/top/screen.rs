@@ -208,7 +208,7 @@ fn draw_table<T: Item>(frame: &mut Frame, area: Rect, sheet: &mut Sheet<T>, styl
     buffer.set_style(part_of(area, 1 + selected as u16, 1), CHOSEN);
 }
 
-/// So wide are columns on a screen of this width: what some leave the others have in equal parts.
+/// The widths of columns on a screen of this width: what some leave the others have in equal parts.
 fn widths<T>(columns: &[&Column<T>], width: u16, spacing: u16) -> Vec<u16> {
     let fixed: u16 = columns.iter().filter_map(|column| column.width).sum();
     let gaps = spacing * (columns.len() as u16 - 1);

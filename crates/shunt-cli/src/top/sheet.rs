@@ -11,7 +11,7 @@ use crate::ss::table::age;
 /// A column of a table.
 pub(super) struct Column<T> {
     pub(super) title: &'static str,
-    /// So wide; `None`: what the others leave, in equal parts.
+    /// Its width in characters; `None`: what the others leave, in equal parts.
     pub(super) width: Option<u16>,
     pub(super) is_right: bool,
     pub(super) on: On,

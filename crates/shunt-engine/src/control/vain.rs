@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_many_in_vain_one_in_so_many_is_made_until_one_is_worth_it() {
+    fn after_many_in_vain_one_of_many_is_made_until_one_is_worth_it() {
         let vain = Vain::new();
         (0..MANY - 1).for_each(|_| vain.note());
         assert!(vain.pays());

@@ -2,7 +2,7 @@
 //! can use its socket again ([`crate::recycle`]).
 //!
 //! ```text
-//! connector:  so many were short │ claims, and waits until the board says so │ connect │ waits until both are attached
+//! connector:  enough were short  │ claims, and waits until the board says so │ connect │ waits until both are attached
 //! acceptor:                                                       accept │ sees that at the board │ claims │ likewise
 //! ```
 //!

@@ -198,7 +198,7 @@ fn who_says_too_much_is_heard_later_and_the_others_are_not() {
 }
 
 #[test]
-fn so_many_are_let_in_from_one_address_and_no_more() {
+fn a_bounded_number_is_let_in_from_one_address() {
     let (port, first) = port();
     let keys = keys();
     let one = start(port, &keys, vec![first]);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_shortened_to_so_many_bytes() {
+    fn buffers_are_shortened_to_a_number_of_bytes() {
         let of = |lengths: [usize; 3]| {
             lengths.map(|iov_len| iovec {
                 iov_base: std::ptr::null_mut(),
