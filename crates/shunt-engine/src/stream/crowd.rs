@@ -104,11 +104,6 @@ impl Crowd {
         lasts(&self.until, now)
     }
 
-    #[cfg(test)]
-    pub(super) fn forget(&self) {
-        self.until.store(0, Ordering::Relaxed);
-    }
-
     /// Takes over what another process says, which may be anything.
     #[inline]
     pub(super) fn learn(&self, until: u64, now: u64) {
@@ -189,11 +184,6 @@ impl Stranger {
     #[inline]
     pub(super) fn is_there(&self, now: u64) -> bool {
         lasts(&self.until, now)
-    }
-
-    #[cfg(test)]
-    pub(super) fn forget(&self) {
-        self.until.store(0, Ordering::Relaxed);
     }
 
     /// Notes that a yield to a peer which may be on another core ended at `now`, after other

@@ -27,6 +27,8 @@ struct Moves {
     due: AtomicU64,
     /// … and how long after the last one that is.
     pause: AtomicU64,
+    /// Whether the program says itself where its threads run, so that none is moved.
+    are_over: AtomicBool,
 }
 
 static MOVES: Moves = Moves::new();
@@ -36,13 +38,14 @@ impl Moves {
         Self {
             due: AtomicU64::new(0),
             pause: AtomicU64::new(FIRST),
+            are_over: AtomicBool::new(false),
         }
     }
 
     fn are_due(&self, now: u64) -> bool {
         let left = self.due.load(Ordering::Relaxed).wrapping_sub(now);
         // A time that is too far away is none: the counter has begun anew.
-        !(1..=LAST).contains(&left)
+        !(1..=LAST).contains(&left) && !self.are_over.load(Ordering::Relaxed)
     }
 
     /// A thread moves now.
@@ -62,19 +65,21 @@ impl Moves {
     }
 }
 
-/// Whether the program says itself where its threads run.
-static IS_LEFT_ALONE: AtomicBool = AtomicBool::new(false);
-
 /// The program says itself where a thread runs: none of this process's is moved from now on.
 pub(crate) fn leave_alone() {
-    IS_LEFT_ALONE.store(true, Ordering::Relaxed);
+    MOVES.are_over.store(true, Ordering::Relaxed);
 }
 
 /// This thread is about to call the peer because of something to read. With the sending token.
 pub(super) fn before_call(conn: &Conn) {
+    note_call(conn, &MOVES, spin::knows_strangers);
+}
+
+/// Says from which core this thread calls, if it calls nobody else and `knows_strangers` at this time (ticks), and decides now and then whether it moves.
+fn note_call(conn: &Conn, moves: &Moves, knows_strangers: impl FnOnce(u64) -> bool) {
     let own = &conn.pair.own.face;
     let Turns { is_partner, took } = partner::note_call(own, sys::ticks);
-    let here = if is_partner && spin::knows_strangers(sys::ticks()) {
+    let here = if is_partner && knows_strangers(sys::ticks()) {
         sys::core()
     } else {
         0
@@ -83,22 +88,16 @@ pub(super) fn before_call(conn: &Conn) {
     if own.caller.load(Ordering::Relaxed) != here {
         own.caller.store(here, Ordering::Relaxed);
     }
-    if let Some((took, before)) = took {
-        consider(conn, here, took, before);
-    }
-}
-
-/// Decides whether this thread moves to the core of its peer before it sleeps. The last turns took `took` ticks, those before a
-/// move `before`.
-fn consider(conn: &Conn, here: u32, took: u64, before: u64) {
+    let Some((took, before)) = took else {
+        return;
+    };
     if before != 0 {
-        MOVES.judge(took, before);
+        moves.judge(took, before);
     }
     let there = conn.pair.peer.face.caller.load(Ordering::Relaxed);
-    let apart = here != 0 && there != 0 && here != there;
     let now = sys::ticks();
-    if apart && MOVES.are_due(now) && !IS_LEFT_ALONE.load(Ordering::Relaxed) {
-        MOVES.begin(now);
+    if here != 0 && there != 0 && here != there && moves.are_due(now) {
+        moves.begin(now);
         partner::wish(there, took);
     }
 }
@@ -131,33 +130,30 @@ mod tests {
     #[test]
     fn a_thread_that_knows_strangers_and_has_called_one_peer_alone_is_to_move_to_its_core() {
         const THERE: u32 = 1000;
-        let ends = BothEnds::attached();
+        let (ends, moves) = (BothEnds::attached(), Moves::new());
         let [conn, peer] = ends.conns();
         peer.pair.own.face.caller.store(THERE, Ordering::Relaxed);
-        // What the thread says of itself, and where it is to go, after many calls.
-        let call_often = |calls| {
-            MOVES.due.store(0, Ordering::Relaxed);
+        // Whether the thread says where it is, and where it is to go, after this many calls.
+        let call = |calls, knows_strangers| {
+            moves.due.store(0, Ordering::Relaxed);
             for _ in 0..calls {
-                before_call(&conn);
+                note_call(&conn, &moves, |_| knows_strangers);
             }
             let says = conn.pair.own.face.caller.load(Ordering::Relaxed);
             (says != 0, partner::take_wish())
         };
-        spin::know_strangers();
-        assert_eq!(call_often(15), (false, None), "too few calls");
-        assert_eq!(call_often(17), (true, Some(THERE)));
-        assert_eq!(call_often(16), (true, Some(THERE)));
-        spin::forget_strangers();
-        assert_eq!(call_often(32), (false, None), "no stranger is known");
-        spin::know_strangers();
-        before_call(&peer);
-        assert_eq!(call_often(15), (false, None), "another one was called");
-        leave_alone();
-        assert_eq!(call_often(32), (true, None), "the program says where");
-        IS_LEFT_ALONE.store(false, Ordering::Relaxed);
+        assert_eq!(call(15, true), (false, None), "too few calls");
+        assert_eq!(call(17, true), (true, Some(THERE)));
+        assert_eq!(call(16, true), (true, Some(THERE)));
+        assert_eq!(call(32, false), (false, None), "no stranger is known");
+        note_call(&peer, &moves, |_| true);
+        assert_eq!(call(15, true), (false, None), "another one was called");
         peer.pair.own.face.caller.store(0, Ordering::Relaxed);
-        assert_eq!(call_often(32), (true, None), "the peer has several peers");
-        spin::forget_strangers();
+        assert_eq!(call(33, true), (true, None), "the peer has several peers");
+        peer.pair.own.face.caller.store(THERE, Ordering::Relaxed);
+        assert_eq!(call(16, true), (true, Some(THERE)));
+        moves.are_over.store(true, Ordering::Relaxed);
+        assert_eq!(call(32, true), (true, None), "the program says where");
     }
 
     #[test]

@@ -193,19 +193,6 @@ pub(super) fn knows_strangers(now: u64) -> bool {
     CROWD.is_known(now) || STRANGER.is_there(now)
 }
 
-/// A stranger has had a time slice just now.
-#[cfg(test)]
-pub(super) fn know_strangers() {
-    STRANGER.note_yield(LONGEST << 6, sys::ticks());
-}
-
-/// No stranger is known.
-#[cfg(test)]
-pub(super) fn forget_strangers() {
-    CROWD.forget();
-    STRANGER.forget();
-}
-
 /// Whether a burst of short waits has gone on for long enough.
 #[inline]
 pub(super) fn is_burst_over(now: u64) -> bool {
