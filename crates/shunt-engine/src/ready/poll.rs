@@ -275,6 +275,7 @@ unsafe fn poll_within(
             others = look_at_others(fds, scratch).unwrap_or(0);
         }
     }
+    stream::meet_peer();
     // SAFETY: the caller's promise.
     let outcome = unsafe { sleep(fds, scratch, limit, sigmask, seen) };
     if matches!(outcome, Outcome::Done(1..)) {
@@ -310,7 +311,6 @@ unsafe fn sleep(
     seen: Seen,
 ) -> Outcome {
     control::look();
-    stream::meet_peer();
     let (mut crowded, mut interrupted) = (false, false);
     loop {
         wait_at_listeners(fds, scratch.waits, limit);
