@@ -24,6 +24,7 @@ mod instructions;
 mod lab;
 mod lint;
 mod map;
+mod mutate;
 mod netns;
 mod newcomer;
 mod package;
@@ -100,6 +101,8 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Refuse each system call of the library's and shuntd's in turn
     Faults(faults::Options),
+    /// Put faults into a copy of the path machine: its tests and models must catch each
+    Mutate(mutate::Options),
     /// Run `shunt bench`: every side and real servers in turn, and the goals
     Bench(bench::Options),
     /// A guest with emulated devices: real verbs between two hosts (as root; slow)
@@ -137,6 +140,7 @@ fn run(task: Task) -> Result<bool> {
         | Task::Build
         | Task::Book
         | Task::Lint
+        | Task::Mutate(_)
         | Task::Lab(_)
         | Task::Newcomer(_)
         | Task::Containers(_)
@@ -202,6 +206,7 @@ fn run(task: Task) -> Result<bool> {
             prepare()?;
             faults::run(&options)
         }
+        Task::Mutate(options) => mutate::run(&options),
         Task::Bench(options) => {
             prepare()?;
             bench::run(&options)

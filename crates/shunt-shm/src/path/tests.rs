@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
 use super::death::Unfinished;
+use super::recall::Answer;
 use super::withdrawal::{Look, Withdrawal};
 use super::{Receiver, Sender, pause_with};
 use crate::publish;
-use crate::slot::{READY, RECALLED, Recall, Slot, Way, first_life};
+use crate::slot::{READY, RECALLED, Recall, SHUT_RD, SHUT_WR, Slot, WITHDRAWING, Way, first_life};
 
 const LIFE: u32 = first_life(1);
 /// Bytes of TCP before the ring, and before the stream goes back there.
@@ -138,6 +139,39 @@ fn a_receiver_sends_nothing_itself_once_its_peer_has_answered_or_left() {
 }
 
 #[test]
+fn nothing_is_withdrawn_from_a_peer_that_has_shut_down_both_halves() {
+    let scene = Scene::on_ring();
+    publish::set_bits(&scene.receives.face.state, SHUT_RD | SHUT_WR);
+    let withdrawal = scene.sender().withdraw(|| Some(WRITTEN));
+    assert_eq!(withdrawal, Withdrawal::No);
+    assert_eq!(scene.sender().way(), Way::Ring);
+    assert_eq!(
+        scene.sends.face.state.load(Ordering::Relaxed) & WITHDRAWING,
+        0
+    );
+}
+
+#[test]
+fn a_sender_that_has_left_refuses_if_another_thread_sent_while_it_asked_what_tcp_has() {
+    let answer = |threads| {
+        let scene = Scene::on_ring();
+        scene.sender().leave(WRITTEN, |_| ());
+        scene.receiver().recall();
+        assert!(!scene.receiver().take_part(|| false));
+        let in_kernel = &scene.sends.sending.in_kernel;
+        in_kernel.store(threads, Ordering::Relaxed);
+        // The other thread sends and leaves the kernel just after this look.
+        let written = || {
+            in_kernel.store(0, Ordering::Relaxed);
+            Some(WRITTEN)
+        };
+        scene.sender().accept(true, written, || true)
+    };
+    assert_eq!(answer(1), Answer::Refused);
+    assert_eq!(answer(0), Answer::Owing);
+}
+
+#[test]
 fn a_ring_that_a_dead_sender_has_left_is_not_gone_on_with() {
     let scene = Scene::on_ring();
     assert_eq!(scene.sender().finish(false), Unfinished::Nothing);
@@ -160,4 +194,19 @@ fn a_connection_whose_peer_awaits_an_answer_is_not_plain() {
     assert!(!scene.receiver().is_plain());
     publish::half(&scene.receives.recall.answered, Recall::AGREED);
     assert!(scene.receiver().is_plain());
+}
+
+#[test]
+fn no_other_life_begins_while_tcp_brings_what_lay_in_the_ring() {
+    let scene = Scene::begun();
+    Way::TcpAgain.store(&scene.receives.sending.way);
+    Way::TcpAgain.store(&scene.receives.receiving.way);
+    scene
+        .receiver()
+        .note_brought(BEFORE, Some(WRITTEN - BEFORE));
+    let taken = &scene.receives.receiving.kernel_bytes;
+    taken.store(WRITTEN - 1, Ordering::Relaxed);
+    assert!(!scene.receiver().may_begin_again());
+    taken.store(WRITTEN, Ordering::Relaxed);
+    assert!(scene.receiver().may_begin_again());
 }

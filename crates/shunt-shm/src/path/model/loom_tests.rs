@@ -125,3 +125,26 @@ fn an_end_beside_a_recall_loses_nothing() {
         end.receive();
     });
 }
+
+/// So its receiver, which reads on in the ring, gets nothing twice.
+#[test]
+fn a_sender_that_has_ended_unasked_never_answers() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let world = Arc::new(World::on_ring());
+        let other = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let end = world.end(0, 1);
+                end.send();
+                end.shutdown();
+            })
+        };
+        let end = world.end(1, 2);
+        end.recall(true, Loan::Refused);
+        let has_ended = end.receiver().has_ended_unasked();
+        other.join().unwrap();
+        assert!(!has_ended || end.receiver().is_unanswered());
+    });
+}
