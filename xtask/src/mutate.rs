@@ -186,8 +186,9 @@ impl Check {
         if let Some(checker) = self.checker {
             command
                 .arg("--release")
-                // It is built for each mutation, and runs no faster with it.
+                // It is built for each mutation.
                 .env("CARGO_PROFILE_RELEASE_LTO", "off")
+                .env("CARGO_INCREMENTAL", "1")
                 .env("RUSTFLAGS", format!("--cfg model --cfg {checker}"));
         }
         command
@@ -214,7 +215,7 @@ impl Check {
         Ok((found, seconds))
     }
 
-    /// That it finds nothing in the machine as it is; what it says of the states that it has visited.
+    /// That it finds nothing in the machine as it is; what it says of the states that it has visited, or the orders of steps.
     fn passes(&self, copy: &Path) -> Result<String> {
         let log = format!("0-{}", self.directory());
         match self.run(&log, copy)? {
@@ -223,22 +224,26 @@ impl Check {
             (Found::NoEnd, _) => bail!("it does not end within {} s", LIMIT.as_secs()),
         }
         let output = fs::read_to_string(root().join(format!("target/mutate/{log}.log")))?;
-        let states: Vec<_> = output
-            .lines()
-            .filter(|line| line.contains(" states"))
-            .collect();
-        Ok(states.join("; "))
+        let counts = output.lines().filter(|line| {
+            [" states", " orders"]
+                .iter()
+                .any(|count| line.contains(count))
+        });
+        let counts: Vec<_> = counts.map(|line| line.trim_start_matches('.')).collect();
+        Ok(counts.join("; "))
     }
 }
 
-/// The tests of which the end of the output says that they failed.
+/// The first test of which the end of the output says that it failed, and how many others did.
 fn failed_tests(output: &str) -> Option<String> {
     let (_, list) = output.rsplit_once("\nfailures:\n")?;
     let names = list.lines().map_while(|line| line.strip_prefix("    "));
-    let names: Vec<_> = names
-        .map(|name| name.rsplit("::").next().unwrap_or(name))
-        .collect();
-    (!names.is_empty()).then(|| names.join(", "))
+    let names: Vec<_> = names.collect();
+    let name = names.first()?.rsplit("::").next()?;
+    Some(match names.len() - 1 {
+        0 => format!("`{name}`"),
+        others => format!("`{name}` and {others} more"),
+    })
 }
 
 #[cfg(test)]
@@ -262,7 +267,9 @@ mod tests {
     #[test]
     fn the_tests_that_failed_are_named_at_the_end() {
         let output = "x\nfailures:\n    path::a::one\n    path::two\n\ntest result: FAILED.\n";
-        assert_eq!(failed_tests(output).unwrap(), "one, two");
+        assert_eq!(failed_tests(output).unwrap(), "`one` and 1 more");
+        let output = "x\nfailures:\n    path::a::one\n\n";
+        assert_eq!(failed_tests(output).unwrap(), "`one`");
         assert_eq!(failed_tests("aborted"), None);
     }
 }

@@ -1,6 +1,8 @@
 //! Every order of the steps of small scenes: one direction on its ring, a message or two, and a
 //! change of its path beside them.
 
+use std::sync::atomic::{AtomicU64 as RealU64, Ordering as RealOrdering};
+
 use loom::sync::Arc;
 use loom::thread;
 
@@ -8,15 +10,29 @@ use super::World;
 use super::receives::Loan;
 use crate::slot::Way;
 
+/// Runs a scene in every order of its steps, and says how many there were.
+fn in_all_orders(bound: usize, scene: impl Fn() + Send + Sync + 'static) {
+    let orders = std::sync::Arc::new(RealU64::new(0));
+    let counted = orders.clone();
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(bound);
+    model.check(move || {
+        counted.fetch_add(1, RealOrdering::Relaxed);
+        scene();
+    });
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or_default();
+    let name = name.rsplit("::").next().unwrap_or_default();
+    println!("{name}: {} orders", orders.load(RealOrdering::Relaxed));
+}
+
 /// Runs what the receiver does beside a sender.
 fn check(
     bound: usize,
     sender: impl Fn(super::End<'_>) + Send + Sync + Copy + 'static,
     receiver: impl Fn(super::End<'_>) + Send + Sync + 'static,
 ) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(bound);
-    model.check(move || {
+    in_all_orders(bound, move || {
         let world = Arc::new(World::on_ring());
         let other = {
             let world = Arc::clone(&world);
@@ -129,9 +145,7 @@ fn an_end_beside_a_recall_loses_nothing() {
 /// So its receiver, which reads on in the ring, gets nothing twice.
 #[test]
 fn a_sender_that_has_ended_unasked_never_answers() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    in_all_orders(3, || {
         let world = Arc::new(World::on_ring());
         let other = {
             let world = Arc::clone(&world);
