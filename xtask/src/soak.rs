@@ -10,6 +10,8 @@ use std::time::Duration;
 /// The environment's words for them.
 const RESTLESS: &str = "SHUNT_RESTLESS";
 const HESITANT: &str = "SHUNT_HESITANT";
+/// The soak's word for how often shuntd is killed.
+const RESTARTS: &str = "--restarts";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -28,6 +30,9 @@ pub(crate) struct Options {
     /// End after this number of kills, which come faster than else
     #[arg(long, conflicts_with = "family")]
     kills: Option<u64>,
+    /// Kill the user's own shuntd, too, each time after this number of seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["native", "family", "system"])]
+    restarts: Option<u32>,
     /// Number of waits of a process after which it sends all connections back to TCP, again and again
     #[arg(long, value_name = "WAITS")]
     restless: Option<u32>,
@@ -58,6 +63,9 @@ fn run_with(command: &mut Command, options: &Options) -> Result<bool> {
     if let Some(kills) = options.kills {
         command.arg("--kills").arg(kills.to_string());
     }
+    if let Some(seconds) = options.restarts {
+        command.arg(RESTARTS).arg(seconds.to_string());
+    }
     if let Some(waits) = options.restless {
         command.env(RESTLESS, waits.to_string());
     }
@@ -80,6 +88,13 @@ pub(crate) fn short_restless() -> Result<String> {
     let mut command = command(false, 20, false);
     command.env(RESTLESS, "50").env(HESITANT, "4");
     follow("soak-restless", command, 180)
+}
+
+/// The first one while shuntd is killed, again and again. Returns its last line.
+pub(crate) fn short_restarts() -> Result<String> {
+    let mut command = command(false, 20, false);
+    command.args([RESTARTS, "4"]);
+    follow("soak-restarts", command, 180)
 }
 
 /// The same for families. Returns its last line.

@@ -69,6 +69,7 @@ pub(crate) fn run(quick: bool) -> Result<bool> {
             cpython::steps(&mut report, &cpython::Options::default())?;
             report.step("soak", soak::short);
             report.step("soak, restless", soak::short_restless);
+            report.step("soak, shuntd restarted", soak::short_restarts);
             report.step("soak family", soak::short_family);
             if here.ebpf {
                 report.step("soak, shuntd killed", soak::short_system);

@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+mod adopted;
 mod daemon;
 mod footprint;
 mod options;
@@ -39,7 +40,10 @@ struct Director<'a> {
     lines: Receiver<(u64, String)>,
     says: Sender<(u64, String)>,
     killed: BTreeSet<u32>,
+    /// Of workers, and of shuntd.
     kills: u64,
+    /// Of the user's shuntd.
+    daemon_kills: u64,
     killed_client: bool,
     broken: u64,
     connections: u64,
@@ -72,6 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         says,
         killed: BTreeSet::new(),
         kills: 0,
+        daemon_kills: 0,
         killed_client: false,
         broken: 0,
         connections: 0,
@@ -113,6 +118,7 @@ impl Director<'_> {
         let start = Instant::now();
         let mut report = start + Duration::from_secs(10);
         let mut kill = start + Duration::from_secs(2);
+        let mut restart = self.options.restarts.map(|every| start + every);
         let (shortest, longest) = if self.options.kills.is_some() {
             (50, 1500)
         } else {
@@ -132,6 +138,12 @@ impl Director<'_> {
                 self.kill_one()?;
                 kill = now + Duration::from_millis(self.random.magnitude(shortest, longest));
             }
+            if let (Some(due), Some(every)) = (&mut restart, self.options.restarts)
+                && now >= *due
+            {
+                *due = now + every;
+                self.kill_users_daemon();
+            }
             if now >= report {
                 report += Duration::from_secs(10);
                 self.progress(start);
@@ -141,6 +153,10 @@ impl Director<'_> {
         self.progress(start);
         if let Some(daemon) = &mut self.daemon {
             daemon.start()?;
+        }
+        if self.options.restarts.is_some() {
+            // Its `shunt run` starts the shuntd that is compared with the one of the beginning.
+            self.start_server()?;
         }
         if self.failures.is_empty() {
             self.drain()?;
@@ -298,7 +314,8 @@ impl Director<'_> {
         self.options.system.is_some()
     }
 
-    fn footprint(&self) -> Footprint {
+    fn footprint(&mut self) -> Footprint {
+        self.reap_adopted();
         Footprint::take(self.options.is_native())
     }
 }

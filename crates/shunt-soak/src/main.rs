@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 shunt-soak [--minutes N | --seconds N] [--seed N] [--servers N] [--clients N] [--json]
-           [--kills N] [--system SHUNTD] [--apart PID,PID,ADDRESS,…] (--shunt PATH | --native)
+           [--kills N] [--restarts SECONDS] [--system SHUNTD] [--apart PID,PID,ADDRESS,…] (--shunt PATH | --native)
 shunt-soak family [--minutes N | --seconds N] [--seed N] [--mischief LIST]
            (--shunt PATH | --native)
 
@@ -39,6 +39,7 @@ shunt-soak family [--minutes N | --seconds N] [--seed N] [--mischief LIST]
   --shunt PATH   run the workers by `PATH run`
   --native       run them without Shunt: a check of the soak itself
   --kills        end after this number of kills, which come faster than else
+  --restarts     kill the user's own shuntd, too, each time after this number of seconds; the next worker starts another
   --system       start this `shuntd --system` for all, and kill it, too
   --apart        servers in the network namespace of the first process, clients in that of the second; these ask at
                  such addresses

@@ -42,6 +42,11 @@ impl Daemon {
         self.directory.join("run/socket")
     }
 
+    /// Its number, while it is there.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     pub(super) fn is_there(&self) -> bool {
         self.child.is_some()
     }

@@ -68,6 +68,9 @@ pub(super) fn leaks(begin: &Footprint, end: &Footprint, is_hosts: bool) -> Optio
             end.processes, begin.processes
         ));
     }
+    if begin.descriptors > 0 && end.descriptors == 0 {
+        return Some("there is no shuntd to compare with that of the beginning".into());
+    }
     if end.descriptors > begin.descriptors + if is_hosts { SPARE } else { 0 } {
         return Some(format!(
             "shuntd holds {} descriptors, {} at the beginning: {:?}, then {:?}",
@@ -108,7 +111,7 @@ mod tests {
         };
         assert!(!leak(&small, false));
         assert!(leak(&large, false) && leak(&large, true));
-        assert!(leak(&holds(6), false));
+        assert!(leak(&holds(6), false) && leak(&holds(0), false));
         assert!(!leak(&holds(5 + SPARE), true) && leak(&holds(6 + SPARE), true));
     }
 }

@@ -12,6 +12,8 @@ pub(crate) struct Options {
     pub(super) json: bool,
     /// The run ends after this number of kills, if the time has not passed before.
     pub(super) kills: Option<u64>,
+    /// How long until the user's shuntd is killed, again and again.
+    pub(super) restarts: Option<Duration>,
     /// The host's daemon, which the director starts and kills.
     pub(super) system: Option<PathBuf>,
     pub(super) apart: Option<Apart>,
@@ -40,7 +42,7 @@ impl Apart {
 impl Options {
     pub(crate) fn parse(arguments: &[String]) -> Result<Self, String> {
         let (mut servers, mut clients, mut json) = (3, 8, false);
-        let (mut kills, mut system, mut apart) = (None, None, None);
+        let (mut kills, mut restarts, mut system, mut apart) = (None, None, None, None);
         let ten_minutes = Duration::from_secs(600);
         let common = Common::parse(arguments, ten_minutes, |word, words| {
             match word {
@@ -48,6 +50,7 @@ impl Options {
                 "--clients" => clients = at_least_one(word, words)?,
                 "--json" => json = true,
                 "--kills" => kills = Some(words.number(word)?),
+                "--restarts" => restarts = Some(Duration::from_secs(words.number(word)?.max(1))),
                 "--system" => system = Some(PathBuf::from(words.value(word)?)),
                 "--apart" => {
                     let text = words.value(word)?;
@@ -57,12 +60,16 @@ impl Options {
             }
             Ok(true)
         })?;
+        if restarts.is_some() && (system.is_some() || common.shunt.is_none()) {
+            return Err("--restarts needs a user's own shuntd, which is there without --system and --native".into());
+        }
         Ok(Self {
             common,
             servers,
             clients,
             json,
             kills,
+            restarts,
             system,
             apart,
         })

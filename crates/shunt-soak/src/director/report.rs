@@ -5,7 +5,7 @@ use shunt_harness::stats::{Bytes, Stats};
 use std::time::Instant;
 
 impl Director<'_> {
-    pub(super) fn progress(&self, start: Instant) {
+    pub(super) fn progress(&mut self, start: Instant) {
         let now = self.footprint();
         println!(
             "[{:5.0} s] {} connections, {} MB checked, {} processes started, {} kills, {} broken by that; shuntd: {} descriptors, {} kB",
@@ -73,15 +73,18 @@ impl Director<'_> {
                 end.memory_kb
             );
         }
+        let restarted = self.options.restarts.map(|_| self.daemon_kills);
+        let kills_of_daemon = self
+            .daemon
+            .as_ref()
+            .map(|daemon| daemon.kills)
+            .or(restarted);
         println!(
             "soak: {} connections, {} MB checked, {} kills{}, {failures} failures",
             self.connections,
             self.bytes / 1_000_000,
             self.kills,
-            self.daemon.as_ref().map_or(String::new(), |daemon| format!(
-                " ({} of shuntd)",
-                daemon.kills
-            ))
+            kills_of_daemon.map_or(String::new(), |kills| format!(" ({kills} of shuntd)"))
         );
         if failures == 0 {
             Ok(())
