@@ -39,7 +39,10 @@ class Host:
         self.directory = directory
         self.place = f"/run/lab/{name}"
         os.makedirs(self.place, exist_ok=True)
-        os.chmod(self.place, 0o777)
+        # Servers that are not root's write there, too.
+        self.counts = self.place + "-counts"
+        os.makedirs(self.counts, exist_ok=True)
+        os.chmod(self.counts, 0o777)
         self.socket = os.path.join(self.place, "socket")
         with open(os.path.join(self.place, "shunt.toml"), "w") as file:
             file.write(
@@ -61,10 +64,10 @@ class Host:
 
     def run(self, command, mode, output, user):
         """Under Shunt; what each process has counted goes to the statistics file."""
-        self.statistics = os.path.join(self.place, "statistics")
+        self.statistics = os.path.join(self.counts, "statistics")
         if os.path.exists(self.statistics):
             os.unlink(self.statistics)
-        environment = dict(os.environ, SHUNT_SOCKET=self.socket, HOME="/tmp")
+        environment = dict(os.environ, SHUNT_SOCKET=self.socket, HOME="/run/lab")
         become = ["setpriv", "--reuid", user, "--regid", user, "--init-groups"] if user else []
         under = [*become, self.tool("shunt"), "run", "--upgrade=" + mode, "--stats", self.statistics, "--"]
         # A group of its own: whatever it starts ends with it.
@@ -105,11 +108,11 @@ def python(script, *words):
 
 
 def redis(port):
-    return ["redis-server", "--port", str(port), "--bind", ADDRESS, "--protected-mode", "no", "--save", "", "--dir", "/tmp"]
+    return ["redis-server", "--port", str(port), "--bind", ADDRESS, "--protected-mode", "no", "--save", "", "--dir", "/run/lab"]
 
 
 def nginx(port):
-    home = "/tmp/nginx"
+    home = "/run/lab/nginx"
     os.makedirs(home, exist_ok=True)
     with open(home + "/file", "w") as file:
         file.write("x" * 20000)
@@ -122,7 +125,7 @@ def nginx(port):
 
 
 def postgresql(port):
-    home = "/tmp/postgresql"
+    home = "/run/lab/postgresql"
     if not os.path.exists(home):
         os.makedirs(home)
         owner = pwd.getpwnam("postgres")
@@ -144,7 +147,7 @@ def pgbench(port):
 
 # Name: server, client, what the client says if all is well, and as which user both run.
 LOADS = {
-    "redis": (redis, lambda port: python("redis_check.py", port, ADDRESS), None, None),
+    "redis": (redis, lambda port: python("redis_check.py", port, ADDRESS, 0), None, None),
     "redis-benchmark": (
         redis,
         lambda port: ["redis-benchmark", "-h", ADDRESS, "-p", str(port), "-t", "set,get", "-n", "3000", "-c", "20", "-q"],
@@ -153,7 +156,7 @@ LOADS = {
     ),
     "memcached": (
         lambda port: ["memcached", "-u", "root", "-l", ADDRESS, "-p", str(port)],
-        lambda port: python("memcached_check.py", port, ADDRESS),
+        lambda port: python("memcached_check.py", port, ADDRESS, 0),
         None,
         None,
     ),
@@ -188,7 +191,7 @@ LOADS = {
 def run(name, hosts, port):
     serve, ask, expected, user = LOADS[name]
     begun = time.monotonic()
-    with open("/tmp/server", "w") as server_says, open("/tmp/client", "w") as client_says:
+    with open("/run/lab/server", "w") as server_says, open("/run/lab/client", "w") as client_says:
         server = hosts["b"].run(serve(port), MODE, server_says, user)
         try:
             wait_until(lambda: listens("b", port), "the server", 180)
@@ -205,7 +208,7 @@ def run(name, hosts, port):
             except subprocess.TimeoutExpired:
                 os.killpg(server.pid, signal.SIGKILL)
                 status = "that of a server that hangs"
-    with open("/tmp/client") as file:
+    with open("/run/lab/client") as file:
         text = file.read()
     ways = {host: hosts[host].counted() for host in "ab"}
     shares = [ring / max(1, ring + kernel) for ring, kernel, _ in ways.values()]
@@ -216,7 +219,7 @@ def run(name, hosts, port):
         say(f"  status {status}")
         for line in text.strip().split("\n")[-8:]:
             say("  client: " + line)
-        with open("/tmp/server") as file:
+        with open("/run/lab/server") as file:
             for line in file.read().strip().split("\n")[-8:]:
                 say("  server: " + line)
     return held

@@ -82,7 +82,7 @@ programs() {
   mount -t tmpfs memory /memory; mkdir /memory/upper /memory/work
   mount -t overlay -o lowerdir=/machine,upperdir=/memory/upper,workdir=/memory/work files /root || { fail "overlay"; return; }
   for d in dev run; do mount -o rbind /$d /root/$d; done
-  mount -t proc proc /root/proc; mount -t sysfs sys /root/sys; mount -t tmpfs memory /root/tmp; chmod 1777 /root/tmp
+  mount -t proc proc /root/proc; mount -t sysfs sys /root/sys;
   mkdir -p /root/dev/shm; mount -t tmpfs memory /root/dev/shm
   before_a=$(sent ra); before_b=$(sent rb)
   chroot /root /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /usr/bin/python3 "$TESTS/lab/programs.py" "$RELEASE" "$PROGRAMS" || fail "programs"

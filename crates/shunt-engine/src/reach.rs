@@ -73,6 +73,11 @@ pub(crate) fn is_open() -> bool {
     IS_OPEN.load(Ordering::Relaxed)
 }
 
+/// Whether this thread is in a call of the NIC's library, which may use the NIC's descriptors.
+pub(crate) fn is_at_work() -> bool {
+    LOCK.is_here()
+}
+
 /// A link to another process is in use: offers it a queue pair, unless there is one. `device`: the NIC's name; empty: any.
 /// `say` sends a word to it; `false`: it cannot.
 pub(crate) fn begin(link: u32, device: &str, mut say: impl FnMut(&Text) -> bool) {
@@ -390,6 +395,7 @@ fn open_nic(device: &str) -> Option<Reach> {
         None => {
             let device = Some(device).filter(|name| !name.is_empty());
             let verbs = Verbs::open(device, sys::first_of_ours());
+            eprintln!("DEBUG open {device:?} {:?}", verbs.as_ref().err());
             verbs.ok().map(Nic::Real)
         }
     };
@@ -419,7 +425,7 @@ impl Reach {
         let Self { port, peers, tell } = self;
         let mut broken = Vec::new();
         let done = port.progress(|found| match found {
-            Found::Broken(queue, _) => broken.push(queue),
+            Found::Broken(queue, b) => {eprintln!("DEBUG broken {queue:?} {b:?}"); broken.push(queue)},
             Found::News(queue, slot, news) => {
                 let peer = peers.iter().find(|peer| peer.queue == Some(queue));
                 if let (Some(peer), Some(tell)) = (peer, *tell) {
@@ -440,6 +446,7 @@ impl Reach {
         let word = Word::parse(text);
         let meeting = &mut self.peers[at].meeting;
         let heard = word.map(|word| meeting.heard(self.port.transport(), &word));
+        eprintln!("DEBUG heard {:?}", word.map(|w| w.round()));
         match heard {
             Some(Ok(Heard::Nothing)) => {}
             Some(Ok(Heard::Connected(connected))) => self.connect(at, connected, say),
