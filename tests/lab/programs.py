@@ -217,10 +217,10 @@ def run(name, hosts, port):
     say(f"{'held' if held else 'failed'}: {name}: {told}; {time.monotonic() - begun:.0f} s")
     if not held:
         say(f"  status {status}")
-        for line in text.strip().split("\n")[-8:]:
+        for line in text.strip().split("\n")[-40:]:
             say("  client: " + line)
         with open("/run/lab/server") as file:
-            for line in file.read().strip().split("\n")[-8:]:
+            for line in file.read().strip().split("\n")[-40:]:
                 say("  server: " + line)
     return held
 

@@ -126,6 +126,11 @@ pub(crate) unsafe fn open(
     })?
 }
 
+/// The memory of a slot is about to begin the life of another connection.
+pub(crate) fn close(link: u32, slot: u32) {
+    on(link, slot, |_, link| link.close(slot));
+}
+
 /// Takes what other processes have told and written.
 pub(crate) fn progress() {
     let _ = with(no_nic, Reach::progress);
