@@ -1,6 +1,6 @@
 """Real programs on the two hosts of `cargo xtask lab rdma`: what they say to one another, and by which way it went.
 
-    programs.py DIRECTORY [NAME,...]
+    programs.py DIRECTORY [NAME;...]
 
 DIRECTORY has shunt, shuntd and libshunt.so. A server runs on host b and its client on host a, which are network namespaces with a
 shuntd each; 10.9.0.2 is host b. What a load has to show: its client's own check, and that over 99 % of its payload went through rings at
@@ -20,9 +20,8 @@ PROGRAMS = os.path.join(HERE, "../programs")
 PYTHON = "/usr/bin/python3"
 ADDRESS = "10.9.0.2"
 PORT = 7100
-MODE = "sync"
 SHARE = 0.99
-LONGEST = 240
+LONGEST = 120
 POSTGRES = "/usr/lib/postgresql/15/bin/"
 DEVICES = {"a": "ra", "b": "rb"}
 
@@ -46,7 +45,7 @@ class Host:
         self.socket = os.path.join(self.place, "socket")
         with open(os.path.join(self.place, "shunt.toml"), "w") as file:
             file.write(
-                f'[hosts]\nkey = "/run/lab/key"\nnetworks = ["10.9.0.0/24"]\nrdma = true\ndevice = "{DEVICES[name]}"\n'
+                f'[hosts]\nkey = "/run/lab/key"\nnetworks = ["10.9.0.0/24"]\npinned_per_process = 256\nrdma = true\ndevice = "{DEVICES[name]}"\n'
             )
 
     def within(self, command, **options):
@@ -142,63 +141,87 @@ def postgresql(port):
 
 def pgbench(port):
     where = f"-h {ADDRESS} -p {port} -U postgres"
-    return ["sh", "-ec", f"pgbench -i -q {where} postgres; pgbench -n -c 4 -t 100 {where} postgres"]
+    return ["sh", "-ec", f"pgbench -i -q {where} postgres; pgbench -n -S -c 4 -t 500 {where} postgres"]
 
 
-# Name: server, client, what the client says if all is well, and as which user both run.
+# Name: server, client, what the client says if all is well, as which user both run, and when connections are moved.
 LOADS = {
-    "redis": (redis, lambda port: python("redis_check.py", port, ADDRESS, 0), None, None),
+    "redis": (redis, lambda port: python("redis_check.py", port, ADDRESS, 0), None, None, "sync"),
     "redis-benchmark": (
         redis,
         lambda port: ["redis-benchmark", "-h", ADDRESS, "-p", str(port), "-t", "set,get", "-n", "3000", "-c", "20", "-q"],
         r"GET: [\d.]+ requests per second",
         None,
+        "sync",
     ),
     "memcached": (
         lambda port: ["memcached", "-u", "root", "-l", ADDRESS, "-p", str(port)],
         lambda port: python("memcached_check.py", port, ADDRESS, 0),
         None,
         None,
+        "sync",
     ),
     "nginx and wrk": (
         nginx,
         lambda port: ["wrk", "-t1", "-c8", "-d10", "--timeout", "20", f"http://{ADDRESS}:{port}/file"],
         r"requests in(?![\s\S]*(Non-2xx|Socket errors))",
         None,
+        "sync",
     ),
     "iperf3": (
         lambda port: ["iperf3", "-s", "-1", "-B", ADDRESS, "-p", str(port)],
         lambda port: ["iperf3", "-c", ADDRESS, "-p", str(port), "-n", "20M"],
         r"iperf Done",
         None,
+        "sync",
     ),
     "asyncio, 200 clients": (
         lambda port: python("echo_server.py", port, ADDRESS),
-        lambda port: python("echo_client.py", port, 200, 40, ADDRESS),
+        lambda port: python("echo_client.py", port, 200, 120, ADDRESS),
         None,
         None,
+        "sync",
     ),
     "Java, channels": (
         lambda port: ["java", os.path.join(PROGRAMS, "Echo.java"), str(port), "nio", ADDRESS],
-        lambda port: python("echo_client.py", port, 20, 40, ADDRESS),
+        lambda port: python("echo_client.py", port, 20, 200, ADDRESS),
         None,
         None,
+        "sync",
     ),
-    "PostgreSQL and pgbench": (postgresql, pgbench, r"number of transactions actually processed: 400/400", "postgres"),
+    "PostgreSQL and pgbench": (postgresql, pgbench, r"number of transactions actually processed: 2000/2000", "postgres", "adaptive"),
 }
 
 
+def tell_where():
+    """Where the threads of programs under Shunt are."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/maps") as file:
+                if "libshunt.so" not in file.read():
+                    continue
+            with open(f"/proc/{pid}/cmdline") as file:
+                say(f"  {pid} {file.read()[:80]!r}")
+            stack = subprocess.run(["gdb", "-p", pid, "-batch", "-ex", "thread apply all bt 14"], capture_output=True, text=True, timeout=60)
+            for line in stack.stdout.split("\n"):
+                if line.startswith(("#", "Thread")):
+                    say("    " + line[:150])
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+
+
 def run(name, hosts, port):
-    serve, ask, expected, user = LOADS[name]
+    serve, ask, expected, user, mode = LOADS[name]
     begun = time.monotonic()
     with open("/run/lab/server", "w") as server_says, open("/run/lab/client", "w") as client_says:
-        server = hosts["b"].run(serve(port), MODE, server_says, user)
+        server = hosts["b"].run(serve(port), mode, server_says, user)
         try:
             wait_until(lambda: listens("b", port), "the server", 180)
-            client = hosts["a"].run(ask(port), MODE, client_says, user)
+            client = hosts["a"].run(ask(port), mode, client_says, user)
             try:
                 status = client.wait(timeout=LONGEST)
             except subprocess.TimeoutExpired:
+                tell_where()
                 os.killpg(client.pid, signal.SIGKILL)
                 status = "none: it hangs"
         finally:
@@ -227,7 +250,7 @@ def run(name, hosts, port):
 
 def main():
     directory = sys.argv[1]
-    names = sys.argv[2].split(",") if len(sys.argv) > 2 and sys.argv[2] else list(LOADS)
+    names = sys.argv[2].split(";") if len(sys.argv) > 2 and sys.argv[2] else list(LOADS)
     os.makedirs("/run/lab", exist_ok=True)
     subprocess.run([os.path.join(directory, "shunt"), "host", "key", "/run/lab/key"], check=True, stdout=subprocess.DEVNULL)
     hosts = {name: Host(name, directory) for name in "ab"}

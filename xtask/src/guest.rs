@@ -30,7 +30,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values = ["trial", "programs"])]
     parts: Vec<Part>,
     /// Only these programs
-    #[arg(long, value_name = "NAME,...", default_value = "")]
+    #[arg(long, value_name = "NAME;...", default_value = "")]
     programs: String,
 }
 

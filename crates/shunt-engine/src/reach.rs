@@ -44,6 +44,8 @@ static LOCK: Lock = Lock::new();
 /// Forks under way in handlers of the thread that has the lock.
 static ON_TOP: AtomicU32 = AtomicU32::new(0);
 static NIC: Place = Place(UnsafeCell::new(None));
+/// The lock is held over a fork.
+static IS_FORKING: AtomicBool = AtomicBool::new(false);
 /// The process has a NIC.
 static IS_OPEN: AtomicBool = AtomicBool::new(false);
 /// The process can have none: it has tried.
@@ -308,7 +310,9 @@ pub(crate) fn forget(link: u32) {
 
 /// Before a fork: no thread is in the middle of anything here, unless this is a handler on top of it.
 pub(crate) fn before_fork() {
-    if !LOCK.take() {
+    if LOCK.take() {
+        IS_FORKING.store(true, Ordering::Relaxed);
+    } else {
         ON_TOP.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -318,18 +322,25 @@ pub(crate) fn after_fork_parent() {
     let one_less = |forks: u32| forks.checked_sub(1);
     let was_on_top = ON_TOP.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
     if was_on_top.is_err() {
+        IS_FORKING.store(false, Ordering::Relaxed);
         LOCK.give();
     }
 }
 
 /// In the child: the NIC and all that it has are the parent's.
 pub(crate) fn after_fork_child() {
-    LOCK.reset();
+    let is_on_top = ON_TOP.swap(0, Ordering::Relaxed) != 0;
+    if IS_FORKING.swap(false, Ordering::Relaxed) && !is_on_top {
+        LOCK.give();
+    } else {
+        // Another thread has it, which is not here; or who has it goes on below this handler, and gives it back.
+        LOCK.reset();
+    }
     // SAFETY: this is the only thread.
     let nic = unsafe { &mut *NIC.0.get() }.take();
     match nic {
         // In the middle of something: it stays as it is, and nobody looks at it any more.
-        Some(nic) if ON_TOP.swap(0, Ordering::Relaxed) != 0 => std::mem::forget(nic),
+        Some(nic) if is_on_top => std::mem::forget(nic),
         Some(nic) => unseen(|| leave_to_parent(nic)),
         None => {}
     }
@@ -400,7 +411,6 @@ fn open_nic(device: &str) -> Option<Reach> {
         None => {
             let device = Some(device).filter(|name| !name.is_empty());
             let verbs = Verbs::open(device, sys::first_of_ours());
-            eprintln!("DEBUG open {device:?} {:?}", verbs.as_ref().err());
             verbs.ok().map(Nic::Real)
         }
     };
@@ -430,7 +440,7 @@ impl Reach {
         let Self { port, peers, tell } = self;
         let mut broken = Vec::new();
         let done = port.progress(|found| match found {
-            Found::Broken(queue, b) => {eprintln!("DEBUG broken {queue:?} {b:?}"); broken.push(queue)},
+            Found::Broken(queue, _) => broken.push(queue),
             Found::News(queue, slot, news) => {
                 let peer = peers.iter().find(|peer| peer.queue == Some(queue));
                 if let (Some(peer), Some(tell)) = (peer, *tell) {
@@ -451,7 +461,6 @@ impl Reach {
         let word = Word::parse(text);
         let meeting = &mut self.peers[at].meeting;
         let heard = word.map(|word| meeting.heard(self.port.transport(), &word));
-        eprintln!("DEBUG heard {:?}", word.map(|w| w.round()));
         match heard {
             Some(Ok(Heard::Nothing)) => {}
             Some(Ok(Heard::Connected(connected))) => self.connect(at, connected, say),

@@ -52,7 +52,7 @@ impl Peer {
 
     pub(super) fn offer(&mut self, port: &Port<'static, Nic>, say: &mut impl FnMut(&Text) -> bool) {
         if self.queue.is_none()
-            && let Ok(offer) = self.meeting.begin(port.transport()).inspect_err(|e| eprintln!("DEBUG begin {e:?}"))
+            && let Ok(offer) = self.meeting.begin(port.transport())
         {
             // A word that is lost ends the round; the next connection of the link begins another one.
             say(&offer.to_bytes());
@@ -62,7 +62,6 @@ impl Peer {
     /// The peer can receive from now on: opens the connections that waited for that.
     pub(super) fn meet(&mut self, port: &mut Port<'static, Nic>) {
         self.is_met = true;
-        eprintln!("DEBUG met, early {}", self.early.len());
         for opening in std::mem::take(&mut self.early) {
             // SAFETY: as when it was to be opened first. One that the NIC refuses stays on TCP without a word.
             let _ = unsafe { self.open_now(port, opening) };
@@ -113,9 +112,7 @@ impl Peer {
             return Ok(());
         };
         // SAFETY: the caller's promise.
-        let o = unsafe { link.open(wire, slot, life, lines) };
-        eprintln!("DEBUG open slot {slot} {o:?}");
-        o?;
+        unsafe { link.open(wire, slot, life, lines) }?;
         self.queues.insert(slot, queue);
         Ok(())
     }
