@@ -9,7 +9,7 @@ export PATH=/bin:/usr/sbin
 ip() { /usr/sbin/ip "$@"; }
 /bin/busybox --install -s /bin
 mount -t devtmpfs dev /dev; mount -t proc proc /proc; mount -t sysfs sys /sys; mkdir -p /run/netns /dev/shm
-ulimit -l unlimited
+ulimit -l unlimited; ulimit -n 8192
 fails=0
 fail() { echo "LAB failed: $*"; fails=$((fails + 1)); }
 end() { echo "LAB end: $fails failures, up $(cut -d' ' -f1 /proc/uptime) s"; sync; poweroff -f; }
@@ -49,28 +49,44 @@ for d in ra=0a08:0001 rb=0a08:0002; do
 done
 echo "LAB up: kernel $(uname -r), $(cut -d' ' -f1 /proc/uptime) s"
 sent() { cat /sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts; }
-before_a=$(sent ra); before_b=$(sent rb)
-# Not by `ip`, the function: then $! would be a shell between.
-/usr/sbin/ip netns exec b peer listen 10.9.0.2:7000 rb $BYTES $ROUNDS > /tmp/b 2>&1 &
-listener=$!
-/usr/sbin/ip netns exec a peer connect 10.9.0.2:7000 ra $BYTES $ROUNDS > /tmp/a 2>&1 &
-connector=$!
-# A line of what goes on, and no more than that: each side of the trial gives up by itself if nothing moves for a minute.
-i=0
-while kill -0 $connector 2>/dev/null || kill -0 $listener 2>/dev/null; do
-  sleep 1; i=$((i + 1)); [ $((i % 20)) != 0 ] || echo "LAB ... $i s: $(tail -n 1 /tmp/a)"
-  [ $i -lt 400 ] || break
-done
-for p in $connector $listener; do
-  if kill -0 $p 2>/dev/null; then
-    fail "the trial hangs"; sed "s/^/LAB stack of $p: /" /proc/$p/task/*/stack; kill $p
-  fi
-done
-wait $connector || fail "connecting side"
-wait $listener || fail "listening side"
-sed 's/^/LAB /' /tmp/a; sed 's/^/LAB b: /' /tmp/b
-ra=$(($(sent ra) - before_a)); rb=$(($(sent rb) - before_b))
-# Each of the two parts over the rings is 3 streams each way of $BYTES bytes, in packets of at most 4096.
-least=$((2 * 3 * BYTES / 4096))
-if [ $ra -gt $least ] && [ $rb -gt $least ]; then echo "LAB held: the devices have carried it: $ra and $rb packets sent"; else fail "hw_counters: $ra and $rb packets, $least expected"; fi
-[ -e /tmp/a ] && end
+trial() {
+  before_a=$(sent ra); before_b=$(sent rb)
+  # Not by `ip`, the function: then $! would be a shell between.
+  /usr/sbin/ip netns exec b peer listen 10.9.0.2:7000 rb $BYTES $ROUNDS > /tmp/b 2>&1 &
+  listener=$!
+  /usr/sbin/ip netns exec a peer connect 10.9.0.2:7000 ra $BYTES $ROUNDS > /tmp/a 2>&1 &
+  connector=$!
+  # A line of what goes on, and no more than that: each side of the trial gives up by itself if nothing moves for a minute.
+  i=0
+  while kill -0 $connector 2>/dev/null || kill -0 $listener 2>/dev/null; do
+    sleep 1; i=$((i + 1)); [ $((i % 20)) != 0 ] || echo "LAB ... $i s: $(tail -n 1 /tmp/a)"
+    [ $i -lt 400 ] || break
+  done
+  for p in $connector $listener; do
+    if kill -0 $p 2>/dev/null; then
+      fail "the trial hangs"; sed "s/^/LAB stack of $p: /" /proc/$p/task/*/stack; kill $p
+    fi
+  done
+  wait $connector || fail "connecting side"
+  wait $listener || fail "listening side"
+  sed 's/^/LAB /' /tmp/a; sed 's/^/LAB b: /' /tmp/b
+  ra=$(($(sent ra) - before_a)); rb=$(($(sent rb) - before_b))
+  # Each of the two parts over the rings is 3 streams each way of $BYTES bytes, in packets of at most 4096.
+  least=$((2 * 3 * BYTES / 4096))
+  if [ $ra -gt $least ] && [ $rb -gt $least ]; then echo "LAB held: the devices have carried it: $ra and $rb packets sent"; else fail "hw_counters: $ra and $rb packets, $least expected"; fi
+}
+# Real programs, this machine's: its files are there, read only, below memory that takes what is written.
+programs() {
+  mkdir -p /machine /memory /root
+  mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro machine /machine || { fail "this machine's files"; return; }
+  mount -t tmpfs memory /memory; mkdir /memory/upper /memory/work
+  mount -t overlay -o lowerdir=/machine,upperdir=/memory/upper,workdir=/memory/work files /root || { fail "overlay"; return; }
+  for d in dev run; do mount -o rbind /$d /root/$d; done
+  mount -t proc proc /root/proc; mount -t sysfs sys /root/sys;
+  mkdir -p /root/dev/shm; mount -t tmpfs memory /root/dev/shm
+  before_a=$(sent ra); before_b=$(sent rb)
+  chroot /root /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /usr/bin/python3 "$TESTS/lab/programs.py" "$RELEASE" "$PROGRAMS" || fail "programs"
+  echo "LAB the devices have sent $(($(sent ra) - before_a)) and $(($(sent rb) - before_b)) packets more"
+}
+for part in $PARTS; do $part; done
+end

@@ -9,20 +9,21 @@ import java.nio.channels.Selector;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 
-/** An echo server: java Echo.java PORT blocking|nio. SIGTERM ends it; it prints only what goes wrong. */
+/** An echo server: java Echo.java PORT blocking|nio [ADDRESS]. SIGTERM ends it; it prints only what goes wrong. */
 public class Echo {
     public static void main(String[] words) throws IOException {
         int port = Integer.parseInt(words[0]);
+        InetAddress address = InetAddress.getByName(words.length > 2 ? words[2] : "127.0.0.1");
         if (words[1].equals("nio")) {
-            serveChannels(port);
+            serveChannels(address, port);
         } else {
-            serveStreams(port);
+            serveStreams(address, port);
         }
     }
 
     /** A thread for each connection. */
-    private static void serveStreams(int port) throws IOException {
-        try (ServerSocket server = new ServerSocket(port, 64, InetAddress.getByName("127.0.0.1"))) {
+    private static void serveStreams(InetAddress address, int port) throws IOException {
+        try (ServerSocket server = new ServerSocket(port, 64, address)) {
             while (true) {
                 Socket socket = server.accept();
                 new Thread(() -> echo(socket)).start();
@@ -39,10 +40,10 @@ public class Echo {
     }
 
     /** All connections in one thread; what cannot be sent yet waits in the key's buffer. */
-    private static void serveChannels(int port) throws IOException {
+    private static void serveChannels(InetAddress address, int port) throws IOException {
         Selector selector = Selector.open();
         ServerSocketChannel server = ServerSocketChannel.open();
-        server.bind(new InetSocketAddress("127.0.0.1", port), 64);
+        server.bind(new InetSocketAddress(address, port), 64);
         server.configureBlocking(false);
         server.register(selector, SelectionKey.OP_ACCEPT);
         while (true) {

@@ -1,4 +1,4 @@
-"""Many clients of echo_server.py at once: echo_client.py PORT CLIENTS MESSAGES
+"""Many clients of echo_server.py at once: echo_client.py PORT CLIENTS MESSAGES [ADDRESS]
 
 Every client sends messages of random sizes and contents and compares what
 comes back. All are connected before the first one sends.
@@ -7,7 +7,8 @@ import asyncio
 import random
 import sys
 
-PORT, CLIENTS, MESSAGES = map(int, sys.argv[1:])
+PORT, CLIENTS, MESSAGES = map(int, sys.argv[1:4])
+ADDRESS = sys.argv[4] if len(sys.argv) > 4 else "127.0.0.1"
 errors = 0
 messages = 0
 
@@ -16,7 +17,7 @@ async def client(number, connected, start):
     global errors, messages
     rng = random.Random(number)
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+        reader, writer = await asyncio.open_connection(ADDRESS, PORT)
         connected.release()
         await start.wait()
         for _ in range(MESSAGES):

@@ -1,4 +1,4 @@
-"""An asyncio echo server: echo_server.py PORT. SIGTERM ends it; it prints only what goes wrong."""
+"""An asyncio echo server: echo_server.py PORT [ADDRESS]. SIGTERM ends it; it prints only what goes wrong."""
 import asyncio
 import signal
 import sys
@@ -16,7 +16,8 @@ async def serve(reader, writer):
 
 
 async def main():
-    server = await asyncio.start_server(serve, "127.0.0.1", int(sys.argv[1]), backlog=2048)
+    address = sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1"
+    server = await asyncio.start_server(serve, address, int(sys.argv[1]), backlog=2048)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with server:

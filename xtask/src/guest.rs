@@ -11,7 +11,7 @@ use crate::process::check;
 use crate::progress;
 use crate::report::Report;
 use crate::setup::{self, Need};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::PathBuf;
 
@@ -26,6 +26,18 @@ pub(crate) struct Options {
     /// Round trips of 8 bytes, both sides asleep
     #[arg(long, default_value_t = 200)]
     rounds: u32,
+    /// Which parts: trial (the protocol alone), programs (real ones under Shunt)
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values = ["trial", "programs"])]
+    parts: Vec<Part>,
+    /// Only these programs
+    #[arg(long, value_name = "NAME;...", default_value = "")]
+    programs: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Trial,
+    Programs,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -34,7 +46,7 @@ enum Which {
     Rdma,
 }
 
-/// What the guest must have shown, by the lines that it prints.
+/// What the trial must have shown, by the lines that it prints.
 const SHOWN: [&str; 5] = [
     "LAB held: streams over the rings",
     "LAB held: streams whose queue pair broke, back on TCP",
@@ -47,6 +59,9 @@ const SHOWN: [&str; 5] = [
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let Which::Rdma = options.which;
     setup::run(Need::Lab)?;
+    if options.parts.contains(&Part::Programs) {
+        setup::run(Need::Everything)?;
+    }
     Report::of(|report| {
         report.step("peer", || {
             check(cargo().args([
@@ -58,6 +73,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                 "--example",
                 "peer",
             ]))?;
+            Ok(String::new())
+        });
+        report.step("build", || {
+            check(cargo().args(["build", "--release", "--quiet"]))?;
             Ok(String::new())
         });
         report.step("guest", || guest(options));
@@ -74,22 +93,47 @@ fn guest(options: &Options) -> Result<String> {
     fs::create_dir_all(&directory)?;
     let kernel = progress::step("the kernel", || image::kernel(&directory))?;
     let peer = artifact("examples/peer");
-    let plan = format!("BYTES={} ROUNDS={}", options.bytes, options.rounds);
+    let plan = plan(options)?;
     let initrd = progress::step("the guest's files", || {
         image::initrd(&directory, &kernel, &peer, &plan)
     })?;
     let said = progress::step("the guest", || {
         boot::run(&directory, &kernel.image, &initrd)
     })?;
-    judge(&said)
+    let trial: &[&str] = if options.parts.contains(&Part::Trial) {
+        &SHOWN
+    } else {
+        &[]
+    };
+    judge(&said, trial)
+}
+
+/// What the guest is to do, as its first process reads it.
+fn plan(options: &Options) -> Result<String> {
+    let name = |part: &Part| match part {
+        Part::Trial => "trial",
+        Part::Programs => "programs",
+    };
+    let parts: Vec<_> = options.parts.iter().map(name).collect();
+    let release = artifact("shunt");
+    let release = release.parent().context("a directory of programs")?;
+    Ok(format!(
+        "BYTES={} ROUNDS={} PARTS='{}' PROGRAMS='{}' RELEASE='{}' TESTS='{}'",
+        options.bytes,
+        options.rounds,
+        parts.join(" "),
+        options.programs,
+        release.display(),
+        root().join("tests").display(),
+    ))
 }
 
 /// What the devices have carried, if all was shown and nothing failed.
-fn judge(said: &[String]) -> Result<String> {
+fn judge(said: &[String], shown: &[&str]) -> Result<String> {
     let failed = said.iter().filter(|line| line.starts_with("LAB failed"));
     let failed: Vec<_> = failed.collect();
     let is_said = |shown: &&str| said.iter().any(|line| line.starts_with(shown));
-    let missing: Vec<_> = SHOWN.iter().filter(|shown| !is_said(shown)).collect();
+    let missing: Vec<_> = shown.iter().filter(|shown| !is_said(shown)).collect();
     if !missing.is_empty() || !failed.is_empty() {
         let end = &said[said.len().saturating_sub(30)..];
         let end = end.join("\n");
@@ -106,12 +150,12 @@ mod tests {
     #[test]
     fn all_must_be_shown_and_nothing_fail() {
         let mut said = SHOWN.map(str::to_owned).to_vec();
-        assert_eq!(judge(&said).unwrap(), SHOWN[3]);
+        assert_eq!(judge(&said, &SHOWN).unwrap(), SHOWN[3]);
         said.push("LAB failed: listening side".to_owned());
-        let error = judge(&said).unwrap_err().to_string();
+        let error = judge(&said, &SHOWN).unwrap_err().to_string();
         assert!(error.contains("LAB failed: listening side"), "{error}");
         said.truncate(4);
-        let error = judge(&said).unwrap_err().to_string();
+        let error = judge(&said, &SHOWN).unwrap_err().to_string();
         assert!(error.contains(SHOWN[4]), "{error}");
     }
 }

@@ -57,6 +57,7 @@ const LAB: &[Package] = &[
     ("/sbin/ip", "iproute2"),
     ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "libibverbs1"),
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+    ("/usr/bin/iperf3", "iperf3"),
 ];
 
 const TESTS: &[Package] = &[

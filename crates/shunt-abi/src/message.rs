@@ -281,6 +281,8 @@ pub const FLAG_TRIAL: u32 = 4096;
 
 /// Bytes of a [`Message::text`].
 pub const TEXT_BYTES: usize = 96;
+/// The longest name of an RDMA device, in bytes: `IB_DEVICE_NAME_MAX`.
+pub const DEVICE_BYTES: usize = 64;
 
 /// Number of sockets to be called at that a client is given with its first link to another network namespace.
 pub const SOCKETS: u32 = 8;
@@ -293,6 +295,7 @@ pub const MESSAGE_BYTES: usize = size_of::<Message>();
 
 const _: () = assert!(MESSAGE_BYTES == 160);
 const _: () = assert!(std::mem::offset_of!(Message, addresses) + TEXT_BYTES == MESSAGE_BYTES);
+const _: () = assert!(Message::DEVICE_AT + DEVICE_BYTES == std::mem::offset_of!(Message, bytes));
 // Sixteen bytes for each.
 const _: () = assert!(
     Message::CONTAINERS_AT[1] - Message::CONTAINERS_AT[0] == 16
@@ -317,6 +320,7 @@ impl Message {
 
     /// Where a row has the containers of its processes, zero padded: in the place of what names sockets,
     /// slots and arenas.
+    const DEVICE_AT: usize = std::mem::offset_of!(Self, addresses);
     const CONTAINERS_AT: [usize; 2] = [
         std::mem::offset_of!(Self, cookie),
         std::mem::offset_of!(Self, slot),
@@ -350,6 +354,23 @@ impl Message {
         self.as_mut_bytes()[MESSAGE_BYTES - TEXT_BYTES..].copy_from_slice(text);
     }
 
+    /// The RDMA device that a Meet names; empty: any. It is in the place of addresses and names.
+    #[must_use]
+    pub fn device(&self) -> String {
+        let bytes = &self.as_bytes()[Self::DEVICE_AT..][..DEVICE_BYTES];
+        let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+
+    /// Names it. What is longer than [`DEVICE_BYTES`] is no device's name.
+    pub fn set_device(&mut self, name: &str) {
+        let place = &mut self.as_mut_bytes()[Self::DEVICE_AT..][..DEVICE_BYTES];
+        place.fill(0);
+        for (to, from) in place.iter_mut().zip(name.bytes()) {
+            *to = from;
+        }
+    }
+
     /// What it is, if known.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
@@ -367,6 +388,18 @@ pub fn comm_text(name: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_meeting_names_its_device_and_keeps_its_count() {
+        let mut meet = Message::new(Kind::Meet);
+        meet.bytes[0][0] = 7;
+        assert_eq!(meet.device(), "");
+        let longest = "d".repeat(DEVICE_BYTES);
+        for name in ["mlx5_0", &longest, "rxe0"] {
+            meet.set_device(name);
+            assert_eq!((meet.device().as_str(), meet.bytes[0][0]), (name, 7));
+        }
+    }
 
     #[test]
     fn a_word_has_its_text_and_nothing_else_changes() {

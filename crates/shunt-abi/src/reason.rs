@@ -80,7 +80,7 @@ reasons! {
     HostSilent = 41, "HOST_SILENT", "The other end is on another host, where no shuntd answers.";
     HostKey = 42, "HOST_KEY", "The shuntd of the other end's host has another key.";
     HostVersion = 43, "HOST_VERSION", "The shuntd of the other end's host speaks another version.";
-    OtherHost = 44, "OTHER_HOST", "Both ends run under Shunt, on two hosts whose shuntds know each other; a program of one of them cannot use RDMA with this version of Shunt.";
+    OtherHost = 44, "OTHER_HOST", "Both ends run under Shunt, on two hosts whose shuntds know each other; `rdma` is not on in [hosts] of one of them, or one of both programs cannot use it.";
     NoDevice = 45, "NO_DEVICE", "The other end is on another host, and one of the two hosts has no RDMA device with an active port.";
     DeviceKind = 46, "DEVICE_KIND", "The other end is on another host, and one of the two hosts has only RDMA devices of kinds that Shunt cannot use (iWARP, EFA).";
     Pinned = 47, "PINNED", "The other end is on another host, and a process of one of them may not pin as much memory as RDMA needs (RLIMIT_MEMLOCK, or [hosts] in shunt.toml(5)).";

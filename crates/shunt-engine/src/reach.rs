@@ -9,27 +9,30 @@
 //! progress  takes completions: what the peer has written is in the view of its arena after that
 //! ```
 //!
-//! All of this is a test's switch (`docs/decisions/0018-between-hosts.md`): `SHUNT_WIRE` names a directory of emulated NICs. It allocates
-//! where a link or its queue pair is made.
+//! The NIC is a real one, of which the daemon says the name; or for tests an emulated one, of which `SHUNT_WIRE` names the directory. It allocates
+//! where a link or its queue pair is made (`docs/decisions/0018-between-hosts.md`).
 
 use std::cell::UnsafeCell;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libc::c_int;
 use shunt_abi::Reason;
 use shunt_rdma::bond::Lines;
 use shunt_rdma::link::{Link, News, Resumed};
-use shunt_rdma::meeting::{Connected, Heard, Meeting};
+use shunt_rdma::meeting::{Connected, Heard};
+use shunt_rdma::nic::{Nic, Queue};
 use shunt_rdma::port::{Found, Port};
 use shunt_rdma::resume::{BYTES, Leave};
-use shunt_rdma::transport::{QueueId, Refused};
-use shunt_rdma::wire::{Queue, Wire};
+use shunt_rdma::verbs::Verbs;
+use shunt_rdma::wire::Wire;
 use shunt_rdma::word::{self, Word};
 
-use crate::config;
-use crate::real;
+use crate::table::{self, Word as Entry};
 use crate::thread::Lock;
+use crate::{config, real, sys};
+use peer::{Opening, Peer};
+
+mod peer;
 
 /// What one process says to another by way of their daemons.
 pub(crate) type Text = [u8; word::BYTES];
@@ -41,58 +44,53 @@ static LOCK: Lock = Lock::new();
 /// Forks under way in handlers of the thread that has the lock.
 static ON_TOP: AtomicU32 = AtomicU32::new(0);
 static NIC: Place = Place(UnsafeCell::new(None));
+/// The lock is held over a fork.
+static IS_FORKING: AtomicBool = AtomicBool::new(false);
+/// The process has a NIC.
+static IS_OPEN: AtomicBool = AtomicBool::new(false);
+/// The process can have none: it has tried.
+static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// The NIC's place; used with the lock.
-struct Place(UnsafeCell<Option<Nic>>);
+struct Place(UnsafeCell<Option<Reach>>);
 
 // SAFETY: who uses it has the lock.
 unsafe impl Sync for Place {}
 
 /// The NIC, and the processes that it is to reach.
-struct Nic {
-    port: Port<'static, Wire>,
+struct Reach {
+    port: Port<'static, Nic>,
     peers: Vec<Peer>,
     /// How to tell what has happened; set by the first connection that is opened.
     tell: Option<Tell>,
 }
 
-/// One process on another host.
-struct Peer {
-    /// The link that this process has to it.
-    link: u32,
-    meeting: Meeting<Wire>,
-    /// The queue pair, once this side has connected it.
-    queue: Option<QueueId>,
-    /// The peer has connected it, too: this side may send.
-    is_met: bool,
-    /// Connections that were attached before that.
-    early: Vec<Opening>,
-    /// The queue pair of each connection that the peer has been told of, by slot.
-    queues: BTreeMap<u32, QueueId>,
-    /// Queue pairs that are over, and have connections that must still leave their rings.
-    former: Vec<QueueId>,
+/// Whether this process can use memory of other hosts, as far as it knows.
+pub(crate) fn may_be() -> bool {
+    !IS_REFUSED.load(Ordering::Relaxed) && !config::is_confined()
 }
 
-/// A connection that is attached: its slot, its life and its memory.
-#[derive(Clone, Copy)]
-struct Opening {
-    slot: u32,
-    life: u32,
-    lines: Lines<'static>,
+/// Whether it has the NIC for that.
+pub(crate) fn is_open() -> bool {
+    IS_OPEN.load(Ordering::Relaxed)
 }
 
-/// Whether connections may be claimed whose other ends are on other hosts.
-pub(crate) fn is_on() -> bool {
-    config::wire().is_some()
+/// Whether this thread is in a call of the NIC's library, which may use the NIC's descriptors.
+pub(crate) fn is_at_work() -> bool {
+    LOCK.is_here()
 }
 
-/// A link to another process is in use: offers it a queue pair, unless there is one. `say` sends a word to it; `false`: it cannot.
-pub(crate) fn begin(link: u32, mut say: impl FnMut(&Text) -> bool) {
-    let _ = with(open_nic, |nic| {
-        let known = nic.peers.iter().position(|peer| peer.link == link);
-        let at = known.unwrap_or_else(|| nic.add(link));
-        nic.peers[at].offer(&nic.port, &mut say);
-    });
+/// A link to another process is in use: offers it a queue pair, unless there is one. `device`: the NIC's name; empty: any.
+/// `say` sends a word to it; `false`: it cannot.
+pub(crate) fn begin(link: u32, device: &str, mut say: impl FnMut(&Text) -> bool) {
+    let _ = with(
+        || open_nic(device),
+        |nic| {
+            let known = nic.peers.iter().position(|peer| peer.link == link);
+            let at = known.unwrap_or_else(|| nic.add(link));
+            nic.peers[at].offer(&nic.port, &mut say);
+        },
+    );
 }
 
 /// The process at the other end of a link says something.
@@ -122,7 +120,7 @@ pub(crate) unsafe fn open(
     with(no_nic, |nic| {
         nic.tell = Some(tell);
         nic.progress();
-        let Nic { port, peers, .. } = nic;
+        let Reach { port, peers, .. } = nic;
         let peer = peers.iter_mut().find(|peer| peer.link == link);
         let peer = peer.ok_or(Reason::NoDevice)?;
         // SAFETY: the caller's promise.
@@ -130,9 +128,14 @@ pub(crate) unsafe fn open(
     })?
 }
 
+/// The memory of a slot is about to begin the life of another connection.
+pub(crate) fn close(link: u32, slot: u32) {
+    on(link, slot, |_, link| link.close(slot));
+}
+
 /// Takes what other processes have told and written.
 pub(crate) fn progress() {
-    let _ = with(no_nic, Nic::progress);
+    let _ = with(no_nic, Reach::progress);
 }
 
 /// Whether this process has the NIC, and not the one that has forked it.
@@ -142,9 +145,40 @@ pub(crate) fn is_here() -> bool {
     with(no_nic, |_| ()).is_ok()
 }
 
-/// A descriptor that is readable when there is something to take.
-pub(crate) fn events() -> Option<c_int> {
-    with(no_nic, |nic| nic.port.events()).ok()
+/// What a thread that sleeps watches for what comes from other hosts.
+#[derive(Clone, Copy)]
+pub(crate) struct Watch {
+    /// Readable once something has come.
+    pub(crate) fd: c_int,
+    /// Something had come before, and has been taken.
+    pub(crate) has_come: bool,
+}
+
+/// Before a sleep, and once its descriptor is readable. What comes after this makes it readable, for all threads that watch it, until the next call.
+pub(crate) fn watch() -> Option<Watch> {
+    let watch = with(no_nic, |nic| {
+        nic.port.take_events();
+        // A device that is gone says so in `progress`.
+        let _ = nic.port.arm();
+        let has_come = nic.progress();
+        Watch {
+            fd: nic.port.events(),
+            has_come,
+        }
+    });
+    watch.ok()
+}
+
+/// The program is about to put something else at this number.
+pub(crate) fn make_way(wanted: c_int) {
+    if is_open() {
+        let _ = with(no_nic, |nic| {
+            if let Some(other) = nic.port.transport_mut().make_way(wanted) {
+                table::enter(other, Entry::OURS);
+                table::enter(wanted, Entry::NOTHING);
+            }
+        });
+    }
 }
 
 /// Asks the peer whether the ring may carry the stream from that byte of TCP on.
@@ -165,6 +199,17 @@ pub(crate) fn enter(link: u32, slot: u32, written: u64) -> bool {
 pub(crate) fn publish(link: u32, slot: u32) -> bool {
     progress();
     on(link, slot, |wire, link| link.publish(wire, slot)) == Some(Ok(true))
+}
+
+/// Whether anything that is in the ring can still be sent by the NIC.
+pub(crate) fn may_publish(link: u32, slot: u32) -> bool {
+    on(link, slot, |_, link| link.broken().is_none()) == Some(true)
+}
+
+/// The byte of TCP from which on the ring may carry the stream, if the peer has agreed to that.
+pub(crate) fn agreed(link: u32, slot: u32) -> Option<u64> {
+    progress();
+    on(link, slot, |_, link| link.agreed(slot))?
 }
 
 /// This side has read something of the peer's ring, with the receiving token, which the caller has.
@@ -237,11 +282,7 @@ pub(crate) fn recall(link: u32, slot: u32) {
 }
 
 /// Runs `act` with a connection's queue pair, also one that is over. `None`: there is none.
-fn on<R>(
-    link: u32,
-    slot: u32,
-    act: impl FnOnce(&Wire, &mut Link<'static, Wire>) -> R,
-) -> Option<R> {
+fn on<R>(link: u32, slot: u32, act: impl FnOnce(&Nic, &mut Link<'static, Nic>) -> R) -> Option<R> {
     with(no_nic, |nic| {
         let peer = nic.peers.iter().position(|peer| peer.link == link)?;
         let queue = *nic.peers[peer].queues.get(&slot)?;
@@ -269,44 +310,67 @@ pub(crate) fn forget(link: u32) {
 
 /// Before a fork: no thread is in the middle of anything here, unless this is a handler on top of it.
 pub(crate) fn before_fork() {
-    if is_on() && !LOCK.take() {
+    if LOCK.take() {
+        IS_FORKING.store(true, Ordering::Relaxed);
+    } else {
         ON_TOP.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// After it, in the parent.
 pub(crate) fn after_fork_parent() {
-    if !is_on() {
-        return;
-    }
     let one_less = |forks: u32| forks.checked_sub(1);
     let was_on_top = ON_TOP.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
     if was_on_top.is_err() {
+        IS_FORKING.store(false, Ordering::Relaxed);
         LOCK.give();
     }
 }
 
 /// In the child: the NIC and all that it has are the parent's.
 pub(crate) fn after_fork_child() {
-    LOCK.reset();
+    let is_on_top = ON_TOP.swap(0, Ordering::Relaxed) != 0;
+    if IS_FORKING.swap(false, Ordering::Relaxed) && !is_on_top {
+        LOCK.give();
+    } else {
+        // Another thread has it, which is not here; or who has it goes on below this handler, and gives it back.
+        LOCK.reset();
+    }
     // SAFETY: this is the only thread.
     let nic = unsafe { &mut *NIC.0.get() }.take();
     match nic {
         // In the middle of something: it stays as it is, and nobody looks at it any more.
-        Some(nic) if ON_TOP.swap(0, Ordering::Relaxed) != 0 => std::mem::forget(nic),
-        Some(nic) => unseen(|| {
-            nic.port.transport().note_fork();
-            drop(nic);
-        }),
+        Some(nic) if is_on_top => std::mem::forget(nic),
+        Some(nic) => unseen(|| leave_to_parent(nic)),
         None => {}
     }
+    IS_OPEN.store(false, Ordering::Relaxed);
+}
+
+/// Gives up the child's copies of its parent's descriptors.
+fn leave_to_parent(nic: Reach) {
+    if nic.port.transport().note_fork() {
+        drop(nic);
+        return;
+    }
+    for fd in nic.port.transport().descriptors().into_iter().flatten() {
+        if table::look(fd) == Entry::OURS {
+            table::enter(fd, Entry::NOTHING);
+            sys::close(fd);
+        }
+    }
+    // What the library has made there is the parent's.
+    std::mem::forget(nic);
 }
 
 /// Runs `act` with the NIC, which `missing` opens if there is none.
 ///
 /// # Errors
 /// `Busy`: this is a handler on top of who uses it. `NoDevice`: there is none.
-fn with<R>(missing: fn() -> Option<Nic>, act: impl FnOnce(&mut Nic) -> R) -> Result<R, Reason> {
+fn with<R>(
+    missing: impl FnOnce() -> Option<Reach>,
+    act: impl FnOnce(&mut Reach) -> R,
+) -> Result<R, Reason> {
     if !LOCK.take() {
         return Err(Reason::Busy);
     }
@@ -334,34 +398,45 @@ fn unseen<R>(work: impl FnOnce() -> R) -> R {
     done
 }
 
-fn no_nic() -> Option<Nic> {
+fn no_nic() -> Option<Reach> {
     None
 }
 
-fn open_nic() -> Option<Nic> {
-    let wire = Wire::open(config::wire()?).ok()?;
-    Some(Nic {
-        port: Port::new(wire),
+fn open_nic(device: &str) -> Option<Reach> {
+    if !may_be() {
+        return None;
+    }
+    let nic = match config::wire() {
+        Some(directory) => Wire::open(directory).ok().map(Nic::Emulated),
+        None => {
+            let device = Some(device).filter(|name| !name.is_empty());
+            let verbs = Verbs::open(device, sys::first_of_ours());
+            verbs.ok().map(Nic::Real)
+        }
+    };
+    let Some(nic) = nic else {
+        IS_REFUSED.store(true, Ordering::Relaxed);
+        return None;
+    };
+    for fd in nic.descriptors().into_iter().flatten() {
+        table::enter(fd, Entry::OURS);
+    }
+    IS_OPEN.store(true, Ordering::Relaxed);
+    Some(Reach {
+        port: Port::new(nic),
         peers: Vec::new(),
         tell: None,
     })
 }
 
-impl Nic {
+impl Reach {
     fn add(&mut self, link: u32) -> usize {
-        self.peers.push(Peer {
-            link,
-            meeting: Meeting::new(),
-            queue: None,
-            is_met: false,
-            early: Vec::new(),
-            queues: BTreeMap::new(),
-            former: Vec::new(),
-        });
+        self.peers.push(Peer::new(link));
         self.peers.len() - 1
     }
 
-    fn progress(&mut self) {
+    /// `true`: something has come.
+    fn progress(&mut self) -> bool {
         let Self { port, peers, tell } = self;
         let mut broken = Vec::new();
         let done = port.progress(|found| match found {
@@ -379,6 +454,7 @@ impl Nic {
                 self.part(at);
             }
         }
+        done.unwrap_or(true)
     }
 
     fn hear(&mut self, at: usize, text: &Text, say: &mut impl FnMut(&Text) -> bool) {
@@ -435,74 +511,5 @@ impl Nic {
         } else {
             port.remove(queue);
         }
-    }
-}
-
-impl Peer {
-    fn offer(&mut self, port: &Port<'static, Wire>, say: &mut impl FnMut(&Text) -> bool) {
-        if self.queue.is_none()
-            && let Ok(offer) = self.meeting.begin(port.transport())
-        {
-            // A word that is lost ends the round; the next connection of the link begins another one.
-            say(&offer.to_bytes());
-        }
-    }
-
-    /// The peer can receive from now on: opens the connections that waited for that.
-    fn meet(&mut self, port: &mut Port<'static, Wire>) {
-        self.is_met = true;
-        for opening in std::mem::take(&mut self.early) {
-            // SAFETY: as when it was to be opened first. One that the NIC refuses stays on TCP without a word.
-            let _ = unsafe { self.open_now(port, opening) };
-        }
-    }
-
-    /// # Safety
-    /// As for [`open`].
-    unsafe fn open(
-        &mut self,
-        port: &mut Port<'static, Wire>,
-        opening: Opening,
-    ) -> Result<(), Reason> {
-        if self.is_met {
-            // SAFETY: the caller's promise.
-            let opened = unsafe { self.open_now(port, opening) };
-            return opened.map_err(|_| Reason::Pinned);
-        }
-        self.take_back(opening.slot);
-        self.early.push(opening);
-        Ok(())
-    }
-
-    /// Takes back a connection of this slot that the peer has not been told of.
-    fn take_back(&mut self, slot: u32) {
-        self.early.retain(|early| early.slot != slot);
-    }
-
-    /// # Safety
-    /// As for [`open`].
-    unsafe fn open_now(
-        &mut self,
-        port: &mut Port<'static, Wire>,
-        opening: Opening,
-    ) -> Result<(), Refused> {
-        self.former.retain(|&queue| {
-            let is_needed = port.link(queue).is_some_and(|(_, link)| link.is_needed());
-            if !is_needed {
-                port.remove(queue);
-            }
-            is_needed
-        });
-        let Opening { slot, life, lines } = opening;
-        let Some(queue) = self.queue else {
-            return Ok(());
-        };
-        let Some((wire, link)) = port.link(queue) else {
-            return Ok(());
-        };
-        // SAFETY: the caller's promise.
-        unsafe { link.open(wire, slot, life, lines) }?;
-        self.queues.insert(slot, queue);
-        Ok(())
     }
 }

@@ -67,8 +67,9 @@ pub(crate) use mask::{mask, mask_as_usual, mask_at_a_glance};
 pub(crate) use meet::{leave_alone, meet_peer};
 pub(crate) use nic::hear_news;
 pub(crate) use owed::{
-    answer as answer_recall, is_due as recall_is_due, is_owing as recall_is_owing,
+    answer as answer_recall, has_room_again, is_due as recall_is_due, is_owing as recall_is_owing,
 };
+pub(crate) use proposal::is_agreed;
 pub(crate) use recv::{is_any_in_ring, leaves_unread, pump, receive, receive_in, unread};
 pub(crate) use send::{AT_ONCE, asked, send, send_in};
 pub(crate) use spin::{Spin, share_crowd, shares_core};

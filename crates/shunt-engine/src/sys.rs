@@ -34,8 +34,8 @@ pub(crate) use clock::{now, ticks, wall_clock};
 pub use deep::Objects;
 pub(crate) use deep::{bind_module, has_search_path};
 pub(crate) use fd::{
-    close, copy_high, descriptor_limit, dup3, fcntl, ioctl, ioctl_int, move_high, random, read,
-    write,
+    close, copy_high, descriptor_limit, dup3, fcntl, first_of_ours, ioctl, ioctl_int, move_high,
+    random, read, write,
 };
 pub(crate) use file::{
     File, file, is_file, is_open_for, is_pipe, owner_and_mode, position, pread, read_now, write_now,

@@ -151,6 +151,13 @@ impl<'a, T: Transport> Bond<'a, T> {
         publish::word(&view.progress.read, 0);
     }
 
+    /// The life is over.
+    pub(crate) fn close(&mut self) {
+        self.life = 0;
+        self.arrivals = None;
+        self.due = 0;
+    }
+
     /// The peer has begun the life that this side is in: its ring is empty.
     pub(crate) fn peer_began(&mut self) {
         self.arrivals = Some(Arrivals::begin(self.lines.inward));

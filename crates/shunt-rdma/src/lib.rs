@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * [`transport`]: the narrow trait. [`verbs`]: a real NIC's. [`fabric`]: a NIC that tests make misbehave. [`wire`]: one
-//!   whose peers are in other processes.
+//!   whose peers are in other processes. [`nic`]: whichever of [`verbs`] and [`wire`] a process has.
 //! * [`immediate`], [`note`]: what goes over the wire. [`word`], [`endpoint`]: what goes by way of the shuntds.
 //! * [`meeting`]: from words to a queue pair that both sides have.
 //! * [`grants`]: how many receives the peer has left for us.
@@ -18,7 +18,7 @@
 //! * [`resume`]: how a direction leaves its ring for TCP, at an exact byte.
 //!
 //! Neighbours: below it `shunt-shm`, whose rings these are. It makes no policy, waits for nothing and knows no sockets.
-//! `docs/decisions/0018-between-hosts.md` says why it is so, and what uses it: the engine (`reach.rs`), over [`wire`] and for tests only.
+//! `docs/decisions/0018-between-hosts.md` says why it is so, and what uses it: the engine (`reach.rs`).
 
 pub mod bond;
 pub mod endpoint;
@@ -28,6 +28,7 @@ pub mod immediate;
 mod lane;
 pub mod link;
 pub mod meeting;
+pub mod nic;
 pub mod note;
 pub mod port;
 pub mod resume;

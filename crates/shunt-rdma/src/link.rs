@@ -172,6 +172,15 @@ impl<'a, T: Transport> Link<'a, T> {
         Ok(())
     }
 
+    /// A slot's life is over, and its memory is about to begin another one, of which [`Self::open`] says so: what the peer still says of
+    /// the former one is nobody's from now on.
+    pub fn close(&mut self, slot: u32) {
+        let place = self.places.get_mut(slot as usize);
+        if let Some(bond) = place.and_then(|place| place.bond.as_mut()) {
+            bond.close();
+        }
+    }
+
     /// How many frames of a connection can be posted now: none unless its stream is in the ring.
     #[must_use]
     pub fn room(&self, slot: u32) -> u32 {

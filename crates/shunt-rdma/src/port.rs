@@ -38,6 +38,11 @@ impl<'a, T: Transport> Port<'a, T> {
         &self.transport
     }
 
+    /// Its device, to change it.
+    pub fn transport_mut(&mut self) -> &mut T {
+        &mut self.transport
+    }
+
     /// Takes a link in.
     pub fn add(&mut self, link: Link<'a, T>) -> QueueId {
         let id = link.id();

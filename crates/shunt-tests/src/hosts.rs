@@ -91,7 +91,7 @@ impl Directory {
         let output = output.context("cannot run shunt")?;
         ensure!(output.status.success(), "no key for hosts");
         let config = format!(
-            "[hosts]\nkey = \"{}\"\nnetworks = [\"10.79.1.0/24\"]\n",
+            "[hosts]\nkey = \"{}\"\nnetworks = [\"10.79.1.0/24\"]\nrdma = true\n",
             key.display()
         );
         fs::write(directory.join("shunt.toml"), config)?;

@@ -8,12 +8,13 @@ use shunt_abi::Reason;
 /// Where the kernel lists them.
 pub(crate) const LIST: &str = "/sys/class/infiniband";
 
-/// Why no connection can go by RDMA from here, if none can: there is no device, or none of a kind that can be used has an
-/// active port.
-pub(crate) fn obstacle(list: &Path) -> Option<Reason> {
+/// Why no connection can go by RDMA from here, if none can: there is no device (of this name, if one is given), or none of a kind that can be
+/// used has an active port.
+pub(crate) fn obstacle(list: &Path, name: Option<&str>) -> Option<Reason> {
     let devices = fs::read_dir(list).into_iter().flatten().flatten();
     let mut reason = Reason::NoDevice;
-    for device in devices.map(|entry| entry.path()) {
+    let named = devices.filter(|device| name.is_none_or(|name| device.file_name() == name));
+    for device in named.map(|entry| entry.path()) {
         if !has_active_port(&device) {
             continue;
         }
@@ -57,13 +58,17 @@ mod tests {
             }
             fs::write(device.join("node_type"), kind).unwrap();
         };
-        assert_eq!(obstacle(&list), Some(Reason::NoDevice));
+        assert_eq!(obstacle(&list, None), Some(Reason::NoDevice));
         make("mlx5_0", "1: CA\n", &["1: DOWN\n"]);
-        assert_eq!(obstacle(&list), Some(Reason::NoDevice));
+        assert_eq!(obstacle(&list, None), Some(Reason::NoDevice));
         make("siw0", "4: RNIC\n", &["4: ACTIVE\n"]);
-        assert_eq!(obstacle(&list), Some(Reason::DeviceKind));
+        assert_eq!(obstacle(&list, None), Some(Reason::DeviceKind));
         make("rxe0", "1: CA\n", &["1: DOWN\n", "4: ACTIVE\n"]);
-        assert_eq!(obstacle(&list), None);
+        assert_eq!(obstacle(&list, None), None);
+        let of = |name| obstacle(&list, Some(name));
+        assert_eq!(of("rxe0"), None);
+        assert_eq!(of("siw0"), Some(Reason::DeviceKind));
+        assert_eq!(of("rxe1"), Some(Reason::NoDevice));
         fs::remove_dir_all(&list).unwrap();
     }
 }

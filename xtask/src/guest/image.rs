@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Modules that the guest loads, with all that these need.
-const MODULES: [&str; 6] = [
+const MODULES: [&str; 10] = [
     "crc32c_generic",
     // Linux 6.1's rdma_rxe asks for it by name, and does without saying so.
     "crc32_generic",
@@ -19,6 +19,10 @@ const MODULES: [&str; 6] = [
     "ib_core",
     "ib_uverbs",
     "rdma_rxe",
+    "virtio_pci",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
 ];
 
 /// Programs of this machine that the guest has, too.

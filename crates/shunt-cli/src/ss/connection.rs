@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::Serialize;
 use shunt_abi::Reason;
 use shunt_abi::detail::{self, Detail};
-use shunt_abi::message::{FLAG_SHUNTED, Message, comm_text};
+use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED, Message, comm_text};
 
 use crate::user;
 
@@ -152,7 +152,11 @@ pub(crate) fn connection(row: &Message, detail: Option<&Detail>) -> Connection {
         local: end(row, 0),
         peer: end(row, 1),
         processes: processes.into_iter().flatten().collect(),
-        path: if shunted { "shm" } else { "tcp" },
+        path: match (shunted, row.flags & FLAG_REACHES != 0) {
+            (false, _) => "tcp",
+            (true, false) => "shm",
+            (true, true) => "rdma",
+        },
         reason: name(row.status).filter(|_| !shunted),
         why: reason.map(Reason::text),
         bytes: Bytes {
@@ -237,6 +241,8 @@ pub(crate) mod tests {
         assert_eq!(json["local"], "127.0.0.1:6379");
         assert_eq!(json["peer"], "127.0.0.1:40000");
         assert_eq!(json["path"], "shm");
+        row.flags |= FLAG_REACHES;
+        assert_eq!(connection(&row, None).path, "rdma");
         assert!(json["reason"].is_null() && json["why"].is_null());
         assert_eq!(json["bytes"]["to_client"]["ring"], 7);
         assert_eq!(json["bytes"]["to_server"]["kernel"], 0);

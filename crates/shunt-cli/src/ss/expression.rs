@@ -367,8 +367,8 @@ fn condition(field: &str, how: Comparison, value: &str) -> Result<Expression, St
             Expression::Reason(reasons::named(value).map_err(advice)?)
         }
         "path" => match value {
-            "shm" | "tcp" => Expression::Path(value.to_owned()),
-            _ => return Err(wrong("a path: shm or tcp")),
+            "shm" | "rdma" | "tcp" => Expression::Path(value.to_owned()),
+            _ => return Err(wrong("a path: shm, rdma or tcp")),
         },
         _ => {
             return Err(format!(

@@ -15,6 +15,8 @@ use super::expression::{Expression, Item};
 pub(crate) enum Path {
     /// Through shared memory
     Shm,
+    /// Through memory of another host
+    Rdma,
     /// Through the kernel
     Tcp,
 }
@@ -96,6 +98,7 @@ impl Filter {
     fn shows(&self, c: &Connection) -> bool {
         let path = match c.path {
             "shm" => Path::Shm,
+            "rdma" => Path::Rdma,
             _ => Path::Tcp,
         };
         let has_reason = |r: &Reason| c.reason.as_deref() == Some(r.name());

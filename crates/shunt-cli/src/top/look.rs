@@ -289,7 +289,7 @@ fn program(
 impl Program {
     /// One more of its connections, of which it has this end.
     fn add(&mut self, flow: &Flow, end: usize) {
-        let plain = usize::from(flow.connection.path != "shm");
+        let plain = usize::from(flow.connection.path == "tcp");
         self.connections[plain] += 1;
         let Some(rates) = flow.rates else { return };
         let bytes = self.bytes.get_or_insert_default();

@@ -98,7 +98,7 @@ fn tabs(model: &Model, styles: Styles) -> Line<'static> {
         Span::styled(text, style)
     };
     let flows = &model.flows.items;
-    let shared = flows.iter().filter(|f| f.connection.path == "shm").count();
+    let shared = flows.iter().filter(|f| f.connection.path != "tcp").count();
     let rates = flows.iter().filter_map(|flow| flow.rates);
     let [ring, kernel] = rates.fold([0.0; 2], |[ring, kernel], rates| {
         let [client, server] = rates.bytes;
@@ -182,7 +182,7 @@ fn draw_table<T: Item>(frame: &mut Frame, area: Rect, sheet: &mut Sheet<T>, styl
     let cell = |item: &T, column: &Column<T>, width: u16| {
         let text = shortened(&(column.of)(item), usize::from(width));
         let style = match (column.title, text.as_str()) {
-            ("PATH", "shm") => styles.shared,
+            ("PATH", "shm" | "rdma") => styles.shared,
             ("PATH", _) => styles.plain,
             _ => Style::new(),
         };
@@ -290,6 +290,7 @@ fn flow_lines(flow: &Flow) -> Vec<String> {
         (Some(name), Some(why)) => format!("on TCP, {name}: {why}"),
         (Some(name), None) => format!("on TCP, {name}"),
         (None, _) if c.path == "shm" => "in shared memory".to_owned(),
+        (None, _) if c.path == "rdma" => "by RDMA to another host".to_owned(),
         (None, _) => "on TCP".to_owned(),
     });
     if let Some(rates) = flow.rates {

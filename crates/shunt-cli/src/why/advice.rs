@@ -28,7 +28,9 @@ pub(crate) fn of(reason: Reason) -> Option<&'static str> {
             "give both hosts the same key file, which [hosts] in shunt.toml(5) names"
         }
         Reason::HostVersion => "install the same version of Shunt on both hosts",
-        Reason::OtherHost => "nothing yet: between hosts connections are found, but not moved",
+        Reason::OtherHost => {
+            "set `rdma = true` in [hosts] of shunt.toml(5) on both hosts: it is new, and off by default"
+        }
         Reason::NoDevice | Reason::DeviceKind => {
             "`shunt doctor` on both hosts tells which devices there are"
         }

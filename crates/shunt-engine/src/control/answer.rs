@@ -13,7 +13,7 @@ use super::{news, other_host, stock};
 use crate::link::{Link, Pair};
 use crate::region::count;
 use crate::socket::{SOCKETS, Socket, Stage};
-use crate::{thread, wake};
+use crate::{reach, thread, wake};
 
 pub(super) fn handle(m: &Message, passed: Option<c_int>) {
     match m.kind() {
@@ -154,6 +154,9 @@ fn pass_over(socket: &'static Socket, m: &Message, link: &'static Link) {
 
 fn paired(socket: &'static Socket, m: &Message, link: &'static Link) -> Option<()> {
     let pair = Pair::new(link, m.slot, m.generation)?;
+    if link.is_between_hosts() {
+        reach::close(link.own_number(), m.slot);
+    }
     pair.own.begin(slot::first_life(m.generation), pair.out);
     if socket.afar.load(Ordering::Relaxed) {
         AFAR.reset();

@@ -13,12 +13,12 @@ use crate::socket::Socket;
 /// The link on which a connection has met its other end. If there is none yet, one is opened. Offers
 /// the process at its other end a queue pair, if that is due.
 pub(super) fn link_of(m: &Message) -> Option<&'static Link> {
-    if !reach::is_on() {
+    if !reach::may_be() {
         return None;
     }
     let link = Link::find_between_hosts(m.link)
         .or_else(|| Link::open_between_hosts(m.link, stock::next_number()))?;
-    reach::begin(link.own_number(), |text| say(m.link, text));
+    reach::begin(link.own_number(), &m.device(), |text| say(m.link, text));
     Some(link)
 }
 

@@ -94,7 +94,7 @@ fn claim_with(socket: &'static Socket, fd: c_int, names: Option<Names>, flags: u
     if socket.dealings.passed_over.load(Ordering::Relaxed) {
         m.flags |= message::FLAG_AGAIN;
     }
-    if reach::is_on() {
+    if reach::may_be() {
         m.flags |= message::FLAG_REACHES;
     }
     if socket.tries() && socket.role() == Role::Connector {

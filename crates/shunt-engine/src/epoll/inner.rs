@@ -67,9 +67,9 @@ impl Set {
             events: libc::EPOLLIN as u32,
             u64: NIC,
         };
-        if let (Ok(inner), Some(nic)) = (self.open_inner(), reach::events()) {
+        if let (Ok(inner), Some(nic)) = (self.open_inner(), reach::watch()) {
             // It may be there already.
-            let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, nic, &raw mut event);
+            let _ = sys::epoll_ctl(inner, libc::EPOLL_CTL_ADD, nic.fd, &raw mut event);
         }
     }
 
@@ -199,7 +199,7 @@ pub(super) fn hear_inner(
                 continue;
             }
             if data == NIC {
-                reach::progress();
+                let _ = reach::watch();
                 continue;
             }
             let (index, generation) = (data as u32, (data >> 32) as u32);

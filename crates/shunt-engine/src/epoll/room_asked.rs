@@ -55,7 +55,12 @@ fn look(state: &mut State) -> bool {
         // This also sees room where this side has still to follow the peer back to TCP. It does not ask the peer again:
         // each question costs all cores a barrier, and makes threads that sleep on the other sets of this process look
         // from time to time, too.
-        if stream::mask_at_a_glance(&conn, ROOM, false) & ROOM != 0 {
+        let has_room = if conn.is_mirrored() {
+            stream::has_room_again(&conn)
+        } else {
+            stream::mask_at_a_glance(&conn, ROOM, false) & ROOM != 0
+        };
+        if has_room {
             state.enqueue(index as u32, false);
         }
     }

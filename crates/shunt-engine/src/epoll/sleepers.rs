@@ -13,6 +13,7 @@ use super::polled;
 use super::set::Set;
 use super::state::State;
 use super::within::Inside;
+use crate::reach;
 use crate::stream::share_crowd;
 
 /// A thread is about to sleep on the set, or on something that contains it. `true`:
@@ -36,7 +37,7 @@ pub(crate) fn begin_sleep(set: &'static Set) -> bool {
 
 /// Counts `threads` more sleepers at the doors of the set and of the sets inside it. `true`: there are doors.
 pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
-    let (mut stands, mut inside) = (true, None);
+    let (mut stands, mut inside, mut is_mirrored) = (true, None, false);
     let own = set.with(|state| {
         set.sleepers.fetch_add(threads, Ordering::AcqRel);
         if !state.nested.is_empty() {
@@ -45,6 +46,7 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
         stands = state.follows.is_empty() || hearing::tell_doors(set, state);
         for follow in &state.follows {
             share_crowd(follow.link);
+            is_mirrored |= follow.link.is_between_hosts();
         }
         at_doors(set, state, |door| {
             door.sleepers.fetch_add(threads, Ordering::AcqRel);
@@ -54,6 +56,10 @@ pub(super) fn stand_at_doors(set: &'static Set, threads: u32) -> bool {
     });
     let mut any = false;
     Inside::each(inside, |nested| any |= stand_at_doors(nested, threads));
+    if is_mirrored {
+        // What has come is in the logs then, and has called those at the doors.
+        let _ = reach::watch();
+    }
     polled::leave(set);
     if !stands {
         hearing::leave_rings(set);

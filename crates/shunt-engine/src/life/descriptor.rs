@@ -10,7 +10,7 @@ use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::SOCKETS;
 use crate::stream;
-use crate::{Outcome, config, control, epoll, recycle, region, sys, thread, wake};
+use crate::{Outcome, config, control, epoll, reach, recycle, region, sys, thread, wake};
 
 /// Before the real `close` (after `Kernel`). `Fail(EBADF)` for a descriptor of ours.
 pub fn close(fd: c_int) -> Outcome {
@@ -89,6 +89,7 @@ pub fn before_replace(old: c_int, new: c_int) {
                     .each()
                     .for_each(|socket| stream::make_way(socket, new));
                 wake::make_way(new);
+                reach::make_way(new);
                 recycle::make_way(new);
             }
         }

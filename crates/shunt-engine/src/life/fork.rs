@@ -73,7 +73,7 @@ pub(super) fn before_fork(is_apart: bool) {
     } else if !has_memory {
         keep_from_child(|pair| !link::is_handed_on(pair), Reason::NoResources);
     }
-    if reach::is_on() {
+    if reach::is_open() {
         // The NIC stays this process's.
         keep_from_child(|pair| pair.link.is_between_hosts(), Reason::Forked);
     }

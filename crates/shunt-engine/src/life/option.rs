@@ -15,7 +15,7 @@ use super::{after_dup, make_room};
 use crate::entry::{self, Entry};
 use crate::socket::{KEEPALIVE, SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::Conn;
-use crate::{Outcome, config, control, signal, stream, sys, thread, upgrade, wake};
+use crate::{Outcome, config, control, reach, signal, stream, sys, thread, upgrade, wake};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -28,7 +28,7 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> Outcome {
         return Outcome::Kernel;
     }
     if matches!(entry, Entry::Ours) {
-        return Outcome::Fail(libc::EBADF);
+        return refuse();
     }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
@@ -107,11 +107,21 @@ const SIOCSPGRP: c_ulong = 0x8902;
 /// Like `TIOCOUTQ`, also known as `SIOCOUTQ`, without what is on its way.
 const SIOCOUTQNSD: c_ulong = 0x894B;
 
+/// A call with a number that is the library's own: to the program it names nothing.
+#[cold]
+fn refuse() -> Outcome {
+    if reach::is_at_work() {
+        Outcome::Kernel
+    } else {
+        Outcome::Fail(libc::EBADF)
+    }
+}
+
 /// Instead of `ioctl`.
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outcome {
     let socket = match entry::look(fd) {
         Entry::Socket(socket) => socket,
-        Entry::Ours => return Outcome::Fail(libc::EBADF),
+        Entry::Ours => return refuse(),
         _ => return Outcome::Kernel,
     };
     match request {

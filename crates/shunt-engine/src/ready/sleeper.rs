@@ -99,7 +99,7 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
                 if crowded {
                     look_within(&mut scratch.turn, stream::TURN);
                 } else {
-                    scratch.nic = scratch.nic.or_else(reach::events);
+                    ready |= watch_nic(scratch);
                 }
             }
             // By TCP the kernel tells.
@@ -118,6 +118,16 @@ pub(super) fn get_in(fds: &[pollfd], scratch: &mut Scratch, crowded: bool) -> bo
         };
     }
     ready | get_in_waits(scratch, place)
+}
+
+/// `true`: something has come from another host, for whichever connection.
+fn watch_nic(scratch: &mut Scratch) -> bool {
+    if scratch.nic.is_some() {
+        return false;
+    }
+    let watch = reach::watch();
+    scratch.nic = watch.map(|watch| watch.fd);
+    watch.is_some_and(|watch| watch.has_come)
 }
 
 /// Registers the thread where it waits for connections to accept. `true`: there may be one by now.

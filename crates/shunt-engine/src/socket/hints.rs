@@ -23,6 +23,10 @@ pub(crate) struct Hints {
     /// Set when a wait for a peer in the middle of a change of way came to nothing: for a withdrawal, 1 + the bytes that had been
     /// read of the ring; for a recall, the bit [`RECALL`]. [`IN_VAIN`] is set with it.
     in_vain: AtomicU64,
+    /// 1 + how far the peer, on another host, had read of the ring when that was last found full for the first time; and when that was, in nanoseconds.
+    full: [AtomicU64; 2],
+    /// Proposals to enter the ring, since the ring was entered last ([`crate::reach::propose`]).
+    pub(crate) proposals: AtomicU32,
 }
 
 /// In [`Hints::in_vain`]: a wait for the peer's recall came to nothing.
@@ -89,6 +93,15 @@ impl Hints {
         }
     }
 
+    /// The ring is full, of which a peer on another host has read `read` bytes. Returns for how long that peer has read nothing, in nanoseconds.
+    pub(crate) fn note_full(&self, read: u64, now: u64) -> u64 {
+        let [at, since] = &self.full;
+        if at.swap(read.wrapping_add(1), Ordering::Relaxed) != read.wrapping_add(1) {
+            since.store(now, Ordering::Relaxed);
+        }
+        now.saturating_sub(since.load(Ordering::Relaxed))
+    }
+
     /// For the next socket.
     pub(super) fn clear(&self) {
         let o = Ordering::Relaxed;
@@ -100,12 +113,25 @@ impl Hints {
         self.kernel_state.store(0, o);
         self.late.store(false, o);
         self.in_vain.store(0, o);
+        self.full.iter().for_each(|word| word.store(0, o));
+        self.proposals.store(0, o);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ring_is_full_for_as_long_as_nothing_is_read_of_it() {
+        let hints = Hints::default();
+        assert_eq!(hints.note_full(0, 1000), 0);
+        assert_eq!(hints.note_full(0, 1300), 300);
+        assert_eq!(hints.note_full(7, 1400), 0);
+        assert_eq!(hints.note_full(7, 1450), 50);
+        hints.clear();
+        assert_eq!(hints.note_full(7, 1500), 0);
+    }
 
     #[test]
     fn what_is_waited_for_in_vain_is_forgotten_one_by_one() {

@@ -21,8 +21,9 @@ mod resend;
 mod withdrawal;
 mod written;
 
+pub(crate) use by_record::has_room_again;
 use by_record::pay_by_record;
-pub(super) use by_record::{leave_by_record, make_room, publish, stay_out};
+pub(super) use by_record::{leave_by_record, publish, stay_out};
 pub(super) use kernel_room::{Roomy, has_room};
 #[cfg(test)]
 pub(super) use look::CROWDED;

@@ -217,8 +217,11 @@ impl Conn<'_> {
             return false;
         }
         let (link, slot) = self.at_nic();
-        if self.is_mirrored() && !reach::enter(link, slot, written) {
-            return false;
+        if self.is_mirrored() {
+            if !reach::enter(link, slot, written) {
+                return false;
+            }
+            self.socket.hints.proposals.store(0, Ordering::Relaxed);
         }
         path.switch(written);
         true

@@ -152,8 +152,7 @@ fn sleep(
     if want == Want::Room && leave_if_ending(here) {
         return Ok(Waited::Enough);
     }
-    if want == Want::Room && here.is_mirrored() && here.is_on_ring() {
-        owed::make_room(here);
+    if want == Want::Room && here.is_mirrored() && owed::has_room_again(here) {
         return Ok(Waited::Enough);
     }
     let until = until(here, want, deadline);

@@ -54,13 +54,13 @@ pub(crate) fn descriptor_limit() -> u64 {
 
 /// The lowest number for a descriptor of ours: high, out of the program's way, and below 1024 if
 /// the limit is low, so that no `select` is hurt.
-fn first_of_ours() -> usize {
-    (descriptor_limit().clamp(64, 1024) - 64) as usize
+pub(crate) fn first_of_ours() -> c_int {
+    (descriptor_limit().clamp(64, 1024) - 64) as c_int
 }
 
 /// Moves a descriptor of ours to a high number, close-on-exec.
 pub(crate) fn move_high(fd: c_int) -> c_int {
-    match fcntl(fd, libc::F_DUPFD_CLOEXEC, first_of_ours()) {
+    match fcntl(fd, libc::F_DUPFD_CLOEXEC, first_of_ours() as usize) {
         Ok(high) => {
             close(fd);
             high as c_int
@@ -72,5 +72,5 @@ pub(crate) fn move_high(fd: c_int) -> c_int {
 /// A copy of a descriptor at a high number, or at any other than `fd` if all of those are taken.
 pub(crate) fn copy_high(fd: c_int) -> Result<c_int, Errno> {
     let copy = |from| fcntl(fd, libc::F_DUPFD_CLOEXEC, from).map(|copy| copy as c_int);
-    copy(first_of_ours()).or_else(|_| copy(0))
+    copy(first_of_ours() as usize).or_else(|_| copy(0))
 }

@@ -9,7 +9,7 @@
 
 use shunt_shm::token::Token;
 
-use super::token::{Got, give, take, try_take};
+use super::token::{Got, give, here, take, try_take};
 
 /// A lock for rare operations, held for short and never asleep. Taking it in a
 /// signal handler that interrupted its holder fails instead of deadlocking.
@@ -36,6 +36,11 @@ impl Lock {
 
     pub(crate) fn give(&self) {
         give(&self.0);
+    }
+
+    /// Whether this thread has it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.0.holder().is_some_and(|holder| holder.0 == here())
     }
 
     /// Frees it in a forked child, whose other threads do not exist.

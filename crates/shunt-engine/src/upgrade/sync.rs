@@ -23,6 +23,7 @@ use super::trial;
 use crate::config::{self, Upgrade};
 use crate::epoll::Known;
 use crate::socket::{SOCKETS, Socket, Stage};
+use crate::stream::{self, Conn};
 use crate::thread::{self, is_alone};
 use crate::{control, sys};
 
@@ -149,7 +150,9 @@ fn is_attached_there(socket: &'static Socket) -> bool {
     };
     hear(pair);
     if pair.peer_state() & (slot::READY | slot::REFUSED) != 0 {
-        return true;
+        // Between hosts the first byte goes through the ring once the peer has agreed to that.
+        let conn = Conn::new(socket, socket.fd()).filter(Conn::is_mirrored);
+        return conn.is_none_or(|conn| stream::is_agreed(&conn));
     }
     let Some(other) = other_end(socket).filter(|other| other.stage() == Stage::Paired) else {
         return false;

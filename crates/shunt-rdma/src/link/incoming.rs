@@ -116,7 +116,8 @@ impl<T: Transport> Place<'_, T> {
             self.show_ready();
             return Ok(Some(News::Ready));
         }
-        let Some(bond) = self.bond.as_mut().filter(|bond| bond.life == begun) else {
+        let is_begun = |bond: &&mut Bond<T>| bond.life == begun && begun != 0;
+        let Some(bond) = self.bond.as_mut().filter(is_begun) else {
             // Of a life that has ended here, or has not begun.
             return Ok(None);
         };

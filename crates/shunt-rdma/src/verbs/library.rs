@@ -1,6 +1,6 @@
 //! libibverbs, loaded once and never given back.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use super::abi;
@@ -18,8 +18,9 @@ macro_rules! functions {
 
         impl Library {
             fn load() -> Option<Self> {
+                let open = opener()?;
                 // SAFETY: the name is a C string. The library's initialisers only set themselves up.
-                let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+                let handle = unsafe { open(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
                 if handle.is_null() {
                     return None;
                 }
@@ -57,6 +58,16 @@ functions! {
     modify_qp: ModifyQp = c"ibv_modify_qp",
     destroy_qp: DestroyQp = c"ibv_destroy_qp",
     is_fork_initialized: IsForkInitialized = c"ibv_is_fork_initialized",
+}
+
+type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+
+/// `dlopen`, found by its name: an object that refers to it could bring any code into the process, as far as others can see (the engine's
+/// `sys/standard.rs`), and this one opens a single library.
+fn opener() -> Option<Open> {
+    let at = symbol(libc::RTLD_NEXT, c"dlopen")?;
+    // SAFETY: the function of this name has this type.
+    Some(unsafe { std::mem::transmute::<*mut c_void, Open>(at) })
 }
 
 fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {

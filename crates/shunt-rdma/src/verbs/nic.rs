@@ -95,14 +95,25 @@ impl Verbs {
     /// Its descriptors: of the context, of asynchronous events, of the completion channel.
     #[must_use]
     pub fn descriptors(&self) -> [RawFd; 3] {
-        let opened = &self.opened;
-        // SAFETY: both live as long as `opened`.
+        // SAFETY: what they point to lives as long as `opened`.
+        self.opened.numbers().map(|number| unsafe { *number })
+    }
+
+    /// Gives up the number `wanted`, if that is one of its [descriptors](Self::descriptors): the program is about to put something else there.
+    /// Returns the number that this one has instead; `None`: there is no other number, or it is none of these.
+    ///
+    /// No other thread is in a call of this device's.
+    pub fn make_way(&mut self, wanted: RawFd) -> Option<RawFd> {
+        let mut numbers = self.opened.numbers().into_iter();
+        // SAFETY: what it points to lives as long as `opened`, and no other thread looks at it.
+        let number = numbers.find(|&number| unsafe { *number } == wanted)?;
+        // SAFETY: as above. The number may still be in use: it is the caller's who wants it.
         unsafe {
-            [
-                (*opened.context).cmd_fd,
-                (*opened.context).async_fd,
-                (*opened.channel).fd,
-            ]
+            let copy = libc::fcntl(wanted, libc::F_DUPFD_CLOEXEC, wanted + 1);
+            (copy >= 0).then(|| {
+                *number = copy;
+                copy
+            })
         }
     }
 }
@@ -147,25 +158,30 @@ impl Opened {
 
     /// Moves the descriptors to higher numbers. The kernel knows the files, and the library reads these fields at each call.
     fn raise(&mut self, above: RawFd) -> Option<()> {
-        // SAFETY: both are open, and no other thread knows them yet.
-        let fields = unsafe {
-            [
-                &mut (*self.context).cmd_fd,
-                &mut (*self.context).async_fd,
-                &mut (*self.channel).fd,
-            ]
-        };
-        for field in fields {
-            // SAFETY: integers only.
-            let copy = unsafe { libc::fcntl(*field, libc::F_DUPFD_CLOEXEC, above) };
-            if copy < 0 {
-                return None;
+        for number in self.numbers() {
+            // SAFETY: what it points to is open, and no other thread knows it yet. The old number is the library's, which has the new one from then on.
+            unsafe {
+                let copy = libc::fcntl(*number, libc::F_DUPFD_CLOEXEC, above);
+                if copy < 0 {
+                    return None;
+                }
+                libc::close(*number);
+                *number = copy;
             }
-            // SAFETY: the number is the library's, which has the new one from now on.
-            unsafe { libc::close(*field) };
-            *field = copy;
         }
         Some(())
+    }
+
+    /// Where the library has its descriptors' numbers: of the context, of asynchronous events, of the completion channel.
+    fn numbers(&self) -> [*mut RawFd; 3] {
+        // SAFETY: both are open as long as this.
+        unsafe {
+            [
+                &raw mut (*self.context).cmd_fd,
+                &raw mut (*self.context).async_fd,
+                &raw mut (*self.channel).fd,
+            ]
+        }
     }
 
     pub(super) fn table(&self) -> MutexGuard<'_, HashMap<u32, Receives>> {

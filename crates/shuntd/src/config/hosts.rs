@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use shunt_abi::layout;
+use shunt_abi::message::DEVICE_BYTES;
 use shunt_hosts::{Keys, PORT};
 use toml::Spanned;
 
@@ -29,6 +30,10 @@ pub(super) struct Table {
     pinned_per_process: Option<Spanned<u64>>,
     #[serde(default)]
     pinned: Option<Spanned<u64>>,
+    #[serde(default)]
+    rdma: bool,
+    #[serde(default)]
+    device: Option<Spanned<String>>,
 }
 
 /// Which other hosts are talked to, and how.
@@ -46,6 +51,10 @@ pub struct Between {
     pub(crate) pinned_per_process: u64,
     /// What all may pin together.
     pub(crate) pinned: u64,
+    /// Payload may go by RDMA.
+    pub(crate) rdma: bool,
+    /// By which device; `None`: the first that will do.
+    pub(crate) device: Option<String>,
 }
 
 /// What is wrong, and where: as an offset into the file.
@@ -86,6 +95,7 @@ impl Between {
                     .collect::<Result<_, Wrong>>()?
             }
         };
+        let device = table.device.map(|word| parsed(word, device)).transpose()?;
         Ok(Self {
             key,
             key_at: place(key_at),
@@ -94,6 +104,8 @@ impl Between {
             port,
             pinned_per_process: mebibytes(table.pinned_per_process, 64)?,
             pinned: mebibytes(table.pinned, 1024)?,
+            rdma: table.rdma,
+            device,
         })
     }
 
@@ -148,6 +160,14 @@ fn address(text: &str) -> Result<IpAddr, String> {
     })
 }
 
+/// As the kernel names it.
+fn device(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && text.len() < DEVICE_BYTES && !text.contains(['/', '\0']);
+    is_name.then(|| text.to_owned()).ok_or_else(|| {
+        format!("`{text}` is no RDMA device's name: write one of /sys/class/infiniband, or leave `device` out")
+    })
+}
+
 /// An amount in MiB, in bytes.
 fn mebibytes(amount: Option<Spanned<u64>>, default: u64) -> Result<u64, Wrong> {
     let Some(amount) = amount else {
@@ -197,6 +217,17 @@ mod tests {
     }
 
     #[test]
+    fn payload_goes_by_rdma_where_that_is_said_and_by_the_device_that_is_named() {
+        let hosts = parse(LEAST).unwrap();
+        assert_eq!((hosts.rdma, hosts.device), (false, None));
+        let hosts = parse(&format!("{LEAST}rdma = true\ndevice = \"mlx5_0\"")).unwrap();
+        assert_eq!(
+            (hosts.rdma, hosts.device.as_deref()),
+            (true, Some("mlx5_0"))
+        );
+    }
+
+    #[test]
     fn mistakes_are_refused_with_their_place() {
         for (text, line, column, says) in [
             ("", 1, 1, "missing field `key`"),
@@ -231,6 +262,8 @@ mod tests {
             ("port = 70000", 8, "u16"),
             ("pinned = 0", 10, "1 or more"),
             ("pinned_per_process = 18446744073709551", 22, "1 or more"),
+            ("rdma = 1", 8, "boolean"),
+            ("device = \"../x\"", 10, "no RDMA device's name"),
             ("keys = 1", 1, "unknown field"),
         ] {
             let (at, from, wrong) = parse(&format!("{LEAST}{line}")).unwrap_err();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use shunt_abi::Reason;
 use shunt_abi::detail::{FLAG_DETAILS, FLAG_TOGETHER, MOST_TOGETHER, TOGETHER};
-use shunt_abi::message::{FLAG_SHUNTED, Kind, Message, Role};
+use shunt_abi::message::{FLAG_REACHES, FLAG_SHUNTED, Kind, Message, Role};
 
 use super::detailing::{detail, now};
 use super::dispatch::Malformed;
@@ -250,6 +250,7 @@ impl Daemon {
                 // That it is shunted may be said by the region alone.
                 status: is_shunted.then_some(0).or(end.status).or(plain),
                 paired: is_paired(end),
+                afar: end.state == State::Met,
             });
         }
         seen.map(|sight| Holder {
@@ -258,6 +259,7 @@ impl Daemon {
             accepts: sight.accepts,
             status: Some(sight.status),
             paired: false,
+            afar: false,
         })
     }
 
@@ -305,6 +307,9 @@ impl Daemon {
         }
         if row.status == 0 {
             row.flags |= FLAG_SHUNTED;
+            if ends.iter().flatten().any(|end| end.afar) {
+                row.flags |= FLAG_REACHES;
+            }
         }
         row
     }
@@ -318,8 +323,9 @@ fn together(asked: &Message) -> usize {
     (asked.index as usize).clamp(TOGETHER, MOST_TOGETHER)
 }
 
+/// Whether the daemon has brought it together with its other end, here or on another host.
 fn is_paired(end: &End) -> bool {
-    matches!(end.state, State::Paired(_))
+    matches!(end.state, State::Paired(_) | State::Met)
 }
 
 /// Up to this number the kernel is asked for sockets one by one.
@@ -386,6 +392,8 @@ pub(super) struct Holder {
     pub(super) status: Option<u8>,
     /// It has a slot.
     paired: bool,
+    /// Its other end is on another host.
+    afar: bool,
 }
 
 /// What the two ends of a connection report. "Shunted" is believed of an end

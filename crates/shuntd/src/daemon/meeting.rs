@@ -88,10 +88,13 @@ impl Daemon {
             (process::lockable(pid)? < PINNED).then_some(Reason::Pinned)
         };
         let reaches = self.ends.get(id).is_some_and(|end| end.reaches);
+        let hosts = self.config.hosts.as_ref();
+        let device = hosts.and_then(|hosts| hosts.device.as_deref());
+        let is_on = reaches && hosts.is_some_and(|hosts| hosts.rdma);
         self.against_leaving(id)
-            .or_else(|| devices::obstacle(&self.devices))
+            .or_else(|| devices::obstacle(&self.devices, device))
             .or_else(cannot_lock)
-            .or_else(|| (!reaches).then_some(Reason::OtherHost))
+            .or_else(|| (!is_on).then_some(Reason::OtherHost))
     }
 
     /// An end is claimed no more, or has found its match here.
@@ -249,6 +252,10 @@ impl Daemon {
             meet.flags = FLAG_NEW_LINK;
         }
         meet.bytes[0][0] = seat.left;
+        let hosts = self.config.hosts.as_ref();
+        if let Some(device) = hosts.and_then(|hosts| hosts.device.as_ref()) {
+            meet.set_device(device);
+        }
         self.post(id.client, meet, None);
     }
 

@@ -34,7 +34,10 @@ impl Files {
             fs::write(&path, shunt_hosts::key::generate().unwrap()).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         }
-        format!("[hosts]\nkey = \"{}\"\n{NETWORKS}", path.display())
+        format!(
+            "[hosts]\nkey = \"{}\"\n{NETWORKS}rdma = true\n",
+            path.display()
+        )
     }
 
     /// Where devices are listed; there are none unless one is made.

@@ -169,7 +169,7 @@ fn a_filter_is_written_applied_and_corrected() {
     press(&mut model, &[KeyCode::Enter]);
     let shown = screen(&mut model, 80, 24);
     let last = shown.lines().last().unwrap();
-    assert_eq!(last, "/path = tpc  \"tpc\" is not a path: shm or tcp");
+    assert_eq!(last, "/path = tpc  \"tpc\" is not a path: shm, rdma or tcp");
     // What was shown stays until there is a filter.
     assert!(shown.contains(":6379"), "{shown}");
     press(&mut model, &[KeyCode::Backspace; 2]);

@@ -13,8 +13,12 @@ use super::resend::{Debt, send_owed};
 use crate::stream::conn::Conn;
 use crate::stream::errors::{break_off, keep_error};
 use crate::stream::far_death::has_died_afar;
-use crate::thread::give;
+use crate::stream::wait::SELDOM;
+use crate::thread::{Rest, give};
 use crate::{reach, sys, tcp};
+
+/// How long a sender waits until the peer, which is on another host, can receive more, in nanoseconds.
+const RECEIVES: u64 = 2_000_000;
 
 /// The events by which the kernel tells that a connection is over, or that a peer sends no more.
 const ENDED: u32 = (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) as u32;
@@ -25,7 +29,7 @@ pub(in crate::stream) fn publish(conn: &Conn) -> bool {
     let (link, slot) = conn.at_nic();
     let reason = if has_ended(conn) {
         Reason::HalfClosed
-    } else if !reach::publish(link, slot) {
+    } else if !post(link, slot) {
         Reason::Blocked
     } else if conn.sender().is_recalled() {
         Reason::PeerLeft
@@ -52,16 +56,44 @@ fn has_ended(conn: &Conn) -> bool {
     hints.kernel_state.load(Ordering::Relaxed) & ENDED != 0
 }
 
-/// For a sender that finds its ring full: afterwards there is room, or the direction is the kernel's. Without a token.
+/// For a sender that finds its ring full. `true`: there is room by now, or the direction is the kernel's. A ring of which the peer reads
+/// nothing for [`SELDOM`] is left: TCP takes more than it holds, and programs count on that. Without a token.
 #[cold]
-pub(in crate::stream) fn make_room(conn: &Conn) {
+pub(crate) fn has_room_again(conn: &Conn) -> bool {
     reach::progress();
+    if !conn.is_on_ring() || conn.has_room() {
+        return true;
+    }
+    let read = conn.pair.peer.progress.bytes.load(Ordering::Acquire);
+    if conn.socket.hints.note_full(read, sys::now()) < SELDOM {
+        return false;
+    }
     let token = &conn.pair.own.sending.token;
-    if conn.take(token) {
+    let taken = conn.take(token);
+    if taken {
         if conn.is_on_ring() && !conn.has_room() {
             leave_by_record(conn, Reason::Blocked);
         }
         give(token);
+    }
+    taken
+}
+
+/// Has the NIC send what is in the ring. Where the peer has no receive left, it may be about to post some: this waits for [`RECEIVES`]. `false`: not
+/// all of it is out.
+fn post(link: u32, slot: u32) -> bool {
+    if reach::publish(link, slot) {
+        return true;
+    }
+    let (until, rest) = (sys::now() + RECEIVES, Rest::new());
+    loop {
+        rest.turn();
+        if reach::publish(link, slot) {
+            return true;
+        }
+        if sys::now() >= until || !reach::may_publish(link, slot) {
+            return false;
+        }
     }
 }
 

@@ -27,8 +27,7 @@ pub(crate) fn asked() -> u32 {
 /// kernel has taken over; try again.
 #[cold]
 pub(crate) fn ask_for_room(conn: &Conn) -> bool {
-    if conn.is_mirrored() {
-        owed::make_room(conn);
+    if conn.is_mirrored() && owed::has_room_again(conn) {
         return true;
     }
     if leave_if_ending(conn) {

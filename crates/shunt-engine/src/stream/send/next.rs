@@ -14,6 +14,7 @@ use crate::stream::attempt::{Attempts, Next};
 use crate::stream::errors::is_over;
 use crate::stream::leave::leave_ring;
 use crate::stream::owed::{self, Debt};
+use crate::stream::proposal::await_answer;
 use crate::stream::wait::{Stay, wait_for_kernel};
 use crate::stream::want::Want;
 use crate::stream::{Conn, spin};
@@ -116,10 +117,14 @@ impl<'a> Call<'a> {
             give(token);
             return next;
         }
+        let Attempts { flags, seen, .. } = self.attempts;
+        if conn.is_mirrored() && conn.may_wait(flags) && await_answer(conn) {
+            give(token);
+            return Next::Attempt;
+        }
         enter_kernel(conn);
         hesitate();
         give(token);
-        let Attempts { flags, seen, .. } = self.attempts;
         // SAFETY: the caller's promise.
         Next::End(unsafe { through_kernel(conn, &mut self.cursor, flags, seen) })
     }

@@ -69,7 +69,19 @@ fn what_is_unread_is_counted_across_the_record_by_which_the_peer_has_left() {
 }
 
 #[test]
-fn a_full_ring_goes_to_tcp() {
+fn a_full_ring_is_kept_while_the_peer_reads() {
+    let mut both = Both::new(232);
+    both.enter();
+    for _ in 0..5 {
+        while both.send(10_000) > 0 {}
+        while both.receive_there() > 0 {}
+    }
+    assert!(both.conn.is_on_ring() && both.by_rings[0] > 1_000_000);
+    both.finish();
+}
+
+#[test]
+fn a_full_ring_of_which_nobody_reads_goes_to_tcp() {
     let mut both = Both::new(230);
     both.enter();
     while both.conn.is_on_ring() {
