@@ -25,17 +25,15 @@ use shunt_rdma::port::{Found, Port};
 use shunt_rdma::resume::{BYTES, Leave};
 use shunt_rdma::verbs::Verbs;
 use shunt_rdma::wire::Wire;
-use shunt_rdma::word::{self, Word};
+use shunt_rdma::word::Word;
 
 use crate::table::{self, Word as Entry};
 use crate::thread::Lock;
 use crate::{config, real, sys};
+pub(crate) use peer::Text;
 use peer::{Opening, Peer};
 
 mod peer;
-
-/// What one process says to another by way of their daemons.
-pub(crate) type Text = [u8; word::BYTES];
 
 /// Hears what has happened on a slot of a link, with the lock.
 pub(crate) type Tell = fn(link: u32, slot: u32, News);

@@ -8,8 +8,10 @@ use shunt_rdma::meeting::Meeting;
 use shunt_rdma::nic::Nic;
 use shunt_rdma::port::Port;
 use shunt_rdma::transport::{QueueId, Refused};
+use shunt_rdma::word;
 
-use super::Text;
+/// What one process says to another by way of their daemons.
+pub(crate) type Text = [u8; word::BYTES];
 
 /// One process on another host.
 pub(super) struct Peer {
