@@ -3,9 +3,9 @@
 use libc::iovec;
 use shunt_abi::Reason;
 use shunt_rdma::resume::BYTES;
-use shunt_shm::slot::Way;
+use shunt_shm::slot::{self, Way};
 
-use super::SLOT;
+use super::{GENERATION, SLOT};
 use super::played_end::Both;
 use crate::stream::{self, leave_ring};
 use crate::{Outcome, reach, sys};
@@ -89,6 +89,20 @@ fn a_full_ring_of_which_nobody_reads_goes_to_tcp() {
     }
     both.send(10_000);
     both.finish();
+}
+
+#[test]
+fn what_the_peer_still_says_of_a_life_that_is_over_is_nobodys() {
+    let mut both = Both::new(236);
+    both.enter();
+    while both.send(10_000) > 0 {}
+    while both.receive_there() > 0 {}
+    // The slot begins the life of another connection, as the daemon has said, and credits of the former one come.
+    let pair = *both.conn.pair;
+    reach::close(pair.link.own_number(), SLOT);
+    pair.own.begin(slot::first_life(GENERATION + 1), pair.out);
+    reach::progress();
+    assert!(!both.scene.peer.is_parted());
 }
 
 #[test]
