@@ -3,8 +3,8 @@
     programs.py DIRECTORY [NAME;...]
 
 DIRECTORY has shunt, shuntd and libshunt.so. A server runs on host b and its client on host a, which are network namespaces with a
-shuntd each; 10.9.0.2 is host b. What a load has to show: its client's own check, and that over 99 % of its payload went through rings at
-both ends. Each line that begins with LAB is the lab's.
+shuntd each; 10.9.0.2 is host b. What a load has to show: its client's own check, that over 99 % of its payload went through rings at
+both ends, and that the devices have sent at least as many packets as that takes. Each line that begins with LAB is the lab's.
 """
 import json
 import os
@@ -21,6 +21,8 @@ PYTHON = "/usr/bin/python3"
 ADDRESS = "10.9.0.2"
 PORT = 7100
 SHARE = 0.99
+# Of the soft-RoCE devices: no packet has more payload.
+MTU = 4096
 LONGEST = 120
 POSTGRES = "/usr/lib/postgresql/15/bin/"
 DEVICES = {"a": "ra", "b": "rb"}
@@ -210,9 +212,18 @@ def tell_where():
             continue
 
 
+def packets():
+    """How many packets the devices of both hosts have sent."""
+    sent = 0
+    for device in DEVICES.values():
+        with open(f"/sys/class/infiniband/{device}/ports/1/hw_counters/sent_pkts") as file:
+            sent += int(file.read())
+    return sent
+
+
 def run(name, hosts, port):
     serve, ask, expected, user, mode = LOADS[name]
-    begun = time.monotonic()
+    begun, before = time.monotonic(), packets()
     with open("/run/lab/server", "w") as server_says, open("/run/lab/client", "w") as client_says:
         server = hosts["b"].run(serve(port), mode, server_says, user)
         try:
@@ -236,8 +247,9 @@ def run(name, hosts, port):
     ways = {host: hosts[host].counted() for host in "ab"}
     shares = [ring / max(1, ring + kernel) for ring, kernel, _ in ways.values()]
     told = ", ".join(f"{host}: {ring} bytes in rings, {kernel} by TCP {reasons or ''}" for host, (ring, kernel, reasons) in ways.items())
-    held = status == 0 and min(shares) > SHARE and (expected is None or re.search(expected, text) is not None)
-    say(f"{'held' if held else 'failed'}: {name}: {told}; {time.monotonic() - begun:.0f} s")
+    sent, least = packets() - before, ways["a"][0] // MTU
+    held = status == 0 and min(shares) > SHARE and sent >= least and (expected is None or re.search(expected, text) is not None)
+    say(f"{'held' if held else 'failed'}: {name}: {told}; {sent} packets; {time.monotonic() - begun:.0f} s")
     if not held:
         say(f"  status {status}")
         for line in text.strip().split("\n")[-40:]:
@@ -257,14 +269,18 @@ def main():
     for host in hosts.values():
         host.start_daemon()
     say("both hosts have their shuntd")
+    held = 0
     for number, name in enumerate(names):
         try:
-            run(name, hosts, PORT + number)
+            held += run(name, hosts, PORT + number)
         except Exception as error:  # noqa: BLE001 - told, and the next one runs all the same
             say(f"failed: {name}: {error!r}")
+    if held == len(names):
+        say("held: all programs")
     for host in hosts.values():
         host.daemon.terminate()
         host.daemon.wait()
+    return 0 if held == len(names) else 1
 
 
-main()
+sys.exit(main())

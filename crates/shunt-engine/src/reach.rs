@@ -42,6 +42,8 @@ static LOCK: Lock = Lock::new();
 /// Forks under way in handlers of the thread that has the lock.
 static ON_TOP: AtomicU32 = AtomicU32::new(0);
 static NIC: Place = Place(UnsafeCell::new(None));
+/// The process has had a link to one on another host. Until then no fork takes the lock.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
 /// The lock is held over a fork.
 static IS_FORKING: AtomicBool = AtomicBool::new(false);
 /// The process has a NIC.
@@ -81,6 +83,7 @@ pub(crate) fn is_at_work() -> bool {
 /// A link to another process is in use: offers it a queue pair, unless there is one. `device`: the NIC's name; empty: any.
 /// `say` sends a word to it; `false`: it cannot.
 pub(crate) fn begin(link: u32, device: &str, mut say: impl FnMut(&Text) -> bool) {
+    IS_WANTED.store(true, Ordering::SeqCst);
     let _ = with(
         || open_nic(device),
         |nic| {
@@ -308,6 +311,9 @@ pub(crate) fn forget(link: u32) {
 
 /// Before a fork: no thread is in the middle of anything here, unless this is a handler on top of it.
 pub(crate) fn before_fork() {
+    if !IS_WANTED.load(Ordering::SeqCst) {
+        return;
+    }
     if LOCK.take() {
         IS_FORKING.store(true, Ordering::Relaxed);
     } else {
@@ -315,8 +321,11 @@ pub(crate) fn before_fork() {
     }
 }
 
-/// After it, in the parent.
+/// After it, in the parent; also where [`before_fork`] has found nothing to take.
 pub(crate) fn after_fork_parent() {
+    if !LOCK.is_here() {
+        return;
+    }
     let one_less = |forks: u32| forks.checked_sub(1);
     let was_on_top = ON_TOP.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
     if was_on_top.is_err() {
@@ -325,17 +334,26 @@ pub(crate) fn after_fork_parent() {
     }
 }
 
-/// In the child: the NIC and all that it has are the parent's.
+/// In the child: the NIC and all that it has are the parent's. Until this has run, the lock may have the name of a thread of the parent's.
 pub(crate) fn after_fork_child() {
     let is_on_top = ON_TOP.swap(0, Ordering::Relaxed) != 0;
-    if IS_FORKING.swap(false, Ordering::Relaxed) && !is_on_top {
+    let is_ours = IS_FORKING.swap(false, Ordering::Relaxed) && !is_on_top;
+    // A thread of the parent's that has begun to use the NIC since this fork began is in the middle of something.
+    let is_torn = !is_ours && !is_on_top && LOCK.is_taken();
+    if is_ours {
         LOCK.give();
     } else {
         // Another thread has it, which is not here; or who has it goes on below this handler, and gives it back.
         LOCK.reset();
     }
-    // SAFETY: this is the only thread.
-    let nic = unsafe { &mut *NIC.0.get() }.take();
+    let place = NIC.0.get();
+    // SAFETY: this is the only thread, and what another one has left half written is not looked at.
+    let nic = unsafe {
+        if is_torn {
+            place.write(None);
+        }
+        (*place).take()
+    };
     match nic {
         // In the middle of something: it stays as it is, and nobody looks at it any more.
         Some(nic) if is_on_top => std::mem::forget(nic),

@@ -27,6 +27,8 @@ pub(crate) struct Hints {
     full: [AtomicU64; 2],
     /// Proposals to enter the ring, since the ring was entered last ([`crate::reach::propose`]).
     pub(crate) proposals: AtomicU32,
+    /// 1 + the number that the last one has named.
+    pub(crate) proposed: AtomicU64,
 }
 
 /// In [`Hints::in_vain`]: a wait for the peer's recall came to nothing.
@@ -115,6 +117,7 @@ impl Hints {
         self.in_vain.store(0, o);
         self.full.iter().for_each(|word| word.store(0, o));
         self.proposals.store(0, o);
+        self.proposed.store(0, o);
     }
 }
 

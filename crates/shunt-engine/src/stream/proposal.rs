@@ -19,12 +19,17 @@ pub(super) fn propose(conn: &Conn) {
     if let Some(written) = conn.base().filter(|_| may).and_then(written) {
         let (link, slot) = conn.at_nic();
         reach::propose(link, slot, written);
-        conn.socket.hints.proposals.fetch_add(1, Ordering::Relaxed);
+        let hints = &conn.socket.hints;
+        let number = written.wrapping_add(1);
+        if hints.proposed.swap(number, Ordering::Relaxed) != number {
+            hints.proposals.fetch_add(1, Ordering::Relaxed);
+        }
     }
     give(token);
 }
 
-/// Whether the outgoing direction may enter its ring now; proposes that, if it has not been. For who can do something else meanwhile.
+/// Whether the outgoing direction may enter its ring now, or never will; proposes that, if it has not been. For who can do something else
+/// meanwhile.
 pub(crate) fn is_agreed(conn: &Conn) -> bool {
     let is_agreed = || {
         let (link, slot) = conn.at_nic();
@@ -32,7 +37,7 @@ pub(crate) fn is_agreed(conn: &Conn) -> bool {
     };
     conn.is_on_ring() || is_agreed() || {
         propose(conn);
-        is_agreed()
+        is_agreed() || !conn.sender().may_switch()
     }
 }
 
@@ -47,7 +52,8 @@ pub(super) fn await_answer(conn: &Conn) -> bool {
     const LONGEST: u64 = 5_000_000;
     let proposals = &conn.socket.hints.proposals;
     let made = proposals.load(Ordering::Relaxed);
-    if !(VOID..VOID + AWAITED).contains(&made) || !conn.sender().may_switch() {
+    let may = conn.sender().may_switch() && !conn.socket.inside.has_sender() && !conn.is_shared();
+    if !may || !(VOID..VOID + AWAITED).contains(&made) {
         return false;
     }
     // Counted also where the proposal stands: a ring that is not entered all the same is not waited for again and again.

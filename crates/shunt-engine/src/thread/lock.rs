@@ -38,6 +38,11 @@ impl Lock {
         give(&self.0);
     }
 
+    /// Whether a thread has it.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.is_taken()
+    }
+
     /// Whether this thread has it.
     pub(crate) fn is_here(&self) -> bool {
         self.0.holder().is_some_and(|holder| holder.0 == here())

@@ -109,11 +109,11 @@ impl Verbs {
         let number = numbers.find(|&number| unsafe { *number } == wanted)?;
         // SAFETY: as above. The number may still be in use: it is the caller's who wants it.
         unsafe {
-            let copy = libc::fcntl(wanted, libc::F_DUPFD_CLOEXEC, wanted + 1);
-            (copy >= 0).then(|| {
-                *number = copy;
-                copy
-            })
+            let copies = [wanted + 1, 0].into_iter();
+            let mut copies = copies.map(|from| libc::fcntl(wanted, libc::F_DUPFD_CLOEXEC, from));
+            let copy = copies.find(|&copy| copy >= 0)?;
+            *number = copy;
+            Some(copy)
         }
     }
 }

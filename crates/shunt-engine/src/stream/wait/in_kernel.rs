@@ -68,7 +68,12 @@ pub(super) fn sleep_in_kernel(
     let nobody = pollfd { fd: -1, ..base };
     let nic = conn.is_mirrored().then(reach::watch).flatten();
     if nic.is_some_and(|nic| nic.has_come) {
-        return Ok(Woken::Otherwise);
+        let is_over = until.is_some_and(|until| sys::now() >= until);
+        return if is_over {
+            Err(libc::EAGAIN)
+        } else {
+            Ok(Woken::Otherwise)
+        };
     }
     let by_nic = pollfd {
         fd: nic.map_or(-1, |nic| nic.fd),

@@ -5,8 +5,8 @@ use shunt_abi::Reason;
 use shunt_rdma::resume::BYTES;
 use shunt_shm::slot::{self, Way};
 
-use super::{GENERATION, SLOT};
 use super::played_end::Both;
+use super::{GENERATION, SLOT};
 use crate::stream::{self, leave_ring};
 use crate::{Outcome, reach, sys};
 
