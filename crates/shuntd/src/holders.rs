@@ -19,8 +19,8 @@ pub(crate) fn of(inodes: &[u64], except: Option<u32>) -> HashMap<u64, Holders> {
         .map(|inode| (*inode, Holders::new()))
         .collect();
     for pid in process::all().filter(|pid| Some(*pid) != except) {
-        process::descriptors(pid, |_, target| {
-            if let Some(holders) = socket(target).and_then(|inode| found.get_mut(&inode)) {
+        sockets(pid, |inode| {
+            if let Some(holders) = found.get_mut(&inode) {
                 *holders.entry(pid).or_default() += 1;
             }
         });
@@ -52,23 +52,25 @@ fn search(pids: impl Iterator<Item = u32>, inodes: &[u64]) -> HashMap<u64, (u32,
     found
 }
 
-/// Which of these sockets some of these processes have, by descriptors from the number `first` on; `None` if one of them
-/// cannot be seen.
-pub(crate) fn among(
-    pids: impl Iterator<Item = u32>,
-    inodes: &[u64],
-    first: i32,
-) -> Option<HashSet<u64>> {
+/// Which of these sockets some of these processes have; `None` if one of them cannot be
+/// seen.
+pub(crate) fn among(pids: impl Iterator<Item = u32>, inodes: &[u64]) -> Option<HashSet<u64>> {
     let wanted: HashSet<u64> = inodes.iter().copied().collect();
     let mut held = HashSet::new();
     for pid in pids {
-        process::descriptors(pid, |fd, target| {
-            if fd >= first {
-                held.extend(socket(target).filter(|inode| wanted.contains(inode)));
-            }
-        })?;
+        sockets(pid, |inode| held.extend(wanted.get(&inode)))?;
     }
     Some(held)
+}
+
+/// Calls `visit` with the inode number of every socket among a process's descriptors;
+/// `None`: they cannot be seen.
+fn sockets(pid: u32, mut visit: impl FnMut(u64)) -> Option<()> {
+    process::descriptors(pid, |_, target| {
+        if let Some(inode) = socket(target) {
+            visit(inode);
+        }
+    })
 }
 
 /// The inode number of the socket that a descriptor names, if it does.
@@ -101,10 +103,6 @@ mod tests {
         let found = of(&[own, passed], Some(std::process::id()));
         assert_eq!(found[&own], Holders::new());
         assert_eq!(found[&passed], Holders::from([(child.id(), 2)]));
-        let held = |first| among([child.id()].into_iter(), &[own, passed], first);
-        assert_eq!(held(0), Some(HashSet::from([passed])));
-        assert_eq!(held(3), Some(HashSet::new()));
-        assert_eq!(among([0].into_iter(), &[own], 0), None);
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -46,10 +46,8 @@ pub(crate) fn ends(tuple: Tuple) -> Ends {
 /// Where a connection's other end is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In the same network namespace, by this inode number. Some process of this user has it.
-    Here { owner: u32, inode: u64 },
-    /// The same, and nobody who has it may claim it. [`look`] does not find that out.
-    Plain { owner: u32 },
+    /// In the same network namespace. Some process of this user has it.
+    Here(u32),
     /// On this host, in another network namespace.
     Elsewhere,
 }
@@ -93,8 +91,8 @@ type Namespace = (u64, u64);
 #[derive(Clone, Copy, Debug)]
 struct Found {
     namespace: Namespace,
-    /// Where it is if it is here; `None`: no process has it.
-    here: Option<Place>,
+    /// The user whose process has it, if one does.
+    owner: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -196,10 +194,7 @@ impl Look<'_> {
                 let found = self.found.entry([row.peer, row.local]).or_default();
                 found.push(Found {
                     namespace,
-                    here: (row.inode != 0).then_some(Place::Here {
-                        owner: row.uid,
-                        inode: row.inode,
-                    }),
+                    owner: (row.inode != 0).then_some(row.uid),
                 });
             }
             rows += 1;
@@ -216,7 +211,7 @@ impl Look<'_> {
             let is_here = |found: &&Found| homes.contains(&found.namespace);
             if found.iter().any(|found| is_here(&found)) {
                 let here = found.iter().filter(is_here);
-                return here.filter_map(|found| found.here).next();
+                return here.filter_map(|found| found.owner).next().map(Place::Here);
             }
             leaves(ends).map(|_| Place::Elsewhere)
         };

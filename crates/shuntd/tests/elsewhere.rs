@@ -5,7 +5,7 @@ mod common;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
-use common::{Client, Fixture, connection, may_copy_descriptors, named, stranger};
+use common::{Client, Fixture, connection, may_copy_descriptors, named};
 use rustix::net::sockopt;
 use rustix::process::{Uid, geteuid};
 use shunt_abi::Reason;
@@ -45,20 +45,6 @@ fn nothing_is_found_of_ones_own_and_of_what_one_does_not_hold() {
     assert_eq!(ask(&client, &far, cookie(&near)), None);
     assert_eq!(ask(&client, &far, 0), None);
     client.sync();
-}
-
-#[test]
-fn an_accepted_end_that_nobody_will_claim_is_told_and_listed() {
-    let daemon = Fixture::start();
-    let client = daemon.client();
-    let (near, far) = connection();
-    let cookie = sockopt::socket_cookie(&near).unwrap();
-    client.claim(&near, Role::Connector, 0);
-    let mut other = stranger(far);
-    assert_eq!(ask(&client, &near, cookie), Some(Reason::PeerPlain));
-    assert_eq!(client.rows()[0].status, Reason::PeerPlain as u8);
-    other.kill().unwrap();
-    other.wait().unwrap();
 }
 
 #[test]

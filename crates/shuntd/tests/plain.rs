@@ -2,9 +2,18 @@
 
 mod common;
 
-use common::{ANSWER, Fixture, connection, stranger};
+use std::process::{Child, Command, Stdio};
+
+use common::{ANSWER, Fixture, connection};
 use shunt_abi::Reason;
 use shunt_abi::message::{FLAG_SHUNTED, Kind, Role};
+
+/// Holds a copy of a socket and is no client.
+fn stranger(socket: std::net::TcpStream) -> Child {
+    let mut sleep = Command::new("sleep");
+    let socket = std::os::fd::OwnedFd::from(socket);
+    sleep.arg("60").stdin(Stdio::from(socket)).spawn().unwrap()
+}
 
 #[test]
 fn the_peer_of_an_eager_acceptor_is_plain_until_it_claims() {

@@ -1,5 +1,5 @@
-//! Connections whose other end no client has claimed: it may be in another network namespace of this
-//! host, another user's, or a program's that never will. That is looked up in `/proc` when somebody asks, `shunt ss` or a
+//! Connections whose other end no client has: it may be in another network namespace of this
+//! host, or another user's. That is looked up in `/proc` when somebody asks, `shunt ss` or a
 //! process that writes statistics; by a thread, for all who wait ([`crate::namespaces`]).
 //!
 //! ```text
@@ -17,8 +17,7 @@ use shunt_abi::Reason;
 use shunt_abi::message::{Kind, Message};
 
 use super::{Daemon, Scope};
-use crate::end::{EndId, State};
-use crate::holders;
+use crate::end::EndId;
 use crate::inspect::{self, Look};
 use crate::namespaces::{self, Ends, Place, Places, Wanted};
 use crate::scan::Scan;
@@ -30,8 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a find counts: within this time hardly any addresses and ports become another
 /// connection's.
 const FRESH: Duration = Duration::from_secs(10);
-/// The first descriptor that is no standard stream.
-const BEHIND_STREAMS: i32 = 3;
 /// Questions of one user's processes that may wait for a look.
 const QUESTIONS: usize = 4096;
 
@@ -142,29 +139,6 @@ impl Elsewhere {
     }
 }
 
-/// Finds the ends that none of these processes has but as one of its standard streams, and so will not claim
-/// (`Reason::Stdio`).
-fn mark_plain(places: &mut Places, claimants: &[u32]) {
-    let here = places.values().filter_map(|place| match place {
-        Place::Here { inode, .. } => Some(*inode),
-        Place::Plain { .. } | Place::Elsewhere => None,
-    });
-    let inodes: Vec<u64> = here.collect();
-    if inodes.is_empty() {
-        return;
-    }
-    let Some(held) = holders::among(claimants.iter().copied(), &inodes, BEHIND_STREAMS) else {
-        return; // Some process's descriptors cannot be seen.
-    };
-    for place in places.values_mut() {
-        if let Place::Here { owner, inode } = *place
-            && !held.contains(&inode)
-        {
-            *place = Place::Plain { owner };
-        }
-    }
-}
-
 impl Daemon {
     /// Whether a look may tell anything of an end.
     pub(super) fn is_open(&self, ends: Ends) -> bool {
@@ -189,11 +163,7 @@ impl Daemon {
         match place {
             // Where ends are found there, too, the reason is another one.
             Place::Elsewhere => (!self.boards.cross()).then_some(Reason::OtherNamespace),
-            Place::Here { owner, .. } | Place::Plain { owner } if self.keeps_apart(user, owner) => {
-                Some(Reason::OtherUser)
-            }
-            Place::Here { .. } => None,
-            Place::Plain { .. } => Some(Reason::PeerPlain),
+            Place::Here(owner) => self.keeps_apart(user, owner).then_some(Reason::OtherUser),
         }
     }
 
@@ -259,12 +229,7 @@ impl Daemon {
         if !askers.is_empty() {
             let wanted = self.wanted(&askers);
             self.elsewhere.asked.clear();
-            let claimants: Vec<u32> = self.claimants().collect();
-            let look = move || {
-                let mut places = namespaces::look(wanted);
-                mark_plain(&mut places, &claimants);
-                places
-            };
+            let look = move || namespaces::look(wanted);
             if let Err(askers) = self.elsewhere.scan.begin(askers, look) {
                 self.tell_askers(askers);
             }
@@ -313,17 +278,10 @@ impl Daemon {
                 Asker::Process(question) => {
                     let Question { id, fd, reason, .. } = question;
                     let found = self.reason_of(question.ends, question.user);
-                    // It may have been claimed meanwhile.
-                    let found = found.filter(|_| !self.is_paired(id));
                     self.answer_where(id, fd, reason, found);
                 }
             }
         }
-    }
-
-    fn is_paired(&self, id: EndId) -> bool {
-        let end = self.ends.get(id);
-        end.is_some_and(|end| matches!(end.state, State::Paired(_)))
     }
 
     fn finish_list(&mut self, client: u64) {
@@ -358,41 +316,5 @@ impl Daemon {
         (answer.cookie, answer.fd) = (id.cookie, fd);
         (answer.status, answer.index) = (status, former.into());
         self.post(id.client, answer, None);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::{TcpListener, TcpStream};
-    use std::process::{Command, Stdio};
-
-    #[test]
-    fn who_has_an_end_as_a_standard_stream_does_not_claim_it() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let far = listener.accept().unwrap().0;
-        let ends = [near.local_addr(), near.peer_addr()].map(|end| {
-            let end = end.unwrap();
-            (end.ip(), end.port())
-        });
-        let inode = rustix::fs::fstat(&far).unwrap().st_ino;
-        let held = Place::Here { owner: 7, inode };
-        let place = |pids: &[u32]| {
-            let mut places = Places::from([(ends, held)]);
-            mark_plain(&mut places, pids);
-            places[&ends]
-        };
-        let mut child = Command::new("sleep")
-            .arg("60")
-            .stdin(Stdio::from(OwnedFd::from(far.try_clone().unwrap())))
-            .spawn()
-            .unwrap();
-        assert_eq!(place(&[child.id()]), Place::Plain { owner: 7 });
-        assert_eq!(place(&[child.id(), std::process::id()]), held);
-        assert_eq!(place(&[child.id(), 0]), held, "nobody sees what 0 has");
-        assert_eq!(place(&[]), Place::Plain { owner: 7 });
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }

@@ -123,7 +123,12 @@ impl Daemon {
             return;
         }
         let inodes: Vec<_> = waiting.iter().map(|found| found.1).collect();
-        let Some(held) = holders::among(self.claimants(), &inodes, 0) else {
+        let clients = self.clients.values().map(|client| (client.uid, client.pid));
+        let orphans = self.orphans.values().map(|orphan| (orphan.uid, orphan.pid));
+        // Only what is served here may claim anything.
+        let served = clients.chain(orphans).filter(|(uid, _)| self.serves(*uid));
+        let pids = served.map(|(_, pid)| pid);
+        let Some(held) = holders::among(pids, &inodes) else {
             return; // Some client's descriptors cannot be seen.
         };
         for (id, inode) in waiting {
@@ -132,14 +137,6 @@ impl Daemon {
                 end.status = plain.then_some(Reason::PeerPlain as u8);
             }
         }
-    }
-
-    /// The processes that may claim anything: what is served here.
-    pub(super) fn claimants(&self) -> impl Iterator<Item = u32> {
-        let clients = self.clients.values().map(|client| (client.uid, client.pid));
-        let orphans = self.orphans.values().map(|orphan| (orphan.uid, orphan.pid));
-        let served = clients.chain(orphans).filter(|(uid, _)| self.serves(*uid));
-        served.map(|(_, pid)| pid)
     }
 
     /// Both ends of a connection make one row. The accepting end comes first. Also those of

@@ -10,7 +10,6 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -371,13 +370,6 @@ pub fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (near, listener.accept().unwrap().0)
-}
-
-/// Holds a socket, and is no client. To be killed by who has made it.
-pub fn stranger(socket: TcpStream) -> Child {
-    let mut sleep = Command::new("sleep");
-    let socket = OwnedFd::from(socket);
-    sleep.arg("60").stdin(Stdio::from(socket)).spawn().unwrap()
 }
 
 /// Whether two descriptors name the same file.
