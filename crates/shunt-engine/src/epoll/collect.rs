@@ -275,7 +275,7 @@ fn deliver(state: &mut State, room: &mut Room, mut found: usize) -> usize {
         let end = item.end;
         if (item.polled || item.outside) && item.events & libc::EPOLLET as u32 != 0 {
             // Noted before the look at what is there: an edge too many does less harm than one too few.
-            item.end = conn.consumer().end();
+            item.end = stream::end_of_stream(&conn);
         }
         let mask = stream::mask(&conn, wanted(item.events), look) & wanted(item.events);
         if mask == 0 {

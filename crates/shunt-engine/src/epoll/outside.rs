@@ -126,7 +126,8 @@ pub(super) fn look(set: &Set, state: &mut State, told: bool) {
         let edge = item.events & libc::EPOLLET as u32 != 0;
         let conn = Conn::new(item.socket, item.socket.fd());
         let may_be = conn.is_some_and(|conn| {
-            stream::may_be(&conn, wanted(item.events), edge.then_some(item.end))
+            stream::has_begun(&conn)
+                && stream::may_be(&conn, wanted(item.events), edge.then_some(item.end))
         });
         let is_told = (told || !item.is_named()) && has_kernel_news(item, conn, edge);
         if is_told || may_be {

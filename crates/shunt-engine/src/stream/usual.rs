@@ -24,6 +24,21 @@ pub(crate) fn may_be(conn: &Conn, wanted: u32, since: Option<u64>) -> bool {
     wanted & READABLE != 0 && is_there() || asked && conn.has_room()
 }
 
+/// The place behind all that has come in the ring, for [`may_be`]. What lies in the ring of a peer that has not begun this life yet
+/// is of a former connection's.
+pub(crate) fn end_of_stream(conn: &Conn) -> u64 {
+    if has_begun(conn) {
+        conn.consumer().end()
+    } else {
+        conn.consumer().position()
+    }
+}
+
+/// Whether the peer has begun this life of the slot, so that its ring says something.
+pub(crate) fn has_begun(conn: &Conn) -> bool {
+    conn.pair.peer_state() & slot::READY != 0
+}
+
 /// Whether both directions are on their rings, neither side is about to leave its ring or has
 /// ended, and no wait for such a step has come to nothing.
 #[inline]

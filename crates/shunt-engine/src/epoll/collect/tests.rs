@@ -1,5 +1,8 @@
 use super::*;
 
+use shunt_shm::publish;
+use shunt_shm::slot;
+
 use super::super::{register, see_to_chores};
 use crate::Outcome;
 use crate::both_ends::BothEnds;
@@ -15,12 +18,17 @@ struct Watched {
 }
 
 impl Watched {
-    fn with(events: c_int) -> Self {
+    /// The set has no member yet.
+    fn empty() -> Self {
         let ends = BothEnds::attached();
         let fd = sys::epoll_create().unwrap();
         Set::enter(fd);
         let set = Set::of(fd).unwrap();
-        let watched = Self { set, ends };
+        Self { set, ends }
+    }
+
+    fn with(events: c_int) -> Self {
+        let watched = Self::empty();
         let added = watched.change(libc::EPOLL_CTL_ADD, events);
         assert_eq!(added, Outcome::Done(0));
         assert!(watched.wait().is_empty());
@@ -120,6 +128,37 @@ fn a_member_that_another_thread_is_about_to_let_go_is_not_polled_twice() {
     });
     polled::review(watched.set);
     assert_eq!(watched.set.with(|state| state.polled.len()), Some(1));
+}
+
+#[test]
+fn what_the_slot_s_former_connection_left_in_the_ring_hides_no_edge() {
+    let watched = Watched::empty();
+    // The connection before, whose slot this end uses again already, and its peer does not yet.
+    watched.ends.send(b"former");
+    let peer = watched.ends.sockets[0].pair().unwrap();
+    let life = peer.life();
+    peer.own
+        .face
+        .generation
+        .store(life.wrapping_sub(1), Ordering::Relaxed);
+    // Without an inner set the ring is looked at itself.
+    watched.set.is_flat.store(true, Ordering::Relaxed);
+    let added = watched.change(libc::EPOLL_CTL_ADD, libc::EPOLLIN | libc::EPOLLET);
+    assert_eq!(added, Outcome::Done(0));
+    // Nor is there a channel at which the set could be called, as where the process has no descriptor left.
+    let own = watched.ends.sockets[1].pair().unwrap().own;
+    own.face
+        .wait
+        .fetch_and(!slot::WATCH_MASK, Ordering::Relaxed);
+    assert!(watched.wait().is_empty());
+    peer.own.begin(life, peer.out);
+    publish::set_bits(&peer.own.face.state, slot::READY);
+    for _ in 0..3 {
+        watched.ends.send(b"bytes");
+        assert_eq!(watched.wait(), [(IN, 7)]);
+        assert!(watched.wait().is_empty());
+        assert_eq!(watched.ends.receive::<8>(), b"bytes");
+    }
 }
 
 #[test]
