@@ -15,13 +15,15 @@
 //! * [`store`]: what is kept, how long, and how it is given up; [`lock`]: by whose leave. [`pristine`]: the sockets whose places
 //!   such connections take.
 //! * [`keep`]: a connection is closed. [`offer`]: `connect`. [`accept`]: `accept`.
-//! * [`await_offer`]: a thread waits for the next one, in `accept` or in a readiness call.
+//! * [`await_offer`]: a thread waits for the next one, in `accept` or in a readiness call. [`open`]: the thread is busy, and no other
+//!   can accept.
 
 mod accept;
 mod await_offer;
 mod keep;
 mod lock;
 mod offer;
+mod open;
 mod pristine;
 mod store;
 
@@ -30,6 +32,7 @@ pub(crate) use await_offer::{Waits, concerns, is_readable, take_for_others};
 pub(crate) use keep::put_aside;
 pub(crate) use lock::after_fork_parent;
 pub(crate) use offer::connect;
+pub(crate) use open::shut_shared;
 pub(crate) use pristine::{Taken, set_apart, take as take_new};
 pub(crate) use store::{
     after_fork_child, before_fork, forget_listener, give_up_all, is_any, is_any_taken,

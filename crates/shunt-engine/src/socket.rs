@@ -32,6 +32,7 @@ use crate::thread::Lock;
 use crate::wake::Places;
 
 pub(crate) mod above;
+mod accepts;
 mod candidate;
 mod dealings;
 mod handed;
@@ -47,8 +48,10 @@ mod queued;
 mod recycled;
 pub(crate) mod returning;
 mod settings;
+mod tries;
 pub(crate) mod untold;
 
+use accepts::Accepts;
 use dealings::Dealings;
 use hints::Hints;
 use items::ItemList;
@@ -66,6 +69,7 @@ pub(crate) use queued::{Queued, is_any_queued};
 pub(crate) use recycled::{Origin, Place, Whereabouts};
 pub(crate) use settings::{KEEPALIVE, NO_RCVTIMEO, NO_SNDTIMEO, RESTORED, SETS_TIMEOUTS};
 pub(crate) use shunt_abi::counters::{Counts, Stage};
+pub(crate) use tries::Tries;
 
 /// See the module.
 ///
@@ -77,6 +81,7 @@ pub(crate) use shunt_abi::counters::{Counts, Stage};
 /// | `inside`, `handed`, `share`, `again` | each its own functions |
 /// | `dealings`, `pairs` | who holds the lock of the connection to the daemon |
 /// | `settings` | `setsockopt` |
+/// | `accepts` | `listen`, and calls that wait at a listener |
 /// | `made` | calls that make a descriptor, and change its flags |
 /// | `origin`, `whereabouts`, `queued` | `socket`, `connect` and `accept` |
 /// | `hints` | any call, without a lock |
@@ -134,6 +139,8 @@ pub(crate) struct Socket {
     pub(crate) queued: Queued,
     /// Of a listener: which thread last accepted or polled there (sync); 0: none yet.
     pub(crate) watcher: AtomicU64,
+    /// Of a listener: who accepts there.
+    pub(crate) accepts: Accepts,
     /// Calls that have slept on it, and the copy of its descriptor that they use once it was closed.
     pub(crate) handed: Handed,
     /// Other processes that have it since a fork.
@@ -203,6 +210,7 @@ impl Socket {
             flag.store(false, o);
         }
         socket.watcher.store(0, o);
+        socket.accepts.clear();
         socket.inside.clear();
         socket.dealings.clear();
         socket.hints.clear();

@@ -52,14 +52,15 @@ mod want;
 mod wish;
 
 pub(crate) use aside::{
-    await_no_more, await_offer, awaits_base, call_acceptor, put_aside, take_again, turns, use_again,
+    await_no_more, await_offer, awaits_base, before_sleep, call_acceptor, offered_at, put_aside,
+    take_again, tell_kernel_of_end, use_again,
 };
 pub(crate) use attempt::MSG_BEHIND;
 pub(crate) use bound::{bound, resize, unsent, waits_for_many};
 pub(crate) use close::{
     before_close, before_close_under_sleeper, hand_over, let_go, make_way, shutdown,
 };
-pub(crate) use conn::Conn;
+pub(crate) use conn::{Conn, turns};
 pub(crate) use downgrade::{downgrade, give_up, is_plain};
 pub(crate) use errors::{before_reset, leave_error, socket_error};
 pub(crate) use leave::{leave_ring, leave_to_half_closed};

@@ -51,6 +51,12 @@ fn info(fd: c_int) -> Option<Info> {
     sys::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO).ok()
 }
 
+/// How many connections a listener's queue holds (`tcpi_sacked`; `tcp_get_info`).
+pub(crate) fn backlog(listener: c_int) -> u32 {
+    const SACKED: usize = 5;
+    info(listener).map_or(0, |info| info.words[SACKED])
+}
+
 /// Which end it is, if the connection is established: the connecting side's count of
 /// acknowledged bytes includes its SYN, its count of sent ones does not. (`None`
 /// before Linux 4.19, which does not count those.)

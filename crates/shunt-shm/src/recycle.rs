@@ -32,6 +32,9 @@ use crate::slot::recycled_life;
 #[cfg(all(test, model))]
 mod model;
 
+/// How often both sides may meet in the middle of an offer before one gives up: an honest peer has its turn long before.
+const TRIES: u32 = 1000;
+
 /// How far a side is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -50,6 +53,8 @@ pub enum Turn {
     Withdrawn = 5,
     /// The acceptor's: a thread looks whether the offer holds.
     Taking = 6,
+    /// The acceptor's: the next connection has begun, and no `accept` has returned it yet.
+    Taken = 7,
 }
 
 impl Turn {
@@ -61,6 +66,7 @@ impl Turn {
             4 => Self::Offered,
             5 => Self::Withdrawn,
             6 => Self::Taking,
+            7 => Self::Taken,
             _ => Self::Away,
         }
     }
@@ -162,19 +168,21 @@ impl Side<'_> {
 
     /// An acceptor's, put aside: a thread waits for an offer from here on. `true`: there is one.
     pub fn wait(&self) -> bool {
-        self.change(Turn::Waits)
+        self.change(Turn::Waits);
+        self.is_offered()
     }
 
     /// It waits no more. `true`: there is an offer, to be taken; from here on none is made that holds.
     pub fn end_wait(&self) -> bool {
-        self.change(Turn::Aside)
+        self.change(Turn::Aside);
+        self.is_offered()
     }
 
-    fn change(&self, turn: Turn) -> bool {
+    /// The caller looks for an offer next.
+    fn change(&self, turn: Turn) {
         self.say(self.own().life, turn);
         // Pairs with the one between the peer's offer and its look.
         full();
-        self.is_offered()
     }
 
     /// Whether an offer stands.
@@ -188,24 +196,36 @@ impl Side<'_> {
     }
 
     /// The acceptor takes what is offered: `begin` has its slot begin the life, and then the connector is told. `false`: the
-    /// offer has been withdrawn, and none stands.
+    /// offer has been withdrawn, and none stands. Also if the peer makes and withdraws offers without end: this side gives up then.
     pub fn take(&self, begin: impl FnOnce(u32)) -> bool {
+        self.take_from(|| self.is_offered(), begin)
+    }
+
+    fn take_from(&self, mut is_offered: impl FnMut() -> bool, begin: impl FnOnce(u32)) -> bool {
         let before = self.own();
-        loop {
+        for _ in 0..TRIES {
             self.say(before.life, Turn::Taking);
             // Pairs with the one between the peer's `Withdrawn` and its look.
             full();
-            if self.is_offered() {
+            if is_offered() {
                 let next = recycled_life(before.life);
                 begin(next);
-                self.say(next, Turn::InUse);
+                self.say(next, Turn::Taken);
                 return true;
             }
             // Who offers anew meanwhile, and finds `Taking`, relies on this look.
-            if !self.change(before.turn) {
+            self.change(before.turn);
+            if !is_offered() {
                 return false;
             }
         }
+        self.give_up();
+        false
+    }
+
+    /// An `accept` returns what was taken.
+    pub fn accept(&self) {
+        self.say(self.own().life, Turn::InUse);
     }
 
     /// Whether an offer of the connector's would be taken.
@@ -224,34 +244,40 @@ impl Side<'_> {
     }
 
     /// The connector offers the next life, which its slot has begun. `true`: the acceptor takes it, unless its process dies.
-    /// `false`: nobody has seen it.
+    /// `false`: nobody has seen it, or the peer looks without end, and this side has given up.
     pub fn offer(&self) -> bool {
+        self.offer_to(|| self.peer())
+    }
+
+    fn offer_to(&self, mut peer: impl FnMut() -> Said) -> bool {
         let life = self.own().life;
-        loop {
+        for _ in 0..TRIES {
             self.say(life, Turn::Offered);
             // Pairs with those after the peer's `Waits`, `Aside` and `Taking`.
             full();
-            if self.is_awaited() {
+            if self.is_awaited(peer()) {
                 return true;
             }
             self.say(life, Turn::Withdrawn);
             // Pairs with the one after the peer's `Taking`.
             full();
-            let peer = self.peer();
-            if peer.life == recycled_life(life) {
+            let said = peer();
+            if said.life == recycled_life(life) {
                 return true;
             }
-            if peer.life != life || peer.turn != Turn::Taking {
+            if said.life != life || said.turn != Turn::Taking {
                 self.say(life, Turn::Aside);
                 return false;
             }
             // It may have seen the offer or not, and looks for another one before it leaves.
         }
+        self.give_up();
+        false
     }
 
     /// Whether the peer, which looks after the offer was made, will find it.
-    fn is_awaited(&self) -> bool {
-        let (life, peer) = (self.own().life, self.peer());
+    fn is_awaited(&self, peer: Said) -> bool {
+        let life = self.own().life;
         peer.life == recycled_life(life)
             || peer.life == life && matches!(peer.turn, Turn::Waits | Turn::Taking)
     }
@@ -260,6 +286,13 @@ impl Side<'_> {
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.peer().life == self.life()
+    }
+
+    /// Whether no `accept` of the peer's has returned what this side has offered.
+    #[must_use]
+    pub fn is_unaccepted(&self) -> bool {
+        let (own, peer) = (self.own(), self.peer());
+        own.turn == Turn::Offered && (peer.life != own.connection() || peer.turn == Turn::Taken)
     }
 }
 
@@ -314,6 +347,9 @@ mod tests {
         let mut begun = 0;
         assert!(acceptor.is_offered() && acceptor.take(|life| begun = life));
         assert_eq!((begun, connector.life(), acceptor.life()), (257, 257, 257));
+        assert!(connector.is_unaccepted() && !acceptor.may_put_aside());
+        acceptor.accept();
+        assert!(!connector.is_unaccepted());
         assert!(connector.is_taken() && connector.may_put_aside() && acceptor.may_put_aside());
     }
 
@@ -364,6 +400,27 @@ mod tests {
         assert!(one.has_peer_put_aside());
         one.give_up();
         assert!(!one.has_peer_put_aside() && !other.has_peer_put_aside());
+    }
+
+    #[test]
+    fn a_peer_that_never_makes_up_its_mind_is_given_up() {
+        let words = words();
+        let [connector, acceptor] = both_aside(&words);
+        let by_turns = |turns: [Turn; 2]| {
+            let mut looks = 0;
+            move || {
+                looks += 1;
+                let turn = turns[looks % 2];
+                Said { life: 256, turn }
+            }
+        };
+        assert!(!connector.offer_to(by_turns([Turn::Taking, Turn::Aside])));
+        let mut offers = by_turns([Turn::Offered, Turn::Withdrawn]);
+        assert!(!acceptor.take_from(|| offers().turn == Turn::Offered, |_| panic!("withdrawn")));
+        assert_eq!(
+            (connector.own().turn, acceptor.own().turn),
+            (Turn::Away, Turn::Away)
+        );
     }
 
     #[test]

@@ -44,6 +44,7 @@
 //! receiving.read, left            path/unread.rs `lies_in`          no place in this side's ring: the ring is broken
 //! options.forked                  engine stream/owed/look.rs        compared only
 //! options.turn                    recycle.rs `read`, `from_number`  of another life or unknown: nothing is offered
+//! options.offered_at              engine recycle/open.rs            compared only: which of several is accepted first
 //! recall.stage                    path/recall.rs `look`             `Nonsense`: the connection ends
 //! recall.answered                 path/recall.rs                    compared with the two answers
 //! beside the slots:
@@ -103,6 +104,9 @@ pub const WITHDRAWN: u32 = 1024;
 pub const HANDED_ON: u32 = 4096;
 /// `Face::state`, in this process's view of a peer on another host: shuntd has said that it has died, and how far it had come.
 pub const DIED: u32 = 8192;
+
+/// `Face::state`, beside [`SHUT_WR`]: the kernel has not been told of this end; the peer finds it here, behind what is in the ring.
+pub const ENDED: u32 = 16384;
 
 /// `Options::forked`: no fork has copied the connection.
 pub const UNFORKED: u32 = 0;
@@ -305,6 +309,8 @@ pub struct Options {
     pub reset_told: AtomicU32,
     /// Whether this side puts the connection aside for the next one ([`crate::recycle::Side`]).
     pub turn: AtomicU64,
+    /// When this side has last offered the next connection (nanoseconds of the monotonic clock). `turn` publishes it.
+    pub offered_at: AtomicU64,
 }
 
 /// How the stream comes back to TCP when its receiver recalls it: either the

@@ -37,13 +37,29 @@ impl Set {
             self.with(|state| {
                 let items = state.listeners.iter();
                 let items = items.map(|&index| &state.items[index as usize]);
-                let asked = items.filter(|item| readable(item) != 0);
-                for (place, item) in found.iter_mut().zip(asked) {
-                    *place = Some(item.socket);
+                let mut places = found.iter_mut();
+                for item in items.filter(|item| wanted(item.events) & READABLE != 0) {
+                    let may_tell = readable(item) != 0;
+                    match may_tell.then(|| places.next()).flatten() {
+                        Some(place) => *place = Some(item.socket),
+                        None => item.socket.accepts.note_others(),
+                    }
                 }
             });
         }
         found.into_iter().flatten()
+    }
+
+    /// A thread waits on something that the set is in. What is offered in memory to its listeners does not wake it.
+    pub(crate) fn hide_listeners(&'static self) {
+        self.listeners()
+            .for_each(|listener| listener.accepts.note_others());
+        self.each_inside(Self::hide_listeners);
+    }
+
+    /// Hides the listeners of the sets inside it.
+    pub(crate) fn hide_inner_listeners(&'static self) {
+        self.each_inside(Self::hide_listeners);
     }
 
     /// Whether a thread that sleeps on the set hears calls that are sent [where it says](Self::tell).

@@ -309,10 +309,9 @@ fn is_ready(item: &Item, conn: &Conn) -> bool {
     stream::may_be(conn, wanted(item.events), edge.then_some(item.end))
 }
 
-/// Whether a log would have told of something. (The kernel tells of ends, except that of a peer that has put the connection
-/// aside.)
+/// Whether a log would have told of something. (The kernel tells of ends, except those that were said in memory alone.)
 fn has_some(item: &Item) -> bool {
     Conn::new(item.socket, item.socket.fd()).is_some_and(|conn| {
-        is_ready(item, &conn) || stream::leaves_ring(&conn) || conn.is_put_aside_by_peer()
+        is_ready(item, &conn) || stream::leaves_ring(&conn) || conn.is_ended_in_memory()
     })
 }

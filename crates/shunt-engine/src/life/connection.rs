@@ -17,7 +17,7 @@ use crate::hold::Held;
 use crate::socket::{Socket, Stage};
 use crate::stream::{self, Conn};
 use crate::sys::{self, address};
-use crate::{Outcome, control, recycle, thread, upgrade};
+use crate::{Outcome, control, recycle, tcp, thread, upgrade};
 
 /// Whether `socket` makes one of TCP.
 fn is_tcp(domain: c_int, kind: c_int, protocol: c_int) -> bool {
@@ -103,7 +103,10 @@ fn dissolve(old: &'static Socket) {
                 stream::before_reset(&conn);
             }
         }
-        Stage::Listener => control::unlisten(old),
+        Stage::Listener => {
+            control::unlisten(old);
+            recycle::forget_listener(old);
+        }
         _ => {}
     }
     let mut new: Option<&'static Socket> = None;
@@ -136,7 +139,9 @@ pub unsafe fn after_connect(fd: c_int, address: *const sockaddr, length: socklen
         0 if socket.stage() == Stage::Fresh => {}
         0 | libc::EINPROGRESS | libc::EINTR | libc::EISCONN | libc::EALREADY => {
             socket.set_connected(true);
-            if matches!(error, 0 | libc::EISCONN) {
+            // A trial shows at once whether it comes to something: what is connected next may rely on that. Within this host a
+            // connect that does not wait has come about by now.
+            if matches!(error, 0 | libc::EISCONN) || socket.tries() {
                 upgrade::sync::complete(socket, fd);
             }
         }
@@ -162,9 +167,16 @@ pub fn after_listen(fd: c_int) {
     let Some(socket) = Socket::of(fd) else {
         return;
     };
+    if config::recycles() {
+        socket.accepts.note_backlog(tcp::backlog(fd));
+    }
     if socket.stage() != Stage::Fresh || config::upgrade() == Upgrade::Off || !thread::owns_memory()
     {
         return;
+    }
+    if !socket.items.is_empty() {
+        // Sets know it, but not that it is a listener.
+        socket.accepts.note_others();
     }
     let Ok(name) = sys::name(fd, false) else {
         return;
@@ -221,6 +233,9 @@ pub fn after_accept(listener: c_int, fd: c_int, _flags: c_int) {
         if let Some(listener) = Socket::of(listener) {
             socket.settings.inherit(&listener.settings);
             socket.origin.note_accept(listener);
+            if config::recycles() {
+                listener.accepts.keeps.note_passed();
+            }
             upgrade::sync::watches(listener);
             upgrade::trial::follow(socket, listener);
         }
@@ -266,6 +281,9 @@ pub fn shutdown(fd: c_int, how: c_int) -> Outcome {
             // A connection that is ending is not worth an upgrade.
             if let Some(socket) = Socket::of(fd) {
                 socket.made.forget();
+                if how != libc::SHUT_WR {
+                    recycle::forget_listener(socket);
+                }
                 control::refuse(socket, Reason::HalfClosed);
             }
             Outcome::Kernel

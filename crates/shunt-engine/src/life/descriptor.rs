@@ -135,6 +135,7 @@ pub fn after_dup(old: c_int, new: c_int) {
         Entry::Socket(socket) => {
             socket.hold();
             socket.made.forget();
+            recycle::shut_shared();
             if new <= 2 {
                 before_stdio(old);
             }

@@ -14,6 +14,7 @@ use crate::epoll::SETS;
 use crate::hold::Held;
 use crate::link::{self, Link, Pair};
 use crate::socket::{SOCKETS, Socket, Stage, made};
+use crate::stream::{self, Conn};
 use crate::{
     config, control, epoll, reach, recycle, region, share, stats, sys, thread, upgrade, uring_map,
     wake,
@@ -118,6 +119,9 @@ fn share_attached(socket: &'static Socket) {
     socket.share.before_fork();
     socket.note_whole(false);
     if let Some(pair) = socket.pair() {
+        if let Some(conn) = Conn::new(socket, socket.fd()) {
+            stream::tell_kernel_of_end(&conn);
+        }
         let forked = &pair.own.options.forked;
         forked.store(slot::SHARED, Ordering::Release);
     }

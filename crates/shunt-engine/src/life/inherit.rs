@@ -8,7 +8,7 @@ use shunt_abi::Reason;
 use crate::entry::{self, Entry};
 use crate::socket::{Socket, Stage, made};
 use crate::stream::{self, Conn};
-use crate::{control, sys, thread, upgrade};
+use crate::{control, recycle, sys, thread, upgrade};
 
 /// The socket that `fd` names is the kernel's from here on.
 pub(crate) fn give_up(fd: c_int, reason: Reason) {
@@ -174,6 +174,7 @@ fn survives(fd: c_int) -> bool {
 pub fn before_spawn() {
     made::before_child();
     if thread::is_used() && thread::owns_memory() {
+        recycle::shut_shared();
         before_program();
     }
 }

@@ -15,7 +15,7 @@ use super::{after_dup, make_room};
 use crate::entry::{self, Entry};
 use crate::socket::{KEEPALIVE, SETS_TIMEOUTS, Socket, Stage};
 use crate::stream::Conn;
-use crate::{Outcome, config, control, reach, signal, stream, sys, thread, upgrade, wake};
+use crate::{Outcome, config, control, reach, recycle, signal, stream, sys, thread, upgrade, wake};
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN: c_int = 8;
@@ -74,10 +74,16 @@ fn set_flags(fd: c_int, entry: &Entry, flags: c_int) -> Outcome {
     if let Entry::Socket(socket) = entry {
         note_nonblock(socket, flags & libc::O_NONBLOCK != 0);
         if flags & (libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME) != 0 {
-            socket.settings.is_odd.store(true, Ordering::Relaxed);
+            note_odd(socket);
         }
     }
     Outcome::Done(0)
+}
+
+/// It is not like a new socket any more. What a listener accepts that was connected before is, perhaps.
+fn note_odd(socket: &Socket) {
+    socket.settings.is_odd.store(true, Ordering::Relaxed);
+    recycle::shut_shared();
 }
 
 /// `FD_CLOEXEC`, unless it is a `vfork` child's descriptor.
@@ -158,12 +164,12 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> Outco
         }
         // The process that the kernel signals is a property of the open file.
         FIOSETOWN | SIOCSPGRP => {
-            socket.settings.is_odd.store(true, Ordering::Relaxed);
+            note_odd(socket);
             Outcome::Kernel
         }
         // The kernel signals what comes over the base socket.
         libc::FIOASYNC => {
-            socket.settings.is_odd.store(true, Ordering::Relaxed);
+            note_odd(socket);
             // SAFETY: the caller's promise; the kernel reads it again.
             if unsafe { number(argument, size_of::<c_int>()) }.is_some_and(|on| on != 0) {
                 give_up(fd, Reason::AsyncIo);
@@ -246,6 +252,7 @@ pub unsafe fn setsockopt(
     let number = unsafe { number(value, length as usize) };
     if !note_keepalive(socket, fd, level, name) {
         socket.settings.note(level, name, number);
+        recycle::shut_shared();
     }
     if needs_kernel(level, name, number) {
         if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) {

@@ -14,7 +14,7 @@ use super::track::forget_stale;
 use crate::entry::{self, Entry};
 use crate::hold::Held;
 use crate::socket::{SOCKETS, Socket, Stage};
-use crate::{signal, sys, thread};
+use crate::{recycle, signal, sys, thread};
 
 /// Descriptors are being passed to another process.
 ///
@@ -27,6 +27,7 @@ pub(crate) unsafe fn passing(message: *const libc::msghdr) {
             if thread::owns_memory() {
                 if let Some(socket) = Socket::of(fd) {
                     socket.made.forget();
+                    recycle::shut_shared();
                 }
                 give_up(fd, Reason::Passed);
             }

@@ -45,6 +45,9 @@ pub fn after_fork_parent() {
 #[inline]
 pub fn before_lending() {
     made::before_child();
+    if thread::owns_memory() {
+        recycle::shut_shared();
+    }
     thread::lend_memory();
 }
 
@@ -196,6 +199,9 @@ pub fn after_unshare(flags: libc::c_int) {
     }
     if flags & libc::CLONE_FILES != 0 && sys::has_threads() {
         thread::set_apart();
+        // Two tables have what one had.
+        made::before_child();
+        recycle::shut_shared();
     }
 }
 

@@ -3,17 +3,21 @@
 use crate::epoll::{self, Limit, Room, Set};
 use crate::recycle::{self, Waits};
 
-/// The thread begins to wait for connections to the listeners in the set, unless it does already.
+/// The thread begins to wait for connections to the listeners in the set, unless it does already. A call that does not wait
+/// learns what there is.
 #[inline(always)]
 pub(super) fn wait_at_listeners(set: &'static Set, waits: &Waits, limit: Limit) {
-    if recycle::is_any() && !limit.is_now() && !waits.are_any() {
-        wait_at_each(set, waits);
+    if recycle::is_any() && !waits.are_any() {
+        wait_at_each(set, waits, limit.is_now());
     }
 }
 
 #[cold]
-fn wait_at_each(set: &'static Set, waits: &Waits) {
-    set.listeners().for_each(|listener| waits.begin(listener));
+fn wait_at_each(set: &'static Set, waits: &Waits, now: bool) {
+    set.hide_inner_listeners();
+    set.listeners()
+        .for_each(|listener| waits.begin(listener, now));
+    recycle::shut_shared();
 }
 
 /// Reports listeners that have something to accept of which the kernel does not know, behind `found` events. Returns
@@ -43,7 +47,7 @@ pub(super) fn say_waiting(set: &'static Set, waits: &Waits) -> bool {
         waits.say(|at| set.tell(at));
     } else {
         // Nobody could wake this thread but the kernel.
-        waits.end();
+        waits.give_up();
     }
     is_called
 }

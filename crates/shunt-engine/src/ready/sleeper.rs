@@ -137,7 +137,7 @@ fn get_in_waits(scratch: &mut Scratch, place: Option<Place>) -> bool {
     };
     let Some(place) = place else {
         // Nobody could wake this thread but the kernel.
-        scratch.waits.end();
+        scratch.waits.give_up();
         return false;
     };
     look_within(&mut scratch.turn, left);

@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, pollfd, sockaddr, socklen_t};
 
-use super::await_offer::{self, Wait};
+use super::await_offer::{self, Waits};
 use super::lock::{self, Locked};
 use super::offer::set_up;
+use super::open;
 use super::store::{self, Kept};
 use crate::entry::{self, Entry};
 use crate::hold::{Held, Taken};
@@ -40,8 +41,7 @@ pub(crate) unsafe fn accept(
         return Outcome::Kernel;
     }
     // A connection that was taken before is accepted in any case: the listener was as new then.
-    let accepts =
-        |socket: &Socket| await_offer::is_plain(socket) || await_offer::is_readable(socket);
+    let accepts = |socket: &Socket| open::is_plain(socket) || await_offer::is_readable(socket);
     let listens = |socket: &&Socket| socket.stage() == Stage::Listener && accepts(socket);
     let Some(listener) = Socket::of(fd).filter(listens) else {
         return Outcome::Kernel;
@@ -89,33 +89,61 @@ impl Wanted {
         };
         locked.sweep();
         await_offer::leave_what_was_left(&locked);
-        let taken = |kept: &&Kept| kept.is_taken() && kept.is_of(self.listener);
-        if let Some(taken) = locked.each().find(taken) {
-            return self.finish(&locked, taken);
+        if let Some(end) = self.take(&locked) {
+            return end;
         }
-        let may_wait = await_offer::is_plain(self.listener) && self.may_wait();
-        let is_known = may_wait && self.was_asked_just_now();
-        let may_wait = may_wait && (is_known || !self.has_kernel_some());
-        let Some(wait) = may_wait
-            .then(|| Wait::begin(&locked, self.listener))
-            .flatten()
-        else {
+        if !open::is_plain(self.listener) {
             return Next::End(Outcome::Kernel);
-        };
+        }
+        if !self.may_wait() {
+            return self.look_once(&locked);
+        }
+        let is_known = self.was_asked_just_now();
+        if !is_known && self.has_kernel_some() {
+            return self.take_first(&locked);
+        }
+        let waits = Waits::none();
+        waits.begin_with(&locked, self.listener, false);
+        if !waits.are_any() {
+            let taken = self.take(&locked);
+            return taken.unwrap_or(Next::End(Outcome::Kernel));
+        }
         drop(locked);
-        let woken = self.wait(&wait, seen, !is_known);
+        let woken = self.wait(&waits, seen, !is_known);
+        waits.end();
         let Some(locked) = lock::lock() else {
             // Cannot happen: this thread has not taken it.
             return Next::End(Outcome::Kernel);
         };
-        if wait.end(&locked) {
-            return self.finish(&locked, wait.kept);
-        }
         match woken {
-            Woken::Interrupted => Next::End(Outcome::Fail(libc::EINTR)),
-            Woken::Kernel => Next::End(Outcome::Kernel),
+            Woken::Kernel => self.take_first(&locked),
+            Woken::Interrupted => {
+                let taken = self.take(&locked);
+                taken.unwrap_or(Next::End(Outcome::Fail(libc::EINTR)))
+            }
             Woken::Otherwise => Next::Again,
         }
+    }
+
+    /// Accepts what was taken first, or is offered now. `None`: nothing.
+    fn take(&self, locked: &Locked) -> Option<Next> {
+        open::take_all(locked, self.listener);
+        let taken = open::first_taken(locked, self.listener)?;
+        Some(self.finish(locked, taken))
+    }
+
+    /// The kernel has something. What was offered before that was connected is accepted first.
+    fn take_first(&self, locked: &Locked) -> Next {
+        self.take(locked).unwrap_or(Next::End(Outcome::Kernel))
+    }
+
+    /// For a call that does not wait. Nothing has been offered so far.
+    fn look_once(&self, locked: &Locked) -> Next {
+        if open::of(locked, self.listener) == 0 || self.has_kernel_some() {
+            return self.take_first(locked);
+        }
+        let taken = self.take(locked);
+        taken.unwrap_or(Next::End(Outcome::Fail(libc::EAGAIN)))
     }
 
     /// Whether the kernel was asked for a connection so recently that an offer comes first.
@@ -163,11 +191,15 @@ impl Wanted {
             Err(errno) => return Next::End(Outcome::Fail(errno)),
         };
         let nonblock = self.flags & libc::SOCK_NONBLOCK != 0;
+        self.listener.accepts.keeps.note_paid();
         let set = self.listener.settings.on.load(Ordering::Relaxed);
         set_up(socket, fd, nonblock, set);
         if !self.address.is_null() {
             // SAFETY: the program's own, as `accept4(2)` wants it.
             unsafe { sys::put_name(fd, self.address, self.length) };
+        }
+        if let Some(pair) = socket.pair() {
+            stream::turns(pair).accept();
         }
         socket.use_again(fd);
         match entry::enter(fd, Entry::Socket(socket)) {
@@ -180,10 +212,10 @@ impl Wanted {
     }
 
     /// Waits for an offer, or for the kernel. `asked`: the kernel has just said that it has nothing.
-    fn wait(&self, wait: &Wait, seen: Seen, mut asked: bool) -> Woken {
+    fn wait(&self, waits: &Waits, seen: Seen, mut asked: bool) -> Woken {
         let (mut spin, began) = (Spin::new(), sys::ticks());
         loop {
-            if wait.has_news() {
+            if waits.have_news() {
                 spin.paid();
                 return Woken::Otherwise;
             }
@@ -201,15 +233,16 @@ impl Wanted {
                 }
             }
         }
-        let woken = self.sleep(wait, seen);
+        let woken = self.sleep(waits, seen);
         spin.woke();
         woken
     }
 
     /// Sleeps until something is offered, the kernel has something, or the connection has been kept long enough.
-    fn sleep(&self, wait: &Wait, seen: Seen) -> Woken {
+    fn sleep(&self, waits: &Waits, seen: Seen) -> Woken {
         let Some(place) = wake::enter() else {
             // Nobody could wake this thread but the kernel.
+            waits.give_up();
             return Woken::Kernel;
         };
         let held = Taken::now();
@@ -219,16 +252,17 @@ impl Wanted {
                 place.leave();
             }
         };
-        wait.say(|at| place.tell(at));
+        waits.say(|at| place.tell(at));
         let looked = signals::now();
-        let woken = if wait.has_news() {
+        let woken = if waits.have_news() {
             Woken::Otherwise
         } else if seen.interrupting_since() {
             Woken::Interrupted
         } else {
-            self.sleep_in_kernel(wait, place, seen, looked, &|| {
+            self.sleep_in_kernel(waits, place, seen, looked, &|| {
                 get_up();
-                leave(wait);
+                // The thread is cancelled in its sleep: the next `accept` returns what is offered.
+                waits.end();
             })
         };
         get_up();
@@ -237,7 +271,7 @@ impl Wanted {
 
     fn sleep_in_kernel(
         &self,
-        wait: &Wait,
+        waits: &Waits,
         place: Place,
         seen: Seen,
         looked: Seen,
@@ -249,7 +283,7 @@ impl Wanted {
             revents: 0,
         };
         let mut both = [queue, place.watch()];
-        let left = wait.left();
+        let left = waits.left().unwrap_or(0);
         let time = libc::timespec {
             tv_sec: (left / 1_000_000_000) as i64,
             tv_nsec: (left % 1_000_000_000) as i64,
@@ -257,7 +291,7 @@ impl Wanted {
         // SAFETY: no mask.
         let slept = unsafe { Sleep::poll(&mut both, Some(time), std::ptr::null(), looked, undo) };
         if both[1].revents != 0 {
-            place.hear(wait.has_news());
+            place.hear(waits.have_news());
         }
         match slept {
             Err(libc::EINTR) if seen.interrupting_since() => Woken::Interrupted,
@@ -266,13 +300,6 @@ impl Wanted {
             Ok(_) if both[0].revents != 0 => Woken::Kernel,
             Ok(_) => Woken::Otherwise,
         }
-    }
-}
-
-/// The thread is cancelled in its sleep: the next `accept` returns what is offered.
-fn leave(wait: &Wait) {
-    if let Some(locked) = lock::lock() {
-        wait.end(&locked);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::c_int;
 use shunt_abi::Reason;
 
-use super::lock;
+use super::{lock, open};
 use crate::hold;
 use crate::socket::Socket;
 use crate::stream::{self, Conn};
@@ -17,6 +17,10 @@ use crate::{config, epoll, stats, sys, upgrade};
 /// peer has been told of in memory; the number names nothing any more, and the caller closes it.
 pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
     if !config::recycles() || config::is_confined() || !is_as_made(socket) {
+        return false;
+    }
+    let listener = socket.origin.listener();
+    if listener.is_some_and(|listener| !listener.accepts.keeps.is_due()) {
         return false;
     }
     let Some(conn) = Conn::attached(socket, fd) else {
@@ -41,10 +45,14 @@ pub(crate) fn put_aside(socket: &'static Socket, fd: c_int) -> bool {
     }
     stats::add_and_begin(socket);
     upgrade::trial::note_kept(socket);
+    if let Some(listener) = listener {
+        listener.accepts.keeps.begin();
+    }
     socket.put_aside(copy);
     room.keep(&locked, socket, copy);
     table::enter(fd, Word::NOTHING);
     stream::let_go(&conn);
+    open::open_if_alone(&locked, room);
     true
 }
 

@@ -49,7 +49,13 @@ pub(crate) unsafe fn connect(fd: c_int, at: *const sockaddr, length: socklen_t) 
     if !store::is_any() {
         return Outcome::Kernel;
     }
-    if !is_any_queued(port) && wanted.connect(trial::may_wait(port)) {
+    if is_any_queued(port) {
+        if lock::lock().is_some_and(|locked| wanted.could_connect(&locked)) {
+            trial::note_wanted(port);
+        }
+        return Outcome::Kernel;
+    }
+    if wanted.connect(trial::may_wait(port)) {
         trial::note_used(port);
         return Outcome::Done(0);
     }
@@ -140,6 +146,17 @@ impl Wanted {
     fn is_any_by(&self, locked: &Locked) -> bool {
         let mut sockets = locked.each().filter_map(Kept::socket);
         sockets.any(|socket| self.is_by(socket))
+    }
+
+    /// Whether a kept connection could be used now.
+    fn could_connect(&self, locked: &Locked) -> bool {
+        locked.sweep();
+        let mut sockets = locked.each().filter_map(Kept::socket);
+        let may_offer = |socket: &Socket| {
+            let pair = socket.pair().filter(|_| self.is_by(socket));
+            pair.is_some_and(|pair| stream::turns(pair).may_offer())
+        };
+        sockets.any(may_offer)
     }
 
     /// Waits for a moment. `false`: it has waited for long enough.

@@ -9,7 +9,7 @@ use super::lock::{self, LONGEST, Locked};
 use super::pristine;
 use crate::hold::Held;
 use crate::region::count;
-use crate::socket::{SOCKETS, Socket, Stage};
+use crate::socket::{SOCKETS, Socket, Stage, Tries};
 use crate::stream::{self, Conn};
 use crate::sys;
 use crate::table::{self, Word};
@@ -32,26 +32,35 @@ pub(super) struct Kept {
     fd: AtomicI32,
     /// When it is given up (nanoseconds of the monotonic clock).
     until: AtomicU64,
-    /// The thread that waits at it ([`thread::here`]); [`NOBODY`], or [`TAKEN`].
+    /// The thread that waits at it ([`thread::here`]); [`NOBODY`], [`OPEN`], or [`TAKEN`].
     waiter: AtomicU64,
     /// Of one that is taken: how many this process had taken by then, this one included.
     taken: AtomicU64,
+    /// How many connections had been made there without it by then ([`Tries::date`]).
+    date: AtomicU32,
 }
 
 /// No thread waits at it.
 const NOBODY: u64 = 0;
 /// It was taken in a call that does not return it: the next `accept` does.
 const TAKEN: u64 = u64::MAX;
+/// The next connection may be offered here though no thread waits: see [`super::open`].
+const OPEN: u64 = TAKEN - 1;
 
 /// How many kept connections are taken now, for a look without the lock, ...
 static TAKEN_NOW: AtomicU32 = AtomicU32::new(0);
 /// ... and how many have ever been taken.
 static TAKEN_EVER: AtomicU64 = AtomicU64::new(0);
+/// How many are open, for a look without the lock.
+static OPEN_NOW: AtomicU32 = AtomicU32::new(0);
 
 impl Locked {
     /// The connections that are kept.
     pub(super) fn each(&self) -> impl Iterator<Item = &'static Kept> {
-        KEPT.iter().filter(|kept| kept.socket().is_some())
+        let count = COUNT.load(Ordering::Relaxed) as usize;
+        KEPT.iter()
+            .filter(|kept| kept.socket().is_some())
+            .take(count)
     }
 
     /// A place for one more, after those whose time has passed have gone. `None`: there is none just now.
@@ -88,7 +97,9 @@ impl Locked {
     pub(super) fn sweep_at(&self, now: u64) {
         let is_over = |kept: &Kept| {
             let wished = |socket: &Socket| socket.dealings.wished.load(Ordering::Relaxed) != 0;
-            kept.until.load(Ordering::Relaxed) <= now || kept.socket().is_some_and(wished)
+            kept.until.load(Ordering::Relaxed) <= now
+                || kept.is_in_vain()
+                || kept.socket().is_some_and(wished)
         };
         self.give_up(GivenUp::Time, is_over);
         pristine::sweep(self, now);
@@ -102,7 +113,7 @@ impl Locked {
 
     /// Gives up the connections of which `which` is true and at which no thread waits. Returns how many there were.
     fn give_up(&self, why: GivenUp, which: impl Fn(&Kept) -> bool) -> usize {
-        let goes = |kept: &&Kept| kept.is_free() && which(kept);
+        let goes = |kept: &&Kept| which(kept) && kept.becomes_free(self);
         let each = self.each().filter(goes);
         each.inspect(|kept| kept.give_up(self, why)).count()
     }
@@ -117,6 +128,7 @@ impl Kept {
             until: AtomicU64::new(0),
             waiter: AtomicU64::new(NOBODY),
             taken: AtomicU64::new(0),
+            date: AtomicU32::new(0),
         }
     }
 
@@ -142,6 +154,22 @@ impl Kept {
         self.until.load(Ordering::Relaxed)
     }
 
+    /// What is known of whether it pays to keep it: by its port, or by its listener.
+    fn tries(&self) -> Option<&'static Tries> {
+        let socket = self.socket()?;
+        let accepted_by = socket.origin.listener();
+        let connected = || socket.origin.is_connect().then(|| trial::of(socket.port()));
+        accepted_by
+            .map(|listener| &listener.accepts.keeps)
+            .or_else(connected)
+    }
+
+    /// Whether many connections have been made without it.
+    fn is_in_vain(&self) -> bool {
+        let date = self.date.load(Ordering::Relaxed);
+        self.tries().is_some_and(|tries| tries.is_stale(date))
+    }
+
     /// Whether the number still names the base socket: a program may close descriptors that it has not opened.
     pub(super) fn is_there(&self) -> bool {
         let cookie = sys::getsockopt::<u64>(self.fd(), libc::SOL_SOCKET, libc::SO_COOKIE);
@@ -157,6 +185,8 @@ impl Kept {
         self.until.store(until, Ordering::Relaxed);
         self.waiter.store(NOBODY, Ordering::Relaxed);
         self.socket.store(socket.index() + 1, Ordering::Relaxed);
+        let date = self.tries().map_or(0, Tries::date);
+        self.date.store(date, Ordering::Relaxed);
         COUNT.fetch_add(1, Ordering::Relaxed);
         count::put_aside();
     }
@@ -191,8 +221,11 @@ impl Kept {
             table::enter(self.fd(), Word::NOTHING);
         }
         if let Some(socket) = self.socket() {
-            if matches!(why, GivenUp::Time) {
+            if matches!(why, GivenUp::Time | GivenUp::Lost) {
                 trial::note_unused(socket);
+                if let Some(listener) = socket.origin.listener() {
+                    listener.accepts.keeps.note_unused();
+                }
             }
             if let Some(pair) = socket.pair() {
                 stream::turns(pair).give_up();
@@ -205,12 +238,33 @@ impl Kept {
 
     /// The kernel resets what a listener leaves in its queue (`inet_csk_listen_stop`).
     fn reset(&self) {
-        if let Some(socket) = self.socket()
-            && let Some(conn) = Conn::new(socket, self.fd())
-        {
+        if let Some(conn) = self.conn() {
             stream::before_reset(&conn);
             sys::reset(self.fd());
         }
+    }
+
+    /// Whether it can be given up: no thread waits at it. What is open is so no more.
+    fn becomes_free(&self, locked: &Locked) -> bool {
+        if self.is_open() {
+            self.leave(locked);
+        }
+        self.is_free()
+    }
+
+    /// The connection and its descriptor.
+    pub(super) fn conn(&self) -> Option<Conn<'static>> {
+        Conn::new(self.socket()?, self.fd())
+    }
+
+    /// Nothing is offered here any more. `true`: there was an offer, which is taken.
+    pub(super) fn leave(&self, locked: &Locked) -> bool {
+        let taken = self.conn().is_some_and(|conn| {
+            stream::await_no_more(conn.pair);
+            stream::turns(conn.pair).end_wait() && stream::take_again(&conn)
+        });
+        self.end_wait(locked, taken);
+        taken
     }
 
     /// Whether no thread waits at it.
@@ -220,7 +274,17 @@ impl Kept {
 
     /// Whether any thread waits at it.
     pub(super) fn is_waited_at(&self) -> bool {
-        !self.is_free() && !self.is_taken()
+        !self.is_free() && !self.is_taken() && !self.is_open()
+    }
+
+    /// Whether it is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.waiter.load(Ordering::Relaxed) == OPEN
+    }
+
+    /// It is open from here on, which was free.
+    pub(super) fn open(&self, _: &Locked) {
+        self.change_waiter(OPEN);
     }
 
     /// This thread waits at it, which was free.
@@ -244,16 +308,23 @@ impl Kept {
 
     fn change_waiter(&self, waiter: u64) {
         let before = self.waiter.swap(waiter, Ordering::Release);
-        match (before == TAKEN, waiter == TAKEN) {
-            (false, true) => TAKEN_NOW.fetch_add(1, Ordering::Release),
-            (true, false) => TAKEN_NOW.fetch_sub(1, Ordering::Release),
-            _ => return,
-        };
+        for (which, count) in [(TAKEN, &TAKEN_NOW), (OPEN, &OPEN_NOW)] {
+            match (before == which, waiter == which) {
+                (false, true) => count.fetch_add(1, Ordering::Release),
+                (true, false) => count.fetch_sub(1, Ordering::Release),
+                _ => continue,
+            };
+        }
     }
 
     /// Whether it was taken, and not returned.
     pub(super) fn is_taken(&self) -> bool {
         self.waiter.load(Ordering::Acquire) == TAKEN
+    }
+
+    /// Of one that is taken: how many had been taken before, and this one.
+    pub(super) fn turn(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     /// Whether this listener has accepted it.
@@ -277,8 +348,12 @@ pub(crate) fn last_taken(listener: &Socket) -> u64 {
     let of_it = KEPT
         .iter()
         .filter(|kept| kept.is_taken() && kept.is_of(listener));
-    let each = of_it.map(|kept| kept.taken.load(Ordering::Relaxed));
-    each.max().unwrap_or(0)
+    of_it.map(Kept::turn).max().unwrap_or(0)
+}
+
+/// Whether any is open; a look without the lock.
+pub(super) fn is_any_open() -> bool {
+    OPEN_NOW.load(Ordering::Acquire) != 0
 }
 
 /// Whether any is taken; a look without the lock.
@@ -319,10 +394,11 @@ pub(crate) fn forget_listener(listener: &Socket) {
         && let Some(locked) = lock::lock()
     {
         for kept in locked.each().filter(|kept| kept.is_of(listener)) {
+            let is_free = kept.becomes_free(&locked);
             if kept.is_taken() {
                 kept.reset();
             }
-            if kept.is_taken() || kept.is_free() {
+            if is_free || kept.is_taken() {
                 kept.give_up(&locked, GivenUp::Listener);
             }
         }
@@ -360,6 +436,7 @@ pub(crate) fn make_way(wanted: c_int) {
     for kept in locked.each().filter(|kept| kept.fd() == wanted) {
         let copy = || sys::copy_high(wanted).ok();
         let Some(other) = kept.is_there().then(copy).flatten() else {
+            kept.becomes_free(&locked);
             kept.give_up(&locked, GivenUp::Lost);
             continue;
         };

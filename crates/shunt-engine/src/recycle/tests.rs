@@ -13,7 +13,7 @@ use crate::socket::{Queued, Socket, Stage};
 use crate::stream::{self, Conn, Want};
 use crate::sys::{self, address};
 use crate::table::{self, Word};
-use crate::{Outcome, config, epoll, hold::Held, upgrade, wake};
+use crate::{Outcome, config, epoll, hold::Held, thread, upgrade, wake};
 
 mod aside;
 mod new_socket;
@@ -117,7 +117,7 @@ impl Scene {
     fn awaited(&self) -> Waits {
         assert!(self.close(ACCEPTED) && self.close(CONNECTED));
         let waits = Waits::none();
-        waits.begin(self.listener());
+        waits.begin(self.listener(), false);
         assert!(waits.are_any() && !waits.have_news());
         waits
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use super::{Socket, Stage};
+use super::{SOCKETS, Socket, Stage};
 use crate::sys::{self, address};
 
 /// How a connection was made, if the next one could be made in the same way: by which listener, or by a `connect` of this
@@ -72,12 +72,23 @@ impl Origin {
     pub(crate) fn is_accept_of(&self, listener: &Socket) -> bool {
         self.by.load(Ordering::Relaxed) == name(listener)
     }
+
+    /// The listener that has accepted it, if it is there still.
+    pub(crate) fn listener(&self) -> Option<&'static Socket> {
+        let index = (self.by.load(Ordering::Relaxed) as u32).checked_sub(FIRST)?;
+        SOCKETS
+            .get(index)
+            .filter(|socket| self.is_accept_of(socket))
+    }
 }
+
+/// In the low half of a listener's name: that of the first object.
+const FIRST: u32 = 2;
 
 /// A listener's object in this life of it: neither [`NEITHER`] nor [`CONNECT`].
 fn name(listener: &Socket) -> u64 {
     let life = listener.life.load(Ordering::Relaxed);
-    u64::from(life) << 32 | u64::from(listener.index() + 2)
+    u64::from(life) << 32 | u64::from(listener.index() + FIRST)
 }
 
 /// Properties of a socket that never change, asked of the kernel when they are first needed. Zero: not asked yet.

@@ -4,27 +4,20 @@
 
 use std::sync::atomic::Ordering;
 
+use libc::c_int;
+
 use shunt_shm::atomic::full;
 use shunt_shm::publish;
-use shunt_shm::recycle::Side;
 use shunt_shm::slot::{self, Way};
 use shunt_shm::wake::Address;
 
-use super::Conn;
+use super::conn::{Conn, turns};
 use super::recv::{leaves_unread, settle};
-use crate::config::hesitate;
+use crate::config::{self, hesitate};
 use crate::control::{self, Loan};
 use crate::link::Pair;
 use crate::sys;
 use crate::thread::give;
-
-/// The words of a slot by which both sides agree who uses the connection next.
-pub(crate) fn turns(pair: &Pair) -> Side<'static> {
-    Side {
-        own: &pair.own.options.turn,
-        peer: &pair.peer.options.turn,
-    }
-}
 
 impl Conn<'_> {
     /// Whether the peer has closed the connection and put it aside: no FIN tells of that.
@@ -32,21 +25,46 @@ impl Conn<'_> {
         self.pair.peer_state() & slot::CLOSED != 0 && turns(self.pair).has_peer_put_aside()
     }
 
+    /// Whether the stream that comes in has ended without the kernel, behind what is in the ring: the peer has put the
+    /// connection aside or [said so](end_in_memory), or this side receives no more.
+    pub(crate) fn is_ended_in_memory(&self) -> bool {
+        const DEAF: u32 = slot::ENDED | slot::SHUT_RD;
+        let own = self.pair.own.face.state.load(Ordering::Relaxed);
+        self.pair.peer_state() & slot::ENDED != 0
+            || own & DEAF == DEAF
+            || self.is_put_aside_by_peer()
+    }
+
+    /// The events of the base socket, and those of ends that the kernel does not know.
+    pub(super) fn with_ends_in_memory(&self, kernel: i16) -> i16 {
+        let mut events = kernel;
+        if self.is_ended_in_memory() {
+            events |= libc::POLLIN | libc::POLLRDHUP;
+        }
+        let has_ended = self.pair.own.face.state.load(Ordering::Relaxed) & slot::ENDED != 0;
+        if has_ended && events & libc::POLLRDHUP != 0 {
+            events |= libc::POLLHUP;
+        }
+        events
+    }
+
     /// Whether the connection may be put aside, as far as both sides' words and the kernel say: it is attached at both ends,
     /// nothing has disturbed it, this side has not ended, and the peer has at most put its own end aside.
     fn is_in_order(&self) -> bool {
         let (own, peer, o) = (self.pair.own, self.pair.peer, Ordering::Acquire);
         let turns = turns(self.pair);
-        let may = if turns.has_peer_put_aside() {
-            slot::READY | slot::CLOSED
-        } else {
-            slot::READY
-        };
         let state = self.pair.peer_state();
+        let closed = if turns.has_peer_put_aside() {
+            slot::CLOSED
+        } else {
+            0
+        };
+        let may = slot::READY | closed | ends_in(state);
+        let own_state = own.face.state.load(o);
         let returns = own.face.again.load(o) | peer.face.again.load(o);
         let forked = own.options.forked.load(o) | peer.options.forked.load(o);
         let errors = self.error().load(o) != 0 || own.options.reset_told.load(o) != 0;
-        own.face.state.load(o) == slot::READY
+        own_state == slot::READY | ends_in(own_state)
             && state & slot::READY != 0
             && state & !may == 0
             && (returns, forked, errors) == (0, slot::UNFORKED, false)
@@ -60,7 +78,9 @@ impl Conn<'_> {
     fn tells_all_in_memory(&self) -> bool {
         let lives = || self.socket.hints.kernel_state.load(Ordering::Relaxed) == 0;
         (self.way_in(), self.way_out()) == (Way::Ring, Way::Ring)
-            && (turns(self.pair).has_peer_put_aside() || lives())
+            && (turns(self.pair).has_peer_put_aside()
+                || self.pair.peer_state() & slot::ENDED != 0
+                || lives())
     }
 
     /// Ends both directions in the rings, so that the next connection begins there. A peer that has not closed yet may still
@@ -87,6 +107,58 @@ impl Conn<'_> {
         }
         self.way_in() == Way::Ring
     }
+}
+
+/// The bits of a side's state that say of its ends what the kernel does not know.
+fn ends_in(state: u32) -> u32 {
+    if state & slot::ENDED != 0 {
+        state & (slot::ENDED | slot::SHUT_WR | slot::SHUT_RD)
+    } else {
+        0
+    }
+}
+
+/// Ends the stream that goes out, and perhaps the other one (`how`, as for `shutdown(2)`), without the kernel, if the connection
+/// may be put aside soon. `false`: the kernel must be told. Otherwise it is told [later](tell_kernel_of_end) where it must know, or
+/// never.
+pub(super) fn end_in_memory(conn: &Conn, how: c_int) -> bool {
+    let (own, socket, o) = (conn.pair.own, conn.socket, Ordering::Relaxed);
+    let may_recycle = || socket.origin.is_known() && !socket.settings.is_odd.load(o);
+    // Who sleeps on it would have to be called.
+    let sleeps_nobody = || socket.items.is_empty() && own.receiving.sleepers.load(o) == 0;
+    let bits = match how {
+        libc::SHUT_WR => slot::ENDED | slot::SHUT_WR,
+        libc::SHUT_RDWR if sleeps_nobody() => slot::ENDED | slot::SHUT_WR | slot::SHUT_RD,
+        _ => return false,
+    };
+    let may = config::recycles()
+        && own.face.state.load(o) == slot::READY
+        && may_recycle()
+        && conn.is_in_order()
+        && conn.ends_in_rings();
+    if !may || !conn.take(&own.sending.token) {
+        return false;
+    }
+    publish::set_bits(&own.face.state, bits);
+    hesitate();
+    let is_told = conn.tell_beside_kernel();
+    give(&own.sending.token);
+    is_told
+}
+
+/// The kernel is about to be asked what this side's [end](end_in_memory) means, or another process may have the connection.
+pub(crate) fn tell_kernel_of_end(conn: &Conn) {
+    let state = &conn.pair.own.face.state;
+    let said = state.load(Ordering::Relaxed);
+    if said & slot::ENDED == 0 {
+        return;
+    }
+    let how = match said & slot::SHUT_RD {
+        0 => libc::SHUT_WR,
+        _ => libc::SHUT_RDWR,
+    };
+    let _ = sys::shutdown(conn.fd, how);
+    publish::clear_bits(state, slot::ENDED);
 }
 
 /// Whether the base socket has anything to tell: bytes, an end, an error.
@@ -128,7 +200,8 @@ pub(crate) fn put_aside(conn: &Conn, watched: bool) -> bool {
     let has_peer_closed = conn.pair.peer_state() & slot::CLOSED != 0;
     // It cannot be put aside if the peer has sent bytes meanwhile that nobody reads, or changes the way of its bytes just now.
     let lost = leaves_unread(conn) || has_peer_closed && conn.in_flight() > 0;
-    let changes = conn.pair.peer_state() & !(slot::READY | slot::CLOSED) != 0;
+    let state = conn.pair.peer_state();
+    let changes = state & !(slot::READY | slot::CLOSED | ends_in(state)) != 0;
     let done = is_told && !lost && !changes;
     if !done {
         turns.give_up();
@@ -139,17 +212,23 @@ pub(crate) fn put_aside(conn: &Conn, watched: bool) -> bool {
 /// How long shuntd may take to lend a descriptor of an end that was put aside, in milliseconds.
 const LENDS_MS: i64 = 50;
 
-/// If the peer has put its end aside, has the kernel know that the connection is closed: shuts it down by the peer's
-/// descriptor, which shuntd lends. If shuntd does not, the peer's process tells the kernel when it gives its end up.
+/// Has the kernel know of ends that were said in memory alone. If the peer has put its end aside, shuts it down by the peer's
+/// descriptor, which shuntd lends; likewise the half that the peer has ended. If shuntd does not lend it, the peer's process tells
+/// the kernel when it gives its end up, or closes it.
 #[cold]
 pub(crate) fn end_by_kernel(conn: &Conn) {
-    if !conn.is_put_aside_by_peer() {
-        return;
-    }
+    tell_kernel_of_end(conn);
+    let is_aside = conn.is_put_aside_by_peer();
+    let how = match conn.pair.peer_state() & (slot::ENDED | slot::SHUT_RD) {
+        _ if is_aside => libc::SHUT_RDWR,
+        0 | slot::SHUT_RD => return,
+        slot::ENDED => libc::SHUT_WR,
+        _ => libc::SHUT_RDWR,
+    };
     let Some(base) = conn.base() else { return };
     match control::borrow(conn.socket.cookie(), base, LENDS_MS) {
         Loan::Lent(peer) => {
-            let _ = sys::shutdown(peer, libc::SHUT_RDWR);
+            let _ = sys::shutdown(peer, how);
             sys::close(peer);
             // From here on the kernel tells of the end.
             turns(conn.pair).give_up();
@@ -163,6 +242,8 @@ pub(crate) fn use_again(conn: &Conn) -> bool {
     let begins = conn.is_on_ring() && conn.comes_by_ring();
     if begins {
         let turns = turns(conn.pair);
+        let offered_at = &conn.pair.own.options.offered_at;
+        offered_at.store(sys::now(), Ordering::Relaxed);
         begin(conn, slot::recycled_life(turns.own().life));
     }
     begins
@@ -195,13 +276,23 @@ pub(crate) fn call_acceptor(conn: &Conn) {
     }
 }
 
+/// When the peer has offered the next connection (nanoseconds of the monotonic clock), if it has.
+pub(crate) fn offered_at(pair: &Pair) -> Option<u64> {
+    let at = &pair.peer.options.offered_at;
+    turns(pair).is_offered().then(|| at.load(Ordering::Relaxed))
+}
+
 /// An acceptor's thread is about to sleep until a connection is offered: `tell` writes the address at which it can be
-/// called. The caller must look for an offer after this.
+/// called. The caller passes [`before_sleep`] when it has said so at all, and looks for an offer after that.
 pub(crate) fn await_offer(pair: &Pair, tell: impl FnOnce(&Address)) {
     let face = &pair.own.face;
     tell(&face.data);
     face.epoch.fetch_add(1, Ordering::AcqRel);
     publish::set_bits(&face.wait, slot::WAIT_RX);
+}
+
+/// See [`await_offer`].
+pub(crate) fn before_sleep() {
     hesitate();
     // Pairs with the one between the peer's offer and its look at the wait word.
     full();
@@ -209,5 +300,8 @@ pub(crate) fn await_offer(pair: &Pair, tell: impl FnOnce(&Address)) {
 
 /// The acceptor's thread sleeps no more.
 pub(crate) fn await_no_more(pair: &Pair) {
-    publish::clear_bits(&pair.own.face.wait, slot::WAIT_RX);
+    let wait = &pair.own.face.wait;
+    if wait.load(Ordering::Relaxed) & slot::WAIT_RX != 0 {
+        publish::clear_bits(wait, slot::WAIT_RX);
+    }
 }

@@ -10,6 +10,7 @@ use shunt_shm::path;
 use shunt_shm::publish;
 use shunt_shm::slot::{self};
 
+use super::aside;
 use super::downgrade;
 use super::leave::{await_receiver, leave_ring};
 use super::owed::Withdrawal;
@@ -28,6 +29,10 @@ use crate::wake::{self, Place};
 /// `shutdown(2)`. What was sent before arrives before the end of file: the
 /// peer reads its ring once more when the kernel tells it of the FIN.
 pub(crate) fn shutdown(conn: &Conn, how: c_int) -> Outcome {
+    if aside::end_in_memory(conn, how) {
+        return Outcome::Done(0);
+    }
+    aside::tell_kernel_of_end(conn);
     let own = conn.pair.own;
     if will_be_deaf(own.face.state.load(Ordering::Relaxed), how) {
         downgrade::end_recall(conn);

@@ -6,6 +6,7 @@ use libc::c_int;
 use shunt_shm::path;
 use shunt_shm::path::unread::Unread;
 use shunt_shm::publish;
+use shunt_shm::recycle::Side;
 use shunt_shm::ring::{Consumer, Producer};
 use shunt_shm::slot::{self, Way};
 
@@ -233,6 +234,14 @@ impl<'a> Conn<'a> {
     #[inline(always)]
     pub(super) fn is_shut(&self) -> bool {
         self.pair.own.face.state.load(Ordering::Relaxed) & (slot::SHUT_WR | slot::CLOSED) != 0
+    }
+}
+
+/// The words of a slot by which both sides agree who uses the connection next.
+pub(crate) fn turns(pair: &Pair) -> Side<'static> {
+    Side {
+        own: &pair.own.options.turn,
+        peer: &pair.peer.options.turn,
     }
 }
 

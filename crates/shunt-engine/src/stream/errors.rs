@@ -10,7 +10,7 @@ use shunt_abi::Reason;
 use shunt_shm::publish;
 use shunt_shm::slot::{self, Way};
 
-use super::conn::Conn;
+use super::conn::{Conn, turns};
 use super::far_death::has_died_afar;
 use crate::socket::{BETWEEN_HOSTS, IN_VAIN, LEFT};
 use crate::sys::{self, Errno};
@@ -64,17 +64,16 @@ fn may_live_afar(conn: &Conn) -> bool {
 
 /// Resets the connection if the peer died with bytes of ours unread, as TCP would have done (RFC 1122, 4.2.2.13),
 /// whatever lay in the base socket's queue. A peer that put the connection aside without having seen these bytes counts
-/// as dead, too: they were sent while it closed.
+/// as dead, too: they were sent while it closed. And what a dead peer had not accepted TCP resets in any case.
 #[cold]
 pub(crate) fn reset_if_died(conn: &Conn) {
     if conn.is_mirrored() {
         return reset_if_died_afar(conn);
     }
     let is_dead = || has_died(conn) && conn.pair.peer_state() & slot::LINGERS == 0;
-    let lost = (is_dead() || conn.is_put_aside_by_peer())
-        && conn.way_out() == Way::Ring
-        && conn.in_flight() != 0;
-    if lost {
+    let lost = || conn.way_out() == Way::Ring && conn.in_flight() != 0;
+    let is_unaccepted = || turns(conn.pair).is_unaccepted();
+    if is_dead() && (lost() || is_unaccepted()) || conn.is_put_aside_by_peer() && lost() {
         reset_once(conn);
     }
 }

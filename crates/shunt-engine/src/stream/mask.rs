@@ -197,15 +197,10 @@ fn correct_base_events(conn: &Conn, kernel: i16) -> i16 {
     kernel
 }
 
-/// The events of the base socket; where the peer has put its own base socket aside, also those that a `close` of that
-/// would have caused.
+/// The events of the base socket, also those that an end would have caused of which the kernel was not told.
 fn look_at_base(conn: &Conn) -> i16 {
     let kernel = sys::ready(conn.fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP);
-    if conn.is_put_aside_by_peer() {
-        kernel | POLLIN | POLLRDHUP
-    } else {
-        kernel
-    }
+    conn.with_ends_in_memory(kernel)
 }
 
 /// The connection has no room: asks the peer to tell when there is some, and looks once more.

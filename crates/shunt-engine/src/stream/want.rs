@@ -68,7 +68,7 @@ pub(super) fn is_ready(conn: &Conn, want: Want) -> bool {
         // The peer calls when its withdrawal is over, unless TCP brings the bytes.
         Want::Data if owed::is_being_withdrawn(conn) => false,
         Want::Data => {
-            conn.consumer().is_ready() || owed::is_withdrawn(conn) || conn.is_put_aside_by_peer()
+            conn.consumer().is_ready() || owed::is_withdrawn(conn) || conn.is_ended_in_memory()
         }
         Want::Room if owed::cannot_send(conn) => false,
         Want::Room => {

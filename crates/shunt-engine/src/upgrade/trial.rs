@@ -9,21 +9,18 @@
 //! Each wait is bounded. As long as trials come to nothing, each is followed by twice as many ordinary connections as the last one, which
 //! cost nothing more. Each connection that uses a socket again halves their number, and soon each `connect` that finds no socket to use
 //! again is a trial. If connections are kept and time and again no thread waits there, there are no trials, and nobody waits for one.
+//! With many under way, the youngest mostly is not known to have been accepted, so nothing may be used: a trial waits until it is.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use shunt_abi::message::Role;
 
 use crate::config;
 use crate::control;
-use crate::socket::{Socket, Stage};
+use crate::socket::{Socket, Stage, Tries};
 
-/// How many short connections come before the first trial; ...
+/// How many short connections come before the first trial.
 const FIRST: u32 = 32;
-/// ... and at most before each next one.
-const MOST: u32 = 1 << 15;
-/// How many come after a trial that came to nothing where those before it did not.
-const AGAIN: u32 = 8;
 
 /// This many connects in a row that found nobody waiting at a kept connection show that the acceptor is busy.
 const MANY: u32 = 4;
@@ -39,10 +36,12 @@ const ACCEPTING: u64 = 1_000_000;
 struct Port {
     /// Which port it is.
     number: AtomicU32,
-    /// How many short ones come before the next trial; 0: each may be one.
-    pause: AtomicU32,
-    /// How many short ones have come since the last trial.
-    short: AtomicU32,
+    /// Trials; the occasions are short connections.
+    tries: Tries,
+    /// The last trial has come to something.
+    pays: AtomicBool,
+    /// A connection is kept that could be used, were the listener's queue known to hold none that is older.
+    wants: AtomicBool,
     /// How many connects in a row have found that a connection is kept, but no thread waits there.
     missed: AtomicU32,
 }
@@ -55,8 +54,9 @@ impl Port {
     const fn new() -> Self {
         Self {
             number: AtomicU32::new(0),
-            pause: AtomicU32::new(0),
-            short: AtomicU32::new(0),
+            tries: Tries::new(),
+            pays: AtomicBool::new(false),
+            wants: AtomicBool::new(false),
             missed: AtomicU32::new(0),
         }
     }
@@ -65,28 +65,28 @@ impl Port {
         let (port, o) = (&PORTS[usize::from(number) % PORTS.len()], Ordering::Relaxed);
         if port.number.load(o) != number.into() {
             port.number.store(number.into(), o);
-            port.wait(FIRST);
+            port.tries.wait(FIRST);
+            port.pays.store(false, o);
+            port.wants.store(false, o);
             port.missed.store(0, o);
         }
         port
     }
 
-    /// Lets `pause` short connections come before the next trial.
-    fn wait(&self, pause: u32) {
-        self.pause.store(pause, Ordering::Relaxed);
-        self.short.store(0, Ordering::Relaxed);
-    }
-
+    /// Whether the next connection is a trial. One that has been accepted shows that all older ones have been.
     fn is_due(&self) -> bool {
-        self.short.load(Ordering::Relaxed) >= self.pause.load(Ordering::Relaxed)
-            && !self.is_missed()
+        self.tries.is_due() && !self.is_missed()
+            || self.wants.load(Ordering::Relaxed)
+                && self.pays.load(Ordering::Relaxed)
+                && self.tries.pays()
     }
 
-    /// Whether a trial is due. If so, the count of short connections begins anew, since many may be under way at once.
     fn takes_turn(&self) -> bool {
         let is_due = self.is_due();
         if is_due {
-            self.short.store(0, Ordering::Relaxed);
+            self.tries.begin();
+            self.tries.spend();
+            self.wants.store(false, Ordering::Relaxed);
         }
         is_due
     }
@@ -97,7 +97,9 @@ impl Port {
 
     fn note_used(&self) {
         self.missed.store(0, Ordering::Relaxed);
-        self.wait(self.pause.load(Ordering::Relaxed) / 2);
+        self.wants.store(false, Ordering::Relaxed);
+        self.pays.store(true, Ordering::Relaxed);
+        self.tries.note_paid();
     }
 
     fn note_missed(&self) {
@@ -111,15 +113,9 @@ impl Port {
         !self.is_missed() || self.missed.load(Ordering::Relaxed).is_power_of_two()
     }
 
-    fn note_short(&self) {
-        // Two threads that count the same one do no harm.
-        let short = self.short.load(Ordering::Relaxed).saturating_add(1);
-        self.short.store(short, Ordering::Relaxed);
-    }
-
     fn note_vain(&self) {
-        let pause = self.pause.load(Ordering::Relaxed);
-        self.wait((pause * 2).clamp(AGAIN, MOST));
+        self.pays.store(false, Ordering::Relaxed);
+        self.tries.note_vain();
     }
 }
 
@@ -166,13 +162,21 @@ pub(super) fn note_end(socket: &Socket) {
         socket.stage(),
         Stage::Candidate | Stage::Claimed | Stage::Paired
     ) {
-        Port::of(socket.port()).note_short();
+        Port::of(socket.port()).tries.note_passed();
     }
 }
 
 /// A connection is put aside.
 pub(crate) fn note_kept(socket: &Socket) {
     socket.on_trial.store(false, Ordering::Relaxed);
+    if socket.role() == Role::Connector {
+        Port::of(socket.port()).pays.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A `connect` to that port could use a socket again, but the listener's queue may hold an older connection of this process.
+pub(crate) fn note_wanted(port: u16) {
+    Port::of(port).wants.store(true, Ordering::Relaxed);
 }
 
 /// A `connect` to that port uses a socket again.
@@ -190,12 +194,17 @@ pub(crate) fn may_wait(port: u16) -> bool {
     config::upgrade() == config::Upgrade::Sync || Port::of(port).may_wait()
 }
 
+/// The trials of connections to that port.
+pub(crate) fn of(port: u16) -> &'static Tries {
+    &Port::of(port).tries
+}
+
 /// A connection that was put aside is given up: it was not used again in all the time that it was kept.
 pub(crate) fn note_unused(socket: &Socket) {
     if socket.role() == Role::Connector {
         let port = Port::of(socket.port());
         port.missed.store(0, Ordering::Relaxed);
-        port.note_vain();
+        port.tries.note_unused();
     }
 }
 
@@ -207,35 +216,31 @@ mod tests {
     fn pause(port: &Port) -> u32 {
         let mut pause = 0;
         while !port.is_due() {
-            port.note_short();
+            port.tries.note_passed();
             pause += 1;
         }
         pause
     }
 
     #[test]
-    fn trials_that_come_to_nothing_become_rare_and_one_that_pays_is_followed_by_the_next() {
+    fn what_is_kept_and_cannot_be_used_for_an_older_connection_is_a_reason_for_a_trial_once() {
         let port = Port::of(7);
         assert_eq!(pause(port), FIRST);
         assert!(port.takes_turn() && !port.is_due());
+        note_wanted(7);
+        assert!(!port.is_due(), "the last one has not come to anything");
+        port.note_used();
+        note_wanted(7);
+        assert!(port.takes_turn() && !port.takes_turn());
+        note_wanted(7);
         port.note_vain();
-        assert_eq!(pause(port), 2 * FIRST);
-        for _ in 0..20 {
-            port.note_vain();
-        }
-        assert_eq!(pause(port), MOST);
-        for _ in 0..16 {
-            port.note_used();
-        }
-        assert!(port.is_due());
-        port.note_vain();
-        assert_eq!(pause(port), AGAIN);
+        assert!(!port.is_due());
     }
 
     #[test]
     fn nothing_is_tried_and_hardly_anybody_waits_where_the_acceptor_is_busy() {
         let port = Port::of(8);
-        port.wait(0);
+        port.tries.wait(0);
         let misses = |count: u32| {
             (0..count).fold(0, |waits, _| {
                 port.note_missed();
@@ -251,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_port_that_comes_to_the_place_of_another_one_begins_anew() {
-        Port::of(9).wait(0);
+        Port::of(9).tries.wait(0);
         assert_eq!(pause(Port::of(9 + 64)), FIRST);
         assert_eq!(pause(Port::of(9)), FIRST);
     }

@@ -117,6 +117,7 @@ impl World {
         let taken = side.take(|life| self.slots[1].begin_recycled(life));
         if taken {
             assert_eq!(self.begun(0), next, "the connector has not begun");
+            side.accept();
         }
         taken
     }

@@ -57,6 +57,7 @@ impl Slot {
         self.options.error.store(0, o);
         self.options.reset_told.store(0, o);
         self.options.turn.store(0, o);
+        self.options.offered_at.store(0, o);
         self.begin_streams();
         // No relative has had a slot that is handed out, so this side's own word is believed.
         if self.sending.allocated.load(o) == 0 {

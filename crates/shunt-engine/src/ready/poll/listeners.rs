@@ -3,6 +3,7 @@
 use libc::{c_int, pollfd};
 
 use super::super::sleeper::reads;
+use crate::entry::{self, Entry};
 use crate::epoll::Limit;
 use crate::recycle::{self, Waits};
 use crate::socket::{Socket, Stage};
@@ -47,18 +48,23 @@ pub(in crate::ready) fn is_told_beside_kernel(one: &pollfd) -> bool {
     recycle::is_any_taken() && reads(one.events) && has_taken(one.fd)
 }
 
-/// The thread waits for what comes to its listeners, unless it does already.
+/// The thread waits for what comes to its listeners, unless it does already. A call that does not wait learns what there is.
 #[inline(always)]
 pub(in crate::ready) fn wait_at_listeners(fds: &[pollfd], waits: &Waits, limit: Limit) {
-    if recycle::is_any() && !limit.is_now() && !waits.are_any() {
-        wait_at_each(fds, waits);
+    if recycle::is_any() && !waits.are_any() {
+        wait_at_each(fds, waits, limit.is_now());
     }
 }
 
 #[cold]
-fn wait_at_each(fds: &[pollfd], waits: &Waits) {
+fn wait_at_each(fds: &[pollfd], waits: &Waits, now: bool) {
     let reading = fds.iter().filter(|one| reads(one.events));
-    for listener in reading.filter_map(|one| Socket::of(one.fd)) {
-        waits.begin(listener);
+    for one in reading {
+        match entry::look(one.fd) {
+            Entry::Socket(listener) => waits.begin(listener, now),
+            Entry::Set(set) => set.hide_listeners(),
+            Entry::Ours | Entry::Other => {}
+        }
     }
+    recycle::shut_shared();
 }

@@ -33,7 +33,7 @@ pub(in crate::ready) fn whose(fds: impl Iterator<Item = c_int>, now: bool, seen:
         whose = whose.max(match entry::look(fd) {
             Entry::Socket(socket) => whose_is(socket, fd, now),
             // Another thread may add to an empty one meanwhile, of which the kernel would not know.
-            Entry::Set(set) if !now || set.must_be_exposed() => Whose::Ours,
+            Entry::Set(set) if !now || set.must_be_exposed() || recycle::is_any() => Whose::Ours,
             _ => Whose::Kernels,
         });
     }

@@ -37,6 +37,90 @@ fn a_connection_that_both_have_closed_is_the_next_one() {
     assert!(scene.close(ACCEPTED) && scene.close(CONNECTED));
 }
 
+/// Both ends are closed, and this thread alone accepts at the listener.
+fn busy() -> Scene {
+    let scene = Scene::new();
+    let listener = scene.listener();
+    listener.made.note(libc::SOCK_CLOEXEC);
+    listener.accepts.note_backlog(128);
+    listener.accepts.note_wait(thread::here());
+    assert!(scene.close(ACCEPTED) && scene.close(CONNECTED));
+    scene
+}
+
+#[test]
+fn who_alone_accepts_at_a_listener_is_offered_connections_while_it_is_busy() {
+    let mut scene = busy();
+    scene.connect_again();
+    assert!(concerns(scene.listener(), true));
+    scene.accept_again();
+    scene.talk(b"while busy");
+    assert!(scene.close(CONNECTED) && scene.close(ACCEPTED));
+    scene.connect_again();
+    scene.accept_again();
+}
+
+#[test]
+fn a_busy_thread_is_offered_nothing_once_others_may_accept_or_a_new_connection_would_be_different()
+{
+    let changes: [fn(&Socket); 4] = [
+        |listener| listener.made.forget(),
+        |listener| listener.accepts.note_wait(1),
+        |listener| listener.settings.is_odd.store(true, Ordering::Relaxed),
+        |_| crate::socket::made::before_child(),
+    ];
+    for change in changes {
+        let scene = busy();
+        change(scene.listener());
+        shut_shared();
+        let fd = Scene::fresh();
+        assert_eq!(Scene::connect(fd, &scene.target()), Outcome::Kernel);
+        table::enter(fd, Word::NOTHING);
+        sys::close(fd);
+    }
+}
+
+#[test]
+fn what_was_offered_to_a_busy_thread_is_accepted_though_others_may_accept_since() {
+    let mut scene = busy();
+    scene.connect_again();
+    scene.listener().made.forget();
+    shut_shared();
+    assert!(is_readable(scene.listener()));
+    scene.accept_again();
+    scene.talk(b"before that");
+}
+
+#[test]
+fn what_was_offered_to_a_busy_thread_is_reset_when_its_listener_goes() {
+    let mut scene = busy();
+    scene.connect_again();
+    forget_listener(scene.listener());
+    let conn = Conn::of(scene.ends.fds[CONNECTED]).unwrap();
+    let mut byte = 0u8;
+    let part = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    // SAFETY: there is room for a byte.
+    let received = unsafe { stream::receive(&conn, &[part], libc::MSG_DONTWAIT) };
+    assert_eq!(received, Outcome::Fail(libc::ECONNRESET));
+}
+
+#[test]
+fn what_many_connections_have_passed_by_is_kept_no_longer() {
+    let scene = busy();
+    let passes = &scene.listener().accepts.keeps;
+    (0..128).for_each(|_| passes.note_passed());
+    let count = || lock::lock().unwrap().each().count();
+    lock::lock().unwrap().sweep();
+    assert_eq!(count(), 2);
+    passes.note_passed();
+    lock::lock().unwrap().sweep();
+    assert_eq!(count(), 1);
+    assert!(!passes.is_due(), "the next one is not kept at once");
+}
+
 #[test]
 fn nobody_is_offered_a_connection_who_does_not_wait() {
     let scene = Scene::new();
@@ -115,7 +199,7 @@ fn a_thread_takes_what_is_offered_to_another_that_waits_at_the_same_listener() {
         let (say, said) = std::sync::mpsc::channel();
         let other = scope.spawn(move || {
             let waits = Waits::none();
-            waits.begin(Socket::of(number).unwrap());
+            waits.begin(Socket::of(number).unwrap(), false);
             say.send(waits.are_any()).unwrap();
             goes.recv().unwrap();
             let has_lost = waits.have_news();
@@ -138,7 +222,7 @@ fn a_call_of_a_handler_ends_the_wait_of_the_call_that_it_interrupts() {
     let mut scene = Scene::new();
     let waits = scene.awaited();
     let inner = Waits::none();
-    inner.begin(scene.listener());
+    inner.begin(scene.listener(), false);
     scene.connect_again();
     inner.end();
     scene.accept_again();

@@ -38,8 +38,8 @@ pub(super) fn look(conn: &Conn) -> Option<Step> {
     if pending != 0 {
         return Some(failure(conn, pending));
     }
-    if conn.is_put_aside_by_peer() {
-        // The peer has put its base socket aside, so the kernel has no end to tell; and the ring is empty,
+    if conn.is_ended_in_memory() {
+        // The kernel has no end to tell; and the ring is empty,
         // so everything was received.
         return Some(end(conn));
     }
@@ -87,7 +87,7 @@ pub(super) fn has_ended(conn: &Conn) -> Result<bool, Errno> {
     let mut byte = 0u8;
     match sys::recv(base, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
         Ok(n) => Ok(n == 0),
-        Err(libc::EAGAIN | libc::EINTR) => Ok(conn.is_put_aside_by_peer()),
+        Err(libc::EAGAIN | libc::EINTR) => Ok(conn.is_ended_in_memory()),
         Err(errno) => Err(errno),
     }
 }

@@ -9,7 +9,7 @@ use crate::config::hesitate;
 use crate::iov::Cursor;
 use crate::socket::SENDER;
 use crate::stream::Conn;
-use crate::stream::aside::end_by_kernel;
+use crate::stream::aside::{end_by_kernel, tell_kernel_of_end};
 use crate::stream::errors::{keep_error, note_reset, reset_if_died, take_error};
 use crate::stream::proposal::propose;
 use crate::stream::wait::timeout;
@@ -22,6 +22,7 @@ use crate::{Outcome, sys};
 /// An error of the connection that was taken from the kernel, and that this call must report before
 /// the kernel sends. With the sending token.
 pub(super) fn error_before_kernel(conn: &Conn) -> Option<sys::Errno> {
+    tell_kernel_of_end(conn);
     let closed = conn.pair.peer_state() & slot::CLOSED != 0;
     if !closed && conn.way_out() == Way::Tcp && conn.error().load(Ordering::Relaxed) == 0 {
         return None;
