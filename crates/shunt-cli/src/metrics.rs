@@ -149,12 +149,11 @@ impl Metrics {
     }
 
     fn text_at(&mut self, now: Instant) -> Result<String> {
-        let list = self.source.collect(|_| true);
-        set(&self.daemon_up, list.is_ok().into());
-        if list.is_err() {
+        let list = self.source.collect(|_| true).ok();
+        if list.is_none() {
             self.asked = None;
         }
-        self.count(&list.unwrap_or_default());
+        self.count(list);
         if self.asked.is_none_or(|asked| now - asked >= HOSTS_LAST) {
             self.asked = Some(now);
             // Only root's daemon has any, and only root is told.
@@ -176,7 +175,10 @@ impl Metrics {
         self.source = Source::default();
     }
 
-    fn count(&self, list: &List) {
+    /// `None`: no daemon answers.
+    fn count(&self, list: Option<List>) {
+        set(&self.daemon_up, list.is_some().into());
+        let list = list.unwrap_or_default();
         let connections = &list.connections;
         set(&self.listeners, list.listeners.len() as u64);
         let queues = connections.iter().filter_map(|c| c.queue);
@@ -259,7 +261,7 @@ mod tests {
             seconds: 5,
         };
         let metrics = Metrics::new();
-        metrics.count(&list);
+        metrics.count(Some(list));
         metrics.count_hosts(&[host(None), host(Some("HOST_KEY"))]);
         let mut text = String::new();
         encode(&mut text, &metrics.registry).unwrap();
