@@ -6,7 +6,6 @@ use super::{LIMIT, Lab};
 use crate::build::artifact;
 use crate::process::wait_until;
 use anyhow::{Context, Result, ensure};
-use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -39,7 +38,7 @@ impl Docker {
         let publish = format!("{GATEWAY}:{PUBLISHED}:7000");
         let options = ["--publish", &publish, "--name", &server_name.0];
         let options = [&self.at(SERVER)[..], &options].concat();
-        let (server, _) = self.lab.server("listed", Place::Container(&options), "2")?;
+        let (mut server, _) = self.lab.server("listed", Place::Container(&options), "2")?;
         let server_id = server_name.id()?;
         let shunted = self.listed(SERVER, 7000, |client, rows| {
             let [row] = rows else { return false };
@@ -52,7 +51,8 @@ impl Docker {
             let is_of = |id: &str| rows.iter().filter(is_plain).any(|row| containers(row) == [id]);
             rows.len() == 2 && is_of(&server_id) && is_of(client)
         })?;
-        server.stop(Signal::TERM)?;
+        let status = server.wait(LIMIT, &[])?;
+        ensure!(status.success(), "{status}\n{}", server.tail());
         Ok(format!("{shunted} row in rings, {relayed} on TCP"))
     }
 
