@@ -116,7 +116,12 @@ pub(crate) fn fixed() -> Result<String> {
 
 /// Every round draws new cases; a failing one is printed as it was shrunk.
 fn parsers(options: &Options) -> Result<bool> {
-    let is_wanted = |name: &str| options.only.as_deref().is_none_or(|word| name.contains(word));
+    let is_wanted = |name: &str| {
+        options
+            .only
+            .as_deref()
+            .is_none_or(|word| name.contains(word))
+    };
     let tests: Vec<_> = TESTS.iter().filter(|test| is_wanted(test.1)).collect();
     ensure!(!tests.is_empty(), "no target has such a name");
     let end = Instant::now() + Duration::from_secs(options.minutes * 60);

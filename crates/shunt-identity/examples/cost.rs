@@ -50,6 +50,7 @@ fn main() -> Result<()> {
     println!("with / without, connections/s: {}", ratio(|run| run.rate));
     println!("with / without, cpu:           {}", ratio(|run| run.cpu));
     println!("with / without, connect:       {}", ratio(|run| run.half));
+    first_look()?;
     lookups()
 }
 
@@ -123,6 +124,30 @@ fn serve(listener: &TcpListener, connections: u32) -> Result<()> {
         connection.write_all(b"x")?;
     }
     Ok(())
+}
+
+/// What shuntd pays when it asks for the first time after as many connections as there is room for.
+fn first_look() -> Result<()> {
+    const CAPACITY: u32 = 1 << 16;
+    let identities = Identities::attach(CAPACITY)?;
+    run(CAPACITY / 2)?;
+    let before = resident()?;
+    let begin = Instant::now();
+    black_box(identities.of(0));
+    println!(
+        "first look at {CAPACITY} ends: {:.1} ms, {} kB",
+        begin.elapsed().as_secs_f64() * 1e3,
+        resident()?.saturating_sub(before)
+    );
+    Ok(())
+}
+
+/// Memory of this process, in kB.
+fn resident() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.context("no VmRSS")?.trim_end_matches("kB").trim();
+    Ok(kilobytes.parse()?)
 }
 
 /// What shuntd pays to find a mirror.

@@ -53,14 +53,8 @@ fn the_end_of_a_connection_to_another_host_is_found_by_the_mirrored_numbers() {
     let leaving = elsewhere.within(|| forge(sent, received));
     let own = identity(&identities, &leaving);
     assert_eq!(find(), Some((common::socket::cookie(&leaving), own)));
-    assert_eq!(
-        identities.opposite(Side::Connector, sent, received),
-        None
-    );
-    assert_eq!(
-        identities.opposite(Side::Acceptor, received, sent),
-        None
-    );
+    assert_eq!(identities.opposite(Side::Connector, sent, received), None);
+    assert_eq!(identities.opposite(Side::Acceptor, received, sent), None);
     // Of a connection whose two ends are here, no end is another host's.
     let (connector, acceptor) = ends();
     let (connector, acceptor) = (
@@ -68,15 +62,9 @@ fn the_end_of_a_connection_to_another_host_is_found_by_the_mirrored_numbers() {
         identity(&identities, &acceptor),
     );
     let (sent, received) = numbers(&acceptor);
-    assert_eq!(
-        identities.opposite(Side::Connector, sent, received),
-        None
-    );
+    assert_eq!(identities.opposite(Side::Connector, sent, received), None);
     let (sent, received) = numbers(&connector);
-    assert_eq!(
-        identities.opposite(Side::Acceptor, sent, received),
-        None
-    );
+    assert_eq!(identities.opposite(Side::Acceptor, sent, received), None);
     // Nor is one of two that have the same numbers.
     let _other = elsewhere.within(|| forge(own.sent, own.received));
     assert_eq!(find(), None);

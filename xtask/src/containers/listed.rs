@@ -48,7 +48,11 @@ impl Docker {
             let is_plain = |row: &&Value| {
                 row["path"] == "tcp" && row["reason"] == "PEER_PLAIN" && row["why"].is_string()
             };
-            let is_of = |id: &str| rows.iter().filter(is_plain).any(|row| containers(row) == [id]);
+            let is_of = |id: &str| {
+                rows.iter()
+                    .filter(is_plain)
+                    .any(|row| containers(row) == [id])
+            };
             rows.len() == 2 && is_of(&server_id) && is_of(client)
         })?;
         let status = server.wait(LIMIT, &[])?;

@@ -130,7 +130,10 @@ fn both_ends_are_forgotten_with_the_first() {
     assert_eq!(scene.found(acceptor), Some(1));
     scene.others(2);
     scene.catch_up();
-    assert_eq!(scene.places(Side::Acceptor, Numbers::of(Side::Connector, OURS.0, OURS.1)), None);
+    assert_eq!(
+        scene.places(Side::Acceptor, Numbers::of(Side::Connector, OURS.0, OURS.1)),
+        None
+    );
     assert!(scene.of(acceptor).is_some());
 }
 
