@@ -6,9 +6,9 @@
 redis-benchmark's GET against redis-server, both under Shunt and on every core, tells each quarter of a second how many requests
 it made. One reader at a time, `shunt ss --json --watch`, `shunt top` in a terminal or `shunt metrics` which is asked by a client,
 is stopped in one quarter and goes on in the next one, or the other way round, by chance. Tells the median ratio of the two, with a
-range that holds the true one in 95 of 100 such measurements (order statistics), how often the counters were read, and the share
-of a core that the reader, shuntd and this program (which is the terminal, and who asks for metrics) worked. For "nobody"
-nothing goes on in either quarter: that ratio is chance.
+range that holds the true one in 95 of 100 such measurements (order statistics), how often the counters were read (or, by `top`,
+shown: a screen has what several looks have found), and the share of a core that the reader, shuntd and this program (which is
+the terminal, and who asks for metrics) worked. For "nobody" nothing goes on in either quarter: that ratio is chance.
 Root is needed. Packages: redis-server redis-tools.
 """
 import argparse
@@ -57,8 +57,8 @@ def cpu_of(pid):
 
 
 class Reader:
-    """Reads the counters while it goes on; `looks` says how often it has."""
-    process = None
+    """Reads the counters while it goes on; `looks` says how often it has, or how often it has shown `what`."""
+    process, what = None, "looks"
 
     def __init__(self, options, directory):
         self.shunt, self.delay, self.directory, self.looks = options.shunt, options.delay, directory, 0
@@ -108,8 +108,9 @@ class ss(Reader):
 
 
 class top(Reader):
-    """In a terminal, which a thread of ours reads. What it draws at once counts as a look: what comes
-    less than a fifth of the delay after the last."""
+    """In a terminal, which a thread of ours reads. What it draws at once is a screen: what comes less than
+    a fifth of the delay after the last."""
+    what = "screens"
 
     def __init__(self, options, directory):
         super().__init__(options, directory)
@@ -149,13 +150,24 @@ class metrics(Reader):
         self.may.clear()
 
     def read(self):
+        """Stays connected, as Prometheus does."""
         while self.may.wait() and not self.over:
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as stream:
                 stream.connect(self.path)
-                stream.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-                answer = b"".join(iter(lambda: stream.recv(1 << 16), b""))
-                self.looks += b"shunt_daemon_up 1" in answer
+                while self.may.wait() and not self.over:
+                    self.looks += b"shunt_daemon_up 1" in self.ask(stream)
+                    time.sleep(self.delay)
             time.sleep(self.delay)
+
+    def ask(self, stream):
+        stream.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"# EOF\n"):
+            more = stream.recv(1 << 16)
+            if not more:
+                raise ConnectionError
+            answer += more
+        return answer
 
     def end(self):
         self.over = True
@@ -222,7 +234,7 @@ def measure(options, load, reader, daemon):
     return pairs, reader.looks / watching, [seconds / watching for seconds in worked]
 
 
-def tell(name, pairs, looks, worked):
+def tell(name, what, pairs, looks, worked):
     ratios = sorted(watched / alone if alone else math.inf for watched, alone in pairs)
     # In 2.5 of 100 cases more values than this are below the true median, and in as many above it.
     out = max(int(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios))), 0)
@@ -231,7 +243,7 @@ def tell(name, pairs, looks, worked):
     print(f"  {name}: {alone:.0f} requests a second, watched {statistics.median(ratios):.4f} ({low:.4f} to {high:.4f})", end="")
     if name != "nobody":
         reader, daemon, own = [100 * share for share in worked]
-        print(f", {looks:.1f} looks a second; of a core: reader {reader:.2f} %, shuntd {daemon:.2f} %, this {own:.2f} %", end="")
+        print(f", {looks:.1f} {what} a second; of a core: reader {reader:.2f} %, shuntd {daemon:.2f} %, this {own:.2f} %", end="")
     print(flush=True)
 
 
@@ -264,7 +276,7 @@ def main():
                     load.quarter()
                 for name in options.readers.split(","):
                     reader = {"nobody": nobody, "ss": ss, "top": top, "metrics": metrics}[name](options, directory)
-                    tell(name, *measure(options, load, reader, daemon.pid))
+                    tell(name, reader.what, *measure(options, load, reader, daemon.pid))
                 shunted = is_shunted(options)
                 load.end()
                 if not shunted:

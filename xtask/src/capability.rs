@@ -31,7 +31,8 @@ number = {'x86_64': 323, 'aarch64': 282}[os.uname().machine]
 raise SystemExit(ctypes.CDLL(None).syscall(number, 1) < 0)
 ";
 
-/// Makes a map (`BPF_MAP_CREATE`) of the kind that shunt-identity makes, and looks for the unified cgroup hierarchy.
+/// Makes a map (`BPF_MAP_CREATE`) of a kind that takes the rights which shunt-identity needs (an LRU map), and looks for the
+/// unified cgroup hierarchy.
 const EBPF: &str = "
 import ctypes, os, struct
 number = {'x86_64': 321, 'aarch64': 280}[os.uname().machine]

@@ -13,6 +13,7 @@ mod change;
 mod crowd;
 mod docker;
 mod hosts;
+mod listed;
 mod place;
 mod program;
 mod rates;

@@ -36,6 +36,8 @@
 //! A message whose length or kind is not known is ignored by a client and ends
 //! the connection at shuntd.
 
+use std::borrow::Cow;
+
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// What a message is.
@@ -328,7 +330,7 @@ impl Message {
 
     /// The containers of a row's [first, second] process, if they are in one and the asker may know that.
     #[must_use]
-    pub fn containers(&self) -> [Option<String>; 2] {
+    pub fn containers(&self) -> [Option<Cow<'_, str>>; 2] {
         Self::CONTAINERS_AT.map(|at| {
             let name = self.as_bytes()[at..].first_chunk();
             name.map(comm_text).filter(|name| !name.is_empty())
@@ -380,9 +382,9 @@ impl Message {
 
 /// A `comm` as text, for display.
 #[must_use]
-pub fn comm_text(name: &[u8; 16]) -> String {
+pub fn comm_text(name: &[u8; 16]) -> Cow<'_, str> {
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
-    String::from_utf8_lossy(&name[..end]).into_owned()
+    String::from_utf8_lossy(&name[..end])
 }
 
 #[cfg(test)]
@@ -417,7 +419,7 @@ mod tests {
         let mut row = Message::new(Kind::Row);
         assert_eq!(row.containers(), [None, None]);
         row.set_container(1, b"0123456789ab\0\0\0\0");
-        assert_eq!(row.containers(), [None, Some("0123456789ab".to_owned())]);
+        assert_eq!(row.containers(), [None, Some("0123456789ab".into())]);
         row.set_container(0, b"sixteen-letters!");
         assert_eq!(row.containers()[0].as_deref(), Some("sixteen-letters!"));
         let before = Message::new(Kind::Row);

@@ -2,7 +2,9 @@
 
 mod serve;
 
+use std::borrow::Cow;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -12,18 +14,17 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::host::Host;
-use crate::ss::connection::Way;
 use crate::ss::{List, Source};
 pub(crate) use serve::Place;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Path {
-    path: String,
+    path: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Reason {
-    reason: String,
+    reason: Cow<'static, str>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -33,163 +34,213 @@ struct State {
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Answered {
-    by: String,
+    by: &'static str,
 }
 
 /// Prints the metrics once, or lets whoever connects have them.
 pub(crate) fn metrics(place: Option<&Place>) -> Result<ExitCode> {
+    let mut metrics = Metrics::new();
     match place {
-        None => crate::print(&text(&mut Source::default())?)?,
-        Some(place) => match serve::serve(place)? {},
+        None => crate::print(&metrics.text()?)?,
+        Some(place) => match serve::serve(place, &mut metrics)? {},
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The metrics of now. That no daemon answers is one of them.
-fn text(source: &mut Source) -> Result<String> {
-    let list = source.collect(|_| true);
-    let up = list.is_ok();
-    let none = || List {
-        connections: Vec::new(),
-        listeners: Vec::new(),
-    };
-    // Only root's daemon has any, and only root is told.
-    let hosts = source.hosts().ok().flatten().unwrap_or_default();
-    Ok(written(&list.unwrap_or_else(|_| none()), &hosts, up)?)
+/// For this time what is known of other hosts counts: that changes seldom, and is a question of its own.
+const HOSTS_LAST: Duration = Duration::from_secs(1);
+
+/// The metrics, from one answer to the next. Everything is a gauge: it goes down when a connection ends.
+struct Metrics {
+    source: Source,
+    /// When the daemon was asked about other hosts.
+    asked: Option<Instant>,
+    registry: Registry,
+    daemon_up: Gauge,
+    listeners: Gauge,
+    queued: Gauge,
+    sleeps: Gauge,
+    /// Connections by path, as in [`PATHS`].
+    connections: [Gauge; 2],
+    /// Bytes by path.
+    bytes: [Gauge; 2],
+    /// Connections on TCP by reason.
+    reasons: Family<Reason, Gauge>,
+    /// Calls that memory has answered, and the kernel.
+    calls: [Gauge; 2],
+    /// Other hosts by state.
+    hosts: Family<State, Gauge>,
+    /// Ends of connections to them by state.
+    host_ends: Family<State, Gauge>,
 }
 
-/// Everything is a gauge: it goes down when a connection ends.
-fn written(list: &List, hosts: &[Host], up: bool) -> Result<String, std::fmt::Error> {
-    let mut registry = Registry::with_prefix("shunt");
-    let gauge = |registry: &mut Registry, name: &str, help: &str, value: u64| {
-        let gauge = Gauge::<i64>::default();
-        gauge.set(value.try_into().unwrap_or(i64::MAX));
-        registry.register(name, help, gauge);
-    };
-    gauge(
-        &mut registry,
-        "daemon_up",
-        "Whether a shuntd answers",
-        up.into(),
-    );
-    gauge(
-        &mut registry,
-        "listeners",
-        "Sockets that programs under Shunt listen on",
-        list.listeners.len() as u64,
-    );
-    let queues = list.connections.iter().filter_map(|c| c.queue);
-    let queued = queues.map(|queue| queue.to_client.saturating_add(queue.to_server));
-    gauge(
-        &mut registry,
-        "queued_bytes",
-        "Bytes in rings that their receivers have not taken",
-        queued.fold(0, u64::saturating_add),
-    );
-    let ends = || list.connections.iter().flat_map(|c| &c.processes);
-    let sleeps = ends().filter_map(|end| Some(end.counts.as_ref()?.sleeps));
-    gauge(
-        &mut registry,
-        "open_sleeps",
-        "Waits of open connections that went to sleep",
-        sleeps.fold(0, u64::saturating_add),
-    );
-    by_path(list, &mut registry);
-    by_reason(list, &mut registry);
-    by_answer(list, &mut registry);
-    by_state(hosts, &mut registry);
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
-}
+/// A path that nobody takes has a zero.
+const PATHS: [&str; 2] = ["shm", "tcp"];
 
-fn add(gauge: &Gauge, count: u64) {
-    gauge.inc_by(count.try_into().unwrap_or(i64::MAX));
-}
-
-fn by_path(list: &List, registry: &mut Registry) {
-    let connections = Family::<Path, Gauge>::default();
-    let bytes = Family::<Path, Gauge>::default();
-    let of = |path: &str| Path {
-        path: path.to_owned(),
-    };
-    for path in ["shm", "tcp"] {
-        // A path that nobody takes has a zero.
-        let taken = list.connections.iter().filter(|c| c.path == path);
-        add(&connections.get_or_create(&of(path)), taken.count() as u64);
-    }
-    let sum = |part: fn(Way) -> u64| {
-        let ways = list
-            .connections
-            .iter()
-            .flat_map(|c| [c.bytes.to_client, c.bytes.to_server]);
-        ways.map(part).fold(0, u64::saturating_add)
-    };
-    add(&bytes.get_or_create(&of("shm")), sum(|way| way.ring));
-    add(&bytes.get_or_create(&of("tcp")), sum(|way| way.kernel));
-    registry.register("connections", "Open connections by path", connections);
-    registry.register("open_bytes", "Payload of open connections by path", bytes);
-}
-
-fn by_reason(list: &List, registry: &mut Registry) {
-    let reasons = Family::<Reason, Gauge>::default();
-    for name in list.connections.iter().filter_map(|c| c.reason.clone()) {
-        add(&reasons.get_or_create(&Reason { reason: name }), 1);
-    }
-    registry.register(
-        "tcp_connections",
-        "Open connections on TCP by reason, see shunt-reasons(7)",
-        reasons,
-    );
-}
-
-fn by_state(hosts: &[Host], registry: &mut Registry) {
-    let states = Family::<State, Gauge>::default();
-    let ends = Family::<State, Gauge>::default();
-    let of = |state: &str| State {
-        state: state.to_owned(),
-    };
-    for host in hosts {
-        let state = host.reason.as_deref().unwrap_or("found");
-        add(&states.get_or_create(&of(state)), 1);
-        add(&ends.get_or_create(&of("waiting")), host.waiting.into());
-        add(&ends.get_or_create(&of("met")), host.met.into());
-    }
-    registry.register(
-        "hosts",
-        "Other hosts that were looked for, by what came of it",
-        states,
-    );
-    registry.register(
-        "host_ends",
-        "Ends of open connections to other hosts, by whether they have met the other end",
-        ends,
-    );
-}
-
-fn by_answer(list: &List, registry: &mut Registry) {
-    let calls = Family::<Answered, Gauge>::default();
-    let ends = list.connections.iter().flat_map(|c| &c.processes);
-    let (mut user, mut kernel) = (0_u64, 0_u64);
-    for counts in ends.filter_map(|end| end.counts.as_ref()) {
-        for calls in [counts.sent, counts.received] {
-            user = user.saturating_add(calls.user);
-            kernel = kernel.saturating_add(calls.kernel);
+impl Metrics {
+    fn new() -> Self {
+        let mut registry = Registry::with_prefix("shunt");
+        let mut gauge = |name: &str, help: &str| {
+            let gauge = Gauge::default();
+            registry.register(name, help, gauge.clone());
+            gauge
+        };
+        let daemon_up = gauge("daemon_up", "Whether a shuntd answers");
+        let listeners = gauge("listeners", "Sockets that programs under Shunt listen on");
+        let queued = gauge(
+            "queued_bytes",
+            "Bytes in rings that their receivers have not taken",
+        );
+        let sleeps = gauge(
+            "open_sleeps",
+            "Waits of open connections that went to sleep",
+        );
+        let mut by_path = |name: &str, help: &str| {
+            let family = Family::<Path, Gauge>::default();
+            registry.register(name, help, family.clone());
+            PATHS.map(|path| family.get_or_create_owned(&Path { path }))
+        };
+        let connections = by_path("connections", "Open connections by path");
+        let bytes = by_path("open_bytes", "Payload of open connections by path");
+        let reasons = Family::default();
+        registry.register(
+            "tcp_connections",
+            "Open connections on TCP by reason, see shunt-reasons(7)",
+            reasons.clone(),
+        );
+        let calls = Family::<Answered, Gauge>::default();
+        registry.register(
+            "open_calls",
+            "Calls on open connections, by who answered them",
+            calls.clone(),
+        );
+        let hosts = Family::default();
+        registry.register(
+            "hosts",
+            "Other hosts that were looked for, by what came of it",
+            hosts.clone(),
+        );
+        let host_ends = Family::default();
+        registry.register(
+            "host_ends",
+            "Ends of open connections to other hosts, by whether they have met the other end",
+            host_ends.clone(),
+        );
+        Self {
+            source: Source::default(),
+            asked: None,
+            registry,
+            daemon_up,
+            listeners,
+            queued,
+            sleeps,
+            connections,
+            bytes,
+            reasons,
+            calls: ["memory", "kernel"].map(|by| calls.get_or_create_owned(&Answered { by })),
+            hosts,
+            host_ends,
         }
     }
-    for (by, count) in [("memory", user), ("kernel", kernel)] {
-        add(&calls.get_or_create(&Answered { by: by.to_owned() }), count);
+
+    /// The metrics of now. That no daemon answers is one of them.
+    fn text(&mut self) -> Result<String> {
+        self.text_at(Instant::now())
     }
-    registry.register(
-        "open_calls",
-        "Calls on open connections, by who answered them",
-        calls,
-    );
+
+    fn text_at(&mut self, now: Instant) -> Result<String> {
+        let list = self.source.collect(|_| true).ok();
+        if list.is_none() {
+            self.asked = None;
+        }
+        self.count(list);
+        if self.asked.is_none_or(|asked| now - asked >= HOSTS_LAST) {
+            self.asked = Some(now);
+            // Only root's daemon has any, and only root is told.
+            let hosts = self.source.hosts().ok().flatten();
+            self.count_hosts(&hosts.unwrap_or_default());
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+
+    /// Whether it stays connected to a daemon.
+    fn is_connected(&self) -> bool {
+        self.source.is_connected()
+    }
+
+    /// Leaves the daemons, until it is asked again.
+    fn disconnect(&mut self) {
+        self.source = Source::default();
+    }
+
+    /// `None`: no daemon answers.
+    fn count(&self, list: Option<List>) {
+        set(&self.daemon_up, list.is_some().into());
+        let list = list.unwrap_or_default();
+        let connections = &list.connections;
+        set(&self.listeners, list.listeners.len() as u64);
+        let queues = connections.iter().filter_map(|c| c.queue);
+        let queued = queues.map(|queue| queue.to_client.saturating_add(queue.to_server));
+        set(&self.queued, sum(queued));
+        let ends = connections.iter().flat_map(|c| &c.processes);
+        let counts = ends.filter_map(|end| end.counts.as_ref());
+        set(
+            &self.sleeps,
+            sum(counts.clone().map(|counts| counts.sleeps)),
+        );
+        let calls = counts.flat_map(|counts| [counts.sent, counts.received]);
+        set(&self.calls[0], sum(calls.clone().map(|calls| calls.user)));
+        set(&self.calls[1], sum(calls.map(|calls| calls.kernel)));
+        for (gauge, path) in self.connections.iter().zip(PATHS) {
+            let taken = connections.iter().filter(|c| c.path == path);
+            set(gauge, taken.count() as u64);
+        }
+        let ways = connections.iter().map(|c| c.bytes);
+        let ways = ways.flat_map(|bytes| [bytes.to_client, bytes.to_server]);
+        set(&self.bytes[0], sum(ways.clone().map(|way| way.ring)));
+        set(&self.bytes[1], sum(ways.map(|way| way.kernel)));
+        self.reasons.clear();
+        for reason in connections.iter().filter_map(|c| c.reason.clone()) {
+            self.reasons.get_or_create(&Reason { reason }).inc();
+        }
+    }
+
+    fn count_hosts(&self, hosts: &[Host]) {
+        self.hosts.clear();
+        self.host_ends.clear();
+        let of = |state: &str| State {
+            state: state.to_owned(),
+        };
+        for host in hosts {
+            let state = host.reason.as_deref().unwrap_or("found");
+            self.hosts.get_or_create(&of(state)).inc();
+            for (state, ends) in [("waiting", host.waiting), ("met", host.met)] {
+                self.host_ends.get_or_create(&of(state)).inc_by(ends.into());
+            }
+        }
+    }
+}
+
+fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
+fn set(gauge: &Gauge, count: u64) {
+    gauge.set(count.try_into().unwrap_or(i64::MAX));
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    };
+    use shunt_abi::message::{Kind, MESSAGE_BYTES, Message};
+    use zerocopy::IntoBytes as _;
+
     use super::*;
+    use crate::control::Control;
     use crate::ss::connection::tests::{detail, row};
     use crate::ss::connection::{connection, listener};
     use shunt_abi::message::FLAG_SHUNTED;
@@ -209,8 +260,12 @@ mod tests {
             met: 1,
             seconds: 5,
         };
-        let hosts = [host(None), host(Some("HOST_KEY"))];
-        written(&list, &hosts, true).unwrap()
+        let metrics = Metrics::new();
+        metrics.count(Some(list));
+        metrics.count_hosts(&[host(None), host(Some("HOST_KEY"))]);
+        let mut text = String::new();
+        encode(&mut text, &metrics.registry).unwrap();
+        text
     }
 
     #[test]
@@ -236,6 +291,34 @@ mod tests {
             assert!(text.lines().any(|other| other == line), "{line}:\n{text}");
         }
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn a_daemon_is_asked_about_other_hosts_once_a_second_at_most() {
+        let kind = SocketType::SEQPACKET;
+        let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
+        let (own, daemon) = pair.unwrap();
+        // It knows nothing, and says so.
+        let daemon = std::thread::spawn(move || {
+            let (mut bytes, mut asked) = ([0; MESSAGE_BYTES], Vec::new());
+            while let Ok((length @ 1.., _)) = recv(&daemon, &mut bytes[..], RecvFlags::empty()) {
+                asked.extend(Message::parse(&bytes[..length]).unwrap().kind());
+                let end = Message::new(Kind::End);
+                send(&daemon, end.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+            }
+            asked
+        });
+        let mut metrics = Metrics::new();
+        metrics.source = Source::of(Control::at_other_end(own));
+        let began = Instant::now();
+        for time in [0, 500, 999, 1000] {
+            let now = began + Duration::from_millis(time);
+            metrics.text_at(now).unwrap();
+        }
+        drop(metrics);
+        let (list, hosts) = (Kind::List, Kind::Hosts);
+        let asked = daemon.join().unwrap();
+        assert_eq!(asked, [list, hosts, list, list, list, hosts]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod filter;
 mod source;
 pub(crate) mod table;
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) use filter::Filter;
 pub(crate) use source::Source;
 use table::{Style, table};
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(crate) struct List {
     pub(crate) connections: Vec<Connection>,
     pub(crate) listeners: Vec<Listener>,
@@ -79,6 +79,7 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
     };
     let terminal = std::io::stdout().is_terminal();
     let mut source = Source::default();
+    let mut line = Vec::new();
     loop {
         let list = source.collect(|item| filter.shows(item))?;
         // A terminal is cleared only once there is something to show in the place of what it shows.
@@ -87,7 +88,10 @@ pub(crate) fn ss(filter: &Filter, display: Display, json: bool) -> Result<ExitCo
             crate::print("\x1b[H\x1b[2J")?;
         }
         if json && display.watch.is_some() {
-            crate::print(&(serde_json::to_string(&list)? + "\n"))?;
+            line.clear();
+            serde_json::to_writer(&mut line, &list)?;
+            line.push(b'\n');
+            std::io::stdout().write_all(&line)?;
         } else if json {
             crate::print_json(&list)?;
         } else {

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use zerocopy::{Immutable, IntoBytes};
 
 /// A register. A call takes its arguments in 1 to 5, leaves its result in 0 and the others,
-/// 6 to 9, as they are; 10 is the end of the stack.
+/// 6 to 9, as they are.
 pub(crate) type Register = u8;
 
 /// `struct bpf_insn`.
@@ -22,27 +22,27 @@ pub(crate) struct Instruction {
 const _: () = assert!(cfg!(target_endian = "little"));
 
 const LOAD_WORD: u8 = 0x61;
-const LOAD_DOUBLE: u8 = 0x79;
 const LOAD_IMMEDIATE: u8 = 0x18;
 const STORE_WORD: u8 = 0x63;
 const STORE_DOUBLE: u8 = 0x7b;
-const STORE_DOUBLE_IMMEDIATE: u8 = 0x7a;
 const ATOMIC_DOUBLE: u8 = 0xdb;
 const MOVE: u8 = 0xbf;
 const ADD: u8 = 0x0f;
 const MOVE_IMMEDIATE: u8 = 0xb7;
 const ADD_IMMEDIATE: u8 = 0x07;
-const JUMP: u8 = 0x05;
+const MULTIPLY_IMMEDIATE: u8 = 0x27;
+const AND_IMMEDIATE: u8 = 0x57;
 const JUMP_IF_EQUAL: u8 = 0x15;
 const JUMP_UNLESS_EQUAL: u8 = 0x55;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// In the place of the source register: the immediate value is the descriptor of a map.
-const MAP_DESCRIPTOR: Register = 1;
+/// In the place of the source register: the immediate value is the descriptor of a map of one entry, whose address is meant.
+const MAP_VALUE: Register = 2;
 
 /// In the place of the immediate value of [`ATOMIC_DOUBLE`].
-const COMPARE_EXCHANGE: i32 = 0xf1;
+const FETCH_ADD: i32 = 0x01;
+const EXCHANGE: i32 = 0xe1;
 
 /// A jump whose target is not there yet.
 #[must_use]
@@ -83,9 +83,14 @@ impl Assembly {
         self.push(STORE_DOUBLE, to, from, offset, 0);
     }
 
-    /// `*(u64 *)(to + offset) = value`
-    pub(crate) fn store_double_value(&mut self, to: Register, offset: i16, value: i32) {
-        self.push(STORE_DOUBLE_IMMEDIATE, to, 0, offset, value);
+    /// Atomically: `*(u64 *)(to + offset)` grows by `from`. `from` is what it was.
+    pub(crate) fn fetch_add(&mut self, to: Register, offset: i16, from: Register) {
+        self.push(ATOMIC_DOUBLE, to, from, offset, FETCH_ADD);
+    }
+
+    /// Atomically: `*(u64 *)(to + offset)` becomes `from`. `from` is what it was.
+    pub(crate) fn exchange(&mut self, to: Register, offset: i16, from: Register) {
+        self.push(ATOMIC_DOUBLE, to, from, offset, EXCHANGE);
     }
 
     /// `to = from`
@@ -103,25 +108,24 @@ impl Assembly {
         self.push(ADD, to, from, 0, 0);
     }
 
-    /// Atomically: if `*(u64 *)to` is `r0`, it becomes `from`. `r0` is what it was.
-    pub(crate) fn compare_exchange(&mut self, to: Register, from: Register) {
-        self.push(ATOMIC_DOUBLE, to, from, 0, COMPARE_EXCHANGE);
+    /// `to += value`
+    pub(crate) fn add_value(&mut self, to: Register, value: i32) {
+        self.push(ADD_IMMEDIATE, to, 0, 0, value);
     }
 
-    /// `to = *(u64 *)(from + offset)`
-    pub(crate) fn load_double(&mut self, to: Register, from: Register, offset: i16) {
-        self.push(LOAD_DOUBLE, to, from, offset, 0);
+    /// `to *= value`
+    pub(crate) fn multiply(&mut self, to: Register, value: i32) {
+        self.push(MULTIPLY_IMMEDIATE, to, 0, 0, value);
     }
 
-    /// `to = base + offset`
-    pub(crate) fn address(&mut self, to: Register, base: Register, offset: i16) {
-        self.copy(to, base);
-        self.push(ADD_IMMEDIATE, to, 0, 0, offset.into());
+    /// `to &= value`
+    pub(crate) fn and(&mut self, to: Register, value: i32) {
+        self.push(AND_IMMEDIATE, to, 0, 0, value);
     }
 
-    /// `to` = the map with this descriptor: an instruction of twice the size.
-    pub(crate) fn map(&mut self, to: Register, map: BorrowedFd<'_>) {
-        self.push(LOAD_IMMEDIATE, to, MAP_DESCRIPTOR, 0, map.as_raw_fd());
+    /// `to` = the address of the one entry of the map with this descriptor: an instruction of twice the size.
+    pub(crate) fn map_value(&mut self, to: Register, map: BorrowedFd<'_>) {
+        self.push(LOAD_IMMEDIATE, to, MAP_VALUE, 0, map.as_raw_fd());
         self.push(0, 0, 0, 0, 0);
     }
 
@@ -132,10 +136,6 @@ impl Assembly {
 
     pub(crate) fn exit(&mut self) {
         self.push(EXIT, 0, 0, 0, 0);
-    }
-
-    pub(crate) fn jump(&mut self) -> Jump {
-        self.jump_by(JUMP, 0, 0)
     }
 
     pub(crate) fn jump_if_equal(&mut self, register: Register, value: i32) -> Jump {
@@ -167,17 +167,26 @@ mod tests {
     fn instructions_have_the_bytes_of_the_standard() {
         let mut code = Assembly::default();
         code.load_word(7, 6, 0x28); // r7 = *(u32 *)(r6 + 40)
-        code.store_word(10, -8, 7); // *(u32 *)(r10 - 8) = r7
-        code.store_double(10, -16, 0); // *(u64 *)(r10 - 16) = r0
-        code.address(2, 10, -16); // r2 = r10; r2 += -16
+        code.store_word(1, 8, 2); // *(u32 *)(r1 + 8) = r2
+        code.store_double(1, 16, 8); // *(u64 *)(r1 + 16) = r8
+        code.and(3, 0xffff); // r3 &= 65535
+        code.multiply(3, 48); // r3 *= 48
+        code.add(1, 3); // r1 += r3
+        code.add_value(2, 1); // r2 += 1
+        code.fetch_add(1, 0, 2); // r2 = atomic_fetch_add((u64 *)(r1 + 0), r2)
+        code.exchange(1, 24, 2); // r2 = xchg_64(r1 + 24, r2)
         code.call(46); // call 46
         code.exit(); // exit
-        let expected: [[u8; 8]; 7] = [
+        let expected: [[u8; 8]; 11] = [
             [0x61, 0x67, 0x28, 0, 0, 0, 0, 0],
-            [0x63, 0x7a, 0xf8, 0xff, 0, 0, 0, 0],
-            [0x7b, 0x0a, 0xf0, 0xff, 0, 0, 0, 0],
-            [0xbf, 0xa2, 0, 0, 0, 0, 0, 0],
-            [0x07, 0x02, 0, 0, 0xf0, 0xff, 0xff, 0xff],
+            [0x63, 0x21, 8, 0, 0, 0, 0, 0],
+            [0x7b, 0x81, 16, 0, 0, 0, 0, 0],
+            [0x57, 0x03, 0, 0, 0xff, 0xff, 0, 0],
+            [0x27, 0x03, 0, 0, 48, 0, 0, 0],
+            [0x0f, 0x31, 0, 0, 0, 0, 0, 0],
+            [0x07, 0x02, 0, 0, 1, 0, 0, 0],
+            [0xdb, 0x21, 0, 0, 1, 0, 0, 0],
+            [0xdb, 0x21, 24, 0, 0xe1, 0, 0, 0],
             [0x85, 0, 0, 0, 46, 0, 0, 0],
             [0x95, 0, 0, 0, 0, 0, 0, 0],
         ];

@@ -6,23 +6,22 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::Unavailable;
 use crate::assembly::Instruction;
 
 const MAP_CREATE: libc::c_long = 0;
-const MAP_LOOKUP_ELEM: libc::c_long = 1;
-#[cfg(test)]
-const MAP_DELETE_ELEM: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
 const LINK_CREATE: libc::c_long = 28;
 
-const MAP_TYPE_LRU_HASH: u32 = 9;
+const MAP_TYPE_ARRAY: u32 = 2;
+/// Processes may map its memory (Linux 5.5).
+const MAP_MMAPABLE: u32 = 1 << 10;
 const PROG_TYPE_SOCK_OPS: u32 = 13;
 pub(crate) const CGROUP_SOCK_OPS: u32 = 3;
 
@@ -40,16 +39,6 @@ struct MapAttributes {
     inner_map_fd: u32,
     numa_node: u32,
     map_name: Name,
-}
-
-#[derive(IntoBytes, Immutable)]
-#[repr(C)]
-struct ElementAttributes {
-    map_fd: u32,
-    unused: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
 }
 
 #[derive(IntoBytes, Immutable)]
@@ -109,69 +98,80 @@ unsafe fn bpf_descriptor<A: IntoBytes + Immutable>(
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// A hash map in the kernel whose least recently written entry goes where a new one needs the room.
+/// Memory that a program in the kernel writes, and this process reads: an array of one entry.
 #[derive(Debug)]
-pub(crate) struct Map<K, V> {
+pub(crate) struct Region {
     descriptor: OwnedFd,
-    layout: PhantomData<(K, V)>,
+    at: NonNull<AtomicU64>,
+    words: usize,
 }
 
-impl<K, V> AsFd for Map<K, V> {
+// SAFETY: the memory belongs to no thread, and all of it is read as atomic words.
+unsafe impl Send for Region {}
+
+impl AsFd for Region {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 }
 
-impl<K: IntoBytes + Immutable, V: FromBytes> Map<K, V> {
-    pub(crate) fn new(called: &CStr, capacity: u32) -> io::Result<Self> {
+impl Region {
+    /// One of this number of words, all of them zero.
+    pub(crate) fn new(called: &CStr, words: usize) -> io::Result<Self> {
         let mut attributes = MapAttributes {
-            map_type: MAP_TYPE_LRU_HASH,
-            key_size: size_of::<K>() as u32,
-            value_size: size_of::<V>() as u32,
-            max_entries: capacity,
-            map_flags: 0,
+            map_type: MAP_TYPE_ARRAY,
+            key_size: size_of::<u32>() as u32,
+            value_size: (words * size_of::<u64>()) as u32,
+            max_entries: 1,
+            map_flags: MAP_MMAPABLE,
             inner_map_fd: 0,
             numa_node: 0,
             map_name: name(called),
         };
         // SAFETY: the attributes name no memory, and the command makes a descriptor.
         let descriptor = unsafe { bpf_descriptor(MAP_CREATE, &mut attributes) }?;
+        let at = map(descriptor.as_fd(), words)?;
         Ok(Self {
             descriptor,
-            layout: PhantomData,
+            at,
+            words,
         })
     }
 
-    pub(crate) fn lookup(&self, key: &K) -> io::Result<Option<V>> {
-        let mut value = MaybeUninit::<V>::uninit();
-        let mut attributes = self.element(key, value.as_mut_ptr() as u64);
-        // SAFETY: `new` has made the map for keys and values of these sizes.
-        match unsafe { bpf(MAP_LOOKUP_ELEM, &mut attributes) } {
-            // SAFETY: the kernel has written all bytes of the value, and any are a `V` (`FromBytes`).
-            Ok(_) => Ok(Some(unsafe { value.assume_init() })),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// # Panics
+    ///
+    /// If there are not so many words.
+    pub(crate) fn word(&self, number: usize) -> &AtomicU64 {
+        assert!(number < self.words);
+        // SAFETY: the word is there as long as the mapping, which ends with `self`, and lies on a boundary of eight
+        // bytes, as a mapping begins at a page. The kernel changes it by single stores, and nothing of ours writes it.
+        unsafe { self.at.add(number).as_ref() }
     }
+}
 
-    /// It is no error if there is none.
-    #[cfg(test)]
-    pub(crate) fn delete(&self, key: &K) -> io::Result<()> {
-        // SAFETY: `new` has made the map for keys of this size.
-        match unsafe { bpf(MAP_DELETE_ELEM, &mut self.element(key, 0)) } {
-            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
-            _ => Ok(()),
-        }
+/// Maps all words of a region for reading.
+fn map(region: BorrowedFd<'_>, words: usize) -> io::Result<NonNull<AtomicU64>> {
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            words * size_of::<u64>(),
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            region.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
     }
+    NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
+}
 
-    fn element(&self, key: &K, value: u64) -> ElementAttributes {
-        ElementAttributes {
-            map_fd: self.descriptor.as_raw_fd() as u32,
-            unused: 0,
-            key: &raw const *key as u64,
-            value,
-            flags: 0,
-        }
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: `map` has made the mapping, of this length, and no reference to a word of it outlives `self`.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.words * size_of::<u64>()) };
     }
 }
 

@@ -8,8 +8,11 @@
 //!        │                                                   │
 //!        └── ACTIVE_ESTABLISHED_CB ─┐   ┌─ PASSIVE_ESTABLISHED_CB
 //!                                   ▼   ▼
-//!               ends:  socket cookie ──> record        (LRU hash map)
-//!               pairs: the connector's (sent, received) ──> cookies of both
+//!               log:   record of one end, record of the other, …     (memory that the kernel writes)
+//!                                     │ read when somebody asks
+//!                                     ▼
+//!               index: socket cookie ──> record
+//!                      the connector's (sent, received) ──> cookies of both
 //! ```
 //!
 //! What translates addresses leaves sequence numbers alone. So the kernel tells each end the two
@@ -28,88 +31,61 @@
 #![deny(unsafe_code)] // `bpf` alone is exempt, with a reason for each block.
 
 mod assembly;
-mod attachment;
 mod bpf;
 mod cgroup;
+mod identity;
+mod index;
+mod log;
 mod program;
-mod record;
 #[cfg(test)]
 mod tests;
 mod unavailable;
 
-use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::cell::RefCell;
+use std::os::fd::{AsFd as _, OwnedFd};
 
-use attachment::Attachment;
-use record::{Numbers, place};
+use identity::Numbers;
+pub use identity::{Identity, Side};
+pub use index::HANDSHAKE;
+use index::Index;
+use log::Log;
 pub use unavailable::Unavailable;
-
-/// In the place of a socket's cookie in `pairs`: several sockets of its side have had these numbers. The kernel counts
-/// cookies from 1 up, and some from -1 down, so none is near it.
-const AMBIGUOUS: i32 = i32::MIN;
-
-/// How much later than its connector an acceptor may have ended the handshake. A connector whose
-/// last segment of the handshake is lost sends it again when it is asked once more, after a second.
-pub const HANDSHAKE: Duration = Duration::from_secs(2);
 
 /// What the kernel has said of the connections that began since [`Identities::attach`], as far as
 /// there is room for them. As long as this lives, new ones are recorded.
 #[derive(Debug)]
 pub struct Identities {
-    attachment: Attachment,
-}
-
-/// One end of a connection, as it was when the handshake ended there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The cookie of its network namespace (`SO_NETNS_COOKIE`).
-    pub netns: u64,
-    /// Whether it connected or accepted.
-    pub side: Side,
-    /// Its own address. An IPv4 address mapped into IPv6 is given as plain IPv4.
-    pub local: SocketAddr,
-    /// The address of the other end as this end sees it.
-    pub remote: SocketAddr,
-    /// The sequence number of the first byte that it sends.
-    pub sent: u32,
-    /// The sequence number of the first byte that it receives.
-    pub received: u32,
-    /// When the handshake ended here (`CLOCK_MONOTONIC`).
-    pub established: Duration,
-}
-
-/// The part of an end in the handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// It called `connect`.
-    Connector,
-    /// It came out of a listener.
-    Acceptor,
+    index: RefCell<Index<Log>>,
+    /// Keeps the program attached (`BPF_LINK_CREATE`), and the program itself.
+    _link: OwnedFd,
 }
 
 impl Identities {
-    /// Begins to record connections: the last `capacity` sockets or so, of all namespaces. One
-    /// takes about 240 bytes of the kernel's memory, all of them reserved at once. Records stay until newer ones
-    /// need the room, also when their sockets are closed: a connection may go to another process, which asks for it
-    /// anew.
+    /// Begins to record connections: the last `capacity` sockets, of all namespaces, rounded up to a power of two. One
+    /// takes 48 bytes of the kernel's memory, all of them reserved at once, and about 100 of this process's once somebody asks.
+    /// Records stay until newer ones need the room, also when their sockets are closed: a connection may go to another
+    /// process, which asks for it anew.
     ///
     /// Several processes may do so beside each other. What is attached goes with the last descriptor of it,
     /// so also when the process is killed; a child that was forked and has executed nothing has a copy.
     pub fn attach(capacity: u32) -> Result<Self, Unavailable> {
+        let capacity = capacity.next_power_of_two();
+        let root = cgroup::root()?;
+        let log = Log::new(capacity).map_err(Unavailable::at("make a map"))?;
+        let program = bpf::load(&program::assemble(log.as_fd(), capacity))?;
+        // `EPERM` means here that another program insists on being the only one.
+        let refused = |error| Unavailable::Failed("attach the eBPF program", error);
+        let link = bpf::attach(program.as_fd(), root.as_fd()).map_err(refused)?;
         Ok(Self {
-            attachment: Attachment::new(capacity)?,
+            index: RefCell::new(Index::new(log)),
+            _link: link,
         })
     }
 
     /// The socket with this cookie (`SO_COOKIE`); `None` if its connection began before
     /// [`Self::attach`], or so many have begun since that there was no more room for it.
-    pub fn of(&self, cookie: u64) -> io::Result<Option<Identity>> {
-        self.attachment
-            .ends
-            .lookup(&cookie)?
-            .map(|record| record.identity().ok_or(io::ErrorKind::InvalidData.into()))
-            .transpose()
+    pub fn of(&self, cookie: u64) -> Option<Identity> {
+        self.look(|index| index.of(cookie))
     }
 
     /// The other end, if it is a socket of this host: its cookie and identity. An acceptor's is there as soon as
@@ -125,18 +101,8 @@ impl Identities {
     ///
     /// Both ends share an entry, so neither can be there when the other's place had to go for newer ones. The last rule is for
     /// a forger who comes between the two.
-    pub fn mirror(&self, of: &Identity) -> io::Result<Option<(u64, Identity)>> {
-        let Some([own, other]) = self.entry(of)? else {
-            return Ok(None);
-        };
-        if self.of(own)?.as_ref() != Some(of) {
-            return Ok(None);
-        }
-        // A socket that has connected anew since has other numbers.
-        let is_end = |other: &Identity| Numbers::of(other) == Numbers::of(of);
-        let identity = self.of(other)?.filter(is_end);
-        let identity = identity.filter(|other| is_one_handshake(of, other));
-        Ok(identity.map(|identity| (other, identity)))
+    pub fn mirror(&self, of: &Identity) -> Option<(u64, Identity)> {
+        self.look(|index| index.mirror(of))
     }
 
     /// The end on this host, `side`, of a connection whose other end, on another host, has these numbers: the sequence
@@ -144,50 +110,15 @@ impl Identities {
     ///
     /// There is an answer only where no other recorded socket can be meant: none else on this host has these numbers, on
     /// either side. Whether the other host is the one to which this end is connected, who asks must know.
-    pub fn opposite(
-        &self,
-        side: Side,
-        sent: u32,
-        received: u32,
-    ) -> io::Result<Option<(u64, Identity)>> {
-        let numbers = match side {
-            Side::Connector => Numbers {
-                sent: received,
-                received: sent,
-            },
-            Side::Acceptor => Numbers { sent, received },
-        };
-        let Some(places) = self.attachment.pairs.lookup(&numbers)? else {
-            return Ok(None);
-        };
-        let own = place(side);
-        if places[1 - own] != 0 {
-            return Ok(None);
-        }
-        let is_it = |identity: &Identity| identity.side == side && Numbers::of(identity) == numbers;
-        let identity = self.of(places[own])?.filter(is_it);
-        Ok(identity.map(|identity| (places[own], identity)))
+    pub fn opposite(&self, side: Side, sent: u32, received: u32) -> Option<(u64, Identity)> {
+        let numbers = Numbers::of(side, received, sent);
+        self.look(|index| index.opposite(side, numbers))
     }
 
-    /// The cookies of the one socket with these numbers on this side, and of the one on the other. (Nobody has that of
-    /// an end that is not there, or is ambiguous.)
-    fn entry(&self, of: &Identity) -> io::Result<Option<[u64; 2]>> {
-        let places = self.attachment.pairs.lookup(&Numbers::of(of))?;
-        Ok(places.map(|places| {
-            let own = place(of.side);
-            [places[own], places[1 - own]]
-        }))
+    /// Takes in what the kernel has written since somebody looked last.
+    fn look<T>(&self, find: impl FnOnce(&Index<Log>) -> T) -> T {
+        let mut index = self.index.borrow_mut();
+        index.catch_up();
+        find(&index)
     }
-}
-
-/// Whether two ends with mirrored numbers have ended their handshakes as those of one connection do:
-/// an acceptor does so by the answer of a connector that has done so.
-fn is_one_handshake(one: &Identity, other: &Identity) -> bool {
-    let (connector, acceptor) = match (one.side, other.side) {
-        (Side::Connector, Side::Acceptor) => (one, other),
-        (Side::Acceptor, Side::Connector) => (other, one),
-        _ => return false,
-    };
-    let later = acceptor.established.checked_sub(connector.established);
-    later.is_some_and(|later| later <= HANDSHAKE)
 }

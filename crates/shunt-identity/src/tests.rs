@@ -1,10 +1,6 @@
-//! What is attached, and that nothing is left of it; and what takes a hand in the maps.
+//! What is attached, and that nothing is left of it.
 
-#[path = "../tests/common/socket.rs"]
-mod socket;
-
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::process::{Command, Stdio};
 
@@ -31,67 +27,10 @@ fn is_attached(program: u32) -> bool {
 
 /// The number of the program of a link, as the kernel tells it of the descriptor.
 fn program_of(identities: &Identities) -> u32 {
-    let link = identities.attachment._link.as_raw_fd();
+    let link = identities._link.as_raw_fd();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{link}")).unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix("prog_id:"));
     line.unwrap().trim().parse().unwrap()
-}
-
-#[test]
-fn an_acceptor_follows_its_connector_soon() {
-    let at = |side, milliseconds| Identity {
-        netns: 1,
-        side,
-        local: ([127, 0, 0, 1], 1).into(),
-        remote: ([127, 0, 0, 1], 2).into(),
-        sent: 1,
-        received: 2,
-        established: Duration::from_millis(milliseconds),
-    };
-    let connector = at(Side::Connector, 5000);
-    let acceptor = |milliseconds| at(Side::Acceptor, milliseconds);
-    for (then, is_one) in [(4999, false), (5000, true), (7000, true), (7001, false)] {
-        assert_eq!(
-            is_one_handshake(&connector, &acceptor(then)),
-            is_one,
-            "{then}"
-        );
-        assert_eq!(
-            is_one_handshake(&acceptor(then), &connector),
-            is_one,
-            "{then}"
-        );
-    }
-    assert!(!is_one_handshake(&connector, &connector));
-}
-
-/// The true connector's record had to go for newer ones. (The other forgeries are in `tests/forged.rs`.)
-#[test]
-fn a_connector_that_is_later_than_its_acceptor_has_no_mirror() {
-    let name = "a_connector_that_is_later_than_its_acceptor_has_no_mirror";
-    let Some(identities) = attach_or_skip(name) else {
-        return;
-    };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (connector, acceptor) = socket::connection(&listener);
-    let known = |cookie| identities.of(cookie).unwrap().unwrap();
-    let (cookie, acceptor) = (socket::cookie(&connector), known(socket::cookie(&acceptor)));
-    let connector = known(cookie);
-    assert_eq!(
-        identities.mirror(&acceptor).unwrap(),
-        Some((cookie, connector))
-    );
-    identities
-        .attachment
-        .pairs
-        .delete(&Numbers::of(&connector))
-        .unwrap();
-    identities.attachment.ends.delete(&cookie).unwrap();
-    let forged = socket::forge(connector.sent, connector.received);
-    let forged = known(socket::cookie(&forged));
-    assert_eq!(Numbers::of(&forged), Numbers::of(&connector));
-    assert_eq!(identities.mirror(&forged).unwrap(), None);
-    assert_eq!(identities.mirror(&acceptor).unwrap(), None);
 }
 
 /// What the verifier says of it is the reason that a person gets to see.

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use shunt_hosts::Numbers;
 use shunt_identity::{HANDSHAKE, Identities, Identity, Side, Unavailable};
 
-/// How many connections are remembered, those used last.
+/// How many ends of connections are remembered, those made last.
 const CAPACITY: u32 = 1 << 16;
 
 /// The other end of a connection, as that sees it.
@@ -56,7 +56,7 @@ impl Mirrors {
 
     /// The sequence numbers of a socket, by which another host may know its other end.
     pub(crate) fn numbers(&self, cookie: u64) -> Option<Numbers> {
-        let own = self.0.as_ref()?.of(cookie).ok()??;
+        let own = self.0.as_ref()?.of(cookie)?;
         Some(Numbers {
             sent: own.sent,
             received: own.received,
@@ -66,12 +66,12 @@ impl Mirrors {
     /// The connector on this host whose acceptor, on another one, has these numbers.
     pub(crate) fn connector_of(&self, acceptor: Numbers) -> Option<Mirror> {
         let identities = self.0.as_ref()?;
-        let found = identities.opposite(Side::Connector, acceptor.sent, acceptor.received);
-        let (cookie, own) = found.ok()??;
+        let (cookie, own) =
+            identities.opposite(Side::Connector, acceptor.sent, acceptor.received)?;
         Some(Mirror {
             cookie,
             netns: own.netns,
-            peer_port: own.remote.port(),
+            peer_port: own.remote_port,
         })
     }
 
@@ -80,18 +80,17 @@ impl Mirrors {
         let Some(identities) = &self.0 else {
             return Counterpart::Unknown;
         };
-        let Ok(Some(own)) = identities.of(cookie) else {
+        let Some(own) = identities.of(cookie) else {
             return Counterpart::Unknown;
         };
         match identities.mirror(&own) {
-            Ok(Some((cookie, other))) => Counterpart::Found(Mirror {
+            Some((cookie, other)) => Counterpart::Found(Mirror {
                 cookie,
                 netns: other.netns,
-                peer_port: other.remote.port(),
+                peer_port: other.remote_port,
             }),
-            Ok(None) if may_be_early(&own) => Counterpart::Early,
-            Ok(None) => Counterpart::Nobody,
-            Err(_) => Counterpart::Unknown,
+            None if may_be_early(&own) => Counterpart::Early,
+            None => Counterpart::Nobody,
         }
     }
 }

@@ -11,13 +11,11 @@ use rustix::thread::{
 /// | `SYS_PTRACE` | copy the sockets that other users' processes claim (`pidfd_getfd`), and see which program they run |
 /// | `DAC_READ_SEARCH` | list other users' `/proc/PID/fd`: who else holds a connection |
 /// | `SETUID`, `SETGID` | threads that act as the user whose descriptors they close and whose statistics they write |
-/// | `BPF` | look at what the eBPF program has noted, where the kernel wants it for that |
 /// | `NET_ADMIN` | ask a client's socket which network namespace it is of, for rules that name one |
 const KEPT: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::BPF)
     .union(CapabilitySet::NET_ADMIN);
 
 /// This thread, and those that it starts from now on, may do no more than a daemon that serves has to.
@@ -69,7 +67,7 @@ mod tests {
         assert_eq!(after.effective, before.effective & KEPT);
         assert_eq!(after.permitted, before.permitted & KEPT);
         assert!(after.inheritable.is_empty());
-        assert!(!KEPT.contains(CapabilitySet::SYS_ADMIN));
+        assert!(!KEPT.intersects(CapabilitySet::SYS_ADMIN | CapabilitySet::BPF));
         let (_, after) = within(give_up_all);
         assert!(after.permitted.is_empty() && after.effective.is_empty());
     }

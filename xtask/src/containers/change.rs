@@ -2,7 +2,6 @@
 
 use super::place::Place;
 use super::{LIMIT, Lab, Net, Pair};
-use crate::build::artifact;
 use crate::process::{Job, signal_pid, wait_until};
 use crate::stats::Stats;
 use anyhow::{Result, ensure};
@@ -77,27 +76,11 @@ impl Lab {
     fn await_one(&self, net: &Net, is_it: impl Fn(&Value) -> bool) -> Result<()> {
         let mut seen = Vec::new();
         let is_so = || {
-            seen = self.rows(net).unwrap_or_default();
+            seen = self.rows(net.host.command(), &[7000]).unwrap_or_default();
             seen.len() == 1 && is_it(&seen[0])
         };
         ensure!(wait_until(LIMIT, is_so), "listed: {seen:?}");
         Ok(())
-    }
-
-    /// The connections of the server's port, as `shunt ss` lists them on the host.
-    fn rows(&self, net: &Net) -> Result<Vec<Value>> {
-        let mut command = net.host.command();
-        let variable = format!("SHUNT_SOCKET={}", self.socket.display());
-        let command = command.arg("env").arg(variable).arg(artifact("shunt"));
-        let output = command.args(["ss", "--json"]).output()?;
-        let list: Value = serde_json::from_slice(&output.stdout)?;
-        let rows = list["connections"].as_array().cloned().unwrap_or_default();
-        let is_servers = |row: &Value| {
-            let ends = [&row["local"], &row["peer"]];
-            let mut ends = ends.into_iter().filter_map(Value::as_str);
-            ends.any(|end| end.ends_with(":7000"))
-        };
-        Ok(rows.into_iter().filter(is_servers).collect())
     }
 }
 

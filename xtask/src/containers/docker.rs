@@ -52,6 +52,10 @@ pub(super) fn steps(report: &mut Report, only: &[String]) -> Result<()> {
     if only.is_empty() {
         docker.echoes(report);
     }
+    let list = "docker / the host's list";
+    if is_wanted(list, only) {
+        report.step(list, || docker.list());
+    }
     for program in &PROGRAMS {
         for way in Way::ALL {
             let name = format!("docker / {} / {}", program.name, way.name());

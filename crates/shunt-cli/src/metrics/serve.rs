@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use crate::ss::Source;
+use super::Metrics;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,42 +42,74 @@ const KEPT: Timespec = Timespec {
     tv_sec: 2,
     tv_nsec: 0,
 };
-/// No request of ours is longer.
+/// No request of ours is longer, ...
 const LONGEST: usize = 8 << 10;
+/// ... or has more headers.
+const MOST_HEADERS: usize = 64;
+/// Clients that stay connected. The oldest makes way for the next.
+const MOST_CLIENTS: usize = 16;
 
 /// Goes on until it is ended.
-pub(super) fn serve(place: &Place) -> Result<Infallible> {
-    let mut source = Source::default();
+pub(super) fn serve(place: &Place, metrics: &mut Metrics) -> Result<Infallible> {
     match place {
         Place::Address(address) => {
             let cannot = || format!("cannot listen at {address}");
             let listener = TcpListener::bind(address).with_context(cannot)?;
-            loop {
-                wait(&listener, &mut source);
-                // Whoever goes away early, or asks for something else, is not our failure.
-                let accepted = listener.accept();
-                let _ = accepted.and_then(|(stream, _)| by_tcp(stream, &mut source));
-            }
+            listener.set_nonblocking(true)?;
+            serve_at(&listener, || Ok(listener.accept()?.0), metrics)
         }
         Place::File(path) => {
             let cannot = || format!("cannot listen at {}", path.display());
             remove_stale(path);
             let listener = UnixListener::bind(path).with_context(cannot)?;
-            loop {
-                wait(&listener, &mut source);
-                let accepted = listener.accept();
-                let _ = accepted.and_then(|(stream, _)| by_file(stream, &mut source));
-            }
+            listener.set_nonblocking(true)?;
+            serve_at(&listener, || Ok(listener.accept()?.0), metrics)
         }
     }
 }
 
-/// Waits until somebody asks. If nobody does for a while, the daemons are left: one may end once it has no clients.
-fn wait(listener: impl AsFd, source: &mut Source) {
-    if source.is_connected() {
-        let mut asked = [PollFd::new(&listener, PollFlags::IN)];
-        if poll(&mut asked, Some(&KEPT)) == Ok(0) {
-            *source = Source::default();
+fn serve_at<S: Read + Write + AsFd>(
+    listener: &impl AsFd,
+    accept: impl Fn() -> io::Result<S>,
+    metrics: &mut Metrics,
+) -> ! {
+    let mut clients: Vec<S> = Vec::new();
+    loop {
+        let mut ready = wait(listener, &clients, metrics).into_iter();
+        let mut is_next_ready = || ready.next().unwrap_or_default();
+        let somebody_comes = is_next_ready();
+        // Whoever goes away early, or asks for something else, is not our failure.
+        clients.retain_mut(|client| !is_next_ready() || answer(client, metrics).unwrap_or(false));
+        if somebody_comes && let Ok(client) = accept().and_then(be_patient) {
+            if clients.len() == MOST_CLIENTS {
+                clients.remove(0);
+            }
+            clients.push(client);
+        }
+    }
+}
+
+fn be_patient<S: AsFd>(client: S) -> io::Result<S> {
+    for timeout in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&client, timeout, Some(PATIENCE))?;
+    }
+    Ok(client)
+}
+
+/// Waits until somebody comes, or one of the clients asks; which of them are ready. If nobody does for a while, the
+/// daemons are left: one may end once it has no clients.
+fn wait(listener: &impl AsFd, clients: &[impl AsFd], metrics: &mut Metrics) -> Vec<bool> {
+    let clients = clients
+        .iter()
+        .map(|client| PollFd::new(client, PollFlags::IN));
+    let own = PollFd::new(listener, PollFlags::IN);
+    let mut waiting: Vec<_> = std::iter::once(own).chain(clients).collect();
+    loop {
+        let time = metrics.is_connected().then_some(&KEPT);
+        match poll(&mut waiting, time) {
+            Ok(0) => metrics.disconnect(),
+            Ok(_) => return waiting.iter().map(|fd| !fd.revents().is_empty()).collect(),
+            Err(_) => {} // A signal.
         }
     }
 }
@@ -92,54 +125,91 @@ fn remove_stale(path: &Path) {
     }
 }
 
-fn by_tcp(stream: TcpStream, source: &mut Source) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    answer(stream, source)
-}
-
-fn by_file(stream: UnixStream, source: &mut Source) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    answer(stream, source)
-}
-
-fn answer(mut stream: impl Read + Write, source: &mut Source) -> io::Result<()> {
-    let request = request(&mut stream)?;
-    let mut words = request.split(|byte| *byte == b' ');
-    let (status, body) = match (words.next(), words.next()) {
-        (Some(b"GET"), Some(b"/metrics" | b"/")) => match super::text(source) {
+/// Answers a client's request; whether it may ask again.
+fn answer(client: &mut (impl Read + Write), metrics: &mut Metrics) -> io::Result<bool> {
+    let request = request(client)?;
+    let (status, body) = match request.asks_for {
+        Asked::Metrics => match metrics.text() {
             Ok(text) => ("200 OK", text),
             Err(error) => ("500 Internal Server Error", format!("{error:#}\n")),
         },
-        (Some(b"GET"), _) => ("404 Not Found", "there is /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "there is GET\n".to_owned()),
+        Asked::Elsewhere => ("404 Not Found", "there is /metrics\n".to_owned()),
+        Asked::Otherwise => ("405 Method Not Allowed", "there is GET\n".to_owned()),
     };
     let kind = match status {
         "200 OK" => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         _ => "text/plain; charset=utf-8",
     };
     let length = body.len();
+    let close = match request.goes_on {
+        true => "",
+        false => "Connection: close\r\n",
+    };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{close}\r\n"
     );
-    stream.write_all((head + &body).as_bytes())
+    client.write_all((head + &body).as_bytes())?;
+    Ok(request.goes_on)
 }
 
-/// A request up to the empty line that ends its head.
-fn request(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Metrics,
+    /// What is not there.
+    Elsewhere,
+    /// Something else than to read.
+    Otherwise,
+}
+
+/// A request for something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Request {
+    asks_for: Asked,
+    /// The next one may come by the same connection.
+    goes_on: bool,
+}
+
+/// A client's request, up to the empty line that ends its head.
+fn request(client: &mut impl Read) -> io::Result<Request> {
     let until = Instant::now() + PATIENCE;
-    let mut request = Vec::new();
+    let mut bytes = Vec::new();
     let mut some = [0; 1024];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let got = stream.read(&mut some)?;
+    loop {
+        let got = client.read(&mut some)?;
         // Also of who sends a byte now and then.
-        if got == 0 || request.len() + got > LONGEST || Instant::now() >= until {
+        if got == 0 || bytes.len() + got > LONGEST || Instant::now() >= until {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        request.extend_from_slice(&some[..got]);
+        bytes.extend_from_slice(&some[..got]);
+        if let Some(request) = parse(&bytes)? {
+            return Ok(request);
+        }
     }
-    Ok(request)
+}
+
+/// The request that these bytes are; `None`: they are a part of one.
+fn parse(bytes: &[u8]) -> io::Result<Option<Request>> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let parsed = request.parse(bytes);
+    let parsed = parsed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let httparse::Status::Complete(length) = parsed else {
+        return Ok(None);
+    };
+    let closes = |header: &httparse::Header<'_>| {
+        header.name.eq_ignore_ascii_case("connection")
+            && header.value.eq_ignore_ascii_case(b"close")
+    };
+    let asks_for = match (request.method, request.path) {
+        (Some("GET"), Some("/metrics" | "/")) => Asked::Metrics,
+        (Some("GET"), _) => Asked::Elsewhere,
+        _ => Asked::Otherwise,
+    };
+    // What follows is not ours to read: a body, or a request before the last is answered.
+    let is_alone = length == bytes.len() && asks_for != Asked::Otherwise;
+    let goes_on = is_alone && request.version == Some(1) && !request.headers.iter().any(closes);
+    Ok(Some(Request { asks_for, goes_on }))
 }
 
 #[cfg(test)]
@@ -151,7 +221,8 @@ mod tests {
         let (mut own, other) = UnixStream::pair()?;
         own.write_all(request.as_bytes())?;
         own.shutdown(std::net::Shutdown::Write)?;
-        by_file(other, &mut Source::default())?;
+        answer(&mut &other, &mut Metrics::new())?;
+        drop(other);
         let mut text = String::new();
         own.read_to_string(&mut text)?;
         Ok(text)
@@ -168,6 +239,50 @@ mod tests {
         assert!(wrong.starts_with("HTTP/1.1 405 "), "{wrong}");
         assert!(answered("GET /metrics").is_err());
         assert!(answered(&"x".repeat(LONGEST + 1)).is_err());
+    }
+
+    #[test]
+    fn who_speaks_http_1_1_may_ask_again_unless_it_says_otherwise_or_too_much() {
+        let goes_on = |bytes: &str| parse(bytes.as_bytes()).unwrap().unwrap().goes_on;
+        assert!(goes_on("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert!(goes_on("GET /none HTTP/1.1\r\n\r\n"));
+        assert!(!goes_on("GET / HTTP/1.0\r\n\r\n"));
+        assert!(!goes_on("GET / HTTP/1.1\r\nconnection: Close\r\n\r\n"));
+        assert!(!goes_on("GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n"));
+        assert!(!goes_on("POST / HTTP/1.1\r\n\r\n"));
+        assert_eq!(parse(b"GET / HTTP/1.1\r\nHost: x\r\n").unwrap(), None);
+        assert!(parse(b"GET / HTTP/7\r\n").is_err());
+    }
+
+    #[test]
+    fn clients_stay_connected_until_there_are_too_many() {
+        let path = std::env::temp_dir().join(format!("shunt-served-{}", std::process::id()));
+        let place = Place::File(path.clone());
+        std::thread::spawn(move || serve(&place, &mut Metrics::new()));
+        let connect = || loop {
+            match UnixStream::connect(&path) {
+                Ok(client) => return client,
+                Err(_) => std::thread::yield_now(), // It does not listen yet.
+            }
+        };
+        let ask = |client: &mut UnixStream| {
+            client.write_all(b"GET /none HTTP/1.1\r\n\r\n").unwrap();
+            let mut answer = [0; 4096];
+            let length = client.read(&mut answer).unwrap();
+            String::from_utf8_lossy(&answer[..length]).into_owned()
+        };
+        let mut first = connect();
+        for _ in 0..3 {
+            let answer = ask(&mut first);
+            assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+            assert!(!answer.contains("Connection: close"), "{answer}");
+        }
+        let mut others: Vec<_> = (0..MOST_CLIENTS).map(|_| connect()).collect();
+        for other in &mut others {
+            assert!(ask(other).starts_with("HTTP/1.1 404 "));
+        }
+        assert_eq!(first.read(&mut [0; 1]).unwrap(), 0);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

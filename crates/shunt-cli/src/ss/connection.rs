@@ -1,7 +1,9 @@
 //! Connections and listeners, as shuntd tells of them.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
+use compact_str::CompactString;
 use serde::Serialize;
 use shunt_abi::Reason;
 use shunt_abi::detail::{self, Detail};
@@ -15,11 +17,11 @@ pub(crate) struct Listener {
     pub(crate) local: SocketAddr,
     /// `None`: it lives in a PID namespace that shuntd cannot see.
     pub(crate) pid: Option<u32>,
-    pub(crate) comm: String,
+    pub(crate) comm: CompactString,
     /// Its user, where the process is seen.
     pub(crate) uid: Option<u32>,
     /// As of a [`Process`].
-    pub(crate) container: Option<String>,
+    pub(crate) container: Option<CompactString>,
 }
 
 /// Payload by direction.
@@ -72,7 +74,7 @@ pub(crate) struct Connection {
     /// Those known to Shunt, the accepting end's first.
     pub(crate) processes: Vec<Process>,
     pub(crate) path: &'static str,
-    pub(crate) reason: Option<String>,
+    pub(crate) reason: Option<Cow<'static, str>>,
     /// The reason as a sentence.
     pub(crate) why: Option<&'static str>,
     pub(crate) bytes: Bytes,
@@ -84,15 +86,15 @@ pub(crate) struct Connection {
 pub(crate) struct Process {
     /// `None`: it lives in a PID namespace that shuntd cannot see.
     pub(crate) pid: Option<u32>,
-    pub(crate) comm: String,
+    pub(crate) comm: CompactString,
     /// "server" (it accepted) or "client" (it connected).
     pub(crate) end: &'static str,
     pub(crate) uid: Option<u32>,
     /// What this end says itself; `None`: its bytes move through shared memory.
-    pub(crate) reason: Option<String>,
+    pub(crate) reason: Option<Cow<'static, str>>,
     pub(crate) counts: Option<Counts>,
     /// The container that it is in, if the asker may know that.
-    pub(crate) container: Option<String>,
+    pub(crate) container: Option<CompactString>,
 }
 
 pub(crate) fn end(row: &Message, i: usize) -> SocketAddr {
@@ -115,17 +117,17 @@ pub(crate) fn listener(row: &Message) -> Listener {
     Listener {
         local: end(row, 0),
         pid,
-        comm: comm_text(&row.name),
+        comm: comm_text(&row.name).into(),
         uid: pid.and_then(user::of_process),
-        container: row.containers()[0].take(),
+        container: row.containers()[0].take().map(CompactString::from),
     }
 }
 
 /// The name of a reason, also of one that this version does not know; `None`: shunted.
-fn name(status: u8) -> Option<String> {
+fn name(status: u8) -> Option<Cow<'static, str>> {
     let text = || match Reason::from_number(status) {
-        Some(reason) => reason.name().to_owned(),
-        None => format!("REASON_{status}"),
+        Some(reason) => reason.name().into(),
+        None => format!("REASON_{status}").into(),
     };
     (status != 0).then(text)
 }
@@ -178,17 +180,17 @@ fn process(
     comm: &[u8; 16],
     end: &'static str,
     detail: Option<detail::End>,
-    container: Option<String>,
+    container: Option<Cow<'_, str>>,
 ) -> Option<Process> {
     // Who has introduced itself has a name, also where its process is not seen.
     (pid != 0 || comm[0] != 0).then(|| Process {
         pid: known(pid),
-        comm: comm_text(comm),
+        comm: comm_text(comm).into(),
         end,
         uid: detail.and_then(|detail| given(detail.uid)),
         reason: detail.and_then(|detail| name(detail.status)),
         counts: detail.filter(|detail| detail.counted != 0).map(counts),
-        container,
+        container: container.map(CompactString::from),
     })
 }
 

@@ -28,10 +28,7 @@ const ABSENCE: Duration = Duration::from_secs(1);
 impl Source {
     /// What every daemon that serves this user knows, and `shows` wants.
     pub(crate) fn collect(&mut self, shows: impl Fn(Item<'_>) -> bool) -> Result<List> {
-        let mut list = List {
-            connections: Vec::new(),
-            listeners: Vec::new(),
-        };
+        let mut list = List::default();
         for rows in self.details()? {
             let connections = rows.connections.iter();
             let connections =
@@ -56,6 +53,14 @@ impl Source {
             of_host.daemon = None;
         }
         known
+    }
+
+    /// For tests: of what this says, in the place of the host's daemon.
+    #[cfg(test)]
+    pub(crate) fn of(daemon: Control) -> Self {
+        let mut source = Self::default();
+        source.0[0].daemon = Some(daemon);
+        source
     }
 
     /// Whether it stays connected to a daemon.
@@ -126,8 +131,7 @@ mod tests {
         let kind = SocketType::SEQPACKET;
         let pair = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
         let (own, daemon) = pair.unwrap();
-        let mut source = Source::default();
-        source.0[0].daemon = Some(Control::at_other_end(own));
+        let mut source = Source::of(Control::at_other_end(own));
         assert!(source.is_connected());
         drop(daemon);
         assert!(source.hosts().is_err());

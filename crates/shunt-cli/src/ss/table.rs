@@ -131,7 +131,7 @@ fn cells(c: &Connection) -> [String; 8] {
         c.path.to_owned(),
         bytes(c.bytes.to_client),
         bytes(c.bytes.to_server),
-        c.reason.clone().unwrap_or_default(),
+        c.reason.clone().unwrap_or_default().into_owned(),
     ]
 }
 

@@ -52,7 +52,13 @@ pub(super) const CONNECTIONS: &[Column<Flow>] = &[
         Value::Age(flow.connection.age_seconds)
     }),
     Column::left("REASON", Some(16), On::Wide, |flow| {
-        Value::Text(flow.connection.reason.clone().unwrap_or_default())
+        Value::Text(
+            flow.connection
+                .reason
+                .clone()
+                .unwrap_or_default()
+                .into_owned(),
+        )
     }),
 ];
 

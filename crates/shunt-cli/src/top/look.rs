@@ -1,10 +1,13 @@
 //! Two looks at the counters, one after the other, and what has happened in a second between them.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use compact_str::CompactString;
 
 use crate::ss::Source;
 use crate::ss::connection::{Calls, Connection, Counts, Process, Way};
@@ -22,9 +25,9 @@ pub(super) struct Look {
 /// A process from one look to the next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Who {
-    pub(super) comm: String,
+    pub(super) comm: CompactString,
     pub(super) pid: Option<u32>,
-    pub(super) container: Option<String>,
+    pub(super) container: Option<CompactString>,
 }
 
 /// What a process has used since it began.
@@ -36,26 +39,55 @@ pub(super) struct Used {
     pub(super) worked: Option<f64>,
 }
 
-impl Look {
+/// Who looks, again and again.
+#[derive(Default)]
+pub(super) struct Looker {
+    source: Source,
+    /// `/proc/PID/stat` of each process that was seen in the last look.
+    files: HashMap<u32, File>,
+}
+
+/// The most files that are kept open.
+const MOST_FILES: usize = 256;
+
+impl Looker {
     /// Asks every daemon that serves this user.
-    pub(super) fn now(source: &mut Source) -> Result<Self> {
-        let connections = source.collect(|_| true)?.connections;
+    pub(super) fn look(&mut self) -> Result<Look> {
+        let connections = self.source.collect(|_| true)?.connections;
         let mut processes: HashMap<Who, Used> = HashMap::new();
+        let mut before = std::mem::take(&mut self.files);
         for end in connections.iter().flat_map(|c| &c.processes) {
-            let used = processes.entry(who(end)).or_insert_with(|| Used {
+            let mut begin = || Used {
                 woken: None,
-                worked: end.pid.and_then(|pid| worked(pid, &end.comm)),
-            });
+                worked: end
+                    .pid
+                    .and_then(|pid| self.worked(pid, &end.comm, before.remove(&pid))),
+            };
+            let used = processes.entry(who(end)).or_insert_with(&mut begin);
             // All ends of a process say the same, at slightly different times.
             used.woken = used
                 .woken
                 .max(end.counts.as_ref().map(|counts| counts.wakeups_received));
         }
-        Ok(Self {
+        Ok(Look {
             at: Instant::now(),
             connections,
             processes,
         })
+    }
+
+    /// The processor time of a process, if the number means the same one here as to shuntd. A file tells of the process
+    /// with which it was opened, or nothing.
+    fn worked(&mut self, pid: u32, comm: &str, file: Option<File>) -> Option<f64> {
+        let known = file.and_then(|file| Some((ticks_in(&file, comm)?, file)));
+        let (ticks, file) = known.or_else(|| {
+            let file = File::open(format!("/proc/{pid}/stat")).ok()?;
+            Some((ticks_in(&file, comm)?, file))
+        })?;
+        if self.files.len() < MOST_FILES {
+            self.files.insert(pid, file);
+        }
+        Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 }
 
@@ -67,11 +99,11 @@ pub(super) fn who(process: &Process) -> Who {
     }
 }
 
-/// The processor time of a process, if the number means the same one here as to shuntd.
-fn worked(pid: u32, comm: &str) -> Option<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let ticks = ticks(&stat, comm)?;
-    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+/// What such a file says.
+fn ticks_in(file: &File, comm: &str) -> Option<u64> {
+    let mut line = [0; 1024];
+    let length = file.read_at(&mut line, 0).ok()?;
+    ticks(std::str::from_utf8(&line[..length]).ok()?, comm)
 }
 
 /// `utime` and `stime` of a line of `/proc/PID/stat` (`proc_pid_stat(5)`).
@@ -309,6 +341,9 @@ fn add(sum: &mut Option<f64>, part: Option<f64>) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+    use std::process::Command;
+
     use super::*;
     use crate::ss::connection::connection;
     use crate::ss::connection::tests::{detail, row};
@@ -319,7 +354,32 @@ mod tests {
         assert_eq!(ticks(stat, "a) b"), Some(150));
         assert_eq!(ticks(stat, "other"), None);
         assert_eq!(ticks("", ""), None);
-        assert!(worked(std::process::id(), "no such name").is_none());
+        let own = std::process::id();
+        assert!(
+            Looker::default()
+                .worked(own, "no such name", None)
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn the_file_of_a_process_is_opened_once_and_tells_of_no_other_one() {
+        let mut looker = Looker::default();
+        let own = std::process::id();
+        let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let comm = comm.trim_end();
+        assert!(looker.worked(own, comm, None).is_some());
+        let file = looker.files.remove(&own).unwrap();
+        let number = file.as_raw_fd();
+        assert!(looker.worked(own, comm, Some(file)).is_some());
+        assert_eq!(looker.files[&own].as_raw_fd(), number);
+        // That of a process which has ended says nothing: another one may have its number.
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let ended = File::open(format!("/proc/{}/stat", child.id())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(ticks_in(&ended, "sleep"), None);
+        assert!(looker.worked(own, comm, Some(ended)).is_some());
     }
 
     /// Two looks, two seconds apart.

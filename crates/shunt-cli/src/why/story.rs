@@ -174,7 +174,7 @@ mod tests {
         assert!(connection.processes.len() == 1 && !waits_in_vain(&connection));
         connection.age_seconds = Some(LONG);
         assert!(waits_in_vain(&connection));
-        connection.reason = Some(Reason::Held.name().to_owned());
+        connection.reason = Some(Reason::Held.name().into());
         assert!(!waits_in_vain(&connection));
     }
 

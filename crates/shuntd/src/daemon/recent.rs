@@ -1,6 +1,7 @@
 //! What the kernel said of sockets a moment ago. Of a listener, and of a connection in shared memory, it is asked every
-//! two seconds at most, however often somebody asks for a list: that takes seven system calls or more for each socket,
-//! while what changes all the time is in the counters regions. The next looks are spread over another two seconds, so
+//! eight seconds at most, however often somebody asks for a list: that takes seven system calls or more for each socket,
+//! while what changes all the time is in the counters regions. They also say when the kernel has answered a call on such
+//! a connection: then it is asked anew. The next looks are spread over another eight seconds, so
 //! that no list takes long: whoever shares a core with the daemon waits meanwhile.
 
 use std::collections::HashMap;
@@ -13,23 +14,26 @@ use crate::end::EndId;
 use crate::inspect::Seen;
 
 /// An answer counts for this time, …
-const LASTS: Duration = Duration::from_secs(2);
+const LASTS: Duration = Duration::from_secs(8);
 /// … and, so that not all run out at once, for up to this many steps more, by the number of the socket, …
 const SPREAD: u64 = 16;
 /// … each of this length.
-const STEP: Duration = Duration::from_millis(2000 / SPREAD);
+const STEP: Duration = Duration::from_millis(8000 / SPREAD);
 /// The most answers that are kept: a client can make sockets without end.
 const MOST: usize = 1 << 16;
 /// A search for peers counts for this time.
 const SEARCHED: Duration = Duration::from_secs(1);
 
-/// A socket as a client's record names it: another number, slot or path is looked at anew.
+/// A socket as a client's record names it: another number, slot or path is looked at anew, and so is one on which the
+/// kernel has answered another call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     client: u64,
     cookie: u64,
     fd: i32,
     seat: (u64, u32),
+    /// Calls that sent and received and that the kernel answered: only these move bytes past the rings.
+    kernel_calls: [u64; 2],
 }
 
 impl Name {
@@ -49,6 +53,8 @@ impl Name {
                 record.link.load(Ordering::Relaxed),
                 record.generation.load(Ordering::Relaxed),
             ),
+            kernel_calls: [&record.tx, &record.rx]
+                .map(|counts| counts.kernel_calls.load(Ordering::Relaxed)),
         })
     }
 }
@@ -158,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_for_two_to_four_seconds() {
+    fn an_answer_counts_for_eight_to_sixteen_seconds() {
         let (mut recent, now) = (Recent::default(), Instant::now());
         let [name, later] =
             [SPREAD, 2 * SPREAD - 1].map(|c| Name::of(1, &record(Stage::Attached, c)));
@@ -169,12 +175,12 @@ mod tests {
             [of(name), of(later)]
         };
         assert_eq!(sent_at(0, 5), [5, 5]);
-        assert_eq!(sent_at(1999, 6), [5, 5]);
-        assert_eq!(sent_at(2000, 7), [7, 5]);
-        assert_eq!(sent_at(3800, 8), [7, 5]);
-        assert_eq!(sent_at(4000, 9), [9, 9]);
+        assert_eq!(sent_at(7_999, 6), [5, 5]);
+        assert_eq!(sent_at(8_000, 7), [7, 5]);
+        assert_eq!(sent_at(15_400, 8), [7, 5]);
+        assert_eq!(sent_at(16_000, 9), [9, 9]);
         assert!(recent.left().is_some());
-        recent.forget_old(now + Duration::from_secs(9));
+        recent.forget_old(now + Duration::from_secs(40));
         assert_eq!(recent.left(), None);
         // A socket that is not found may be there the next time.
         assert!(recent.seen(name, now, |_| None).is_none());
@@ -196,11 +202,11 @@ mod tests {
             told
         };
         assert_eq!(told_at(1, &record), None);
-        assert_eq!(told_at(2500, &record), Some(1));
+        assert_eq!(told_at(10_000, &record), Some(1));
         record.generation.store(2, Ordering::Relaxed);
-        assert_eq!(told_at(5000, &record), None);
+        assert_eq!(told_at(20_000, &record), None);
         // Nobody has asked for a while.
-        assert_eq!(told_at(9500, &record), None);
+        assert_eq!(told_at(38_000, &record), None);
         assert_eq!(recent.seen.len(), 1);
     }
 
@@ -255,6 +261,24 @@ mod tests {
             assert_eq!(seen.unwrap().carried.0, sent);
         }
         assert_eq!(recent.seen.len(), 1);
+    }
+
+    #[test]
+    fn a_socket_is_looked_at_again_once_the_kernel_has_answered_another_call_on_it() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        let record = record(Stage::Attached, 7);
+        let mut look = |sent| {
+            let seen = recent.seen(Name::of(1, &record), now, |_| answer(sent));
+            seen.unwrap().carried.0
+        };
+        assert_eq!([look(1), look(2)], [1, 1]);
+        record.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
+        assert_eq!([look(3), look(4)], [3, 3]);
+        record.rx.kernel_calls.fetch_add(1, Ordering::Relaxed);
+        record.rx.user_calls.fetch_add(1, Ordering::Relaxed);
+        assert_eq!([look(5), look(6)], [5, 5]);
+        record.rx.user_calls.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(look(7), 5);
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn look(start: Instant, second: u64) -> Look {
         connection(&row, Some(&detail))
     });
     let server = Who {
-        comm: "redis-server".to_owned(),
+        comm: "redis-server".into(),
         pid: Some(6379),
         container: None,
     };
