@@ -6,7 +6,7 @@
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
 
-enum { EACH = 6, ROUNDS = 4, BACKLOG = 128 };
+enum { EACH = 4, ROUNDS = 3, BACKLOG = 128 };
 
 // What one side finds wrong is counted, so that the output is short.
 static int differs(struct end *e, const char *what, long got, long wanted)
@@ -404,7 +404,7 @@ static void server_ends(struct end *e)
 // Many at a time, in one thread each: the client connects anew as soon as it is answered.
 static void many(struct end *e)
 {
-    enum { AT_ONCE = 30, ALL_OF_THEM = 200 };
+    enum { AT_ONCE = 30, ALL_OF_THEM = 120 };
     int port = 0, wrong = 0, own = listen_at(e, SOCK_NONBLOCK, &port), set = MUST(epoll_create1(EPOLL_CLOEXEC));
     struct epoll_event event = {EPOLLIN, {.u64 = 0}}, told[AT_ONCE];
     int begun = 0, ended = 0;
