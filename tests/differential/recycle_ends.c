@@ -124,20 +124,24 @@ static void half_for_a_program(struct end *e)
     for (int i = 0; i < 8; i++) {
         join_anew(e);
         wrong += talk(e);
-        int shuts = e->role == (i % 2 ? S : C);
-        if (shuts)
+        enum role first = i % 2 ? S : C, reader = i / 2 % 2 ? S : C;
+        int shuts = e->role == first;
+        if (shuts) {
+            // Unread when the other end hands its own on.
+            if (first != reader)
+                wrong += differs(e, "send", send(FD, "hello", 5, 0), 5);
             MUST(shutdown(FD, SHUT_WR));
+        }
         meet(e);
-        // It reads the end, or what the other end still sends.
-        if (e->role == (i / 2 % 2 ? S : C)) {
+        if (e->role == reader) {
             pid_t child;
-            char *const words[] = {"cat", NULL};
+            char *const words[] = {"sh", "-c", first == reader ? "test $(wc -c) = 0" : "test $(wc -c) = 5", NULL};
             posix_spawn_file_actions_t actions;
             if (!shuts)
                 MUST(shutdown(FD, SHUT_WR));
             posix_spawn_file_actions_init(&actions);
             posix_spawn_file_actions_adddup2(&actions, FD, 0);
-            wrong += differs(e, "posix_spawn", posix_spawnp(&child, "cat", &actions, NULL, words, environ), 0);
+            wrong += differs(e, "posix_spawn", posix_spawnp(&child, "sh", &actions, NULL, words, environ), 0);
             posix_spawn_file_actions_destroy(&actions);
             int status = -1;
             go(e);

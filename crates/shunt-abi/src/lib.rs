@@ -20,7 +20,7 @@ pub use reason::Reason;
 
 /// Version of the control messages and of the shared-memory layout. Two parts
 /// of Shunt talk only if theirs are equal; otherwise connections stay on TCP.
-pub const PROTOCOL: u16 = 20;
+pub const PROTOCOL: u16 = 21;
 
 /// Abstract Unix address of a daemon that serves one user, or the whole host
 /// when `uid` is `None`. Abstract names need no file system, so they work after

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -37,6 +38,8 @@ impl FromStr for Place {
 
 /// How long a client may take, since one is served after the other.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it may pause in the middle of its request.
+const PAUSE: Duration = Duration::from_millis(500);
 /// Who is asked again within this time stays connected to the daemons that have answered.
 const KEPT: Timespec = Timespec {
     tv_sec: 2,
@@ -46,7 +49,7 @@ const KEPT: Timespec = Timespec {
 const LONGEST: usize = 8 << 10;
 /// ... or has more headers.
 const MOST_HEADERS: usize = 64;
-/// Clients that stay connected. The oldest makes way for the next.
+/// Clients that stay connected. The one that was answered least recently makes way for the next.
 const MOST_CLIENTS: usize = 16;
 
 /// Goes on until it is ended.
@@ -78,21 +81,42 @@ fn serve_at<S: Read + Write + AsFd>(
         let mut ready = wait(listener, &clients, metrics).into_iter();
         let mut is_next_ready = || ready.next().unwrap_or_default();
         let somebody_comes = is_next_ready();
-        // Whoever goes away early, or asks for something else, is not our failure.
-        clients.retain_mut(|client| !is_next_ready() || answer(client, metrics).unwrap_or(false));
-        if somebody_comes && let Ok(client) = accept().and_then(be_patient) {
-            if clients.len() == MOST_CLIENTS {
-                clients.remove(0);
-            }
-            clients.push(client);
+        let (mut quiet, mut answered) = (Vec::new(), Vec::new());
+        for mut client in clients {
+            if !is_next_ready() {
+                quiet.push(client);
+            } else if answer(&mut client, metrics).unwrap_or(false) {
+                answered.push(client);
+            } // Whoever goes away early, or asks for something else, is not our failure.
         }
+        quiet.append(&mut answered);
+        clients = quiet;
+        let comes = somebody_comes.then(|| accept().and_then(be_patient));
+        let has_no_room = match &comes {
+            Some(Ok(_)) => clients.len() == MOST_CLIENTS,
+            Some(Err(error)) => is_out_of_descriptors(error),
+            None => false,
+        };
+        if has_no_room && !clients.is_empty() {
+            clients.remove(0);
+        } else if has_no_room {
+            sleep(PAUSE); // There is none to give back; it may be there later.
+        }
+        clients.extend(comes.and_then(Result::ok));
     }
 }
 
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(error);
+    matches!(
+        errno,
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+    )
+}
+
 fn be_patient<S: AsFd>(client: S) -> io::Result<S> {
-    for timeout in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&client, timeout, Some(PATIENCE))?;
-    }
+    set_socket_timeout(&client, Timeout::Recv, Some(PAUSE))?;
+    set_socket_timeout(&client, Timeout::Send, Some(PATIENCE))?;
     Ok(client)
 }
 
@@ -172,7 +196,7 @@ struct Request {
 
 /// A client's request, up to the empty line that ends its head.
 fn request(client: &mut impl Read) -> io::Result<Request> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + PATIENCE - PAUSE;
     let mut bytes = Vec::new();
     let mut some = [0; 1024];
     loop {
@@ -197,9 +221,13 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Request>> {
     let httparse::Status::Complete(length) = parsed else {
         return Ok(None);
     };
+    let is = |header: &httparse::Header<'_>, name| header.name.eq_ignore_ascii_case(name);
+    let is_close = |word: &[u8]| word.trim_ascii().eq_ignore_ascii_case(b"close");
     let closes = |header: &httparse::Header<'_>| {
-        header.name.eq_ignore_ascii_case("connection")
-            && header.value.eq_ignore_ascii_case(b"close")
+        is(header, "connection") && header.value.split(|byte| *byte == b',').any(is_close)
+    };
+    let has_body = |header: &httparse::Header<'_>| {
+        is(header, "content-length") || is(header, "transfer-encoding")
     };
     let asks_for = match (request.method, request.path) {
         (Some("GET"), Some("/metrics" | "/")) => Asked::Metrics,
@@ -208,7 +236,8 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Request>> {
     };
     // What follows is not ours to read: a body, or a request before the last is answered.
     let is_alone = length == bytes.len() && asks_for != Asked::Otherwise;
-    let goes_on = is_alone && request.version == Some(1) && !request.headers.iter().any(closes);
+    let ends = |header: &httparse::Header<'_>| closes(header) || has_body(header);
+    let goes_on = is_alone && request.version == Some(1) && !request.headers.iter().any(ends);
     Ok(Some(Request { asks_for, goes_on }))
 }
 
@@ -249,6 +278,11 @@ mod tests {
         assert!(!goes_on("GET / HTTP/1.0\r\n\r\n"));
         assert!(!goes_on("GET / HTTP/1.1\r\nconnection: Close\r\n\r\n"));
         assert!(!goes_on("GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n"));
+        assert!(!goes_on("GET / HTTP/1.1\r\nConnection: te, close\r\n\r\n"));
+        assert!(!goes_on("GET / HTTP/1.1\r\nContent-Length: 4\r\n\r\n"));
+        assert!(!goes_on(
+            "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        ));
         assert!(!goes_on("POST / HTTP/1.1\r\n\r\n"));
         assert_eq!(parse(b"GET / HTTP/1.1\r\nHost: x\r\n").unwrap(), None);
         assert!(parse(b"GET / HTTP/7\r\n").is_err());
@@ -277,11 +311,15 @@ mod tests {
             assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
             assert!(!answer.contains("Connection: close"), "{answer}");
         }
-        let mut others: Vec<_> = (0..MOST_CLIENTS).map(|_| connect()).collect();
-        for other in &mut others {
-            assert!(ask(other).starts_with("HTTP/1.1 404 "));
-        }
-        assert_eq!(first.read(&mut [0; 1]).unwrap(), 0);
+        // Who asks stays, and of those that are quiet the first makes way.
+        let mut others: Vec<_> = (1..MOST_CLIENTS).map(|_| connect()).collect();
+        assert!(ask(&mut others[0]).starts_with("HTTP/1.1 404 "));
+        assert!(ask(&mut first).starts_with("HTTP/1.1 404 "));
+        let mut last = connect();
+        assert!(ask(&mut last).starts_with("HTTP/1.1 404 "));
+        assert!(ask(&mut first).starts_with("HTTP/1.1 404 "));
+        assert!(ask(&mut others[0]).starts_with("HTTP/1.1 404 "));
+        assert_eq!(others[1].read(&mut [0; 1]).unwrap(), 0);
         std::fs::remove_file(&path).unwrap();
     }
 
@@ -290,7 +328,7 @@ mod tests {
         struct Slow;
         impl Read for Slow {
             fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-                std::thread::sleep(PATIENCE / 4);
+                sleep(PATIENCE / 4);
                 to[0] = b'x';
                 Ok(1)
             }

@@ -341,8 +341,9 @@ fn add(sum: &mut Option<f64>, part: Option<f64>) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd as _;
     use std::process::Command;
+
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
     use super::*;
     use crate::ss::connection::connection;
@@ -370,9 +371,11 @@ mod tests {
         let comm = comm.trim_end();
         assert!(looker.worked(own, comm, None).is_some());
         let file = looker.files.remove(&own).unwrap();
-        let number = file.as_raw_fd();
+        // By this flag, which changes nothing here, the open file is known again.
+        fcntl_setfl(&file, OFlags::NONBLOCK).unwrap();
         assert!(looker.worked(own, comm, Some(file)).is_some());
-        assert_eq!(looker.files[&own].as_raw_fd(), number);
+        let flags = fcntl_getfl(&looker.files[&own]).unwrap();
+        assert!(flags.contains(OFlags::NONBLOCK));
         // That of a process which has ended says nothing: another one may have its number.
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let ended = File::open(format!("/proc/{}/stat", child.id())).unwrap();

@@ -41,7 +41,7 @@ impl Conn<'_> {
         if self.is_ended_in_memory() {
             events |= libc::POLLIN | libc::POLLRDHUP;
         }
-        let has_ended = self.pair.own.face.state.load(Ordering::Relaxed) & slot::ENDED != 0;
+        let has_ended = self.pair.own.face.state.load(Ordering::Relaxed) & slot::SHUT_WR != 0;
         if has_ended && events & libc::POLLRDHUP != 0 {
             events |= libc::POLLHUP;
         }
@@ -124,10 +124,11 @@ fn ends_in(state: u32) -> u32 {
 pub(super) fn end_in_memory(conn: &Conn, how: c_int) -> bool {
     let (own, socket, o) = (conn.pair.own, conn.socket, Ordering::Relaxed);
     let may_recycle = || socket.origin.is_known() && !socket.settings.is_odd.load(o);
-    // Who sleeps on it would have to be called.
+    // Who sleeps on it would have to be called: if both directions have ended then, it hangs up.
     let sleeps_nobody = || socket.items.is_empty() && own.receiving.sleepers.load(o) == 0;
+    let comes_more = || conn.pair.peer_state() & (slot::SHUT_WR | slot::CLOSED) == 0;
     let bits = match how {
-        libc::SHUT_WR => slot::ENDED | slot::SHUT_WR,
+        libc::SHUT_WR if comes_more() || sleeps_nobody() => slot::ENDED | slot::SHUT_WR,
         libc::SHUT_RDWR if sleeps_nobody() => slot::ENDED | slot::SHUT_WR | slot::SHUT_RD,
         _ => return false,
     };
@@ -139,9 +140,13 @@ pub(super) fn end_in_memory(conn: &Conn, how: c_int) -> bool {
     if !may || !conn.take(&own.sending.token) {
         return false;
     }
-    publish::set_bits(&own.face.state, bits);
+    // What is unread may have to go by TCP yet, to a program without Shunt; that does not come behind an end.
+    let is_all_read = conn.in_flight() == 0;
+    if is_all_read {
+        publish::set_bits(&own.face.state, bits);
+    }
     hesitate();
-    let is_told = conn.tell_beside_kernel();
+    let is_told = is_all_read && conn.tell_beside_kernel();
     give(&own.sending.token);
     is_told
 }

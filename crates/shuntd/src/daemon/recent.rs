@@ -1,7 +1,7 @@
 //! What the kernel said of sockets a moment ago. Of a listener, and of a connection in shared memory, it is asked every
 //! eight seconds at most, however often somebody asks for a list: that takes seven system calls or more for each socket,
 //! while what changes all the time is in the counters regions. They also say when the kernel has answered a call on such
-//! a connection: then it is asked anew. The next looks are spread over another eight seconds, so
+//! a connection: then it is asked anew after two seconds. The next looks are spread over another eight seconds, so
 //! that no list takes long: whoever shares a core with the daemon waits meanwhile.
 
 use std::collections::HashMap;
@@ -21,16 +21,18 @@ const SPREAD: u64 = 16;
 const STEP: Duration = Duration::from_millis(8000 / SPREAD);
 /// The most answers that are kept: a client can make sockets without end.
 const MOST: usize = 1 << 16;
+/// While the kernel answers calls on the connection an answer counts for this time.
+const IN_USE: Duration = Duration::from_secs(2);
 /// A search for peers counts for this time.
 const SEARCHED: Duration = Duration::from_secs(1);
 
-/// A socket as a client's record names it: another number, slot or path is looked at anew, and so is one on which the
-/// kernel has answered another call.
+/// A socket as a client's record names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     client: u64,
     cookie: u64,
     fd: i32,
+    /// Its slot: another one is looked at anew.
     seat: (u64, u32),
     /// Calls that sent and received and that the kernel answered: only these move bytes past the rings.
     kernel_calls: [u64; 2],
@@ -62,10 +64,26 @@ impl Name {
 /// Client, cookie and number. What else a client writes into its record, as often as it likes, makes no further entry.
 type Socket = (u64, u64, i32);
 
-/// Its answers, each with the time until which it counts.
+/// What the kernel has said of a socket.
+#[derive(Debug)]
+struct Answer {
+    name: Name,
+    seen: Seen,
+    at: Instant,
+    /// Until when it counts, as long as the kernel answers no other call there.
+    until: Instant,
+}
+
+impl Answer {
+    fn counts(&self, name: &Name, now: Instant) -> bool {
+        let is_in_use = self.name.kernel_calls != name.kernel_calls;
+        self.until > now && (!is_in_use || now < self.at + IN_USE)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    seen: HashMap<Socket, (Name, Seen, Instant)>,
+    seen: HashMap<Socket, Answer>,
     /// Ends whose peers were searched for, until when that counts.
     searched: HashMap<EndId, Instant>,
     /// When the last of them has got too old.
@@ -82,18 +100,25 @@ impl Recent {
     ) -> Option<Seen> {
         let Some(name) = name else { return look(None) };
         let socket = (name.client, name.cookie, name.fd);
-        let known = self.seen.get(&socket).filter(|known| known.0 == name);
-        if let Some((_, seen, until)) = known
-            && *until > now
+        let known = self.seen.get(&socket);
+        let known = known.filter(|known| known.name.seat == name.seat);
+        if let Some(known) = known
+            && known.counts(&name, now)
         {
-            return Some(*seen);
+            return Some(known.seen);
         }
-        let (is_known, seen) = (known.is_some(), look(known.map(|known| &known.1))?);
+        let (is_known, seen) = (known.is_some(), look(known.map(|known| &known.seen))?);
         if !is_known && self.seen.len() >= MOST {
             return Some(seen);
         }
         let until = now + LASTS + STEP * (name.cookie % SPREAD) as u32;
-        self.seen.insert(socket, (name, seen, until));
+        let answer = Answer {
+            name,
+            seen,
+            at: now,
+            until,
+        };
+        self.seen.insert(socket, answer);
         self.until = self.until.max(Some(until));
         Some(seen)
     }
@@ -131,7 +156,7 @@ impl Recent {
 
     /// Forgets each answer that has been too old for a while: nobody has asked for it since.
     pub(super) fn begin_list(&mut self, now: Instant) {
-        self.seen.retain(|_, (_, _, until)| *until + LASTS > now);
+        self.seen.retain(|_, answer| answer.until + LASTS > now);
     }
 
     /// How long until something is to be forgotten.
@@ -264,21 +289,21 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_looked_at_again_once_the_kernel_has_answered_another_call_on_it() {
-        let (mut recent, now) = (Recent::default(), Instant::now());
+    fn a_socket_on_which_the_kernel_answers_calls_is_looked_at_every_two_seconds() {
+        let (mut recent, begin) = (Recent::default(), Instant::now());
         let record = record(Stage::Attached, 7);
-        let mut look = |sent| {
+        let mut look_at = |milliseconds, sent| {
+            let now = begin + Duration::from_millis(milliseconds);
             let seen = recent.seen(Name::of(1, &record), now, |_| answer(sent));
             seen.unwrap().carried.0
         };
-        assert_eq!([look(1), look(2)], [1, 1]);
+        assert_eq!([look_at(0, 1), look_at(2_500, 2)], [1, 1]);
         record.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
-        assert_eq!([look(3), look(4)], [3, 3]);
+        assert_eq!([look_at(2_600, 3), look_at(4_500, 4)], [3, 3]);
         record.rx.kernel_calls.fetch_add(1, Ordering::Relaxed);
+        assert_eq!([look_at(4_550, 5), look_at(4_600, 6)], [3, 6]);
         record.rx.user_calls.fetch_add(1, Ordering::Relaxed);
-        assert_eq!([look(5), look(6)], [5, 5]);
-        record.rx.user_calls.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(look(7), 5);
+        assert_eq!(look_at(9_000, 7), 6);
     }
 
     #[test]
