@@ -117,6 +117,37 @@ static void half_in_use(struct end *e)
     say(e, "wrong: %d", wrong);
 }
 
+// The half that is shut down second ends the connection, which a set and a poll tell; also where an option has the kernel shut it down.
+static void half_hangs_up(struct end *e)
+{
+    int wrong = 0;
+    for (int i = 0; i < 8; i++) {
+        enum role first = i % 2 ? C : S;
+        join_anew(e);
+        wrong += talk(e);
+        if (e->role == first)
+            MUST(shutdown(FD, SHUT_WR));
+        meet(e);
+        if (e->role != first) {
+            struct epoll_event event = {EPOLLRDHUP | EPOLLET, {.u64 = 1}}, told = {0};
+            int set = MUST(epoll_create1(EPOLL_CLOEXEC));
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, FD, &event));
+            wrong += differs(e, "an end", MUST(epoll_wait(set, &told, 1, PATIENCE_MS)), 1);
+            if (i / 2 % 2)
+                MUST(setsockopt(FD, SOL_SOCKET, SO_PRIORITY, &(int){3}, sizeof(int)));
+            MUST(shutdown(FD, SHUT_WR));
+            wrong += differs(e, "both ends", MUST(epoll_wait(set, &told, 1, PATIENCE_MS)), 1);
+            wrong += differs(e, "events", told.events, EPOLLRDHUP | EPOLLHUP);
+            wrong += differs(e, "poll", polled(e, POLLIN | POLLRDHUP), POLLIN | POLLRDHUP | POLLHUP);
+            MUST(close(set));
+        }
+        meet(e);
+        MUST(close(FD));
+        FD = -1;
+    }
+    say(e, "wrong: %d", wrong);
+}
+
 // Another program gets it then, at either end.
 static void half_for_a_program(struct end *e)
 {
@@ -183,4 +214,5 @@ static void half_of_a_child(struct end *e)
 }
 
 DIFF_MAIN(CASE(half, BARE | TWO), CASE(half_and_awaited, BARE | TWO), CASE(both, BARE | TWO), CASE(both_and_received, BARE | TWO),
-          CASE(half_in_use, BARE | TWO), CASE(half_for_a_program, BARE | SPLIT), CASE(half_of_a_child, BARE | SPLIT))
+          CASE(half_in_use, BARE | TWO), CASE(half_hangs_up, BARE | TWO),
+          CASE(half_for_a_program, BARE | SPLIT), CASE(half_of_a_child, BARE | SPLIT))

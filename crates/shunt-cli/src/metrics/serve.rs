@@ -313,6 +313,8 @@ mod tests {
         }
         // Who asks stays, and of those that are quiet the first makes way.
         let mut others: Vec<_> = (1..MOST_CLIENTS).map(|_| connect()).collect();
+        // The one that came last, since all have come then.
+        assert!(ask(others.last_mut().unwrap()).starts_with("HTTP/1.1 404 "));
         assert!(ask(&mut others[0]).starts_with("HTTP/1.1 404 "));
         assert!(ask(&mut first).starts_with("HTTP/1.1 404 "));
         let mut last = connect();
