@@ -150,6 +150,14 @@ def zeromq(b, side):
     b.serve(side, [PYTHON, os.path.join(HERE, "zmq_ping.py"), "serve", b.port("zeromq", side)])
 
 
+def unix(b, side):
+    return f"ipc://{b.directory}/zeromq{side}"
+
+
+def zeromq_unix(b, side):
+    b.serve(side, [PYTHON, os.path.join(HERE, "zmq_ping.py"), "serve", unix(b, side)])
+
+
 SYSBENCH = ["sysbench", "oltp_point_select", "--db-driver=mysql", "--mysql-host=127.0.0.1", "--mysql-user=root"]
 SYSBENCH += ["--mysql-db=sbtest", "--table-size=1000"]
 
@@ -205,6 +213,10 @@ def python_client(name, script, *words):
     return lambda b, side, s: b.ask(side, [PYTHON, script, *words, b.port(name, side), str(s)])
 
 
+def zeromq_unix_client(b, side, s):
+    return b.ask(side, [PYTHON, os.path.join(HERE, "zmq_ping.py"), "ask", unix(b, side), str(s)])
+
+
 def sysbench(clients):
     def ask(b, side, s):
         options = ["--mysql-port=" + b.port("mariadb", side), f"--threads={clients}", f"--time={s}"]
@@ -237,6 +249,7 @@ LOADS = {
     "Varnish, 16 clients": ([nginx, varnish], wrk("varnish", 16)),
     "HAProxy, 16 clients": ([nginx, haproxy], wrk("haproxy", 16)),
     "ZeroMQ, 1 client": ([zeromq], python_client("zeromq", "zmq_ping.py", "ask")),
+    "Unix socket of ZeroMQ, 1 client": ([zeromq_unix], zeromq_unix_client),  # not TCP: what its threads alone allow
     "MariaDB, 1 client": ([mariadb], sysbench(1)),
     "MariaDB, 8 clients": ([mariadb], sysbench(8)),
     "PostgreSQL, 1 client": ([postgresql], pgbench(1)),
