@@ -847,7 +847,63 @@ static void options_of_the_kernel(struct end *e)
     AT(S) T(recv(FD, buf, 3, MSG_WAITALL));
 }
 
-DIFF_MAIN(CASE(copies, ALL | COLD), CASE(copy_errors, 0), CASE(taken_over, COLD), CASE(takes_over, COLD),
+// What the kernel refuses to put at the connection's number leaves the connection as it is.
+static void copies_that_are_refused(struct end *e)
+{
+    char buf[8];
+    AT(C) T(send(FD, "abcdef", 6, 0));
+    AT(S) {
+        struct rlimit limit, less;
+        int file = MUST(open("/dev/null", O_RDONLY | O_CLOEXEC));
+        await_bytes(e, FD, 6);
+        MUST(getrlimit(RLIMIT_NOFILE, &limit));
+        less = limit;
+        less.rlim_cur = FD;
+        T(dup3(file, FD, 0x1234));
+        MUST(setrlimit(RLIMIT_NOFILE, &less));
+        int refused = dup2(file, FD), why = errno;
+        MUST(setrlimit(RLIMIT_NOFILE, &limit));
+        say(e, "dup2 = %d, %s", refused, strerror(why));
+        T(recv(FD, buf, 8, MSG_DONTWAIT));
+        T(send(FD, "xyz", 3, 0));
+        close(file);
+    }
+    AT(C) T(recv(FD, buf, 3, MSG_WAITALL));
+}
+
+// The kernel judges names and control data, and nothing of such a message is sent.
+static void messages_that_are_refused(struct end *e)
+{
+    char buf[8];
+    AT(C) {
+        union {
+            struct cmsghdr header;
+            char bytes[64];
+        } control = {.header = {.cmsg_len = SIZE_MAX - 3, .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+        struct sockaddr_in name = {.sin_family = AF_INET};
+        struct iovec part = {"abcdef", 6};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+        message.msg_control = &control;
+        message.msg_controllen = sizeof control;
+        T(sendmsg(FD, &message, MSG_NOSIGNAL));
+        message.msg_control = NULL;
+        message.msg_controllen = 0;
+        message.msg_name = (void *)8;
+        message.msg_namelen = sizeof name;
+        T(sendmsg(FD, &message, 0));
+        message.msg_name = &name;
+        message.msg_namelen = -1;
+        T(sendmsg(FD, &message, 0));
+        message.msg_namelen = sizeof name;
+        T(sendmsg(FD, &message, 0));
+    }
+    AT(S) {
+        await_bytes(e, FD, 6);
+        T(recv(FD, buf, 8, MSG_DONTWAIT));
+    }
+}
+
+DIFF_MAIN(CASE(copies, ALL | COLD), CASE(copies_that_are_refused, COLD), CASE(messages_that_are_refused, COLD), CASE(copy_errors, 0), CASE(taken_over, COLD), CASE(takes_over, COLD),
           CASE(swapped, COLD), CASE(replaced_under_receiver, TWO | COLD), CASE(lowest_number, SPLIT | BARE | ALL),
           CASE(closes_one_by_one, SPLIT | COLD), CASE(closes_a_range, SPLIT | COLD), CASE(closes_from, SPLIT | COLD),
           CASE(marks_a_range, SPLIT), CASE(only_connection_left, SPLIT | COLD),

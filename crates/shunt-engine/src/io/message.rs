@@ -221,7 +221,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
         // SAFETY: the caller's promise.
         unsafe { life::passing(message) };
     }
-    if !is_candidate(fd) {
+    if !is_candidate(fd) || has_bad_name(header) {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's promise.
@@ -247,6 +247,16 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
             transmit_list(fd, parts, flags)
         }
     }
+}
+
+/// Whether the kernel refuses the name, which it otherwise ignores on a connection (`copy_msghdr_from_user`).
+pub(super) fn has_bad_name(header: &msghdr) -> bool {
+    let length = header.msg_namelen as usize;
+    let read = length.min(size_of::<libc::sockaddr_storage>());
+    (header.msg_namelen as c_int) < 0
+        || !header.msg_name.is_null()
+            && (is_bad(header.msg_name, read)
+                || !signal::may_read(header.msg_name.cast::<u8>(), read))
 }
 
 /// Sends with ancillary data, which the kernel checks, and which changes nothing for bytes in a ring.

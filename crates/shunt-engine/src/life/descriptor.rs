@@ -75,8 +75,8 @@ pub fn make_room() -> bool {
 }
 
 /// Before the real `dup2`/`dup3` (new != old): what closing `new` means, and
-/// moves a descriptor of ours out of the way.
-pub fn before_replace(old: c_int, new: c_int) {
+/// moves a descriptor of ours out of the way. `flags` as for `dup3(2)`.
+pub fn before_replace(old: c_int, new: c_int, flags: c_int) {
     match entry::look(new) {
         Entry::Other => {}
         Entry::Ours => {
@@ -94,12 +94,18 @@ pub fn before_replace(old: c_int, new: c_int) {
             }
         }
         entry => {
-            // If `old` is bad nothing will be closed.
-            if thread::owns_descriptors() && sys::fcntl(old, libc::F_GETFD, 0).is_ok() {
+            if thread::owns_descriptors() && will_replace(old, new, flags) {
                 closing(new, entry);
             }
         }
     }
+}
+
+/// Whether the kernel will do it (`dup3(2)`): a call that it refuses closes nothing.
+fn will_replace(old: c_int, new: c_int, flags: c_int) -> bool {
+    flags & !libc::O_CLOEXEC == 0
+        && sys::fcntl(old, libc::F_GETFD, 0).is_ok()
+        && (new as u64) < sys::descriptor_limit()
 }
 
 /// After a successful `pidfd_getfd`, which may have brought one of this process's own connections.

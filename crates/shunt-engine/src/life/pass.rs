@@ -79,11 +79,13 @@ unsafe fn each_passed(message: *const libc::msghdr, visit: impl Fn(c_int)) {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
             let h = *header;
+            // The kernel refuses the message. (A length near the largest would lead the macro back to this header.)
+            if h.cmsg_len > end - header.addr() {
+                return;
+            }
             if h.cmsg_level == libc::SOL_SOCKET && h.cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header).cast::<c_int>();
-                // The kernel refuses a message that is longer than its room.
-                let bytes =
-                    (header.addr().saturating_add(h.cmsg_len).min(end)).saturating_sub(data.addr());
+                let bytes = (header.addr() + h.cmsg_len).saturating_sub(data.addr());
                 for i in 0..bytes / size_of::<c_int>() {
                     visit(data.add(i).read_unaligned());
                 }

@@ -94,6 +94,7 @@ impl Settings {
         copy(&self.impatient_receiver, &listener.impatient_receiver);
         copy(&self.impatient_sender, &listener.impatient_sender);
         copy(&self.looks_on, &listener.looks_on);
+        copy(&self.tells_left, &listener.tells_left);
         self.tells_time.store(listener.tells_time.load(o), o);
         self.on.store(listener.on.load(o), o);
         copy(&self.is_odd, &listener.is_odd);
@@ -110,12 +111,14 @@ mod tests {
         listener.impatient_receiver.store(true, Ordering::Relaxed);
         listener.tells_time.store(29, Ordering::Relaxed);
         listener.looks_on.store(true, Ordering::Relaxed);
+        listener.tells_left.store(true, Ordering::Relaxed);
         listener.sndbuf.store(9000, Ordering::Relaxed);
         accepted.inherit(&listener);
         assert!(accepted.impatient_receiver.load(Ordering::Relaxed));
         assert!(!accepted.impatient_sender.load(Ordering::Relaxed));
         assert_eq!(accepted.tells_time.load(Ordering::Relaxed), 29);
         assert!(accepted.looks_on.load(Ordering::Relaxed));
+        assert!(accepted.tells_left.load(Ordering::Relaxed));
         // The kernel tells of that one.
         assert_eq!(accepted.sndbuf.load(Ordering::Relaxed), 0);
     }

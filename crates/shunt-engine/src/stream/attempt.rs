@@ -83,8 +83,14 @@ impl Attempts {
         if done > 0 && !stay.enter(program) {
             return Err(libc::EBADF);
         }
-        let waited = wait(program, want, &mut self.deadline, stay, self.seen)?;
-        if waited == Waited::Anew && (done > 0 || self.flags & MSG_BEHIND != 0) {
+        let has_part = done > 0 || self.flags & MSG_BEHIND != 0;
+        let seen = if has_part {
+            self.seen.with_part()
+        } else {
+            self.seen
+        };
+        let waited = wait(program, want, &mut self.deadline, stay, seen)?;
+        if waited == Waited::Anew && has_part {
             return Err(libc::EINTR);
         }
         self.has_slept = waited == Waited::Enough;

@@ -4,27 +4,49 @@
 use super::words::here;
 
 /// A count of handlers run; compare two to know whether one ran between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen(u64);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    count: u64,
+    /// Any of them ends the call.
+    by_any: bool,
+}
 
 impl Seen {
     /// Whether any handler has run since.
     #[inline]
     #[must_use]
     pub(crate) fn any_since(self) -> bool {
-        self != now()
+        self.count != now().count
     }
 
-    /// Whether a handler without `SA_RESTART` has run since.
+    /// Whether a handler has run since that ends the call: one without `SA_RESTART`.
     #[inline]
     #[must_use]
     pub(crate) fn interrupting_since(self) -> bool {
-        self.0 >> 32 != now().0 >> 32
+        self.by_any && self.any_since() || self.count >> 32 != now().count >> 32
+    }
+
+    /// The same for a call that has moved something: the kernel does not restart it, so any handler ends it.
+    #[inline]
+    #[must_use]
+    pub(crate) fn with_part(self) -> Self {
+        Self {
+            by_any: true,
+            ..self
+        }
+    }
+
+    /// From when on a handler ends a sleep that is about to begin. One that has run before has made the call begin anew,
+    /// unless any ends it.
+    #[inline]
+    #[must_use]
+    pub(crate) fn before_sleep(self) -> Self {
+        if self.by_any { self } else { now() }
     }
 
     /// The count, as it is in the thread's words.
     pub(super) fn count(self) -> u64 {
-        self.0
+        self.count
     }
 }
 
@@ -40,7 +62,11 @@ pub(super) fn count() -> *mut u64 {
 #[must_use]
 pub(crate) fn now() -> Seen {
     // SAFETY: this thread's own word; a handler may change it between two reads.
-    Seen(unsafe { count().read_volatile() })
+    let count = unsafe { count().read_volatile() };
+    Seen {
+        count,
+        by_any: false,
+    }
 }
 
 /// A handler is about to run on this thread.
@@ -64,6 +90,15 @@ mod tests {
         assert!(before.any_since() && !before.interrupting_since());
         count_one(false);
         assert!(before.interrupting_since() && !now().any_since());
+    }
+
+    #[test]
+    fn any_handler_ends_a_call_that_has_moved_something() {
+        let before = now().with_part();
+        assert!(!before.interrupting_since());
+        count_one(true);
+        assert!(before.interrupting_since() && before.before_sleep().any_since());
+        assert!(!now().before_sleep().any_since());
     }
 
     #[test]

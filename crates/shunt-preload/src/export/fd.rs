@@ -59,11 +59,11 @@ pub(super) fn copying(old: c_int, kernel: impl Fn() -> c_int) -> c_int {
 
 /// `dup2` and `dup3`: whatever `new` was is closed.
 #[inline(always)]
-pub(super) fn replacing(old: c_int, new: c_int, kernel: impl Fn() -> c_int) -> c_int {
+pub(super) fn replacing(old: c_int, new: c_int, flags: c_int, kernel: impl Fn() -> c_int) -> c_int {
     if old == new {
         return kernel();
     }
-    quietly(|| life::before_replace(old, new));
+    quietly(|| life::before_replace(old, new, flags));
     copying(old, kernel)
 }
 
@@ -92,11 +92,11 @@ unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup2(old: c_int, new: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    replacing(old, new, || unsafe { next::dup2(old, new) })
+    replacing(old, new, 0, || unsafe { next::dup2(old, new) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    replacing(old, new, || unsafe { next::dup3(old, new, flags) })
+    replacing(old, new, flags, || unsafe { next::dup3(old, new, flags) })
 }

@@ -253,8 +253,8 @@ unsafe fn made_by_kernel(
             }
             libc::SYS_dup => Some(fd::copying(fd, kernel_fd).into()),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => Some(fd::replacing(fd, b as c_int, kernel_fd).into()),
-            libc::SYS_dup3 => Some(fd::replacing(fd, b as c_int, kernel_fd).into()),
+            libc::SYS_dup2 => Some(fd::replacing(fd, b as c_int, 0, kernel_fd).into()),
+            libc::SYS_dup3 => Some(fd::replacing(fd, b as c_int, c as c_int, kernel_fd).into()),
             libc::SYS_pidfd_getfd => Some(fd::fetching(kernel_fd).into()),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_fork => Some(process::forking(0, kernel)),

@@ -11,7 +11,7 @@ use crate::socket::{NO_RCVTIMEO, NO_SNDTIMEO, SETS_TIMEOUTS};
 use crate::stream::want::{Deadline, Want, is_interrupted, is_ready, lost};
 use crate::stream::{Conn, owed};
 use crate::sys::{self, Errno};
-use crate::thread::signals::{self, Seen};
+use crate::thread::signals::Seen;
 use crate::thread::sleep::Sleep;
 use crate::wake::{self, Place};
 
@@ -86,8 +86,7 @@ pub(super) fn sleep_in_kernel(
     } else {
         1 + usize::from(place.is_some())
     };
-    // A handler that runs from here on ends the sleep. One that has run before has made the call rest.
-    let looked = signals::now();
+    let looked = seen.before_sleep();
     if !stay.is_counted() {
         return Ok(Woken::Restarted);
     }
@@ -183,7 +182,7 @@ pub(in crate::stream) fn wait_for_kernel(
         return Err(libc::EBADF);
     };
     let until = until(conn, Want::Room, deadline);
-    let looked = signals::now();
+    let looked = seen.before_sleep();
     if is_interrupted(until, seen) {
         return Err(libc::EINTR);
     }
