@@ -5,35 +5,35 @@ use super::words::here;
 
 /// A count of handlers run; compare two to know whether one ran between.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    count: u64,
-    /// Any of them ends the call.
-    by_any: bool,
-}
+pub(crate) struct Seen(u64);
+
+/// In a [`Seen`]: any handler ends the call. Never in the thread's count, whose high half begins anew after 2^31 handlers.
+const BY_ANY: u64 = 1 << 63;
 
 impl Seen {
     /// Whether any handler has run since.
     #[inline]
     #[must_use]
     pub(crate) fn any_since(self) -> bool {
-        self.count != now().count
+        (self.0 ^ now().0) & !BY_ANY != 0
     }
 
     /// Whether a handler has run since that ends the call: one without `SA_RESTART`.
     #[inline]
     #[must_use]
     pub(crate) fn interrupting_since(self) -> bool {
-        self.by_any && self.any_since() || self.count >> 32 != now().count >> 32
+        if self.ends_by_any() {
+            self.any_since()
+        } else {
+            self.0 >> 32 != now().0 >> 32
+        }
     }
 
     /// The same for a call that has moved something: the kernel does not restart it, so any handler ends it.
     #[inline]
     #[must_use]
     pub(crate) fn with_part(self) -> Self {
-        Self {
-            by_any: true,
-            ..self
-        }
+        Self(self.0 | BY_ANY)
     }
 
     /// From when on a handler ends a sleep that is about to begin. One that has run before has made the call begin anew,
@@ -41,12 +41,16 @@ impl Seen {
     #[inline]
     #[must_use]
     pub(crate) fn before_sleep(self) -> Self {
-        if self.by_any { self } else { now() }
+        if self.ends_by_any() { self } else { now() }
+    }
+
+    fn ends_by_any(self) -> bool {
+        self.0 & BY_ANY != 0
     }
 
     /// The count, as it is in the thread's words.
     pub(super) fn count(self) -> u64 {
-        self.count
+        self.0 & !BY_ANY
     }
 }
 
@@ -62,11 +66,7 @@ pub(super) fn count() -> *mut u64 {
 #[must_use]
 pub(crate) fn now() -> Seen {
     // SAFETY: this thread's own word; a handler may change it between two reads.
-    let count = unsafe { count().read_volatile() };
-    Seen {
-        count,
-        by_any: false,
-    }
+    Seen(unsafe { count().read_volatile() })
 }
 
 /// A handler is about to run on this thread.
@@ -75,7 +75,7 @@ pub(crate) fn count_one(restarting: bool) {
     let count = count();
     // SAFETY: this thread's own word; a nested handler can at worst hide one
     // of two counts, and either tells.
-    unsafe { count.write_volatile(count.read_volatile().wrapping_add(step)) };
+    unsafe { count.write_volatile(count.read_volatile().wrapping_add(step) & !BY_ANY) };
 }
 
 #[cfg(test)]
