@@ -111,6 +111,39 @@ static void peek_on_accepted(struct end *e)
     }
 }
 
+// What is accepted tells how much is left, as its listener was asked to.
+static void left_on_accepted(struct end *e)
+{
+    int on = 1, port = 0, lfd = -1;
+    if (e->role == S) {
+        lfd = MUST(tcp_listener(V4, SOCK_CLOEXEC, 8, &port));
+        T(setsockopt(lfd, IPPROTO_TCP, TCP_INQ, &on, sizeof on));
+    }
+    share(e, S, &port, sizeof port);
+    if (e->role == C) {
+        FD = MUST(tcp_socket(V4, SOCK_CLOEXEC));
+        MUST(tcp_connect(FD, V4, port));
+    } else {
+        FD = MUST(accept4(lfd, NULL, NULL, SOCK_CLOEXEC));
+        close(lfd);
+    }
+    meet(e);
+    for (int i = 0; i < 40; i++) {
+        AT(C) T(send(FD, "abcdefg", 7, 0));
+        AT(S) {
+            char buf[8], control[64];
+            struct iovec part = {buf, 3};
+            struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control};
+            message.msg_controllen = sizeof control;
+            await_bytes(e, FD, 7);
+            T(recvmsg(FD, &message, 0));
+            struct cmsghdr *told = CMSG_FIRSTHDR(&message);
+            say(e, "told %d: %d", told ? told->cmsg_type : -1, told ? *(int *)CMSG_DATA(told) : -1);
+            T(recv(FD, buf, 8, 0));
+        }
+    }
+}
+
 // A look fills as many buffers as a receive does.
 static void peek_many(struct end *e)
 {
@@ -479,7 +512,8 @@ static void untold_time(struct end *e)
     }
 }
 
-DIFF_MAIN(CASE(untold_time, COLD), CASE(peek, ALL | COLD), CASE(peek_on, COLD), CASE(peek_on_unread, COLD), CASE(peek_on_accepted, TWO | BARE), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
+DIFF_MAIN(CASE(untold_time, COLD), CASE(peek, ALL | COLD), CASE(peek_on, COLD), CASE(peek_on_unread, COLD), CASE(left_on_accepted, TWO | BARE),
+          CASE(peek_on_accepted, TWO | BARE), CASE(peek_many, ALL | COLD), CASE(peek_blocks, TWO | COLD), CASE(peek_all, TWO | COLD),
           CASE(wait_all, TWO | ALL | COLD), CASE(wait_all_at_once, ALL), CASE(wait_all_large, TWO | COLD),
           CASE(dont_wait, ALL | COLD), CASE(dont_wait_full, COLD), CASE(truncated, ALL | COLD), CASE(thrown_away, ALL | COLD),
           CASE(trunc_large, TWO | COLD), CASE(no_signal, ALL | COLD), CASE(more, ALL | COLD),

@@ -45,10 +45,10 @@ pub(crate) fn consider(socket: &'static Socket, fd: c_int, role: Role, port: Opt
     socket.completed.store(false, Ordering::Relaxed);
     socket.set_role(role);
     socket.set_port(port.unwrap_or(0));
-    let looks_on = socket.settings.looks_on.load(Ordering::Relaxed);
+    let needs_kernel = socket.settings.needs_kernel.load(Ordering::Relaxed);
     let against = config::against()
         .or((fd <= 2).then_some(Reason::Stdio))
-        .or(looks_on.then_some(Reason::SocketOption));
+        .or(needs_kernel.then_some(Reason::SocketOption));
     if let Some(reason) = against {
         socket.set_plain(Stage::Fresh, reason);
         return;
@@ -360,11 +360,14 @@ mod tests {
     use crate::table::{self, Word};
 
     /// What becomes of a socket that has just been accepted.
-    fn accepted(looks_on: bool) -> (Stage, Reason) {
+    fn accepted(needs_kernel: bool) -> (Stage, Reason) {
         let _alone = one_at_a_time();
         let fd = sys::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC).unwrap();
         let socket = Socket::enter(fd, Stage::Fresh).unwrap();
-        socket.settings.looks_on.store(looks_on, Ordering::Relaxed);
+        socket
+            .settings
+            .needs_kernel
+            .store(needs_kernel, Ordering::Relaxed);
         consider(socket, fd, Role::Acceptor, None);
         let became = (socket.stage(), socket.reason());
         table::enter(fd, Word::NOTHING);
@@ -374,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_looks_on_is_no_candidate() {
+    fn a_socket_that_needs_the_kernel_is_no_candidate() {
         assert_eq!(accepted(false), (Stage::Candidate, Reason::Pending));
         assert_eq!(accepted(true), (Stage::Plain, Reason::SocketOption));
     }

@@ -118,7 +118,7 @@ pub(super) fn adopt(fd: c_int) -> bool {
     } else if let Some(socket) = track(fd, Stage::Fresh) {
         socket.set_cookie(cookie);
         learn(socket, fd);
-        if socket.settings.looks_on.load(Ordering::Relaxed) {
+        if socket.settings.needs_kernel.load(Ordering::Relaxed) {
             control::refuse(socket, Reason::SocketOption);
         } else {
             upgrade::adopt(socket);

@@ -223,10 +223,18 @@ const TIMES: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, 63, 64];
 pub(super) fn learn(socket: &Socket, fd: c_int) {
     let from = sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF);
     let looks_on = from.is_ok_and(|from| from >= 0);
-    socket.settings.looks_on.store(looks_on, Ordering::Relaxed);
+    socket
+        .settings
+        .needs_kernel
+        .store(looks_on, Ordering::Relaxed);
     let is_set = |&name: &c_int| sys::getsockopt::<c_int>(fd, libc::SOL_SOCKET, name) == Ok(1);
     let told_by = TIMES.into_iter().find(is_set).unwrap_or(0);
     socket.settings.tells_time.store(told_by, Ordering::Relaxed);
+    let left = sys::getsockopt::<c_int>(fd, libc::IPPROTO_TCP, libc::TCP_INQ);
+    socket
+        .settings
+        .tells_left
+        .store(left == Ok(1), Ordering::Relaxed);
 }
 
 /// A `recvmsg` with room for control data: the kernel alone knows when bytes come.
@@ -255,9 +263,9 @@ pub unsafe fn setsockopt(
         recycle::shut_shared();
     }
     if needs_kernel(level, name, number) {
-        if (level, name) == (libc::SOL_SOCKET, libc::SO_PEEK_OFF) {
-            // Noted also for what a listener accepts. If the kernel refuses the option, only speed is lost.
-            socket.settings.looks_on.store(true, Ordering::Relaxed);
+        if is_handed_on(level, name, number) {
+            // If the kernel refuses the option, only speed is lost.
+            socket.settings.needs_kernel.store(true, Ordering::Relaxed);
         }
         give_up(fd, Reason::SocketOption);
         if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
@@ -336,6 +344,17 @@ fn needs_kernel(level: c_int, name: c_int, number: Option<c_int>) -> bool {
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => number.is_some_and(|n| !(0..=1).contains(&n)),
         _ => false,
     }
+}
+
+/// Whether such an option of a listener holds for what it accepts. (Others do, too, but whoever pairs a connection asks the kernel
+/// for them.)
+fn is_handed_on(level: c_int, name: c_int, number: Option<c_int>) -> bool {
+    level == libc::SOL_SOCKET
+        && match name {
+            libc::SO_OOBINLINE | libc::SO_RCVLOWAT => false,
+            libc::SO_PEEK_OFF => true,
+            _ => number != Some(0),
+        }
 }
 
 /// `SO_SNDBUF`.
@@ -436,6 +455,9 @@ mod tests {
         assert!(needs(libc::SO_RCVLOWAT, 2) && needs(libc::SO_RCVLOWAT, -1));
         assert!(!needs(libc::SO_RCVLOWAT, 1) && !needs(libc::SO_KEEPALIVE, 1));
         assert!(needs(libc::SO_PEEK_OFF, 0) && !needs(libc::SO_PEEK_OFF, -1));
+        let goes_on = |name, number| is_handed_on(libc::SOL_SOCKET, name, Some(number));
+        assert!(goes_on(libc::SO_PEEK_OFF, 0) && !goes_on(libc::SO_RCVLOWAT, 5));
+        assert!(goes_on(libc::SO_TIMESTAMPING, 8) && !goes_on(libc::SO_TIMESTAMPING, 0));
         assert!(!needs_kernel(libc::SOL_SOCKET, libc::SO_RCVLOWAT, None));
         // The same number of another level is another option.
         assert!(!needs_kernel(libc::IPPROTO_TCP, libc::SO_ZEROCOPY, Some(1)));

@@ -48,8 +48,9 @@ pub(crate) struct Settings {
     pub(crate) is_odd: AtomicBool,
     /// `SO_TIMESTAMP` or its like, by which `recvmsg` tells when the bytes came; 0: none is set.
     pub(crate) tells_time: AtomicI32,
-    /// `SO_PEEK_OFF` is set: a peek begins where the last one has ended, which only the kernel knows.
-    pub(crate) looks_on: AtomicBool,
+    /// An option is set that only the kernel can do, and that what a listener accepts has, too: a peek that begins where the last
+    /// one has ended (`SO_PEEK_OFF`), a filter, times of packets.
+    pub(crate) needs_kernel: AtomicBool,
 }
 
 impl Settings {
@@ -62,7 +63,7 @@ impl Settings {
         self.timeouts.store(0, o);
         self.tells_left.store(false, o);
         self.tells_time.store(0, o);
-        self.looks_on.store(false, o);
+        self.needs_kernel.store(false, o);
         self.on.store(0, o);
         self.keepalive.iter().for_each(|before| before.store(0, o));
         self.is_odd.store(false, o);
@@ -93,7 +94,7 @@ impl Settings {
         let copy = |to: &AtomicBool, from: &AtomicBool| to.store(from.load(o), o);
         copy(&self.impatient_receiver, &listener.impatient_receiver);
         copy(&self.impatient_sender, &listener.impatient_sender);
-        copy(&self.looks_on, &listener.looks_on);
+        copy(&self.needs_kernel, &listener.needs_kernel);
         copy(&self.tells_left, &listener.tells_left);
         self.tells_time.store(listener.tells_time.load(o), o);
         self.on.store(listener.on.load(o), o);
@@ -110,14 +111,14 @@ mod tests {
         let [listener, accepted] = [(); 2].map(|()| Settings::default());
         listener.impatient_receiver.store(true, Ordering::Relaxed);
         listener.tells_time.store(29, Ordering::Relaxed);
-        listener.looks_on.store(true, Ordering::Relaxed);
+        listener.needs_kernel.store(true, Ordering::Relaxed);
         listener.tells_left.store(true, Ordering::Relaxed);
         listener.sndbuf.store(9000, Ordering::Relaxed);
         accepted.inherit(&listener);
         assert!(accepted.impatient_receiver.load(Ordering::Relaxed));
         assert!(!accepted.impatient_sender.load(Ordering::Relaxed));
         assert_eq!(accepted.tells_time.load(Ordering::Relaxed), 29);
-        assert!(accepted.looks_on.load(Ordering::Relaxed));
+        assert!(accepted.needs_kernel.load(Ordering::Relaxed));
         assert!(accepted.tells_left.load(Ordering::Relaxed));
         // The kernel tells of that one.
         assert_eq!(accepted.sndbuf.load(Ordering::Relaxed), 0);
