@@ -48,11 +48,8 @@ mod tests {
     fn a_handler_that_the_kernel_has_forgotten_is_back_with_its_flags() {
         let signal = libc::SIGRTMIN() + 3;
         let entry = 0x5555_0000 | ONCE;
-        let forgotten = sys::Disposition {
-            handler: SIG_DFL as u64,
-            flags: SA_RESETHAND as u32 as u64,
-            ..sys::disposition(signal).unwrap()
-        };
+        let mut forgotten = sys::disposition(signal).unwrap();
+        forgotten.flags = SA_RESETHAND as u32 as u64;
         slot(signal).unwrap().store(entry, Ordering::Relaxed);
         assert!(sys::set_disposition(signal, &forgotten));
         remember(signal, entry);
@@ -65,10 +62,14 @@ mod tests {
     fn what_the_program_has_set_meanwhile_stays() {
         let signal = libc::SIGRTMIN() + 4;
         let entry = 0x5555_0000 | ONCE;
-        // Another handler of the program's.
+        let mut forgotten = sys::disposition(signal).unwrap();
+        forgotten.flags = SA_RESETHAND as u32 as u64;
+        assert!(sys::set_disposition(signal, &forgotten));
+        // Another handler of the program's, which the kernel has forgotten, too.
         slot(signal).unwrap().store(entry + 16, Ordering::Relaxed);
         remember(signal, entry);
         assert_eq!(handler_now(signal), SIG_DFL);
+        assert!(sys::set_default(signal));
         // None, with flags of its own.
         slot(signal).unwrap().store(entry, Ordering::Relaxed);
         remember(signal, entry);

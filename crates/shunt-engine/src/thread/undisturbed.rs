@@ -139,6 +139,32 @@ mod tests {
     }
 
     #[test]
+    fn of_two_signals_at_once_neither_stays_blocked() {
+        use libc::{SIGURG, SIGWINCH, ucontext_t};
+        fn context(mask: u64) -> ucontext_t {
+            // SAFETY: a C struct of integers and pointers, for which zero is a value.
+            let mut context: ucontext_t = unsafe { std::mem::zeroed() };
+            // SAFETY: libc's sets begin with the kernel's 64 bits, aligned.
+            unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(mask) };
+            context
+        }
+        std::thread::spawn(|| {
+            let before = sys::set_signal_mask(0);
+            all_of(|| {
+                // By default these two do nothing. The second one's handler has interrupted the first one's.
+                for (signal, mask) in [(SIGWINCH, bit(SIGURG)), (SIGURG, 0)] {
+                    let mut context = context(mask);
+                    // SAFETY: such a context as the kernel passes, as far as its mask is concerned.
+                    unsafe { put_off(signal, None, (&raw mut context).cast()) };
+                }
+            });
+            assert_eq!(sys::set_signal_mask(before), 0);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
     fn what_an_instruction_raises_does_not_wait() {
         use libc::{SI_USER, SIGALRM, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
         for signal in [SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP] {
