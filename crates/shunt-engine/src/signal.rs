@@ -25,6 +25,7 @@ mod fault;
 mod guard;
 mod handlers;
 mod note;
+mod once;
 mod trampoline;
 
 use std::mem;

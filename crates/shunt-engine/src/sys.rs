@@ -55,7 +55,8 @@ pub(crate) use readiness::{
     nap, poll_ms, poll_now, ready, sched_yield,
 };
 pub(crate) use signal::{
-    block_signals, send_plain_signal, send_signal, set_default, set_signal_mask, unblock_signals,
+    block_signals, disposition, send_plain_signal, send_signal, set_default, set_disposition,
+    set_signal_mask, unblock_signals,
 };
 pub(crate) use socket::{
     Plain, bind, connect, datagram_socket, getsockopt, name, push, put_name, recv, recvmsg, reset,

@@ -9,6 +9,7 @@ use libc::{c_int, c_void, siginfo_t};
 
 use super::handlers::{ADDRESS, HANDLERS, INFO, ONCE, RESTARTS};
 use super::note::note;
+use super::once;
 use crate::thread::undisturbed;
 
 /// The trampoline's address, as the kernel knows it.
@@ -82,12 +83,18 @@ extern "C" fn count_and_jump() {
 /// Called by the kernel, in effect.
 unsafe extern "C" fn chosen(signal: c_int, info: *const siginfo_t, context: *mut c_void) -> usize {
     let entry = HANDLERS[signal as usize % HANDLERS.len()].load(Ordering::Relaxed);
-    // The kernel forgets a handler that is for one signal only: no second chance.
-    if undisturbed::has_begun() && entry & ONCE == 0 {
+    if undisturbed::has_begun() {
         let info = (entry & INFO != 0).then_some(info);
-        // SAFETY: the kernel's own arguments.
-        unsafe { undisturbed::put_off(signal, info, context) };
-        return nothing as *const () as usize;
+        // SAFETY: the kernel's own information, if it has filled it in.
+        let code = info.map(|info| unsafe { (*info).si_code });
+        if undisturbed::may_wait(signal, code) {
+            if entry & ONCE != 0 {
+                once::remember(signal, entry);
+            }
+            // SAFETY: the kernel's own arguments.
+            unsafe { undisturbed::put_off(signal, info, context) };
+            return nothing as *const () as usize;
+        }
     }
     // SAFETY: the kernel's own context.
     unsafe { note(entry & RESTARTS != 0, context) };

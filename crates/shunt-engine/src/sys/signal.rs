@@ -1,5 +1,7 @@
 //! This thread's signal mask, and signals to it.
 
+use std::ptr;
+
 use libc::c_int;
 
 use super::getpid;
@@ -25,11 +27,31 @@ fn change_mask(how: c_int, signals: u64) -> u64 {
     old
 }
 
+/// A signal's disposition, as the kernel's own structure has it.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Disposition {
+    pub(crate) handler: u64,
+    pub(crate) flags: u64,
+    pub(crate) restorer: u64,
+    pub(crate) mask: u64,
+}
+
+/// A signal's disposition, if the kernel tells.
+pub(crate) fn disposition(signal: c_int) -> Option<Disposition> {
+    let mut now = Disposition::default();
+    let told = call!(rt_sigaction, signal, 0, &raw mut now, 8);
+    told.is_ok().then_some(now)
+}
+
+/// Sets a signal's disposition; `false` if the kernel will not.
+pub(crate) fn set_disposition(signal: c_int, new: &Disposition) -> bool {
+    call!(rt_sigaction, signal, ptr::from_ref(new), 0, 8).is_ok()
+}
+
 /// Sets a signal's default disposition; `false` if the kernel will not.
 pub(crate) fn set_default(signal: c_int) -> bool {
-    // The kernel's own structure: handler, flags, restorer, mask.
-    let default = [0u64; 4];
-    call!(rt_sigaction, signal, default.as_ptr(), 0, 8).is_ok()
+    set_disposition(signal, &Disposition::default())
 }
 
 /// Sends a signal to this thread, as `info` describes it.

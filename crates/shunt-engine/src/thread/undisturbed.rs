@@ -5,7 +5,7 @@
 //! The handler that the kernel knows ([`crate::signal`]) sends a signal that comes
 //! in such a moment to the thread again, with all signals blocked that a fault
 //! does not raise; [`end`] unblocks them, and it is delivered as
-//! if it had come then.
+//! if it had come then. What an instruction of the thread's raises cannot wait ([`may_wait`]).
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -80,6 +80,18 @@ pub(crate) fn has_begun() -> bool {
     unsafe { (*here()).depth > 0 }
 }
 
+/// Whether a signal can be put off whose `si_code` is this, if that is known: one that a fault raises cannot, for the
+/// instruction would raise it again, or has nothing to go on with.
+pub(crate) fn may_wait(signal: c_int, code: Option<c_int>) -> bool {
+    match code {
+        _ if bit(signal) & (FAULTS | bit(libc::SIGSYS)) == 0 => true,
+        // Sent signals have codes of 0 and below.
+        Some(code) => code <= 0,
+        // No instruction of an operation raises these.
+        None => matches!(signal, libc::SIGFPE | libc::SIGILL),
+    }
+}
+
 /// In a signal handler: sends the signal to this thread again, to come later. With `info` if the
 /// program's handler has asked for that.
 ///
@@ -91,15 +103,20 @@ pub(crate) unsafe fn put_off(
     context: *mut libc::c_void,
 ) {
     let words = here();
+    let blocked = !FAULTS | bit(signal);
+    // A handler with `SA_NODEFER` would run at once.
+    sys::block_signals(blocked);
     // SAFETY: this thread's own words, and the caller's promise: the kernel's
     // part of the mask is its first word.
     unsafe {
         let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
-        if !(*words).put_off {
-            (*words).mask = *mask;
-            (&raw mut (*words).put_off).write_volatile(true);
-        }
-        *mask |= !FAULTS;
+        let (was, waits) = (&raw mut (*words).mask, &raw mut (*words).put_off);
+        // Of two signals that come at once, one handler interrupts the other before its first instruction, and
+        // finds the mask of that one. What blocks neither is the operation's.
+        let before = if waits.read_volatile() { *was } else { !0 };
+        *was = before & *mask;
+        waits.write_volatile(true);
+        *mask |= blocked;
     }
     match info {
         Some(info) => sys::send_signal(signal, info),
@@ -119,5 +136,44 @@ mod tests {
             has_begun()
         });
         assert!(inner && !has_begun());
+    }
+
+    #[test]
+    fn of_two_signals_at_once_neither_stays_blocked() {
+        use libc::{SIGURG, SIGWINCH, ucontext_t};
+        fn context(mask: u64) -> ucontext_t {
+            // SAFETY: a C struct of integers and pointers, for which zero is a value.
+            let mut context: ucontext_t = unsafe { std::mem::zeroed() };
+            // SAFETY: libc's sets begin with the kernel's 64 bits, aligned.
+            unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(mask) };
+            context
+        }
+        std::thread::spawn(|| {
+            let before = sys::set_signal_mask(0);
+            all_of(|| {
+                // By default these two do nothing. The second one's handler has interrupted the first one's.
+                for (signal, mask) in [(SIGWINCH, bit(SIGURG)), (SIGURG, 0)] {
+                    let mut context = context(mask);
+                    // SAFETY: such a context as the kernel passes, as far as its mask is concerned.
+                    unsafe { put_off(signal, None, (&raw mut context).cast()) };
+                }
+            });
+            assert_eq!(sys::set_signal_mask(before), 0);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_an_instruction_raises_does_not_wait() {
+        use libc::{SI_USER, SIGALRM, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+        for signal in [SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP] {
+            assert!(!may_wait(signal, Some(1)) && may_wait(signal, Some(SI_USER)));
+        }
+        assert!(!may_wait(SIGSEGV, None) && !may_wait(SIGTRAP, None));
+        assert!(may_wait(SIGFPE, None) && may_wait(SIGILL, None));
+        for code in [None, Some(SI_USER), Some(libc::SI_KERNEL)] {
+            assert!(may_wait(SIGALRM, code) && may_wait(64, code));
+        }
     }
 }
