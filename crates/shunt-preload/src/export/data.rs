@@ -7,7 +7,7 @@ use libc::{iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, s
 use shunt_engine::Outcome;
 use shunt_engine::io::{self, short};
 
-use crate::call::{alias, export, fail, outcome};
+use crate::call::{alias, cancellable, export, export_cancellable, fail, outcome};
 use crate::next;
 
 /// Exported functions that mostly move one short message: that is tried in a few
@@ -15,8 +15,7 @@ use crate::next;
 macro_rules! export_short {
     ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),*) -> $result:ty
         = $short:expr, $unless_shunted:expr, $engine:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub(super) unsafe extern "C-unwind" fn $name($fd: c_int, $($arg: $type),*) -> $result {
+        cancellable! { $name($fd: c_int, $($arg: $type),*) -> $result {{
             #[inline(never)]
             unsafe extern "C-unwind" fn otherwise($fd: c_int, $($arg: $type),*) -> $result {
                 // SAFETY: as for `export`.
@@ -32,16 +31,13 @@ macro_rules! export_short {
                     }
                 }
             }
-            // SAFETY: as for `export`.
-            unsafe {
-                match $short {
-                    Some(Outcome::Done(n)) => n,
-                    Some(Outcome::Fail(error)) => fail(error),
-                    Some(Outcome::Kernel) => unless_shunted($fd, $($arg),*),
-                    None => otherwise($fd, $($arg),*),
-                }
+            match $short {
+                Some(Outcome::Done(n)) => n,
+                Some(Outcome::Fail(error)) => fail(error),
+                Some(Outcome::Kernel) => unless_shunted($fd, $($arg),*),
+                None => otherwise($fd, $($arg),*),
             }
-        }
+        }} }
     )*};
 }
 
@@ -59,8 +55,7 @@ export_short! {
 /// Exported functions of which the real one is called at once where nothing is shunted.
 macro_rules! export_unless_shunted {
     ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),* $(,)?) -> $result:ty = $unless_shunted:expr, $engine:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub(super) unsafe extern "C-unwind" fn $name($fd: c_int, $($arg: $type),*) -> $result {
+        cancellable! { $name($fd: c_int, $($arg: $type),*) -> $result {{
             #[inline(never)]
             unsafe extern "C-unwind" fn unless_shunted($fd: c_int, $($arg: $type),*) -> $result {
                 // SAFETY: as for `export`.
@@ -71,15 +66,12 @@ macro_rules! export_unless_shunted {
                     }
                 }
             }
-            // SAFETY: as for `export`.
-            unsafe {
-                if short::is_shunted($fd) {
-                    outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*))
-                } else {
-                    unless_shunted($fd, $($arg),*)
-                }
+            if short::is_shunted($fd) {
+                outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*))
+            } else {
+                unless_shunted($fd, $($arg),*)
             }
-        }
+        }} }
     )*};
 }
 
@@ -98,7 +90,7 @@ export_unless_shunted! {
     ) -> ssize_t = |call| short::send_unless_shunted(fd, flags, call), io::sendto;
 }
 
-export! {
+export_cancellable! {
     preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = io::preadv2;
     pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t = io::pwritev2;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = io::recvmsg;
@@ -106,10 +98,14 @@ export! {
     recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
         = io::recvmmsg;
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int = io::sendmmsg;
-    sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t = io::sendfile;
     splice(
         input: c_int, input_offset: *mut loff_t, out: c_int, out_offset: *mut loff_t, length: size_t, flags: c_uint,
     ) -> ssize_t = io::splice;
+}
+
+// Not a cancellation point of libc's.
+export! {
+    sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t = io::sendfile;
 }
 
 // `off_t` has 64 bits on every architecture we build for.
