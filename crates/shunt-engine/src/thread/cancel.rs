@@ -8,6 +8,15 @@ use std::sync::atomic::Ordering;
 use super::identity::PROCESS;
 use crate::real;
 
+/// Whether a call has looked whether its thread is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Test {
+    /// It has not: it returns without having done anything, if it [has to](is_noted).
+    Due,
+    /// It has.
+    Done,
+}
+
 /// Before the real `pthread_cancel`. Relaxed: if the program knows that its request has come before a call of the
 /// other thread, so does the call.
 pub fn note() {
