@@ -81,12 +81,17 @@ macro_rules! export_unless_shunted {
     ($($name:ident($fd:ident: c_int, $($arg:ident: $type:ty),* $(,)?) -> $result:ty = $unless_shunted:expr, $engine:expr;)*) => {$(
         #[unsafe(no_mangle)]
         pub(super) unsafe extern "C-unwind" fn $name($fd: c_int, $($arg: $type),*) -> $result {
+            #[inline(never)]
+            unsafe extern "C-unwind" fn otherwise($fd: c_int, $($arg: $type),*) -> $result {
+                // SAFETY: as for `export`.
+                unsafe { outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)) }
+            }
             #[cold]
             #[inline(never)]
             unsafe extern "C-unwind" fn tested($fd: c_int, $($arg: $type),*) -> $result {
                 cancel::test();
                 // SAFETY: as for `export`.
-                unsafe { outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)) }
+                unsafe { otherwise($fd, $($arg),*) }
             }
             #[inline(never)]
             unsafe extern "C-unwind" fn unless_shunted($fd: c_int, $($arg: $type),*) -> $result {
@@ -94,7 +99,7 @@ macro_rules! export_unless_shunted {
                 unsafe {
                     match $unless_shunted(|| next::$name($fd, $($arg),*)) {
                         Some(n) => n,
-                        None => outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*)),
+                        None => otherwise($fd, $($arg),*),
                     }
                 }
             }
@@ -105,7 +110,7 @@ macro_rules! export_unless_shunted {
                 } else if cancel::is_noted() {
                     tested($fd, $($arg),*)
                 } else {
-                    outcome!($engine($fd, $($arg),*), next::$name($fd, $($arg),*))
+                    otherwise($fd, $($arg),*)
                 }
             }
         }
