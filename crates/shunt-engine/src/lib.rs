@@ -52,4 +52,4 @@ mod wake;
 
 pub use outcome::Outcome;
 pub use sys::is_readable;
-pub use thread::{is_alone, not_alone};
+pub use thread::{cancel, is_alone, not_alone};

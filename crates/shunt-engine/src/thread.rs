@@ -1,11 +1,13 @@
 //! What a thread and its process know of themselves: names for tokens, the process id, and signals seen.
 //!
 //! * [`identity`], [`owner`], [`alone`]: the process, whose its memory is, and how many threads it has.
+//! * [`cancel`]: whether a thread may have been asked to end.
 //! * [`token`], [`lock`]: what a thread holds. [`rest`]: how it waits for another's step.
 //! * [`partner`]: whom a thread calls again and again.
 //! * [`words`], [`signals`], [`undisturbed`], [`under_way`], [`sleep`]: what signal handlers find of a thread.
 
 pub(crate) mod alone;
+pub mod cancel;
 mod identity;
 mod lock;
 mod owner;

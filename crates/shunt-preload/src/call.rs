@@ -90,6 +90,51 @@ macro_rules! export {
 }
 pub(crate) use export;
 
+/// Exported functions that are cancellation points, as libc's are (pthreads(7)): where threads are cancelled at all, a
+/// call begins with a look whether this one is to be, before anything is done. A function of its own does that, so that
+/// the usual call keeps its arguments where they are.
+macro_rules! cancellable {
+    ($($name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty { $call:expr })*) => {$(
+        #[unsafe(no_mangle)]
+        pub(super) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
+            #[inline(always)]
+            unsafe fn at_once($($arg: $type),*) -> $result {
+                #[allow(unused_unsafe)]
+                // SAFETY: the caller keeps the contract of the man page, which is
+                // the engine's and the next function's too.
+                unsafe { $call }
+            }
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C-unwind" fn tested($($arg: $type),*) -> $result {
+                shunt_engine::cancel::test();
+                // SAFETY: as above.
+                unsafe { at_once($($arg),*) }
+            }
+            // SAFETY: as above.
+            unsafe {
+                if shunt_engine::cancel::is_noted() {
+                    return tested($($arg),*);
+                }
+                at_once($($arg),*)
+            }
+        }
+    )*};
+}
+pub(crate) use cancellable;
+
+/// Cancellation points that are otherwise as `export` says.
+macro_rules! export_cancellable {
+    ($($name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty = $engine:expr;)*) => {
+        $crate::call::cancellable! {$(
+            $name($($arg: $type),*) -> $result {
+                $crate::call::outcome!($engine($($arg),*), $crate::next::$name($($arg),*))
+            }
+        )*}
+    };
+}
+pub(crate) use export_cancellable;
+
 /// Other names under which libc exports a function.
 macro_rules! alias {
     ($($name:ident = $target:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {$(

@@ -18,3 +18,4 @@ mod signal;
 mod socket;
 mod stdio;
 mod syscall;
+mod thread;

@@ -220,6 +220,9 @@ next! {
     prlimit64(process: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int
         = sys!(Sysno::prlimit64, process, resource, new, old);
 
+    // Threads.
+    pthread_cancel(thread: libc::pthread_t) -> c_int;
+
     // Modules.
     dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
 

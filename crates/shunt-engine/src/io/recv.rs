@@ -6,6 +6,7 @@ use super::buffer::{MOST, flags_at, header, is_bad, vectored};
 use super::short;
 use super::target::{Target, serve, target};
 use crate::socket::RECEIVER;
+use crate::thread::cancel::Test;
 use crate::{Outcome, real, signal, stream};
 
 /// `read(2)`, beyond what [`short::recv`] does.
@@ -70,7 +71,7 @@ pub unsafe fn recvfrom(
 ) -> Outcome {
     // SAFETY: the caller's promise.
     let any = || unsafe {
-        match short::recv(fd, buffer, length, flags) {
+        match short::recv(fd, buffer, length, flags, Test::Done) {
             None | Some(Outcome::Kernel) => recv(fd, buffer, length, flags),
             Some(outcome) => outcome,
         }

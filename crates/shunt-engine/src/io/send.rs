@@ -7,6 +7,7 @@ use super::buffer::{MOST, flags_at, header, is_bad, sendable, vectored};
 use super::short;
 use super::target::{is_candidate, serve};
 use crate::socket::{SENDER, Socket};
+use crate::thread::cancel::Test;
 use crate::{Outcome, control, real, stream};
 
 /// `write(2)`, beyond what [`short::send`] does.
@@ -101,7 +102,7 @@ pub unsafe fn sendto(
     }
     // SAFETY: the caller's promise.
     unsafe {
-        match short::send(fd, buffer, length, flags) {
+        match short::send(fd, buffer, length, flags, Test::Done) {
             None | Some(Outcome::Kernel) => send(fd, buffer, length, flags),
             Some(outcome) => outcome,
         }

@@ -8,6 +8,7 @@ use super::target::call_unless_shunted;
 use crate::Outcome;
 use crate::socket::{RECEIVER, SENDER, Socket, Stage};
 use crate::stream::{Conn, small};
+use crate::thread::cancel::{self, Test};
 
 /// Does what [`send`](super::send()) and [`write`](super::write) do, if the message is short and
 /// all is as usual. `None` and [`Outcome::Kernel`]: nothing has been done. The latter says that
@@ -18,8 +19,9 @@ pub unsafe fn send(
     buffer: *const c_void,
     length: size_t,
     flags: c_int,
+    test: Test,
 ) -> Option<Outcome> {
-    let conn = match usual(fd, buffer, length) {
+    let conn = match usual(fd, buffer, length, test) {
         Ok(conn) => conn,
         Err(outcome) => return outcome,
     };
@@ -47,8 +49,9 @@ pub unsafe fn recv(
     buffer: *mut c_void,
     length: size_t,
     flags: c_int,
+    test: Test,
 ) -> Option<Outcome> {
-    let conn = match usual(fd, buffer, length) {
+    let conn = match usual(fd, buffer, length, test) {
         Ok(conn) => conn,
         Err(outcome) => return outcome,
     };
@@ -81,16 +84,21 @@ pub fn receive_unless_shunted(fd: c_int, call: impl FnOnce() -> isize) -> Option
 }
 
 /// The shunted connection that `fd` names, if a program can have such a buffer; else what the call
-/// returns: [`Outcome::Kernel`] where `fd` is not shunted, `None` otherwise.
+/// returns: [`Outcome::Kernel`] where `fd` is not shunted (the real call looks itself whether the thread is to end), `None`
+/// otherwise.
 #[inline(always)]
 fn usual(
     fd: c_int,
     buffer: *const c_void,
     length: size_t,
+    test: Test,
 ) -> Result<Conn<'static>, Option<Outcome>> {
     let socket = Socket::of(fd).ok_or(Some(Outcome::Kernel))?;
     if socket.stage() != Stage::Attached {
         return Err(Some(Outcome::Kernel));
+    }
+    if test == Test::Due && cancel::is_noted() {
+        return Err(None);
     }
     let conn = Conn::new(socket, fd).ok_or(None)?;
     if is_bad(buffer, length) {

@@ -15,6 +15,7 @@ pub(super) static PROCESS: Process = Process {
     used: AtomicBool::new(false),
     lent: AtomicBool::new(false),
     joined: AtomicBool::new(false),
+    cancels: AtomicBool::new(false),
     mark: AtomicPtr::new(std::ptr::null_mut()),
 };
 
@@ -28,6 +29,8 @@ pub(super) struct Process {
     pub(super) lent: AtomicBool,
     /// A thread of which libc knows nothing may run on this memory at the same time.
     pub(super) joined: AtomicBool,
+    /// A thread has been asked to end ([`super::cancel`]).
+    pub(super) cancels: AtomicBool,
     /// The mark by which [`super::owner`] knows the process; null: there is none yet.
     pub(super) mark: AtomicPtr<AtomicU32>,
 }

@@ -7,11 +7,15 @@ use std::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use shunt_engine::life;
 
-use crate::call::{alias, export, making, outcome, quietly};
+use crate::call::{alias, export, export_cancellable, making, outcome, quietly};
 use crate::next;
 
-export! {
+export_cancellable! {
+    // One that is cancelled has closed nothing, and the connection is as it was.
     close(fd: c_int) -> c_int = life::close;
+}
+
+export! {
     close_range(first: c_uint, last: c_uint, flags: c_uint) -> c_int = life::close_range;
     // Variadic in C. A caller that omits the argument leaves garbage in its
     // register, which the commands without an argument ignore.

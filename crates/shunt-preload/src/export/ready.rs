@@ -6,10 +6,10 @@ use std::ptr;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 use shunt_engine::{Outcome, ready};
 
-use crate::call::{alias, export, making, quietly};
+use crate::call::{alias, export, export_cancellable, making, quietly};
 use crate::next;
 
-export! {
+export_cancellable! {
     poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = ready::poll;
     ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = ready::ppoll;
     select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int
@@ -18,13 +18,16 @@ export! {
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int = ready::pselect;
-    epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int = ready::epoll_ctl;
     epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int = wait_unmasked;
     epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int, mask: *const sigset_t) -> c_int
         = ready::epoll_wait;
     epoll_pwait2(
         set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t,
     ) -> c_int = ready::epoll_pwait2;
+}
+
+export! {
+    epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int = ready::epoll_ctl;
 }
 
 alias! {

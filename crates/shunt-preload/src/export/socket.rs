@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 use shunt_engine::{Outcome, life};
 
-use crate::call::{alias, errno, export, fail, making, quietly, quietly_with};
+use crate::call::{alias, cancellable, errno, export, fail, making, quietly, quietly_with};
 use crate::next;
 
 #[inline(always)]
@@ -100,43 +100,20 @@ unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn connect(
-    fd: c_int,
-    address: *const sockaddr,
-    length: socklen_t,
-) -> c_int {
-    // SAFETY: the caller keeps the function's contract.
-    unsafe { connecting(fd, address, length, || next::connect(fd, address, length)) }
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: no memory is involved.
     listening(fd, || unsafe { next::listen(fd, backlog) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept(
-    fd: c_int,
-    address: *mut sockaddr,
-    length: *mut socklen_t,
-) -> c_int {
-    // SAFETY: the caller keeps the function's contract.
-    unsafe { accepting(fd, address, length, 0, || next::accept(fd, address, length)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept4(
-    fd: c_int,
-    address: *mut sockaddr,
-    length: *mut socklen_t,
-    flags: c_int,
-) -> c_int {
-    // SAFETY: the caller keeps the function's contract.
-    unsafe {
-        accepting(fd, address, length, flags, || {
-            next::accept4(fd, address, length, flags)
-        })
+cancellable! {
+    connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+        connecting(fd, address, length, || next::connect(fd, address, length))
+    }
+    accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+        accepting(fd, address, length, 0, || next::accept(fd, address, length))
+    }
+    accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+        accepting(fd, address, length, flags, || next::accept4(fd, address, length, flags))
     }
 }
 

@@ -1,0 +1,262 @@
+// Threads are cancelled in calls that need not sleep: before the call has done anything (pthreads(7)).
+// path: shunted 20%
+// timeout: 30
+#include "diff.h"
+#include <pthread.h>
+
+enum { TURNS = 200, CALLS_BEFORE = 1000, CALLS_AFTER = 100000, READINESS_CALLS = 7 };
+
+// Both ways in small pieces, so that it is shunted in the default mode, too.
+static void converse(struct end *e)
+{
+    char buf[64];
+    int good = 0;
+    for (int i = 0; i < TURNS; i++) {
+        AT(C) fill(buf, 64, i, 1), put(FD, buf, 64);
+        AT(S) good += get(FD, buf, 64) == 64 && check(buf, 64, i, 1) < 0, fill(buf, 64, i, 2), put(FD, buf, 64);
+        AT(C) good += get(FD, buf, 64) == 64 && check(buf, 64, i, 2) < 0;
+    }
+    say(e, "right: %d", good);
+}
+
+// What a call may need beside the connection.
+struct things {
+    int set, pipe[2], listener;
+};
+
+static const char *call_name;
+
+// Makes a call that need not sleep: there are six bytes to read, and there is room.
+static long make(struct end *e, struct things *t, int which)
+{
+    char buf[8] = "xyz";
+    struct iovec part = {buf, 3};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct mmsghdr many = {.msg_hdr = message};
+    struct pollfd p = {FD, POLLIN | POLLOUT, 0};
+    struct epoll_event event;
+    struct timespec now = {0, 0};
+    struct timeval at_once = {0, 0};
+    union address address;
+    socklen_t size = target(e->fam, e->port, &address);
+    fd_set reads;
+    int type;
+    FD_ZERO(&reads);
+    FD_SET(FD, &reads);
+    enum { BEFORE = __COUNTER__ };
+#define MAKE(call) case __COUNTER__ - BEFORE - 1: call_name = #call; return call
+    switch (which) {
+        MAKE(poll(&p, 1, 0));
+        MAKE(ppoll(&p, 1, &now, NULL));
+        MAKE(select(FD + 1, &reads, NULL, NULL, &at_once));
+        MAKE(pselect(FD + 1, &reads, NULL, NULL, &now, NULL));
+        MAKE(epoll_wait(t->set, &event, 1, 0));
+        MAKE(epoll_pwait(t->set, &event, 1, 0, NULL));
+        MAKE(epoll_pwait2(t->set, &event, 1, &now, NULL));
+        MAKE(read(FD, buf, 3));
+        MAKE(readv(FD, &part, 1));
+        MAKE(recv(FD, buf, 3, 0));
+        MAKE(recv(FD, buf, 3, MSG_DONTWAIT));
+        MAKE(recvfrom(FD, buf, 3, 0, NULL, NULL));
+        MAKE(recvmsg(FD, &message, 0));
+        MAKE(recvmmsg(FD, &many, 1, 0, NULL));
+        MAKE(preadv2(FD, &part, 1, -1, 0));
+        MAKE(write(FD, buf, 3));
+        MAKE(writev(FD, &part, 1));
+        MAKE(send(FD, buf, 3, MSG_NOSIGNAL));
+        MAKE(sendto(FD, buf, 3, MSG_NOSIGNAL, NULL, 0));
+        MAKE(sendmsg(FD, &message, MSG_NOSIGNAL));
+        MAKE(sendmmsg(FD, &many, 1, MSG_NOSIGNAL));
+        MAKE(pwritev2(FD, &part, 1, -1, 0));
+        MAKE(splice(t->pipe[0], NULL, FD, NULL, 3, 0));
+        MAKE(splice(FD, NULL, t->pipe[1], NULL, 3, 0));
+        MAKE(connect(FD, &address.sa, size));
+        MAKE(accept(t->listener, NULL, NULL));
+        MAKE(accept4(t->listener, NULL, NULL, SOCK_CLOEXEC));
+        MAKE(close(FD));
+        // No cancellation points.
+        MAKE(getsockopt(FD, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){sizeof type}));
+        MAKE(setsockopt(FD, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)));
+        MAKE(epoll_ctl(t->set, EPOLL_CTL_MOD, FD, &(struct epoll_event){.events = EPOLLIN}));
+        MAKE(ioctl(FD, FIONREAD, &type));
+        default: call_name = NULL; return 0;
+    }
+}
+
+struct doomed {
+    struct end *e;
+    struct things *things;
+    int which;
+    long result;
+    int error;
+    _Atomic int calls, is_asked;
+};
+
+// Its request waits: the thread asks for its own end, and the next cancellation point is the call.
+static void *asked_before(void *arg)
+{
+    struct doomed *d = arg;
+    pthread_cancel(pthread_self());
+    d->result = make(d->e, d->things, d->which);
+    d->error = d->result < 0 ? errno : 0;
+    return NULL;
+}
+
+static int run(struct doomed *d, void *(*body)(void *))
+{
+    struct end *e = d->e;
+    pthread_t thread;
+    void *result;
+    MUST(pthread_create(&thread, NULL, body, d));
+    MUST(pthread_join(thread, &result));
+    return result == PTHREAD_CANCELED;
+}
+
+static void open_things(struct end *e, struct things *t)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    int port;
+    t->set = MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(epoll_ctl(t->set, EPOLL_CTL_ADD, FD, &event));
+    MUST(pipe2(t->pipe, O_CLOEXEC));
+    MUST(write(t->pipe[1], "xyz", 3));
+    t->listener = tcp_listener(e->fam, SOCK_NONBLOCK | SOCK_CLOEXEC, 1, &port);
+}
+
+static void close_things(struct things *t)
+{
+    close(t->set), close(t->pipe[0]), close(t->pipe[1]), close(t->listener);
+}
+
+// Each call, by a thread that has been asked to end: nothing of it happens.
+static void before_any(struct end *e)
+{
+    char buf[16];
+    converse(e);
+    AT(S) T(send(FD, "abcdef", 6, 0));
+    AT(C) {
+        struct things things;
+        await_bytes(e, FD, 6);
+        open_things(e, &things);
+        for (int which = 0; call_name || which == 0; which++) {
+            struct doomed d = {.e = e, .things = &things, .which = which};
+            int is_cancelled = run(&d, asked_before);
+            if (!call_name)
+                continue;
+            if (is_cancelled)
+                say(e, "%s: cancelled", call_name);
+            else
+                say(e, "%s: %ld %s", call_name, d.result, errname(d.error));
+        }
+        close_things(&things);
+        T(recv(FD, buf, 16, 0));
+        T(send(FD, "end", 3, 0));
+    }
+    AT(S) T(recv(FD, buf, 16, 0));
+}
+
+static void *refuses(void *arg)
+{
+    struct doomed *d = arg;
+    struct end *e = d->e;
+    char buf[8];
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    pthread_cancel(pthread_self());
+    T(recv(FD, buf, 3, 0));
+    T(send(FD, "abc", 3, 0));
+    T(write(FD, "def", 3));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+    T(send(FD, "ghi", 3, 0));
+    return NULL;
+}
+
+// A thread that refuses to end makes its calls; once it does not refuse any more, the next one ends it.
+static void refused(struct end *e)
+{
+    char buf[16];
+    converse(e);
+    AT(S) T(send(FD, "xyz123", 6, 0));
+    AT(C) {
+        struct doomed d = {.e = e};
+        await_bytes(e, FD, 6);
+        int is_cancelled = run(&d, refuses);
+        say(e, "cancelled: %d", is_cancelled);
+        T(recv(FD, buf, 16, 0));
+        T(send(FD, "end", 3, 0));
+    }
+    AT(S) await_bytes(e, FD, 9), T(recv(FD, buf, 16, 0));
+}
+
+static void clean_up(void *arg)
+{
+    struct end *e = arg;
+    char buf[8];
+    T(recv(FD, buf, 8, 0));
+    T(send(FD, "bye", 3, MSG_NOSIGNAL));
+}
+
+static void *closes(void *arg)
+{
+    struct doomed *d = arg;
+    struct end *e = d->e;
+    pthread_cleanup_push(clean_up, e);
+    pthread_cancel(pthread_self());
+    T(close(FD));
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+// A close that is cancelled has closed nothing: the clean-up finds the connection as it was.
+static void in_close(struct end *e)
+{
+    char buf[8];
+    converse(e);
+    AT(S) T(send(FD, "abc", 3, 0));
+    AT(C) {
+        struct doomed d = {.e = e};
+        await_bytes(e, FD, 3);
+        int is_cancelled = run(&d, closes);
+        say(e, "cancelled: %d, open: %d", is_cancelled, fcntl(FD, F_GETFD) >= 0);
+    }
+    AT(S) T(recv(FD, buf, 8, 0));
+}
+
+// Makes one call again and again; a hundred thousand times more after it has been asked to end.
+static void *busy(void *arg)
+{
+    struct doomed *d = arg;
+    for (int after = 0; after < CALLS_AFTER; after += d->is_asked) {
+        make(d->e, d->things, d->which);
+        d->calls++;
+    }
+    return NULL;
+}
+
+// Of the calls that a thread makes without sleep, the next one after the request ends it.
+static void by_another(struct end *e)
+{
+    char buf[16];
+    converse(e);
+    AT(S) T(send(FD, "abcdef", 6, 0));
+    AT(C) {
+        struct things things;
+        await_bytes(e, FD, 6);
+        open_things(e, &things);
+        for (int which = 0; which < READINESS_CALLS; which++) {
+            struct doomed d = {.e = e, .things = &things, .which = which};
+            pthread_t thread;
+            void *result;
+            MUST(pthread_create(&thread, NULL, busy, &d));
+            while (d.calls < CALLS_BEFORE)
+                sched_yield();
+            pthread_cancel(thread);
+            d.is_asked = 1;
+            MUST(pthread_join(thread, &result));
+            say(e, "%s, again and again: %s", call_name, result == PTHREAD_CANCELED ? "cancelled" : "not cancelled");
+        }
+        close_things(&things);
+        T(recv(FD, buf, 16, 0));
+    }
+}
+
+DIFF_MAIN(CASE(before_any, ALL), CASE(refused, 0), CASE(in_close, COLD), CASE(by_another, BUSY))
