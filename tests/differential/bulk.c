@@ -4,6 +4,7 @@
 // variant: lfs -D_FILE_OFFSET_BITS=64
 // variant: syscall -DVIA_SYSCALL
 #include "diff.h"
+#include "pest.h"
 
 static int file_of(size_t n, unsigned seed)
 {
@@ -384,6 +385,170 @@ static void splice_sleeps(struct end *e)
     }
 }
 
+struct reader {
+    int fd, pipe[2];
+    size_t n;
+    unsigned char bytes[6000];
+};
+
+static void *splices(void *arg)
+{
+    struct reader *r = arg;
+    while (r->n < sizeof r->bytes) {
+        ssize_t in = splice(r->fd, NULL, r->pipe[1], NULL, 100, 0);
+        if (in <= 0)
+            break;
+        r->n += get(r->pipe[0], r->bytes + r->n, in);
+    }
+    return NULL;
+}
+
+static void *receives(void *arg)
+{
+    struct reader *r = arg;
+    while (r->n < sizeof r->bytes) {
+        ssize_t in = recv(r->fd, r->bytes + r->n, sizeof r->bytes - r->n < 100 ? sizeof r->bytes - r->n : 100, 0);
+        if (in <= 0)
+            break;
+        r->n += in;
+    }
+    return NULL;
+}
+
+// Two threads take from one connection, at least one of them by splice: each byte goes to one of them.
+static void spliced_beside(struct end *e, void *(*other)(void *))
+{
+    enum { MUCH = 6000 };
+    static struct reader r[2];
+    if (e->role == S) {
+        pthread_t t[2];
+        size_t counts[256] = {0}, wrong = 0;
+        for (int i = 0; i < 2; i++) {
+            r[i].fd = FD, r[i].n = 0;
+            MUST(pipe2(r[i].pipe, O_CLOEXEC));
+            MUST(pthread_create(&t[i], NULL, i ? other : splices, &r[i]));
+        }
+        for (int i = 0; i < 2; i++) {
+            pthread_join(t[i], NULL);
+            close(r[i].pipe[0]), close(r[i].pipe[1]);
+            for (size_t k = 0; k < r[i].n; k++)
+                counts[r[i].bytes[k]]++;
+        }
+        for (int i = 0; i < 256; i++)
+            wrong += counts[i] != (size_t)(MUCH / 256 + (i < MUCH % 256));
+        say(e, "%zu bytes, %zu values lost or twice", r[0].n + r[1].n, wrong);
+    } else {
+        for (int i = 0; i < MUCH; i++) {
+            put(FD, &(unsigned char){i}, 1);
+            if (i % 7 == 0)
+                sched_yield();
+            if (i % 50 == 0)
+                nap();
+        }
+        shutdown(FD, SHUT_WR);
+    }
+}
+static void splices_beside_splice(struct end *e) { spliced_beside(e, splices); }
+static void splices_beside_receiver(struct end *e) { spliced_beside(e, receives); }
+
+// A call that has sent a part returns it after any handler; the kernel restarts only one that has sent nothing.
+static void restarted_after_a_part(struct end *e)
+{
+    const size_t n = 64 << 20;
+    size_t total = 0;
+    AT(C) {
+        struct pest pest;
+        int file = memfd_create("file", MFD_CLOEXEC);
+        MUST(ftruncate(file, n));
+        handle(SIGUSR1, count_hit, SA_RESTART);
+        pest_start(e, &pest, SIGUSR1, 1, 0);
+        total = MUST(sendfile(FD, file, NULL, n));
+        pest_end(&pest);
+        say(e, "a part %d", total > 0 && total < n);
+        close(file);
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) {
+        unsigned char *buf = scratch();
+        size_t done = 0;
+        while (done < total) {
+            ssize_t r = recv(FD, buf, total - done < SCRATCH ? total - done : SCRATCH, 0);
+            if (r <= 0)
+                break;
+            done += r;
+        }
+        say(e, "all %d", done == total);
+    }
+}
+
+// The same of messages: one of nothing was sent.
+static void restarted_after_a_message(struct end *e)
+{
+    size_t total = 0;
+    AT(C) {
+        struct iovec v = {"abc", 3};
+        struct mmsghdr m[2] = {{{.msg_iov = &v}, 1}, {{.msg_iov = &v, .msg_iovlen = 1}, 1}};
+        handle(SIGUSR1, count_hit, SA_RESTART);
+        total = stuff_for_good(e, FD, 5);
+        PESTERED(sendmmsg(FD, m, 2, 0), SIGUSR1, 1);
+        say(e, "length %u", m[0].msg_len);
+    }
+    share(e, C, &total, sizeof total);
+    AT(S) drain(e, FD, total, 5);
+}
+
+#ifndef VIA_SYSCALL
+struct doomed {
+    int from, to;
+    pid_t tid;
+};
+
+static void *splices_for_ever(void *arg)
+{
+    struct doomed *d = arg;
+    __atomic_store_n(&d->tid, syscall(SYS_gettid), __ATOMIC_RELEASE);
+    splice(d->from, NULL, d->to, NULL, 1000, 0);
+    return NULL;
+}
+
+static void cancel(struct end *e, int from, int to)
+{
+    struct doomed d = {.from = from, .to = to};
+    pthread_t t;
+    void *result;
+    MUST(pthread_create(&t, NULL, splices_for_ever, &d));
+    while (!__atomic_load_n(&d.tid, __ATOMIC_ACQUIRE))
+        nap();
+    await_sleep(e, e->pid, d.tid);
+    pthread_cancel(t);
+    pthread_join(t, &result);
+    say(e, "cancelled: %d", result == PTHREAD_CANCELED);
+}
+
+// A thread is cancelled in splice while it waits for the pipe: one that is empty, then one that is full.
+static void cancelled_at_pipe(struct end *e)
+{
+    AT(C) T(send(FD, "abc", 3, 0));
+    AT(S) {
+        int p[2];
+        await_bytes(e, FD, 3);
+        MUST(pipe2(p, O_CLOEXEC));
+        cancel(e, p[0], FD);
+        nonblocking(p[1], 1);
+        while (write(p[1], scratch(), 4096) > 0)
+            ;
+        nonblocking(p[1], 0);
+        cancel(e, FD, p[1]);
+        close(p[0]), close(p[1]);
+        T(recv(FD, (char[8]){0}, 8, 0));
+        T(send(FD, "def", 3, 0));
+    }
+    AT(C) T(recv(FD, (char[8]){0}, 8, 0));
+}
+#else
+static void cancelled_at_pipe(struct end *e) { say(e, "not by syscall"); }
+#endif
+
 // A proxy's loop: socket to pipe to socket, and back to the sender.
 static void spliced_echo(struct end *e)
 {
@@ -502,5 +667,7 @@ DIFF_MAIN(CASE(whole_file, TWO | COLD), CASE(parts_of_a_file, ALL | COLD), CASE(
           CASE(wrong_ends, COLD), CASE(reset_under_sender, TWO | COLD), CASE(file_after_reset, COLD),
           CASE(pipe_after_reset, COLD), CASE(file_after_close, COLD), CASE(pipe_after_close, COLD),
           CASE(file_is_the_socket, COLD), CASE(file_when_full, COLD), CASE(file_to_ended, 0), CASE(pipes, ALL | COLD), CASE(splice_sleeps, TWO | COLD),
+          CASE(splices_beside_splice, TWO | COLD), CASE(splices_beside_receiver, TWO | COLD), CASE(restarted_after_a_part, COLD),
+          CASE(restarted_after_a_message, STEADY), CASE(cancelled_at_pipe, COLD),
           CASE(spliced_echo, SPLIT | COLD), CASE(thousand_pieces, COLD), CASE(one_way, TWO | COLD),
           CASE(both_ways, TWO | ALL | COLD))

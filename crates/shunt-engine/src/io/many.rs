@@ -314,7 +314,8 @@ unsafe fn send_each(
         // SAFETY: the caller's promise; it can be read.
         let (header, sent) = unsafe {
             let header = (&raw const (*one).msg_hdr).read_unaligned();
-            let sent = match send_one(conn, stay, &header, flags) {
+            let behind = if i > 0 { stream::MSG_BEHIND } else { 0 };
+            let sent = match send_one(conn, stay, &header, flags | behind) {
                 Outcome::Done(n) => tell_length(one, n),
                 other => other,
             };

@@ -9,8 +9,8 @@ use crate::Outcome;
 use crate::sys::Errno;
 use crate::thread::signals::{self, Seen};
 
-/// A flag of our own, which the kernel ignores: the call (`recvmmsg`) has received messages before this one. So any signal
-/// handler ends it, as if it had received a part.
+/// A flag of our own, which the kernel ignores: the call (`recvmmsg`, `sendmmsg`) has moved messages before this one. So any
+/// signal handler ends it, as if it had moved a part.
 pub(crate) const MSG_BEHIND: c_int = 0x1000_0000;
 
 /// See the module.

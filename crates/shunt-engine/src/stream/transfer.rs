@@ -2,29 +2,28 @@
 //! kernel copies from and to the ring itself; where a buffer is needed it is
 //! small, since threads have small stacks.
 
-use libc::{c_int, c_uint, iovec};
+use libc::{c_int, c_uint, iovec, pollfd, timespec};
 use shunt_abi::Reason;
-use shunt_shm::slot::{self, Way};
+use shunt_shm::slot;
 use std::mem::MaybeUninit;
 
 use super::errors::keep_error;
 use super::real_call::by_kernel;
 use super::send::{allowed, goes_by_ring};
-use super::wait::{Stay, wait};
+use super::wait::{Stay, TURN, Waited, wait};
 use super::want::{Deadline, Want};
-use super::{Conn, leave_ring, owed, receive, recv, send};
+use super::{Conn, leave_ring, receive_in, recv, send};
 use crate::socket::bump;
 use crate::sys::{self, Errno};
+use crate::thread::sleep::Sleep;
 use crate::thread::{give, signals};
 use crate::{Outcome, real};
 
-/// Bytes that the kernel puts into the ring, or takes from it, at a time.
+/// Bytes that the kernel puts into the ring at a time.
 const STEP: usize = 32 << 10;
 /// Bytes that go by way of a buffer, at a time.
-const CHUNK: usize = 1 << 10;
+pub(super) const CHUNK: usize = 1 << 10;
 const SPLICE_F_NONBLOCK: c_uint = 2;
-
-type Chunk = [MaybeUninit<u8>; CHUNK];
 
 /// Where the bytes come from: a file, or a pipe.
 trait Source {
@@ -116,12 +115,36 @@ impl Pipe {
             if !(waits && self.waits) {
                 return Err(libc::EAGAIN);
             }
+            // A handler that runs from here on ends the sleep.
+            let looked = signals::now();
             if self.seen.interrupting_since() {
                 return Err(libc::EINTR);
             }
-            now = sys::poll_ms(self.fd, self.events, 1_000_000_000);
+            self.sleep(looked);
+            now = sys::ready(self.fd, self.events);
         }
         Ok(now)
+    }
+
+    /// Sleeps until the pipe may be ready, or a handler has run since `looked`. `splice(2)` is a cancellation point.
+    fn sleep(&self, looked: signals::Seen) {
+        let mut pipe = [pollfd {
+            fd: self.fd,
+            events: self.events,
+            revents: 0,
+        }];
+        // SAFETY: no mask.
+        let poll = |fds: &mut [_], time| unsafe {
+            Sleep::poll(fds, time, std::ptr::null(), looked, &|| ())
+        };
+        if poll(&mut pipe, None) == Err(libc::EINVAL) {
+            // The process may poll nothing (`RLIMIT_NOFILE` is 0): the caller looks from time to time.
+            let turn = timespec {
+                tv_sec: 0,
+                tv_nsec: TURN as i64,
+            };
+            let _ = poll(&mut [], Some(turn));
+        }
     }
 }
 
@@ -252,8 +275,11 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
             // The kernel's own call, which has moved something, is in it already.
             Ok(Put::Full) if done > 0 && !stay.enter(conn) => break,
             Ok(Put::Full) => {
-                if let Err(errno) = wait(conn, Want::Room, &mut deadline, stay, seen) {
-                    return so_far(done, Outcome::Fail(errno));
+                match wait(conn, Want::Room, &mut deadline, stay, seen) {
+                    // The kernel restarts no call that has moved something.
+                    Ok(Waited::Anew) if done > 0 => break,
+                    Ok(_) => {}
+                    Err(errno) => return so_far(done, Outcome::Fail(errno)),
                 }
             }
             // If the source has ended, the kernel finds that first, and leaves the connection's
@@ -356,7 +382,12 @@ fn send_off_ring(
 
 /// Moves up to `count` bytes from the connection to the pipe `out`.
 pub(crate) fn splice_out(conn: &Conn, out: c_int, count: usize, flags: c_uint) -> Outcome {
+    Stay::during(|stay| splice_out_in(conn, out, count, flags, stay))
+}
+
+fn splice_out_in(conn: &Conn, out: c_int, count: usize, flags: c_uint, stay: &Stay) -> Outcome {
     let pipe = Pipe::new(out, libc::POLLOUT, flags);
+    let write = |from, n| sys::write_now(out, from, n);
     let mut done = 0;
     while done < count {
         match pipe.ready(done == 0) {
@@ -365,110 +396,70 @@ pub(crate) fn splice_out(conn: &Conn, out: c_int, count: usize, flags: c_uint) -
             Ok(_) => {}
             Err(errno) => return so_far(done, Outcome::Fail(errno)),
         }
-        match drain(conn, out, (count - done).min(STEP)) {
-            Ok(0) => {}
-            Ok(n) => {
-                conn.tell_room();
-                done += n;
-                continue;
+        let mut moved = recv::drain(conn, count - done, &write);
+        if moved == Ok(0) {
+            let here = stay.at(conn);
+            // An error that nobody has asked for stays in the kernel, also for relatives since a fork.
+            if done > 0 && sys::ready(here.fd, 0) & libc::POLLERR != 0 && recv::unread(&here) == 0 {
+                break;
             }
+            moved = match look(conn, done == 0, stay) {
+                Outcome::Done(0) => break,
+                Outcome::Done(_) => recv::pass_on(conn, count - done, &write, stay),
+                // A short count tells the program that it has everything.
+                Outcome::Kernel if done > 0 => match move_from_kernel(conn, out, count - done) {
+                    Outcome::Done(n @ 1..) => Ok(n as usize),
+                    outcome => return so_far_of(conn, done, outcome),
+                },
+                outcome => return so_far_of(conn, done, outcome),
+            };
+        }
+        match moved {
+            Ok(n) => done += n,
             // Another writer was faster.
-            Err(libc::EAGAIN) => continue,
+            Err(libc::EAGAIN) => {}
             Err(errno) => return so_far(done, Outcome::Fail(errno)),
-        }
-        // An error that nobody has asked for stays in the kernel, also for relatives since a fork.
-        if done > 0 && sys::ready(conn.fd, 0) & libc::POLLERR != 0 && recv::unread(conn) == 0 {
-            break;
-        }
-        match move_chunk(conn, out, count - done, done == 0) {
-            Ok(None) => break,
-            Ok(Some(n)) => done += n,
-            Err(outcome) => return so_far_of(conn, done, outcome),
         }
     }
     Outcome::Done(done as isize)
 }
 
-/// Lets the kernel take bytes from the ring; 0 if there are none, or the direction is not on the
-/// ring.
-fn drain(conn: &Conn, out: c_int, most: usize) -> Result<usize, Errno> {
-    let token = &conn.pair.own.receiving.token;
-    if !conn.take(token) {
-        return Ok(0);
-    }
-    let drained = if conn.way_in() == Way::Ring && !owed::is_withdrawn(conn) {
-        let consumer = conn.consumer();
-        // A receive will say what is wrong with the ring.
-        let write = |from, n| sys::write_now(out, from, n);
-        consumer.drain(most, write).unwrap_or(Ok(0))
-    } else {
-        Ok(0)
-    };
-    bump(&conn.socket.rx.ring_bytes, drained.unwrap_or(0) as u64);
-    give(token);
-    drained
+/// Looks for a byte to receive, and waits for it if the call may.
+fn look(conn: &Conn, waits: bool, stay: &Stay) -> Outcome {
+    let mut byte = 0u8;
+    let part = [iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    }];
+    let wait = if waits { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: a byte of our own.
+    unsafe { receive_in(conn, &part, libc::MSG_PEEK | wait, stay) }
 }
 
-/// Moves bytes by way of a buffer, and waits for a first byte if the call may. `None` at the end of
-/// the stream.
-fn move_chunk(
-    conn: &Conn,
-    out: c_int,
-    count: usize,
-    waits: bool,
-) -> Result<Option<usize>, Outcome> {
-    let mut chunk: Chunk = [MaybeUninit::uninit(); CHUNK];
-    // Look first, so that what the pipe does not take stays in the stream.
-    let wait = if waits { 0 } else { libc::MSG_DONTWAIT };
+/// Moves what the kernel has, in the middle of a call: other readers take from there without the token. So these bytes are
+/// received first, and then go to the pipe, even if another writer has filled it since it was found ready.
+#[cold]
+fn move_from_kernel(conn: &Conn, out: c_int, count: usize) -> Outcome {
+    let mut chunk = [MaybeUninit::<u8>::uninit(); CHUNK];
     let part = [iovec {
         iov_base: chunk.as_mut_ptr().cast(),
         iov_len: count.min(CHUNK),
     }];
     // SAFETY: our own buffer.
-    let seen = unsafe {
-        match receive(conn, &part, libc::MSG_PEEK | wait) {
-            // A short count tells the program that it has everything.
-            Outcome::Kernel if !waits => recv::by_kernel_now(conn, &part, libc::MSG_PEEK),
-            outcome => outcome,
-        }
+    let received = unsafe { recv::by_kernel_now(conn, &part, 0) };
+    let Outcome::Done(n) = received else {
+        return received;
     };
-    let n = match seen {
-        Outcome::Done(0) => return Ok(None),
-        Outcome::Done(n) => n as usize,
-        other => return Err(other),
-    };
-    let written = match sys::write_now(out, chunk.as_ptr().cast(), n) {
-        Ok(n) => n,
-        Err(libc::EAGAIN) => return Ok(Some(0)),
-        Err(errno) => return Err(Outcome::Fail(errno)),
-    };
-    take_seen(conn, &mut chunk[..written]);
-    Ok(Some(written))
-}
-
-/// Receives the bytes that a look has seen, also if the direction has changed its way since and TCP
-/// is still to bring them.
-fn take_seen(conn: &Conn, chunk: &mut [MaybeUninit<u8>]) {
-    let mut taken = 0;
-    while taken < chunk.len() {
-        let part = [iovec {
-            iov_base: chunk[taken..].as_mut_ptr().cast(),
-            iov_len: chunk.len() - taken,
-        }];
-        // SAFETY: our own buffer.
-        let received = unsafe {
-            match receive(conn, &part, libc::MSG_DONTWAIT) {
-                Outcome::Kernel => recv::by_kernel_now(conn, &part, 0),
-                outcome => outcome,
+    let mut rest = &chunk[..n as usize];
+    while !rest.is_empty() {
+        match sys::write_now(out, rest.as_ptr().cast(), rest.len()) {
+            Ok(written) => rest = &rest[written..],
+            Err(libc::EAGAIN) => {
+                sys::poll_ms(out, libc::POLLOUT, 1_000_000_000);
             }
-        };
-        match received {
-            Outcome::Done(n @ 1..) => taken += n as usize,
-            // The peer may be held up in the middle of sending them.
-            Outcome::Fail(libc::EAGAIN | libc::EINTR) => {
-                sys::poll_ms(-1, 0, 1);
-            }
-            _ => return,
+            // Nobody reads there any more.
+            Err(errno) => return Outcome::Fail(errno),
         }
     }
+    received
 }

@@ -10,6 +10,7 @@ use crate::iov::Cursor;
 use crate::socket::SENDER;
 use crate::stream::Conn;
 use crate::stream::aside::{end_by_kernel, tell_kernel_of_end};
+use crate::stream::attempt::MSG_BEHIND;
 use crate::stream::errors::{keep_error, note_reset, reset_if_died, take_error};
 use crate::stream::proposal::propose;
 use crate::stream::wait::timeout;
@@ -75,15 +76,15 @@ pub(super) unsafe fn through_kernel(
         let mut message: msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = rest.as_mut_ptr();
         message.msg_iovlen = count;
-        // A call that has sent something does not raise SIGPIPE: the next call reports the end.
-        let silent = if cursor.done() > 0 {
-            libc::MSG_NOSIGNAL
+        // A call that has sent something does not raise SIGPIPE: the next call reports the end. And any handler ends it.
+        let behind = if cursor.done() > 0 {
+            libc::MSG_NOSIGNAL | MSG_BEHIND
         } else {
             0
         };
         hesitate();
         // SAFETY: the caller's promise.
-        let sent = unsafe { send_message(conn, &message, flags | silent, seen) };
+        let sent = unsafe { send_message(conn, &message, flags | behind, seen) };
         conn.socket.tx.kernel_calls.fetch_add(1, Ordering::Relaxed);
         match sent {
             Err(errno) => {
@@ -127,7 +128,8 @@ unsafe fn send_message(
             Err(libc::EINTR) if looked.any_since() => {}
             sent => return sent,
         }
-        if waits && is_interrupted(timeout(conn, Want::Room), seen) {
+        let is_behind = flags & MSG_BEHIND != 0;
+        if waits && (is_behind || is_interrupted(timeout(conn, Want::Room), seen)) {
             break;
         }
         looked = signals::now();

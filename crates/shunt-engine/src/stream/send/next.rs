@@ -10,7 +10,7 @@ use super::kernel::{enter_kernel, error_before_kernel, through_kernel};
 use crate::Outcome;
 use crate::config::hesitate;
 use crate::iov::Cursor;
-use crate::stream::attempt::{Attempts, Next};
+use crate::stream::attempt::{Attempts, MSG_BEHIND, Next};
 use crate::stream::errors::is_over;
 use crate::stream::leave::leave_ring;
 use crate::stream::owed::{self, Debt};
@@ -137,7 +137,10 @@ impl<'a> Call<'a> {
         } else {
             Err(libc::EAGAIN)
         };
+        // Also a handler after which the kernel would restart a call that has moved nothing.
+        let is_behind = self.cursor.done() > 0 || flags & MSG_BEHIND != 0;
         match waited {
+            Ok(()) if is_behind && seen.any_since() => self.done_or(libc::EINTR),
             Ok(()) => Next::Attempt,
             Err(errno) => self.done_or(errno),
         }
