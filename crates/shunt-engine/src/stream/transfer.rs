@@ -287,7 +287,13 @@ fn pour_in(conn: &Conn, source: &mut impl Source, count: usize, stay: &Stay) -> 
             Ok(Put::Elsewhere) if !source.has_more() => break,
             // Closed while it slept: the number may name anything by now.
             Ok(Put::Elsewhere) => match send_off_ring(&stay.at(conn), source, count - done) {
-                Ok(Some(n)) => done += n,
+                // It has just moved to the ring.
+                Ok(Some(0)) => {}
+                // As far as the kernel's own call has come: it ends early also by a signal.
+                Ok(Some(n)) => {
+                    done += n;
+                    break;
+                }
                 Ok(None) => break,
                 Err(outcome) => return so_far_of(conn, done, outcome),
             },
