@@ -253,10 +253,11 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> Outcom
 pub(super) fn has_bad_name(header: &msghdr) -> bool {
     let length = header.msg_namelen as usize;
     let read = length.min(size_of::<libc::sockaddr_storage>());
-    (header.msg_namelen as c_int) < 0
-        || !header.msg_name.is_null()
-            && (is_bad(header.msg_name, read)
-                || !signal::may_read(header.msg_name.cast::<u8>(), read))
+    // Without a name its length is nothing.
+    !header.msg_name.is_null()
+        && ((header.msg_namelen as c_int) < 0
+            || is_bad(header.msg_name, read)
+            || !signal::may_read(header.msg_name.cast::<u8>(), read))
 }
 
 /// Sends with ancillary data, which the kernel checks, and which changes nothing for bytes in a ring.

@@ -93,6 +93,9 @@ impl Attempts {
         if waited == Waited::Anew && has_part {
             return Err(libc::EINTR);
         }
+        if !has_part {
+            self.seen = seen.begun_anew();
+        }
         self.has_slept = waited == Waited::Enough;
         Ok(())
     }

@@ -36,6 +36,15 @@ impl Seen {
         Self(self.0 | BY_ANY)
     }
 
+    /// After a wait of a call that has moved nothing: the handlers with `SA_RESTART` until now have made it begin anew, and do
+    /// not end it later.
+    #[inline]
+    #[must_use]
+    pub(crate) fn begun_anew(self) -> Self {
+        const RESTARTING: u64 = u32::MAX as u64;
+        Self(self.0 & !RESTARTING | now().0 & RESTARTING)
+    }
+
     /// From when on a handler ends a sleep that is about to begin. One that has run before has made the call begin anew,
     /// unless any ends it.
     #[inline]
@@ -99,6 +108,18 @@ mod tests {
         count_one(true);
         assert!(before.interrupting_since() && before.before_sleep().any_since());
         assert!(!now().before_sleep().any_since());
+    }
+
+    #[test]
+    fn a_handler_after_which_a_call_begins_anew_does_not_end_it_later() {
+        let before = now();
+        count_one(true);
+        let anew = before.begun_anew();
+        assert!(!anew.with_part().interrupting_since());
+        count_one(true);
+        assert!(anew.with_part().interrupting_since() && !anew.interrupting_since());
+        count_one(false);
+        assert!(anew.begun_anew().interrupting_since());
     }
 
     #[test]

@@ -141,7 +141,12 @@ impl<'a> Call<'a> {
         let is_behind = self.cursor.done() > 0 || flags & MSG_BEHIND != 0;
         match waited {
             Ok(()) if is_behind && seen.any_since() => self.done_or(libc::EINTR),
-            Ok(()) => Next::Attempt,
+            Ok(()) => {
+                if !is_behind {
+                    self.attempts.seen = seen.begun_anew();
+                }
+                Next::Attempt
+            }
             Err(errno) => self.done_or(errno),
         }
     }
