@@ -8,13 +8,12 @@ use std::sync::atomic::Ordering;
 use libc::{SA_RESETHAND, SIG_DFL, c_int};
 
 use super::handlers::{alone, owns_table, slot};
-use super::trampoline::counting;
 use crate::sys;
 
 /// Gives the kernel back the handler of which `entry` tells, unless the program has set another disposition
-/// meanwhile: then the signal does what that says.
+/// meanwhile: then the signal does what that says. `handler` is what the kernel knows of it.
 #[cold]
-pub(super) fn remember(signal: c_int, entry: usize) {
+pub(super) fn remember(signal: c_int, entry: usize, handler: usize) {
     let put_back = || {
         let is_same = slot(signal).is_some_and(|slot| slot.load(Ordering::Relaxed) == entry);
         // The kernel keeps the flags and the mask.
@@ -23,7 +22,7 @@ pub(super) fn remember(signal: c_int, entry: usize) {
             && now.handler as usize == SIG_DFL
             && now.flags & SA_RESETHAND as u32 as u64 != 0
         {
-            now.handler = counting() as u64;
+            now.handler = handler as u64;
             sys::set_disposition(signal, &now);
         }
     };
@@ -40,6 +39,9 @@ mod tests {
     use super::super::handlers::ONCE;
     use super::*;
 
+    /// It is never called.
+    const HANDLER: usize = 0x5555_1000;
+
     fn handler_now(signal: c_int) -> usize {
         sys::disposition(signal).unwrap().handler as usize
     }
@@ -52,8 +54,8 @@ mod tests {
         forgotten.flags = SA_RESETHAND as u32 as u64;
         slot(signal).unwrap().store(entry, Ordering::Relaxed);
         assert!(sys::set_disposition(signal, &forgotten));
-        remember(signal, entry);
-        assert_eq!(handler_now(signal), counting());
+        remember(signal, entry, HANDLER);
+        assert_eq!(handler_now(signal), HANDLER);
         assert_eq!(sys::disposition(signal).unwrap().flags, forgotten.flags);
         assert!(sys::set_default(signal));
     }
@@ -67,12 +69,12 @@ mod tests {
         assert!(sys::set_disposition(signal, &forgotten));
         // Another handler of the program's, which the kernel has forgotten, too.
         slot(signal).unwrap().store(entry + 16, Ordering::Relaxed);
-        remember(signal, entry);
+        remember(signal, entry, HANDLER);
         assert_eq!(handler_now(signal), SIG_DFL);
         assert!(sys::set_default(signal));
         // None, with flags of its own.
         slot(signal).unwrap().store(entry, Ordering::Relaxed);
-        remember(signal, entry);
+        remember(signal, entry, HANDLER);
         assert_eq!(handler_now(signal), SIG_DFL);
     }
 }

@@ -89,7 +89,7 @@ unsafe extern "C" fn chosen(signal: c_int, info: *const siginfo_t, context: *mut
         let code = info.map(|info| unsafe { (*info).si_code });
         if undisturbed::may_wait(signal, code) {
             if entry & ONCE != 0 {
-                once::remember(signal, entry);
+                once::remember(signal, entry, counting());
             }
             // SAFETY: the kernel's own arguments.
             unsafe { undisturbed::put_off(signal, info, context) };

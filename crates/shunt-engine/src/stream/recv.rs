@@ -37,7 +37,7 @@ pub(super) use arrival::{await_to_hand_on, is_expected};
 pub(crate) use back::at_mark;
 pub(super) use back::{follow_back, is_home};
 pub(super) use bytes::recount;
-pub(super) use pass_on::{drain, pass_on};
+pub(super) use pass_on::{CHUNK, drain, pass_on};
 pub(super) use resumed::{Resumption, follow};
 pub(super) use settle::settle;
 pub(crate) use unread::{is_any_in_ring, leaves_unread, pump, unread};

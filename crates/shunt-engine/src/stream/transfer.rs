@@ -21,8 +21,6 @@ use crate::{Outcome, real};
 
 /// Bytes that the kernel puts into the ring at a time.
 const STEP: usize = 32 << 10;
-/// Bytes that go by way of a buffer, at a time.
-pub(super) const CHUNK: usize = 1 << 10;
 const SPLICE_F_NONBLOCK: c_uint = 2;
 
 /// Where the bytes come from: a file, or a pipe.
@@ -446,10 +444,10 @@ fn look(conn: &Conn, waits: bool, stay: &Stay) -> Outcome {
 /// received first, and then go to the pipe, even if another writer has filled it since it was found ready.
 #[cold]
 fn move_from_kernel(conn: &Conn, out: c_int, count: usize) -> Outcome {
-    let mut chunk = [MaybeUninit::<u8>::uninit(); CHUNK];
+    let mut chunk = [MaybeUninit::<u8>::uninit(); recv::CHUNK];
     let part = [iovec {
         iov_base: chunk.as_mut_ptr().cast(),
-        iov_len: count.min(CHUNK),
+        iov_len: count.min(recv::CHUNK),
     }];
     // SAFETY: our own buffer.
     let received = unsafe { recv::by_kernel_now(conn, &part, 0) };

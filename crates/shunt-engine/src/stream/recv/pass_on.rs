@@ -12,11 +12,13 @@ use super::step::Step;
 use crate::iov::Cursor;
 use crate::socket::bump;
 use crate::stream::errors::keep_error;
-use crate::stream::transfer::CHUNK;
 use crate::stream::wait::Stay;
 use crate::stream::{Conn, owed};
 use crate::sys::Errno;
 use crate::thread::give;
+
+/// Bytes that go by way of a buffer, at a time.
+pub(in crate::stream) const CHUNK: usize = 1 << 10;
 
 /// Bytes that the kernel takes from the ring, at a time.
 const STEP: usize = 32 << 10;
