@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) const AWAY: u64 = 4_000_000;
 /// Strangers may have one tick in this many: that is their share, and makes no crowd.
 const SHARE: u64 = 4;
-/// Once they have had this much above their share (about 6 ms), the machine is crowded, …
+/// Once they have had more than this above their share (about 6 ms), the machine is crowded. A lone absence counts as no more, …
 const ENOUGH: u64 = 15_000_000;
 /// … at first for this long (about 10 ms). A last yield that took longer than [`ENOUGH`], since several strangers ran one
 /// after the other, adds this many times the excess.
@@ -135,15 +135,18 @@ impl Crowd {
     fn note_absence(&self, took: u64, now: u64) {
         let since = now.wrapping_sub(self.taken_at.load(Ordering::Relaxed));
         let before = self.taken.load(Ordering::Relaxed);
-        let taken = before.saturating_sub(since / SHARE).saturating_add(took);
+        let before = before.saturating_sub(since / SHARE);
+        let until = self.until.load(Ordering::Relaxed);
+        let lasted = self.lasted.load(Ordering::Relaxed);
+        let is_lone = before == 0 && !is_again(now, until, lasted);
+        let taken = before.saturating_add(if is_lone { took.min(ENOUGH) } else { took });
         self.taken_at.store(now, Ordering::Relaxed);
         if taken <= ENOUGH {
             self.taken.store(taken, Ordering::Relaxed);
             return;
         }
         self.taken.store(0, Ordering::Relaxed);
-        let lasted = self.lasted.load(Ordering::Relaxed);
-        let longer = once_more(now, self.until.load(Ordering::Relaxed), lasted)
+        let longer = once_more(now, until, lasted)
             .max(SHORT + TIMES * took.min(LONG).saturating_sub(ENOUGH))
             .min(LONG);
         self.lasted.store(longer, Ordering::Relaxed);
@@ -208,8 +211,13 @@ impl Stranger {
 /// For how long something that has failed now is not tried again. The last pause took `lasted`, and
 /// ended at `until`: if that is not long ago, the next one is twice as long.
 fn once_more(now: u64, until: u64, lasted: u64) -> u64 {
-    let again = now.wrapping_sub(until) <= 4 * lasted;
+    let again = is_again(now, until, lasted);
     if again { 2 * lasted } else { 0 }.clamp(SHORT, LONG)
+}
+
+/// Whether a pause that took `lasted` ended not long ago, at `until`.
+fn is_again(now: u64, until: u64, lasted: u64) -> bool {
+    now.wrapping_sub(until) <= 4 * lasted
 }
 
 #[cfg(test)]
@@ -346,8 +354,25 @@ mod tests {
     #[test]
     fn the_more_strangers_the_longer() {
         let crowd = Crowd::new();
+        crowd.note_yield(4 * MS, 5 * MS);
         crowd.note_yield(12 * MS, 20 * MS);
         assert!(crowd.is_there(100 * MS) && !crowd.is_there(150 * MS));
+    }
+
+    #[test]
+    fn a_lone_absence_is_no_crowd_however_long_it_takes() {
+        let crowd = Crowd::new();
+        for n in 1..100 {
+            crowd.note_yield(30 * MS, n * 60 * MS);
+            assert!(!crowd.is_there(n * 60 * MS), "{n}");
+        }
+        // The next one soon after it tells, …
+        crowd.note_yield(2 * MS, 99 * 60 * MS + 3 * MS);
+        let now = 99 * 60 * MS + 3 * MS;
+        assert!(crowd.is_there(now) && !crowd.is_there(now + 11 * MS));
+        // … and where it was crowded not long ago, one is enough.
+        crowd.note_yield(8 * MS, now + 30 * MS);
+        assert!(crowd.is_there(now + 30 * MS));
     }
 
     #[test]
@@ -357,6 +382,7 @@ mod tests {
         crowd.learn(MS, 2 * MS);
         crowd.learn(u64::MAX / 2, 2 * MS);
         assert!(!crowd.is_there(2 * MS));
+        crowd.note_yield(4 * MS, 5 * MS);
         crowd.note_yield(8 * MS, 20 * MS);
         crowd.tell(&word);
         let other = Crowd::new();

@@ -2,7 +2,8 @@
 //!
 //! A wait begins with a few microseconds of looking, goes on by yielding the
 //! processor between looks, and ends in sleep. How long depends on how the last
-//! waits of this process ended: when spinning did not pay, it is tried less.
+//! waits of this process ended: when spinning did not pay, it is tried less. (A wait that sleeps at once for the sake of others
+//! says nothing of that.)
 //!
 //! A wait that ends soon after the spin may mean two things: a longer spin would
 //! have paid, or the peer needed the processor on which this thread was spinning.
@@ -299,7 +300,7 @@ impl Spin {
         if spent > self.greedy {
             let is_known = self.peer == Peer::Here || shares_core();
             if !is_known && STRANGER.is_there(now) {
-                return failed();
+                return false;
             }
             self.yielded = true;
             self.turns |= 7;
@@ -326,7 +327,13 @@ impl Spin {
             self.at_once = false;
             part(self.start);
         }
-        failed()
+        self.tells_of_spinning() && failed()
+    }
+
+    /// Whether it was the last spins that let this one not begin: a wait that sleeps since strangers want the cores, or so that two
+    /// ends may part, says nothing of whether spinning pays.
+    fn tells_of_spinning(&self) -> bool {
+        self.budget > 0
     }
 
     /// Whether the wait sleeps, where it has to wait, only so that the two ends may part; it would yield otherwise.
@@ -411,6 +418,13 @@ mod tests {
         assert!(!sleeps.turn() && !sleeps.is_to_part());
         together.tries(now);
         assert!(!wait(&mut now).is_to_part());
+    }
+
+    #[test]
+    fn a_wait_that_sleeps_for_the_sake_of_others_says_nothing_of_spinning() {
+        let wait = |crowded| Spin::begun(1 << 40, Peer::Somewhere, crowded, &Together::new());
+        assert!(!wait(true).is_hopeful() && !wait(true).tells_of_spinning());
+        assert!(wait(false).tells_of_spinning());
     }
 
     /// Both ends on one processor: whatever the spin, the answer comes after it.
