@@ -497,6 +497,34 @@ static void restarted_after_a_message(struct end *e)
     AT(S) drain(e, FD, total, 5);
 }
 
+// A byte comes, and then a signal: the handler finds a call that has received a part, or is about to.
+static void byte_and_signal(struct end *e)
+{
+    enum { TIMES = 20, ALL_OF_IT = 10 };
+    char buf[ALL_OF_IT];
+    int parts = 0;
+    if (e->role == C)
+        for (int i = 0; i < TIMES; i++) {
+            await_blocked(e);
+            put(FD, "b", 1);
+            MUST(syscall(SYS_tgkill, e->peer_pid, e->peer_tid, SIGUSR1));
+            await_sleep(e, e->peer_pid, e->peer_tid);
+            put(FD, "the others", ALL_OF_IT - 1);
+        }
+    else {
+        handle(SIGUSR1, count_hit, SA_RESTART);
+        for (int i = 0; i < TIMES; i++) {
+            will_block(e);
+            ssize_t n = recv(FD, buf, ALL_OF_IT, MSG_WAITALL);
+            parts += n == 1;
+            while (n > 0 && n < ALL_OF_IT)
+                n += recv(FD, buf, ALL_OF_IT - n, MSG_WAITALL);
+        }
+        say(e, "%d parts", parts);
+    }
+    meet(e);
+}
+
 #ifndef VIA_SYSCALL
 struct doomed {
     int from, to;
@@ -668,6 +696,6 @@ DIFF_MAIN(CASE(whole_file, TWO | COLD), CASE(parts_of_a_file, ALL | COLD), CASE(
           CASE(pipe_after_reset, COLD), CASE(file_after_close, COLD), CASE(pipe_after_close, COLD),
           CASE(file_is_the_socket, COLD), CASE(file_when_full, COLD), CASE(file_to_ended, 0), CASE(pipes, ALL | COLD), CASE(splice_sleeps, TWO | COLD),
           CASE(splices_beside_splice, TWO | COLD), CASE(splices_beside_receiver, TWO | COLD), CASE(restarted_after_a_part, COLD),
-          CASE(restarted_after_a_message, STEADY), CASE(cancelled_at_pipe, COLD),
+          CASE(restarted_after_a_message, STEADY), CASE(byte_and_signal, TWO | COLD | STEADY), CASE(cancelled_at_pipe, COLD),
           CASE(spliced_echo, SPLIT | COLD), CASE(thousand_pieces, COLD), CASE(one_way, TWO | COLD),
           CASE(both_ways, TWO | ALL | COLD))

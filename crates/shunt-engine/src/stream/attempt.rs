@@ -1,12 +1,13 @@
 //! A call that receives or sends makes several attempts. This is what it keeps from one attempt to the next.
 
 use libc::c_int;
+use shunt_shm::slot::Way;
 
 use super::Conn;
 use super::wait::{Stay, Waited, is_patient, wait};
-use super::want::{Deadline, Want, token};
+use super::want::{Deadline, Want, is_ready, token};
 use crate::Outcome;
-use crate::sys::Errno;
+use crate::sys::{self, Errno};
 use crate::thread::signals::{self, Seen};
 
 /// A flag of our own, which the kernel ignores: the call (`recvmmsg`, `sendmmsg`) has moved messages before this one. So any
@@ -93,7 +94,8 @@ impl Attempts {
         if waited == Waited::Anew && has_part {
             return Err(libc::EINTR);
         }
-        if !has_part {
+        // The kernel hands out what has come before it looks at a signal: then the call has a part, and does not begin anew.
+        if !has_part && seen.any_since() && !has_come(program, want) {
             self.seen = seen.begun_anew();
         }
         self.has_slept = waited == Waited::Enough;
@@ -103,5 +105,17 @@ impl Attempts {
     /// The deadline of waits that do not go by [`wait`](Self::wait).
     pub(super) fn deadline(&mut self) -> &mut Deadline {
         &mut self.deadline
+    }
+}
+
+/// Whether there is something to move for a call that has just waited, by whatever way.
+#[cold]
+fn has_come(conn: &Conn, want: Want) -> bool {
+    match want {
+        Want::Data if conn.way_in() == Way::Ring => is_ready(conn, want),
+        Want::Data => {
+            conn.consumer().is_ready() || sys::ready(conn.fd, libc::POLLIN) & libc::POLLIN != 0
+        }
+        Want::Room => conn.way_out() == Way::Ring && is_ready(conn, want),
     }
 }
