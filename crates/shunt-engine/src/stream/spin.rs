@@ -300,7 +300,7 @@ impl Spin {
         if spent > self.greedy {
             let is_known = self.peer == Peer::Here || shares_core();
             if !is_known && STRANGER.is_there(now) {
-                return false;
+                return failed();
             }
             self.yielded = true;
             self.turns |= 7;
